@@ -1,4 +1,4 @@
-"""What the end-to-end tests say again and again: records go in on one side, and are the same on the other."""
+"""Helpers of the end-to-end tests that wait for copied records and conditions, and compare a copy with its source."""
 
 from typing import Any, Final
 
@@ -7,7 +7,7 @@ from tests.harness.kafka.tools import digest
 from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.stage import WAIT_S, Object, Stage
 
-# A new topic, a new group: seen after a second.
+# Settings with which a flow notices new topics and groups within a second.
 QUICKLY: Final[dict[str, Any]] = {
     "connectors": {
         "source": {"config": {"refresh.topics.interval.seconds": "1"}},
@@ -16,54 +16,56 @@ QUICKLY: Final[dict[str, Any]] = {
 }
 
 
-def arrived(stage: Stage, topic: str) -> int:
-    """Records of the copy *topic* on west."""
+def copied_records(stage: Stage, topic: str) -> int:
+    """Returns the number of records in the copy *topic* on west."""
     return sum(stage.west.end_offsets(topic).values()) if topic in stage.west.topics() else 0
 
 
 def wait_for_records(stage: Stage, topic: str, count: int, *, timeout_s: float = WAIT_S) -> None:
-    """Until the copy *topic* has *count* records, or more."""
+    """Waits until the copy *topic* has at least *count* records."""
     wait_until(
         f"{topic} has {count} records",
-        lambda: arrived(stage, topic) >= count,
+        lambda: copied_records(stage, topic) >= count,
         timeout_s=timeout_s,
         poll_s=0.1,
     )
 
 
 def assert_same(stage: Stage, flow: str, topic: str) -> None:
-    """Each record of *topic* is in the copy of *flow* once, in order, with key, value, headers and timestamp."""
+    """Asserts that the copy of *flow* has each record of *topic* once, in order, with key, value, headers and timestamp."""
     assert digest(stage.west, f"{flow}.{topic}") == digest(stage.east, topic)
 
 
-def names(pods: list[Object]) -> set[str]:
-    """Of *pods*."""
+def pod_names(pods: list[Object]) -> set[str]:
+    """Returns the names of *pods*."""
     return {pod["metadata"]["name"] for pod in pods}
 
 
 def all_pods(stage: Stage, flow: str) -> list[Object]:
-    """Those of the source connector of *flow*, on their way out or not."""
-    wanted = f"mirrorflow.io/flow={flow},mirrorflow.io/connector=source"
-    return list(stage.kubectl.get("pods", f"--selector={wanted}")["items"])
+    """Returns the pods of the source connector of *flow*, including those that are being deleted."""
+    selector = f"mirrorflow.io/flow={flow},mirrorflow.io/connector=source"
+    return list(stage.kubectl.get("pods", f"--selector={selector}")["items"])
 
 
 def restarts(pods: list[Object]) -> int:
-    """Of all containers of *pods*."""
-    return sum(one["restartCount"] for pod in pods for one in pod["status"].get("containerStatuses", ()))
+    """Returns the number of restarts of all containers of *pods*."""
+    return sum(
+        container["restartCount"] for pod in pods for container in pod["status"].get("containerStatuses", ())
+    )
 
 
-def reason(resource: Object, type_: str) -> tuple[str, str, str]:
-    """Status, reason and message of a condition; empty words while there is none."""
-    found = condition(resource, type_)
-    return found.get("status", ""), found.get("reason", ""), found.get("message", "")
+def condition_of(resource: Object, type_: str) -> tuple[str, str, str]:
+    """Returns status, reason and message of a condition; empty strings if it is missing."""
+    entry = condition(resource, type_)
+    return entry.get("status", ""), entry.get("reason", ""), entry.get("message", "")
 
 
-def wait_for_reason(stage: Stage, name: str, type_: str, wanted: str) -> str:
-    """Until the condition gives the reason *wanted*; its message."""
+def wait_for_reason(stage: Stage, name: str, type_: str, expected: str) -> str:
+    """Waits until the condition has the reason *expected*, and returns its message."""
     wait_until(
-        f"{name} says {type_}: {wanted}",
-        lambda: reason(stage.resource(name), type_)[1] == wanted,
+        f"{name} has {type_}: {expected}",
+        lambda: condition_of(stage.resource(name), type_)[1] == expected,
         timeout_s=WAIT_S,
         poll_s=0.2,
     )
-    return reason(stage.resource(name), type_)[2]
+    return condition_of(stage.resource(name), type_)[2]

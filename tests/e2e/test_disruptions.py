@@ -1,4 +1,4 @@
-"""What a cluster does to pods, and to its own API server: records arrive once, whatever happens."""
+"""Each record is copied once although pods, the operator, the API server or the target fail."""
 
 import json
 import time
@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.e2e.story import (
-    arrived,
     assert_same,
-    names,
-    reason,
+    condition_of,
+    copied_records,
+    pod_names,
     restarts,
     wait_for_reason,
     wait_for_records,
@@ -20,8 +20,8 @@ from tests.harness.kafka.processes import frozen, wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
-RATE = 200  # records a second: enough that some are under way at any moment
-SILENCE_S = 60.0  # four times the operator's Lease, and longer than a node may be silent
+RATE = 200  # records a second, so that some are in flight at any moment
+SILENCE_S = 60.0  # longer than the operator's Lease and than a node may be silent
 
 
 def _producer(stage: Stage, topic: str) -> SteadyProducer:
@@ -35,8 +35,8 @@ def _finish(stage: Stage, producer: SteadyProducer, flow: str, topic: str) -> No
 
 
 @pytest.mark.parametrize("how", ["deleted", "evicted", "killed"])
-def test_a_connector_pod_that_goes_costs_no_record(stage: Stage, ready_flow: Callable[..., str], how: str):
-    """Deleted, evicted as `kubectl drain` does it, or killed with -9 from outside."""
+def test_loss_of_a_connector_pod_costs_no_record(stage: Stage, ready_flow: Callable[..., str], how: str):
+    """The pod is deleted, evicted as by `kubectl drain`, or killed with -9 from outside."""
     topic = f"orders.{how}"
     flow = ready_flow(f"pod-{how}", topic, partitions=2)
     with _producer(stage, topic) as producer:
@@ -51,16 +51,16 @@ def test_a_connector_pod_that_goes_costs_no_record(stage: Stage, ready_flow: Cal
             stage.kubectl("create", "--raw", path, "--filename=-", stdin=json.dumps(eviction))
         else:
             stage.kill(pod)
-        seen = sum(stage.west.end_offsets(f"{flow}.{topic}").values())
-        wait_for_records(stage, f"{flow}.{topic}", seen + 5 * RATE)
+        copied = sum(stage.west.end_offsets(f"{flow}.{topic}").values())
+        wait_for_records(stage, f"{flow}.{topic}", copied + 5 * RATE)
         _finish(stage, producer, flow, topic)
 
     after = stage.pods(flow, "source")
-    assert (name in names(after)) == (how == "killed")
+    assert (name in pod_names(after)) == (how == "killed")
     stage.wait_for(flow, "Ready")
 
 
-def test_an_operator_that_is_killed_comes_back_and_touches_no_pod_but_those_that_change(
+def test_a_killed_operator_restarts_and_replaces_only_pods_that_change(
     stage: Stage, ready_flow: Callable[..., str]
 ):
     flow = ready_flow("operator-killed", "orders.operator")
@@ -69,21 +69,22 @@ def test_an_operator_that_is_killed_comes_back_and_touches_no_pod_but_those_that
     stage.kill(operator)
     stage.patch(flow, {"limits": {"bytesPerSecond": "50Mi"}})
     wait_until(
-        "the source connector has another pod alone",
-        lambda: bool(found := names(stage.pods(flow, "source"))) and not found & names(before),
+        "the source connector has only a new pod",
+        lambda: bool(pods := pod_names(stage.pods(flow, "source"))) and not pods & pod_names(before),
         timeout_s=WAIT_S,
     )
     stage.wait_for(flow, "Ready")
 
     assert restarts(stage.release.operators()) == restarts([operator]) + 1
     checkpoint = stage.pods(flow, "checkpoint")
-    assert names(checkpoint) <= names(before)
+    assert pod_names(checkpoint) <= pod_names(before)
     assert restarts(checkpoint) == 0
 
 
-def test_records_go_on_while_no_api_server_answers(stage: Stage, ready_flow: Callable[..., str]):
-    """A whole minute, frozen: its connections stay open and nothing comes. A connector that is killed meanwhile is started
-    again by its kubelet. Afterwards no pod is replaced or restarted, and the status is updated again.
+def test_records_are_copied_while_the_api_server_is_frozen(stage: Stage, ready_flow: Callable[..., str]):
+    """The API server is frozen for a minute with open connections; the kubelet restarts a connector that is killed meanwhile.
+
+    Afterwards no pod is replaced or restarted, and the status is updated again.
     """
     topic = "orders.silence"
     flow = ready_flow("silence", topic, partitions=2)
@@ -92,33 +93,33 @@ def test_records_go_on_while_no_api_server_answers(stage: Stage, ready_flow: Cal
         before, operators = stage.pods(flow), stage.release.operators()
         killed = stage.pods(flow, "source")[0]
         with frozen(stage.cluster.pids("kube-apiserver")):
-            end = time.monotonic() + SILENCE_S
+            deadline = time.monotonic() + SILENCE_S
             stage.kill(killed)
-            while time.monotonic() < end:
-                arrived_at_least = arrived(stage, f"{flow}.{topic}") + RATE
-                wait_for_records(stage, f"{flow}.{topic}", arrived_at_least, timeout_s=SILENCE_S / 2)
-        wait_until("the API server answers", lambda: bool(stage.pods(flow)), timeout_s=WAIT_S)
+            while time.monotonic() < deadline:
+                expected = copied_records(stage, f"{flow}.{topic}") + RATE
+                wait_for_records(stage, f"{flow}.{topic}", expected, timeout_s=SILENCE_S / 2)
+        wait_until("the API server responds", lambda: bool(stage.pods(flow)), timeout_s=WAIT_S)
         _finish(stage, producer, flow, topic)
 
     stage.patch(flow, {"connectors": {"heartbeat": {"resources": {"requests": {"memory": "48Mi"}}}}})
     wait_until(
-        "the operator works",
-        lambda: not names(stage.pods(flow, "heartbeat")) & names(before),
+        "the operator has replaced the heartbeat pod",
+        lambda: not pod_names(stage.pods(flow, "heartbeat")) & pod_names(before),
         timeout_s=WAIT_S,
     )
     stage.wait_for(flow, "Ready")
-    kept = [pod for pod in stage.pods(flow) if names([pod]) <= names(before)]
+    kept = [pod for pod in stage.pods(flow) if pod_names([pod]) <= pod_names(before)]
     assert len(kept) == len(before) - 1
-    assert restarts(kept) == restarts([pod for pod in before if names([pod]) <= names(kept)]) + 1
-    assert names(stage.release.operators()) == names(operators)
+    assert restarts(kept) == restarts([pod for pod in before if pod_names([pod]) <= pod_names(kept)]) + 1
+    assert pod_names(stage.release.operators()) == pod_names(operators)
     assert restarts(stage.release.operators()) == restarts(operators)
-    assert reason(stage.resource(flow), "Stalled")[0] == "False"
+    assert condition_of(stage.resource(flow), "Stalled")[0] == "False"
 
 
-def test_a_target_that_is_away_is_named_and_its_lag_is_never_none(
+def test_an_unreachable_target_is_named_and_its_lag_is_not_reported_as_zero(
     stage: Stage, ready_flow: Callable[..., str]
 ):
-    """A thousand records wait for it. No connector calls itself idle, and the same pods continue afterwards."""
+    """A thousand records wait for the target. No connector reports Idle, and the same pods continue afterwards."""
     topic = "orders.away"
     flow = ready_flow("target-away", topic)
     load(stage.east, topic, 500)
@@ -129,13 +130,16 @@ def test_a_target_that_is_away_is_named_and_its_lag_is_never_none(
         message = wait_for_reason(stage, flow, "TargetReachable", "Unreachable")
         load(stage.east, topic, 1_000)
         wait_until(
-            "it is not Ready",
-            lambda: reason(stage.resource(flow), "Ready")[0] == "False",
+            "the flow is not Ready",
+            lambda: condition_of(stage.resource(flow), "Ready")[0] == "False",
             timeout_s=WAIT_S,
         )
-        away = stage.resource(flow)
+        unreachable = stage.resource(flow)
         states = {
-            one["replicating"] for pod in stage.pods(flow) for one in [stage.progress(pod)] if "source" in one
+            report["replicating"]
+            for pod in stage.pods(flow)
+            for report in [stage.progress(pod)]
+            if "source" in report
         }
     finally:
         stage.west.broker(1).start()
@@ -143,7 +147,7 @@ def test_a_target_that_is_away_is_named_and_its_lag_is_never_none(
     stage.wait_for(flow, "Ready")
 
     assert stage.cluster.host_ip in message
-    assert away["status"].get("lag") != "0"
+    assert unreachable["status"].get("lag") != "0"
     assert states
     assert "Idle" not in states
     assert_same(stage, flow, topic)

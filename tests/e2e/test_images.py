@@ -1,4 +1,4 @@
-"""The images are small, and run with any user id and a read-only file system."""
+"""The images are small and run with any user id and a read-only file system."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tests.harness.kubernetes.images import DOCKERFILE, TARGETS, VERSION, build
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
 MOST_MB = {"operator": 300, "replicator": 200, "seed": 650}
-USER_ID = 1_000_730_000  # as platforms choose them that give each namespace a range of its own
+USER_ID = 1_000_730_000  # as OpenShift chooses them, with a range for each namespace
 UNWANTED = ("cc", "gcc", "make", "git")
 
 
@@ -48,15 +48,15 @@ def _pod(target: str, command: list[str]) -> dict[str, object]:
 @pytest.mark.usefixtures("stage")
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_image_is_small(target: str):
-    """Uncompressed, the base image included."""
+    """The limit counts the uncompressed image with its base image."""
     assert build(target, version=VERSION).size_bytes < MOST_MB[target] * 1_000_000
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_image_runs_as_anyone_and_holds_no_compiler(
+def test_an_image_runs_with_any_user_id_and_contains_no_compiler(
     stage: Stage, target: str, request: pytest.FixtureRequest
 ):
-    """Its modules load, nothing of it is writable, and there is no tool to build with; nor pip's cache."""
+    """Its modules load and none of its files is writable; it has neither build tools nor pip's cache."""
     if target == "seed":
         request.getfixturevalue("seed_image")
     program = (
@@ -76,24 +76,24 @@ def test_an_image_runs_as_anyone_and_holds_no_compiler(
         return phase if phase in {"Succeeded", "Failed"} else ""
 
     phase = wait_until("the container has ended", ended, timeout_s=WAIT_S, poll_s=0.2)
-    said = stage.kubectl("logs", name)
+    log_text = stage.kubectl("logs", name)
     stage.kubectl("delete", "pod", name, "--wait=false")
 
-    assert (phase, said.strip()) == ("Succeeded", VERSION)
+    assert (phase, log_text.strip()) == ("Succeeded", VERSION)
 
 
-def test_what_the_chart_installs_is_the_images_own_user(stage: Stage, ready_flow: Callable[..., str]):
-    """Neither chart nor plan fix a user id: the image's counts, and a platform may choose another."""
+def test_pods_run_as_the_user_of_the_image(stage: Stage, ready_flow: Callable[..., str]):
+    """Neither the chart nor a plan sets a user id, so the image's applies and a platform may choose a different one."""
     flow = ready_flow("user", "orders.user")
     pods = [*stage.release.operators(), *stage.pods(flow)]
 
-    fixed = [
+    contexts_with_user = [
         json.dumps(part.get("securityContext", {}))
         for pod in pods
         for part in (pod["spec"], *pod["spec"]["containers"])
         if "runAsUser" in part.get("securityContext", {})
     ]
 
-    assert fixed == []
+    assert contexts_with_user == []
     assert restarts(pods) == 0
     assert "USER 65532:65532" in DOCKERFILE.read_text()

@@ -1,4 +1,4 @@
-"""`kubectl mirrorflow`, found by kubectl itself, shows a flow that copies."""
+"""`kubectl mirrorflow`, which kubectl finds as a plugin, shows a flow that copies."""
 
 import json
 import os
@@ -18,7 +18,9 @@ COMMAND_WAIT_S = 120.0
 PLUGIN = Path(sys.executable).parent / "kubectl-mirrorflow"
 
 
-def test_plugin_shows_a_flow_its_partitions_groups_and_logs(stage: Stage, make_flow: Callable[..., str]):
+def test_plugin_shows_status_partitions_groups_and_logs_of_a_flow(
+    stage: Stage, make_flow: Callable[..., str]
+):
     topic = stage.east.create_topic("orders.plugin", partitions=2)
     put_group(stage.east, "readers", {(topic, 0): 0})
     flow = make_flow("plugin", [topic])
@@ -26,8 +28,8 @@ def test_plugin_shows_a_flow_its_partitions_groups_and_logs(stage: Stage, make_f
     load(stage.east, "orders.plugin", 100)
     wait_for_records(stage, f"{flow}.orders.plugin", 100)
 
-    def shown(*arguments: str) -> str:
-        done = subprocess.run(
+    def plugin_output(*arguments: str) -> str:
+        process = subprocess.run(
             ["kubectl", "mirrorflow", *arguments, "--namespace", stage.kubectl.namespace],
             capture_output=True,
             text=True,
@@ -39,21 +41,22 @@ def test_plugin_shows_a_flow_its_partitions_groups_and_logs(stage: Stage, make_f
                 "KUBECONFIG": str(stage.kubectl.kubeconfig),
             },
         )
-        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-        return done.stdout
+        assert (process.returncode, process.stderr) == (0, ""), process.stdout + process.stderr
+        return process.stdout
 
-    (row,) = json.loads(shown("status", flow, "--json"))["flows"]
+    (row,) = json.loads(plugin_output("status", flow, "--json"))["flows"]
     assert (row["name"], row["status"]["flowId"]) == (flow, stage.resource(flow)["status"]["flowId"])
-    assert shown("status", flow).splitlines()[1].split()[:2] == [flow, "True"]
-    partitions = json.loads(shown("partitions", flow, "--json"))["partitions"]
-    copies = {f"{one['targetTopic']}-{one['partition']}" for one in partitions}
+    assert plugin_output("status", flow).splitlines()[1].split()[:2] == [flow, "True"]
+    partitions = json.loads(plugin_output("partitions", flow, "--json"))["partitions"]
+    copies = {f"{row['targetTopic']}-{row['partition']}" for row in partitions}
     assert copies >= {f"{flow}.orders.plugin-{number}" for number in range(2)}
-    assert "INFO" in shown("logs", flow)
+    assert "INFO" in plugin_output("logs", flow)
 
     wait_until(
         "the group is shown",
         lambda: (
-            {"readers"} == {one["group"] for one in json.loads(shown("offsets", flow, "--json"))["offsets"]}
+            {"readers"}
+            == {row["group"] for row in json.loads(plugin_output("offsets", flow, "--json"))["offsets"]}
         ),
         timeout_s=WAIT_S,
     )

@@ -1,10 +1,10 @@
-"""Passwords and certificates from Secrets: rotated without a restart, and named where they are missing or wrong."""
+"""Passwords and certificates from Secrets are rotated without a restart; a missing or wrong Secret is reported by name."""
 
 from collections.abc import Callable
 
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from tests.e2e.story import assert_same, names, restarts, wait_for_reason, wait_for_records
+from tests.e2e.story import assert_same, pod_names, restarts, wait_for_reason, wait_for_records
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.listeners import User
 from tests.harness.kafka.processes import wait_until
@@ -15,8 +15,8 @@ from tests.harness.kubernetes.stage import WAIT_S, Stage
 SECOND = User(password="another-secret")
 
 
-def test_a_rotated_password_needs_no_new_pod(stage: Stage, ready_flow: Callable[..., str]):
-    """The broker forgets the first password and all connections; the pods come in by the second."""
+def test_a_password_is_rotated_without_a_new_pod(stage: Stage, ready_flow: Callable[..., str]):
+    """The broker restarts and accepts only the second password; the pods authenticate with it."""
     flow = ready_flow("rotate", "orders.rotate")
     load(stage.east, "orders.rotate", 500)
     wait_for_records(stage, f"{flow}.orders.rotate", 500)
@@ -34,11 +34,13 @@ def test_a_rotated_password_needs_no_new_pod(stage: Stage, ready_flow: Callable[
 
     after = stage.pods(flow)
     assert_same(stage, flow, "orders.rotate")
-    assert names(after) == names(before)
+    assert pod_names(after) == pod_names(before)
     assert restarts(after) == restarts(before)
 
 
-def test_a_missing_secret_is_named_and_its_coming_is_enough(stage: Stage, make_flow: Callable[..., str]):
+def test_a_missing_secret_is_named_and_the_flow_starts_once_it_exists(
+    stage: Stage, make_flow: Callable[..., str]
+):
     source = side(stage.east) | {"alias": "waiting"}
     source["authentication"]["password"] = {"secretName": "not-yet-there", "key": "password"}
     stage.east.create_topic("late")
@@ -52,7 +54,7 @@ def test_a_missing_secret_is_named_and_its_coming_is_enough(stage: Stage, make_f
     assert "not-yet-there" in message
 
 
-def test_a_wrong_password_is_named_by_its_side(stage: Stage, make_flow: Callable[..., str]):
+def test_a_wrong_password_is_reported_for_its_side(stage: Stage, make_flow: Callable[..., str]):
     stage.apply(secret("mistyped", password="no-such-password"))
     source = side(stage.east) | {"alias": "mistaken"}
     source["authentication"]["password"] = {"secretName": "mistyped", "key": "password"}
@@ -69,4 +71,4 @@ def _change_password(cluster: KafkaCluster, user: User) -> None:
         user.name, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), user.password.encode()
     )
     cluster.admin.alter_user_scram_credentials([change])[user.name].result(WAIT_S)
-    wait_until("the broker answers", lambda: bool(cluster.topics()))
+    wait_until("the broker responds", lambda: bool(cluster.topics()))

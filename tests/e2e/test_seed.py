@@ -1,10 +1,10 @@
-"""A flow that is seeded in the cluster: Spark's executors fill the target, the connector continues after them, each record arrives once."""
+"""A seed in the cluster: Spark's executors fill the target, then the connector continues, and each record is copied once."""
 
 from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.story import assert_same, reason, wait_for_records
+from tests.e2e.story import assert_same, condition_of, wait_for_records
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.kubernetes.stage import WAIT_S, Stage
@@ -14,11 +14,11 @@ TOPIC = "history.all"
 PARTITIONS, RECORDS, LATER = 4, 20_000, 1_000
 
 
-# The node, both clusters and the image of Spark start within the first test; on a machine that does much else they take minutes.
+# The first test also starts the node, both clusters and Spark, which takes minutes on a busy machine.
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("seed_image")
-def test_the_connector_continues_behind_a_seed(stage: Stage, make_flow: Callable[..., str]):
-    """`kubectl wait` for Seeded returns; what is written afterwards arrives live; both sides are the same."""
+def test_the_connector_continues_after_a_seed(stage: Stage, make_flow: Callable[..., str]):
+    """`kubectl wait` for Seeded returns; the connector copies later records; both sides are equal."""
     stage.east.create_topic(TOPIC, partitions=PARTITIONS)
     load(stage.east, TOPIC, RECORDS)
     make_flow(
@@ -29,7 +29,7 @@ def test_the_connector_continues_behind_a_seed(stage: Stage, make_flow: Callable
 
     wait_until(
         "the connector waits",
-        lambda: reason(stage.resource(FLOW), "Replicating")[1] == "Seeding",
+        lambda: condition_of(stage.resource(FLOW), "Replicating")[1] == "Seeding",
         timeout_s=WAIT_S,
         poll_s=0.2,
     )
@@ -41,7 +41,7 @@ def test_the_connector_continues_behind_a_seed(stage: Stage, make_flow: Callable
 
     assert_same(stage, FLOW, TOPIC)
     seed = stage.resource(FLOW)["status"]["seed"]
-    # With the partition of heartbeats, which has records of its own.
+    # The total includes the partition of heartbeats, which has its own records.
     assert (seed["phase"], seed["partitions"]) == (
         "Succeeded",
         {"total": PARTITIONS + 1, "done": PARTITIONS + 1, "lost": 0},

@@ -1,4 +1,4 @@
-"""What befalls a seed in the cluster: pods killed, frozen and doubled, its Job deleted. Each record arrives once, fresh or ten days old."""
+"""A seed copies each record once although its pods are killed, frozen or duplicated, or its Job is deleted."""
 
 import time
 from collections.abc import Callable
@@ -6,33 +6,33 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from tests.e2e.story import arrived, reason
+from tests.e2e.story import condition_of, copied_records
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, digest, load
 from tests.harness.kubernetes.seeds import POLL_S, SEED_WAIT_S, SeedPods, frozen_java, job
 from tests.harness.kubernetes.stage import Stage
 
-# A task for each of two executors, with fresh and old records, one half as long again as the other: so one ends first.
+# Two executors get one task each, of unequal length, so that one ends first; fresh and old records are both copied.
 FRESH_PARTITIONS, OLD_PARTITIONS = 3, 2
 PARTITIONS = FRESH_PARTITIONS + OLD_PARTITIONS
 RECORDS, SIZE_BYTES = 60_000, 1_000  # of each topic
-TEN_DAYS_MS = 10 * 86_400_000  # a broker does not remember for so long who wrote a record
-RATE = 4_000_000  # bytes a second of all tasks together: half a minute of work, in the middle of which it happens
-BEGUN = 5_000
+TEN_DAYS_MS = 10 * 86_400_000  # brokers forget the producer id of a record before that
+RATE = 4_000_000  # bytes a second of all tasks together: half a minute of work, so that the failure happens during it
+BEGUN_RECORDS = 5_000
 EXECUTORS = {"resources": {"requests": {"cpu": "100m"}}}
-# Spark gives an executor up after this; a minute is ours. Only that is to be short, not what else is derived from it.
-IMPATIENT = {
+# Spark gives an executor up after this time; our default is a minute. Settings derived from it keep their defaults.
+SHORT_TIMEOUTS = {
     "spark.network.timeout": "10s",
     "spark.network.timeoutInterval": "1s",
     "spark.executor.heartbeatInterval": "2s",
     "spark.rpc.askTimeout": "60s",
 }
-# A node, two Kafka clusters and the image of Spark start within the first; on a machine that does much else they take minutes.
+# The first test also starts a node, two Kafka clusters and Spark, which takes minutes on a busy machine.
 pytestmark = pytest.mark.timeout(900)
 
 
 def _topics(stage: Stage, name: str) -> dict[str, str]:
-    """Records of now and of ten days ago: topics, and whom their copies are the same for."""
+    """Creates a topic with fresh records and one with old records; returns the isolation level for the comparison of each."""
     fresh, old = f"ledger-{name}-fresh", f"ledger-{name}-old"
     for topic, partitions, age_ms in ((fresh, FRESH_PARTITIONS, 0), (old, OLD_PARTITIONS, TEN_DAYS_MS)):
         stage.east.create_topic(topic, partitions=partitions, config=FOREVER)
@@ -46,16 +46,18 @@ def _topics(stage: Stage, name: str) -> dict[str, str]:
             headers=1,
             timestamp_ms=timestamp_ms,
         )
-    # Old ones are in transactions: a transaction that could not be committed is aborted, and read_uncommitted consumers see its records, too.
+    # Old records are in transactions: read_uncommitted consumers also see a transaction that was aborted after a failure.
     return {fresh: "read_uncommitted", old: "read_committed"}
 
 
-def _wait_for_more(stage: Stage, topics: dict[str, str], alias: str, count: int = BEGUN) -> None:
+def _wait_for_more(stage: Stage, topics: dict[str, str], alias: str, count: int = BEGUN_RECORDS) -> None:
     def copied() -> int:
-        return sum(arrived(stage, f"{alias}.{topic}") for topic in topics)
+        return sum(copied_records(stage, f"{alias}.{topic}") for topic in topics)
 
-    wanted = copied() + count
-    wait_until(f"{wanted} records are copied", lambda: copied() >= wanted, timeout_s=SEED_WAIT_S, poll_s=0.2)
+    expected = copied() + count
+    wait_until(
+        f"{expected} records are copied", lambda: copied() >= expected, timeout_s=SEED_WAIT_S, poll_s=0.2
+    )
 
 
 def _assert_same(stage: Stage, topics: dict[str, str], alias: str) -> None:
@@ -64,14 +66,14 @@ def _assert_same(stage: Stage, topics: dict[str, str], alias: str) -> None:
         assert copied == digest(stage.east, topic), topic
 
 
-def _arrived_for(stage: Stage, topic: str, isolation: str) -> int:
+def _visible_records(stage: Stage, topic: str, isolation: str) -> int:
     return sum(count for count, _ in digest(stage.west, topic, isolation=isolation).values())
 
 
 def test_a_seed_survives_the_loss_of_its_job_driver_and_executor_and_reports_it(
     stage: Stage, seed_image: str, make_flow: Callable[..., str]
 ):
-    """`kubectl delete job`, then the next one's driver by kill -9, then the executors at work of the driver after that."""
+    """Deletes the Job, kills the driver of the next Job with -9, and then kills the busy executors of the third driver."""
     assert seed_image
     topics = _topics(stage, "killed")
     spec = {"runId": "1", "bytesPerSecond": str(RATE), "executors": {"max": 2, **EXECUTORS}}
@@ -92,49 +94,55 @@ def test_a_seed_survives_the_loss_of_its_job_driver_and_executor_and_reports_it(
         stage.kill(executor)
     stage.wait_for(flow, "Seeded", timeout_s=SEED_WAIT_S)
 
-    found = stage.resource(flow)
-    status, total = found["status"]["seed"], PARTITIONS + 1  # with the partition of heartbeats
+    resource = stage.resource(flow)
+    status, total = resource["status"]["seed"], PARTITIONS + 1  # including the partition of heartbeats
     assert status["phase"] == "Succeeded"
     assert status["partitions"] == {"total": total, "done": total, "lost": 0}
     assert (status["gapRecords"], status["guarantee"]) == (0, "exactly-once")
-    for told in (status["message"], reason(found, "Seeded")[2]):
-        assert "It continued in another Job" in told
-        assert "It took 2 drivers" in told
-        assert "cut off; others finished their work" in told
+    for report in (status["message"], condition_of(resource, "Seeded")[2]):
+        assert "It continued in another Job" in report
+        assert "It took 2 drivers" in report
+        assert "cut off; others finished their work" in report
     wait_until("no executor is left", lambda: not seed.executors(), timeout_s=SEED_WAIT_S, poll_s=POLL_S)
-    wait_until(  # the last of them are the connector's
-        "all have arrived",
-        lambda: all(_arrived_for(stage, f"{flow}.{one}", topics[one]) >= RECORDS for one in topics),
+    wait_until(  # the connector copies the last records
+        "all records are copied",
+        lambda: all(_visible_records(stage, f"{flow}.{topic}", topics[topic]) >= RECORDS for topic in topics),
         timeout_s=SEED_WAIT_S,
         poll_s=POLL_S,
     )
     _assert_same(stage, topics, flow)
 
 
-def test_two_jobs_and_an_executor_that_was_frozen_write_each_record_once(stage: Stage, seed_image: str):
-    """A JVM is frozen until Spark gives it up, while its Python process continues; other tasks copy the same; then it is thawed."""
+def test_two_jobs_and_a_frozen_executor_write_each_record_once(stage: Stage, seed_image: str):
+    """A JVM is frozen until Spark gives it up, while its Python process continues; other tasks copy the same partitions."""
     topics, flow = _topics(stage, "frozen"), "frozen"
 
-    def seed(run_id: str, executors: int, **more: str) -> AbstractContextManager[SeedPods]:
+    def seed(run_id: str, executors: int, **settings: str) -> AbstractContextManager[SeedPods]:
         spec = {"bytesPerSecond": str(RATE), "executors": {"max": executors, **EXECUTORS}}
         return job(
-            stage, seed_image, flow, ["ledger-frozen-.*"], run_id=run_id, more={"lag.max": "0"} | more, **spec
+            stage,
+            seed_image,
+            flow,
+            ["ledger-frozen-.*"],
+            run_id=run_id,
+            more={"lag.max": "0"} | settings,
+            **spec,
         )
 
-    with seed("1", 2, **IMPATIENT) as one:
-        driver = one.wait_for_driver()
-        before = one.wait_for_work(driver, 2)
-        known = {pod["metadata"]["uid"] for pod in before}
+    with seed("1", 2, **SHORT_TIMEOUTS) as first_seed:
+        driver = first_seed.wait_for_driver()
+        first_executors = first_seed.wait_for_work(driver, 2)
+        first_uids = {pod["metadata"]["uid"] for pod in first_executors}
         _wait_for_more(stage, topics, flow)
-        with seed("2", 1) as other:
-            with frozen_java(before[0]):
+        with seed("2", 1) as second_seed:
+            with frozen_java(first_executors[0]):
                 wait_until(
-                    "Spark has given the frozen one up, and another is in its place",
-                    lambda: {pod["metadata"]["uid"] for pod in one.executors(driver)} - known,
+                    "Spark has replaced the frozen executor",
+                    lambda: {pod["metadata"]["uid"] for pod in first_seed.executors(driver)} - first_uids,
                     timeout_s=SEED_WAIT_S,
                     poll_s=POLL_S,
                 )
-            reports = [one.wait_for_report(), other.wait_for_report()]
+            reports = [first_seed.wait_for_report(), second_seed.wait_for_report()]
 
     for report in reports:
         assert (report["phase"], report["partitions"]["lost"]) == ("Succeeded", 0)

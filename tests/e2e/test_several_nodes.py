@@ -1,6 +1,6 @@
-"""Two nodes: pods of one connector spread over them, a node is drained, and a node dies as by a power cut.
+"""On two nodes, the pods of a connector spread; each record is copied once when a node is drained or loses power.
 
-Records arrive once in each case. What the status reports while the node is lost is printed: docs/operator.md describes it.
+The test prints the status while the node is lost; docs/operator.md describes it.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import VALUES
-from tests.e2e.story import arrived, assert_same, names, wait_for_records
+from tests.e2e.story import assert_same, copied_records, pod_names, wait_for_records
 from tests.harness.demo.producer import SteadyProducer
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import digest
@@ -22,19 +22,19 @@ from tests.harness.kubernetes.skipping import skip_without
 from tests.harness.kubernetes.stage import FLOWS, PORT, WAIT_S, Object, Stage, require_nodes
 from tests.unit.kafka.certificates import authority, signed
 
-NAME, NETWORK = "two-nodes", 246  # beside the node of the other tests
+NAME, NETWORK = "two-nodes", 246  # different from the node of the other tests
 WORKER = f"{NAME}-2"
 CONNECTOR = "MirrorSourceConnector"
 TASKS = 4
 RATE = 200
-TOLERATION_S = 40  # after the node is called lost: long enough for the status to settle
-# The node controller calls a node lost after 50 s of silence, then the toleration begins.
+TOLERATION_S = 40  # from the loss of the node, long enough for the status to settle
+# The node controller reports a node lost after 50 s of silence; then the toleration begins.
 LOST_WAIT_S = 300.0
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Two nodes of ours, and an operator of two replicas."""
+    """A `Stage` with two nodes and an operator of two replicas."""
     skip_without(require_nodes)
     values = {**VALUES, "replicas": 2}
     folder = tmp_path_factory.mktemp("nodes")
@@ -42,8 +42,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield stage
 
 
-def _shared(stage: Stage, make_flow: Callable[..., str], name: str, topic: str) -> str:
-    """A flow whose source connector has two pods that call each other by TLS, and take changes over REST."""
+def _make_shared_flow(stage: Stage, make_flow: Callable[..., str], name: str, topic: str) -> str:
+    """Creates a flow whose source connector has two pods that connect by TLS and accept changes over REST."""
     stage.east.create_topic(topic, partitions=TASKS)
     pods = signed(f"{name}-pods", names=(f"{name}-source.{FLOWS}.svc",))
     stage.apply(secret(f"{name}-rest", tls_crt=pods.pem, tls_key=pods.key_pem(), ca_crt=authority().pem))
@@ -64,24 +64,24 @@ def _shared(stage: Stage, make_flow: Callable[..., str], name: str, topic: str) 
 
 
 def _wait_until_shared(stage: Stage, flow: str, count: int) -> None:
-    """Until *count* ready pods report the same running tasks, on all of them."""
+    """Waits until *count* ready pods report the same running tasks, spread over all of them."""
 
-    def shared() -> bool:
+    def is_shared() -> bool:
         pods = stage.pods(flow, "source")
         reported = [_tasks(stage, pod) for pod in pods]
         return (
             len(pods) == count
-            and all(one == reported[0] for one in reported)
+            and all(tasks == reported[0] for tasks in reported)
             and len(reported[0]) == TASKS
             and all(task["state"] == "RUNNING" for task in reported[0])
             and len({task["worker_id"] for task in reported[0]}) == count
         )
 
-    wait_until(f"{count} pods share {TASKS} tasks", shared, timeout_s=2 * WAIT_S, poll_s=1.0)
+    wait_until(f"{count} pods share {TASKS} tasks", is_shared, timeout_s=2 * WAIT_S, poll_s=1.0)
 
 
 def _tasks(stage: Stage, pod: Object) -> list[dict[str, Any]]:
-    """Each task of the connector as *pod* reports it; none while it does not answer."""
+    """Returns the tasks of the connector as *pod* reports them; none while it does not respond."""
     try:
         return list(json.loads(_rest(stage, pod, "GET", f"connectors/{CONNECTOR}/status"))["tasks"])
     except KubectlError:
@@ -89,14 +89,14 @@ def _tasks(stage: Stage, pod: Object) -> list[dict[str, Any]]:
 
 
 def _rest(stage: Stage, pod: Object, method: str, path: str) -> str:
-    """The answer of *pod*, called from inside: the NetworkPolicy refuses other nodes, so the API server's proxy, too."""
+    """Calls *pod* from inside the pod, because the NetworkPolicy refuses the API server's proxy; returns the response."""
     request = f"urllib.request.Request('http://127.0.0.1:{PORT}/{path}', method='{method}')"
     program = f"import urllib.request; print(urllib.request.urlopen({request}).read().decode())"
     return stage.kubectl("exec", pod["metadata"]["name"], "--", "python3", "-c", program)
 
 
-def _homes(pods: list[Object]) -> dict[str, str]:
-    """Node by pod."""
+def _node_by_pod(pods: list[Object]) -> dict[str, str]:
+    """Returns the node of each pod by name."""
     return {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in pods}
 
 
@@ -110,34 +110,34 @@ def _finish(stage: Stage, producer: SteadyProducer, flow: str, topic: str) -> No
     assert_same(stage, flow, topic)
 
 
-def test_pods_of_a_connector_spread_over_the_nodes_and_call_each_other(
+def test_pods_of_a_connector_spread_over_nodes_and_forward_requests(
     stage: Stage, make_flow: Callable[..., str]
 ):
-    """The default topology spread. A restart of a task is forwarded to the pod that has it, over mutual TLS."""
+    """The default topology spread applies. A pod forwards a restart of a task over mutual TLS to the pod that has it."""
     topic = "orders.spread"
-    flow = _shared(stage, make_flow, "spread", topic)
+    flow = _make_shared_flow(stage, make_flow, "spread", topic)
     with _producer(stage, topic) as producer:
         wait_for_records(stage, f"{flow}.{topic}", 1_000)
         pods = stage.pods(flow, "source")
         addresses = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in pods}
         restarted = []
         for pod in pods:
-            mine = addresses[pod["metadata"]["name"]]
-            other = next(one for one in _tasks(stage, pod) if mine not in one["worker_id"])
-            _rest(stage, pod, "POST", f"connectors/{CONNECTOR}/tasks/{other['id']}/restart")
-            restarted.append(other["worker_id"])
+            own_address = addresses[pod["metadata"]["name"]]
+            remote_task = next(task for task in _tasks(stage, pod) if own_address not in task["worker_id"])
+            _rest(stage, pod, "POST", f"connectors/{CONNECTOR}/tasks/{remote_task['id']}/restart")
+            restarted.append(remote_task["worker_id"])
         _wait_until_shared(stage, flow, 2)
         _finish(stage, producer, flow, topic)
 
-    assert set(_homes(pods).values()) == {NAME, WORKER}
+    assert set(_node_by_pod(pods).values()) == {NAME, WORKER}
     assert len(set(restarted)) == 2
-    assert set(_homes(stage.release.operators()).values()) == {NAME, WORKER}
+    assert set(_node_by_pod(stage.release.operators()).values()) == {NAME, WORKER}
 
 
 def test_a_drained_node_costs_no_record(stage: Stage, make_flow: Callable[..., str]):
-    """`kubectl drain` moves the pods to the other node, one of a connector at a time; an uncordoned node is used again."""
+    """`kubectl drain` moves the pods to the other node one by one; Kubernetes uses an uncordoned node again."""
     topic = "orders.drained"
-    flow = _shared(stage, make_flow, "drained", topic)
+    flow = _make_shared_flow(stage, make_flow, "drained", topic)
     with _producer(stage, topic) as producer:
         wait_for_records(stage, f"{flow}.{topic}", 1_000)
         before = stage.pods(flow)
@@ -157,34 +157,34 @@ def test_a_drained_node_costs_no_record(stage: Stage, make_flow: Callable[..., s
             stage.kubectl("uncordon", WORKER)
         _finish(stage, producer, flow, topic)
 
-    assert WORKER in _homes(before).values()
-    assert set(_homes(drained).values()) == {NAME}
-    stayed = {pod for pod, node in _homes(before).items() if node == NAME}
-    assert stayed <= names(drained)
+    assert WORKER in _node_by_pod(before).values()
+    assert set(_node_by_pod(drained).values()) == {NAME}
+    stayed = {pod for pod, node in _node_by_pod(before).items() if node == NAME}
+    assert stayed <= pod_names(drained)
 
 
 def test_a_lost_node_costs_no_record(stage: Stage, make_flow: Callable[..., str]):
-    """The power of the node with the operator's leader fails.
+    """The node with the operator's leader loses power.
 
-    The pod on the other node takes over the tasks before Kubernetes notices. A connector of one pod gets another one when its
-    toleration has passed; until records are copied again, its flow is not Ready. The other operator takes over the Lease.
+    The pod on the other node takes over the tasks before Kubernetes notices. A connector of one pod gets a new pod after its
+    toleration; until that pod copies, the flow is not Ready. The other operator acquires the Lease.
     """
     cluster = stage.cluster
     assert isinstance(cluster, Cluster)
     worker = cluster.workers[0]
     topics = ("orders.several", "orders.single")
-    several = _shared(stage, make_flow, "several", topics[0])
-    single = _single_on_worker(stage, make_flow, "single", topics[1])
+    several = _make_shared_flow(stage, make_flow, "several", topics[0])
+    single = _make_flow_on_worker(stage, make_flow, "single", topics[1])
     flows = dict(zip((several, single), topics, strict=True))
-    _lead_on_worker(stage)
+    _move_leadership_to_worker(stage)
     with SteadyProducer(
         bootstrap=stage.east.internal_bootstrap, topics=topics, backlog=1_000, rate=RATE
     ) as producer:
         for flow, topic in flows.items():
             wait_for_records(stage, f"{flow}.{topic}", 1_000)
             stage.wait_for(flow, "Ready")
-        lost = names(stage.pods(single))
-        stays = next(pod for pod in stage.pods(several, "source") if pod["spec"]["nodeName"] == NAME)
+        lost = pod_names(stage.pods(single))
+        surviving_pod = next(pod for pod in stage.pods(several, "source") if pod["spec"]["nodeName"] == NAME)
         timeline = Timeline(stage, tuple(flows))
         worker.crash()
         try:
@@ -192,27 +192,27 @@ def test_a_lost_node_costs_no_record(stage: Stage, make_flow: Callable[..., str]
             timeline.wait_until(
                 "the pod on the other node has all tasks",
                 lambda: (
-                    len(found := _tasks(stage, stays)) == TASKS
-                    and all(stays["status"]["podIP"] in task["worker_id"] for task in found)
-                    and all(task["state"] == "RUNNING" for task in found)
+                    len(tasks := _tasks(stage, surviving_pod)) == TASKS
+                    and all(surviving_pod["status"]["podIP"] in task["worker_id"] for task in tasks)
+                    and all(task["state"] == "RUNNING" for task in tasks)
                 ),
             )
-            seen = arrived(stage, f"{several}.{topics[0]}")
+            copied = copied_records(stage, f"{several}.{topics[0]}")
             timeline.wait_until(
                 "the flow of several pods copies",
-                lambda: arrived(stage, f"{several}.{topics[0]}") > seen + 10 * RATE,
+                lambda: copied_records(stage, f"{several}.{topics[0]}") > copied + 10 * RATE,
             )
             before_kubernetes_noticed = _node_is_ready(stage)
             timeline.wait_until("the node is not ready", lambda: not _node_is_ready(stage))
             timeline.wait_until("the flow of one pod is not Ready", lambda: not _is_ready(stage, single))
-            at_loss = arrived(stage, f"{single}.{topics[1]}")
-            unready = stage.resource(single)["status"]
+            at_loss = copied_records(stage, f"{single}.{topics[1]}")
+            unready_status = stage.resource(single)["status"]
             timeline.wait_until(
                 "the pod has a successor",
-                lambda: set(_homes(stage.pods(single, "source")).values()) == {NAME},
+                lambda: set(_node_by_pod(stage.pods(single, "source")).values()) == {NAME},
             )
             timeline.wait_until("the flow of one pod is Ready", lambda: _is_ready(stage, single))
-            at_ready = arrived(stage, f"{single}.{topics[1]}")
+            at_ready = copied_records(stage, f"{single}.{topics[1]}")
         finally:
             worker.start(outlive=False)
         cluster.wait_until_ready(worker)
@@ -225,9 +225,9 @@ def test_a_lost_node_costs_no_record(stage: Stage, make_flow: Callable[..., str]
         producer.stop()
         for flow, topic in flows.items():
             wait_for_records(stage, f"{flow}.{topic}", producer.acknowledged // len(flows))
-            wait_until("the copy is complete", lambda at=(flow, topic): _is_same(stage, *at), poll_s=2.0)  # type: ignore[misc]
+            wait_until("the copy is complete", lambda copy=(flow, topic): _is_same(stage, *copy), poll_s=2.0)  # type: ignore[misc]
     assert before_kubernetes_noticed
-    assert {kind: one["readyReplicas"] for kind, one in unready["connectors"].items()} == {
+    assert {kind: connector["readyReplicas"] for kind, connector in unready_status["connectors"].items()} == {
         "source": 0,
         "checkpoint": 0,
         "heartbeat": 0,
@@ -236,66 +236,66 @@ def test_a_lost_node_costs_no_record(stage: Stage, make_flow: Callable[..., str]
 
 
 class Timeline:
-    """What happened after the crash and what the flows' conditions said meanwhile, printed line by line."""
+    """Prints line by line what happened after the crash, and each change of the flows' conditions."""
 
     def __init__(self, stage: Stage, flows: tuple[str, ...]) -> None:
         self._stage, self._flows = stage, flows
         self._began = time.monotonic()
         self._reported: dict[tuple[str, str], tuple[str, str, str]] = {}
-        self._look()
+        self._print_changes()
 
-    def wait_until(self, what: str, happened: Callable[[], bool]) -> None:
-        def look() -> bool:
-            self._look()
+    def wait_until(self, event: str, happened: Callable[[], bool]) -> None:
+        def happened_after_print() -> bool:
+            self._print_changes()
             return happened()
 
-        wait_until(what, look, timeout_s=LOST_WAIT_S, poll_s=0.5)
-        self.note(what)
+        wait_until(event, happened_after_print, timeout_s=LOST_WAIT_S, poll_s=0.5)
+        self.note(event)
 
-    def note(self, what: str) -> None:
-        print(f"{time.monotonic() - self._began:6.1f} s  {what}")
+    def note(self, event: str) -> None:
+        print(f"{time.monotonic() - self._began:6.1f} s  {event}")
 
-    def _look(self) -> None:
+    def _print_changes(self) -> None:
         for flow in self._flows:
             status = self._stage.resource(flow)["status"]
-            for kind, one in status["connectors"].items():
-                now = (one["phase"], str(one["readyReplicas"]), str(one["replicas"]))
+            for kind, connector in status["connectors"].items():
+                now = (connector["phase"], str(connector["readyReplicas"]), str(connector["replicas"]))
                 if self._reported.get((flow, kind)) != now:
                     self._reported[flow, kind] = now
                     self.note(f"    {flow}: {kind} {now}")
-            for one in status["conditions"]:
-                now = (one["status"], one["reason"], one["message"])
-                if self._reported.get((flow, one["type"])) != now:
-                    self._reported[flow, one["type"]] = now
-                    self.note(f"    {flow}: {one['type']}={now[0]} {now[1]}: {now[2]}")
+            for condition_entry in status["conditions"]:
+                now = (condition_entry["status"], condition_entry["reason"], condition_entry["message"])
+                if self._reported.get((flow, condition_entry["type"])) != now:
+                    self._reported[flow, condition_entry["type"]] = now
+                    self.note(f"    {flow}: {condition_entry['type']}={now[0]} {now[1]}: {now[2]}")
 
 
-def _single_on_worker(stage: Stage, make_flow: Callable[..., str], name: str, topic: str) -> str:
-    """A flow whose pods prefer the worker, and tolerate its loss for a few seconds only."""
+def _make_flow_on_worker(stage: Stage, make_flow: Callable[..., str], name: str, topic: str) -> str:
+    """Creates a flow whose pods prefer the worker node, and tolerate its loss for a few seconds only."""
     stage.east.create_topic(topic)
-    lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_S}
+    toleration = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_S}
     keys = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
     on_worker = {"key": "kubernetes.io/hostname", "operator": "In", "values": [WORKER]}
     preferred = [{"weight": 100, "preference": {"matchExpressions": [on_worker]}}]
     template = {
-        "tolerations": [{"key": key, **lost} for key in keys],
+        "tolerations": [{"key": key, **toleration} for key in keys],
         "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}},
     }
     connectors = {kind: {"template": template} for kind in ("source", "checkpoint", "heartbeat")}
     connectors["source"]["config"] = {"refresh.topics.interval.seconds": "1"}
     make_flow(name, [topic], connectors=connectors)
     stage.wait_for(name, "Ready")
-    assert set(_homes(stage.pods(name)).values()) == {WORKER}
+    assert set(_node_by_pod(stage.pods(name)).values()) == {WORKER}
     return name
 
 
-def _lead_on_worker(stage: Stage) -> None:
-    """Deletes the operator's leader until the replica on the worker leads."""
+def _move_leadership_to_worker(stage: Stage) -> None:
+    """Deletes the operator's leader until the replica on the worker node is the leader."""
 
     def leads() -> bool:
-        found = stage.release.operators()
+        pods = stage.release.operators()
         holder = _leader(stage)
-        for pod in found:
+        for pod in pods:
             if pod["metadata"]["name"] == holder and pod["spec"]["nodeName"] != WORKER:
                 stage.release.kubectl("delete", "pod", holder, timeout_s=WAIT_S)
         return _leader_node(stage) == WORKER
@@ -311,25 +311,25 @@ def _lead_on_worker(stage: Stage) -> None:
 
 
 def _leader(stage: Stage) -> str:
-    """The pod that holds the Lease, or held it last; "" after a release."""
+    """Returns the pod that holds or last held the Lease; empty after a release."""
     leases = stage.release.kubectl.get("leases")["items"]
-    holders = [one["spec"].get("holderIdentity") or "" for one in leases]
-    return next((pod for pod, _, _ in (one.rpartition("_") for one in holders) if pod), "")
+    holders = [lease["spec"].get("holderIdentity") or "" for lease in leases]
+    return next((pod for pod, _, _ in (holder.rpartition("_") for holder in holders) if pod), "")
 
 
 def _leader_node(stage: Stage) -> str:
-    """The node of that pod."""
-    return _homes(stage.release.operators()).get(_leader(stage), "")
+    """Returns the node of the operator's leader."""
+    return _node_by_pod(stage.release.operators()).get(_leader(stage), "")
 
 
 def _node_is_ready(stage: Stage) -> bool:
-    """What Kubernetes believes about the worker."""
+    """Returns whether Kubernetes reports the worker node as ready."""
     conditions = stage.kubectl.get("node", WORKER)["status"]["conditions"]
-    return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
+    return any((entry["type"], entry["status"]) == ("Ready", "True") for entry in conditions)
 
 
 def _is_same(stage: Stage, flow: str, topic: str) -> bool:
-    """Each record once, in order."""
+    """Returns whether the copy has each record once, in order."""
     return digest(stage.west, f"{flow}.{topic}") == digest(stage.east, topic)
 
 
@@ -338,5 +338,5 @@ def _is_ready(stage: Stage, flow: str) -> bool:
 
 
 def _pods_of(stage: Stage, flow: str) -> set[str]:
-    """All pods of the flow, also those that are being deleted."""
-    return names(stage.kubectl.get("pods", f"--selector=mirrorflow.io/flow={flow}")["items"])
+    """Returns the names of all pods of the flow, also those that are being deleted."""
+    return pod_names(stage.kubectl.get("pods", f"--selector=mirrorflow.io/flow={flow}")["items"])

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent / "kafka" / "java" / "PatternMatches.java"
 TIMEOUT_S = 120
 
 
-def java_answers(questions: Sequence[tuple[str, str]]) -> list[str]:
+def java_matches(questions: Sequence[tuple[str, str]]) -> list[str]:
     """For each (pattern, name) "1" or "0", or "E" where Java refuses the pattern. Skips the test without Java."""
     java = shutil.which("java")
     if java is None:

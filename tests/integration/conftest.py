@@ -8,13 +8,13 @@ import pytest
 
 from tests.harness.kafka.cluster import KafkaCluster
 
-# Those of `east` and `west` that run.
+# The shared clusters that are running.
 _SHARED: list[KafkaCluster] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _topics_of_one_file() -> Iterator[None]:
-    """What a file has left on the shared clusters goes with it: listings and metadata stay short."""
+    """Deletes the topics of a file after its last test, so that listings and metadata stay short."""
     yield
     for cluster in _SHARED:
         cluster.delete_topics()
@@ -22,7 +22,7 @@ def _topics_of_one_file() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def east() -> Iterator[KafkaCluster]:
-    """The source that is shared: one 4.3.1 broker, PLAINTEXT. Use topics of `unique_topic` only."""
+    """The shared source: one 4.3.1 broker, PLAINTEXT. Use topics of `unique_topic` only."""
     with KafkaCluster(name="east") as cluster:
         _SHARED.append(cluster)
         yield cluster
@@ -30,7 +30,7 @@ def east() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def west() -> Iterator[KafkaCluster]:
-    """The target that is shared."""
+    """The shared target: one 4.3.1 broker, PLAINTEXT."""
     with KafkaCluster(name="west") as cluster:
         _SHARED.append(cluster)
         yield cluster
@@ -38,6 +38,6 @@ def west() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def unique_topic(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Each call gives a name that no other test or run has used, after the test's own."""
+    """Returns a function that creates unique topic names, each with the test's name in front."""
     stem = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name.removeprefix("test_"))[:40].strip("-")
     return lambda: f"{stem}-{uuid.uuid4().hex[:8]}"

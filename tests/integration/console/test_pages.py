@@ -1,4 +1,4 @@
-"""The console in a real browser, against a flow between real brokers."""
+"""The console in a real browser shows a flow between real brokers."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ from tests.integration.console.conftest import served_console
 from tests.integration.kafka.groups import put_group
 from tests.integration.kafka.running import RunningCommand
 
-SHOWN_MS = 10_000  # the promise: an open page shows trouble within ten seconds
-START_MS = 90_000  # a flow starts, on a busy machine
+SHOWN_MS = 10_000  # the documentation promises ten seconds for an open page
+START_MS = 90_000  # enough for a flow to start on a busy machine
 
 FLOW = """\
 apiVersion: mirrorflow.io/v1alpha1
@@ -43,7 +43,7 @@ def running(
     groups: str = "none",
     alias: str = "",
 ) -> Iterator[str]:
-    """A flow under an alias of its own; its name."""
+    """Runs a flow under a unique alias, and yields its name."""
     alias = alias or f"e{uuid.uuid4().hex[:6]}"
     name = f"{alias}-to-west"
     file = folder / "flow.yaml"
@@ -61,7 +61,7 @@ def wait_for(page: Page, text: str, *, within_ms: int) -> None:
 
 
 @pytest.mark.usefixtures("state")
-def test_stopped_partition_appears_in_ten_seconds_and_goes_when_it_is_repaired(
+def test_stopped_partition_appears_within_ten_seconds_and_disappears_after_repair(
     east: KafkaCluster,
     west: KafkaCluster,
     unique_topic: Names,
@@ -69,7 +69,7 @@ def test_stopped_partition_appears_in_ten_seconds_and_goes_when_it_is_repaired(
     browser: Browser,
     console: str,
 ):
-    """With its name, its cause and what to do, on an open page that no one reloads."""
+    """An open page shows its name, its cause and the remedy without a reload."""
     topic = east.create_topic(unique_topic(), partitions=2)
     alias = f"e{uuid.uuid4().hex[:6]}"
     west.create_topic(f"{alias}.{topic}", partitions=2, config={"max.message.bytes": "20000"})
@@ -101,7 +101,7 @@ def test_stopped_partition_appears_in_ten_seconds_and_goes_when_it_is_repaired(
 
 @pytest.mark.more
 @pytest.mark.usefixtures("state")
-def test_group_that_lags_appears_and_goes(
+def test_group_lag_appears_and_returns_to_zero(
     east: KafkaCluster,
     west: KafkaCluster,
     unique_topic: Names,
@@ -132,7 +132,7 @@ def test_group_that_lags_appears_and_goes(
 @pytest.mark.usefixtures("state")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
-def test_every_page_is_accessible_and_fits(
+def test_every_page_is_accessible_and_fits_the_window(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser, console: str,
     scheme: str, width: int,
 ):  # fmt: skip
@@ -152,7 +152,7 @@ def test_every_page_is_accessible_and_fits(
 
 @pytest.mark.more
 @pytest.mark.usefixtures("state")
-def test_flow_appears_on_an_open_page_and_leaves_it(
+def test_flow_appears_on_an_open_page_and_disappears_when_it_stops(
     east: KafkaCluster,
     west: KafkaCluster,
     unique_topic: Names,
@@ -160,7 +160,7 @@ def test_flow_appears_on_an_open_page_and_leaves_it(
     browser: Browser,
     console: str,
 ):
-    """A flow that is stopped leaves the map of an open page."""
+    """The page updates without a reload."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 10)
     with opened_page(browser) as page:
@@ -176,7 +176,7 @@ def test_flow_appears_on_an_open_page_and_leaves_it(
 def test_internal_topics_are_decoded(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser
 ):
-    """With the flow's own file; each kind is there, or says why not."""
+    """The console has the flow's file; the page of each kind shows its records."""
     topic, group = east.create_topic(unique_topic()), f"g{uuid.uuid4().hex[:8]}"
     load(east, topic, 300)
     put_group(east, group, {(topic, 0): 200})
@@ -200,7 +200,7 @@ def test_internal_topics_are_decoded(
 
 
 def until_shown(page: Page, url: str, text: str) -> None:
-    """Opens *url* until it shows *text*: this page is read anew at each request."""
+    """Reloads *url* until it shows *text*; the console reads the topic at each request."""
 
     def shown() -> bool:
         page.goto(url)

@@ -1,4 +1,4 @@
-"""Whole topics compared as their consumers see them, and the odd records that are worth comparing."""
+"""Compares whole topics as consumers see them, and produces records with unusual contents."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,9 +11,12 @@ from tests.harness.kafka.tools import Record
 Content = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
-def contents(found: Iterable[Record]) -> list[Content]:
-    """Partition, timestamp, key, value and headers of each record: everything but offset and type of timestamp."""
-    return [(one.partition, one.timestamp, one.key, one.value, one.headers) for one in found]
+def contents(topic_records: Iterable[Record]) -> list[Content]:
+    """Returns partition, timestamp, key, value and headers of each record: all but the offset and the timestamp type."""
+    return [
+        (record.partition, record.timestamp, record.key, record.value, record.headers)
+        for record in topic_records
+    ]
 
 
 def assert_copied(
@@ -25,9 +28,9 @@ def assert_copied(
     count: int | None = None,
     isolation: str = "read_uncommitted",
 ) -> None:
-    """The copy holds the records of *topic* in order and nothing else; *count* of them, if given.
+    """Asserts that the copy holds the records of *topic* in order and nothing else; *count* of them, if given.
 
-    *isolation* is that of the reader of the source.
+    *isolation* is the isolation level with which the source is read.
     """
     expected = tools.digest(source, topic, isolation=isolation)
     actual = tools.digest(target, copy)
@@ -46,7 +49,7 @@ def produce(
     records: Iterable[tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
     properties: Mapping[str, str] | None = None,
 ) -> None:
-    """Write (partition, timestamp in ms, key, value, headers) with librdkafka; returns when all are acknowledged."""
+    """Writes (partition, timestamp in ms, key, value, headers) with librdkafka; returns when all are acknowledged."""
     producer = Producer(
         {"bootstrap.servers": cluster.internal_bootstrap, "log_level": 2, **dict(properties or {})}
     )

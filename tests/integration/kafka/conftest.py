@@ -1,5 +1,6 @@
-"""What tests on real brokers share; and kafka-python, which reads its schemas by a function that Python 3.11 and 3.12 call
-deprecated (3.13 does not).
+"""Fixtures of the tests on real brokers.
+
+kafka-python reads its schemas with a function that Python 3.11 and 3.12 deprecate, and 3.13 does not.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Only this warning of only that library."""
+    """Ignores this one warning of kafka-python."""
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
@@ -28,7 +29,7 @@ def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
 
 @pytest.fixture(scope="module")
 def spark() -> "Iterator[SparkSession]":
-    """A Spark session of two cores, which a file's tests share."""
+    """A Spark session of two cores, shared by the tests of a file."""
     from tests.integration.kafka.seeding import session
 
     with session() as context:

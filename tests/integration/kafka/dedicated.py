@@ -1,4 +1,4 @@
-"""Several processes with one mm2.properties, as tests of them need them: their file, where they call each other."""
+"""Several processes with one mm2.properties: their file, and the addresses of their internal requests."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.distributed import Site
 from tests.integration.kafka.nodes import wait_until_shared
 
-ODD = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"  # as Apache's own test of several nodes has it
+ODD = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"  # from Apache's own test of several nodes
 SOURCE = "MirrorSourceConnector"
 BESIDE = ("MirrorCheckpointConnector", "MirrorHeartbeatConnector")
 FACTORS = (
@@ -29,7 +29,7 @@ CALLED = re.compile(r"Listening for group members on (\S+)")
 
 @dataclass(kw_only=True)
 class File:
-    """An mm2.properties for the flow of *site* to an alias of odd letters.
+    """An mm2.properties for the flow of *site* to an alias with special characters.
 
     *serves_others*: processes have internal REST.
     """
@@ -44,14 +44,14 @@ class File:
 
     @property
     def path(self) -> str:
-        """Of internal calls to its source connector."""
+        """The path of internal requests to its source connector."""
         aliases = (self.site.alias, self.target_alias)
         return "".join(f"/{quote(alias, safe='')}" for alias in aliases) + f"/connectors/{SOURCE}"
 
     @property
     def connector(self) -> str:
-        """As it is shown, for a path."""
-        return self._shown(SOURCE)
+        """The connector's displayed name, quoted for a path."""
+        return self._quoted_name(SOURCE)
 
     def text(self, topics: str, more: Mapping[str, str] | None = None) -> str:
         source, target = self.site.alias, self.target_alias
@@ -76,23 +76,23 @@ class File:
         )
 
     def worker_id(self, node: Replicator) -> str:
-        url = called_at(node) if self.serves_others else node.url
+        url = internal_url(node) if self.serves_others else node.url
         return f"{url.partition('//')[2]}/{self.flow}"
 
     def wait_until_shared(self, nodes: Sequence[Replicator], tasks: int) -> None:
-        # All connectors of a flow are one group's, and their tasks are shared out together.
-        beside = [self._shown(name) for name in BESIDE]
+        # All connectors of a flow belong to one group, which spreads their tasks together.
+        beside = [self._quoted_name(name) for name in BESIDE]
         wait_until_shared(nodes, tasks, self.connector, self.worker_id, beside)
 
-    def _shown(self, connector: str) -> str:
+    def _quoted_name(self, connector: str) -> str:
         return quote(f"{self.flow}.{connector}", safe="")
 
 
 @contextmanager
 def processes(file: File, count: int, text: str) -> Iterator[list[Replicator]]:
-    """*count* processes with the same *text*, started, each of them ready."""
+    """Runs *count* processes with the same *text*; yields them once they are ready."""
     with ExitStack() as stack:
-        found = [
+        running = [
             stack.enter_context(
                 Replicator(
                     form="mm2",
@@ -104,28 +104,28 @@ def processes(file: File, count: int, text: str) -> Iterator[list[Replicator]]:
             )
             for number in range(count)
         ]
-        for one in found:
-            wait_until_ready(one)
-        yield found
+        for process in running:
+            wait_until_ready(process)
+        yield running
 
 
 def wait_until_ready(node: Replicator) -> None:
     wait_until(f"{node.name} is ready", lambda: node.rest("/readyz")[0] == 200)
 
 
-def called_at(node: Replicator) -> str:
-    """Where other processes call *node*."""
-    found = CALLED.search(node.log_text())
-    assert found is not None
-    return found[1]
+def internal_url(node: Replicator) -> str:
+    """Returns the address for internal requests to *node*."""
+    match = CALLED.search(node.log_text())
+    assert match is not None
+    return match[1]
 
 
 def leader(nodes: Sequence[Replicator]) -> Replicator:
-    """Who said last that it leads."""
+    """Returns the node whose last rebalance made it leader."""
     return next(
-        node for node in nodes if node.log_text().rstrip() and "this node leads" in last_meeting(node)
+        node for node in nodes if node.log_text().rstrip() and "this node leads" in last_rebalance(node)
     )
 
 
-def last_meeting(node: Replicator) -> str:
+def last_rebalance(node: Replicator) -> str:
     return [line for line in node.log_text().splitlines() if " connectors and tasks here" in line][-1]

@@ -1,6 +1,6 @@
-"""Disks of brokers that are full, or slow.
+"""Full and slow disks of brokers.
 
-A full one is a file system of a few megabytes that grows when a test says so. A slow one is drawn by a broker that hardly runs.
+A full disk is a file system of a few megabytes that a test can grow. A slow disk is simulated by stopping the broker often.
 """
 
 import os
@@ -19,7 +19,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.broker import Broker
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.integration.kafka.flows import asking
+from tests.integration.kafka.flows import call_cluster
 
 ENOUGH_MB = 200
 STOPPED_S, RUNS_S = 2.0, 0.2
@@ -27,7 +27,7 @@ STOPPED_S, RUNS_S = 2.0, 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallDisk:
-    """Mounted at *folder*."""
+    """A small file system mounted at *folder*."""
 
     folder: Path
 
@@ -38,7 +38,7 @@ class SmallDisk:
 
     @property
     def config(self) -> Mapping[str, str]:
-        """The settings of a broker on this disk: with Kafka's own sizes an index alone would fill it."""
+        """The settings of a broker on this disk: with Kafka's default sizes an index alone would fill it."""
         return {
             "log.dirs": str(self.data),
             "log.index.size.max.bytes": "65536",
@@ -46,27 +46,27 @@ class SmallDisk:
         }
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Fills the disk."""
         filler = self.folder / "filler"
         with suppress(OSError), filler.open("wb", buffering=0) as file:
             while file.write(bytes(4096)):
                 pass
 
     def grow(self) -> None:
-        """Let there be room."""
+        """Grows the disk."""
         subprocess.run(["mount", "-o", f"remount,size={ENOUGH_MB}m", str(self.folder)], check=True)
 
 
 @contextmanager
 def small_disk(folder: Path, size_mb: int) -> Iterator[SmallDisk]:
-    """A disk of *size_mb* at *folder*, which it makes; only root can, for others the test is skipped."""
+    """Mounts a disk of *size_mb* at *folder*, which it creates; without root the test is skipped."""
     folder.mkdir()
-    made = subprocess.run(
+    mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(folder)],
         capture_output=True,
         check=False,
     )
-    if made.returncode:
+    if mounted.returncode:
         pytest.skip("this user may not mount a tmpfs")
     try:
         yield SmallDisk(folder=folder)
@@ -76,26 +76,28 @@ def small_disk(folder: Path, size_mb: int) -> Iterator[SmallDisk]:
 
 def move_replicas(cluster: KafkaCluster, topics: Iterable[str], folder: Path) -> None:
     """Moves all partitions of *topics* to the log directory *folder* of the only broker."""
-    wanted = {topic: range(cluster.partition_count(topic)) for topic in topics}
+    partitions = {topic: range(cluster.partition_count(topic)) for topic in topics}
     folder_class = AlterReplicaLogDirsRequest.AlterReplicaLogDir
     moved = [
         folder_class.AlterReplicaLogDirTopic(name=topic, partitions=list(numbers))
-        for topic, numbers in wanted.items()
+        for topic, numbers in partitions.items()
     ]
     request = AlterReplicaLogDirsRequest(dirs=[folder_class(path=str(folder), topics=moved)])
 
     async def move(connected: Cluster) -> None:
-        answer = await connected.call(request)
-        assert {one.error_code for topic in answer.results for one in topic.partitions} == {0}, answer
+        response = await connected.call(request)
+        assert {partition.error_code for topic in response.results for partition in topic.partitions} == {
+            0
+        }, response
 
-    asking(cluster, move)
-    logs = [folder / f"{topic}-{number}" for topic, numbers in wanted.items() for number in numbers]
-    wait_until(f"all are in {folder}", lambda: all(log.is_dir() for log in logs))
+    call_cluster(cluster, move)
+    logs = [folder / f"{topic}-{number}" for topic, numbers in partitions.items() for number in numbers]
+    wait_until(f"all partitions are in {folder}", lambda: all(log.is_dir() for log in logs))
 
 
 @contextmanager
 def slow_disk(broker: Broker) -> Iterator[None]:
-    """*broker* answers as if each write took STOPPED_S: it is stopped for so long, and then runs for RUNS_S."""
+    """Makes *broker* as slow as with writes of STOPPED_S: stopped for that time, then running for RUNS_S."""
     is_over = threading.Event()
 
     def stop_and_continue() -> None:

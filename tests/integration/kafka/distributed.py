@@ -1,4 +1,4 @@
-"""A distributed worker on two clusters, as tests of it need it: its files, its REST calls, what is on the target."""
+"""A distributed worker on two clusters: its files, its REST calls, and the copies on the target."""
 
 import uuid
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ PACKAGE = "org.apache.kafka.connect.mirror."
 
 @dataclass(kw_only=True)
 class Site:
-    """A worker's place: its topics and its connectors have an alias of their own."""
+    """Two clusters and the alias of one worker, whose topics and connectors no other worker has."""
 
     source: KafkaCluster
     target: KafkaCluster
@@ -58,47 +58,47 @@ class Site:
         } | {key.replace("_", "."): value for key, value in properties.items()}
 
     def copied(self, topic: str) -> int:
-        """Records in the copy of *topic*, as a Java consumer reads them."""
+        """Returns how many records of the copy of *topic* a Java consumer reads."""
         copy = f"{self.alias}.{topic}"
         return len(records(self.target, copy)) if self.target.has_topic(copy) else 0
 
 
 def state(worker: Replicator, name: str = NAME) -> tuple[str, list[str]]:
-    """States of the connector and of its tasks; nothing as long as it is not known."""
+    """Returns the states of the connector and of its tasks; empty while they are unknown."""
     status, body = worker.rest(f"/connectors/{name}/status")
     if status != 200:
         return "", []
     return body["connector"]["state"], [task["state"] for task in body["tasks"]]
 
 
-def wait_for_state(worker: Replicator, wanted: str, name: str = NAME) -> None:
-    """Until connector and tasks are in *wanted*; a stopped one has no tasks."""
+def wait_for_state(worker: Replicator, expected: str, name: str = NAME) -> None:
+    """Waits until connector and tasks are in state *expected*; a stopped connector has no tasks."""
 
     def reached() -> bool:
         connector, tasks = state(worker, name)
-        return connector == wanted and set(tasks) == (set() if wanted == "STOPPED" else {wanted})
+        return connector == expected and set(tasks) == (set() if expected == "STOPPED" else {expected})
 
-    wait_until(f"{name} is {wanted}", reached)
+    wait_until(f"{name} is {expected}", reached)
 
 
 def change(worker: Replicator, method: str, path: str, body: Any = None, *, expect: int) -> Any:
-    """What a writing call answers, which must be *expect*; repeated while the group rebalances and has no leader."""
+    """Sends a writing request; asserts status *expect* and returns the body. Repeats while the group has no leader."""
 
-    def answered() -> tuple[int, Any] | None:
-        status, answer = worker.rest(path, method=method, body=body)
-        is_rebalancing = status == HTTPStatus.CONFLICT and "momentarily" in answer["message"]
-        return None if is_rebalancing else (status, answer)
+    def respond() -> tuple[int, Any] | None:
+        status, response = worker.rest(path, method=method, body=body)
+        is_rebalancing = status == HTTPStatus.CONFLICT and "momentarily" in response["message"]
+        return None if is_rebalancing else (status, response)
 
-    found = wait_until(f"{method} {path} is answered", answered)
-    assert found is not None
-    status, answer = found
-    assert expect == status, answer
-    return answer
+    result = wait_until(f"{method} {path} gets a response", respond)
+    assert result is not None
+    status, response = result
+    assert expect == status, response
+    return response
 
 
 def wait_for_copies(site: Site, topic: str, count: int) -> None:
     copy = f"{site.alias}.{topic}"
-    # The end counts markers of transactions, too, so it is only the first, cheap question.
+    # The end offset counts transaction markers, too, so it is only a first, cheap check.
     wait_until(
         f"{count} records are copied",
         lambda: site.target.total_end_offset(copy) >= count and site.copied(topic) >= count,
@@ -107,12 +107,13 @@ def wait_for_copies(site: Site, topic: str, count: int) -> None:
 
 
 def start(worker: Replicator) -> None:
-    """Until it takes commands."""
+    """Waits until the worker accepts commands."""
     wait_until("the worker is ready", lambda: worker.rest("/health")[0] == 200)
 
 
 def offsets(worker: Replicator, name: str = NAME) -> dict[tuple[str, int], int]:
-    found = worker.rest(f"/connectors/{name}/offsets")[1]["offsets"]
+    entries = worker.rest(f"/connectors/{name}/offsets")[1]["offsets"]
     return {
-        (one["partition"]["topic"], one["partition"]["partition"]): one["offset"]["offset"] for one in found
+        (entry["partition"]["topic"], entry["partition"]["partition"]): entry["offset"]["offset"]
+        for entry in entries
     }

@@ -1,8 +1,8 @@
-"""One flow under attack: its own alias, so that its claims, positions and copies are its own.
+"""One flow of a test, with its own alias, so that its claims, positions and copies belong to it alone.
 
-The verdict is always a Java consumer's: what it reads on the target must be, record by record, what it reads on the
-source. Attacks need to look at what a leader remembers, or to write bytes that no Java producer writes: `asking` does it
-with our own admin requests.
+The verdict is always a Java consumer's: each record that it reads on the source must be on the target, and no other.
+Some tests inspect what a leader remembers, or write bytes that no Java producer writes. `call_cluster` runs our own
+admin requests for that.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ SHOWN_MAX = 5  # differing records in a failure's message
 
 @contextmanager
 def heartbeats_on(cluster: KafkaCluster) -> Iterator[None]:
-    """The topic `heartbeats` meanwhile: every flow from *cluster* copies it, so it must not stay for other tests."""
+    """Creates the topic `heartbeats` for a while. Every flow from *cluster* copies it, so it must not stay for other tests."""
     cluster.create_topic("heartbeats")
     try:
         yield
@@ -47,7 +47,7 @@ def heartbeats_on(cluster: KafkaCluster) -> Iterator[None]:
 
 @dataclass(kw_only=True, slots=True)
 class Flow:
-    """From *source* to *target* under an alias of its own; *connector* and *worker* are lines of all its processes."""
+    """A flow from *source* to *target* with its own alias; *connector* and *worker* are settings of all its processes."""
 
     source: KafkaCluster
     target: KafkaCluster
@@ -66,7 +66,7 @@ class Flow:
         connector: Mapping[str, str] | None = None,
         worker: Mapping[str, str] | None = None,
     ) -> "Flow":
-        """A flow that has never run before."""
+        """Returns a flow that has never run before."""
         return cls(
             source=source,
             target=target,
@@ -77,7 +77,7 @@ class Flow:
         )
 
     def remote(self, topic: str) -> str:
-        """What *topic* is called on the target."""
+        """Returns the name of *topic* on the target."""
         return f"{self.alias}.{topic}"
 
     def replicator(
@@ -88,7 +88,7 @@ class Flow:
         source: KafkaCluster | None = None,
         target: KafkaCluster | None = None,
     ) -> Replicator:
-        """A process of this flow, not yet started; *source* or *target* may be another cluster than the flow's."""
+        """Returns a process of this flow, not yet started; *source* or *target* may differ from those of the flow."""
         return Replicator.standalone(
             source or self.source,
             target or self.target,
@@ -99,14 +99,14 @@ class Flow:
         )
 
     def copied(self, topic: str) -> int:
-        """How many records of the copy of *topic* readers of committed records see."""
+        """Returns how many records of the copy of *topic* readers of committed records see."""
         if not self.target.has_topic(self.remote(topic)):
             return 0
-        found = digest(self.target, self.remote(topic), isolation="read_committed")
-        return sum(count for count, _ in found.values())
+        partitions = digest(self.target, self.remote(topic), isolation="read_committed")
+        return sum(count for count, _ in partitions.values())
 
     def wait_until_committed(self, *topics: str) -> None:
-        """Until readers of committed records may read the copies of *topics* to the end."""
+        """Waits until readers of committed records can read the copies of *topics* to the end."""
 
         def committed() -> bool:
             return all(
@@ -115,22 +115,22 @@ class Flow:
                 for topic in topics
             )
 
-        wait_until("all is committed", committed)
+        wait_until("all copies are committed", committed)
 
     def assert_exact(
         self, topic: str, *, isolation: str = "read_uncommitted", reader: str = "read_uncommitted"
     ) -> None:
-        """Each record of *topic* once, in order, and nothing else, for readers of isolation *reader*.
+        """Asserts that readers with isolation *reader* get each record of *topic* once and in order, and nothing else.
 
-        *isolation* is that of the reader of the source.
+        *isolation* is the isolation level with which the source is read.
         """
         expected = digest(self.source, topic, isolation=isolation)
-        found = digest(self.target, self.remote(topic), isolation=reader)
-        if expected != found:
+        actual = digest(self.target, self.remote(topic), isolation=reader)
+        if expected != actual:
             raise AssertionError(self._difference(topic, isolation, reader))
 
     def assert_committed(self, topic: str, *, isolation: str = "read_uncommitted") -> None:
-        """As `assert_exact`, for readers of committed records, once as many are committed as the source has.
+        """Waits until the copy has as many committed records as the source, then asserts that they are exact.
 
         The process that copies must still run: what it has not committed is lost when it is killed.
         """
@@ -143,33 +143,35 @@ class Flow:
         sent = by_partition(records(self.source, topic, isolation=isolation, payload="sha256"))
         copied = by_partition(records(self.target, self.remote(topic), isolation=reader, payload="sha256"))
         for partition in sorted(sent.keys() | copied.keys()):
-            wanted, got = sent.get(partition, []), copied.get(partition, [])
-            missing, repeated = Counter(wanted) - Counter(got), Counter(got) - Counter(wanted)
+            expected, actual = sent.get(partition, []), copied.get(partition, [])
+            missing, repeated = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
             first = next(
-                (i for i, pair in enumerate(zip(wanted, got, strict=False)) if pair[0] != pair[1]), -1
+                (i for i, pair in enumerate(zip(expected, actual, strict=False)) if pair[0] != pair[1]), -1
             )
             lines.append(
-                f"{topic}-{partition}: {len(wanted)} sent, {len(got)} found, {missing.total()} missing, "
+                f"{topic}-{partition}: {len(expected)} sent, {len(actual)} copied, {missing.total()} missing, "
                 f"{repeated.total()} too many, first difference at {first}"
             )
         return "\n".join(lines)
 
 
-def contents(found: list[Record]) -> list[tuple[object, ...]]:
-    """What identifies each record on both sides: all but its place."""
-    return [(one.timestamp, one.key, one.value, one.headers) for one in found]
+def contents(topic_records: list[Record]) -> list[tuple[object, ...]]:
+    """Returns what identifies each record on both sides: everything but partition and offset."""
+    return [(record.timestamp, record.key, record.value, record.headers) for record in topic_records]
 
 
-def by_partition(found: list[Record]) -> dict[int, list[tuple[object, ...]]]:
-    """The contents of each partition, in order."""
+def by_partition(topic_records: list[Record]) -> dict[int, list[tuple[object, ...]]]:
+    """Returns the contents of each partition, in order."""
     parts: dict[int, list[tuple[object, ...]]] = {}
-    for one in found:
-        parts.setdefault(one.partition, []).append((one.timestamp, one.key, one.value, one.headers))
+    for record in topic_records:
+        parts.setdefault(record.partition, []).append(
+            (record.timestamp, record.key, record.value, record.headers)
+        )
     return parts
 
 
-def asking(cluster: KafkaCluster, use: Callable[[Cluster], Awaitable[T]], *, bootstrap: str = "") -> T:
-    """Run *use* with our own client of *cluster*; *bootstrap* names a single broker where others would not answer."""
+def call_cluster(cluster: KafkaCluster, use: Callable[[Cluster], Awaitable[T]], *, bootstrap: str = "") -> T:
+    """Runs *use* with our own client of *cluster*; *bootstrap* restricts it to a single broker when others are down."""
     client = ClientSettings(
         alias=cluster.name,
         client_id="attack",
@@ -187,17 +189,17 @@ def asking(cluster: KafkaCluster, use: Callable[[Cluster], Awaitable[T]], *, boo
 
 
 def producers(cluster: KafkaCluster, topic: str, partition: int = 0, *, bootstrap: str = "") -> set[int]:
-    """The ids of the producers that the leader remembers (KIP-664)."""
+    """Returns the producer ids that the leader remembers (KIP-664)."""
 
-    async def ask(connected: Cluster) -> set[int]:
+    async def describe(connected: Cluster) -> set[int]:
         await connected.refresh([topic])
-        answer = (await admin.describe_producers(connected, [TopicPartition(topic, partition)]))[
+        response = (await admin.describe_producers(connected, [TopicPartition(topic, partition)]))[
             TopicPartition(topic, partition)
         ]
-        assert not answer.error, answer.error
-        return {one.producer_id for one in answer.producers}
+        assert not response.error, response.error
+        return {producer.producer_id for producer in response.producers}
 
-    return asking(cluster, ask, bootstrap=bootstrap)
+    return call_cluster(cluster, describe, bootstrap=bootstrap)
 
 
 def write_batches(
@@ -208,22 +210,22 @@ def write_batches(
     partition: int = 0,
     codec: int = 0,
 ) -> None:
-    """Append batches of exactly these records: timestamps may be 0 or -1, which Java's producer refuses to write."""
+    """Appends batches of exactly these records: timestamps may be 0 or -1, which Java's producer refuses to write."""
 
     async def write(connected: Cluster) -> None:
         await connected.refresh([topic])
         for batch in batches:
             data = encode(batch, codec=codec, producer_id=-1, producer_epoch=-1, base_sequence=-1)
-            answers = await admin.produce(
+            error_codes = await admin.produce(
                 connected, {TopicPartition(topic, partition): data}, timeout_ms=30_000
             )
-            assert not any(answers.values()), answers
+            assert not any(error_codes.values()), error_codes
 
-    asking(cluster, write)
+    call_cluster(cluster, write)
 
 
 def write_to_each(cluster: KafkaCluster, topic: str, batches: Sequence[list[WireRecord]]) -> None:
-    """Append the first batch to partition 0, the second to partition 1, and so on, in one request to each leader."""
+    """Appends the first batch to partition 0, the second to partition 1 and so on, in one request to each leader."""
 
     async def write(connected: Cluster) -> None:
         await connected.refresh([topic])
@@ -233,78 +235,81 @@ def write_to_each(cluster: KafkaCluster, topic: str, batches: Sequence[list[Wire
             )
             for partition, batch in enumerate(batches)
         }
-        answers = await admin.produce(connected, data, timeout_ms=30_000)
-        assert not any(answers.values()), answers
+        error_codes = await admin.produce(connected, data, timeout_ms=30_000)
+        assert not any(error_codes.values()), error_codes
 
-    asking(cluster, write)
+    call_cluster(cluster, write)
 
 
 def numbered(first: int, count: int, *, timestamp: int, key: bytes | None = None) -> list[WireRecord]:
-    """Records that carry their number."""
+    """Returns records whose value is their number."""
     return [WireRecord(0, timestamp, key, b"%012d" % number) for number in range(first, first + count)]
 
 
 def large(stage: int, *, timestamp: int) -> list[list[WireRecord]]:
-    """The STAGE_RECORDS of a stage, in batches too large to be put together, so that each is written by itself."""
+    """Returns the STAGE_RECORDS records of a stage, in batches too large to be merged, so that each is written by itself."""
     first = stage * STAGE_RECORDS
     return [
-        [WireRecord(0, timestamp, None, b"%01000d" % (start + at)) for at in range(BATCH_RECORDS)]
+        [WireRecord(0, timestamp, None, b"%01000d" % (start + index)) for index in range(BATCH_RECORDS)]
         for start in range(first, first + STAGE_RECORDS, BATCH_RECORDS)
     ]
 
 
 def padded(count: int, *, padding_bytes: int) -> list[list[WireRecord]]:
-    """Batches of one record each whose value is nearly all padding: a few bytes when compressed."""
+    """Returns batches of one record each whose value is nearly all padding: a few bytes when compressed."""
     padding = bytes(padding_bytes)
     return [[WireRecord(0, now_ms(), b"k", b"%08d" % number + padding)] for number in range(count)]
 
 
 def now_ms() -> int:
-    """The wall clock, as Kafka writes it into records."""
+    """Returns the wall clock in milliseconds, as Kafka writes it into records."""
     return time.time_ns() // 1_000_000
 
 
 def wait_until_ready(replicator: Replicator) -> None:
-    """Until a process is ready: it copies, or waits because another one owns the flow."""
+    """Waits until a process is ready: it copies, or waits because a different process owns the flow."""
     wait_until(f"{replicator.name} is ready", lambda: replicator.rest("/readyz")[0] == 200)
 
 
 def wait_for_outcome(replicator: Replicator, topic: str, end: int) -> dict[str, Any]:
-    """What is said of partition 0 when it has stopped, or is copied up to source offset *end*."""
+    """Waits until partition 0 has stopped or is copied up to source offset *end*; returns its status."""
 
-    def found() -> dict[str, Any] | None:
-        said = replicator.partition(topic)
-        is_over = said.get("phase") == "stopped" or (said.get("sourceOffset") or 0) >= end
-        return said if is_over else None
+    def outcome() -> dict[str, Any] | None:
+        status = replicator.partition(topic)
+        has_outcome = status.get("phase") == "stopped" or (status.get("sourceOffset") or 0) >= end
+        return status if has_outcome else None
 
-    return wait_until(f"{topic} has stopped, or is copied to {end}", found) or {}
+    return wait_until(f"{topic} has stopped, or is copied to {end}", outcome) or {}
 
 
 def replicas(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[int]:
-    """The brokers that hold a partition."""
-    found = cluster.admin.list_topics(topic, timeout=30).topics[topic].partitions[partition]
-    return list(found.replicas)
+    """Returns the brokers that hold a partition."""
+    metadata = cluster.admin.list_topics(topic, timeout=30).topics[topic].partitions[partition]
+    return list(metadata.replicas)
 
 
 def reassign(cluster: KafkaCluster, topic: str, brokers: list[int], partition: int = 0) -> None:
-    """Move a partition, its preferred leader first; returns when only *brokers* hold it and one of them leads it."""
+    """Moves a partition, its preferred leader first; returns when only *brokers* hold it and one of them leads it."""
     target = AlterPartitionReassignmentsRequest.ReassignableTopic.ReassignablePartition(
         partition_index=partition, replicas=brokers
     )
-    wanted = AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=[target])
+    reassignment = AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=[target])
 
     async def move(connected: Cluster) -> None:
-        answer = await connected.call(
-            AlterPartitionReassignmentsRequest(timeout_ms=30_000, topics=[wanted]), controller=True
+        response = await connected.call(
+            AlterPartitionReassignmentsRequest(timeout_ms=30_000, topics=[reassignment]), controller=True
         )
-        assert not answer.error_code, answer
+        assert not response.error_code, response
 
-    asking(cluster, move)
+    call_cluster(cluster, move)
 
     def moved() -> bool:
-        found = cluster.admin.list_topics(topic, timeout=30).topics[topic].partitions.get(partition)
-        if found is None:
-            return False  # the broker that was asked has not heard of it yet
-        return sorted(found.replicas) == sorted(found.isrs) == sorted(brokers) and found.leader in brokers
+        metadata = cluster.admin.list_topics(topic, timeout=30).topics[topic].partitions.get(partition)
+        if metadata is None:
+            return False  # the broker's metadata does not have the partition yet
+        return (
+            sorted(metadata.replicas) == sorted(metadata.isrs) == sorted(brokers)
+            and metadata.leader in brokers
+        )
 
     wait_until(f"{topic}-{partition} has moved to {brokers}", moved)

@@ -1,4 +1,4 @@
-"""Consumer groups for tests, by clients that are not ours: librdkafka commits and consumes, Java translates."""
+"""Consumer groups for tests, with independent clients: librdkafka commits and consumes, Java translates."""
 
 import json
 import subprocess
@@ -24,56 +24,62 @@ def put_group(
     *,
     metadata: Mapping[tuple[str, int], str] | None = None,
 ) -> None:
-    """As `kafka-consumer-groups --reset-offsets` does with a group without members, which it makes if need be.
+    """Sets the offsets of a group without members, as `kafka-consumer-groups --reset-offsets` does; creates it if needed.
 
-    By a consumer that joins nothing: librdkafka's admin client dies of a coordinator that is not there yet.
+    It commits with a consumer that does not join: librdkafka's admin client fails while the coordinator does not exist.
     """
-    given = metadata or {}
-    # By librdkafka even "" is a byte of metadata.
-    wanted = [
-        TopicPartition(*key, offset, metadata=given[key]) if key in given else TopicPartition(*key, offset)
+    metadata_of = metadata or {}
+    # librdkafka sends even "" as a byte of metadata.
+    partitions = [
+        TopicPartition(*key, offset, metadata=metadata_of[key])
+        if key in metadata_of
+        else TopicPartition(*key, offset)
         for key, offset in offsets.items()
     ]
-    with _alone(cluster, group) as consumer:
+    with _unjoined(cluster, group) as consumer:
 
         def put() -> bool:
             try:
-                answered = consumer.commit(offsets=wanted, asynchronous=False)
+                results = consumer.commit(offsets=partitions, asynchronous=False)
             except KafkaException:
-                return False  # the first group of a cluster makes the offsets topic
-            return all(one.error is None for one in answered)
+                return False  # the first group of a cluster creates the offsets topic
+            return all(result.error is None for result in results)
 
-        wait_until(f"{group} stands at {offsets}", put)
+        wait_until(f"{group} is set to {offsets}", put)
 
 
 def group_offsets(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], int]:
-    """What the group has committed."""
+    """Returns the offsets that the group has committed."""
     return {key: offset for key, (offset, _) in group_commits(cluster, group).items()}
 
 
 def group_commits(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], tuple[int, str]]:
-    """The offsets that the group has committed, with their metadata."""
-    every = [
+    """Returns the offsets that the group has committed, with their metadata."""
+    partitions_of_all = [
         TopicPartition(topic, partition)
         for topic, partitions in cluster.topics().items()
         if not topic.startswith("__")
         for partition in range(partitions)
     ]
-    with _alone(cluster, group) as consumer:
+    with _unjoined(cluster, group) as consumer:
 
         def committed() -> list[TopicPartition] | None:
             try:
-                return list(consumer.committed(every, timeout=GROUP_WAIT_S))
+                return list(consumer.committed(partitions_of_all, timeout=GROUP_WAIT_S))
             except KafkaException:
-                return None  # the first group of a cluster makes the offsets topic, and its coordinator moves
+                return None  # the offsets topic is being created
 
-        found = wait_until(f"the offsets of {group}", committed) if every else []
-    assert found is not None
-    return {(one.topic, one.partition): (one.offset, one.metadata or "") for one in found if one.offset >= 0}
+        commits = wait_until(f"the offsets of {group} are read", committed) if partitions_of_all else []
+    assert commits is not None
+    return {
+        (commit.topic, commit.partition): (commit.offset, commit.metadata or "")
+        for commit in commits
+        if commit.offset >= 0
+    }
 
 
 @contextmanager
-def _alone(cluster: KafkaCluster, group: str) -> Iterator[Consumer]:
+def _unjoined(cluster: KafkaCluster, group: str) -> Iterator[Consumer]:
     consumer = Consumer(
         {"bootstrap.servers": cluster.internal_bootstrap, "group.id": group, "enable.auto.commit": False}
     )
@@ -84,7 +90,7 @@ def _alone(cluster: KafkaCluster, group: str) -> Iterator[Consumer]:
 
 
 def member(cluster: KafkaCluster, group: str, topic: str, **more: str | int | bool) -> Consumer:
-    """A consumer that subscribes to *topic*; it fails where it would have to begin by a reset policy."""
+    """Returns a consumer that subscribes to *topic*; it fails on a partition without a committed offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.internal_bootstrap,
@@ -101,20 +107,20 @@ def member(cluster: KafkaCluster, group: str, topic: str, **more: str | int | bo
 
 
 def consume(cluster: KafkaCluster, group: str, topic: str) -> list[tuple[int, int, bytes]]:
-    """What a consumer of *group* gets until the end of *topic*: partition, offset, value. It commits nothing."""
-    # Behind the last record there may be markers.
-    ends = {one.partition: one.offset + 1 for one in records(cluster, topic)}
+    """Consumes *topic* to its end in *group* without commits; returns partition, offset and value of each record."""
+    # Markers may follow the last record.
+    ends = {record.partition: record.offset + 1 for record in records(cluster, topic)}
     start = group_offsets(cluster, group)
-    open_ = {part for part, end in ends.items() if start[topic, part] < end}
+    open_ = {partition for partition, end in ends.items() if start[topic, partition] < end}
     consumer = member(cluster, group, topic)
-    found: list[tuple[int, int, bytes]] = []
+    messages: list[tuple[int, int, bytes]] = []
 
     def read() -> bool:
         message = consumer.poll(0.2)
         if message is not None:
             if message.error():
                 raise HarnessError(str(message.error()))
-            found.append((message.partition(), message.offset(), message.value()))
+            messages.append((message.partition(), message.offset(), message.value()))
             if message.offset() + 1 >= ends[message.partition()]:
                 open_.discard(message.partition())
         return not open_
@@ -123,11 +129,11 @@ def consume(cluster: KafkaCluster, group: str, topic: str) -> list[tuple[int, in
         wait_until(f"{group} has read {topic}", read, poll_s=0)
     finally:
         consumer.close()
-    return sorted(found)
+    return sorted(messages)
 
 
 def translated_by_java(cluster: KafkaCluster, alias: str, group: str) -> dict[tuple[str, int], int]:
-    """RemoteClusterUtils.translateOffsets on *cluster* for a group of *alias*."""
+    """Calls RemoteClusterUtils.translateOffsets on *cluster* for a group of *alias*."""
     folder = cluster.home
     client = write_properties(
         folder / f"translate-{alias}-{group}.properties", cluster.java_client("INTERNAL")
@@ -139,15 +145,15 @@ def translated_by_java(cluster: KafkaCluster, alias: str, group: str) -> dict[tu
         f"group={group}",
         log=folder / "translate.log",
     )
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    if done.returncode:
-        raise HarnessError(f"TranslateOffsets failed:\n{done.stderr[-2000:]}")
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if result.returncode:
+        raise HarnessError(f"TranslateOffsets failed:\n{result.stderr[-2000:]}")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
     return {(line["topic"], line["partition"]): line["offset"] for line in lines}
 
 
 def put_other_group(cluster: KafkaCluster, kind: str, group: str, topic: str) -> str:
-    """Makes a group of *kind* share or streams by a Java client that joins and leaves; its type as the cluster reports it."""
+    """Creates a share or streams group (*kind*) with a Java client that joins and leaves; returns the reported type."""
     stem = cluster.home / f"other-{kind}-{group}"
     client = write_properties(stem.with_suffix(".properties"), cluster.java_client("INTERNAL"))
     arguments = [f"client={client}", f"kind={kind}", f"group={group}", f"topic={topic}"]

@@ -1,4 +1,4 @@
-"""What nodes of one group ask of each other, as tests ask it: signed with the group's key, or not as it should be."""
+"""Sends the internal requests that nodes of one group send each other, with valid and invalid signatures."""
 
 import base64
 import hashlib
@@ -14,17 +14,17 @@ from tests.integration.kafka.distributed import Site
 
 
 def configs_topic(site: Site) -> str:
-    """Where the group of *site* keeps its connectors, their tasks, and its key."""
+    """Returns the topic with the connectors and task configs of the group of *site*, and its session key."""
     return site.topics()["config.storage.topic"]
 
 
 def session_key(site: Site) -> bytes:
-    """The group's newest, as only who may read the config topic has it."""
-    found = [
+    """Returns the group's latest session key from the config topic."""
+    keys = [
         record.value for record in records(site.target, configs_topic(site)) if record.key == b"session-key"
     ]
-    assert found[-1] is not None
-    return base64.b64decode(json.loads(found[-1])["key"])
+    assert keys[-1] is not None
+    return base64.b64decode(json.loads(keys[-1])["key"])
 
 
 def signed(body: bytes, key: bytes, *, algorithm: str = "HmacSHA256") -> dict[str, str]:
@@ -32,7 +32,7 @@ def signed(body: bytes, key: bytes, *, algorithm: str = "HmacSHA256") -> dict[st
     return {"X-Connect-Authorization": mac, "X-Connect-Request-Signature-Algorithm": algorithm}
 
 
-def ask(
+def send_request(
     url: str,
     method: str,
     body: bytes | None = None,
@@ -40,10 +40,10 @@ def ask(
     *,
     tls: ssl.SSLContext | None = None,
 ) -> int:
-    """The status of the answer."""
+    """Sends a request; returns the status of the response."""
     request = urllib.request.Request(url, data=body, method=method, headers=dict(headers or {}))
     try:
-        with urllib.request.urlopen(request, timeout=30, context=tls) as answer:
-            return int(answer.status)
+        with urllib.request.urlopen(request, timeout=30, context=tls) as response:
+            return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code

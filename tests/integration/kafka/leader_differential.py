@@ -1,7 +1,7 @@
-"""The same requests to a real broker and to the model of one (`tests.model`), and what both answer.
+"""Sends the same requests to a real broker and to the model of one (`tests.model`), and returns both responses.
 
-Requests go one after the other, so no answer depends on time. What does (the time of an append, the ids of producers) is
-taken from the real broker, or compared only in kind.
+Requests are sequential, so no response depends on time. Values that do (append times, producer ids) are taken from the
+real broker, or compared only in kind.
 """
 
 import asyncio
@@ -36,24 +36,24 @@ COORDINATOR = 1  # FindCoordinator's key type
 OLD_VERSION = 1
 TIMEOUT_MS = 600_000
 SETTLED_S, STUCK_S = 20.0, 1.0
-RELOADED_S = 5.0  # a coordinator that was started anew writes what it has to write within a second
-MARKERS_APART_MS = 2_000  # the model and a broker write a marker
+RELOADED_S = 5.0  # a restarted coordinator writes pending markers within a second
+MARKERS_APART_MS = 2_000  # between the marker of the model and that of a broker
 NOW = -2
-_ANSWER = struct.Struct(">ihqqqi")
+_PRODUCE_RESPONSE = struct.Struct(">ihqqqi")
 # The error that the producer receives for the coordinator's error (ReplicaManager.handleProduceAppend).
 _TRANSLATED = {PRODUCER_FENCED: INVALID_PRODUCER_EPOCH, CONCURRENT_TRANSACTIONS: NOT_ENOUGH_REPLICAS}
 
 
-class Answered(NamedTuple):
-    """What is compared of a produce answer; `log_append_time` is `NOW` where it is of this append."""
+class ProduceResult(NamedTuple):
+    """The compared fields of a produce response; `log_append_time` is `NOW` if it is the time of this append."""
 
     error: int
     base_offset: int
     log_append_time: int
 
 
-class Known(NamedTuple):
-    """What a leader remembers of a producer (DescribeProducers)."""
+class KnownProducer(NamedTuple):
+    """A leader's state of a producer (DescribeProducers)."""
 
     epoch: int
     last_sequence: int
@@ -77,32 +77,32 @@ class ModelCluster:
     def create_topic(self, name: str, configs: dict[str, str]) -> None:
         self.leaders[TopicPartition(name, 0)] = PartitionLeader(self._rules, configs)
 
-    def produce(self, at: TopicPartition, data: bytes, transactional_id: str | None) -> Answered:
-        """The answer to one batch. A leader asks the coordinator about the first one of a transaction."""
+    def produce(self, partition: TopicPartition, data: bytes, transactional_id: str | None) -> ProduceResult:
+        """Returns the result of one batch. For the first batch of a transaction a leader asks the coordinator."""
         batch = split(bytearray(data))[0]
-        leader, guard = self.leaders[at], None
+        leader, guard = self.leaders[partition], None
         try:
             if batch.is_transactional and self._rules.verifies:
                 guard = leader.start_verification(batch, self.wall_ms)
             if guard is not None:
-                self._verify(at, batch, transactional_id)
-            found = leader.append(batch, self.wall_ms, guard)
+                self._verify(partition, batch, transactional_id)
+            appended = leader.append(batch, self.wall_ms, guard)
         except RefusedError as error:
-            return Answered(error.code, -1, -1)
-        return Answered(NONE, found.base_offset, found.log_append_time)
+            return ProduceResult(error.code, -1, -1)
+        return ProduceResult(NONE, appended.base_offset, appended.log_append_time)
 
-    def _verify(self, at: TopicPartition, batch: Batch, transactional_id: str | None) -> None:
+    def _verify(self, partition: TopicPartition, batch: Batch, transactional_id: str | None) -> None:
         assert transactional_id is not None
-        code = self.coordinator.verify(transactional_id, batch.producer_id, batch.producer_epoch, at)
+        code = self.coordinator.verify(transactional_id, batch.producer_id, batch.producer_epoch, partition)
         if code:
             raise RefusedError(_TRANSLATED.get(code, code))
 
     def write_marker(self, partition: TopicPartition, marker: Marker, done: Callable[[int], None]) -> None:
-        """See `coordinator.Markers`; it is written by `write_markers`."""
+        """Queues a marker (see `coordinator.Markers`); `write_markers` writes it."""
         self._markers.append(partial(self._write_marker, self.leaders[partition], marker, done))
 
     def write_markers(self) -> None:
-        """Write the markers of all transactions that were ended."""
+        """Writes the markers of all ended transactions."""
         while self._markers:
             self._markers.popleft()()
 
@@ -127,37 +127,39 @@ class Pair:
     def __init__(self, real: Cluster, rules: Rules) -> None:
         self.real = real
         self.model = ModelCluster(rules)
-        self.tolerance_ms = 0  # of times that both have taken from clocks of their own
+        self.tolerance_ms = 0  # for times that both take from their own clocks
 
     # -- produce
 
     async def produce(
-        self, at: TopicPartition, data: bytes, transactional_id: str | None
-    ) -> tuple[Answered, Answered]:
-        """Both answers to one batch: the real broker's, the model's."""
-        node_id = self.real.leader(*at)
+        self, partition: TopicPartition, data: bytes, transactional_id: str | None
+    ) -> tuple[ProduceResult, ProduceResult]:
+        """Returns both results of one batch: the real broker's and the model's."""
+        node_id = self.real.leader(*partition)
         assert node_id is not None
         parts = produce_request(
-            {at.topic: [(at.partition, data)]}, timeout_ms=10_000, transactional_id=transactional_id
+            {partition.topic: [(partition.partition, data)]},
+            timeout_ms=10_000,
+            transactional_id=transactional_id,
         )
         connection = await self.real.connection(node_id)
         before_ms = self.model.wall_ms
         body = bytes(await connection.send(API_KEY, VERSION, parts, flexible=False))
-        real = _answer(at, body)
+        real = _produce_result(partition, body)
         appended_ms = real.log_append_time
-        # The model appends in the same millisecond: it is asked for again when the batch is repeated.
+        # The model appends in the same millisecond, because a repeated batch returns this time again.
         self.model.fixed_ms = appended_ms if before_ms <= appended_ms <= self.model.wall_ms else None
-        model = self.model.produce(at, data, transactional_id)
+        model = self.model.produce(partition, data, transactional_id)
         self.model.fixed_ms = None
         after_ms = self.model.wall_ms
         if 0 < abs(appended_ms - model.log_append_time) <= self.tolerance_ms:
             model = model._replace(log_append_time=appended_ms)
-        return _timeless(real, before_ms, after_ms), _timeless(model, before_ms, after_ms)
+        return _with_now(real, before_ms, after_ms), _with_now(model, before_ms, after_ms)
 
     # -- transactions
 
     async def init_producer_id(self, transactional_id: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Both answers: error, producer id, epoch. The real one gives its ids in its own order."""
+        """Returns both results: error, producer id, epoch. The real broker assigns ids in its own order."""
         request = InitProducerIdRequest(
             transactional_id=transactional_id,
             transaction_timeout_ms=TIMEOUT_MS,
@@ -165,37 +167,41 @@ class Pair:
             producer_epoch=-1,
             max_version=OLD_VERSION,
         )
-        answer = await self._call(transactional_id, request)
+        response = await self._call(transactional_id, request)
         if self.model.coordinator.known(transactional_id) is None:
-            self.model.coordinator._next_producer_id = answer.producer_id
+            self.model.coordinator._next_producer_id = response.producer_id
         while True:
-            found = self.model.coordinator.init_producer_id(transactional_id, TIMEOUT_MS, self.model.wall_ms)
-            if found[0] != CONCURRENT_TRANSACTIONS:
-                return (answer.error_code, answer.producer_id, answer.producer_epoch), found
+            result = self.model.coordinator.init_producer_id(transactional_id, TIMEOUT_MS, self.model.wall_ms)
+            if result[0] != CONCURRENT_TRANSACTIONS:
+                return (response.error_code, response.producer_id, response.producer_epoch), result
             self.model.write_markers()
 
     async def add_partition(
-        self, transactional_id: str, producer: tuple[int, int], at: TopicPartition
+        self, transactional_id: str, producer: tuple[int, int], partition: TopicPartition
     ) -> tuple[int, int]:
-        """Both error codes."""
+        """Returns both error codes."""
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=transactional_id,
             v3_and_below_producer_id=producer[0],
             v3_and_below_producer_epoch=producer[1],
             v3_and_below_topics=[
-                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=at.topic, partitions=[at.partition])
+                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(
+                    name=partition.topic, partitions=[partition.partition]
+                )
             ],
             max_version=OLD_VERSION,
         )
-        answer = await self._call(transactional_id, request, codes_of=_partition_codes)
-        model = self.model.coordinator.add_partitions(transactional_id, *producer, [at], self.model.wall_ms)
-        return next(iter(_partition_codes(answer))), model
+        response = await self._call(transactional_id, request, codes_of=_partition_codes)
+        model = self.model.coordinator.add_partitions(
+            transactional_id, *producer, [partition], self.model.wall_ms
+        )
+        return next(iter(_partition_codes(response))), model
 
     async def end(self, transactional_id: str, producer: tuple[int, int], *, commit: bool) -> tuple[int, int]:
-        """Both error codes; returns when the markers of both are written.
+        """Ends a transaction; returns both error codes when the markers of both are written.
 
-        A marker that a leader refuses, because the partition has a batch of a later epoch of the same producer, is given
-        up: then the transactional id is of no use any more.
+        A leader refuses a marker if the partition has a batch of a later epoch of the same producer. The marker is then
+        dropped, and the transactional id cannot be used again.
         """
         request = EndTxnRequest(
             transactional_id=transactional_id,
@@ -213,7 +219,7 @@ class Pair:
         return real, model
 
     async def _settled(self, transactional_id: str, request: Any) -> None:
-        """Wait until the markers of the last transaction are written, or see that they never will be, as the model says."""
+        """Waits until the markers of the last transaction are written, or asserts that they never are if the model expects that."""
         key = (COORDINATOR, transactional_id)
         connection = await self.real.connection(await self.real.coordinator(key))
         is_stuck = self.is_stuck(transactional_id)
@@ -225,50 +231,58 @@ class Pair:
         assert (code == CONCURRENT_TRANSACTIONS) is is_stuck, code
 
     def is_stuck(self, transactional_id: str) -> bool:
-        """Whether the last transaction will never be over, as the model has it."""
-        found = self.model.coordinator.known(transactional_id)
-        return found is not None and found.state in PREPARING
+        """Returns whether the last transaction never completes, according to the model."""
+        transaction = self.model.coordinator.known(transactional_id)
+        return transaction is not None and transaction.state in PREPARING
 
-    async def _call(self, transactional_id: str, request: Any, **how: Any) -> Any:
-        return await self.real.call(request, coordinator=(COORDINATOR, transactional_id), **how)
+    async def _call(self, transactional_id: str, request: Any, **options: Any) -> Any:
+        return await self.real.call(request, coordinator=(COORDINATOR, transactional_id), **options)
 
     # -- what both have
 
-    async def producers(self, at: TopicPartition) -> tuple[dict[int, Known], dict[int, Known]]:
-        """What both leaders remember."""
-        real = (await admin.describe_producers(self.real, [at]))[at]
+    async def producers(
+        self, partition: TopicPartition
+    ) -> tuple[dict[int, KnownProducer], dict[int, KnownProducer]]:
+        """Returns both leaders' producer states."""
+        real = (await admin.describe_producers(self.real, [partition]))[partition]
         assert not real.error
-        found = {
-            one.producer_id: Known(one.epoch, one.last_sequence, one.current_txn_start_offset)
-            for one in real.producers
+        described = {
+            producer.producer_id: KnownProducer(
+                producer.epoch, producer.last_sequence, producer.current_txn_start_offset
+            )
+            for producer in real.producers
         }
         model = {
-            one.producer_id: Known(
-                one.epoch, one.last_sequence, -1 if one.txn_first_offset is None else one.txn_first_offset
+            producer.producer_id: KnownProducer(
+                producer.epoch,
+                producer.last_sequence,
+                -1 if producer.txn_first_offset is None else producer.txn_first_offset,
             )
-            for one in self.model.leaders[at].producers.producers.values()
+            for producer in self.model.leaders[partition].producers.producers.values()
         }
-        return found, model
+        return described, model
 
-    async def ends(self, at: TopicPartition) -> tuple[tuple[int, int], tuple[int, int]]:
-        """High watermark and last stable offset of both."""
-        high = (await admin.list_offsets(self.real, [at], LATEST))[at].offset
-        stable = (await admin.list_offsets(self.real, [at], LATEST, read_committed=True))[at].offset
-        leader = self.model.leaders[at]
+    async def ends(self, partition: TopicPartition) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Returns high watermark and last stable offset of both."""
+        high = (await admin.list_offsets(self.real, [partition], LATEST))[partition].offset
+        stable = (await admin.list_offsets(self.real, [partition], LATEST, read_committed=True))[
+            partition
+        ].offset
+        leader = self.model.leaders[partition]
         return (high, stable), (leader.log.high_watermark, leader.last_stable_offset)
 
     async def restarted(self) -> None:
-        """The real broker was killed and started; the model's log leads on, with what a log says of producers.
+        """Restarts the model after the real broker was killed and started: its state is that of its log.
 
-        From now on a repeat may be answered with the time of a marker.
+        After this a repeated batch may return the time of a marker.
         """
         self.tolerance_ms = MARKERS_APART_MS
         while True:
             await self.real.refresh()
             if self.real.metadata.topics and all(
-                one.leader >= 0
+                partition_metadata.leader >= 0
                 for topic in self.real.metadata.topics.values()
-                for one in topic.partitions.values()
+                for partition_metadata in topic.partitions.values()
             ):
                 break
             await asyncio.sleep(0.1)
@@ -277,41 +291,41 @@ class Pair:
         if await self._writes_markers_again():
             self.model.coordinator.fail_over()
             self.model.write_markers()
-        # The real one does so, too, as soon as it has read its own log.
+        # The real broker does the same as soon as it has read its own log.
         until_s = time.monotonic() + SETTLED_S
-        for at in self.model.leaders:
-            while (ends := await self.ends(at))[0] != ends[1]:
-                assert time.monotonic() < until_s, (at.topic, ends)
+        for partition in self.model.leaders:
+            while (ends := await self.ends(partition))[0] != ends[1]:
+                assert time.monotonic() < until_s, (partition.topic, ends)
                 await asyncio.sleep(0.05)
 
     async def _writes_markers_again(self) -> bool:
-        """Whether the markers of a transaction that is never over come again: a coordinator that knows no leader yet drops them."""
+        """Returns whether markers of an uncompleted transaction are written again; a coordinator without a known leader drops them."""
         until_s = time.monotonic() + RELOADED_S
         while time.monotonic() < until_s:
-            for at in self.model.leaders:
-                real, model = await self.ends(at)
+            for partition in self.model.leaders:
+                real, model = await self.ends(partition)
                 if real[0] > model[0]:
                     return True
             await asyncio.sleep(0.1)
         return False
 
 
-def _partition_codes(answer: Any) -> set[int]:
+def _partition_codes(response: Any) -> set[int]:
     return {
-        one.partition_error_code
-        for topic in answer.results_by_topic_v3_and_below
-        for one in topic.results_by_partition
+        partition.partition_error_code
+        for topic in response.results_by_topic_v3_and_below
+        for partition in topic.results_by_partition
     }
 
 
-def _answer(at: TopicPartition, body: bytes) -> Answered:
-    """The only answer in a produce response."""
-    start = 4 + 2 + len(at.topic.encode()) + 4
-    partition, error, base_offset, append_time, *_ = _ANSWER.unpack_from(body, start)
-    assert partition == at.partition
-    return Answered(error, base_offset, append_time)
+def _produce_result(partition: TopicPartition, body: bytes) -> ProduceResult:
+    """Returns the only result in a produce response."""
+    start = 4 + 2 + len(partition.topic.encode()) + 4
+    number, error, base_offset, append_time, *_ = _PRODUCE_RESPONSE.unpack_from(body, start)
+    assert number == partition.partition
+    return ProduceResult(error, base_offset, append_time)
 
 
-def _timeless(one: Answered, before_ms: int, after_ms: int) -> Answered:
-    is_now = before_ms - 2 <= one.log_append_time <= after_ms + 2
-    return one._replace(log_append_time=NOW) if is_now else one
+def _with_now(result: ProduceResult, before_ms: int, after_ms: int) -> ProduceResult:
+    is_now = before_ms - 2 <= result.log_append_time <= after_ms + 2
+    return result._replace(log_append_time=NOW) if is_now else result

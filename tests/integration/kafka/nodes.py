@@ -1,4 +1,4 @@
-"""Several nodes of one worker, as tests of them need them: started, who has what, the longest pause of each partition."""
+"""Several nodes of one worker group: starts them, reports their tasks, and measures the longest pause of each partition."""
 
 import threading
 import time
@@ -15,30 +15,30 @@ from tests.integration.kafka.distributed import NAME, Site, start, state
 
 GROUP = {
     "dedicated_mode_enable_internal_rest": "true",
-    "session_timeout_ms": "6000",  # the least that brokers take
+    "session_timeout_ms": "6000",  # the minimum that brokers accept
 }
 EVERY_S = 0.02
-TORRENT_BYTES = 60_000  # each time: three megabytes a second
+TORRENT_BYTES = 60_000  # per write: three megabytes a second
 
 
 @contextmanager
 def nodes(
     site: Site, count: int, *connectors: Mapping[str, str], **properties: str
 ) -> Iterator[list[Replicator]]:
-    """*count* nodes that take commands, all with the files of *connectors*."""
+    """Runs *count* nodes whose commands are accepted, all with the files of *connectors*."""
     with ExitStack() as stack:
-        found = []
+        running = []
         for number in range(count):
             node = site.worker(*connectors, **GROUP, **properties)
             node.name = f"node{number}"
-            found.append(stack.enter_context(node))
-        for node in found:
+            running.append(stack.enter_context(node))
+        for node in running:
             start(node)
-        yield found
+        yield running
 
 
 def workers(node: Replicator, name: str = NAME) -> dict[int, str]:
-    """Which worker has which task, as *node* says."""
+    """Returns the worker of each task, as *node* reports it."""
     status, body = node.rest(f"/connectors/{name}/status")
     return {task["id"]: task["worker_id"] for task in body["tasks"]} if status == 200 else {}
 
@@ -54,16 +54,16 @@ def wait_until_shared(
     worker_id: Callable[[Replicator], str] = address,
     beside: Sequence[str] = (),
 ) -> None:
-    """Until all *nodes* say the same: *tasks* tasks run, on all of them, evenly with those of the connectors *beside*."""
+    """Waits until all *nodes* report *tasks* running tasks, spread evenly with those of the connectors *beside*."""
 
     def shared() -> bool:
-        said = [workers(node, name) for node in nodes]
-        others = [home for one in beside for home in workers(nodes[0], one).values()]
-        homes = list(said[0].values())
-        loads = [(homes + others).count(worker_id(node)) for node in nodes]
+        assignments = [workers(node, name) for node in nodes]
+        others = [worker for name_beside in beside for worker in workers(nodes[0], name_beside).values()]
+        worker_ids = list(assignments[0].values())
+        loads = [(worker_ids + others).count(worker_id(node)) for node in nodes]
         return (
-            all(one == said[0] for one in said)
-            and len(homes) == tasks
+            all(assignment == assignments[0] for assignment in assignments)
+            and len(worker_ids) == tasks
             and sum(loads) == tasks + len(others)
             and max(loads) - min(loads) <= 1
             and all(state(node, name) == ("RUNNING", ["RUNNING"] * tasks) for node in nodes)
@@ -72,10 +72,10 @@ def wait_until_shared(
     wait_until(f"{tasks} tasks are shared by {len(nodes)} nodes", shared)
 
 
-class Pulse:
-    """Writes to each partition of a topic all the time, and sees when its copy grows.
+class CopyPauseMeter:
+    """Writes to each partition of a topic continuously, and observes the growth of its copy.
 
-    `longest_s` says for each partition how long nothing arrived in its copy, since `begin`.
+    `longest_s` is the longest time since `begin` in which a partition's copy did not grow.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Pulse:
         self._consumer.assign([TopicPartition(self._copy, number, 0) for number in range(self._partitions)])
         for thread in self._threads:
             thread.start()
-        wait_until("each partition has a pulse", lambda: len(self._seen_s) == self._partitions)
+        wait_until("each partition has a copied record", lambda: len(self._seen_s) == self._partitions)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,7 +112,7 @@ class Pulse:
         self._consumer.close()
 
     def begin(self) -> None:
-        """Forget what was seen."""
+        """Discards the observed pauses."""
         with self._lock:
             self._longest_s = {}
             self._seen_s = dict.fromkeys(range(self._partitions), time.monotonic())
@@ -126,7 +126,7 @@ class Pulse:
             }
 
     def silent_s(self) -> float:
-        """For how long nothing has arrived in the copy of the partition that has waited longest."""
+        """Returns how long the copy of the partition that has waited longest has not grown."""
         with self._lock:
             return time.monotonic() - min(self._seen_s.values())
 
@@ -151,7 +151,7 @@ class Pulse:
 
 
 class Torrent:
-    """Writes some megabytes a second to some partitions of a topic."""
+    """Writes a few megabytes a second to some partitions of a topic."""
 
     def __init__(self, source: KafkaCluster, topic: str, partitions: Sequence[int]) -> None:
         self._producer = Producer({"bootstrap.servers": source.internal_bootstrap, "linger.ms": 0})

@@ -9,14 +9,14 @@ from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.flows import asking
+from tests.integration.kafka.flows import call_cluster
 
 Entry = AlterClientQuotasRequest.EntryData
 
 
 @contextmanager
 def client_quota(cluster: KafkaCluster, client_id: str | None = None, **rates: float) -> Iterator[None]:
-    """Limit one client id, or by default every client id that has no quota of its own: `consumer_byte_rate=20_000`."""
+    """Limits one client id, or every client id without its own quota: `consumer_byte_rate=20_000`."""
     _alter(cluster, client_id, {key: (rate, False) for key, rate in rates.items()})
     try:
         yield
@@ -25,9 +25,11 @@ def client_quota(cluster: KafkaCluster, client_id: str | None = None, **rates: f
 
 
 def throttle_ms(replicator: Replicator) -> float:
-    """What brokers have made the process wait so far: `mirrorflow_throttle_ms_total` of all tasks."""
-    found = re.findall(r"^mirrorflow_throttle_ms_total\{.*\} ([\d.e+]+)$", replicator.metrics(), re.MULTILINE)
-    return sum(map(float, found))
+    """Returns how long brokers have throttled the process: `mirrorflow_throttle_ms_total` of all tasks."""
+    totals = re.findall(
+        r"^mirrorflow_throttle_ms_total\{.*\} ([\d.e+]+)$", replicator.metrics(), re.MULTILINE
+    )
+    return sum(map(float, totals))
 
 
 def _alter(cluster: KafkaCluster, client_id: str | None, changes: dict[str, tuple[float, bool]]) -> None:
@@ -36,7 +38,7 @@ def _alter(cluster: KafkaCluster, client_id: str | None, changes: dict[str, tupl
     request = AlterClientQuotasRequest(entries=[Entry(entity=[entity], ops=ops)], validate_only=False)
 
     async def alter(connected: Cluster) -> None:
-        answer = await connected.call(request)
-        assert [0] == [one.error_code for one in answer.entries], answer
+        response = await connected.call(request)
+        assert [0] == [result.error_code for result in response.entries], response
 
-    asking(cluster, alter)
+    call_cluster(cluster, alter)

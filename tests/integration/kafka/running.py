@@ -1,4 +1,4 @@
-"""`mirrorflow run --json` as a process of its own, and what it has said so far."""
+"""`mirrorflow run --json` as a separate process, and its output so far."""
 
 import contextlib
 import json
@@ -15,14 +15,14 @@ STOP_WAIT_S = 40.0  # its own grace period is 30 s
 
 
 class RunningCommand:
-    """A context manager: at the end nothing of it runs any more."""
+    """A context manager that ends the process and its children."""
 
     def __init__(self, flow: Path, folder: Path, *arguments: str | Path) -> None:
         self.log = folder / "replicator.log"
         self._out, self._err = folder / "run.json", folder / "run.err"
         self._command = [
             str(Path(sys.executable).parent / "mirrorflow"), "run", "-f", str(flow), "--json",
-            "--log", str(self.log), *(str(one) for one in arguments),
+            "--log", str(self.log), *(str(argument) for argument in arguments),
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -37,7 +37,7 @@ class RunningCommand:
         assert self._process is not None
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)  # its child goes with it
+                os.kill(self._process.pid, signal.SIGKILL)  # its child ends with it
             self._process.wait(STOP_WAIT_S)
 
     @property
@@ -48,42 +48,44 @@ class RunningCommand:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the command has ended, however that came."""
+        """Whether the command has ended, for any reason."""
         return self._process is None or self._process.poll() is not None
 
     def events(self, event: str) -> list[dict[str, Any]]:
-        """Those said so far, in order."""
+        """Returns the events of one kind printed so far, in order."""
         lines = self._out.read_text().splitlines()
         return [
-            one for one in (json.loads(line) for line in lines if line.endswith("}")) if one["event"] == event
+            record
+            for record in (json.loads(line) for line in lines if line.endswith("}"))
+            if record["event"] == event
         ]
 
     def companion(self, connector: str) -> dict[str, Any]:
-        """What *connector* has said last; empty before its first word."""
-        said = [one for one in self.events("companion") if one["connector"] == connector]
-        return said[-1] if said else {}
+        """Returns the last event of *connector*; empty before its first."""
+        events = [event for event in self.events("companion") if event["connector"] == connector]
+        return events[-1] if events else {}
 
     def is_running(self, connector: str) -> bool:
-        """Whether *connector* says so of itself."""
+        """Returns whether *connector* reports the state RUNNING."""
         return bool(self.companion(connector).get("state") == "RUNNING")
 
     @property
-    def moved(self) -> int:
-        """How many offsets groups of the target were given."""
+    def moved_offsets(self) -> int:
+        """The number of offsets set for groups of the target."""
         return int((self.companion("MirrorCheckpointConnector").get("groups") or {}).get("moved", 0))
 
     def stop(self) -> int:
-        """Ctrl-C; the exit status."""
+        """Sends Ctrl-C; returns the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT)
         return self._process.wait(STOP_WAIT_S)
 
-    def said(self) -> str:
-        """All that it has printed and its replicator has logged, for whom a test fails."""
+    def output(self) -> str:
+        """Returns the command's output and the replicator's log, for failure messages."""
         files = (self._out, self._err, self.log)
         return "\n".join(file.read_text(errors="replace")[-3000:] for file in files if file.exists())
 
 
 def beats(cluster: KafkaCluster) -> int:
-    """How many heartbeats *cluster* holds."""
+    """Returns the number of heartbeats in *cluster*."""
     return cluster.total_end_offset("heartbeats")

@@ -1,4 +1,4 @@
-"""Seeds of a flow under attack: in this process, by a Spark session that a file's tests share, or as a process of its own."""
+"""Seeds for tests of one flow: inside this process, in a Spark session that a file's tests share, or as a separate process."""
 
 import json
 import os
@@ -27,21 +27,21 @@ QUICK = {"lag.max": "0", "master": f"local[{CORES}]"}
 
 @contextmanager
 def session(master: str = f"local[{CORES}]") -> "Iterator[SparkSession]":
-    """A Spark session as a job has it."""
+    """Yields a Spark session as a job creates it."""
     with spark_session(job_of({"master": master}), "tests") as context:
         yield context
 
 
 def files_of(flow: Flow, topics: str, connector: Mapping[str, str] | None = None) -> FlowFiles:
-    """The files that the flow's source connector would be given."""
-    given = flow.replicator(topics, connector)
-    given.folder.mkdir(parents=True)
-    worker, source = given.files
+    """Writes the files that the flow's source connector would get."""
+    process = flow.replicator(topics, connector)
+    process.folder.mkdir(parents=True)
+    worker, source = process.files
     assert not isinstance(worker, str)
     assert not isinstance(source, str)
     return FlowFiles(
-        worker=str(write_properties(given.folder / "worker.properties", dict(worker))),
-        source=str(write_properties(given.folder / "source.properties", dict(source))),
+        worker=str(write_properties(process.folder / "worker.properties", dict(worker))),
+        source=str(write_properties(process.folder / "source.properties", dict(source))),
     )
 
 
@@ -52,12 +52,12 @@ def seed(
     watch: Callable[[SeedReport], None] | None = None,
     **job: str,
 ) -> tuple[int, SeedReport]:
-    """Run it here until it ends: exit status and last report. *watch* is given each, and holds the driver up meanwhile."""
-    said: list[SeedReport] = []
+    """Runs a seed in this process to its end: exit status and last report. *watch* gets each report and blocks the driver."""
+    reports: list[SeedReport] = []
 
     def display(report: object) -> None:
         assert isinstance(report, SeedReport)
-        said.append(report)
+        reports.append(report)
         if watch is not None:
             watch(report)
 
@@ -67,12 +67,12 @@ def seed(
         display=display,
         spark=spark,
     )
-    return status, said[-1]
+    return status, reports[-1]
 
 
 @dataclass(kw_only=True, slots=True)
 class SeedProcess:
-    """A driver of its own, with its executor in it; *command* is a subcommand of `mirrorflow-seed`."""
+    """A driver process with its executor in it; *command* is a subcommand of `mirrorflow-seed`."""
 
     files: FlowFiles
     folder: Path
@@ -80,12 +80,12 @@ class SeedProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
     command: str = "seed"
     child: Child | None = None
-    said: Path = field(init=False)
+    report_file: Path = field(init=False)
 
     def start(self) -> "SeedProcess":
-        """Start it; does not wait."""
+        """Starts the process; does not wait for it."""
         stem = self.folder / f"seed-{uuid.uuid4().hex[:8]}"
-        self.said = stem.with_suffix(".json")
+        self.report_file = stem.with_suffix(".json")
         sets = [f"--set={key}={value}" for key, value in (QUICK | dict(self.job)).items()]
         self.child = start(
             "seed",
@@ -101,33 +101,33 @@ class SeedProcess:
                 *sets,
             ],
             log=stem.with_suffix(".log"),
-            environment={**self.environment, "TERMINATION_MESSAGE": str(self.said)},
+            environment={**self.environment, "TERMINATION_MESSAGE": str(self.report_file)},
         )
         return self
 
     @property
     def running(self) -> Child:
-        """Its process."""
+        """The driver process."""
         assert self.child is not None
         return self.child
 
     def kill(self) -> None:
-        """kill -9 of the driver alone: what it has started is to end by itself."""
+        """Kills the driver alone with kill -9: the processes that it started must end by themselves."""
         self.running.kill()
 
     def wait(self) -> dict[str, Any]:
-        """Its last report, when it has ended."""
+        """Waits for the end and returns the last report with the exit status."""
         wait_until(f"the seed ends\n{self.running.tail()}", lambda: not self.running.running)
-        found: dict[str, Any] = json.loads(self.said.read_text()) if self.said.exists() else {}
-        return found | {"status": self.running.process.returncode}
+        report: dict[str, Any] = json.loads(self.report_file.read_text()) if self.report_file.exists() else {}
+        return report | {"status": self.running.process.returncode}
 
     def members(self) -> list[int]:
-        """All processes of it."""
+        """Returns the ids of the driver and of all processes that it has started."""
         return family(self.running.pid)
 
     def close(self) -> None:
-        """End whatever is left."""
+        """Ends all remaining processes."""
         if self.child is not None and self.child.running:
             for pid in self.members():
                 os.kill(pid, 9)
-            self.child.kill()  # waited for: a zombie is a warning in another test
+            self.child.kill()  # waits for the end: a zombie would be a warning in a later test

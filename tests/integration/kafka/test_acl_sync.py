@@ -1,4 +1,4 @@
-"""ACLs of copies on real authorizers: what follows, what never does, and whose are never touched."""
+"""ACLs of copies on real authorizers: which are synced, which never are, and which are never changed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.flows import asking
+from tests.integration.kafka.flows import call_cluster
 from tests.integration.kafka.test_failures_access import allow_target, client, lines, status
 
 EVERY_SECOND = {"sync.topic.acls.interval.seconds": "1"}
@@ -28,14 +28,14 @@ Names = Callable[[], str]
 
 @pytest.fixture(scope="module")
 def walled() -> Iterator[KafkaCluster]:
-    """The source: has an authorizer; who comes in without a password may do everything."""
+    """The source: it has an authorizer, and clients without a password may do everything."""
     with KafkaCluster(name="walled", authorizer=True) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def gated() -> Iterator[KafkaCluster]:
-    """The target of the same kind; who comes in by the second listener is `mirror`, who may do nothing by himself."""
+    """The target, with an authorizer; clients of the second listener are `mirror`, who has no permissions by default."""
     with KafkaCluster(name="gated", listeners=("PLAINTEXT", "SASL_PLAINTEXT"), authorizer=True) as cluster:
         yield cluster
 
@@ -55,69 +55,69 @@ def acl(
 
 
 def add(cluster: KafkaCluster, *acls: AclBinding) -> None:
-    answers = asking(cluster, lambda connected: admin.create_acls(connected, acls))
-    assert not any(answers.values()), answers
+    error_codes = call_cluster(cluster, lambda connected: admin.create_acls(connected, acls))
+    assert not any(error_codes.values()), error_codes
 
 
 def remove(cluster: KafkaCluster, *acls: AclBinding) -> None:
-    answers = asking(cluster, lambda connected: admin.delete_acls(connected, acls))
-    assert not any(answers.values()), answers
+    error_codes = call_cluster(cluster, lambda connected: admin.delete_acls(connected, acls))
+    assert not any(error_codes.values()), error_codes
 
 
-def found(cluster: KafkaCluster, prefix: str) -> set[AclBinding]:
-    """The ACLs of topics that begin with *prefix*."""
-    every = asking(cluster, lambda connected: admin.describe_acls(connected, resource_type=TOPIC))
-    return {one for one in every if one.resource_name.startswith(prefix)}
+def topic_acls(cluster: KafkaCluster, prefix: str) -> set[AclBinding]:
+    """Returns the ACLs of topics that begin with *prefix*."""
+    all_acls = call_cluster(cluster, lambda connected: admin.describe_acls(connected, resource_type=TOPIC))
+    return {binding for binding in all_acls if binding.resource_name.startswith(prefix)}
 
 
 def wait_for(cluster: KafkaCluster, prefix: str, expected: set[AclBinding]) -> None:
-    """Until exactly *expected* are there; the difference, if they are not."""
-    seen: set[AclBinding] = set()
+    """Waits until exactly the *expected* ACLs exist; fails with the difference."""
+    actual: set[AclBinding] = set()
 
-    def same() -> bool:
-        nonlocal seen
-        seen = found(cluster, prefix)
-        return seen == expected
+    def is_expected() -> bool:
+        nonlocal actual
+        actual = topic_acls(cluster, prefix)
+        return actual == expected
 
     try:
-        wait_until("the ACLs are as expected", same)
+        wait_until("the ACLs are as expected", is_expected)
     finally:
-        assert sorted(map(str, seen)) == sorted(map(str, expected))
+        assert sorted(map(str, actual)) == sorted(map(str, expected))
 
 
 def wait_for_marks(cluster: KafkaCluster, alias: str, expected: set[AclBinding]) -> None:
-    """Until the flow has noted that exactly *expected* are its own: ended before, it would leave them for ever."""
+    """Waits until the flow has marked exactly *expected* as its own; without marks it would never remove them."""
 
     def marked() -> bool:
-        return expected == asking(
+        return expected == call_cluster(
             cluster, lambda connected: AclMarks(connected, alias, naming="default .").read()
         )
 
     wait_until("the flow's own ACLs are marked", marked)
 
 
-def wait_until_said(replicator: Replicator, sentence: str) -> None:
-    """Until REST says it."""
-    wait_until("REST says it", lambda: sentence in status(replicator))
+def wait_until_reported(replicator: Replicator, sentence: str) -> None:
+    """Waits until REST reports *sentence*."""
+    wait_until("REST reports the sentence", lambda: sentence in status(replicator))
 
 
 def run(source: KafkaCluster, target: KafkaCluster, topic: str, folder: Path, **connector: str) -> Replicator:
-    """A flow of *topic* under its upper-case name, which no other flow has."""
+    """Returns a flow of *topic* with its upper-case name as alias, which no other flow has."""
     own = {"source.cluster.alias": topic.upper(), **EVERY_SECOND}
     own |= {key.replace("_", "."): value for key, value in connector.items()}
     return Replicator.standalone(source, target, topics=f"{topic}.*", folder=folder, connector=own)
 
 
 def logged(replicator: Replicator, verb: str) -> list[str]:
-    """The ACLs that it says it has *verb*, as often as it says so."""
+    """Returns the ACLs that the log reports as *verb*, as often as it does."""
     lines = replicator.log_text().splitlines()
     return sorted(line.rpartition("gated: ")[2] for line in lines if f"ACL {verb}" in line)
 
 
-def test_acls_follow_by_difference_and_foreign_ones_stay(
+def test_acls_are_synced_by_difference_and_foreign_ones_stay(
     walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """READ, DENY and prefixes follow, ALL as READ, WRITE never; each is written once, and others' are left alone."""
+    """READ, DENY and prefixed ACLs are synced, ALL as READ, WRITE never; each is written once, others' are not changed."""
     topic = walled.create_topic(unique_topic())
     alias, copy = topic.upper(), f"{topic.upper()}.{topic}"
     add(walled, acl(topic, "alice"), acl(topic, "bob", WRITE), acl(topic, "carol", ALL))
@@ -134,11 +134,11 @@ def test_acls_follow_by_difference_and_foreign_ones_stay(
 
     with run(walled, gated, topic, tmp_path) as replicator:
         wait_for(gated, alias, foreign | copies)
-        # Further passes, as the next difference shows, write nothing again.
+        # Further passes write nothing again, as the next difference shows.
         add(walled, acl(topic, "frank"))
         wait_for(gated, alias, foreign | copies | {acl(copy, "frank")})
         wait_until(
-            "the last one is logged",
+            "the last ACL is logged",
             lambda: str(acl(copy, "frank")) in replicator.log_text(),
         )
 
@@ -146,10 +146,10 @@ def test_acls_follow_by_difference_and_foreign_ones_stay(
     assert logged(replicator, "removed") == []
 
 
-def test_acls_follow_to_the_name_that_a_transformation_gives(
+def test_acls_are_synced_to_the_topic_name_of_a_transformation(
     walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """And go with it, when the source takes them back; the policy's name gets none, nor does a prefix, which has no such name."""
+    """They are removed with those of the source. The policy's name gets none, nor does a prefixed ACL."""
     topic = walled.create_topic(unique_topic())
     renamed = f"renamed-{topic}"
     add(walled, acl(topic, "alice"), acl(topic, "mallory", ALL, DENY), acl(topic, "dave", prefixed=True))
@@ -167,36 +167,36 @@ def test_acls_follow_to_the_name_that_a_transformation_gives(
         add(walled, acl(topic, "frank"))
         wait_for(gated, renamed, {acl(renamed, "mallory", ALL, DENY), acl(renamed, "frank")})
 
-    assert found(gated, topic.upper()) == set()
+    assert topic_acls(gated, topic.upper()) == set()
 
 
-def test_what_the_source_takes_back_is_taken_back_from_the_copy_if_the_flow_gave_it(
+def test_acls_removed_on_the_source_are_removed_from_the_copy_if_the_flow_created_them(
     walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """By a process that was not the one to give it; what was on the target before reads the same and stays."""
+    """A later process removes them; equal ACLs that were on the target before stay."""
     topic = walled.create_topic(unique_topic())
     alias, copy = topic.upper(), f"{topic.upper()}.{topic}"
     add(walled, acl(topic, "alice"), acl(topic, "erin"), acl(topic, "dave", prefixed=True), acl("rest", "x"))
     add(gated, acl(copy, "erin"), acl(copy, "local"))
-    given = {acl(copy, "alice"), acl(copy, "dave", prefixed=True)}
-    there_before = {acl(copy, "erin"), acl(copy, "local")}
+    created = {acl(copy, "alice"), acl(copy, "dave", prefixed=True)}
+    existing = {acl(copy, "erin"), acl(copy, "local")}
     with run(walled, gated, topic, tmp_path / "first") as first:
-        wait_for(gated, alias, given | there_before)
-        wait_for_marks(gated, alias, given)
+        wait_for(gated, alias, created | existing)
+        wait_for_marks(gated, alias, created)
         assert first.stop() == 0
 
     remove(walled, acl(topic, "alice"), acl(topic, "erin"), acl(topic, "dave", prefixed=True))
 
     with run(walled, gated, topic, tmp_path / "second") as second:
-        wait_for(gated, alias, there_before)
-        wait_until("both are logged", lambda: len(logged(second, "removed")) == 2)
-    assert logged(second, "removed") == sorted(map(str, given))
+        wait_for(gated, alias, existing)
+        wait_until("both removals are logged", lambda: len(logged(second, "removed")) == 2)
+    assert logged(second, "removed") == sorted(map(str, created))
 
 
-def test_reporting_writes_nothing_and_names_what_it_would(
+def test_report_only_mode_writes_no_acl_and_reports_each_difference(
     walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Creation and removal alike; the sentences are in REST and in the log."""
+    """REST and the log report creations and removals."""
     topic = walled.create_topic(unique_topic())
     alias, copy = topic.upper(), f"{topic.upper()}.{topic}"
     add(walled, acl(topic, "alice"), acl(topic, "erin"))
@@ -214,18 +214,18 @@ def test_reporting_writes_nothing_and_names_what_it_would(
             f"Allow Read on topic {copy} for User:erin: would be removed",
         )
         for sentence in expected:
-            wait_until_said(second, sentence)
+            wait_until_reported(second, sentence)
         wait_until(
-            "both are logged",
+            "both differences are logged",
             lambda: all(sentence in second.log_text() for sentence in expected),
         )
-    assert {acl(copy, "alice"), acl(copy, "erin")} == found(gated, alias)
+    assert {acl(copy, "alice"), acl(copy, "erin")} == topic_acls(gated, alias)
 
 
-def test_a_target_without_an_authorizer_is_one_line_in_the_log(
+def test_a_target_without_an_authorizer_is_logged_once(
     walled: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Passes go on every second; the copy is not held up and its status has nothing to say."""
+    """Passes continue every second; records are copied, and the status has no warning."""
     topic = walled.create_topic(unique_topic())
     load(walled, topic, 100, keys=True)
     add(walled, acl(topic, "alice"))
@@ -233,27 +233,27 @@ def test_a_target_without_an_authorizer_is_one_line_in_the_log(
 
     with run(walled, west, topic, tmp_path, refresh_topics_interval_seconds="1") as replicator:
         replicator.wait_until_caught_up()
-        wait_until("it is logged", lambda: sentence in replicator.log_text())
-        # A topic that is found and copied later has been through passes of the ACLs in between.
+        wait_until("the missing authorizer is logged", lambda: sentence in replicator.log_text())
+        # By the time a later topic is found and copied, further ACL passes have run.
         later = walled.create_topic(f"{topic}-later")
         load(walled, later, 100, keys=True)
         replicator.wait_for_copy(west, f"{topic.upper()}.{later}", 100)
-        log, said = replicator.log_text(), status(replicator)
+        log, rest_status = replicator.log_text(), status(replicator)
 
     assert log.count(sentence) == 1
-    assert "ACL" not in said
+    assert "ACL" not in rest_status
 
 
-def test_what_the_target_does_not_grant_is_named_until_it_does(
+def test_a_missing_permission_for_acls_is_reported_until_it_is_granted(
     walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """First Describe on the cluster, then Alter; the copy continues all the while, and the ACLs follow once granted."""
+    """First Describe on the cluster, then Alter; records are copied all the time, and ACLs are synced once granted."""
     topic = walled.create_topic(unique_topic())
     alias, copy = topic.upper(), f"{topic.upper()}.{topic}"
     load(walled, topic, 100, keys=True)
     add(walled, acl(topic, "alice"))
     allow_target(gated, alias)
-    before = found(gated, alias)
+    before = topic_acls(gated, alias)
     connector = {"source.cluster.alias": alias, **EVERY_SECOND, **lines("target", gated)}
 
     with Replicator.standalone(
@@ -262,24 +262,24 @@ def test_what_the_target_does_not_grant_is_named_until_it_does(
         replicator.wait_until_caught_up()
         for operation in ("Describe", "Alter"):
             sentence = f"does not authorize {operation} on the cluster itself (kafka-acls --cluster)"
-            wait_until_said(replicator, sentence)
-            assert found(gated, alias) == before
+            wait_until_reported(replicator, sentence)
+            assert topic_acls(gated, alias) == before
             gated.allow(operation.upper(), "CLUSTER", "kafka-cluster")
         wait_for(gated, alias, before | {acl(copy, "alice")})
         wait_until(
-            "nothing is missing",
+            "no missing permission is reported",
             lambda: "does not authorize" not in status(replicator),
         )
 
 
-def test_an_acl_is_known_to_be_ours_although_its_creator_ended_right_behind_it(
+def test_an_acl_is_marked_as_ours_before_it_is_created(
     walled: KafkaCluster,
     gated: KafkaCluster,
     unique_topic: Names,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is marked before it is created: otherwise it would never be taken back."""
+    """Otherwise an ACL of a process killed right after the creation would never be removed."""
     topic = walled.create_topic(unique_topic())
     alias, copy = topic.upper(), f"{topic.upper()}.{topic}"
     add(walled, acl(topic, "alice"), acl("rest", "x"))
@@ -288,7 +288,7 @@ def test_an_acl_is_known_to_be_ours_although_its_creator_ended_right_behind_it(
         settings = parse_source(first.files[1], first.files[0])  # type: ignore[arg-type]
 
     class EndedError(Exception):
-        """Stands for a SIGKILL: nothing behind the creation is done."""
+        """Stands for a SIGKILL: nothing after the creation runs."""
 
     create = admin.create_acls
 
@@ -296,7 +296,7 @@ def test_an_acl_is_known_to_be_ours_although_its_creator_ended_right_behind_it(
         await create(cluster, acls)
         raise EndedError
 
-    async def one_pass(target: Cluster) -> None:
+    async def run_pass(target: Cluster) -> None:
         source = await Cluster.connect(settings.source_admin, resolve=dict)
         try:
             sync = AclSync(source, target, settings=settings, selection=make_selection(settings))
@@ -307,9 +307,9 @@ def test_an_acl_is_known_to_be_ours_although_its_creator_ended_right_behind_it(
     with monkeypatch.context() as patch:
         patch.setattr(admin, "create_acls", create_and_end)
         with pytest.raises(EndedError):
-            asking(gated, one_pass)
-    assert {acl(copy, "alice")} == found(gated, alias)
+            call_cluster(gated, run_pass)
+    assert {acl(copy, "alice")} == topic_acls(gated, alias)
 
     remove(walled, acl(topic, "alice"))
-    asking(gated, one_pass)
-    assert set() == found(gated, alias)
+    call_cluster(gated, run_pass)
+    assert set() == topic_acls(gated, alias)

@@ -1,4 +1,4 @@
-"""Partitions whose records change from old to fresh: they leave the task's transaction."""
+"""Partitions whose records change from old to fresh leave the task's transaction."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.more
 
 PARTITIONS = 8
 ROUNDS = 27
-TURN_ROUNDS, OLD_ROUNDS = 9, 3  # of each nine rounds of a partition the first three are old
+TURN_ROUNDS, OLD_ROUNDS = 9, 3  # the first three of each nine rounds of a partition are old
 
 
-def test_partitions_that_turn_from_old_to_fresh_records_are_copied_to_the_end(
+def test_partitions_that_change_from_old_to_fresh_records_are_copied_exactly_once(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """No fault at all. Each round is copied before the next is written, so fresh records come while others are committed."""
+    """No process fails. Each round is copied before the next, so fresh records arrive while other partitions commit."""
     flow = Flow.new(east, west, tmp_path, connector={"tasks.max": "2"})
     topic = east.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
     with flow.replicator(topic) as replicator:

@@ -1,4 +1,4 @@
-"""Offsets altered over REST (KIP-875) while other processes of the flow start, copy or come back."""
+"""Offsets are altered over REST (KIP-875) while other processes of the flow start, copy or come back."""
 
 import urllib.error
 import urllib.request
@@ -26,7 +26,7 @@ from tests.integration.kafka.nodes import address, nodes, workers
 
 RECORDS = 100
 BACKLOG = 100_000
-LEADER_WAIT_S = 1.0  # a task that was frozen for 15 s gives up by itself
+LEADER_WAIT_S = 1.0  # a task frozen for 15 s stops by itself
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def altered(site: Site, topic: str, offset: int) -> dict[str, object]:
     return {"offsets": [{"partition": partition, "offset": {"offset": offset}}]}
 
 
-def takes_commands(worker: Replicator) -> bool:
-    """Whether *worker* answers a command that the leader of its group carries out."""
+def accepts_commands(worker: Replicator) -> bool:
+    """Returns whether *worker* accepts a command that the group's leader carries out."""
     request = urllib.request.Request(f"{worker.url}/connectors/{NAME}/stop", method="PUT")
     try:
         with urllib.request.urlopen(request, timeout=LEADER_WAIT_S) as response:
@@ -55,10 +55,10 @@ def stop(worker: Replicator) -> None:
 
 
 @pytest.mark.more
-def test_offsets_are_not_altered_while_another_process_owns_the_flow(
+def test_offsets_are_not_altered_while_a_different_process_owns_the_flow(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """They would be written behind its back: it stores later positions, and the change would be lost."""
+    """The owner stores later positions, so the change would be lost."""
     topic = unique_topic()
     site.source.create_topic(topic)
     load(site.source, topic, RECORDS)
@@ -97,21 +97,21 @@ def test_offsets_are_not_altered_while_another_process_owns_the_flow(
 def test_a_task_that_thaws_after_offsets_were_altered_does_not_replace_them(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """It is fenced before: its open transaction has a position."""
+    """It is fenced before the change: its open transaction has a position."""
     topic = unique_topic()
     site.source.create_topic(topic, config=FOREVER)
     load(site.source, topic, BACKLOG, timestamp_ms=now_ms() - 40 * DAY_MS)
     flow = Flow(
         source=site.source, target=site.target, alias=site.alias, folder=site.folder, connector={}, worker={}
     )
-    slow = {"mirrorflow_bytes_per_second": "100Ki"}  # 12 MB, so that it is frozen under way
+    slow = {"mirrorflow_bytes_per_second": "100Ki"}  # 12 MB: it can be frozen in the middle
     with nodes(site, 2) as both:
         change(both[0], "PUT", f"/connectors/{NAME}/config", site.connector(topic, **slow), expect=201)
-        wait_until("some is committed", lambda: flow.copied(topic) > RECORDS)
-        (home,) = workers(both[0]).values()
-        frozen, other = both if address(both[0]) == home else reversed(both)
+        wait_until("some records are committed", lambda: flow.copied(topic) > RECORDS)
+        (worker_id,) = workers(both[0]).values()
+        frozen, other = both if address(both[0]) == worker_id else reversed(both)
         frozen.freeze()
-        wait_until("the others have a leader", lambda: takes_commands(other))
+        wait_until("the group has a leader", lambda: accepts_commands(other))
         stop(other)
         change(other, "PATCH", f"/connectors/{NAME}/offsets", altered(site, topic, 9), expect=200)
         frozen.thaw()

@@ -1,4 +1,4 @@
-"""Where the flow's writers cannot be fenced, nothing is lost, and the status says what may be repeated."""
+"""Where a flow's producers cannot be fenced, no record is lost, and the status reports what may be repeated."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,24 +18,24 @@ ALIAS = "unfenced"
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[KafkaCluster]:
-    """A target that wants a password and grants nothing by itself."""
+    """A target that requires a password and grants nothing by default."""
     with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
         yield cluster
 
 
 def allow_topics(cluster: KafkaCluster) -> None:
-    """Everything but transactional ids."""
+    """Allows everything but transactional ids."""
     for operation in ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"):
         cluster.allow(operation, "TOPIC", "*")
 
 
 def guarantees(replicator: Replicator) -> dict[str, int]:
-    """How many partitions have each guarantee."""
-    return {word: count for word, count in replicator.progress()["guarantee"].items() if count}
+    """Returns how many partitions have each guarantee."""
+    return {guarantee: count for guarantee, count in replicator.progress()["guarantee"].items() if count}
 
 
 def first_occurrences(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
-    return list(dict.fromkeys(one.value for one in records(cluster, topic)))
+    return list(dict.fromkeys(record.value for record in records(cluster, topic)))
 
 
 def test_positions_in_a_file_lose_nothing_across_kills(
@@ -53,18 +53,18 @@ def test_positions_in_a_file_lose_nothing_across_kills(
         replicator.start()
         replicator.wait_until_caught_up()
         (warning,) = replicator.progress()["firstWarnings"]
-        found = guarantees(replicator)
+        guarantee_counts = guarantees(replicator)
         assert replicator.stop() == 0
         load(east, topic, 1_000, first=10_000)
         replicator.start()
         replicator.wait_until_caught_up()
 
     copied = records(west, flow.remote(topic))
-    assert first_occurrences(west, flow.remote(topic)) == [one.value for one in records(east, topic)]
-    assert len(copied[-1_000:]) == len({one.value for one in copied[-1_000:]}), (
-        "an orderly stop repeats nothing"
+    assert first_occurrences(west, flow.remote(topic)) == [record.value for record in records(east, topic)]
+    assert len(copied[-1_000:]) == len({record.value for record in copied[-1_000:]}), (
+        "a clean stop repeats nothing"
     )
-    assert found == {"at-least-once": 1}
+    assert guarantee_counts == {"at-least-once": 1}
     assert warning.startswith("Records are copied at-least-once, because positions in a file")
 
 
@@ -72,7 +72,7 @@ def test_positions_in_a_file_lose_nothing_across_kills(
 def test_without_transactional_ids_nothing_is_lost_across_kills(
     guarded: KafkaCluster, east: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str], age_ms: int
 ):
-    """Records behind the last position are there again, behind their first place; the leader may forget old ones."""
+    """Records after the last position are copied again, after their first copies; the leader may forget old producers."""
     flow = Flow.new(
         east,
         guarded,
@@ -93,10 +93,10 @@ def test_without_transactional_ids_nothing_is_lost_across_kills(
             replicator.kill()
             replicator.start()
         replicator.wait_until_caught_up()
-        found = guarantees(replicator)
+        guarantee_counts = guarantees(replicator)
 
-    assert first_occurrences(guarded, flow.remote(topic)) == [one.value for one in records(east, topic)]
-    assert found == {"at-least-once": 1}
+    assert first_occurrences(guarded, flow.remote(topic)) == [record.value for record in records(east, topic)]
+    assert guarantee_counts == {"at-least-once": 1}
 
 
 def test_a_flow_becomes_exactly_once_when_its_transactional_ids_are_granted(
@@ -117,7 +117,7 @@ def test_a_flow_becomes_exactly_once_when_its_transactional_ids_are_granted(
         prefix = TransactionalIds(ALIAS).prefix
         for operation in ("WRITE", "DESCRIBE"):
             guarded.allow(operation, "TRANSACTIONAL_ID", prefix, prefixed=True)
-        wait_until("it is exactly once", lambda: guarantees(replicator) == {"exactly-once": 1})
+        wait_until("the flow is exactly-once", lambda: guarantees(replicator) == {"exactly-once": 1})
         load(east, topic, 1_000, first=1_000)
         replicator.wait_until_caught_up()
         after = replicator.progress()["firstWarnings"]
@@ -125,6 +125,6 @@ def test_a_flow_becomes_exactly_once_when_its_transactional_ids_are_granted(
     assert before == {"at-least-once": 1}
     assert f"does not grant Write on transactional ids that begin with {prefix}" in warning
     assert after == []
-    assert [one.value for one in records(guarded, f"{ALIAS}.{topic}")] == [
-        one.value for one in records(east, topic)
+    assert [record.value for record in records(guarded, f"{ALIAS}.{topic}")] == [
+        record.value for record in records(east, topic)
     ]

@@ -1,6 +1,4 @@
-"""The flow's own topics are deleted, emptied or changed while it copies, or have no leader: it continues, or says within a minute
-what is wrong.
-"""
+"""The flow's own topics are deleted, emptied, changed or leaderless while it copies: it continues, or reports why it cannot."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -24,7 +22,7 @@ TOPICS = {
     "offset map": lambda flow: offset_map_topic(flow.alias),
     "offset syncs": lambda flow: f"mm2-offset-syncs.{flow.alias}.internal",
 }
-OF_OTHERS = {
+OF_OTHER_CONNECTORS = {
     "checkpoints": lambda flow: f"{flow.alias}.checkpoints.internal",
     "heartbeats": lambda _: "heartbeats",
 }
@@ -40,31 +38,32 @@ OFTEN = {
     "emit.heartbeats.interval.seconds": "1",
 }
 BACKLOG = 20_000
-ON_TARGET = {"offset-syncs.topic.location": "target"}  # so that they are of this flow alone
+# These offset syncs belong to this flow alone.
+ON_TARGET = {"offset-syncs.topic.location": "target"}
 
 
 def record_count(cluster: KafkaCluster, topic: str) -> int:
-    """How many records *topic* has that consumers of committed records get."""
+    """Returns how many records of *topic* a consumer of committed records receives."""
     return len(records(cluster, topic, isolation="read_committed"))
 
 
 def lose(cluster: KafkaCluster, topic: str, event: str) -> None:
-    """Delete *topic*, or all of its records."""
+    """Deletes *topic*, or all of its records."""
     if event == "deleted":
         cluster.delete_topic(topic)
         return
 
-    def emptied() -> bool:
+    def delete_all_records() -> bool:
         cluster.alter_topic(topic, {"cleanup.policy": "delete"})
         try:
             cluster.delete_records(topic, cluster.end_offsets(topic))
         except KafkaException as error:
             if error.args[0].code() != KafkaError.POLICY_VIOLATION:
                 raise
-            return False  # the flow has corrected it, or the leader has not heard of it yet
+            return False  # the flow has corrected the policy, or the leader does not have it yet
         return True
 
-    wait_until(f"{topic} is emptied", emptied)
+    wait_until(f"{topic} is emptied", delete_all_records)
 
 
 @pytest.mark.more
@@ -78,34 +77,36 @@ def test_a_flow_whose_internal_topic_is_lost_while_it_copies_continues(
     name = TOPICS[which](flow)
     with flow.replicator(topic, ON_TARGET) as replicator:
         replicator.wait_until_caught_up()
-        wait_until("it has records", lambda: record_count(flow.target, name) > 0)
+        wait_until(f"{name} has records", lambda: record_count(flow.target, name) > 0)
         lose(flow.target, name, event)
-        wait_until("it is there again", lambda: flow.target.has_topic(name))
-        wait_until("it has records", lambda: record_count(flow.target, name) > 0)
+        wait_until(f"{name} exists again", lambda: flow.target.has_topic(name))
+        wait_until(f"{name} has records", lambda: record_count(flow.target, name) > 0)
         load(flow.source, topic, 300, first=300)
         replicator.wait_until_caught_up()
         replicator.kill()
         load(flow.source, topic, 300, first=600)
         replicator.start()
         replicator.wait_until_caught_up()
-        wait_until("it is compacted", lambda: flow.target.topic_config(name)["cleanup.policy"] == "compact")
+        wait_until(
+            f"{name} is compacted", lambda: flow.target.topic_config(name)["cleanup.policy"] == "compact"
+        )
 
     flow.assert_exact(topic)
 
 
 @pytest.mark.more
-def test_positions_in_transactions_that_are_lost_while_the_flow_copies_are_stored_again(
+def test_positions_deleted_while_old_records_are_copied_are_stored_again(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """Old records are copied in transactions; the topic is deleted in the middle of them."""
+    """Old records are copied in transactions; the offsets topic is deleted in the middle."""
     topic, old_ms = flow.source.create_topic(unique_topic(), partitions=3), now_ms() - 3 * DAY_MS
     load(flow.source, topic, 30_000, size_bytes=200, timestamp_ms=old_ms)
     name = TOPICS["positions"](flow)
     with flow.replicator(topic, {"mirrorflow.bytes.per.second": "512Ki"}) as replicator:
-        wait_until("some are copied", lambda: flow.copied(topic) > 3_000)
+        wait_until("some records are copied", lambda: flow.copied(topic) > 3_000)
         flow.target.delete_topic(name)
         wait_until(
-            "it has records", lambda: flow.target.has_topic(name) and record_count(flow.target, name) > 0
+            f"{name} has records", lambda: flow.target.has_topic(name) and record_count(flow.target, name) > 0
         )
         replicator.wait_until_caught_up(partitions=3)
         flow.wait_until_committed(topic)
@@ -117,7 +118,7 @@ def test_positions_in_transactions_that_are_lost_while_the_flow_copies_are_store
 def test_a_growing_offsets_topic_repeats_nothing(
     east: KafkaCluster, west: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
 ):
-    """A third of the keys move to another of its partitions; those before hold positions that are older."""
+    """A third of the keys move to different partitions of it; the old partitions keep older positions."""
     flow = Flow.new(east, west, tmp_path, worker={"offset.storage.partitions": "25"})
     topic = flow.source.create_topic(unique_topic(), partitions=12)
     load(flow.source, topic, 1_200)
@@ -144,7 +145,7 @@ def three_brokers() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def trio(three_brokers: KafkaCluster) -> Iterator[KafkaCluster]:
-    """Whole again for the next test."""
+    """Three brokers; a broker that a test has stopped is started again afterwards."""
     yield three_brokers
     if not three_brokers.broker(3).running:
         three_brokers.broker(3).start()
@@ -152,7 +153,7 @@ def trio(three_brokers: KafkaCluster) -> Iterator[KafkaCluster]:
 
 
 def all_connectors(flow: Flow, topic: str) -> Replicator:
-    """One process with a source, a checkpoint and a heartbeat connector, which copies some 0.5 MiB a second."""
+    """Returns one process with a source, a checkpoint and a heartbeat connector, which copies about 0.5 MiB a second."""
     process = flow.replicator(topic, ON_TARGET | REPLICATED | {"mirrorflow.bytes.per.second": "512Ki"})
     worker, source = process.files
     assert isinstance(source, dict)
@@ -165,7 +166,7 @@ def all_connectors(flow: Flow, topic: str) -> Replicator:
 
 
 def put_on_broker(cluster: KafkaCluster, topic: str, brokers: list[int], partitions: int = 1) -> None:
-    """Has only *brokers* hold *topic*, which it creates if it is missing."""
+    """Moves *topic* to *brokers*; creates it if it is missing."""
     if not cluster.has_topic(topic):
         cluster.create_topic(topic, partitions=partitions, config={"cleanup.policy": "compact"})
     for partition in range(partitions):
@@ -175,9 +176,9 @@ def put_on_broker(cluster: KafkaCluster, topic: str, brokers: list[int], partiti
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("which", "days"),
-    [*((which, 0) for which in TOPICS | OF_OTHERS), ("claims", 2), ("positions", 2)],
+    [*((which, 0) for which in TOPICS | OF_OTHER_CONNECTORS), ("claims", 2), ("positions", 2)],
 )
-def test_an_internal_topic_without_a_leader_is_named_until_it_has_one(
+def test_an_internal_topic_without_a_leader_is_reported_until_it_has_one(
     east: KafkaCluster,
     trio: KafkaCluster,
     tmp_path: Path,
@@ -185,11 +186,11 @@ def test_an_internal_topic_without_a_leader_is_named_until_it_has_one(
     which: str,
     days: int,
 ) -> None:
-    """Its only replica is on a broker that is down, with records of today or old ones; without positions, copying waits."""
+    """The broker with its only replica is down. Copying waits only if positions are missing; records are new or old."""
     flow = Flow.new(east, trio, tmp_path, worker={"offset.storage.replication.factor": "3"})
     topic = east.create_topic(unique_topic(), partitions=2, config=FOREVER)
-    name, timestamp_ms = (TOPICS | OF_OTHERS)[which](flow), now_ms() - days * DAY_MS
-    why = f"Topic {name} of cluster {trio.name}, which is the flow's own, has no leader for partition 0; start the brokers"
+    name, timestamp_ms = (TOPICS | OF_OTHER_CONNECTORS)[which](flow), now_ms() - days * DAY_MS
+    message = f"Topic {name} of cluster {trio.name}, which is the flow's own, has no leader for partition 0; start the brokers"
     load(east, topic, BACKLOG, size_bytes=200, timestamp_ms=timestamp_ms)
     put_group(east, f"g-{flow.alias}", {(topic, 0): BACKLOG // 4})
     put_on_broker(trio, name, [3])
@@ -198,24 +199,27 @@ def test_an_internal_topic_without_a_leader_is_named_until_it_has_one(
 
     with all_connectors(flow, topic) as replicator:
 
-        def is_named() -> bool:
-            return why in json.dumps(replicator.rest("/progress/partitions")[1])
+        def is_reported() -> bool:
+            return message in json.dumps(replicator.rest("/progress/partitions")[1])
 
-        wait_until("some are copied", lambda: flow.copied(topic) > BACKLOG // 10)
+        wait_until("some records are copied", lambda: flow.copied(topic) > BACKLOG // 10)
         trio.broker(3).kill()
-        wait_until("it is named", is_named)
+        wait_until("the missing leader is reported", is_reported)
         if which == "positions":
-            wait_until("it is the partition's reason", lambda: why in replicator.partition(topic)["message"])
+            wait_until(
+                "the partition reports it as its reason",
+                lambda: message in replicator.partition(topic)["message"],
+            )
         else:
             replicator.wait_until_caught_up(partitions=2)
         if which in {"claims", "positions"}:
             replicator.kill()
             replicator.start()
-            wait_until("a start names it, too", is_named)
+            wait_until("a new process reports it, too", is_reported)
         trio.broker(3).start()
         replicator.wait_until_caught_up(partitions=2)
         flow.assert_committed(topic)
-        wait_until("it is not named any more", lambda: not is_named())
+        wait_until("it is not reported any more", lambda: not is_reported())
         replicator.kill()
         load(east, topic, 300, first=BACKLOG, timestamp_ms=timestamp_ms)
         replicator.start()

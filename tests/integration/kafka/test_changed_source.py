@@ -1,6 +1,6 @@
-"""A source or target that is not what it was, and settings that change what is copied.
+"""Sources or targets that were changed, and settings that change what is copied.
 
-What is lost is said and dealt with by policy; what is not lost is copied once.
+A loss is reported and handled by the loss policy; everything else is copied once.
 """
 
 import re
@@ -34,10 +34,8 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def test_a_source_compacted_between_position_and_crash_is_continued(
-    flow: Flow, unique_topic: Callable[[], str]
-):
-    """Records that were copied are gone from the source."""
+def test_a_source_compacted_after_the_last_position_is_continued(flow: Flow, unique_topic: Callable[[], str]):
+    """Copied records are gone from the source."""
     topic = flow.source.create_topic(
         unique_topic(),
         config={
@@ -47,9 +45,9 @@ def test_a_source_compacted_between_position_and_crash_is_continued(
             "segment.ms": "1000",
         },
     )
-    # The copy stays whole, so that it can be compared.
+    # The copy is not compacted, so that it can be compared.
     flow.target.create_topic(flow.remote(topic))
-    as_it_is = {"sync.topic.configs.enabled": "false"}
+    no_config_sync = {"sync.topic.configs.enabled": "false"}
     began = now_ms()
 
     def keyed(first: int, count: int) -> list[list[WireRecord]]:
@@ -62,35 +60,35 @@ def test_a_source_compacted_between_position_and_crash_is_continued(
         ]
 
     write_batches(flow.source, topic, keyed(0, 1_000))
-    with flow.replicator(topic, as_it_is) as replicator:
+    with flow.replicator(topic, no_config_sync) as replicator:
         replicator.wait_until_caught_up()
         assert replicator.stop() == 0
     write_batches(flow.source, topic, keyed(1_000, 1_000))
-    with flow.replicator(topic, {**as_it_is, **NEVER}) as replicator:
+    with flow.replicator(topic, {**no_config_sync, **NEVER}) as replicator:
         replicator.wait_until_caught_up()
         replicator.kill()
     copied = contents(records(flow.target, flow.remote(topic)))
     write_batches(flow.source, topic, [[WireRecord(0, began, b"new-%d" % n, b"") for n in range(200)]])
 
     def compacted() -> bool:
-        # The active segment is never cleaned: a record now and then rolls it.
+        # The active segment is never cleaned: new records roll it.
         write_batches(flow.source, topic, [[WireRecord(0, now_ms(), b"roll", b"")]])
         return len(records(flow.source, topic)) < 1_000
 
-    wait_until("the cleaner has removed what was copied", compacted, poll_s=1.0)
-    with flow.replicator(topic, as_it_is) as replicator:
+    wait_until("the cleaner has removed copied records", compacted, poll_s=1.0)
+    with flow.replicator(topic, no_config_sync) as replicator:
         replicator.wait_until_caught_up()
         flow.wait_until_committed(topic)
 
-    found = contents(records(flow.target, flow.remote(topic), isolation="read_committed"))
-    sent = [one for one in contents(records(flow.source, topic)) if one[1] != b"roll"]
-    added = [one for one in found[len(copied) :] if one[1] != b"roll"]
-    assert copied == found[: len(copied)]
-    assert [one for one in sent if one not in set(copied)] == added
+    all_copied = contents(records(flow.target, flow.remote(topic), isolation="read_committed"))
+    sent = [content for content in contents(records(flow.source, topic)) if content[1] != b"roll"]
+    added = [content for content in all_copied[len(copied) :] if content[1] != b"roll"]
+    assert copied == all_copied[: len(copied)]
+    assert [content for content in sent if content not in set(copied)] == added
 
 
-def test_another_isolation_level_applies_behind_what_was_copied(flow: Flow, topic: str):
-    """Aborted records are copied with the first, and left out with the second."""
+def test_a_changed_isolation_level_applies_after_copied_records(flow: Flow, topic: str):
+    """Aborted records are copied with read_uncommitted, and not with read_committed."""
     transactional: dict[str, Any] = {
         "transactional_id": f"t-{flow.alias}",
         "transaction_records": 50,
@@ -112,16 +110,16 @@ def test_another_isolation_level_applies_behind_what_was_copied(flow: Flow, topi
         replicator.wait_until_caught_up()
         flow.wait_until_committed(topic)
 
-    found = contents(records(flow.target, flow.remote(topic), isolation="read_committed"))
+    copied = contents(records(flow.target, flow.remote(topic), isolation="read_committed"))
     everything = contents(records(flow.source, topic))
-    kept = contents(records(flow.source, topic, isolation="read_committed"))
-    assert everything[:3_000] == first == found[:3_000]
-    assert [one for one in kept if one not in set(first)] == found[3_000:]
-    assert len(everything) > len(found)
+    committed_contents = contents(records(flow.source, topic, isolation="read_committed"))
+    assert everything[:3_000] == first == copied[:3_000]
+    assert [content for content in committed_contents if content not in set(first)] == copied[3_000:]
+    assert len(everything) > len(copied)
 
 
 def test_a_position_that_java_stored_in_between_is_continued(flow: Flow, topic: str):
-    """Java MM2 copied on in between (or the offset was altered): copying continues behind its position."""
+    """Java MM2 copied in between, or the offset was altered: copying continues after its position."""
     load(flow.source, topic, 2_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
@@ -142,7 +140,7 @@ def test_a_position_that_java_stored_in_between_is_continued(flow: Flow, topic: 
 
 
 def java_position(flow: Flow, topic: str, offset: int) -> None:
-    """What Java MM2 stores, in its own bytes and partition."""
+    """Stores a position as Java MM2 does, with the same bytes and in the same partition."""
     store = f"mm2-offsets.{flow.alias}.internal"
     key = encode_key(PositionKey("MirrorSourceConnector", flow.alias, topic, 0))
     record = WireRecord(0, now_ms(), key, b'{"offset":%d}' % offset)
@@ -150,7 +148,7 @@ def java_position(flow: Flow, topic: str, offset: int) -> None:
 
 
 class Losses:
-    """Three flows, one for each policy, from the same topics."""
+    """Three flows from the same topics, one for each loss policy."""
 
     def __init__(self, east: KafkaCluster, west: KafkaCluster, folder: Path, stack: ExitStack) -> None:
         self.flows = {
@@ -161,39 +159,39 @@ class Losses:
         self.running: dict[str, Replicator] = {}
 
     def start(self, topics: str) -> None:
-        """Every flow's process, until it is caught up or stopped."""
+        """Starts the process of every flow."""
         for policy, flow in self.flows.items():
             self.running[policy] = self._stack.enter_context(flow.replicator(topics))
 
     def copied(self, topic: str, policy: str) -> list[tuple[object, ...]]:
-        """What readers of committed records see."""
+        """Returns what readers of committed records see."""
         flow = self.flows[policy]
         return contents(records(flow.target, flow.remote(topic), isolation="read_committed"))
 
     def wait_until_copied(self, topic: str) -> None:
-        """Until the flows that continue behind a loss have copied and committed everything."""
+        """Waits until the flows that continue after a loss have copied and committed everything."""
         for policy in ("alert", "restart"):
             self.running[policy].wait_until_caught_up()
             self.flows[policy].wait_until_committed(topic)
 
     def wait_for_end(self, topic: str, policy: str, end: list[tuple[object, ...]]) -> None:
-        """Until the copy ends with exactly these records."""
+        """Waits until the copy ends with exactly these records."""
         wait_until(
             f"{policy}: the copy ends with {len(end)} records",
             lambda: self.copied(topic, policy)[-len(end) :] == end,
         )
 
-    def assert_told(self, reason: str, topic: str) -> None:
-        """Those that went on say so too: as the partition's news, in the log, and by counters that an alert can watch."""
+    def assert_reported(self, reason: str, topic: str) -> None:
+        """Asserts that the flows that continued report the loss: in the partition's status, the log, and counters for alerts."""
         for policy in ("alert", "restart"):
             running = self.running[policy]
-            said, metrics, progress = running.partition(topic), running.metrics(), running.progress()
+            status, metrics, progress = running.partition(topic), running.metrics(), running.progress()
             sentence = f"as mirrorflow.source.loss.policy={policy} says"
-            assert (reason, "copying") == (said["reason"], said["phase"])
-            assert sentence in said["message"]
+            assert (reason, "copying") == (status["reason"], status["phase"])
+            assert sentence in status["message"]
             assert sentence in running.log_text()
             assert 1 == progress["losses"]
-            assert (reason, 1) in [(one["reason"], one["count"]) for one in progress["reasons"]]
+            assert (reason, 1) in [(entry["reason"], entry["count"]) for entry in progress["reasons"]]
             assert re.search(r"^mirrorflow_losses_total\{.*\} 1$", metrics, re.MULTILINE)
             assert re.search(
                 rf'^mirrorflow_errors_total\{{.*reason="{reason}".*\}} 1$', metrics, re.MULTILINE
@@ -209,7 +207,7 @@ def start(replicator: Replicator) -> None:
 
 
 def freeze(replicator: Replicator, source: KafkaCluster) -> None:
-    """It runs and does not look."""
+    """Freezes the process between two fetches."""
     replicator.freeze_between_fetches(source)
 
 
@@ -217,8 +215,8 @@ def thaw(replicator: Replicator) -> None:
     replicator.thaw()
 
 
-Leave = Callable[[Replicator, KafkaCluster], None]
-ComeBack = Callable[[Replicator], None]
+Interrupt = Callable[[Replicator, KafkaCluster], None]
+Resume = Callable[[Replicator], None]
 
 
 @pytest.fixture
@@ -227,51 +225,51 @@ def losses(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Iterator[L
         yield Losses(east, west, tmp_path, stack)
 
 
-def test_records_deleted_before_they_were_copied_go_by_policy(
+def test_records_deleted_before_they_were_copied_follow_the_loss_policy(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Retention went beyond the position: fail says which offsets, alert continues and counts them, restart begins again."""
+    """Retention deleted beyond the position: fail reports the offset, alert continues and counts, restart begins again."""
     check_records_deleted_before_they_were_copied(losses, east, unique_topic(), stop, start)
 
 
 @pytest.mark.faults
-def test_records_deleted_before_they_were_copied_go_by_policy_while_running(
+def test_records_deleted_before_they_were_copied_follow_the_loss_policy_while_running(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
     check_records_deleted_before_they_were_copied(losses, east, unique_topic(), freeze, thaw)
 
 
 def check_records_deleted_before_they_were_copied(
-    losses: Losses, east: KafkaCluster, topic: str, leave: Leave, come_back: ComeBack
+    losses: Losses, east: KafkaCluster, topic: str, interrupt: Interrupt, resume: Resume
 ) -> None:
     east.create_topic(topic)
     load(east, topic, 1_000)
     losses.start(topic)
     for replicator in losses.running.values():
         replicator.wait_until_caught_up()
-        leave(replicator, east)
+        interrupt(replicator, east)
     load(east, topic, 1_000, first=1_000)
     east.delete_records(topic, {0: 1_400})
-    left = contents(records(east, topic))
+    remaining = contents(records(east, topic))
     for replicator in losses.running.values():
-        come_back(replicator)
-    said = losses.running["fail"].wait_for_phase("stopped", topic)
+        resume(replicator)
+    status = losses.running["fail"].wait_for_phase("stopped", topic)
     losses.wait_until_copied(topic)
 
     before = losses.copied(topic, "fail")
     assert 1_000 == len(before)
     assert ("SourceDataLost", True) == (
-        said["reason"],
-        "the next offset to copy was 1000" in said["message"],
+        status["reason"],
+        "the next offset to copy was 1000" in status["message"],
     )
-    assert before + left == losses.copied(topic, "alert") == losses.copied(topic, "restart")
+    assert before + remaining == losses.copied(topic, "alert") == losses.copied(topic, "restart")
     assert 400 == losses.running["alert"].progress()["lostRecords"]
-    losses.assert_told("SourceDataLost", topic)
+    losses.assert_reported("SourceDataLost", topic)
 
 
 @pytest.mark.parametrize("policy", ["fail", "alert", "restart"])
 @pytest.mark.parametrize("deleted_to", [600, 1_000, 1_400])
-def test_what_was_copied_after_the_last_position_and_is_deleted_since_is_no_loss(
+def test_records_deleted_after_they_were_copied_are_no_loss(
     east: KafkaCluster,
     west: KafkaCluster,
     tmp_path: Path,
@@ -279,7 +277,7 @@ def test_what_was_copied_after_the_last_position_and_is_deleted_since_is_no_loss
     policy: str,
     deleted_to: int,
 ):
-    """kill -9 before a position was written, then retention: nothing at the known place is there to be matched."""
+    """kill -9 before a position is stored, then retention: the records at the last position cannot be compared."""
     topic = east.create_topic(unique_topic())
     flow = Flow.new(east, west, tmp_path, connector={"mirrorflow.source.loss.policy": policy}, worker=NEVER)
     load(east, topic, 1_000)
@@ -290,10 +288,10 @@ def test_what_was_copied_after_the_last_position_and_is_deleted_since_is_no_loss
     east.delete_records(topic, {0: deleted_to})
     with flow.replicator(topic) as replicator:
         if policy == "fail" and deleted_to > 1_000:
-            said = replicator.wait_for_phase("stopped", topic)
+            status = replicator.wait_for_phase("stopped", topic)
             assert ("SourceDataLost", True) == (
-                said["reason"],
-                "the next offset to copy was 1000" in said["message"],
+                status["reason"],
+                "the next offset to copy was 1000" in status["message"],
             )
             return
         replicator.wait_until_caught_up()
@@ -301,85 +299,85 @@ def test_what_was_copied_after_the_last_position_and_is_deleted_since_is_no_loss
         lost = replicator.progress()["lostRecords"]
 
     assert max(0, deleted_to - 1_000) == lost
-    left = contents(records(east, topic))[max(0, 1_000 - deleted_to) :]
+    remaining = contents(records(east, topic))[max(0, 1_000 - deleted_to) :]
     copied = records(west, flow.remote(topic), isolation="read_committed")
-    assert before + left == contents(copied)
+    assert before + remaining == contents(copied)
 
 
-def test_a_source_topic_created_again_goes_by_policy(
+def test_a_recreated_source_topic_follows_the_loss_policy(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Offsets of the new topic have nothing to do with those of the old one, even where it is longer."""
-    check_a_source_topic_created_again(losses, east, unique_topic(), stop, start)
+    """Offsets of the new topic are unrelated to those of the old one, even if it is longer."""
+    check_a_recreated_source_topic(losses, east, unique_topic(), stop, start)
 
 
 @pytest.mark.faults
-def test_a_source_topic_created_again_goes_by_policy_while_running(
+def test_a_recreated_source_topic_follows_the_loss_policy_while_running(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    check_a_source_topic_created_again(losses, east, unique_topic(), freeze, thaw)
+    check_a_recreated_source_topic(losses, east, unique_topic(), freeze, thaw)
 
 
-def check_a_source_topic_created_again(
-    losses: Losses, east: KafkaCluster, topic: str, leave: Leave, come_back: ComeBack
+def check_a_recreated_source_topic(
+    losses: Losses, east: KafkaCluster, topic: str, interrupt: Interrupt, resume: Resume
 ) -> None:
     east.create_topic(topic)
     load(east, topic, 1_000)
     losses.start(topic)
     for replicator in losses.running.values():
         replicator.wait_until_caught_up()
-        leave(replicator, east)
+        interrupt(replicator, east)
     before = contents(records(east, topic))
     east.delete_topic(topic)
     east.create_topic(topic)
     load(east, topic, 1_500, first=10_000)
     new = contents(records(east, topic))
     for replicator in losses.running.values():
-        come_back(replicator)
-    said = losses.running["fail"].wait_for_phase("stopped", topic)
+        resume(replicator)
+    status = losses.running["fail"].wait_for_phase("stopped", topic)
     losses.wait_until_copied(topic)
     load(east, topic, 100, first=20_000)
     more = contents(records(east, topic))[1_500:]
     losses.wait_until_copied(topic)
 
     assert before == losses.copied(topic, "fail")
-    assert ("SourceDataLost", True) == (said["reason"], "deleted and created again" in said["message"])
+    assert ("SourceDataLost", True) == (status["reason"], "deleted and created again" in status["message"])
     assert before + new + more == losses.copied(topic, "alert") == losses.copied(topic, "restart")
-    losses.assert_told("SourceDataLost", topic)
+    losses.assert_reported("SourceDataLost", topic)
 
 
-def test_a_target_topic_created_again_goes_by_policy(
+def test_a_recreated_target_topic_follows_the_loss_policy(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """fail says that copies are gone, alert continues behind them, restart fills the new topic from the beginning.
+    """fail reports that copies are gone, alert continues after them, restart fills the new topic from the beginning.
 
-    What a running process had on its way may have gone into the new topic before anybody could know.
+    Requests of a running process that were in flight may have gone into the new topic.
     """
-    check_a_target_topic_created_again(losses, east, unique_topic(), stop, start)
+    check_a_recreated_target_topic(losses, east, unique_topic(), stop, start)
 
 
 @pytest.mark.faults
-def test_a_target_topic_created_again_goes_by_policy_while_running(
+def test_a_recreated_target_topic_follows_the_loss_policy_while_running(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    check_a_target_topic_created_again(losses, east, unique_topic(), freeze, thaw)
+    check_a_recreated_target_topic(losses, east, unique_topic(), freeze, thaw)
 
 
-def check_a_target_topic_created_again(
-    losses: Losses, east: KafkaCluster, topic: str, leave: Leave, come_back: ComeBack
+def check_a_recreated_target_topic(
+    losses: Losses, east: KafkaCluster, topic: str, interrupt: Interrupt, resume: Resume
 ) -> None:
     east.create_topic(topic)
     load(east, topic, 1_000)
     losses.start(topic)
     for flow, replicator in zip(losses.flows.values(), losses.running.values(), strict=True):
         replicator.wait_until_caught_up()
-        leave(replicator, east)
+        interrupt(replicator, east)
         flow.target.delete_topic(flow.remote(topic))
         flow.target.create_topic(flow.remote(topic))
     load(east, topic, 500, first=1_000)
     for replicator in losses.running.values():
-        come_back(replicator)
-    said = losses.running["fail"].wait_for_phase("stopped", topic)
+        resume(replicator)
+    status = losses.running["fail"].wait_for_phase("stopped", topic)
     losses.wait_for_end(topic, "alert", contents(records(east, topic))[1_000:])
     losses.wait_for_end(topic, "restart", contents(records(east, topic)))
     load(east, topic, 100, first=1_500)
@@ -387,20 +385,23 @@ def check_a_target_topic_created_again(
     losses.wait_for_end(topic, "alert", sent[1_000:])
     losses.wait_for_end(topic, "restart", sent)
 
-    on_its_way = sent[1_000:1_500] if leave is not stop else []
-    assert ("TargetDataLost", True) == (said["reason"], "was deleted and created again" in said["message"])
+    in_flight = sent[1_000:1_500] if interrupt is not stop else []
+    assert ("TargetDataLost", True) == (
+        status["reason"],
+        "was deleted and created again" in status["message"],
+    )
     assert sent[1_000:] == losses.copied(topic, "alert")
     restarted, failed = losses.copied(topic, "restart"), losses.copied(topic, "fail")
     assert restarted[-len(sent) :] == sent
-    assert restarted[: -len(sent)] == on_its_way[: len(restarted) - len(sent)]
-    assert failed == on_its_way[: len(failed)]
-    losses.assert_told("TargetDataLost", topic)
+    assert restarted[: -len(sent)] == in_flight[: len(restarted) - len(sent)]
+    assert failed == in_flight[: len(failed)]
+    losses.assert_reported("TargetDataLost", topic)
 
 
-def test_a_target_topic_created_again_behind_a_running_flow_is_noticed_by_the_next_batch(
+def test_a_target_topic_recreated_while_the_flow_is_idle_is_noticed_with_the_next_batch(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """An idle flow does not learn of it; the new topic takes its next batch for the first, at an offset that cannot be."""
+    """The new topic accepts the next batch as the first, at an offset that cannot be right."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 1_000)
     losses.start(topic)
@@ -410,23 +411,26 @@ def test_a_target_topic_created_again_behind_a_running_flow_is_noticed_by_the_ne
         flow.target.create_topic(flow.remote(topic))
     load(east, topic, 500, first=1_000)
 
-    said = losses.running["fail"].wait_for_phase("stopped", topic)
+    status = losses.running["fail"].wait_for_phase("stopped", topic)
     sent = contents(records(east, topic))
     losses.wait_for_end(topic, "alert", sent[1_000:])
     losses.wait_for_end(topic, "restart", sent)
-    assert ("TargetDataLost", True) == (said["reason"], "was deleted and created again" in said["message"])
+    assert ("TargetDataLost", True) == (
+        status["reason"],
+        "was deleted and created again" in status["message"],
+    )
 
 
 def test_records_of_all_shapes_are_copied_once(flow: Flow, topic: str):
     """Timestamps that go back, gaps, tombstones and large batches between small ones, with kill -9 in between."""
-    at = now_ms()
-    batches = [numbered(i * 7, 7, timestamp=at - i) for i in range(100)]
-    batches += [numbered(10_000 + i, 1, timestamp=at, key=b"k") for i in range(100)]
+    timestamp = now_ms()
+    batches = [numbered(i * 7, 7, timestamp=timestamp - i) for i in range(100)]
+    batches += [numbered(10_000 + i, 1, timestamp=timestamp, key=b"k") for i in range(100)]
     write_batches(flow.source, topic, batches)
     with flow.replicator(topic, NEVER) as replicator:
         replicator.wait_until_caught_up()
         replicator.kill()
-        write_batches(flow.source, topic, [numbered(20_000, 2_000, timestamp=at)])
+        write_batches(flow.source, topic, [numbered(20_000, 2_000, timestamp=timestamp)])
         replicator.start()
         replicator.wait_until_caught_up()
 

@@ -1,4 +1,4 @@
-"""`make chaos` in short: three copiers of one flow and two clusters of three brokers, everybody killed and frozen at random."""
+"""A short `make chaos`: three copiers of one flow, two clusters of three brokers; processes are killed and frozen at random."""
 
 import os
 from pathlib import Path
@@ -12,9 +12,9 @@ from tests.harness.kafka.installation import OLD_VERSION, VERSION
 pytestmark = pytest.mark.faults
 
 SECONDS = 20.0
-# The same steps each time, so that what fails here is the change at hand's; `make chaos` draws others.
+# The same steps each time, so that a failure comes from the change under test; `make chaos` draws other steps.
 SEED = int(os.environ.get("MIRRORFLOW_CHAOS_SEED", "1"))
-# Each value of each dimension is in one of them.
+# Each value of each dimension is in one of the runs.
 RUNS = {
     "fresh": f"brokers={VERSION} isolation=read_uncommitted tasks=2 copiers=3 codec=producer times=CreateTime"
     " expiry=day cleanup=compact transactions=allowed settings=rolling truncation=never"
@@ -30,22 +30,22 @@ RUNS = {
     " internals=replicated clocks=true copies=changing quotas=none rights=changing padding=none network=direct",
 }
 
-# `make test-faults` has no older Kafka; `make test-java` has.
+# `make test-faults` has no old Kafka; `make test-java` has.
 AGES = [pytest.param(age, marks=[pytest.mark.java] if OLD_VERSION in RUNS[age] else []) for age in RUNS]
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("age", AGES)
 def test_both_sides_are_equal_after_the_chaos(tmp_path: Path, age: str) -> None:
-    """No record is lost or changed, and none repeated unless the flow lacks an ACL, whichever process was killed or frozen."""
+    """No record is lost or changed, and none is repeated unless the flow lacks an ACL."""
     lines: list[str] = []
-    asked = dict(pair.split("=") for pair in RUNS[age].split())
+    dimensions = dict(pair.split("=") for pair in RUNS[age].split())
 
     result = Trial(
         seed=SEED,
         seconds=SECONDS,
         records_per_s=2000,
-        dimensions=draw(SEED, {"age": age} | asked),
+        dimensions=draw(SEED, {"age": age} | dimensions),
         folder=tmp_path / "chaos",
         say=lines.append,
     ).run()

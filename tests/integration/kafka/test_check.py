@@ -1,4 +1,4 @@
-"""`mirrorflow check` against brokers with passwords and ACLs: what it says is what `run` would meet, and it changes nothing."""
+"""`mirrorflow check` against brokers with passwords and ACLs: it reports what `run` would meet, and changes nothing."""
 
 import shlex
 import subprocess
@@ -17,11 +17,11 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import free_port, wait_until
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.comparing import assert_copied
-from tests.integration.kafka.flows import asking
+from tests.integration.kafka.flows import call_cluster
 from tests.integration.kafka.groups import group_offsets, put_group
 from tests.integration.kafka.running import RunningCommand, beats
 
-COMMAND_WAIT_S = 240.0  # two seconds alone
+COMMAND_WAIT_S = 240.0  # two seconds on an idle machine
 PASSWORD = "mirror-secret"
 FLOW = """
 apiVersion: mirrorflow.io/v1alpha1
@@ -67,14 +67,14 @@ TOPIC_WRITE_DENIED = AclBinding(
 
 @pytest.fixture(scope="module")
 def walled() -> Iterator[KafkaCluster]:
-    """A source that wants a password and grants nothing by itself."""
+    """A source that requires a password and grants nothing by default."""
     with KafkaCluster(name="walled", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def gated() -> Iterator[KafkaCluster]:
-    """A target of the same kind."""
+    """A target that requires a password and grants nothing by default."""
     with KafkaCluster(name="gated", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
         yield cluster
 
@@ -91,8 +91,8 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """A flow from *walled* to *gated* by a file of its own, and the command about it."""
+class CheckedFlow:
+    """A flow from *walled* to *gated* with its own file, and commands about it."""
 
     source: KafkaCluster
     target: KafkaCluster
@@ -108,11 +108,11 @@ class Checked:
         return f"{self.topic}-readers"
 
     def running(self) -> RunningCommand:
-        """`mirrorflow run` of the file."""
+        """Returns `mirrorflow run` of the file."""
         return RunningCommand(self.folder / "flow.yaml", self.folder, "--secrets", self.folder)
 
     def command(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """What `mirrorflow` *name* says of the file."""
+        """Runs `mirrorflow` *name* with the file."""
         file = ["-f", str(self.folder / "flow.yaml"), "--secrets", str(self.folder)]
         return subprocess.run(
             [sys.executable, "-m", "mirrorflow_cli", name, *file, *arguments],
@@ -124,25 +124,25 @@ class Checked:
         )
 
     def grants(self) -> list[Grant]:
-        """Each operation of each command that `mirrorflow acls` prints."""
-        side, found = "", []
+        """Returns each operation of each command that `mirrorflow acls` prints."""
+        side, grants = "", []
         for line in self.command("acls").stdout.splitlines():
             if line.startswith("#"):
                 side = "source" if ", source " in line else "target"
             else:
-                found += _grants(side, line)
-        return list(dict.fromkeys(found))
+                grants += _grants(side, line)
+        return list(dict.fromkeys(grants))
 
     def grant(self, grants: list[Grant]) -> None:
-        """Add them as ACLs."""
-        for one in grants:
-            cluster = self.source if one.side == "source" else self.target
-            cluster.allow(one.operation, one.kind, one.name, prefixed=one.prefixed)
+        """Creates the grants as ACLs."""
+        for grant in grants:
+            cluster = self.source if grant.side == "source" else self.target
+            cluster.allow(grant.operation, grant.kind, grant.name, prefixed=grant.prefixed)
 
     def write(
         self, *, source: str = "", target: str = "", passwords: tuple[str, str] = (PASSWORD, PASSWORD)
     ) -> None:
-        """The file and its secrets; *source* and *target* are addresses other than the clusters' own."""
+        """Writes the file and its secrets; *source* and *target* replace the clusters' addresses."""
         text = FLOW.format(
             alias=self.alias,
             source=source or self.source.bootstrap,
@@ -170,13 +170,13 @@ def _grants(side: str, line: str) -> list[Grant]:
         parser.add_argument(f"--{flag}")
     for flag in ("add", "cluster"):
         parser.add_argument(f"--{flag}", action="store_true")
-    program, *words = shlex.split(line)
-    given = parser.parse_args(words)
-    assert (program, given.add, given.allow_principal) == ("kafka-acls.sh", True, "User:mirror")
-    kind, name = ("TOPIC", given.topic) if given.topic else ("TRANSACTIONAL_ID", given.transactional_id)
-    if given.group:
-        kind, name = "GROUP", given.group
-    if given.cluster:
+    program, *arguments = shlex.split(line)
+    parsed = parser.parse_args(arguments)
+    assert (program, parsed.add, parsed.allow_principal) == ("kafka-acls.sh", True, "User:mirror")
+    kind, name = ("TOPIC", parsed.topic) if parsed.topic else ("TRANSACTIONAL_ID", parsed.transactional_id)
+    if parsed.group:
+        kind, name = "GROUP", parsed.group
+    if parsed.cluster:
         kind, name = "CLUSTER", "kafka-cluster"
     return [
         Grant(
@@ -186,26 +186,26 @@ def _grants(side: str, line: str) -> list[Grant]:
             operation="".join(f"_{letter}" if letter.isupper() else letter for letter in operation)
             .strip("_")
             .upper(),
-            prefixed=given.resource_pattern_type == "prefixed",
+            prefixed=parsed.resource_pattern_type == "prefixed",
         )
-        for operation in given.operation
+        for operation in parsed.operation
     ]
 
 
 @pytest.fixture
-def checked(walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path) -> Checked:
+def checked(walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path) -> CheckedFlow:
     """A flow of one topic with 200 records; nothing is granted yet."""
     topic = walled.create_topic(unique_topic(), partitions=2, config={"retention.ms": "86400000"})
     load(walled, topic, 200, keys=True)
-    flow = Checked(source=walled, target=gated, topic=topic, folder=tmp_path)
+    flow = CheckedFlow(source=walled, target=gated, topic=topic, folder=tmp_path)
     flow.write()
     return flow
 
 
-def test_the_grants_that_acls_prints_are_enough_and_nothing_is_made_before_the_flow_runs(
-    checked: Checked,
+def test_the_printed_grants_suffice_and_check_creates_nothing(
+    checked: CheckedFlow,
 ) -> None:
-    """Check names what would be created and creates nothing; then the flow replicates, and check has nothing to add."""
+    """`check` lists what would be created and creates nothing; then the flow copies all records."""
     checked.grant(checked.grants())
     before = (checked.source.topics(), checked.target.topics())
 
@@ -218,38 +218,38 @@ def test_the_grants_that_acls_prints_are_enough_and_nothing_is_made_before_the_f
     }
     names = ("claims", "identity", "offsets", "offset-syncs", "offset-map")
     internal = {f"mm2-{name}.{checked.alias}.internal" for name in names}
-    beside = {f"{checked.alias}.checkpoints.internal"}
-    beside |= {f"heartbeats of {checked.alias}"} if "heartbeats" not in before[0] else set()
-    beside |= {"heartbeats"} if "heartbeats" not in before[1] else set()
-    assert {f"{checked.alias}.{checked.topic}"} | internal | beside == created
+    other_topics = {f"{checked.alias}.checkpoints.internal"}
+    other_topics |= {f"heartbeats of {checked.alias}"} if "heartbeats" not in before[0] else set()
+    other_topics |= {"heartbeats"} if "heartbeats" not in before[1] else set()
+    assert {f"{checked.alias}.{checked.topic}"} | internal | other_topics == created
 
-    ran = checked.command("run", "--until-caught-up", "--log", "-")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    result = checked.command("run", "--until-caught-up", "--log", "-")
+    assert result.returncode == 0, result.stdout + result.stderr
     assert_copied(
         checked.source, checked.topic, checked.target, f"{checked.alias}.{checked.topic}", count=200
     )
 
 
-def test_the_grants_that_acls_prints_are_enough_for_checkpoints_groups_and_heartbeats(
-    checked: Checked,
+def test_the_printed_grants_suffice_for_checkpoints_groups_and_heartbeats(
+    checked: CheckedFlow,
 ) -> None:
-    """All three connectors of one `run`: a group arrives, heartbeats on both sides; then check has nothing to add."""
+    """One `run` with all three connectors: the group is translated, heartbeats are on both sides, then `check` adds nothing."""
     checked.grant(checked.grants())
     put_group(checked.source, checked.group, {(checked.topic, 0): 40})
     remote = f"{checked.alias}.{checked.topic}"
 
     with checked.running() as run:
-        wait_until("the group was moved", lambda: run.moved)
+        wait_until("the group is translated", lambda: run.moved_offsets)
         for cluster in (checked.source, checked.target):
-            wait_until("there are heartbeats", partial(beats, cluster))
+            wait_until("heartbeats arrive", partial(beats, cluster))
         copy = f"{checked.alias}.heartbeats"
-        wait_until("they are copied", lambda: checked.target.has_topic(copy))
+        wait_until("heartbeats are copied", lambda: checked.target.has_topic(copy))
         for name in ("MirrorCheckpointConnector", "MirrorHeartbeatConnector"):
-            wait_until(f"{name} says so", partial(run.is_running, name))
+            wait_until(f"{name} is running", partial(run.is_running, name))
             assert ("", 0) == (run.companion(name)["message"], run.companion(name)["warningsTotal"]), (
-                run.said()
+                run.output()
             )
-        assert 130 == run.stop(), run.said()
+        assert 130 == run.stop(), run.output()
 
     assert {(remote, 0)} == set(group_offsets(checked.target, checked.group))
     second = checked.command("check")
@@ -257,31 +257,31 @@ def test_the_grants_that_acls_prints_are_enough_for_checkpoints_groups_and_heart
     assert "would" not in second.stdout
 
 
-def test_heartbeats_that_the_source_refuses_are_told_and_hold_up_nothing(checked: Checked) -> None:
-    """Check notes it and ends well; `run` says it in the broker's name, copies, and the other heartbeats go on."""
+def test_heartbeats_that_the_source_refuses_are_reported_and_copying_continues(checked: CheckedFlow) -> None:
+    """`check` notes it and succeeds; `run` reports the broker's refusal, copies, and emits the other heartbeats."""
     checked.grant(checked.grants())
     denied = replace(TOPIC_WRITE_DENIED, resource_name="heartbeats")
-    asking(checked.source, lambda connected: admin.create_acls(connected, [denied]))
+    call_cluster(checked.source, lambda connected: admin.create_acls(connected, [denied]))
     refused = f"Cluster {checked.alias} does not authorize Write on topic heartbeats"
     try:
-        done = checked.command("check")
-        assert 0 == done.returncode, done.stdout
-        assert f"note  No heartbeats to {checked.alias}: {refused}" in done.stdout
+        result = checked.command("check")
+        assert 0 == result.returncode, result.stdout
+        assert f"note  No heartbeats to {checked.alias}: {refused}" in result.stdout
 
         with checked.running() as run:
             wait_until(
-                "it is reported",
+                "the refusal is reported",
                 lambda: refused in str(run.companion("MirrorHeartbeatConnector").get("warnings")),
             )
             remote = f"{checked.alias}.{checked.topic}"
             wait_until(
-                "everything is copied",
+                "all records are copied",
                 lambda: sum(checked.target.end_offsets(remote).values()) == 200,
             )
             assert "RUNNING" == run.companion("MirrorHeartbeatConnector")["state"]
             assert 130 == run.stop()
     finally:
-        asking(checked.source, lambda connected: admin.delete_acls(connected, [denied]))
+        call_cluster(checked.source, lambda connected: admin.delete_acls(connected, [denied]))
 
 
 MISSING = [
@@ -316,10 +316,10 @@ MISSING = [
 
 
 @pytest.mark.parametrize(("lacking", "target", "named"), MISSING)
-def test_a_grant_that_is_missing_is_named_with_its_side(
-    checked: Checked, lacking: str, target: tuple[str, str, str], named: str
+def test_a_missing_grant_is_reported_with_cluster_operation_and_resource(
+    checked: CheckedFlow, lacking: str, target: tuple[str, str, str], named: str
 ) -> None:
-    """One on each side: two findings, each with cluster, operation and resource, and nothing else."""
+    """One is missing on each side: exactly two findings."""
     kind, name, operation = target
     missing = {
         ("source", "TOPIC", checked.topic, lacking),
@@ -327,50 +327,56 @@ def test_a_grant_that_is_missing_is_named_with_its_side(
     }
     put_group(checked.source, checked.group, {(checked.topic, 0): 1})
     grants = checked.grants()
-    given = [one for one in grants if (one.side, one.kind, one.name, one.operation) not in missing]
-    assert len(grants) - len(missing) == len(given)
-    checked.grant(given)
+    granted = [
+        grant for grant in grants if (grant.side, grant.kind, grant.name, grant.operation) not in missing
+    ]
+    assert len(grants) - len(missing) == len(granted)
+    checked.grant(granted)
 
-    done = checked.command("check")
+    result = checked.command("check")
 
-    assert (1, "") == (done.returncode, done.stderr), done.stdout
-    words = {"READ": "Read", "DESCRIBE_CONFIGS": "DescribeConfigs"}[lacking]
-    what = named.format(alias=checked.alias, topic=checked.topic)
-    # The copy of heartbeats, which an earlier flow has left on the source, is one more with the same prefix.
-    found = [
+    assert (1, "") == (result.returncode, result.stderr), result.stdout
+    operation_name = {"READ": "Read", "DESCRIBE_CONFIGS": "DescribeConfigs"}[lacking]
+    target_permission = named.format(alias=checked.alias, topic=checked.topic)
+    # A copy of the heartbeats that an earlier flow left on the source has the same prefix.
+    failures = [
         line.split(";")[0].removesuffix(" and 1 more").replace(".heartbeats", f".{checked.topic}")
-        for line in done.stdout.splitlines()
+        for line in result.stdout.splitlines()
         if line.startswith("fail")
     ]
     assert [
-        f"fail  Cluster {checked.alias} does not authorize {words} on topic {checked.topic}",
-        f"fail  Cluster gated does not authorize {what}",
-    ] == found
+        f"fail  Cluster {checked.alias} does not authorize {operation_name} on topic {checked.topic}",
+        f"fail  Cluster gated does not authorize {target_permission}",
+    ] == failures
 
 
-def test_a_flow_that_may_not_use_its_transactional_ids_is_at_least_once(checked: Checked) -> None:
-    """It can run, also without the claims topic; a note names the ACL."""
+def test_a_flow_that_may_not_use_its_transactional_ids_is_at_least_once(checked: CheckedFlow) -> None:
+    """It can run, even without the claims topic; a note has the ACL to grant."""
     checked.grant(
-        [one for one in checked.grants() if one.kind != "TRANSACTIONAL_ID" and "mm2-claims" not in one.name]
+        [
+            grant
+            for grant in checked.grants()
+            if grant.kind != "TRANSACTIONAL_ID" and "mm2-claims" not in grant.name
+        ]
     )
 
-    done = checked.command("check")
+    result = checked.command("check")
 
-    assert (0, "") == (done.returncode, done.stderr), done.stdout
+    assert (0, "") == (result.returncode, result.stderr), result.stdout
     assert (
         f"note  gated gives at-least-once, because gated does not grant Write on transactional ids that begin with "
         f"mirrorflow:{checked.alias}:"
-    ) in done.stdout
+    ) in result.stdout
 
 
 @pytest.mark.parametrize(
     ("side", "operation", "named"),
     [("source", 8, "Describe"), ("target", 8, "Describe"), ("target", 7, "Alter")],
 )
-def test_what_the_cluster_itself_does_not_grant_is_named(
-    checked: Checked, side: str, operation: int, named: str
+def test_a_missing_cluster_permission_is_reported(
+    checked: CheckedFlow, side: str, operation: int, named: str
 ) -> None:
-    """It is the same for all flows: denied, so that what another test has granted does not count."""
+    """A deny ACL is used, because a different test may have granted the permission: it applies to all flows."""
     checked.grant(checked.grants())
     cluster = checked.source if side == "source" else checked.target
     denied = AclBinding(
@@ -382,57 +388,61 @@ def test_what_the_cluster_itself_does_not_grant_is_named(
         operation=operation,
         permission_type=2,
     )
-    asking(cluster, lambda connected: admin.create_acls(connected, [denied]))
+    call_cluster(cluster, lambda connected: admin.create_acls(connected, [denied]))
     try:
-        done = checked.command("check")
+        result = checked.command("check")
     finally:
-        asking(cluster, lambda connected: admin.delete_acls(connected, [denied]))
+        call_cluster(cluster, lambda connected: admin.delete_acls(connected, [denied]))
 
     alias = checked.alias if side == "source" else "gated"
-    sentence = f"Cluster {alias} does not authorize {named} on the cluster itself (kafka-acls --cluster)"
-    assert [f"fail  {sentence}"] == [
-        line.split(";")[0] for line in done.stdout.splitlines() if line.startswith("fail")
+    message = f"Cluster {alias} does not authorize {named} on the cluster itself (kafka-acls --cluster)"
+    assert [f"fail  {message}"] == [
+        line.split(";")[0] for line in result.stdout.splitlines() if line.startswith("fail")
     ]
 
 
-def test_a_group_that_we_may_not_see_is_named(checked: Checked) -> None:
-    """It is in no list: groups that are configured by name are asked for."""
+def test_a_configured_group_without_describe_is_reported(checked: CheckedFlow) -> None:
+    """No list contains it, so groups that are configured by name are described."""
     hidden = ("source", "GROUP", checked.group, "DESCRIBE")
     grants = checked.grants()
-    checked.grant([one for one in grants if (one.side, one.kind, one.name, one.operation) != hidden])
+    checked.grant(
+        [grant for grant in grants if (grant.side, grant.kind, grant.name, grant.operation) != hidden]
+    )
 
-    done = checked.command("check")
+    result = checked.command("check")
 
-    sentence = f"Cluster {checked.alias} does not authorize Describe on group {checked.group}"
-    assert [f"fail  {sentence}"] == [
-        line.split(";")[0] for line in done.stdout.splitlines() if line.startswith("fail")
+    message = f"Cluster {checked.alias} does not authorize Describe on group {checked.group}"
+    assert [f"fail  {message}"] == [
+        line.split(";")[0] for line in result.stdout.splitlines() if line.startswith("fail")
     ]
 
 
-def test_a_topic_that_we_may_not_see_is_named(checked: Checked) -> None:
-    """With nothing granted on the source the topic of that name is asked for, and Describe on it is what lacks."""
-    seen = {"CLUSTER", "GROUP"}
-    checked.grant([one for one in checked.grants() if one.side == "target" or one.kind in seen])
+def test_a_configured_topic_without_describe_is_reported(checked: CheckedFlow) -> None:
+    """With nothing granted on the source, the configured topic is described, and the missing Describe is reported."""
+    granted_kinds = {"CLUSTER", "GROUP"}
+    checked.grant(
+        [grant for grant in checked.grants() if grant.side == "target" or grant.kind in granted_kinds]
+    )
 
-    done = checked.command("check")
+    result = checked.command("check")
 
-    assert done.returncode == 1
-    sentence = (
+    assert result.returncode == 1
+    message = (
         f"Cluster {checked.alias} does not authorize Describe on topic {checked.topic}; `mirrorflow acls`"
     )
-    assert [f"fail  {sentence}"] == [
-        line.split(" prints")[0] for line in done.stdout.splitlines() if line.startswith("fail")
+    assert [f"fail  {message}"] == [
+        line.split(" prints")[0] for line in result.stdout.splitlines() if line.startswith("fail")
     ]
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_wrong_password_is_one_sentence_that_names_the_cluster(checked: Checked, side: str) -> None:
-    """The other side is looked at all the same, and no password is shown."""
+def test_a_wrong_password_is_reported_with_its_cluster(checked: CheckedFlow, side: str) -> None:
+    """The other side is still checked, and no password is shown."""
     checked.grant(checked.grants())
     wrong = "hunter2-wrong"
     checked.write(passwords=(wrong, PASSWORD) if side == "source" else (PASSWORD, wrong))
 
-    done = checked.command("check")
+    result = checked.command("check")
 
     cluster, alias, mechanism = (
         (checked.source, checked.alias, "PLAIN")
@@ -440,62 +450,62 @@ def test_a_wrong_password_is_one_sentence_that_names_the_cluster(checked: Checke
         else (checked.target, "gated", "SCRAM-SHA-512")
     )
     other = "gated" if side == "source" else checked.alias
-    assert (1, "") == (done.returncode, done.stderr)
-    (found,) = [line for line in done.stdout.splitlines() if line.startswith("fail")]
-    assert found.startswith(
+    assert (1, "") == (result.returncode, result.stderr)
+    (failure,) = [line for line in result.stdout.splitlines() if line.startswith("fail")]
+    assert failure.startswith(
         f"fail  Cluster {alias} at {cluster.bootstrap}: {mechanism} authentication failed: "
     )
-    assert f"ok    {other} is cluster" in done.stdout
-    assert wrong not in done.stdout
+    assert f"ok    {other} is cluster" in result.stdout
+    assert wrong not in result.stdout
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_cluster_that_cannot_be_reached_is_one_sentence_that_names_it(checked: Checked, side: str) -> None:
-    """With its address; the other side is looked at all the same."""
+def test_an_unreachable_cluster_is_reported_with_its_address(checked: CheckedFlow, side: str) -> None:
+    """The other side is still checked."""
     checked.grant(checked.grants())
     address = f"127.0.0.1:{free_port()}"
     checked.write(**{side: address})  # type: ignore[arg-type]
 
-    done = checked.command("check")
+    result = checked.command("check")
 
     alias, other = (checked.alias, "gated") if side == "source" else ("gated", checked.alias)
-    assert (1, "") == (done.returncode, done.stderr)
-    (found,) = [line for line in done.stdout.splitlines() if line.startswith("fail")]
-    assert found.startswith(f"fail  Cluster {alias} cannot be reached at {address}: ")
-    assert f"ok    {other} is cluster" in done.stdout
+    assert (1, "") == (result.returncode, result.stderr)
+    (failure,) = [line for line in result.stdout.splitlines() if line.startswith("fail")]
+    assert failure.startswith(f"fail  Cluster {alias} cannot be reached at {address}: ")
+    assert f"ok    {other} is cluster" in result.stdout
 
 
-def test_an_alias_that_another_flow_owns_is_named(checked: Checked) -> None:
-    """`run` of the renamed file would refuse for the same reason."""
+def test_an_alias_that_a_different_flow_owns_is_reported(checked: CheckedFlow) -> None:
+    """`run` of the renamed file would be refused for the same reason."""
     checked.grant(checked.grants())
     assert 0 == checked.command("run", "--until-caught-up", "--log", "-").returncode
     file = checked.folder / "flow.yaml"
     file.write_text(file.read_text().replace("name: checked", "name: renamed"))
 
-    found = checked.command("check")
+    result = checked.command("check")
 
-    assert 1 == found.returncode
+    assert 1 == result.returncode
     assert (
         f"Target gated already receives source {checked.alias} from flow checked; this flow is renamed"
-        in found.stdout
+        in result.stdout
     )
 
 
-def test_a_renamed_flow_is_accepted_where_it_names_its_earlier_name(checked: Checked) -> None:
+def test_check_accepts_a_renamed_flow_that_names_its_earlier_name(checked: CheckedFlow) -> None:
     checked.grant(checked.grants())
     assert 0 == checked.command("run", "--until-caught-up", "--log", "-").returncode
     file = checked.folder / "flow.yaml"
     renamed = file.read_text().replace("name: checked", "name: renamed")
     file.write_text(f"{renamed}\n  takeOverFrom: [checked]\n")
 
-    found = checked.command("check")
+    result = checked.command("check")
 
-    assert (0, "") == (found.returncode, found.stderr), found.stdout
-    assert f"This flow takes {checked.alias} over from flow checked: stop that one first." in found.stdout
+    assert (0, "") == (result.returncode, result.stderr), result.stdout
+    assert f"This flow takes {checked.alias} over from flow checked: stop that one first." in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("denied", "status", "said"),
+    ("denied", "status", "message"),
     [
         (
             "ALTER_CONFIGS",
@@ -505,31 +515,31 @@ def test_a_renamed_flow_is_accepted_where_it_names_its_earlier_name(checked: Che
         ("DESCRIBE_CONFIGS", 0, "note  The retention of topic {name} on gated cannot be read without"),
     ],
 )
-def test_a_claims_topic_that_loses_its_records_is_named_with_the_cure(
-    checked: Checked, denied: str, status: int, said: str
+def test_a_claims_topic_without_compaction_is_reported_with_the_remedy(
+    checked: CheckedFlow, denied: str, status: int, message: str
 ) -> None:
-    """It was created without compaction; the command changes nothing."""
+    """The topic was created with cleanup.policy=delete; the command does not change it."""
     checked.grant(checked.grants())
     name = f"mm2-claims.{checked.alias}.internal"
     checked.target.create_topic(name, config={"cleanup.policy": "delete"})
     checked.target.allow(denied, "TOPIC", name, deny=True)
 
-    done = checked.command("check")
+    result = checked.command("check")
 
-    assert (status, "") == (done.returncode, done.stderr), done.stdout
-    assert said.format(name=name) in done.stdout
-    assert ("--add-config cleanup.policy=compact." in done.stdout) == bool(status)
+    assert (status, "") == (result.returncode, result.stderr), result.stdout
+    assert message.format(name=name) in result.stdout
+    assert ("--add-config cleanup.policy=compact." in result.stdout) == bool(status)
     assert checked.target.topic_config(name)["cleanup.policy"] == "delete"
 
 
-def test_a_target_that_cannot_coordinate_transactions_is_reported_with_what_holds_there(
+def test_a_target_without_transactions_is_reported_as_at_least_once(
     east: KafkaCluster, unique_topic: Callable[[], str]
 ) -> None:
-    """And it is no reason not to run."""
+    """The flow may still run."""
     topic = east.create_topic(unique_topic())
     with KafkaCluster(name="plain", config={"transaction.state.log.replication.factor": "3"}) as target:
         addresses = ["--from", east.internal_bootstrap, "--to", target.internal_bootstrap]
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "mirrorflow_cli", "check", *addresses, "--topics", topic],
             capture_output=True,
             text=True,
@@ -537,8 +547,8 @@ def test_a_target_that_cannot_coordinate_transactions_is_reported_with_what_hold
             check=False,
         )
 
-    assert (0, "") == (done.returncode, done.stderr), done.stdout
+    assert (0, "") == (result.returncode, result.stderr), result.stdout
     assert (
         "note  target gives at-least-once, because target has fewer brokers than "
         "transaction.state.log.replication.factor, so it has no transactions"
-    ) in done.stdout
+    ) in result.stdout

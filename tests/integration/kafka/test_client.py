@@ -1,4 +1,4 @@
-"""Our client against real brokers: what it asks is answered, and it comes back when brokers do."""
+"""Our client against real brokers: requests, errors, and reconnection after brokers return."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ BOUND_S = 90.0
 
 
 def with_client(properties: dict[str, str], test: Callable[[Cluster], Awaitable[None]]) -> None:
-    """Run *test* on a connected client."""
+    """Runs *test* with a connected client."""
 
     async def body() -> None:
         settings = ClientSettings(alias="east", client_id="tester", properties=properties)
@@ -42,31 +42,31 @@ def on(kafka: KafkaCluster, test: Callable[[Cluster], Awaitable[None]]) -> None:
     with_client({"bootstrap.servers": kafka.bootstrap}, test)
 
 
-async def becomes(expected: object, ask: Callable[[], Awaitable[object]]) -> None:
-    """Wait, within `with_client`'s bound: a broker answers from what it has applied of the controller's log."""
-    while (found := await ask()) != expected:
-        print(f"not yet {expected}: {found}")
+async def wait_for_result(expected: object, ask: Callable[[], Awaitable[object]]) -> None:
+    """Polls until the result is *expected*, within `with_client`'s bound: a broker's metadata lags behind the controller's."""
+    while (result := await ask()) != expected:
+        print(f"not yet {expected}: {result}")
         await asyncio.sleep(0.1)
 
 
 def batch(producer_id: int, epoch: int, sequence: int) -> bytearray:
-    """One record of an identity."""
+    """Returns a batch of one record with a producer identity."""
     record = Record(0, int(time.time() * 1000), b"key", b"value", ())
     return encode([record], codec=0, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
 
 
 def test_topics_are_created_grown_and_configured(east: KafkaCluster, unique_topic: Callable[[], str]) -> None:
-    """Each topic has its own answer; what exists already is no error; a change is seen in the description."""
+    """Each topic has its topic_overrides result; existing topics are no error; descriptions show changes."""
     name = unique_topic()
 
     async def test(cluster: Cluster) -> None:
-        wanted = admin.NewTopic(name=name, partitions=2, configs={"cleanup.policy": "compact"})
-        refused = await admin.create_topics(cluster, [wanted, admin.NewTopic(name="not valid", partitions=1)])
-        assert refused[name] is None
-        invalid = refused["not valid"]
+        topic = admin.NewTopic(name=name, partitions=2, configs={"cleanup.policy": "compact"})
+        results = await admin.create_topics(cluster, [topic, admin.NewTopic(name="not valid", partitions=1)])
+        assert results[name] is None
+        invalid = results["not valid"]
         assert invalid is not None
         assert invalid.code == 17
-        await admin.create_topic_and_wait(cluster, wanted)
+        await admin.create_topic_and_wait(cluster, topic)
         assert await admin.create_partitions(cluster, {name: 3}) == {name: None}
         grown = (await admin.create_partitions(cluster, {name: 3}))[name]
         assert grown is not None
@@ -77,23 +77,25 @@ def test_topics_are_created_grown_and_configured(east: KafkaCluster, unique_topi
         ]
         assert await admin.alter_topic_configs(cluster, {name: changes}) == {name: None}
 
-        async def own() -> dict[str, str | None]:
+        async def topic_overrides() -> dict[str, str | None]:
             entries = (await admin.describe_topic_configs(cluster, [name, "absent"]))[name]
             return {entry.name: entry.value for entry in entries if entry.source is admin.ConfigSource.TOPIC}
 
-        await becomes({"retention.ms": "1000"}, own)
-        await admin.create_topic_and_wait(cluster, wanted)
+        await wait_for_result({"retention.ms": "1000"}, topic_overrides)
+        await admin.create_topic_and_wait(cluster, topic)
 
         async def partitions() -> int:
             return len((await admin.list_topics(cluster))[name].partitions)
 
-        await becomes(3, partitions)
+        await wait_for_result(3, partitions)
 
     on(east, test)
 
 
-def test_leaders_tell_offsets_and_producers(east: KafkaCluster, unique_topic: Callable[[], str]) -> None:
-    """Answers come for each partition; an unknown one carries its error and hides no other."""
+def test_leaders_return_offsets_and_producers_of_each_partition(
+    east: KafkaCluster, unique_topic: Callable[[], str]
+) -> None:
+    """An unknown partition has its topic_overrides error and does not hide the others."""
     name = unique_topic()
     first, second, absent = (TopicPartition(name, number) for number in (0, 1, 9))
 
@@ -101,18 +103,18 @@ def test_leaders_tell_offsets_and_producers(east: KafkaCluster, unique_topic: Ca
         await admin.create_topic_and_wait(cluster, admin.NewTopic(name=name, partitions=2))
         producer_id, epoch = await admin.init_producer_id(cluster, None, timeout_ms=60_000)
 
-        async def written() -> dict[TopicPartition, int]:
+        async def produce_error() -> dict[TopicPartition, int]:
             return await admin.produce(cluster, {first: batch(producer_id, epoch, 0)}, timeout_ms=30_000)
 
-        # A broker names itself as the leader a moment before it leads; the same sequence is admitted once only.
-        await becomes({first: 0}, written)
+        # A broker is the leader in the metadata slightly before it leads; a sequence is accepted once only.
+        await wait_for_result({first: 0}, produce_error)
         ends = await admin.list_offsets(cluster, [first, second, absent], LATEST)
-        assert [ends[one].offset for one in (first, second)] == [1, 0]
+        assert [ends[partition].offset for partition in (first, second)] == [1, 0]
         assert ends[absent].error == 3
         producers = await admin.describe_producers(cluster, [first, second])
-        assert [(one.producer_id, one.last_sequence) for one in producers[first].producers] == [
-            (producer_id, 0)
-        ]
+        assert [
+            (producer.producer_id, producer.last_sequence) for producer in producers[first].producers
+        ] == [(producer_id, 0)]
         assert producers[second].producers == ()
         epochs = await admin.end_offset_for_leader_epoch(cluster, {first: 0})
         assert (epochs[first].end_offset, epochs[first].error) == (1, 0)
@@ -125,7 +127,7 @@ def test_leaders_tell_offsets_and_producers(east: KafkaCluster, unique_topic: Ca
 def test_transactions_keep_the_epoch_and_refuse_an_old_one(
     east: KafkaCluster, unique_topic: Callable[[], str]
 ) -> None:
-    """An aborted empty transaction leaves the epoch as it is; the next InitProducerId raises it and fences."""
+    """An aborted empty transaction keeps the epoch; the next InitProducerId raises it and fences."""
     name = unique_topic()
 
     async def test(cluster: Cluster) -> None:
@@ -143,8 +145,8 @@ def test_transactions_keep_the_epoch_and_refuse_an_old_one(
 
 
 @pytest.mark.faults
-def test_client_comes_back_when_every_broker_was_restarted() -> None:
-    """Connections are lost, known brokers are gone, and the configured addresses lead to the cluster again."""
+def test_the_client_reconnects_after_all_brokers_restarted() -> None:
+    """All connections and known brokers are lost; the bootstrap addresses lead to the cluster again."""
     with KafkaCluster(name="restarted", brokers=1) as kafka:
 
         async def test(cluster: Cluster) -> None:
@@ -156,32 +158,34 @@ def test_client_comes_back_when_every_broker_was_restarted() -> None:
             refreshing = asyncio.create_task(cluster.refresh(None))
             await asyncio.to_thread(kafka.broker(1).start)
             await refreshing
-            again = await cluster.connection(1, purpose="fetch")
-            assert again.generation > connection.generation
+            reconnected = await cluster.connection(1, purpose="fetch")
+            assert reconnected.generation > connection.generation
 
         on(kafka, test)
 
 
 @pytest.mark.faults
-def test_leader_moves_are_followed() -> None:
-    """With the leader killed the question is answered by the next one, with what was replicated."""
+def test_requests_follow_a_leader_change() -> None:
+    """After the leader is killed, the next leader responds with the replicated records."""
     with KafkaCluster(name="moving", brokers=3) as kafka:
         kafka.create_topic("orders", partitions=3, replication_factor=3)
         partitions = [TopicPartition("orders", number) for number in range(3)]
 
         async def test(cluster: Cluster) -> None:
-            batches = {one: batch(-1, -1, -1) for one in partitions}
+            batches = {partition: batch(-1, -1, -1) for partition in partitions}
             await cluster.refresh(["orders"])
             assert set((await admin.produce(cluster, batches, timeout_ms=30_000)).values()) == {0}
             await asyncio.to_thread(kafka.broker(kafka.leader("orders", 0)).kill)
             ends = await admin.list_offsets(cluster, partitions, LATEST)
-            assert [(ends[one].offset, ends[one].error) for one in partitions] == [(1, 0)] * 3
+            assert [(ends[partition].offset, ends[partition].error) for partition in partitions] == [
+                (1, 0)
+            ] * 3
 
         on(kafka, test)
 
 
-def test_tls_and_sasl_listeners_let_us_in_or_say_why_not() -> None:
-    """Each protocol connects with Java's properties; wrong ones name what is wrong."""
+def test_tls_and_sasl_listeners_connect_or_give_the_reason() -> None:
+    """Each protocol connects with Java's properties; wrong properties give a message that identifies the error."""
     with KafkaCluster(name="secure", listeners=("PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT")) as kafka:
 
         async def test(cluster: Cluster) -> None:

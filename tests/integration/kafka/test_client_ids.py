@@ -1,4 +1,4 @@
-"""What brokers see as the client ids of a flow: those of Java's MM2, so that its quotas hold for ours."""
+"""The client ids that brokers see are those of Java's MM2, so that its quotas apply to us."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.flows import Flow, asking
+from tests.integration.kafka.flows import Flow, call_cluster
 from tests.integration.kafka.quotas import client_quota, throttle_ms
 
 pytestmark = pytest.mark.more
@@ -23,7 +23,7 @@ Names = Callable[[], str]
 Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
 BROKER_LOGGER = 8
 LOGGED = re.compile(r'"clientId":"([^"]*)","requestApiKeyName":"(FETCH|PRODUCE)"')
-# The connectors' own clients; the worker's (configs, statuses, offsets) are the concern of the worker.
+# The connectors' own clients; the worker's clients (configs, statuses, offsets) are tested with the worker.
 OF_TASKS = re.compile(r"connector-producer-.*|A->B\|.*")
 
 
@@ -41,7 +41,7 @@ def target() -> Iterator[KafkaCluster]:
 
 @contextmanager
 def logged_requests(cluster: KafkaCluster) -> Iterator[Callable[[], set[tuple[str, str]]]]:
-    """The broker logs each request; gives what it has logged since: (FETCH or PRODUCE, client id of a task)."""
+    """Makes the broker log each request; yields a function that returns the logged (FETCH or PRODUCE, client id) pairs."""
     log = cluster.broker(1).log
     begin = log.stat().st_size
     _set_level(cluster, "DEBUG")
@@ -49,8 +49,8 @@ def logged_requests(cluster: KafkaCluster) -> Iterator[Callable[[], set[tuple[st
     def seen() -> set[tuple[str, str]]:
         with log.open(encoding="utf-8", errors="replace") as lines:
             lines.seek(begin)
-            found = LOGGED.findall(lines.read())
-        return {(request, client) for client, request in found if OF_TASKS.fullmatch(client)}
+            matches = LOGGED.findall(lines.read())
+        return {(request, client) for client, request in matches if OF_TASKS.fullmatch(client)}
 
     try:
         yield seen
@@ -64,16 +64,16 @@ def _set_level(cluster: KafkaCluster, level: str) -> None:
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
 
     async def alter(connected: Cluster) -> None:
-        answer = await connected.call(request, node_id=1)
-        assert [0] == [one.error_code for one in answer.responses], answer
+        response = await connected.call(request, node_id=1)
+        assert [0] == [result.error_code for result in response.responses], response
 
-    asking(cluster, alter)
+    call_cluster(cluster, alter)
 
 
-def test_tasks_have_the_client_ids_of_java_s_tasks(
+def test_tasks_use_the_client_ids_of_javas_tasks(
     source: KafkaCluster, target: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The same mm2.properties, run by Java and then by us: brokers log the same ids for the same kinds of request."""
+    """Java and then we run the same mm2.properties: brokers log the same ids for the same kinds of request."""
     topic = source.create_topic(unique_topic(), partitions=4)
     load(source, topic, 400, keys=True)
     more = {
@@ -82,29 +82,29 @@ def test_tasks_have_the_client_ids_of_java_s_tasks(
         "sync.topic.acls.enabled": "false",
     }
     java = MirrorMaker(source=source, target=target, topics=topic, properties=more)
-    kinds = 7  # of each task the reader, the writers of copies and of offset syncs; heartbeats
+    kinds = 7  # per task: the source consumer, the producers of copies and of offset syncs; heartbeats
 
     with logged_requests(source) as on_source, logged_requests(target) as on_target:
         with java:
             java.wait_until_replicated(topic, 400)
-            wait_until("each kind was logged", lambda: len(on_source() | on_target()) >= kinds)
+            wait_until("each kind of client is logged", lambda: len(on_source() | on_target()) >= kinds)
             java.stop()
         of_java = on_source() | on_target()
     load(source, topic, 400, keys=True, first=400)
     with logged_requests(source) as on_source, logged_requests(target) as on_target:
         with Replicator.mm2(java.all_properties(), folder=tmp_path) as ours:
             ours.wait_for_copy(target, java.remote(topic), 800)
-            wait_until("each of Java's is seen", lambda: of_java <= on_source() | on_target())
+            wait_until("each client id of Java is logged", lambda: of_java <= on_source() | on_target())
         of_ours = on_source() | on_target()
 
     assert [] == [client for _, client in of_ours if "?" in client]
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_quota_of_java_s_client_id_holds_for_ours(
+def test_a_quota_for_javas_client_id_applies_to_us(
     side: str, source: KafkaCluster, target: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """3 MB through a quota of 100 kB/s, of which a broker lets the first ten seconds' worth pass at once."""
+    """3 MB pass a quota of 100 kB/s; a broker lets the bytes of the first ten seconds pass at once."""
     flow = Flow.new(source, target, tmp_path)
     topic = source.create_topic(unique_topic())
     load(source, topic, 3_000, size_bytes=1000, content="random")

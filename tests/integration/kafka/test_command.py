@@ -1,4 +1,4 @@
-"""`mirrorflow` between two real clusters: its exit status is an answer that a script may trust."""
+"""`mirrorflow` between two real clusters: a script may rely on its exit status."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from tests.harness.kafka.listeners import User
 from tests.integration.kafka.comparing import produce
 from tests.integration.kafka.flows import heartbeats_on
 
-RUN_S = 120.0  # ten seconds alone, of which a start takes two
+RUN_S = 120.0  # ten seconds on an idle machine
 
 
 def run_until_caught_up(
@@ -26,7 +26,7 @@ def run_until_caught_up(
 
 
 def mirrorflow(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The command, ended."""
+    """Runs the command to its end."""
     return subprocess.run(
         [sys.executable, "-m", "mirrorflow_cli", *arguments],
         capture_output=True,
@@ -36,41 +36,41 @@ def mirrorflow(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_could_not_be_created_is_no_success(
+def test_run_fails_if_a_topic_cannot_be_created(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Without the topic whose copy would have too long a name it ends with 0, with it with 1 and the sentence."""
+    """It exits with 0 without the topic whose copy would have too long a name, and with 1 and a message with it."""
     stem, alias = unique_topic(), f"a{uuid.uuid4().hex[:8]}"
     short, long = f"{stem}-short", f"{stem}-long-".ljust(249, "x")
     for topic in (short, long):
         produce(east, east.create_topic(topic), [(0, time.time_ns() // 1_000_000, None, b"value", [])])
 
-    some = run_until_caught_up(east, west, alias, short, tmp_path)
-    whole = run_until_caught_up(east, west, alias, f"{stem}-.*", tmp_path)
+    without_long = run_until_caught_up(east, west, alias, short, tmp_path)
+    with_long = run_until_caught_up(east, west, alias, f"{stem}-.*", tmp_path)
 
-    assert (0, 1) == (some.returncode, whole.returncode), whole.stderr
-    assert f"1 topic is not copied; first: Target topic {alias}.{long} cannot be created" in whole.stderr
+    assert (0, 1) == (without_long.returncode, with_long.returncode), with_long.stderr
+    assert f"1 topic is not copied; first: Target topic {alias}.{long} cannot be created" in with_long.stderr
     assert {0: 1} == west.end_offsets(f"{alias}.{short}")
 
 
-def test_a_mistyped_topic_is_no_success(
+def test_run_fails_if_a_topic_is_mistyped(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Though `heartbeats` of the source is copied meanwhile; the sentence names the topic that is meant."""
+    """`heartbeats` of the source is copied meanwhile; the message suggests the existing topic."""
     topic, alias = east.create_topic(unique_topic()), f"a{uuid.uuid4().hex[:8]}"
 
     with heartbeats_on(east):
-        done = run_until_caught_up(east, west, alias, topic[:-1], tmp_path)
+        result = run_until_caught_up(east, west, alias, topic[:-1], tmp_path)
 
-    assert done.returncode == 1, done.stdout
-    assert f"No topic of {alias} is selected." in done.stderr
-    assert f"is {topic} meant?" in done.stderr
+    assert result.returncode == 1, result.stdout
+    assert f"No topic of {alias} is selected." in result.stderr
+    assert f"is {topic} meant?" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("command", "status", "mark"), [("check", 1, "fail  "), ("plan", 0, "# ")], ids=["check", "plan"]
 )
-def test_a_mistyped_topic_is_named_before_it_runs(
+def test_check_and_plan_report_a_mistyped_topic(
     east: KafkaCluster,
     west: KafkaCluster,
     unique_topic: Callable[[], str],
@@ -78,21 +78,21 @@ def test_a_mistyped_topic_is_named_before_it_runs(
     status: int,
     mark: str,
 ):
-    """`check` finds that the flow would copy nothing; `plan`, which only shows, says so."""
+    """`check` fails because the flow would copy nothing; `plan` shows it without failing."""
     topic, alias = east.create_topic(unique_topic()), f"a{uuid.uuid4().hex[:8]}"
     addresses = ["--from", east.bootstrap, "--to", west.bootstrap, "--from-alias", alias]
 
     with heartbeats_on(east):
-        done = mirrorflow(command, *addresses, "--topics", topic[:-1])
+        result = mirrorflow(command, *addresses, "--topics", topic[:-1])
 
-    assert (status, "") == (done.returncode, done.stderr), done.stdout
-    (said,) = (line for line in done.stdout.splitlines() if "is selected" in line)
-    assert said.startswith(f"{mark}No topic of {alias} is selected. Of ")
-    assert said.endswith(f"`topics` has {topic[:-1]}: is {topic} meant?")
+    assert (status, "") == (result.returncode, result.stderr), result.stdout
+    (message,) = (line for line in result.stdout.splitlines() if "is selected" in line)
+    assert message.startswith(f"{mark}No topic of {alias} is selected. Of ")
+    assert message.endswith(f"`topics` has {topic[:-1]}: is {topic} meant?")
 
 
-def test_a_client_file_leads_through_tls_and_a_password(west: KafkaCluster, tmp_path: Path):
-    """All records are copied, and the password stands in no file but the user's own."""
+def test_a_client_file_connects_with_tls_and_a_password(west: KafkaCluster, tmp_path: Path):
+    """All records are copied, and no file but the user's own has the password."""
     with KafkaCluster(name="guarded", listeners=("SASL_SSL",)) as guarded:
         produce(
             guarded, guarded.create_topic("orders"), [(0, time.time_ns() // 1_000_000, None, b"value", [])]
@@ -111,13 +111,12 @@ def test_a_client_file_leads_through_tls_and_a_password(west: KafkaCluster, tmp_
         ]
 
         planned = mirrorflow("plan", *arguments)
-        done = mirrorflow("run", *arguments, "--until-caught-up", "--log", tmp_path / "log")
+        run = mirrorflow("run", *arguments, "--until-caught-up", "--log", tmp_path / "log")
 
-    assert (0, 0) == (planned.returncode, done.returncode), planned.stderr + done.stderr
+    assert (0, 0) == (planned.returncode, run.returncode), planned.stderr + run.stderr
     assert f"orders -> {alias}.orders  (1 partition)" in planned.stdout
     assert {0: 1} == west.end_offsets(f"{alias}.orders")
     password = User().password
     assert not any(
-        password in text
-        for text in (planned.stdout, done.stdout, done.stderr, (tmp_path / "log").read_text())
+        password in text for text in (planned.stdout, run.stdout, run.stderr, (tmp_path / "log").read_text())
     )

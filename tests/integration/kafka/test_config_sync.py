@@ -1,4 +1,4 @@
-"""Topic settings that are only reported, and settings that are left alone on single topics."""
+"""Topic settings that are only reported, and settings that are not synced on single topics."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +15,14 @@ Names = Callable[[], str]
 
 
 def configs(cluster: KafkaCluster, topic: str) -> dict[str, str]:
-    found = cluster.topic_config(topic)
-    return {name: found[name] for name in SOURCE}
+    config = cluster.topic_config(topic)
+    return {name: config[name] for name in SOURCE}
 
 
-def test_a_report_names_the_differences_and_writes_none(
+def test_report_only_mode_reports_differences_and_writes_none(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Each with what the target has now."""
+    """The report has the current value of the target for each setting."""
     topic = east.create_topic(unique_topic(), config=SOURCE)
     copy = west.create_topic(f"{topic.upper()}.{topic}", config=TARGET)
     connector = {
@@ -36,20 +36,20 @@ def test_a_report_names_the_differences_and_writes_none(
             f"Target topic {copy} would be given retention.ms=3600000 (now 7200000), "
             "segment.bytes=2000000 (now 3000000), but settings are only reported."
         )
-        wait_until("it is reported", lambda: sentence in status(replicator))
+        wait_until("the differences are reported", lambda: sentence in status(replicator))
         assert configs(west, copy) == TARGET
 
 
-def test_a_setting_is_left_alone_on_the_topics_that_say_so(
+def test_a_setting_is_not_synced_on_topics_that_exclude_it(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The other settings of that topic follow, and that setting follows on other topics; also where topics are new."""
+    """Other settings of the topic are synced, and so is the setting on other topics, new ones too."""
     topic = east.create_topic(unique_topic(), config=SOURCE)
     other = east.create_topic(f"{topic}-other", config=SOURCE)
     new = east.create_topic(f"{topic}-new", config=SOURCE)
     alias = topic.upper()
-    for one in (topic, other):
-        west.create_topic(f"{alias}.{one}", config=TARGET)
+    for name in (topic, other):
+        west.create_topic(f"{alias}.{name}", config=TARGET)
     connector = {
         "source.cluster.alias": alias,
         "sync.topic.configs.interval.seconds": "1",

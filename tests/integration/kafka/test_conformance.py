@@ -1,4 +1,4 @@
-"""A few of Apache's own MM2 tests against our worker; `make conformance` runs them all."""
+"""Runs a few of Apache's own MM2 tests against our worker; `make conformance` runs them all."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from tests.conformance.suite import DEDICATED, VERSIONS, run
 
 pytestmark = pytest.mark.java
 
-# One way and both, restarts by REST, group offsets, settings of topics: under a minute each.
+# One-way and two-way replication, restarts by REST, group offsets, topic settings: under a minute each.
 SHORT = "testSyncTopicConfigs|testRestartReplication"
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kafka", VERSIONS)
-def test_lone_mm2_process_passes_apaches_test_of_one(kafka: str, tmp_path: Path):
-    """With the test's own properties and nothing else."""
+def test_a_single_mm2_process_passes_apaches_single_node_test(kafka: str, tmp_path: Path):
+    """It runs with the properties of Apache's test and no others."""
     verdict = run(
         DEDICATED, command=OUR_DEDICATED, tests="testSingleNodeCluster", kafka=kafka, folder=tmp_path / "run"
     )
@@ -27,7 +27,7 @@ def test_lone_mm2_process_passes_apaches_test_of_one(kafka: str, tmp_path: Path)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kafka", VERSIONS)
 def test_apaches_own_tests_pass_on_our_worker(kafka: str, tmp_path: Path):
-    """Each of them passes, and the worker that they judged is ours."""
+    """Each of them passes, and the tested worker is ours."""
     verdict = run("base", command=OUR_WORKER, tests=SHORT, kafka=kafka, folder=tmp_path / "run")
 
     assert () == verdict.problems
@@ -36,7 +36,6 @@ def test_apaches_own_tests_pass_on_our_worker(kafka: str, tmp_path: Path):
 
 
 def test_a_worker_that_does_not_run_fails(tmp_path: Path):
-    """The judge can say no."""
     verdict = run(
         "base", command=("/bin/false", "{properties}"), tests="testSyncTopicConfigs", folder=tmp_path / "run"
     )

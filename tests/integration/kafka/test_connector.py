@@ -1,4 +1,4 @@
-"""What a source connector does besides copying, on two real clusters: topics, growth, settings, failures."""
+"""The tasks of a source connector besides copying, on two real clusters: topics, growth, settings, failures."""
 
 import asyncio
 import contextlib
@@ -57,8 +57,8 @@ def settings(source: KafkaCluster | str, target: KafkaCluster, topics: str, **mo
     return replace(plain, **more)  # type: ignore[arg-type]
 
 
-class Running:
-    """A connector that runs, and what it has handed out."""
+class RunningConnector:
+    """A running connector, and the assignments that it has made."""
 
     def __init__(self, connector: TopicDiscovery) -> None:
         self.connector = connector
@@ -74,19 +74,19 @@ class Running:
         return sorted(partition for task in (self.assignments or [()])[-1] for partition in task)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait for *condition*, and report the connector's state if it never holds."""
+        """Waits for *condition*; fails with the connector's state if it never holds."""
         try:
-            await asyncio.to_thread(wait_until, "the connector has done it", condition)
+            await asyncio.to_thread(wait_until, "the condition holds", condition)
         except HarnessError as error:
             pytest.fail(f"{error} {self.connector.problem=} {self.connector.warnings=} {self.partitions=}")
 
 
 @asynccontextmanager
-async def running(chosen: SourceSettings) -> AsyncIterator[Running]:
-    found = Running(TopicDiscovery(chosen, resolve=dict))
-    task = asyncio.create_task(found.connector.run(found.hand))
+async def running(chosen: SourceSettings) -> AsyncIterator[RunningConnector]:
+    process = RunningConnector(TopicDiscovery(chosen, resolve=dict))
+    task = asyncio.create_task(process.connector.run(process.hand))
     try:
-        yield found
+        yield process
         assert not task.done() or task.result()
     finally:
         task.cancel()
@@ -95,7 +95,7 @@ async def running(chosen: SourceSettings) -> AsyncIterator[Running]:
 
 
 def record_requests(cluster: Cluster) -> list[str]:
-    """The names of the requests that *cluster* is sent from now on."""
+    """Returns a list that collects the names of the requests sent to *cluster* from this point on."""
     names: list[str] = []
     call = cluster.call
 
@@ -108,7 +108,7 @@ def record_requests(cluster: Cluster) -> list[str]:
 
 
 def alter(cluster: KafkaCluster, topic: str, name: str, value: str | None) -> None:
-    """Set a topic's setting; None removes its override."""
+    """Sets a topic's setting; None removes its override."""
     operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
     resource = ConfigResource(
         ConfigResource.Type.TOPIC,
@@ -119,16 +119,16 @@ def alter(cluster: KafkaCluster, topic: str, name: str, value: str | None) -> No
 
 
 def overrides(cluster: KafkaCluster, topic: str) -> dict[str, str]:
-    """The settings that the topic itself has."""
+    """Returns the settings that the topic itself overrides."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     entries = cluster.admin.describe_configs([resource])[resource].result(WAIT_S)
     return {name: entry.value for name, entry in entries.items() if entry.source == 1}
 
 
-def test_topics_are_made_with_settings_and_assigned(
+def test_topics_are_created_with_settings_and_assigned(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Partition count and overrides as on the source, excluded ones left out, and all partitions spread over the tasks."""
+    """Partition count and overrides equal the source's, without excluded ones; partitions are spread over the tasks."""
     topic = east.create_topic(
         unique_topic(),
         partitions=3,
@@ -148,10 +148,10 @@ def test_topics_are_made_with_settings_and_assigned(
 
 
 @pytest.mark.timing
-def test_the_first_assignment_comes_fast(
+def test_the_first_assignment_is_fast(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Well within the second and a half that the first record has, topic creation included."""
+    """It takes well below the 1.5 seconds until the first record, topic creation included."""
     topic = east.create_topic(unique_topic(), partitions=4)
 
     async def main() -> float:
@@ -163,14 +163,14 @@ def test_the_first_assignment_comes_fast(
     assert asyncio.run(main()) < 1.2
 
 
-def test_growth_and_new_topics_move_nothing(
+def test_new_partitions_and_topics_move_no_partition(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """A grown topic and a new one are found at the next refresh; earlier partitions stay with their tasks."""
+    """The next refresh finds a grown topic and a new one; earlier partitions stay with their tasks."""
     stem = unique_topic()
     east.create_topic(f"{stem}-m", partitions=2)
 
-    async def main() -> Running:
+    async def main() -> RunningConnector:
         async with running(settings(east, west, f"{stem}.*")) as flow:
             await flow.until(lambda: len(flow.partitions) == 2)
             east.add_partitions(f"{stem}-m", 4)
@@ -186,10 +186,10 @@ def test_growth_and_new_topics_move_nothing(
         assert all(set(was) <= set(now) for was, now in zip(before, after, strict=True))
 
 
-def test_a_deleted_topic_leaves_and_is_reported(
+def test_a_deleted_topic_is_unassigned_and_reported(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Its partitions go, its copy stays."""
+    """Its partitions are removed, its copy stays."""
     stem = unique_topic()
     kept, gone = (east.create_topic(f"{stem}-{name}") for name in ("kept", "gone"))
 
@@ -206,10 +206,10 @@ def test_a_deleted_topic_leaves_and_is_reported(
     assert west.has_topic(f"east.{gone}")
 
 
-def test_a_missing_copy_is_made_again(
+def test_a_missing_copy_is_created_again(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """The copy is back after the refresh, and no task has lost its partition meanwhile."""
+    """The copy exists after the refresh, and no task has lost its partition."""
     topic = east.create_topic(unique_topic())
 
     async def main() -> int:
@@ -224,31 +224,31 @@ def test_a_missing_copy_is_made_again(
     assert 1 == asyncio.run(main())
 
 
-def test_settings_follow_by_difference(
+def test_settings_are_synced_by_difference(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """A change follows, an excluded one stays, a removed override reverts; a second pass writes nothing."""
+    """A change is synced, an excluded setting is kept, a removed override reverts; a second pass writes nothing."""
     topic = east.create_topic(unique_topic(), config={"retention.ms": "1000000"})
     copy = f"east.{topic}"
 
     async def main() -> list[dict[str, str]]:
-        seen = []
+        observed = []
         async with running(settings(east, west, topic, sync_configs_s=SOON_S)) as flow:
             await flow.until(lambda: flow.assignments)
             alter(west, copy, "min.insync.replicas", "1")
             alter(east, topic, "retention.ms", "2000000")
             alter(east, topic, "segment.ms", "3000000")
             await flow.until(lambda: overrides(west, copy).get("segment.ms"))
-            seen.append(overrides(west, copy))
+            observed.append(overrides(west, copy))
             alter(east, topic, "retention.ms", None)
             await flow.until(lambda: "retention.ms" not in overrides(west, copy))
-            seen.append(overrides(west, copy))
+            observed.append(overrides(west, copy))
             requests = record_requests(flow.connector._clusters["target"])
             topics = (await flow.connector.connect()).topics
             await topics.sync_configs(flow.connector.names)
             assert {"DescribeConfigsRequest"} == {name for name in requests if "Config" in name}
             assert () == flow.connector.warnings
-        return seen
+        return observed
 
     assert [
         {"retention.ms": "2000000", "segment.ms": "3000000", "min.insync.replicas": "1"},
@@ -256,10 +256,10 @@ def test_settings_follow_by_difference(
     ] == asyncio.run(main())
 
 
-def test_defaults_of_the_source_are_pinned_when_asked(
+def test_defaults_of_the_source_are_pinned_if_configured(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """With `use.defaults.from=source` an override of the copy alone is set back to the source's default."""
+    """With `use.defaults.from=source` an override of the copy alone is reset to the source's default."""
     topic = east.create_topic(unique_topic())
     copy = f"east.{topic}"
     default = east.topic_config(topic)["retention.ms"]
@@ -275,15 +275,15 @@ def test_defaults_of_the_source_are_pinned_when_asked(
     asyncio.run(main())
 
 
-def test_a_topic_that_cannot_be_made_is_named_and_others_go_on(
+def test_a_topic_that_cannot_be_created_is_reported_and_others_continue(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """A name that gets too long with the alias in front is a sentence; the other topic is assigned."""
+    """A name that is too long with the alias is a warning; the other topic is assigned."""
     stem = unique_topic()
     long = east.create_topic(f"{stem}-".ljust(249, "x"))
     short = east.create_topic(f"{stem}-short")
 
-    async def main() -> Running:
+    async def main() -> RunningConnector:
         async with running(settings(east, west, f"{stem}.*")) as flow:
             await flow.until(lambda: flow.assignments)
             return flow
@@ -296,10 +296,10 @@ def test_a_topic_that_cannot_be_made_is_named_and_others_go_on(
     assert "RUNNING" == flow.connector.state
 
 
-def test_a_slow_pattern_is_an_error_of_its_setting_and_copying_continues(
+def test_a_slow_pattern_is_reported_as_an_error_of_its_setting_and_copying_continues(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """A new topic's name takes `topics` too long: nothing is taken away, and all is well again without that topic."""
+    """A new topic's name takes `topics` too long: no topic is removed, and the error ends with that topic."""
     stem = unique_topic()
     kept, slow = east.create_topic(f"{stem}-aa"), f"{stem}-{'a' * 60}-1"
 
@@ -319,10 +319,10 @@ def test_a_slow_pattern_is_an_error_of_its_setting_and_copying_continues(
     assert [TopicPartition(kept, 0)] == partitions
 
 
-def test_an_unreachable_source_is_a_state_not_a_crash(west: KafkaCluster):
-    """It is named with its address, and tried again."""
+def test_an_unreachable_source_is_reported_and_retried(west: KafkaCluster):
+    """The problem has the source's address."""
 
-    async def main() -> Running:
+    async def main() -> RunningConnector:
         async with running(settings("127.0.0.1:1", west, ".*")) as flow:
             await flow.until(lambda: flow.connector._failures >= 2)
             return flow
@@ -337,8 +337,8 @@ def test_an_unreachable_source_is_a_state_not_a_crash(west: KafkaCluster):
     )
 
 
-def test_a_wrong_password_is_named(west: KafkaCluster):
-    """The sentence has the cluster and the mechanism, and not the password."""
+def test_a_wrong_password_is_reported_without_showing_it(west: KafkaCluster):
+    """The message has the cluster and the mechanism."""
     with KafkaCluster(name="safe", listeners=("SASL_PLAINTEXT",)) as safe:
         wrong = settings(safe, west, ".*")
         client = replace(
@@ -350,7 +350,7 @@ def test_a_wrong_password_is_named(west: KafkaCluster):
             },
         )
 
-        async def main() -> Running:
+        async def main() -> RunningConnector:
             async with running(replace(wrong, source_admin=client)) as flow:
                 await flow.until(lambda: flow.connector.problem)
                 return flow
@@ -361,10 +361,10 @@ def test_a_wrong_password_is_named(west: KafkaCluster):
     assert "s3cretwrong" not in str(flow.connector.problem)
 
 
-def test_a_missing_acl_is_named(east: KafkaCluster, unique_topic: Callable[[], str]):
-    """Without Create on the target the sentence names operation, topic and cluster.
+def test_a_missing_acl_is_reported(east: KafkaCluster, unique_topic: Callable[[], str]):
+    """Without Create on the target the message has operation, topic and cluster.
 
-    The connector waits for the ACL, and asks again long before the next refresh of all topics.
+    The connector waits for the ACL, and retries long before the next refresh of all topics.
     """
     topic = east.create_topic(unique_topic())
     with KafkaCluster(name="strict", listeners=("SASL_PLAINTEXT",), authorizer=True) as strict:

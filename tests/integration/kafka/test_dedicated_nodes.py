@@ -1,5 +1,6 @@
-"""Several processes with the same mm2.properties (KIP-710), on real brokers: they share the work of its flows, sign what they
-ask of each other, and a changed file gets through all of them.
+"""Several processes with the same mm2.properties (KIP-710) on real brokers.
+
+They share the tasks of its flows, sign their internal requests, and all apply a changed file.
 """
 
 import json
@@ -19,18 +20,18 @@ from tests.integration.kafka.dedicated import (
     BESIDE,
     SOURCE,
     File,
-    called_at,
+    internal_url,
     leader,
     processes,
     wait_until_ready,
 )
 from tests.integration.kafka.distributed import Site, wait_for_copies
-from tests.integration.kafka.internal_calls import ask, configs_topic, session_key, signed
+from tests.integration.kafka.internal_calls import configs_topic, send_request, session_key, signed
 
 pytestmark = pytest.mark.more
 
 RUNNING = {f"status-connector-{name}" for name in (SOURCE, *BESIDE)} | {f"status-task-{SOURCE}-0"}
-ELSEWHERE = "127.0.0.2"  # of this machine, and in no certificate
+ELSEWHERE = "127.0.0.2"  # a loopback address that no certificate has
 
 
 @pytest.fixture
@@ -39,39 +40,39 @@ def file(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> File:
 
 
 def test_processes_with_one_file_share_its_flows(file: File, unique_topic: Callable[[], str]) -> None:
-    """With an alias of odd letters; the leader is killed while topics appear; what comes later is known to every process."""
+    """The alias has special characters. The leader is killed while topics appear; every process learns of later changes."""
     site, topics = file.site, [unique_topic() for _ in range(3)]
     site.source.create_topic(topics[0], partitions=3)
     load(site.source, topics[0], 300)
     with processes(file, 3, file.text("|".join(topics))) as all_three:
         file.wait_until_shared(all_three, 3)
         wait_for_copies(site, topics[0], 300)
-        former = leader(all_three)
+        old_leader = leader(all_three)
         for topic in topics[1:]:
             site.source.create_topic(topic, partitions=1)
             load(site.source, topic, 100)
-        former.kill()
-        left = [one for one in all_three if one is not former]
-        file.wait_until_shared(left, 4)
+        old_leader.kill()
+        survivors = [node for node in all_three if node is not old_leader]
+        file.wait_until_shared(survivors, 4)
         for topic in topics[1:]:
             wait_for_copies(site, topic, 100)
-        former.start()
-        wait_until_ready(former)
+        old_leader.start()
+        wait_until_ready(old_leader)
         file.wait_until_shared(all_three, 4)
-        for one in all_three:
-            tasks = one.rest(f"/connectors/{file.connector}/tasks")[1]
-            given = ",".join(task["config"]["task.assigned.partitions"] for task in tasks)
-            assert all(f"{topic}-0" in given.split(",") for topic in topics)
-        # A call to who led before is passed on to who leads now.
-        fence = called_at(former) + file.path + "/fence"
-        assert 204 == ask(fence, "PUT", None, signed(b"", session_key(file.site)))
-        assert [0, 0, 0] == [one.stop() for one in all_three]
+        for node in all_three:
+            tasks = node.rest(f"/connectors/{file.connector}/tasks")[1]
+            assigned = ",".join(task["config"]["task.assigned.partitions"] for task in tasks)
+            assert all(f"{topic}-0" in assigned.split(",") for topic in topics)
+        # The old leader forwards a request to the new one.
+        fence = internal_url(old_leader) + file.path + "/fence"
+        assert 204 == send_request(fence, "PUT", None, signed(b"", session_key(file.site)))
+        assert [0, 0, 0] == [node.stop() for node in all_three]
 
 
-def test_lone_process_keeps_connects_topics_and_shares_its_flow(
+def test_a_single_process_writes_connects_topics_and_shares_its_flow(
     east: KafkaCluster, west: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
 ) -> None:
-    """Without internal REST: a second process gets half of the tasks, and either one's new topics are copied."""
+    """Without internal REST: a second process gets half of the tasks, and new topics are copied whichever is leader."""
     site = Site(source=east, target=west, folder=tmp_path)
     file, topics = File(site=site, serves_others=False), [unique_topic() for _ in range(3)]
     connectors = (SOURCE, *BESIDE)
@@ -85,13 +86,15 @@ def test_lone_process_keeps_connects_topics_and_shares_its_flow(
     with processes(file, 1, text) as [first]:
         file.wait_until_shared([first], 2)
         wait_for_copies(site, topics[0], 100)
-        kept = {(record.key or b"").decode() for record in records(site.target, configs_topic(site))}
-        assert {f"{kind}-{name}" for kind in ("connector", "commit") for name in connectors} <= kept
-        assert {"session-key", f"task-{SOURCE}-0", f"task-{SOURCE}-1"} <= kept
-        wait_until("tools see what runs", lambda: RUNNING <= statuses(site))
+        keys = {(record.key or b"").decode() for record in records(site.target, configs_topic(site))}
+        assert {f"{kind}-{name}" for kind in ("connector", "commit") for name in connectors} <= keys
+        assert {"session-key", f"task-{SOURCE}-0", f"task-{SOURCE}-1"} <= keys
+        wait_until(
+            "the status topic reports all connectors and tasks as running", lambda: RUNNING <= statuses(site)
+        )
         with processes(file, 1, text) as [second]:
             file.wait_until_shared([first, second], 2)
-            # The follower has this connector, and no leader that it could ask to write its tasks.
+            # The follower runs this connector and cannot ask a leader to write its tasks.
             assert first is leader([first, second])
             _, shown = first.rest(f"/connectors/{file.connector}/status")
             assert file.worker_id(second) == shown["connector"]["worker_id"]
@@ -106,19 +109,19 @@ def test_lone_process_keeps_connects_topics_and_shares_its_flow(
 
 
 def statuses(site: Site) -> set[str]:
-    """The keys in the status topic whose last record says RUNNING."""
-    newest = {
+    """Returns the keys of the status topic whose last record has the state RUNNING."""
+    latest = {
         record.key: record.value for record in records(site.target, site.topics()["status.storage.topic"])
     }
     return {
         (key or b"").decode()
-        for key, value in newest.items()
+        for key, value in latest.items()
         if value is not None and json.loads(value).get("state") == "RUNNING"
     }
 
 
-def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[[], str]) -> None:
-    """Two paths and nothing else; missing, wrong, stale and replayed signatures; a follower passes a call on to the leader."""
+def test_internal_requests_need_a_valid_signature(file: File, unique_topic: Callable[[], str]) -> None:
+    """Two paths exist. Missing, wrong, stale and replayed signatures are refused; a follower forwards to the leader."""
     topic = unique_topic()
     file.site.source.create_topic(topic, partitions=2)
     ttl = {f"{file.target_alias}.inter.worker.key.ttl.ms": "5000"}
@@ -127,9 +130,9 @@ def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[
         configs = both[0].rest(f"/connectors/{file.connector}/tasks")[1]
         body = json.dumps([task["config"] for task in configs]).encode()
         stale = session_key(file.site)
-        wait_until("the key is another", lambda: session_key(file.site) != stale)
-        for one in both:
-            url, tasks = called_at(one), called_at(one) + file.path + "/tasks"
+        wait_until("the session key has rotated", lambda: session_key(file.site) != stale)
+        for node in both:
+            url, tasks = internal_url(node), internal_url(node) + file.path + "/tasks"
             for path in (
                 "/",
                 "/connectors",
@@ -138,36 +141,38 @@ def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[
                 f"/connectors/{SOURCE}/tasks",
                 file.path,
             ):
-                assert 404 == ask(url + path, "GET"), path
-            assert 405 == ask(tasks, "GET")
-            assert 404 == ask(f"{url}/nowhere/else/connectors/{SOURCE}/tasks", "POST", body)
-            assert 400 == ask(tasks, "POST", body)
-            assert 400 == ask(tasks, "POST", body, signed(body, stale, algorithm="HmacROT13"))
-            assert 403 == ask(tasks, "POST", body, signed(body, stale))
-            assert 403 == ask(tasks, "POST", body + b" ", signed(body, session_key(file.site)))
+                assert 404 == send_request(url + path, "GET"), path
+            assert 405 == send_request(tasks, "GET")
+            assert 404 == send_request(f"{url}/nowhere/else/connectors/{SOURCE}/tasks", "POST", body)
+            assert 400 == send_request(tasks, "POST", body)
+            assert 400 == send_request(tasks, "POST", body, signed(body, stale, algorithm="HmacROT13"))
+            assert 403 == send_request(tasks, "POST", body, signed(body, stale))
+            assert 403 == send_request(tasks, "POST", body + b" ", signed(body, session_key(file.site)))
 
-            def done(method: str, url: str, sent: bytes) -> bool:
-                return ask(url, method, sent or None, signed(sent, session_key(file.site))) == 204
+            def is_accepted(method: str, url: str, payload: bytes) -> bool:
+                return (
+                    send_request(url, method, payload or None, signed(payload, session_key(file.site))) == 204
+                )
 
-            # Sent again it is done again, which changes nothing: task configs are what they are.
+            # A repeated request is accepted and changes nothing: the task configs are the same.
             for _ in range(2):
-                wait_until("it is done", lambda tasks=tasks: done("POST", tasks, body))  # type: ignore[misc]
+                wait_until("the request is accepted", lambda tasks=tasks: is_accepted("POST", tasks, body))  # type: ignore[misc]
             fence = url + file.path + "/fence"
-            wait_until("zombies are fenced", lambda fence=fence: done("PUT", fence, b""))  # type: ignore[misc]
-            assert 403 == ask(fence, "PUT", None, signed(b"", stale))
-            # Passed on twice already, or once: the leader has to be where it comes then.
-            hops = {True: (204, 204), False: (409, 204)}[one is leader(both)]
+            wait_until("zombies are fenced", lambda fence=fence: is_accepted("PUT", fence, b""))  # type: ignore[misc]
+            assert 403 == send_request(fence, "PUT", None, signed(b"", stale))
+            # A request that was forwarded twice must be at the leader; one forwarded once may be forwarded again.
+            hops = {True: (204, 204), False: (409, 204)}[node is leader(both)]
             for forward, expected in zip(("false", "true"), hops, strict=True):
                 wait_until(
-                    f"forward={forward} is answered with {expected}",
+                    f"forward={forward} returns {expected}",
                     lambda url=f"{fence}?forward={forward}", expected=expected: (  # type: ignore[misc]
-                        ask(url, "PUT", None, signed(b"", session_key(file.site))) == expected
+                        send_request(url, "PUT", None, signed(b"", session_key(file.site))) == expected
                     ),
                 )
         commits = [
-            one
-            for one in records(file.site.target, configs_topic(file.site))
-            if one.key == f"commit-{SOURCE}".encode()
+            node
+            for node in records(file.site.target, configs_topic(file.site))
+            if node.key == f"commit-{SOURCE}".encode()
         ]
         assert 1 == len(commits)
 
@@ -175,7 +180,7 @@ def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[
 def test_a_changed_file_reaches_every_task_of_a_rolling_restart(
     file: File, unique_topic: Callable[[], str]
 ) -> None:
-    """KAFKA-15372: one process after the other; no later task config is of the old file again, whichever leads meanwhile."""
+    """KAFKA-15372: whichever process leads during the restart, no later task config is that of the old file."""
     topic, added = unique_topic(), unique_topic()
     for name in (topic, added):
         file.site.source.create_topic(name, partitions=2)
@@ -183,59 +188,59 @@ def test_a_changed_file_reaches_every_task_of_a_rolling_restart(
     with processes(file, 3, file.text(topic)) as all_three:
         file.wait_until_shared(all_three, 2)
         wait_for_copies(file.site, topic, 100)
-        for one in all_three:
-            assert 0 == one.stop()
-            one.files = (file.text(f"{topic}|{added}"),)
-            one.start()
-            wait_until_ready(one)
+        for node in all_three:
+            assert 0 == node.stop()
+            node.files = (file.text(f"{topic}|{added}"),)
+            node.start()
+            wait_until_ready(node)
         file.wait_until_shared(all_three, 4)
         wait_for_copies(file.site, added, 100)
-        for one in all_three:
-            tasks = one.rest(f"/connectors/{file.connector}/tasks")[1]
+        for node in all_three:
+            tasks = node.rest(f"/connectors/{file.connector}/tasks")[1]
             assert {f"{topic}|{added}"} == {task["config"]["topics"] for task in tasks}
-        said = [
+        topic_settings = [
             json.loads(record.value)["properties"]["topics"]
             for record in records(file.site.target, configs_topic(file.site))
             if record.value is not None
             and (record.key or b"").startswith((b"connector-MirrorS", b"task-MirrorS"))
         ]
-        assert said == sorted(said, key=len)
-        assert f"{topic}|{added}" == said[-1]
+        assert topic_settings == sorted(topic_settings, key=len)
+        assert f"{topic}|{added}" == topic_settings[-1]
 
 
 def test_all_share_one_certificate_and_verify_its_name(
     file: File, tmp_path: Path, unique_topic: Callable[[], str]
 ) -> None:
-    """A client without a certificate is refused; the address that is called need not be in it, the Service's name must."""
+    """A client without a certificate is refused. The certificate must have the Service's name, not the called address."""
     topic = unique_topic()
     file.site.source.create_topic(topic, partitions=2)
-    made = make_certificates(tmp_path / "tls")
-    tls = {f"listeners.https.{key}": value for key, value in made.broker_properties().items()}
+    certificates = make_certificates(tmp_path / "tls")
+    tls = {f"listeners.https.{key}": value for key, value in certificates.broker_properties().items()}
     tls |= {"listeners.https.ssl.client.auth": "required", "listeners": f"https://{ELSEWHERE}:0"}
-    named = tls | {"mirrorflow.internal.rest.server.name": "localhost"}
-    insider = client_context(made)
-    insider.load_cert_chain(made.client_pem, made.client_key_pem)
-    with processes(file, 2, file.text(topic, named)) as both:
+    with_server_name = tls | {"mirrorflow.internal.rest.server.name": "localhost"}
+    insider = client_context(certificates)
+    insider.load_cert_chain(certificates.client_pem, certificates.client_key_pem)
+    with processes(file, 2, file.text(topic, with_server_name)) as both:
         file.wait_until_shared(both, 2)
-        fence = [called_at(one) + file.path + "/fence" for one in both]
+        fence = [internal_url(node) + file.path + "/fence" for node in both]
         for url in fence:
             with pytest.raises(OSError, match=r"(?i)certificate|reset|closed|EOF"):
-                ask(url, "PUT", tls=client_context(made))
+                send_request(url, "PUT", tls=client_context(certificates))
             with pytest.raises((OSError, HTTPException)):
-                ask(url.replace("https:", "http:"), "PUT")
-            assert 400 == ask(url, "PUT", tls=insider)
-            # One of them follows, and has passed it on.
-            assert 204 == ask(url, "PUT", None, signed(b"", session_key(file.site)), tls=insider)
+                send_request(url.replace("https:", "http:"), "PUT")
+            assert 400 == send_request(url, "PUT", tls=insider)
+            # One of them is a follower and has forwarded the request.
+            assert 204 == send_request(url, "PUT", None, signed(b"", session_key(file.site)), tls=insider)
         stranger = Replicator(
             form="mm2", files=(file.text(topic, tls),), folder=tmp_path, name="p2", source=file.site.source
         )
         with stranger:
             wait_until_ready(stranger)
-            url = called_at(stranger) + file.path + "/fence"
-            assert 500 == ask(url, "PUT", None, signed(b"", session_key(file.site)), tls=insider)
+            url = internal_url(stranger) + file.path + "/fence"
+            assert 500 == send_request(url, "PUT", None, signed(b"", session_key(file.site)), tls=insider)
 
 
-def client_context(made: Certificates) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(made.ca_pem))
-    context.check_hostname = False  # the test calls an address that is not in it
+def client_context(certificates: Certificates) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(certificates.ca_pem))
+    context.check_hostname = False  # the called address is not in the certificate
     return context

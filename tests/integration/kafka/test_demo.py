@@ -1,4 +1,4 @@
-"""`make demo` reports its result by its exit status and leaves nothing behind."""
+"""`make demo` reports its result by its exit status and leaves no process or file."""
 
 import os
 import signal
@@ -27,8 +27,8 @@ def _demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        # A shell that runs us in the background has us ignore Ctrl-C, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 no other thread is at work here
+        # A shell makes background processes ignore Ctrl-C, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 no other thread runs here
     ) as process:
         try:
             yield process
@@ -37,21 +37,21 @@ def _demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def _processes_of(folder: Path) -> list[str]:
-    """Command lines that name *folder*, as all that the demo starts does."""
-    found = []
+    """Returns the command lines that name *folder*; every process that the demo starts does."""
+    command_lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = path.read_bytes().decode(errors="replace").replace("\0", " ")
+            command_line = path.read_bytes().decode(errors="replace").replace("\0", " ")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if str(folder) in words:
-            found.append(words)
-    return found
+        if str(folder) in command_line:
+            command_lines.append(command_line)
+    return command_lines
 
 
-@pytest.mark.timeout(600)  # 45 s alone, minutes beside other brokers on the same cores
+@pytest.mark.timeout(600)  # 45 s alone, minutes when other brokers share the cores
 def test_both_sides_are_equal_although_the_replicator_was_killed(tmp_path: Path):
-    """Exit status 0, a kill on the way, and neither a process nor a file is left."""
+    """The exit status is 0, the replicator was killed on the way, and neither a process nor a file is left."""
     with _demo(tmp_path) as demo:
         text, _ = demo.communicate()
 
@@ -64,8 +64,8 @@ def test_both_sides_are_equal_although_the_replicator_was_killed(tmp_path: Path)
 @pytest.mark.parametrize(
     ("signal_number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"]
 )
-def test_stopped_half_way_it_leaves_nothing(tmp_path: Path, signal_number: int, status: int):
-    """Stopped while clusters, producer and replicator run: all of them are gone when it has ended."""
+def test_a_stopped_demo_leaves_no_process_or_file(tmp_path: Path, signal_number: int, status: int):
+    """The demo is stopped while clusters, producer and replicator run."""
     with _demo(tmp_path) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
@@ -75,5 +75,5 @@ def test_stopped_half_way_it_leaves_nothing(tmp_path: Path, signal_number: int, 
         rest = demo.stdout.read()
 
     assert status == demo.returncode, rest
-    wait_until("its processes are gone", lambda: not _processes_of(tmp_path))
+    wait_until("the processes of the demo are gone", lambda: not _processes_of(tmp_path))
     assert [] == list(tmp_path.iterdir())

@@ -1,5 +1,7 @@
-"""A distributed worker with one node, on real brokers: what Connect's REST asks of it is done, kept in Connect's topics, and
-gone on with after kill -9, by us or by a worker of Apache's. What was copied is what a Java consumer reads.
+"""A distributed worker with one node on real brokers.
+
+It carries out Connect's REST requests, stores them in Connect's topics, and continues after kill -9, as one of our
+workers or as an Apache worker. A Java consumer reads the copies.
 """
 
 from collections import Counter
@@ -31,8 +33,10 @@ def site(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Site:
     return Site(source=east, target=west, folder=tmp_path)
 
 
-def test_it_starts_empty_and_continues_after_kill_9(site: Site, unique_topic: Callable[[], str]) -> None:
-    """A connector made over REST is there after kill -9, in its state, and copies each record once."""
+def test_a_worker_starts_empty_and_continues_after_kill_9(
+    site: Site, unique_topic: Callable[[], str]
+) -> None:
+    """A connector created over REST exists after kill -9, in its state, and copies each record once."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     load(site.source, topic, 500)
@@ -74,10 +78,10 @@ def test_it_starts_empty_and_continues_after_kill_9(site: Site, unique_topic: Ca
 
 
 @pytest.mark.faults
-def test_connectors_are_unavailable_until_the_target_answers(
+def test_connector_requests_return_503_until_the_target_responds(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """Neither an empty list nor 404: GitOps tools would take the connector for deleted."""
+    """An empty list or 404 would make GitOps tools treat the connector as deleted."""
     topic = unique_topic()
     site.source.create_topic(topic)
     paths = ("/connectors", f"/connectors/{NAME}", f"/connectors/{NAME}/status")
@@ -88,23 +92,25 @@ def test_connectors_are_unavailable_until_the_target_answers(
         site.target.broker(1).freeze()
         try:
             worker.start()
-            wait_until("the worker answers", lambda: worker.rest("/")[0] == 200)
-            found = [worker.rest(path)[0] for path in paths]
+            wait_until("the worker responds", lambda: worker.rest("/")[0] == 200)
+            statuses = [worker.rest(path)[0] for path in paths]
         finally:
             site.target.broker(1).thaw()
         start(worker)
 
-        assert [503, 503, 503] == found
+        assert [503, 503, 503] == statuses
         assert (200, [NAME]) == worker.rest("/connectors")
 
 
-def test_without_rest_modify_enable_nothing_is_changed(site: Site, unique_topic: Callable[[], str]) -> None:
-    """Files given on the command line are run and kept; REST only reads."""
+def test_rest_only_reads_when_rest_modify_enable_is_false(
+    site: Site, unique_topic: Callable[[], str]
+) -> None:
+    """Connectors in files on the command line run and are stored."""
     topic = unique_topic()
     site.source.create_topic(topic)
     load(site.source, topic, 100)
-    given = {**site.connector(topic), "name": NAME}
-    with site.worker(given, rest_modify_enable="false") as worker:
+    config = {**site.connector(topic), "name": NAME}
+    with site.worker(config, rest_modify_enable="false") as worker:
         start(worker)
         wait_for_state(worker, "RUNNING")
         for method, path in (
@@ -118,11 +124,11 @@ def test_without_rest_modify_enable_nothing_is_changed(site: Site, unique_topic:
         wait_for_copies(site, topic, 100)
     with site.worker() as worker:
         start(worker)
-        assert (200, given) == worker.rest(f"/connectors/{NAME}/config")
+        assert (200, config) == worker.rest(f"/connectors/{NAME}/config")
 
 
 def test_altered_and_reset_offsets_are_copied_again(site: Site, unique_topic: Callable[[], str]) -> None:
-    """As MM2's exactly-once test counts: offset 0 leaves out the first record, a reset none, the others none again."""
+    """As MM2's exactly-once test counts: offset 0 skips the first record, a reset none; other topics are not copied again."""
     altered, reset, untouched = unique_topic(), unique_topic(), unique_topic()
     partitions = 3
     for topic in (altered, reset, untouched):
@@ -134,19 +140,19 @@ def test_altered_and_reset_offsets_are_copied_again(site: Site, unique_topic: Ca
         change(worker, "POST", "/connectors", body, expect=201)
         for topic in (altered, reset, untouched):
             wait_for_copies(site, topic, 90)
-        there = site.source.end_offsets(altered)
+        ends = site.source.end_offsets(altered)
         refused = change(worker, "DELETE", f"/connectors/{NAME}/offsets", expect=400)
         assert "must be in the STOPPED state" in refused["message"]
 
         stop(worker)
         assert 3 * partitions == len(offsets(worker))
-        entries = [entry(site, altered, number, 0) for number in range(partitions) if there.get(number)] + [
+        entries = [entry(site, altered, number, 0) for number in range(partitions) if ends.get(number)] + [
             entry(site, reset, number, None) for number in range(partitions)
         ]
-        answer = change(worker, "PATCH", f"/connectors/{NAME}/offsets", {"offsets": entries}, expect=200)
-        assert {"message": "The offsets for this connector have been altered successfully"} == answer
-        found = offsets(worker)
-        assert {altered: 0} == {topic: value for (topic, _), value in found.items() if topic != untouched}
+        response = change(worker, "PATCH", f"/connectors/{NAME}/offsets", {"offsets": entries}, expect=200)
+        assert {"message": "The offsets for this connector have been altered successfully"} == response
+        stored = offsets(worker)
+        assert {altered: 0} == {topic: value for (topic, _), value in stored.items() if topic != untouched}
 
         change(worker, "PUT", f"/connectors/{NAME}/resume", expect=202)
         wait_for_copies(site, altered, 180 - partitions)
@@ -154,7 +160,7 @@ def test_altered_and_reset_offsets_are_copied_again(site: Site, unique_topic: Ca
         load(site.source, untouched, 10)
         wait_for_copies(site, untouched, 100)
 
-        # The same word once more is another change, although the stream began just there.
+        # The same offset again is a new change, although the session began at that offset.
         stop(worker)
         change(worker, "PATCH", f"/connectors/{NAME}/offsets", {"offsets": entries}, expect=200)
         worker.kill()
@@ -165,8 +171,8 @@ def test_altered_and_reset_offsets_are_copied_again(site: Site, unique_topic: Ca
         wait_for_copies(site, reset, 270)
 
         stop(worker)
-        answer = change(worker, "DELETE", f"/connectors/{NAME}/offsets", expect=200)
-        assert {"message": "The offsets for this connector have been reset successfully"} == answer
+        response = change(worker, "DELETE", f"/connectors/{NAME}/offsets", expect=200)
+        assert {"message": "The offsets for this connector have been reset successfully"} == response
         assert {} == offsets(worker)
         change(worker, "PUT", f"/connectors/{NAME}/resume", expect=202)
         wait_for_copies(site, altered, 2 * (90 - partitions) + 180)
@@ -184,8 +190,10 @@ def entry(site: Site, topic: str, number: int, offset: int | None) -> dict[str, 
     return {"partition": partition, "offset": None if offset is None else {"offset": offset}}
 
 
-def test_java_takes_over_and_gives_back(site: Site, unique_topic: Callable[[], str]) -> None:
-    """A worker of Apache's continues with our connectors, states and positions, and we with its own."""
+def test_a_java_worker_takes_over_and_we_take_over_from_it(
+    site: Site, unique_topic: Callable[[], str]
+) -> None:
+    """An Apache worker continues with our connectors, states and positions, and we continue with its own."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     load(site.source, topic, 200)
@@ -223,20 +231,20 @@ def test_java_takes_over_and_gives_back(site: Site, unique_topic: Callable[[], s
         wait_for_copies(site, topic, 300)
 
 
-def written(site: Site) -> str:
-    """The values of the config topic."""
-    found = records(site.target, f"mm2-configs.{site.alias}.internal")
-    return b"\n".join(one.value or b"" for one in found).decode()
+def config_topic_text(site: Site) -> str:
+    """Returns the values of the config topic."""
+    config_records = records(site.target, f"mm2-configs.{site.alias}.internal")
+    return b"\n".join(record.value or b"" for record in config_records).decode()
 
 
 def test_all_three_connectors_are_changed_and_restarted(
     site: Site, unique_topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Restarts of connectors and tasks, a patched config, a refused one; references stay references everywhere."""
+    """Restarts of connectors and tasks, a patched and a refused config; secret references stay references everywhere."""
     topic, second = unique_topic(), unique_topic()
-    for one in (topic, second):
-        site.source.create_topic(one)
-        load(site.source, one, 100)
+    for topic_name in (topic, second):
+        site.source.create_topic(topic_name)
+        load(site.source, topic_name, 100)
     monkeypatch.setenv("MARKED_BOOTSTRAP", site.source.bootstrap)
     reference = "${env:MARKED_BOOTSTRAP}"
     common = {
@@ -261,18 +269,23 @@ def test_all_three_connectors_are_changed_and_restarted(
             wait_for_state(worker, "RUNNING", name)
         wait_for_copies(site, topic, 100)
         assert sorted(names) == sorted(worker.rest("/connectors?expand=status&expand=info")[1])
-        wait_until("its tasks are written", lambda: f"{PACKAGE}MirrorSourceTask" in written(site))
-        assert reference in written(site)
-        assert site.source.bootstrap not in written(site)
+        wait_until(
+            "the task configs are written", lambda: f"{PACKAGE}MirrorSourceTask" in config_topic_text(site)
+        )
+        assert reference in config_topic_text(site)
+        assert site.source.bootstrap not in config_topic_text(site)
 
         before = worker.task_pids()
         change(worker, "POST", f"/connectors/{NAME}/tasks/0/restart", expect=204)
-        wait_until("the task is another process", lambda: not {*before} & {*worker.task_pids()})
+        wait_until("the task runs in a new process", lambda: not {*before} & {*worker.task_pids()})
         for name in names:
-            answer = change(
+            response = change(
                 worker, "POST", f"/connectors/{name}/restart?onlyFailed=false&includeTasks=true", expect=202
             )
-            assert ("RESTARTING", "RESTARTING") == (answer["connector"]["state"], answer["tasks"][0]["state"])
+            assert ("RESTARTING", "RESTARTING") == (
+                response["connector"]["state"],
+                response["tasks"][0]["state"],
+            )
             change(worker, "POST", f"/connectors/{name}/restart", expect=204)
             change(worker, "POST", f"/connectors/{name}/restart?onlyFailed=true", expect=202)
             wait_for_state(worker, "RUNNING", name)
@@ -296,20 +309,22 @@ def test_all_three_connectors_are_changed_and_restarted(
         wait_for_copies(site, topic, 150)
 
 
-def test_its_topics_are_there_before_its_first_connector(site: Site) -> None:
-    """All three, as who sets up ACLs or waits for a worker of Apache's expects them."""
+def test_worker_topics_exist_before_the_first_connector(site: Site) -> None:
+    """All three exist, as needed to set up ACLs or to start an Apache worker."""
     with site.worker() as worker:
         start(worker)
-        found = site.target.topics()
+        topics = site.target.topics()
 
-    wanted = {name: found.get(name) for key, name in site.topics().items() if key.endswith(".topic")}
-    assert [1, 25, 5] == list(wanted.values())
+    partition_counts = {
+        name: topics.get(name) for key, name in site.topics().items() if key.endswith(".topic")
+    }
+    assert [1, 25, 5] == list(partition_counts.values())
 
 
-def test_positions_altered_here_and_moved_on_by_java_are_javas(
+def test_positions_that_java_stored_after_an_altered_offset_win(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """A word on where to begin is over once Java has copied behind it: nothing is there a third time."""
+    """An altered offset is superseded once Java has copied after it: no record is copied a third time."""
     topic = unique_topic()
     site.source.create_topic(topic)
     load(site.source, topic, 100)
@@ -344,7 +359,7 @@ def test_positions_altered_here_and_moved_on_by_java_are_javas(
 def test_offsets_altered_by_java_alone_are_copied_again_once(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """Java's REST takes one position away and sets another; Java copies nothing. We do what was asked, and only once."""
+    """Java's REST deletes one position and sets another; Java copies nothing. We apply both, once."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     load(site.source, topic, 100, partition=0)
@@ -357,8 +372,8 @@ def test_offsets_altered_by_java_alone_are_copied_again_once(
         assert 0 == worker.stop()
     with ConnectWorker(cluster=site.target, group=f"{site.alias}-mm2", properties=site.topics()) as java:
         wait_until("Java has our connector", lambda: java.state(NAME)[0] == "STOPPED")
-        taken, moved = entry(site, topic, 0, 0) | {"offset": None}, entry(site, topic, 1, 59)
-        java.call("PATCH", f"/connectors/{NAME}/offsets", {"offsets": [taken, moved]})
+        deleted, moved = entry(site, topic, 0, 0) | {"offset": None}, entry(site, topic, 1, 59)
+        java.call("PATCH", f"/connectors/{NAME}/offsets", {"offsets": [deleted, moved]})
         java.stop()
     with site.worker() as worker:
         start(worker)
@@ -369,6 +384,8 @@ def test_offsets_altered_by_java_alone_are_copied_again_once(
         load(site.source, topic, 10, partition=0, first=100)
         wait_for_copies(site, topic, 350)
 
-    copied = Counter((one.partition, one.value) for one in records(site.target, f"{site.alias}.{topic}"))
+    copied = Counter(
+        (record.partition, record.value) for record in records(site.target, f"{site.alias}.{topic}")
+    )
     assert {0: 110 + 100, 1: 100 + 40} == Counter(partition for partition, _ in copied.elements())
     assert {1, 2} == set(copied.values())

@@ -1,4 +1,4 @@
-"""Groups at any distance from the head, on real clusters: their checkpoints are exact wherever the copy has no unknown gap."""
+"""Checkpoints of groups at any distance from the log end are exact wherever the copy has no unknown gap."""
 
 import json
 import uuid
@@ -24,39 +24,43 @@ def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Any) -> Flow:
     return Flow(source=east, target=west, folder=tmp_path, alias=f"x{own}", target_alias=f"y{own}")
 
 
-class Truth:
-    """Where each record of partition 0 that is copied by now lies on both sides, by its value, which is unlike all others."""
+class CopiedOffsets:
+    """Source and target offsets of the copied records of partition 0, matched by their unique values."""
 
     def __init__(self, flow: Flow, topic: str) -> None:
-        lies = {one.value: one.offset for one in records(flow.target, flow.remote(topic))}
-        both = [(one.offset, lies[one.value]) for one in records(flow.source, topic) if one.value in lies]
+        target_offsets = {record.value: record.offset for record in records(flow.target, flow.remote(topic))}
+        both = [
+            (record.offset, target_offsets[record.value])
+            for record in records(flow.source, topic)
+            if record.value in target_offsets
+        ]
         self.upstream = [offset for offset, _ in both]
         self.downstream = [offset for _, offset in both]
 
     def allowed(self, group_offset: int) -> range:
-        """Where a group may go on that misses nothing and reads nothing again."""
-        at = bisect_left(self.upstream, group_offset)
-        first = self.downstream[at - 1] + 1 if at else 0
-        return range(first, self.downstream[at] + 1 if at < len(self.downstream) else first + 1)
+        """Returns the target offsets at which the group misses nothing and reads nothing again."""
+        index = bisect_left(self.upstream, group_offset)
+        first = self.downstream[index - 1] + 1 if index else 0
+        return range(first, self.downstream[index] + 1 if index < len(self.downstream) else first + 1)
 
 
-def spread(flow: Flow, topic: str, places: int = 12) -> dict[str, int]:
-    """Groups of the source, from its first record to its end, by their offsets."""
+def put_groups_across(flow: Flow, topic: str, count: int = 12) -> dict[str, int]:
+    """Creates *count* groups at offsets from the first source record to the end; returns their offsets."""
     end = flow.source.end_offsets(topic)[0]
     own = uuid.uuid4().hex[:6]
-    groups = {f"g{at:02}-{own}": end * at // (places - 1) for at in range(places)}
+    groups = {f"g{number:02}-{own}": end * number // (count - 1) for number in range(count)}
     for group, offset in groups.items():
         put_group(flow.source, group, {(topic, 0): offset})
     return groups
 
 
-def newest(flow: Flow, groups: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    found = [line["record"] for line in flow.dumped("checkpoints")]
-    return {one["group"]: one for one in found if one["group"] in groups}
+def latest_checkpoints(flow: Flow, groups: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    checkpoints = [line["record"] for line in flow.dumped("checkpoints")]
+    return {checkpoint["group"]: checkpoint for checkpoint in checkpoints if checkpoint["group"] in groups}
 
 
 def wait_until_copied(flow: Flow, topic: str, count: int) -> None:
-    """Until readers of committed records see as many; not by offsets, as markers take some."""
+    """Waits until readers of committed records see *count*; markers take offsets, so offsets do not show this."""
     wait_until(
         f"{count} records are copied",
         lambda: len(records(flow.target, flow.remote(topic), isolation="read_committed")) >= count,
@@ -64,27 +68,27 @@ def wait_until_copied(flow: Flow, topic: str, count: int) -> None:
     )
 
 
-def wait_until_exact(flow: Flow, topic: str, groups: Mapping[str, int]) -> Truth:
-    """Each has a checkpoint with which nothing is missed and nothing is read again; where the records lie."""
-    truth = Truth(flow, topic)
+def wait_until_exact(flow: Flow, topic: str, groups: Mapping[str, int]) -> CopiedOffsets:
+    """Waits until no checkpoint of *groups* misses or repeats a record; returns the offsets of the copied records."""
+    copied = CopiedOffsets(flow, topic)
 
     def exact() -> bool:
-        found = newest(flow, groups)
+        checkpoints = latest_checkpoints(flow, groups)
         return all(
-            group in found
-            and found[group]["upstream_offset"] == offset
-            and found[group]["downstream_offset"] in truth.allowed(offset)
+            group in checkpoints
+            and checkpoints[group]["upstream_offset"] == offset
+            and checkpoints[group]["downstream_offset"] in copied.allowed(offset)
             for group, offset in groups.items()
         )
 
     wait_until(f"checkpoints of {groups} are exact", exact)
-    return truth
+    return copied
 
 
 def test_groups_at_any_distance_are_exact_after_kill_9(flow: Flow, unique_topic: Names) -> None:
-    """The process is killed twice while it copies, and Java reads what its successor has written.
+    """The process is killed twice while it copies; Java reads the checkpoints of the next process.
 
-    A takeover writes a marker, whose place is exact once the map of that start is written.
+    A takeover writes a marker. Its offset is exact once the next session has written its offset map.
     """
     topic = flow.source.create_topic(unique_topic())
     remote = flow.remote(topic)
@@ -101,39 +105,42 @@ def test_groups_at_any_distance_are_exact_after_kill_9(flow: Flow, unique_topic:
                 process.kill()
                 process.start()
         wait_until_copied(flow, topic, 12_000)
-        groups = spread(flow, topic)
-        truth = wait_until_exact(flow, topic, groups)
+        groups = put_groups_across(flow, topic)
+        copied = wait_until_exact(flow, topic, groups)
 
     far = min(group for group in groups if group > min(groups))
     translated = translated_by_java(flow.target, flow.alias, far)
     assert [(remote, 0)] == list(translated)
-    assert translated[remote, 0] in truth.allowed(groups[far])
+    assert translated[remote, 0] in copied.allowed(groups[far])
 
 
-def test_groups_are_exact_behind_the_markers_of_transactions(flow: Flow, unique_topic: Names) -> None:
-    """Both sides have markers at other offsets; a group stands before, at and behind them."""
+def test_groups_are_exact_before_at_and_after_transaction_markers(flow: Flow, unique_topic: Names) -> None:
+    """Source and target have markers at different offsets."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 2000, transactional_id=f"t-{flow.alias}", transaction_records=50)
     with flow.process(topic, worker=QUICK, sync_group_offsets_enabled="true") as process:
         process.wait_for_copy(flow.target, flow.remote(topic), 1)
         wait_until_copied(flow, topic, 2000)
-        groups = spread(flow, topic)
-        for at in (50, 51, 52):
-            groups[f"m{at}-{flow.alias}"] = at
-            put_group(flow.source, f"m{at}-{flow.alias}", {(topic, 0): at})
+        groups = put_groups_across(flow, topic)
+        for offset in (50, 51, 52):
+            groups[f"m{offset}-{flow.alias}"] = offset
+            put_group(flow.source, f"m{offset}-{flow.alias}", {(topic, 0): offset})
         allowed = wait_until_exact(flow, topic, groups).allowed(51)
-        group, place = f"m51-{flow.alias}", (flow.remote(topic), 0)
-        wait_until("the group is moved", lambda: group_offsets(flow.target, group).get(place, -1) in allowed)
+        group, copy = f"m51-{flow.alias}", (flow.remote(topic), 0)
+        wait_until(
+            "the target's group has an exact offset",
+            lambda: group_offsets(flow.target, group).get(copy, -1) in allowed,
+        )
 
-    got = consume(flow.target, group, flow.remote(topic))
-    wanted = [one.value for one in records(flow.source, topic) if one.offset >= 51]
-    assert wanted == [value for _, _, value in got]
+    copied = consume(flow.target, group, flow.remote(topic))
+    expected = [record.value for record in records(flow.source, topic) if record.offset >= 51]
+    assert expected == [value for _, _, value in copied]
 
 
-def test_without_permission_for_the_map_groups_are_translated_by_syncs_and_the_lack_is_reported(
+def test_without_permission_for_the_offset_map_syncs_translate_groups_and_the_missing_permission_is_reported(
     east: KafkaCluster, unique_topic: Names, tmp_path: Any
 ) -> None:
-    """Nothing else suffers."""
+    """Copying and checkpoints are not affected otherwise."""
     own = uuid.uuid4().hex[:8]
     with KafkaCluster(name="mapless", listeners=("SASL_PLAINTEXT",), authorizer=True) as target:
         flow = Flow(source=east, target=target, folder=tmp_path, alias=f"x{own}", target_alias=f"y{own}")
@@ -159,20 +166,20 @@ def test_without_permission_for_the_map_groups_are_translated_by_syncs_and_the_l
         lines = {f"target.cluster.{key}": value for key, value in client.items()}
         with flow.process(topic, worker={**client, **QUICK}, connector=lines) as process:
             process.wait_for_copy(target, flow.remote(topic), 1000)
-            found = flow.wait_for_checkpoint(group, 500)
+            checkpoint = flow.wait_for_checkpoint(group, 500)
             topic_of_map = f"mm2-offset-map.{flow.alias}.internal"
             wait_until(
-                "the lack is reported",
+                "the missing permission is reported",
                 lambda: topic_of_map in str(process.rest("/connectors/MirrorSourceConnector/status")),
             )
 
-    assert found["downstream_offset"] <= 500
+    assert checkpoint["downstream_offset"] <= 500
 
 
-def test_the_command_and_the_connector_tell_where_each_group_stands_and_why(
+def test_the_command_and_the_connector_report_the_offset_of_each_group_and_why(
     flow: Flow, unique_topic: Names
 ) -> None:
-    """And what a failover would read again is what a consumer of the target's group then gets again."""
+    """A consumer of the target's group reads again exactly what the failover dry run predicts."""
     topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:6]
     remote = flow.remote(topic)
     load(flow.source, topic, 3000)
@@ -191,15 +198,19 @@ def test_the_command_and_the_connector_tell_where_each_group_stands_and_why(
         flow.wait_for_group(moved, {(remote, 0): 1234})
         put_group(flow.target, ahead, {(remote, 0): 2000})
 
-        def told() -> dict[str, dict[str, Any]] | None:
+        def offset_lines() -> dict[str, dict[str, Any]] | None:
             _, body = process.rest("/offsets")
             lines = {line["group"]: line for line in body["offsets"]}
-            done = len(lines) == 3 and lines[ahead]["groupOffset"] == 2000
-            return lines if done and all(line["translation"] == "exact" for line in lines.values()) else None
+            complete = len(lines) == 3 and lines[ahead]["groupOffset"] == 2000
+            return (
+                lines if complete and all(line["translation"] == "exact" for line in lines.values()) else None
+            )
 
-        lines = wait_until("the connector reports all", told)
+        lines = wait_until("the connector reports all", offset_lines)
         status, only = process.rest(f"/offsets?group={moved}&limit=1")
-    put_group(flow.source, moved, {(topic, 0): 2234})  # it does not move any more
+    put_group(
+        flow.source, moved, {(topic, 0): 2234}
+    )  # the flow is stopped: the target's group keeps its offset
 
     printed = flow.command("offsets", "--json")
     assert lines is not None
@@ -215,6 +226,6 @@ def test_the_command_and_the_connector_tell_where_each_group_stands_and_why(
     )
     failover = flow.command("offsets", "--dry-run-failover", "--group", moved).splitlines()[-1].split()
     assert [moved, "1", "1000", "0"] == failover[:4]
-    wanted = [one.value for one in records(flow.source, topic) if one.offset >= 2234]
-    got = [value for _, _, value in consume(flow.target, moved, remote)]
-    assert wanted == got[1000:]
+    expected = [record.value for record in records(flow.source, topic) if record.offset >= 2234]
+    copied = [value for _, _, value in consume(flow.target, moved, remote)]
+    assert expected == copied[1000:]

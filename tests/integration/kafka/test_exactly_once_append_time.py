@@ -1,4 +1,4 @@
-"""Targets that replace timestamps (`message.timestamp.type=LogAppendTime`): a record is not known by its time."""
+"""Targets that replace timestamps (`message.timestamp.type=LogAppendTime`): records cannot be matched by timestamp."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import FOREVER, load, records
-from tests.integration.kafka.flows import DAY_MS, Flow, asking, now_ms, numbered, write_batches
+from tests.integration.kafka.flows import DAY_MS, Flow, call_cluster, now_ms, numbered, write_batches
 
 pytestmark = pytest.mark.more
 
@@ -20,11 +20,13 @@ Content = tuple[object, ...]
 
 
 def without_times(cluster: KafkaCluster, topic: str, *, isolation: str = "read_uncommitted") -> list[Content]:
-    return [(one.key, one.value, one.headers) for one in records(cluster, topic, isolation=isolation)]
+    return [
+        (record.key, record.value, record.headers) for record in records(cluster, topic, isolation=isolation)
+    ]
 
 
-def in_transactions(cluster: KafkaCluster, topic: str, *, first: int) -> list[Content]:
-    """Write 1,000 records in transactions of ten, each third aborted: what a reader of uncommitted records sees of them."""
+def load_in_transactions(cluster: KafkaCluster, topic: str, *, first: int) -> list[Content]:
+    """Writes 1,000 records in transactions of ten, each third aborted; returns them as a read_uncommitted reader sees them."""
     load(
         cluster,
         topic,
@@ -38,14 +40,12 @@ def in_transactions(cluster: KafkaCluster, topic: str, *, first: int) -> list[Co
     return without_times(cluster, topic)[-1_000:]
 
 
-def test_a_copy_with_times_of_its_own_is_resumed_without_a_repeat(
-    flow: Flow, unique_topic: Callable[[], str]
-):
-    """kill -9. One source is compacted, of one retention took the beginning; markers of transactions take offsets."""
+def test_a_copy_with_append_times_is_resumed_without_repeats(flow: Flow, unique_topic: Callable[[], str]):
+    """kill -9. One source is compacted, the other has lost its beginning to retention; transaction markers take offsets."""
     stem = unique_topic()
     compacted = flow.source.create_topic(f"{stem}-compacted", config={"cleanup.policy": "compact"})
     shortened = flow.source.create_topic(f"{stem}-shortened")
-    sent = {topic: in_transactions(flow.source, topic, first=0) for topic in (compacted, shortened)}
+    sent = {topic: load_in_transactions(flow.source, topic, first=0) for topic in (compacted, shortened)}
     for topic in sent:
         flow.target.create_topic(flow.remote(topic), config=APPEND_TIME)
     with flow.replicator(f"{stem}-.*", NEVER) as replicator:
@@ -53,41 +53,43 @@ def test_a_copy_with_times_of_its_own_is_resumed_without_a_repeat(
         replicator.kill()
         flow.source.delete_records(shortened, {0: 500})
         for topic in sent:
-            sent[topic] += in_transactions(flow.source, topic, first=1_000)
+            sent[topic] += load_in_transactions(flow.source, topic, first=1_000)
         replicator.start()
         replicator.wait_until_caught_up(partitions=2)
         flow.wait_until_committed(*sent)
 
-    found = {
+    copied = {
         topic: without_times(flow.target, flow.remote(topic), isolation="read_committed") for topic in sent
     }
-    assert {topic: len(one) for topic, one in sent.items()} == {
-        topic: len(one) for topic, one in found.items()
+    assert {topic: len(topic_contents) for topic, topic_contents in sent.items()} == {
+        topic: len(topic_contents) for topic, topic_contents in copied.items()
     }
-    assert sent == found
+    assert sent == copied
 
 
-def plain_batches(cluster: KafkaCluster, topic: str) -> int:
-    """The number of data batches in partition 0 that are not in a transaction."""
+def plain_batch_count(cluster: KafkaCluster, topic: str) -> int:
+    """Returns the number of data batches in partition 0 that are not transactional."""
 
     async def count(connected: Cluster) -> int:
         await connected.refresh([topic])
-        found = batches_between(connected, TopicPartition(topic, 0), 0, cluster.end_offsets(topic)[0])
-        return len([one async for one, _ in found if not one.is_control and not one.is_transactional])
+        batches = batches_between(connected, TopicPartition(topic, 0), 0, cluster.end_offsets(topic)[0])
+        return len(
+            [batch async for batch, _ in batches if not batch.is_control and not batch.is_transactional]
+        )
 
-    return asking(cluster, count)
+    return call_cluster(cluster, count)
 
 
-def test_old_records_are_in_transactions_whether_or_not_the_target_sets_timestamps(
+def test_old_records_are_copied_in_transactions_for_any_timestamp_type(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """The setting changes while the flow copies. A leader of a topic with CreateTime expires a producer by its records."""
+    """The setting changes while the flow copies. A leader of a CreateTime topic expires producers by record timestamps."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     remote = flow.target.create_topic(flow.remote(topic), config=APPEND_TIME)
     with flow.replicator(topic) as replicator:
         write_batches(flow.source, topic, [numbered(0, 10, timestamp=now_ms())])
         replicator.wait_until_caught_up()
-        young = plain_batches(flow.target, remote)
+        young_batches = plain_batch_count(flow.target, remote)
         for stage, settings in enumerate((APPEND_TIME, CREATE_TIME), start=1):
             flow.target.alter_topic(remote, settings)
             write_batches(
@@ -97,6 +99,6 @@ def test_old_records_are_in_transactions_whether_or_not_the_target_sets_timestam
             )
             replicator.wait_until_caught_up()
 
-    assert young
-    assert plain_batches(flow.target, remote) == young
+    assert young_batches
+    assert plain_batch_count(flow.target, remote) == young_batches
     assert without_times(flow.target, remote, isolation="read_committed") == without_times(flow.source, topic)

@@ -1,7 +1,7 @@
-"""Compacted topics on either side, and kill -9.
+"""Exactly-once with compacted topics on either side and kill -9.
 
-What is right for them: nothing is lost, both sides end with the same value of each key, and no record that is copied once is
-there twice. Values are unique unless a test says otherwise.
+Both sides end with the same value of each key, and no copied record is repeated. Values are unique unless a test says
+otherwise.
 """
 
 import struct
@@ -31,7 +31,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.flows import (
     Flow,
-    asking,
+    call_cluster,
     contents,
     now_ms,
     numbered,
@@ -41,7 +41,7 @@ from tests.integration.kafka.flows import (
 
 pytestmark = pytest.mark.more
 
-# Settings of the copy are the test's own, and positions are stored as rarely as possible.
+# The copy keeps its own settings, and positions are stored as rarely as possible.
 ALONE = {"sync.topic.configs.enabled": "false", "offset.flush.interval.ms": "3600000"}
 KEYS = 50
 MANY, MANY_PER_BATCH = 1_100_000, 10_000
@@ -49,129 +49,134 @@ ZSTD = 4
 
 
 @pytest.fixture(scope="module")
-def tidy() -> Iterator[KafkaCluster]:
-    """Its cleaner looks for something to clean ten times a second."""
+def compacting() -> Iterator[KafkaCluster]:
+    """A cluster whose log cleaner runs ten times a second."""
     with KafkaCluster(name="tidy", config=QUICK_CLEANER) as cluster:
         yield cluster
 
 
 def keyed(first: int, count: int, *, keys: int = KEYS) -> list[list[WireRecord]]:
-    """Batches of records whose value is their number, and whose key one of *keys*."""
+    """Returns batches of records whose value is their number and whose key is one of *keys*."""
     now = now_ms()
     return [
-        [WireRecord(0, now, b"key-%d" % (at % keys), b"%012d" % at) for at in range(begin, begin + 20)]
+        [
+            WireRecord(0, now, b"key-%d" % (number % keys), b"%012d" % number)
+            for number in range(begin, begin + 20)
+        ]
         for begin in range(first, first + count, 20)
     ]
 
 
-def last_values(found: list[tuple[object, ...]]) -> dict[object, tuple[object, ...]]:
-    return {one[1]: one for one in found if one[1] != ROLL_KEY}
+def last_values(topic_contents: list[tuple[object, ...]]) -> dict[object, tuple[object, ...]]:
+    return {content[1]: content for content in topic_contents if content[1] != ROLL_KEY}
 
 
 def assert_copied_once(flow: Flow, topic: str) -> None:
-    """As the module says, while the process that copies still runs."""
+    """Asserts the rules of this module while the process that copies still runs."""
     flow.wait_until_committed(topic)
     sent = contents(records(flow.source, topic))
-    found = contents(records(flow.target, flow.remote(topic), isolation="read_committed"))
-    assert last_values(sent) == last_values(found)
-    assert {} == {one: count for one, count in Counter(found).items() if count > 1}
-    both = set(sent) & set(found)
-    assert [one for one in sent if one in both] == [one for one in found if one in both]
+    copied = contents(records(flow.target, flow.remote(topic), isolation="read_committed"))
+    assert last_values(sent) == last_values(copied)
+    assert {} == {content: count for content, count in Counter(copied).items() if count > 1}
+    both = set(sent) & set(copied)
+    assert [content for content in sent if content in both] == [
+        content for content in copied if content in both
+    ]
 
 
-def test_a_copy_that_was_compacted_before_the_restart_continues(
-    east: KafkaCluster, tidy: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+def test_a_copy_that_was_compacted_before_a_restart_continues(
+    east: KafkaCluster, compacting: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Most of what was copied is gone from the target, so it cannot be matched with the source one by one."""
-    flow = Flow.new(east, tidy, tmp_path, connector=ALONE)
+    """Most copied records are gone from the target, so they cannot be compared with the source one by one."""
+    flow = Flow.new(east, compacting, tmp_path, connector=ALONE)
     topic = east.create_topic(unique_topic(), config={"cleanup.policy": "compact"})
-    remote = tidy.create_topic(flow.remote(topic), config=COMPACTED)
+    remote = compacting.create_topic(flow.remote(topic), config=COMPACTED)
     write_batches(east, topic, keyed(0, 2_000))
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
         roll_segment(east, topic)
         replicator.wait_until_caught_up()
-        wait_until_cleaned(tidy, remote, 2_000)
+        wait_until_cleaned(compacting, remote, 2_000)
         replicator.kill()
-        left = len(records(tidy, remote))
+        remaining = len(records(compacting, remote))
         write_batches(east, topic, keyed(2_000, 500))
         replicator.start()
-        said = wait_for_outcome(replicator, topic, 2_501)
-        assert "copying" == said["phase"], said["message"]
+        outcome = wait_for_outcome(replicator, topic, 2_501)
+        assert "copying" == outcome["phase"], outcome["message"]
         assert_copied_once(flow, topic)
 
-    assert left < 2_000
+    assert remaining < 2_000
 
 
-def test_a_twin_of_what_was_copied_is_copied_when_it_is_the_last_of_its_key(
-    tidy: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+def test_a_duplicate_of_a_copied_record_is_copied_when_it_is_the_last_of_its_key(
+    compacting: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """A and B are copied; then A comes again, with the same timestamp, and compaction leaves nothing else."""
-    flow = Flow.new(tidy, west, tmp_path, connector=ALONE)
-    topic = tidy.create_topic(unique_topic(), config=COMPACTED)
+    """A and B are copied. Then A is written again with the same timestamp, and compaction keeps only that one."""
+    flow = Flow.new(compacting, west, tmp_path, connector=ALONE)
+    topic = compacting.create_topic(unique_topic(), config=COMPACTED)
     west.create_topic(flow.remote(topic))
     now = now_ms()
     a, b = (WireRecord(0, now, b"key", value) for value in (b"a", b"b"))
-    write_batches(tidy, topic, [[a, b]])
+    write_batches(compacting, topic, [[a, b]])
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
         replicator.kill()
-        write_batches(tidy, topic, [[a]])
-        force_compaction(tidy, topic)
-        left = records(tidy, topic)
+        write_batches(compacting, topic, [[a]])
+        force_compaction(compacting, topic)
+        remaining = records(compacting, topic)
         replicator.start()
         replicator.wait_until_caught_up()
         flow.wait_until_committed(topic)
 
-    assert [(b"key", b"a", 2), (ROLL_KEY, b"", 3)] == [(one.key, one.value, one.offset) for one in left]
-    assert last_values(contents(left)) == last_values(
+    assert [(b"key", b"a", 2), (ROLL_KEY, b"", 3)] == [
+        (record.key, record.value, record.offset) for record in remaining
+    ]
+    assert last_values(contents(remaining)) == last_values(
         contents(records(west, flow.remote(topic), isolation="read_committed"))
     )
 
 
-def test_a_source_that_is_not_compacted_any_more_is_copied_whole(
-    tidy: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+def test_a_source_with_gaps_of_an_earlier_compaction_is_copied_completely(
+    compacting: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Compaction has removed what was copied, and left gaps; the present `cleanup.policy` does not show that."""
-    flow = Flow.new(tidy, west, tmp_path, connector=ALONE)
-    topic = tidy.create_topic(unique_topic(), config=COMPACTED)
+    """Compaction has removed copied records and left gaps; the current `cleanup.policy` does not show that."""
+    flow = Flow.new(compacting, west, tmp_path, connector=ALONE)
+    topic = compacting.create_topic(unique_topic(), config=COMPACTED)
     west.create_topic(flow.remote(topic))
-    write_batches(tidy, topic, keyed(0, 1_000))
+    write_batches(compacting, topic, keyed(0, 1_000))
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
         replicator.kill()
-        write_batches(tidy, topic, keyed(1_000, 1_500, keys=10_000))
-        force_compaction(tidy, topic)
-        tidy.alter_topic(topic, {"cleanup.policy": "delete"})
-        left = len(records(tidy, topic))
+        write_batches(compacting, topic, keyed(1_000, 1_500, keys=10_000))
+        force_compaction(compacting, topic)
+        compacting.alter_topic(topic, {"cleanup.policy": "delete"})
+        remaining = len(records(compacting, topic))
         replicator.start()
         replicator.wait_until_caught_up()
         assert_copied_once(flow, topic)
 
-    assert 50 + 1_500 + 1 == left
+    assert 50 + 1_500 + 1 == remaining
 
 
 def write_many(cluster: KafkaCluster, topic: str) -> None:
-    """MANY records in batches of MANY_PER_BATCH, all of one content but for their timestamps: made once, and stamped anew."""
+    """Writes MANY records in batches of MANY_PER_BATCH; each batch is the same, with new timestamps."""
     now = now_ms()
-    keys = [WireRecord(0, now, b"%d" % at, b"") for at in range(MANY_PER_BATCH)]
+    keys = [WireRecord(0, now, b"%d" % number, b"") for number in range(MANY_PER_BATCH)]
     batch = encode(keys, codec=ZSTD, producer_id=-1, producer_epoch=-1, base_sequence=-1)
 
     async def write(connected: Cluster) -> None:
         await connected.refresh([topic])
         for number in range(MANY // MANY_PER_BATCH):
-            struct.pack_into(">qq", batch, 27, now + number, now + number)  # base and maximal timestamp
+            struct.pack_into(">qq", batch, 27, now + number, now + number)  # base and max timestamp
             struct.pack_into(">I", batch, 17, crc32c.crc32c(bytes(batch[21:])))
-            answers = await admin.produce(connected, {TopicPartition(topic, 0): batch}, timeout_ms=30_000)
-            assert not any(answers.values()), answers
+            error_codes = await admin.produce(connected, {TopicPartition(topic, 0): batch}, timeout_ms=30_000)
+            assert not any(error_codes.values()), error_codes
 
-    asking(cluster, write)
+    call_cluster(cluster, write)
 
 
-def test_a_first_copy_that_was_killed_behind_a_million_records_continues(
-    flow: Flow, unique_topic: Callable[[], str]
-):
-    """That is what is copied in the first seconds. The source is compacted, so counting its records proves nothing by itself."""
+def test_a_first_copy_killed_after_a_million_records_continues(flow: Flow, unique_topic: Callable[[], str]):
+    """A million records are copied in the first seconds. Counting records of a compacted source does not prove progress."""
     flow.connector = ALONE
     topic = flow.source.create_topic(unique_topic(), config={"cleanup.policy": "compact"})
     write_many(flow.source, topic)
@@ -180,87 +185,95 @@ def test_a_first_copy_that_was_killed_behind_a_million_records_continues(
         replicator.kill()
         load(flow.source, topic, 1_000, keys=True)
         replicator.start()
-        said = wait_for_outcome(replicator, topic, MANY + 1_000)
-        assert "copying" == said["phase"], said["message"]
+        outcome = wait_for_outcome(replicator, topic, MANY + 1_000)
+        assert "copying" == outcome["phase"], outcome["message"]
         flow.assert_committed(topic)
 
 
 @pytest.mark.faults
-def test_a_target_emptied_behind_the_last_position_goes_by_policy(
-    east: KafkaCluster, tidy: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+def test_a_target_emptied_after_the_last_position_follows_the_loss_policy(
+    east: KafkaCluster, compacting: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """After kill -9, neither the target's log nor its leader, which was started anew, shows what was copied."""
+    """After kill -9, neither the target's log nor its restarted leader shows what was copied."""
     topic = east.create_topic(unique_topic(), config={"cleanup.policy": "compact"})
     write_batches(east, topic, keyed(0, 500))
     flows = {
-        policy: Flow.new(east, tidy, tmp_path, connector={**ALONE, "mirrorflow.source.loss.policy": policy})
+        policy: Flow.new(
+            east, compacting, tmp_path, connector={**ALONE, "mirrorflow.source.loss.policy": policy}
+        )
         for policy in ("fail", "alert", "restart")
     }
     for flow in flows.values():
-        tidy.create_topic(flow.remote(topic))
+        compacting.create_topic(flow.remote(topic))
     with ExitStack() as stack:
         running = {policy: stack.enter_context(flow.replicator(topic)) for policy, flow in flows.items()}
         for policy, replicator in running.items():
             replicator.wait_until_caught_up()
             replicator.kill()
-            tidy.delete_records(flows[policy].remote(topic), {0: 500})
-        tidy.broker(1).stop()
-        tidy.broker(1).start()
+            compacting.delete_records(flows[policy].remote(topic), {0: 500})
+        compacting.broker(1).stop()
+        compacting.broker(1).start()
         write_batches(east, topic, keyed(500, 200))
         for replicator in running.values():
             replicator.start()
-        said = {policy: wait_for_outcome(one, topic, 700) for policy, one in running.items()}
-        counted = {policy: running[policy].progress()["losses"] for policy in ("alert", "restart")}
-        for policy in counted:
+        outcomes = {
+            policy: wait_for_outcome(replicator, topic, 700) for policy, replicator in running.items()
+        }
+        losses = {policy: running[policy].progress()["losses"] for policy in ("alert", "restart")}
+        for policy in losses:
             flows[policy].wait_until_committed(topic)
 
     sent = contents(records(east, topic))
-    found = {
-        policy: contents(records(tidy, flow.remote(topic), isolation="read_committed"))
+    copied = {
+        policy: contents(records(compacting, flow.remote(topic), isolation="read_committed"))
         for policy, flow in flows.items()
     }
-    assert ("stopped", "TargetDataLost") == (said["fail"]["phase"], said["fail"]["reason"])
-    assert [] == found["fail"]
-    assert {"alert": "copying", "restart": "copying"} == {policy: said[policy]["phase"] for policy in counted}
-    assert {"alert": 1, "restart": 1} == counted
-    # What came since is there once, behind what was copied after the last stored position.
-    assert found["alert"][-200:] == sent[500:]
-    assert found["alert"] == sent[len(sent) - len(found["alert"]) :]
-    assert found["restart"] == sent
+    assert ("stopped", "TargetDataLost") == (outcomes["fail"]["phase"], outcomes["fail"]["reason"])
+    assert [] == copied["fail"]
+    assert {"alert": "copying", "restart": "copying"} == {
+        policy: outcomes[policy]["phase"] for policy in losses
+    }
+    assert {"alert": 1, "restart": 1} == losses
+    # New records are there once, after the records copied since the last stored position.
+    assert copied["alert"][-200:] == sent[500:]
+    assert copied["alert"] == sent[len(sent) - len(copied["alert"]) :]
+    assert copied["restart"] == sent
 
 
 @pytest.mark.faults
 def test_a_compacted_target_is_continued_after_kill_9_of_both_sides(
-    east: KafkaCluster, tidy: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    east: KafkaCluster, compacting: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The cleaner removes every record of ours and leaves one empty batch header; the broker has lost its snapshots."""
-    flow = Flow.new(east, tidy, tmp_path, connector=ALONE)
+    """The cleaner removes our records and leaves one empty batch header; the broker loses its producer snapshots."""
+    flow = Flow.new(east, compacting, tmp_path, connector=ALONE)
     topic = east.create_topic(unique_topic())
-    remote = tidy.create_topic(flow.remote(topic), config=COMPACTED)
+    remote = compacting.create_topic(flow.remote(topic), config=COMPACTED)
     now = now_ms()
-    write_batches(east, topic, [numbered(at * 10, 10, timestamp=now, key=b"one") for at in range(100)])
+    write_batches(
+        east, topic, [numbered(number * 10, 10, timestamp=now, key=b"one") for number in range(100)]
+    )
     with flow.replicator(topic) as replicator:
-        replicator.wait_for_copy(tidy, remote, 1_000)
+        replicator.wait_for_copy(compacting, remote, 1_000)
         replicator.kill()
-    number = iter(range(100_000, 200_000))
+    numbers = iter(range(100_000, 200_000))
 
     def compacted() -> bool:
-        # A segment is as old as its records say.
-        newer = WireRecord(0, now_ms(), b"one", b"%012d" % next(number))
-        write_batches(tidy, remote, [[newer]])
-        return all((one.value or b"") >= b"%012d" % 100_000 for one in records(tidy, remote))
+        # A segment's age is that of its latest record.
+        newer = WireRecord(0, now_ms(), b"one", b"%012d" % next(numbers))
+        write_batches(compacting, remote, [[newer]])
+        return all((record.value or b"") >= b"%012d" % 100_000 for record in records(compacting, remote))
 
-    wait_until("the cleaner has taken all of ours", compacted, poll_s=1.0)
-    broker = tidy.broker(1)
+    wait_until("the cleaner has removed all copied records", compacted, poll_s=1.0)
+    broker = compacting.broker(1)
     broker.kill()
     for snapshot in broker.folder.glob(f"data/{remote}-0/*.snapshot"):
         snapshot.unlink()
     broker.start()
-    new = [WireRecord(0, now, b"key-%d" % at, b"%012d" % at) for at in range(50)]
+    new = [WireRecord(0, now, b"key-%d" % number, b"%012d" % number) for number in range(50)]
     write_batches(east, topic, [new])
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
         flow.wait_until_committed(topic)
 
-    found = contents(records(tidy, remote, isolation="read_committed"))
-    assert contents(records(east, topic))[1_000:] == [one for one in found if one[1] != b"one"]
+    copied = contents(records(compacting, remote, isolation="read_committed"))
+    assert contents(records(east, topic))[1_000:] == [record for record in copied if record[1] != b"one"]

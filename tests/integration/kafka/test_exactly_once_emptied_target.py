@@ -1,4 +1,4 @@
-"""Targets whose retention has deleted what was copied: a flow continues behind it, whatever its stored offset says."""
+"""Targets whose retention has deleted copies: a flow continues after them, whatever its stored offset is."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ ALL = {0: -1}  # the offset up to which records are deleted
 def test_a_copy_that_retention_has_deleted_is_continued(
     flow: Flow, unique_topic: Callable[[], str], deleted: int
 ):
-    """kill -9 before a position; then the target deletes copies, and more comes to the source."""
+    """kill -9 before a position is stored; then the target deletes copies, and the source gets new records."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 300)
     with flow.replicator(topic, NEVER) as replicator:
@@ -35,7 +35,7 @@ def test_a_copy_that_retention_has_deleted_is_continued(
 
 
 def empty_after_idle_kills(flow: Flow, topic: str) -> None:
-    """Copy ten records, then kill -9 three processes that have nothing to copy, and delete the whole copy."""
+    """Copies ten records, kills three idle processes with kill -9, and deletes the whole copy."""
     load(flow.source, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
@@ -55,7 +55,7 @@ def assert_continued(flow: Flow, topic: str) -> None:
 
 
 def test_an_idle_copy_that_is_emptied_after_kills_is_continued(flow: Flow, unique_topic: Callable[[], str]):
-    """Each start writes a marker. Behind the last record there is nothing else, so nothing is lost with it."""
+    """Each start writes a marker. Only markers follow the last record, so nothing is lost with the deleted copy."""
     topic = flow.source.create_topic(unique_topic())
     empty_after_idle_kills(flow, topic)
 
@@ -70,10 +70,10 @@ def emptied() -> Iterator[KafkaCluster]:
 
 
 @pytest.mark.faults
-def test_an_emptied_idle_copy_is_continued_when_its_leader_remembers_nothing(
+def test_an_emptied_idle_copy_is_continued_after_its_leader_forgot_the_producer(
     east: KafkaCluster, emptied: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
 ):
-    """A broker that is restarted forgets producers of which the log has nothing."""
+    """A restarted broker forgets producers without batches in the log."""
     flow = Flow.new(east, emptied, tmp_path)
     topic = east.create_topic(unique_topic())
     empty_after_idle_kills(flow, topic)

@@ -1,4 +1,4 @@
-"""A flow that has only Read and Describe on the source."""
+"""A flow that has only Read and Describe on the source is exactly-once."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ NEVER = {"offset.flush.interval.ms": "3600000"}
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[KafkaCluster]:
-    """A source with the rights that the documentation names."""
+    """A source with the permissions that the documentation requires."""
     with KafkaCluster(
         name="guarded", authorizer=True, listeners=("SASL_PLAINTEXT",), users=(READER,)
     ) as cluster:
@@ -34,7 +34,7 @@ def client_of(cluster: KafkaCluster, user: User, *, side: str = "") -> Mapping[s
 def test_read_and_describe_on_the_source_suffice_to_resume_after_kill_9(
     guarded: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Its settings may not be read."""
+    """The topic's settings may not be read."""
     connector = client_of(guarded, READER, side="source.cluster.")
     flow = Flow.new(guarded, west, tmp_path, connector={**connector, **NEVER})
     topic = guarded.create_topic(unique_topic())

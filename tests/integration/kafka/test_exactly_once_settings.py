@@ -1,4 +1,4 @@
-"""MM2's settings for exactly-once, rolled through a running flow as its users roll them: what they promise holds at each step."""
+"""MM2's exactly-once settings, changed step by step on a running flow; each step keeps its guarantee."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,24 +19,24 @@ BATCH = 2_000
 
 def wait_for_guarantee(worker: Replicator, topic: str) -> None:
     wait_until(
-        "exactly-once is said",
+        "the partition reports exactly-once",
         lambda: worker.partition(topic).get("guarantee") == "exactly-once",
     )
 
 
 @pytest.mark.parametrize("boundary", ["poll", "interval"])
-def test_support_is_enabled_step_by_step_under_kills(
+def test_exactly_once_support_is_enabled_step_by_step_despite_kills(
     east: KafkaCluster, west: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str], boundary: str
 ) -> None:
-    """From disabled over preparing to enabled, killed at each step: each record once, for readers of committed records."""
+    """disabled, preparing, enabled, with a kill at each step: readers of committed records get each record once."""
     site = Site(source=east, target=west, folder=tmp_path)
     topic = unique_topic()
     east.create_topic(topic)
-    asked = site.connector(topic, transaction_boundary=boundary, exactly_once_support="requested")
+    config = site.connector(topic, transaction_boundary=boundary, exactly_once_support="requested")
     for number, support in enumerate(STEPS, start=1):
         with site.worker(exactly_once_source_support=support) as worker:
             start(worker)
-            change(worker, "PUT", f"/connectors/{NAME}/config", asked, expect=201 if number == 1 else 200)
+            change(worker, "PUT", f"/connectors/{NAME}/config", config, expect=201 if number == 1 else 200)
             load(east, topic, BATCH // 2)
             worker.kill()
             load(east, topic, BATCH // 2)

@@ -1,7 +1,7 @@
-"""Ways to the target that are slow: bytes that arrive when the leader has forgotten the flow, commits that take long.
+"""Exactly-once over slow connections to the target: late requests after the leader forgot the flow, and slow commits.
 
-Bytes: a copier's requests are held in a proxy and the copier is frozen; another takes over, comes to the end and is idle until
-the leader has dropped what it remembers of the flow. A leader that remembers no producer takes whatever arrives then.
+A proxy holds a copier's requests and the copier is frozen. A second process takes over, catches up and is idle until
+the leader has dropped its producer state. A leader without that state accepts whatever arrives then.
 """
 
 import threading
@@ -21,17 +21,19 @@ from tests.integration.kafka.test_old_records import wait_until_forgotten
 
 pytestmark = pytest.mark.faults
 
-SHORT_MS = 6_000  # half of it is the age from which records count as old
+SHORT_MS = 6_000  # records older than half of it count as old
 FRESH_FOR_MS = 60_000
 NEVER = {"offset.flush.interval.ms": "3600000"}
 HELD = {"mirrorflow.bytes.per.second": "512Ki", **NEVER}  # the backlog lasts for sixteen seconds
 OTHER = {"mirrorflow.bytes.per.second": "2Mi", **NEVER}  # for four
 BACKLOG = 40_000
 HELD_BYTES = 10_000
-HELD_WAIT_S = 5.0  # a copier that waits for an answer sends nothing: the proxy heals, and it is tried again
+HELD_WAIT_S = (
+    5.0  # a copier that waits for a response sends nothing: the proxy heals and the test tries again
+)
 DELAY_MS = 100  # each way
 OLD_PER_S, OLD_RECORDS = 2_000, 20_000
-MUCH = OLD_PER_S // 4  # of records that are not committed
+UNCOMMITTED = OLD_PER_S // 4
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ def slow_cluster() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def slow(slow_cluster: KafkaCluster) -> KafkaCluster:
-    """It forgets a producer after a day, as brokers do, until a test says otherwise; it looks five times a second."""
+    """A target that expires producers after a day unless a test lowers that; it checks five times a second."""
     slow_cluster.proxy(1).heal()
     slow_cluster.proxy(1).delay(0)
     alter_brokers(slow_cluster, {"producer.id.expiration.ms": str(DAY_MS)})
@@ -56,44 +58,46 @@ def flow(east: KafkaCluster, slow: KafkaCluster, tmp_path: Path) -> Flow:
 
 
 def through_the_proxy(flow: Flow, topic: str) -> Replicator:
-    """A copier whose way to the target can be held up."""
-    way = flow.target.proxied_bootstrap
-    flow.worker = {**flow.worker, "bootstrap.servers": way}
-    held = flow.replicator(topic, {**HELD, "target.cluster.bootstrap.servers": way})
+    """Returns a copier whose connections to the target go through the proxy."""
+    bootstrap = flow.target.proxied_bootstrap
+    flow.worker = {**flow.worker, "bootstrap.servers": bootstrap}
+    held = flow.replicator(topic, {**HELD, "target.cluster.bootstrap.servers": bootstrap})
     flow.worker = {key: value for key, value in flow.worker.items() if key != "bootstrap.servers"}
     return held
 
 
 def hold_up(flow: Flow, topic: str, held: Replicator) -> None:
-    """In the middle of the backlog the proxy begins to keep what the copier sends; it is frozen when that is much."""
+    """Makes the proxy hold the copier's requests in the middle of the backlog; freezes the copier when enough are held."""
     proxy = flow.target.proxy(1)
     held.wait_for_copy(flow.target, flow.remote(topic), 1_000)
 
     def is_held_up() -> bool:
         proxy.blackhole()
         try:
-            wait_until("much is held", lambda: proxy.held_bytes() > HELD_BYTES, timeout_s=HELD_WAIT_S)
+            wait_until(
+                "the proxy holds enough bytes", lambda: proxy.held_bytes() > HELD_BYTES, timeout_s=HELD_WAIT_S
+            )
         except HarnessError:
             proxy.heal()
             return False
         held.freeze()
         return True
 
-    wait_until("the copier is frozen with bytes on their way", is_held_up)
+    wait_until("the copier is frozen with requests in flight", is_held_up)
 
 
 def let_through(flow: Flow, topic: str, held: Replicator, other: Replicator) -> None:
-    """The bytes arrive, the frozen copier continues, and there is something new to copy."""
+    """Releases the held requests, thaws the frozen copier and adds new records to copy."""
     flow.target.proxy(1).heal()
     held.thaw()
     load(flow.source, topic, 100, first=1_000_000)
     other.wait_until_caught_up()
 
 
-def test_bytes_that_arrive_when_the_flow_is_forgotten_repeat_nothing(
+def test_requests_that_arrive_after_the_leader_forgot_the_flow_repeat_nothing(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """The target forgets within seconds."""
+    """The target expires producers within seconds."""
     alter_brokers(flow.target, {"producer.id.expiration.ms": str(SHORT_MS)})
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, BACKLOG, size_bytes=200, timestamp_ms=now_ms() + FRESH_FOR_MS)
@@ -103,16 +107,16 @@ def test_bytes_that_arrive_when_the_flow_is_forgotten_repeat_nothing(
         other = stack.enter_context(flow.replicator(topic, OTHER))
         load(flow.source, topic, 1_000)
         other.wait_until_caught_up()
-        flow.wait_until_committed(topic)  # markers count as written now
+        flow.wait_until_committed(topic)  # markers count as written at this moment
         wait_until_forgotten(flow, now_ms())
         let_through(flow, topic, held, other)
         flow.assert_committed(topic)
 
 
-def test_a_process_killed_inside_a_transaction_of_old_records_repeats_nothing_for_readers_of_committed_ones(
+def test_a_kill_inside_a_transaction_of_old_records_repeats_nothing_for_read_committed_consumers(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """On a way on which commits take long, so much is not committed. The next process has another isolation level."""
+    """Commits are slow, so many records are uncommitted at the kill. The next process has a different isolation level."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     old = {
         "size_bytes": 100,
@@ -123,22 +127,24 @@ def test_a_process_killed_inside_a_transaction_of_old_records_repeats_nothing_fo
     writer = threading.Thread(target=load, args=(flow.source, topic, OLD_RECORDS), kwargs=old)
     writer.start()
     flow.target.proxy(1).delay(DELAY_MS)
-    with through_the_proxy(flow, topic) as dying:
-        dying.wait_for_copy(flow.target, flow.remote(topic), OLD_PER_S)
+    with through_the_proxy(flow, topic) as killed:
+        killed.wait_for_copy(flow.target, flow.remote(topic), OLD_PER_S)
 
-        def much_is_open() -> bool:
+        def many_are_uncommitted() -> bool:
             committed = flow.target.end_offsets(flow.remote(topic), isolation="read_committed")[0]
-            return flow.target.end_offsets(flow.remote(topic))[0] - committed > MUCH
+            return flow.target.end_offsets(flow.remote(topic))[0] - committed > UNCOMMITTED
 
-        wait_until("much is not committed", much_is_open)
-        dying.kill()
+        wait_until("many records are not committed", many_are_uncommitted)
+        killed.kill()
     with flow.replicator(topic, {**NEVER, "consumer.isolation.level": "read_committed"}) as new:
         writer.join()
         new.wait_until_caught_up()
         flow.assert_committed(topic)
 
 
-def test_leaders_that_will_forget_earlier_get_another_fence(flow: Flow, unique_topic: Callable[[], str]):
+def test_a_new_fence_is_written_when_leaders_will_forget_producers_earlier(
+    flow: Flow, unique_topic: Callable[[], str]
+):
     """The setting is lowered while the flow is idle. A fence as old as its records could be forgotten."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 10)

@@ -1,4 +1,4 @@
-"""Passwords and permissions that are wrong: named in the log, REST and /progress; put right, the flow continues by itself."""
+"""Wrong passwords and missing permissions are in log, REST and /progress; once corrected, the flow continues by itself."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,13 +22,13 @@ Names = Callable[[], str]
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[KafkaCluster]:
-    """A broker that wants a password and grants nothing by itself: source of some tests, target of others."""
+    """A broker that requires a password and grants nothing by default: source of some tests, target of others."""
     with KafkaCluster(name=ALIAS, listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
         yield cluster
 
 
 def lines(side: str, cluster: KafkaCluster, password: str = "mirror-secret") -> dict[str, str]:
-    """The connector's lines to come in to *cluster* as `mirror`."""
+    """Returns the connector's properties to connect to *cluster* as `mirror`."""
     return {f"{side}.cluster.{key}": value for key, value in client(cluster, password).items()}
 
 
@@ -45,17 +45,17 @@ def allow_source(cluster: KafkaCluster, topic: str) -> None:
 
 
 def reasons(replicator: Replicator) -> set[str]:
-    return {one["reason"] for one in replicator.progress()["reasons"]}
+    return {entry["reason"] for entry in replicator.progress()["reasons"]}
 
 
 def status(replicator: Replicator) -> str:
-    """Everything that REST says of the connector and its tasks."""
+    """Returns everything that REST reports of the connector and its tasks."""
     name = replicator.rest("/connectors")[1][0]
     return str(replicator.rest(f"/connectors/{name}/status")[1])
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_wrong_password_is_named_and_put_right_without_a_restart(
+def test_a_corrected_password_is_used_without_a_restart(
     guarded: KafkaCluster,
     east: KafkaCluster,
     west: KafkaCluster,
@@ -63,7 +63,7 @@ def test_a_wrong_password_is_named_and_put_right_without_a_restart(
     tmp_path: Path,
     side: str,
 ) -> None:
-    """The file that ${file:...} names gets its key, then the right one: the next attempt uses it. No password is ever shown."""
+    """The file of ${file:...} first lacks the key, then has a wrong and then the right password. No password is ever shown."""
     source, target = (guarded, west) if side == "source" else (east, guarded)
     topic = source.create_topic(unique_topic())
     alias = topic.upper()
@@ -83,12 +83,12 @@ def test_a_wrong_password_is_named_and_put_right_without_a_restart(
     with Replicator.standalone(
         source, target, topics=topic, folder=tmp_path, connector=connector, worker=worker
     ) as replicator:
-        missing = wait_until("what is missing is named", lambda: replicator.progress().get("missing"))
+        missing = wait_until("the missing secret is reported", lambda: replicator.progress().get("missing"))
         assert "SecretMissing" in reasons(replicator)
         secret.write_text("password=hunter2-wrong\n")
-        wait_until("it is named", lambda: "AuthenticationFailed" in reasons(replicator))
+        wait_until("the wrong password is reported", lambda: "AuthenticationFailed" in reasons(replicator))
         refused = replicator.progress()
-        said = status(replicator)
+        rest_status = status(replicator)
         secret.write_text("password=mirror-secret\n")
         replicator.wait_until_caught_up()
         log = replicator.log_text()
@@ -97,16 +97,16 @@ def test_a_wrong_password_is_named_and_put_right_without_a_restart(
     assert {"path": str(secret), "key": "password"} == missing
     assert ("Unreachable", "AuthenticationFailed") == (refused[side]["reach"], refused[side]["reason"])
     assert "missing" not in refused
-    sentence = f"Cluster {alias if side == 'source' else ALIAS} at {guarded.bootstrap}: "
-    assert sentence in said
-    assert sentence in log
-    assert "hunter2" not in said + log
-    assert "mirror-secret" not in said + log
+    message = f"Cluster {alias if side == 'source' else ALIAS} at {guarded.bootstrap}: "
+    assert message in rest_status
+    assert message in log
+    assert "hunter2" not in rest_status + log
+    assert "mirror-secret" not in rest_status + log
     assert_copied(source, topic, target, f"{alias}.{topic}", count=300)
 
 
 def allow_target(cluster: KafkaCluster, alias: str, *, but: str = "") -> None:
-    """What `mirrorflow acls` prints for the target of a flow under *alias*, without the operation *but* on the copies."""
+    """Grants what `mirrorflow acls` prints for the target of a flow with *alias*, without operation *but* on the copies."""
     internal = ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS")
     for operation in (*internal, "ALTER", "ALTER_CONFIGS"):
         if operation != but:
@@ -124,10 +124,10 @@ def allow_target(cluster: KafkaCluster, alias: str, *, but: str = "") -> None:
 
 
 @pytest.mark.parametrize("operation", ["DESCRIBE", "READ"])
-def test_what_the_source_does_not_grant_is_named_until_it_does(
+def test_a_missing_source_permission_is_reported_until_it_is_granted(
     guarded: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, operation: str
 ) -> None:
-    """Without Describe no topic is seen; without Read one is seen and stops. Granted, the copy begins by itself."""
+    """Without Describe no topic is visible; without Read its partition stops. Once granted, the copy begins by itself."""
     topic = guarded.create_topic(unique_topic())
     load(guarded, topic, 300, keys=True)
     if operation == "READ":
@@ -138,12 +138,15 @@ def test_what_the_source_does_not_grant_is_named_until_it_does(
         guarded, west, topics=topic, folder=tmp_path, connector=connector
     ) as replicator:
         if operation == "READ":
-            said = replicator.wait_for_phase("stopped", topic)
-            assert said["reason"] == "NotAuthorized"
-            assert f"does not authorize Read on topic {topic}" in said["message"]
+            partition_status = replicator.wait_for_phase("stopped", topic)
+            assert partition_status["reason"] == "NotAuthorized"
+            assert f"does not authorize Read on topic {topic}" in partition_status["message"]
             assert f"does not authorize Read on topic {topic}" in status(replicator)
         else:
-            wait_until("it is named", lambda: "Describe on them is not granted" in status(replicator))
+            wait_until(
+                "the missing permission is reported",
+                lambda: "Describe on them is not granted" in status(replicator),
+            )
         allow_source(guarded, topic)
         replicator.wait_until_caught_up()
         assert reasons(replicator) == set()
@@ -152,10 +155,10 @@ def test_what_the_source_does_not_grant_is_named_until_it_does(
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "WRITE"])
-def test_what_the_target_does_not_grant_is_named_until_it_does(
+def test_a_missing_target_permission_is_reported_until_it_is_granted(
     east: KafkaCluster, guarded: KafkaCluster, unique_topic: Names, tmp_path: Path, operation: str
 ) -> None:
-    """Without Create the topic is named as a warning, without Write its partition stops; granted, it is copied."""
+    """Without Create the topic is a warning, without Write its partition stops; once granted, it is copied."""
     topic = east.create_topic(unique_topic())
     alias = topic.upper()
     load(east, topic, 300, keys=True)
@@ -166,22 +169,22 @@ def test_what_the_target_does_not_grant_is_named_until_it_does(
         east, guarded, topics=topic, folder=tmp_path, connector=connector, worker=client(guarded)
     ) as replicator:
         if operation == "WRITE":
-            said = replicator.wait_for_phase("stopped", topic)
-            assert said["reason"] == "NotAuthorized"
+            partition_status = replicator.wait_for_phase("stopped", topic)
+            assert partition_status["reason"] == "NotAuthorized"
         word = operation.capitalize()
-        sentence = f"does not authorize {word} on topic {alias}.{topic}"
-        wait_until("REST names it", lambda: sentence in status(replicator))
-        wait_until("the log names it", lambda: sentence in replicator.log_text())
+        message = f"does not authorize {word} on topic {alias}.{topic}"
+        wait_until("REST reports the missing permission", lambda: message in status(replicator))
+        wait_until("the log reports the missing permission", lambda: message in replicator.log_text())
         guarded.allow(operation, "TOPIC", f"{alias}.", prefixed=True)
         replicator.wait_until_caught_up()
 
     assert_copied(east, topic, guarded, f"{alias}.{topic}", count=300)
 
 
-def test_a_target_that_can_have_no_transactions_is_copied_to_all_the_same(
+def test_a_target_that_cannot_coordinate_transactions_is_still_copied_to(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """One broker that wants three replicas of the topic of transactions never coordinates any; the flow does not wait for it."""
+    """A single broker whose transaction topic needs three replicas never coordinates any; the flow does not wait for it."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 300, keys=True)
     config = {"transaction.state.log.replication.factor": "3"}
@@ -202,10 +205,10 @@ def test_a_target_that_can_have_no_transactions_is_copied_to_all_the_same(
 
 
 @pytest.mark.faults
-def test_a_broker_that_is_away_at_the_start_does_not_cost_the_flow_its_transactions(
+def test_a_flow_is_exactly_once_although_a_broker_was_down_at_its_start(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The topic of transactions needs three replicas, so nothing can be coordinated before the third broker is there."""
+    """The transaction topic needs three replicas, so no transaction is coordinated before the third broker is up."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 300, keys=True)
     with KafkaCluster(name="three", brokers=3) as three:
@@ -213,7 +216,9 @@ def test_a_broker_that_is_away_at_the_start_does_not_cost_the_flow_its_transacti
         three.broker(3).stop()
         flow = Flow.new(east, three, tmp_path)
         with flow.replicator(topic) as replicator:
-            wait_until("it is about to begin", lambda: three.has_topic(f"mm2-claims.{flow.alias}.internal"))
+            wait_until(
+                "the flow is about to start", lambda: three.has_topic(f"mm2-claims.{flow.alias}.internal")
+            )
             three.broker(3).start()
             replicator.wait_until_caught_up()
             guarantee = replicator.partition(topic)["guarantee"]

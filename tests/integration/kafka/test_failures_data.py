@@ -1,4 +1,4 @@
-"""Data that is damaged, deleted, or finds no room: the partition concerned stops and says so, all others go on."""
+"""Data is damaged or deleted, or the disk is full: the affected partition stops with a reason, all others continue."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.integration.kafka.disks import small_disk
 
 pytestmark = pytest.mark.faults
 
-INTO_RECORDS = 80  # bytes: behind the header of a batch
+INTO_RECORDS = 80  # bytes: after the header of a batch
 
 Names = Callable[[], str]
 
@@ -23,15 +23,17 @@ Names = Callable[[], str]
 def flow(
     source: KafkaCluster, target: KafkaCluster, topics: str, alias: str, folder: Path, **connector: str
 ) -> Replicator:
-    """A flow under *alias*; *connector* has _ for dots."""
-    lines = {"source.cluster.alias": alias} | {key.replace("_", "."): v for key, v in connector.items()}
+    """Returns a flow with *alias*; *connector* has underscores for dots."""
+    lines = {"source.cluster.alias": alias} | {
+        key.replace("_", "."): value for key, value in connector.items()
+    }
     return Replicator.standalone(source, target, topics=topics, folder=folder, connector=lines)
 
 
-def test_a_topic_that_is_deleted_while_it_is_copied_is_named_and_others_go_on(
+def test_a_topic_deleted_while_it_is_copied_is_reported_and_others_continue(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Its partitions stop with TopicGone and stay on the target; its neighbours are copied on. No listing notices it first."""
+    """Its partitions stop with TopicGone and their copies stay. No topic discovery runs that could notice it first."""
     stem = unique_topic()
     for name in (f"{stem}-doomed", f"{stem}-other"):
         load(east, east.create_topic(name, partitions=2), 500, keys=True)
@@ -40,14 +42,14 @@ def test_a_topic_that_is_deleted_while_it_is_copied_is_named_and_others_go_on(
     with flow(east, west, f"{stem}.*", "deleting", tmp_path, refresh_topics_enabled="false") as replicator:
         replicator.wait_until_caught_up(partitions=4)
         east.delete_topic(f"{stem}-doomed")
-        said = replicator.wait_for_phase("stopped", f"{stem}-doomed")
+        status = replicator.wait_for_phase("stopped", f"{stem}-doomed")
         load(east, f"{stem}-other", 500, keys=True, first=500)
         replicator.wait_for_copy(west, f"deleting.{stem}-other", 1000)
         log = replicator.log_text()
 
-    assert said["reason"] == "TopicGone"
-    assert "no longer exists on cluster deleting" in said["message"]
-    assert said["message"] in log
+    assert status["reason"] == "TopicGone"
+    assert "no longer exists on cluster deleting" in status["message"]
+    assert status["message"] in log
     assert_copied(east, f"{stem}-other", west, f"deleting.{stem}-other", count=1000)
     assert copied == contents(records(west, f"deleting.{stem}-doomed"))
 
@@ -60,13 +62,13 @@ def frail() -> Iterator[KafkaCluster]:
 
 
 def damage(cluster: KafkaCluster, topic: str, number: int) -> Batch:
-    """Flip a bit in batch *number* of partition 0 while the broker is down; the batch as it was."""
+    """Flips a bit in batch *number* of partition 0 while the broker is down; returns the undamaged batch."""
     cluster.broker(1).stop()
     segment = Path(cluster.home) / "1" / "data" / f"{topic}-0" / "00000000000000000000.log"
     data = bytearray(segment.read_bytes())
     batches = split(bytearray(data))
-    at = sum(batch.size_bytes for batch in batches[:number])
-    data[at + INTO_RECORDS] ^= 0x10
+    position = sum(batch.size_bytes for batch in batches[:number])
+    data[position + INTO_RECORDS] ^= 0x10
     segment.write_bytes(data)
     cluster.broker(1).start()
     return batches[number]
@@ -76,42 +78,44 @@ def damage(cluster: KafkaCluster, topic: str, number: int) -> Batch:
 def test_a_batch_that_is_damaged_on_the_source_is_never_copied(
     frail: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, codec: str
 ) -> None:
-    """The partition stops before it and names its offset; what precedes it and other partitions are copied.
+    """The partition stops before it and names its offset; earlier records and other partitions are copied.
 
-    Small batches are put together: the damage must not be hidden by that either. Deleted, the flow continues behind it.
+    Merging small batches must not hide the damage. After the damaged batch is deleted, the flow continues.
     """
     topic = frail.create_topic(unique_topic(), partitions=2)
     load(frail, topic, 2000, codec=codec, keys=True, headers=1, batch_bytes=600)
     whole = contents(records(frail, topic))
-    bad = damage(frail, topic, 20)
+    damaged = damage(frail, topic, 20)
 
     with flow(
         frail, west, topic, topic.upper(), tmp_path, mirrorflow_source_loss_policy="alert"
     ) as replicator:
-        said = replicator.wait_for_phase("stopped", topic)
-        wait_until("the other is copied", lambda: replicator.partition(topic, 1).get("records") == 1000)
+        status = replicator.wait_for_phase("stopped", topic)
+        wait_until(
+            "the other partition is copied", lambda: replicator.partition(topic, 1).get("records") == 1000
+        )
         ends = west.end_offsets(f"{topic.upper()}.{topic}")
         log = replicator.log_text()
-        frail.delete_records(topic, {0: bad.next_offset})
+        frail.delete_records(topic, {0: damaged.next_offset})
         wait_until(
-            "it continues behind the damage",
+            "the partition continues after the damaged batch",
             lambda: replicator.partition(topic).get("sourceOffset") == 1000,
         )
 
-    assert said["reason"] == "CorruptBatch"
-    assert f"the batch at source offset {bad.base_offset} is corrupt" in said["message"]
-    assert said["message"] in log
-    assert {0: bad.base_offset, 1: 1000} == ends
+    assert status["reason"] == "CorruptBatch"
+    assert f"the batch at source offset {damaged.base_offset} is corrupt" in status["message"]
+    assert status["message"] in log
+    assert {0: damaged.base_offset, 1: 1000} == ends
     first, second = whole[:1000], whole[1000:]
-    assert [*first[: bad.base_offset], *first[bad.next_offset :], *second] == contents(
+    assert [*first[: damaged.base_offset], *first[damaged.next_offset :], *second] == contents(
         records(west, f"{topic.upper()}.{topic}")
     )
 
 
-def test_a_target_whose_disk_is_full_is_filled_when_there_is_room(
+def test_a_target_whose_disk_is_full_is_filled_after_the_disk_has_grown(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The broker gives up with a torn batch at its end; with a larger disk the copy continues without loss or repeat."""
+    """The broker stops with a torn batch at the end of its log; with a larger disk the copy continues exactly."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 50_000, size_bytes=1000, keys=True, content="random")
 
@@ -120,8 +124,8 @@ def test_a_target_whose_disk_is_full_is_filled_when_there_is_room(
         KafkaCluster(name="brim", config=disk.config) as brim,
         flow(east, brim, topic, "full", tmp_path) as replicator,
     ):
-        wait_until("its disk is full", lambda: not brim.broker(1).running)
-        wait_until("it is reported", lambda: replicator.progress()["reasons"])
+        wait_until("the disk is full and the broker has stopped", lambda: not brim.broker(1).running)
+        wait_until("the failure is reported", lambda: replicator.progress()["reasons"])
         disk.grow()
         brim.broker(1).start()
         replicator.wait_until_caught_up(partitions=2)

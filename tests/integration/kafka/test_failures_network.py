@@ -1,4 +1,4 @@
-"""Clusters that are not there, go away and come back, and networks that break: said with the reason, and made up for."""
+"""Clusters that are down, go away and return, and networks that break: reported with the reason; copying catches up."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ from tests.integration.kafka.test_connector import running, settings
 
 pytestmark = pytest.mark.faults
 
-TOLD_WAIT_S = 90.0
+REPORT_WAIT_S = 90.0
 # Slow enough for the failure to come in the middle, quick enough for the test.
 SLOW_BYTES_PER_S = "4000000"
-LONG_WAY_MS = 150  # each way: a look at the source's offsets takes longer than the next refusal
+LONG_WAY_MS = 150  # each way: listing the source's offsets takes longer than the next refusal
 
 Names = Callable[[], str]
 SIDES = ("source", "target")
@@ -42,7 +42,7 @@ def there() -> Iterator[KafkaCluster]:
 
 
 def flow(here: KafkaCluster, there: KafkaCluster, topic: str, folder: Path, **connector: str) -> Replicator:
-    """A flow of its own for *topic*, through both proxies; *connector* has _ for dots."""
+    """Returns a flow for *topic* with its own alias, through both proxies; *connector* has underscores for dots."""
     lines = {
         "source.cluster.alias": topic.upper(),
         "source.cluster.bootstrap.servers": here.proxied_bootstrap,
@@ -54,85 +54,85 @@ def flow(here: KafkaCluster, there: KafkaCluster, topic: str, folder: Path, **co
 
 
 def reasons(replicator: Replicator) -> set[str]:
-    return {one["reason"] for one in replicator.progress()["reasons"]}
+    return {entry["reason"] for entry in replicator.progress()["reasons"]}
 
 
-def said_somewhere(replicator: Replicator) -> set[str]:
-    """Reasons of the summary, once there are some."""
-    return wait_until("it gives a reason", lambda: reasons(replicator), poll_s=0.2)
+def wait_for_reasons(replicator: Replicator) -> set[str]:
+    """Waits until the summary has reasons, and returns them."""
+    return wait_until("a reason is reported", lambda: reasons(replicator), poll_s=0.2)
 
 
 def wait_for_reach(replicator: Replicator, *, lost: str | None) -> dict[str, Any]:
-    """The summary, once it says of that side alone that it cannot be used, and that the other can; None: that both can."""
-    wanted = {side: "Unreachable" if side == lost else "Reachable" for side in SIDES}
+    """Waits until the summary reports the *lost* side alone as unreachable (None: neither); returns the summary."""
+    expected = {side: "Unreachable" if side == lost else "Reachable" for side in SIDES}
 
-    def told() -> dict[str, Any]:
-        found = replicator.progress()
-        return found if wanted == {side: found[side]["reach"] for side in SIDES} else {}
+    def matching_summary() -> dict[str, Any]:
+        summary = replicator.progress()
+        return summary if expected == {side: summary[side]["reach"] for side in SIDES} else {}
 
-    return wait_until(f"{lost or 'no cluster'} is reported as lost", told, poll_s=0.2)
+    return wait_until(f"{lost or 'no cluster'} is reported as lost", matching_summary, poll_s=0.2)
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_a_cluster_that_is_down_at_the_start_is_named_and_waited_for(
+def test_a_cluster_that_is_down_at_the_start_is_reported_and_retried(
     here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str
 ) -> None:
-    """State, reason, address and log say which; when it comes up the copy begins."""
+    """State, reason, address and log identify it; when it is up, the copy begins."""
     topic = here.create_topic(unique_topic())
     load(here, topic, 500, keys=True)
     cluster = here if side == "source" else there
     cluster.broker(1).stop()
 
     with flow(here, there, topic, tmp_path) as replicator:
-        found = said_somewhere(replicator)
+        first_reasons = wait_for_reasons(replicator)
         lost = wait_for_reach(replicator, lost=side)[side]
         name = replicator.rest("/connectors")[1][0]
         status = replicator.rest(f"/connectors/{name}/status")[1]["connector"]
         alias = topic.upper() if side == "source" else "there"
-        sentence = f"Cluster {alias} cannot be reached at {cluster.proxied_bootstrap}"
-        wait_until("the log names it", lambda: sentence in replicator.log_text())
+        message = f"Cluster {alias} cannot be reached at {cluster.proxied_bootstrap}"
+        wait_until("the log reports the cluster", lambda: message in replicator.log_text())
         cluster.broker(1).start()
         replicator.wait_until_caught_up()
         assert reasons(replicator) == set()
-        well = wait_for_reach(replicator, lost=None)
+        recovered = wait_for_reach(replicator, lost=None)
 
-    assert {here.cluster_id, there.cluster_id} == {well[side]["clusterId"] for side in SIDES}
+    assert {here.cluster_id, there.cluster_id} == {recovered[side]["clusterId"] for side in SIDES}
     assert {"Unreachable", ""} == {lost["reason"], lost["clusterId"]}
-    assert found <= {"Unreachable", "ConnectionLost"}
+    assert first_reasons <= {"Unreachable", "ConnectionLost"}
     assert status["state"] == "FAILED"
-    assert sentence in status["trace"]
+    assert message in status["trace"]
     assert_copied(here, topic, there, f"{topic.upper()}.{topic}", count=500)
 
 
-def test_a_flow_without_topics_notices_that_its_source_is_away(
+def test_a_flow_without_topics_reports_an_unreachable_source(
     here: KafkaCluster, there: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No task asks anybody then, and the next look for topics may be ten minutes away."""
+    """No task sends requests, and the next topic refresh may be ten minutes away."""
     monkeypatch.setattr(topic_discovery, "REACH_CHECK_S", 0.2)
     idle = settings(here.proxied_bootstrap, there, "no-such-topic", refresh_topics_s=600.0)
 
     async def main() -> list[str | None]:
-        async with running(idle) as found:
-            await found.until(lambda: found.connector.state == "RUNNING")
+        async with running(idle) as process:
+            await process.until(lambda: process.connector.state == "RUNNING")
             here.proxy(1).cut()
             try:
-                await found.until(lambda: found.connector.sides[0].reason)
-                told = found.connector.sides[0].reason
+                await process.until(lambda: process.connector.sides[0].reason)
+                reason = process.connector.sides[0].reason
             finally:
                 here.proxy(1).heal()
-            await found.until(lambda: found.connector.sides[0].reason == "")
-            return [told, found.connector.state, found.connector.sides[1].reason]
+            await process.until(lambda: process.connector.sides[0].reason == "")
+            return [reason, process.connector.state, process.connector.sides[1].reason]
 
-    told, state, of_target = asyncio.run(main())
-    assert told in {"Unreachable", "ConnectionLost"}
+    reason, state, of_target = asyncio.run(main())
+    assert reason in {"Unreachable", "ConnectionLost"}
     assert (state, of_target) == ("RUNNING", "")
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_a_broker_that_dies_in_the_middle_and_returns_costs_nothing(
+def test_a_broker_that_dies_and_returns_loses_and_repeats_nothing(
     here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str
 ) -> None:
-    """kill -9 of the only broker of either side while records flow; afterwards both sides are equal."""
+    """kill -9 of the only broker of either side while records are copied; afterwards both sides are equal."""
     topic = here.create_topic(unique_topic(), partitions=3)
     load(here, topic, 30_000, size_bytes=500, keys=True, codec="lz4", content="random")
     cluster = here if side == "source" else there
@@ -140,7 +140,7 @@ def test_a_broker_that_dies_in_the_middle_and_returns_costs_nothing(
     with flow(here, there, topic, tmp_path, mirrorflow_bytes_per_second=SLOW_BYTES_PER_S) as replicator:
         replicator.wait_for_copy(there, f"{topic.upper()}.{topic}", 2000)
         cluster.broker(1).kill()
-        found = said_somewhere(replicator)
+        first_reasons = wait_for_reasons(replicator)
         lost = wait_for_reach(replicator, lost=side)[side]
         cluster.broker(1).start()
         load(here, topic, 1000, keys=True, first=30_000)
@@ -149,17 +149,17 @@ def test_a_broker_that_dies_in_the_middle_and_returns_costs_nothing(
         wait_for_reach(replicator, lost=None)
 
     assert cluster.cluster_id == lost["clusterId"]
-    assert 0 <= lost["sinceSeconds"] < TOLD_WAIT_S
-    assert found <= {"Unreachable", "ConnectionLost"}
+    assert 0 <= lost["sinceSeconds"] < REPORT_WAIT_S
+    assert first_reasons <= {"Unreachable", "ConnectionLost"}
     assert_copied(here, topic, there, f"{topic.upper()}.{topic}", count=31_000)
 
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("way", ["cut", "blackhole"])
-def test_a_network_that_breaks_and_heals_costs_nothing(
+def test_a_network_that_breaks_and_heals_loses_and_repeats_nothing(
     here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str, way: str
 ) -> None:
-    """Connections that are closed again and again, or on which nothing passes for a while."""
+    """Connections are closed repeatedly, or pass no bytes for a while."""
     topic = here.create_topic(unique_topic(), partitions=2)
     load(here, topic, 20_000, size_bytes=500, keys=True, content="random")
     route = (here if side == "source" else there).proxy(1)
@@ -169,7 +169,7 @@ def test_a_network_that_breaks_and_heals_costs_nothing(
             replicator.wait_for_copy(there, f"{topic.upper()}.{topic}", part * 5000)
             if way == "cut":
                 route.cut()
-                said_somewhere(replicator)
+                wait_for_reasons(replicator)
             else:
                 route.blackhole()
                 load(here, topic, 100, keys=True, first=20_000 + 100 * part)
@@ -180,10 +180,10 @@ def test_a_network_that_breaks_and_heals_costs_nothing(
 
 
 @pytest.mark.parametrize("policy", ["alert", "restart"])
-def test_one_loss_behind_a_long_way_is_dealt_with_once(
+def test_one_loss_over_a_slow_network_is_handled_once(
     here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, policy: str
 ) -> None:
-    """While one refused fetch is looked into the next ones are refused, too: they say nothing new."""
+    """While the first refused fetch is looked up, further fetches are refused; they are no new loss."""
     topic = here.create_topic(unique_topic())
     load(here, topic, 1_000)
     here.proxy(1).delay(LONG_WAY_MS)
@@ -206,10 +206,10 @@ def test_one_loss_behind_a_long_way_is_dealt_with_once(
     assert contents(records(here, topic)) == copied[1_000:]
 
 
-def test_a_narrow_network_is_filled_and_not_more(
+def test_a_slow_network_is_filled_without_resyncs(
     here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Behind a line of 1 MB/s and 20 ms to the target everything arrives, in bounded memory, without a resync."""
+    """Over a network of 1 MB/s and 20 ms to the target everything is copied, in bounded memory."""
     topic = here.create_topic(unique_topic(), partitions=2)
     load(here, topic, 8000, size_bytes=1000, content="random")
     route = there.proxy(1)

@@ -1,4 +1,4 @@
-"""Our own processes killed and ended: nothing stays behind, nothing is lost or repeated, and the end is said."""
+"""Our own processes are killed or stopped: no process is left, no record is lost or repeated, and positions are stored."""
 
 import json
 import os
@@ -24,7 +24,7 @@ Names = Callable[[], str]
 
 
 def flow(east: KafkaCluster, west: KafkaCluster, topic: str, folder: Path) -> Replicator:
-    """A flow of its own for *topic*, in two tasks, slow enough to be met in the middle."""
+    """Returns a flow for *topic* in two tasks, slow enough to be interrupted in the middle."""
     lines = {
         "source.cluster.alias": topic.upper(),
         "tasks.max": "2",
@@ -33,12 +33,12 @@ def flow(east: KafkaCluster, west: KafkaCluster, topic: str, folder: Path) -> Re
     return Replicator.standalone(east, west, topics=topic, folder=folder, connector=lines)
 
 
-def _has_another_task(replicator: Replicator, before: set[int]) -> bool:
+def _has_one_new_task(replicator: Replicator, before: set[int]) -> bool:
     return len(set(replicator.task_pids()) - before) == 1
 
 
-def ends(pid: int) -> bool:
-    """Whether no process has that id any more (a zombie has ended)."""
+def has_ended(pid: int) -> bool:
+    """Returns whether the process has ended; a zombie has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def ends(pid: int) -> bool:
 def test_a_task_that_is_killed_is_started_again_by_its_worker(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """kill -9 of a task, twice: the other continues, a new process takes its place, every record comes once."""
+    """kill -9 of a task, twice: the other task continues, a new process replaces it, each record is copied once."""
     topic = east.create_topic(unique_topic(), partitions=4)
     load(east, topic, 20_000, size_bytes=600, keys=True, content="random")
 
@@ -57,8 +57,8 @@ def test_a_task_that_is_killed_is_started_again_by_its_worker(
             replicator.wait_for_copy(west, f"{topic.upper()}.{topic}", part * 4000)
             before = set(replicator.task_pids())
             killed = replicator.kill_task(0)
-            wait_until("a new task runs", partial(_has_another_task, replicator, before))
-            assert ends(killed)
+            wait_until("a new task runs", partial(_has_one_new_task, replicator, before))
+            assert has_ended(killed)
         replicator.wait_until_caught_up(partitions=4)
         assert replicator.progress()["tasks"] == {"total": 2, "running": 2, "failed": 0}
 
@@ -68,7 +68,7 @@ def test_a_task_that_is_killed_is_started_again_by_its_worker(
 def test_no_task_outlives_its_worker(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """kill -9 of the worker alone: its tasks are gone at once, and the next run continues without loss or repeat."""
+    """After kill -9 of the worker alone its tasks end, and the next run continues without loss or repeat."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 12_000, size_bytes=600, keys=True, content="random")
 
@@ -76,7 +76,7 @@ def test_no_task_outlives_its_worker(
         replicator.wait_for_copy(west, f"{topic.upper()}.{topic}", 3000)
         tasks = replicator.task_pids()
         os.kill(replicator.pid, 9)
-        wait_until("the tasks are gone", lambda: all(ends(pid) for pid in tasks))
+        wait_until("the tasks are gone", lambda: all(has_ended(pid) for pid in tasks))
         wait_until("the worker is gone", lambda: not replicator.running)
         replicator.start()
         replicator.wait_until_caught_up(partitions=2)
@@ -86,19 +86,19 @@ def test_no_task_outlives_its_worker(
 
 
 def positions(west: KafkaCluster, alias: str) -> dict[int, dict[str, object]]:
-    """The newest position of each partition in the offsets topic."""
-    found = {}
+    """Returns the latest position of each partition in the offsets topic."""
+    latest = {}
     for record in records(west, f"mm2-offsets.{alias}.internal", isolation="read_committed"):
         name, key = json.loads(record.key or b"")
         assert name == "MirrorSourceConnector"
-        found[key["partition"]] = json.loads(record.value or b"{}")
-    return found
+        latest[key["partition"]] = json.loads(record.value or b"{}")
+    return latest
 
 
-def test_sigterm_ends_it_in_time_with_its_positions_written(
+def test_sigterm_stops_the_process_in_time_with_positions_stored(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Stopped in the middle it exits with 0 within the grace period, and its positions say how far and that it left."""
+    """Stopped in the middle of copying, it exits with 0; the stored positions have the last offsets and mark a clean stop."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 12_000, size_bytes=600, keys=True, content="random")
 
@@ -106,7 +106,7 @@ def test_sigterm_ends_it_in_time_with_its_positions_written(
         replicator.wait_for_copy(west, f"{topic.upper()}.{topic}", 3000)
         tasks = replicator.task_pids()
         began = time.monotonic()
-        status = replicator.stop()
+        exit_status = replicator.stop()
         took_s = time.monotonic() - began
         written = positions(west, topic.upper())
         ended = west.end_offsets(f"{topic.upper()}.{topic}")
@@ -116,11 +116,11 @@ def test_sigterm_ends_it_in_time_with_its_positions_written(
         resumed_s = time.monotonic() - began
         replicator.wait_until_caught_up(partitions=2)
 
-    assert status == 0
-    assert all(ends(pid) for pid in tasks)
+    assert exit_status == 0
+    assert all(has_ended(pid) for pid in tasks)
     assert took_s < GRACE_S + 5  # a loaded machine takes seconds to end three processes
-    copied = {part: end - 1 for part, end in ended.items() if end}
-    assert copied == {part: written[part]["offset"] for part in copied}
-    assert {True} == {at["mirrorflow.left"] for at in written.values()}
-    assert resumed_s < 15  # it need not wait until the claim of the last process is old
+    copied = {partition: end - 1 for partition, end in ended.items() if end}
+    assert copied == {partition: written[partition]["offset"] for partition in copied}
+    assert {True} == {position["mirrorflow.left"] for position in written.values()}
+    assert resumed_s < 15  # the claim of the previous process was released
     assert_copied(east, topic, west, f"{topic.upper()}.{topic}", count=12_000)

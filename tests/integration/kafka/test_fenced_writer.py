@@ -1,6 +1,6 @@
-"""One process owns the flow, and its tasks are the only writers of their partitions.
+"""One process owns the flow, and only its tasks write to their partitions.
 
-Readers of committed records see each record once, whatever is stopped or killed; with plain batches, all readers do.
+Whatever stops or is killed, readers of committed records see each record once; with plain batches, all readers do.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
 
 
 @pytest.mark.parametrize("age_ms", [0, 2 * DAY_MS], ids=["young", "old"])
-def test_an_orderly_restart_repeats_nothing_for_any_reader(
+def test_a_clean_restart_repeats_nothing_for_any_reader(
     flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str], age_ms: int
 ):
     topic = east.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
@@ -40,7 +40,7 @@ def test_an_orderly_restart_repeats_nothing_for_any_reader(
     flow.assert_exact(topic)
 
 
-def test_kill_9_repeats_no_old_records_for_readers_of_committed_ones(
+def test_kill_9_repeats_no_old_records_for_read_committed_consumers(
     flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
     topic = east.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
@@ -53,10 +53,10 @@ def test_kill_9_repeats_no_old_records_for_readers_of_committed_ones(
         flow.assert_committed(topic)
 
 
-def test_the_first_position_of_a_task_in_transactions_is_stored(
+def test_the_first_transactional_position_of_a_task_is_stored(
     flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """The process that owns the flow stores positions under the same producer before the task does."""
+    """The owner of the flow stores positions with the same producer before the task does."""
     topic = east.create_topic(unique_topic(), config=FOREVER)
     old_ms = now_ms() - 2 * DAY_MS
     load(east, topic, 10, timestamp_ms=old_ms)
@@ -89,7 +89,7 @@ def test_old_and_fresh_records_are_copied_in_turns(
     flow.assert_exact(topic)
 
 
-def test_a_topic_that_appears_later_is_copied_beside_the_others(
+def test_a_topic_that_is_created_later_is_copied_as_well(
     flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
     name = unique_topic()
@@ -126,10 +126,10 @@ def test_a_second_process_is_ready_and_takes_over_when_the_first_stops(
     flow.assert_exact(topic)
 
 
-def test_a_source_topic_that_was_created_again_is_a_loss(
+def test_a_recreated_source_topic_is_reported_as_data_loss(
     flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Its offsets name other records, although it has as many."""
+    """Equal offsets are different records, although there are as many."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 10)
     with flow.replicator(topic) as replicator:
@@ -144,7 +144,7 @@ def test_a_source_topic_that_was_created_again_is_a_loss(
     assert stopped["reason"] == "SourceDataLost"
 
 
-def test_a_target_topic_that_was_created_again_is_filled_again_with_restart(
+def test_the_restart_policy_refills_a_deleted_target_topic(
     flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
     topic = east.create_topic(unique_topic())
@@ -183,7 +183,7 @@ def test_a_frozen_owner_is_fenced_and_waits_after_it_thaws(
         flow.assert_committed(topic)
 
 
-def test_a_new_name_of_the_copy_begins_behind_the_old_one(
+def test_a_renamed_copy_begins_after_the_last_position(
     flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
     topic = east.create_topic(unique_topic())
@@ -224,13 +224,13 @@ def test_plain_batches_leave_source_and_target_offsets_equal(
         load(east, topic, 1_000, first=1_000)
         replicator.wait_until_caught_up()
 
-    assert [one.offset for one in records(west, flow.remote(topic))] == list(range(2_000))
+    assert [record.offset for record in records(west, flow.remote(topic))] == list(range(2_000))
 
 
 def test_a_source_with_gaps_is_copied_once_across_kills(
     flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Each transaction of the source leaves a marker, which is an offset without a record."""
+    """Each transaction of the source leaves a marker, which takes an offset without a record."""
     topic = east.create_topic(unique_topic())
     total = 0
     with flow.replicator(topic) as replicator:
@@ -262,5 +262,5 @@ def test_a_target_that_sets_timestamps_gets_each_record_once_across_a_kill(
         replicator.start()
         replicator.wait_until_caught_up()
 
-    copied = [one.value for one in records(west, flow.remote(topic))]
-    assert copied == [one.value for one in records(east, topic)]
+    copied = [record.value for record in records(west, flow.remote(topic))]
+    assert copied == [record.value for record in records(east, topic)]

@@ -1,4 +1,4 @@
-"""Batches larger than a fetch, than the target's limit, than one record may be; and a limit for the flow."""
+"""Batches larger than a fetch or than the target's limit, records that are too large, and a rate limit."""
 
 import random
 import time
@@ -19,7 +19,7 @@ from tests.integration.kafka.flows import Flow, padded, write_batches
 
 LARGE_BYTES = 12 << 20
 LARGE_LIMITS = {"max.message.bytes": str(LARGE_BYTES)}
-# So that the limits which a test gives to the copy stay.
+# Keeps the limits that a test sets on the copy.
 OWN_LIMITS = {"sync.topic.configs.enabled": "false", "config.properties.exclude": "max\\.message\\.bytes"}
 
 Names = Callable[[], str]
@@ -28,23 +28,23 @@ Names = Callable[[], str]
 def flow(
     east: KafkaCluster, west: KafkaCluster, topics: str, alias: str, folder: Path, **connector: str
 ) -> Replicator:
-    """A flow under *alias*; *connector* has _ for dots."""
+    """Returns a flow with *alias*; *connector* has underscores for dots."""
     lines = OWN_LIMITS | {"source.cluster.alias": alias}
     lines |= {key.replace("_", "."): value for key, value in connector.items()}
     return Replicator.standalone(east, west, topics=topics, folder=folder, connector=lines)
 
 
 def set_limit(cluster: KafkaCluster, topic: str, size_bytes: int) -> None:
-    """Alter the topic's max.message.bytes."""
+    """Alters the topic's max.message.bytes."""
     entry = ConfigEntry("max.message.bytes", str(size_bytes), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     cluster.admin.incremental_alter_configs([resource])[resource].result(30)
 
 
-def test_batches_larger_than_a_fetch_arrive_whole(
+def test_batches_larger_than_a_fetch_are_copied_unchanged(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Records of 8 MB and batches of 10 MB, limits raised on both sides: copied as they are."""
+    """Records of 8 MB and batches of 10 MB, with raised limits on both sides."""
     topic = east.create_topic(unique_topic(), config=LARGE_LIMITS)
     west.create_topic(f"large.{topic}", config=LARGE_LIMITS)
     sizes = [8_000_000] * 3 + [500_000] * 40
@@ -59,13 +59,13 @@ def test_batches_larger_than_a_fetch_arrive_whole(
 
     with flow(east, west, topic, "large", tmp_path) as replicator:
         replicator.wait_until_caught_up()
-        said = replicator.partition(topic)
+        status = replicator.partition(topic)
 
     assert_copied(east, topic, west, f"large.{topic}", count=143)
-    assert (said["batches"]["reencoded"], said["reason"]) == (0, "")
+    assert (status["batches"]["reencoded"], status["reason"]) == (0, "")
 
 
-def test_batches_larger_than_the_target_takes_are_split(
+def test_batches_larger_than_the_targets_limit_are_split(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     """A target topic with a lower limit gets the same records in smaller batches."""
@@ -76,16 +76,16 @@ def test_batches_larger_than_the_target_takes_are_split(
 
     with flow(east, west, topic, "split", tmp_path) as replicator:
         replicator.wait_until_caught_up()
-        said = replicator.partition(topic)
+        status = replicator.partition(topic)
 
     assert_copied(east, topic, west, f"split.{topic}", count=4000)
-    assert said["batches"]["reencoded"] > 0
+    assert status["batches"]["reencoded"] > 0
 
 
-def test_a_record_larger_than_the_target_takes_stops_its_partition_until_the_limit_is_raised(
+def test_a_record_larger_than_the_targets_limit_stops_its_partition_until_it_is_raised(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The partition says so everywhere, the others go on; with a higher limit it continues by itself."""
+    """Status, progress and metrics report it, other partitions continue; with a higher limit it continues by itself."""
     topic = east.create_topic(unique_topic(), partitions=2)
     west.create_topic(f"toolarge.{topic}", partitions=2, config={"max.message.bytes": "20000"})
     load(east, topic, 100, partition=0, keys=True)
@@ -94,20 +94,20 @@ def test_a_record_larger_than_the_target_takes_stops_its_partition_until_the_lim
     load(east, topic, 1000, partition=1, keys=True)
 
     with flow(east, west, topic, "toolarge", tmp_path) as replicator:
-        said = replicator.wait_for_phase("stopped", topic)
-        assert (said["reason"], said["sourceOffset"]) == ("RecordTooLarge", 100)
-        assert f"raise max.message.bytes of toolarge.{topic}" in said["message"]
+        status = replicator.wait_for_phase("stopped", topic)
+        assert (status["reason"], status["sourceOffset"]) == ("RecordTooLarge", 100)
+        assert f"raise max.message.bytes of toolarge.{topic}" in status["message"]
         assert ("RecordTooLarge", 1) in [
-            (one["reason"], one["count"]) for one in replicator.progress()["reasons"]
+            (entry["reason"], entry["count"]) for entry in replicator.progress()["reasons"]
         ]
         assert "RecordTooLarge" in replicator.metrics()
         wait_until("the other partition is copied", lambda: replicator.partition(topic, 1)["records"] == 1000)
         load(east, topic, 10, partition=1, keys=True, first=1000)
-        wait_until("the other continues", lambda: replicator.partition(topic, 1)["records"] == 1010)
+        wait_until("the other partition continues", lambda: replicator.partition(topic, 1)["records"] == 1010)
         assert replicator.partition(topic)["phase"] == "stopped"
         load(east, topic, 50, partition=0, keys=True, first=201)
         wait_until(
-            "the lag of the stopped one grows",
+            "the lag of the stopped partition grows",
             lambda: replicator.partition(topic)["lagRecords"] == 151,
         )
 
@@ -120,49 +120,49 @@ def test_a_record_larger_than_the_target_takes_stops_its_partition_until_the_lim
 
 
 def test_merged_batches_of_padding_are_read_by_every_client(flow: Flow, unique_topic: Names) -> None:
-    """1,500 records of 200 KiB take 115 bytes each; one batch of all would expand to more than librdkafka accepts."""
+    """1,500 records of 200 KiB take 115 bytes each compressed; one batch of all would exceed librdkafka's limit."""
     topic = flow.source.create_topic(unique_topic())
     write_batches(flow.source, topic, padded(1_500, padding_bytes=200 << 10), codec=ZSTD)
 
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
-        said = replicator.partition(topic)
+        status = replicator.partition(topic)
 
     flow.assert_exact(topic)
-    assert said["batches"]["coalesced"] > 0
+    assert status["batches"]["coalesced"] > 0
     assert [b"%08d" % number for number in range(1_500)] == read_by_librdkafka(
         flow.target, flow.remote(topic), 1_500
     )
 
 
 def read_by_librdkafka(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
-    """The first 8 bytes of each value, by a consumer with librdkafka's defaults; its first error is raised."""
+    """Returns the first 8 bytes of each value, read with librdkafka's defaults; raises its first error."""
     consumer = Consumer({"bootstrap.servers": cluster.internal_bootstrap, "group.id": topic, "log_level": 2})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    found: list[bytes] = []
+    prefixes: list[bytes] = []
     try:
-        while len(found) < count:
+        while len(prefixes) < count:
             message = consumer.poll(30)
-            assert message is not None, f"{len(found)} of {count} read"
+            assert message is not None, f"{len(prefixes)} of {count} read"
             assert message.error() is None, message.error()
-            found.append((message.value() or b"")[:8])
+            prefixes.append((message.value() or b"")[:8])
     finally:
         consumer.close()
-    return found
+    return prefixes
 
 
 @pytest.mark.timing
 def test_a_flow_keeps_its_bytes_per_second(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """24 MB at 2 MB a second take at least ten seconds: what is copied first, and ahead of the rate, is less than 4 MB."""
+    """24 MB at 2 MB/s take at least ten seconds: less than 4 MB are copied at first, ahead of the rate."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 24_000, size_bytes=1000, content="random")
 
     copy = f"limited.{topic}"
     began = time.monotonic()
     with flow(east, west, topic, "limited", tmp_path, mirrorflow_bytes_per_second="2000000"):
-        wait_until("it is copied", lambda: west.total_end_offset(copy) >= 24_000)
+        wait_until("all records are copied", lambda: west.total_end_offset(copy) >= 24_000)
         took_s = time.monotonic() - began
 
     assert took_s > 10

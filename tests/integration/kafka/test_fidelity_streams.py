@@ -1,4 +1,4 @@
-"""What a batch cannot be copied as: transactions, compacted topics, the broker's own time, batches that begin too early."""
+"""Topics whose batches cannot be copied unchanged: transactions, compaction, broker timestamps, a start inside a batch."""
 
 import dataclasses
 import time
@@ -14,7 +14,7 @@ from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import Content, assert_copied, contents
 
-# The copy of a compacted topic would be compacted as well, under the eyes of the comparison.
+# The copy of a compacted topic would be compacted as well, during the comparison.
 NOT_COMPACTED = "cleanup\\.policy, segment\\..*, message\\.timestamp\\.type"
 
 Names = Callable[[], str]
@@ -23,15 +23,15 @@ Names = Callable[[], str]
 def copy(
     east: KafkaCluster, west: KafkaCluster, topic: str, folder: Path, **connector: str
 ) -> dict[str, dict[str, int]]:
-    """Copy *topic* to `copy_of` it by a flow of its own; what was said of partition 0. *connector* has _ for dots."""
+    """Copies *topic* to `copy_of` it in its own flow; returns the status of partition 0. *connector* has _ for dots."""
     lines = {"source.cluster.alias": alias(topic)} | {
-        key.replace("_", "."): v for key, v in connector.items()
+        key.replace("_", "."): value for key, value in connector.items()
     }
     with Replicator.standalone(east, west, topics=topic, folder=folder, connector=lines) as replicator:
         replicator.wait_until_caught_up()
-        said = replicator.partition(topic)
+        status = replicator.partition(topic)
         assert replicator.stop() == 0
-    return said
+    return status
 
 
 def alias(topic: str) -> str:
@@ -42,10 +42,10 @@ def copy_of(topic: str) -> str:
     return f"{alias(topic)}.{topic}"
 
 
-def test_all_but_markers_is_copied_of_transactions(
+def test_transactional_records_are_copied_without_markers(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """By default a flow reads uncommitted, as MM2 does: aborted records are copied too, markers are not."""
+    """A flow reads uncommitted by default, as MM2 does: aborted records are copied too, markers are not."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(
         east, topic, 2000, keys=True, headers=2, transactional_id=topic, abort_every=3, transaction_records=50
@@ -54,16 +54,16 @@ def test_all_but_markers_is_copied_of_transactions(
     copy(east, west, topic, tmp_path)
 
     assert_copied(east, topic, west, copy_of(topic), count=2000)
-    # Copied records count for every reader: their transactions are the source's affair.
+    # Every reader sees the copied records: they are not in transactions on the target.
     assert tools.digest(west, copy_of(topic), isolation="read_committed") == tools.digest(
         west, copy_of(topic)
     )
 
 
-def test_aborted_records_are_left_out_with_read_committed(
+def test_aborted_records_are_not_copied_with_read_committed(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """With read_committed the copy is what a committed reader sees, and stops before a transaction that is open."""
+    """The copy is what a committed reader sees, and stops before an open transaction."""
     topic = east.create_topic(unique_topic(), partitions=2)
     written = load(
         east,
@@ -92,15 +92,15 @@ def test_aborted_records_are_left_out_with_read_committed(
     assert written.aborted > 0
     assert_copied(east, topic, west, copy_of(topic), isolation="read_committed", count=3500 - written.aborted)
 
-    # A producer of the same id aborts what was left open; then the rest is copied.
+    # A producer with the same id aborts the open transaction; then the rest is copied.
     load(east, topic, 100, first=3700, transactional_id=f"{topic}-open", transaction_records=100)
     copy(east, west, topic, tmp_path, source_consumer_isolation_level="read_committed")
 
     assert_copied(east, topic, west, copy_of(topic), isolation="read_committed", count=3650 - written.aborted)
 
 
-def seen(cluster: KafkaCluster, topic: str) -> int:
-    """How many records a consumer of partition 0 finds now."""
+def consumed_count(cluster: KafkaCluster, topic: str) -> int:
+    """Returns how many records a consumer of partition 0 gets."""
     consumer = Consumer({"bootstrap.servers": cluster.internal_bootstrap, "group.id": "-", "log_level": 2})
     try:
         end = cluster.end_offsets(topic)[0]
@@ -118,7 +118,7 @@ def seen(cluster: KafkaCluster, topic: str) -> int:
 def test_a_compacted_topic_is_copied_with_its_gaps_closed(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """What the cleaner has left, tombstones with a delete horizon among it, arrives in order, timestamps kept."""
+    """Records left by the cleaner, some of them tombstones with a delete horizon, are copied in order with timestamps."""
     topic = east.create_topic(
         unique_topic(),
         config={
@@ -135,20 +135,20 @@ def test_a_compacted_topic_is_copied_with_its_gaps_closed(
     load(east, topic, 1500, keys=True, first=700, null_every=3, headers=2)
 
     def cleaned() -> bool:
-        # Another record rolls the segment, so that everything before it can be cleaned.
+        # A new record rolls the segment, so that everything before it can be cleaned.
         load_one(east, topic)
-        return seen(east, topic) < 5000
+        return consumed_count(east, topic) < 5000
 
-    wait_until("the cleaner has been here", cleaned, poll_s=1.0)
-    # From here on it stays as it is.
+    wait_until("the cleaner has removed records", cleaned, poll_s=1.0)
+    # The topic does not change from here on.
     before = settled(east, topic)
 
-    said = copy(east, west, topic, tmp_path, config_properties_exclude=NOT_COMPACTED)
+    status = copy(east, west, topic, tmp_path, config_properties_exclude=NOT_COMPACTED)
 
     assert contents(before) == contents(records(west, copy_of(topic)))
-    assert any(one.value is None for one in before)
+    assert any(record.value is None for record in before)
     assert before[-1].offset >= len(before)
-    assert said["batches"]["reencoded"] > 0
+    assert status["batches"]["reencoded"] > 0
 
 
 def load_one(cluster: KafkaCluster, topic: str) -> None:
@@ -156,21 +156,21 @@ def load_one(cluster: KafkaCluster, topic: str) -> None:
 
 
 def settled(cluster: KafkaCluster, topic: str) -> list[tools.Record]:
-    """Its records once two looks have shown the same."""
-    found: list[list[tools.Record]] = [records(cluster, topic)]
+    """Returns the records once two reads have returned the same."""
+    reads: list[list[tools.Record]] = [records(cluster, topic)]
 
-    def same() -> bool:
-        found.append(records(cluster, topic))
-        return found[-1] == found[-2]
+    def is_unchanged() -> bool:
+        reads.append(records(cluster, topic))
+        return reads[-1] == reads[-2]
 
-    wait_until("the cleaner has nothing more to do", same, poll_s=1.0)
-    return found[-1]
+    wait_until("the cleaner has nothing more to do", is_unchanged, poll_s=1.0)
+    return reads[-1]
 
 
-def test_the_time_that_a_source_broker_gave_is_kept(
+def test_a_timestamp_set_by_the_source_broker_is_kept(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """LogAppendTime at the source: the copy's records have those times, as CreateTime."""
+    """With LogAppendTime on the source, the copy has these timestamps as CreateTime."""
     topic = east.create_topic(unique_topic(), config={"message.timestamp.type": "LogAppendTime"})
     load(
         east,
@@ -182,20 +182,20 @@ def test_the_time_that_a_source_broker_gave_is_kept(
         timestamp_ms=int(time.time() * 1000) - 9_000_000,
     )
 
-    said = copy(east, west, topic, tmp_path)
+    status = copy(east, west, topic, tmp_path)
 
     copied = records(west, copy_of(topic))
     original = records(east, topic)
     assert contents(original) == contents(copied)
-    assert {"LogAppendTime"} == {one.timestamp_type for one in original}
-    assert {"CreateTime"} == {one.timestamp_type for one in copied}
-    assert said["batches"]["raw"] == 0
+    assert {"LogAppendTime"} == {record.timestamp_type for record in original}
+    assert {"CreateTime"} == {record.timestamp_type for record in copied}
+    assert status["batches"]["raw"] == 0
 
 
-def test_a_target_may_give_its_own_time(
+def test_a_target_may_set_its_own_timestamps(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """LogAppendTime at the target: everything but the times is the source's, and offsets go on without a resync."""
+    """With LogAppendTime on the target, everything but the timestamps equals the source, without a resync."""
     topic = east.create_topic(unique_topic())
     west.create_topic(copy_of(topic), config={"message.timestamp.type": "LogAppendTime"})
     load(east, topic, 1000, keys=True, headers=3)
@@ -205,18 +205,18 @@ def test_a_target_may_give_its_own_time(
     copy(east, west, topic, tmp_path)
 
     copied = records(west, copy_of(topic))
-    assert {"LogAppendTime"} == {one.timestamp_type for one in copied}
-    assert timeless(records(east, topic)) == timeless(copied)
+    assert {"LogAppendTime"} == {record.timestamp_type for record in copied}
+    assert without_timestamps(records(east, topic)) == without_timestamps(copied)
 
 
-def timeless(found: list[tools.Record]) -> list[Content]:
-    return contents([dataclasses.replace(one, timestamp=0) for one in found])
+def without_timestamps(topic_records: list[tools.Record]) -> list[Content]:
+    return contents([dataclasses.replace(record, timestamp=0) for record in topic_records])
 
 
-def test_a_target_may_compress_again(
+def test_a_target_may_recompress_batches(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """With compression.type at the target topic its broker writes the batches anew; the records are the source's."""
+    """With compression.type on the target topic its broker rewrites the batches; the records equal the source's."""
     topic = east.create_topic(unique_topic())
     west.create_topic(copy_of(topic), config={"compression.type": "gzip"})
     load(east, topic, 1000, codec="zstd", keys=True, headers=3)
@@ -228,23 +228,23 @@ def test_a_target_may_compress_again(
     assert_copied(east, topic, west, copy_of(topic), count=2000)
 
 
-def test_small_batches_of_a_backlog_are_put_together(
+def test_small_batches_of_a_backlog_are_merged(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Single-record batches of a backlog become large ones, counted, and their records are the same."""
+    """Single-record batches of a backlog become large ones and are counted; their records are the same."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 6000, size_bytes=200, keys=True, headers=1, null_every=9, single_record_batches=True)
 
-    said = copy(east, west, topic, tmp_path)
+    status = copy(east, west, topic, tmp_path)
 
     assert_copied(east, topic, west, copy_of(topic), count=6000)
-    assert said["batches"]["coalesced"] > 1000
+    assert status["batches"]["coalesced"] > 1000
 
 
-def test_a_copy_begins_in_the_middle_of_a_batch(
+def test_a_copy_may_begin_in_the_middle_of_a_batch(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Started from a moment within a batch, the copy begins with that record, not with the batch's first."""
+    """Started from a timestamp inside a batch, the copy begins with that record, not with the batch's first."""
     topic = east.create_topic(unique_topic())
     began_ms = int(time.time() * 1000) - 3_600_000
     load(
@@ -259,9 +259,9 @@ def test_a_copy_begins_in_the_middle_of_a_batch(
         timestamp_step_ms=10,
     )
 
-    said = copy(east, west, topic, tmp_path, mirrorflow_start_from=f"timestamp:{began_ms + 3333}")
+    status = copy(east, west, topic, tmp_path, mirrorflow_start_from=f"timestamp:{began_ms + 3333}")
 
-    expected = [one for one in contents(records(east, topic)) if one[1] >= began_ms + 3333]
+    expected = [record for record in contents(records(east, topic)) if record[1] >= began_ms + 3333]
     assert expected == contents(records(west, copy_of(topic)))
     assert len(expected) == 666
-    assert said["batches"]["reencoded"] == 1
+    assert status["batches"]["reencoded"] == 1

@@ -1,4 +1,4 @@
-"""Which topics, from where, and under what name: growth, refresh, policies, odd names, and where a copy begins."""
+"""Which topics are copied, from which offset and with which name: growth, discovery, policies, special names."""
 
 import time
 from collections.abc import Callable
@@ -18,16 +18,16 @@ Names = Callable[[], str]
 def flow(
     east: KafkaCluster, west: KafkaCluster, topics: str, alias: str, folder: Path, **connector: str
 ) -> Replicator:
-    """A flow under *alias* that looks for topics every second; *connector* has _ for dots."""
+    """Returns a flow with *alias* that discovers topics every second; *connector* has underscores for dots."""
     lines = {"source.cluster.alias": alias, "refresh.topics.interval.seconds": "1"}
     lines |= {key.replace("_", "."): value for key, value in connector.items()}
     return Replicator.standalone(east, west, topics=topics, folder=folder, connector=lines)
 
 
-def test_growth_and_new_topics_are_copied_from_their_beginning(
+def test_new_partitions_and_topics_are_copied_from_their_beginning(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A flow that begins at the end reads what appears later from its beginning: partitions and topics alike."""
+    """A flow that begins at the end reads later partitions and topics from their beginning."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 500, keys=True)
 
@@ -38,14 +38,16 @@ def test_growth_and_new_topics_are_copied_from_their_beginning(
         east.add_partitions(topic, 3)
         load(east, topic, 900, keys=True, first=500)
 
-        def all_there() -> bool:
-            return bool(sum(one["records"] for one in replicator.partitions()) == 1200)
+        def all_copied() -> bool:
+            return bool(sum(record["records"] for record in replicator.partitions()) == 1200)
 
-        wait_until("growth and the new topic are copied", all_there)
+        wait_until("growth and the new topic are copied", all_copied)
 
     assert_copied(east, f"{topic}-later", west, f"growth.{topic}-later", count=300)
     copied = contents(records(west, f"growth.{topic}"))
-    original = [one for one in contents(records(east, topic)) if one[2] is None or int(one[2]) >= 500]
+    original = [
+        record for record in contents(records(east, topic)) if record[2] is None or int(record[2]) >= 500
+    ]
     assert len(copied) == 900
     assert original == copied
 
@@ -65,7 +67,7 @@ def test_growth_and_new_topics_are_copied_from_their_beginning(
     ],
     ids=["separator", "identity"],
 )
-def test_a_policy_names_the_copy(
+def test_the_replication_policy_names_the_copy(
     east: KafkaCluster,
     west: KafkaCluster,
     unique_topic: Names,
@@ -74,7 +76,7 @@ def test_a_policy_names_the_copy(
     alias: str,
     remote: str,
 ) -> None:
-    """The separator of the default policy, and Identity, which changes nothing; growth comes on top."""
+    """The separator of the default policy, and Identity, which keeps the name; further records are copied too."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 200, keys=True)
 
@@ -86,10 +88,10 @@ def test_a_policy_names_the_copy(
     assert_copied(east, topic, west, remote.format(topic), count=400)
 
 
-def test_topics_with_odd_names_are_copied(
+def test_topics_with_special_characters_and_long_names_are_copied(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Dots, underscores and dashes at either end, and 249 letters with the alias. (Names that begin with a dot are internal.)"""
+    """Dots, underscores and dashes at either end, and 249 characters with the alias. (Names with a leading dot are internal.)"""
     stem = unique_topic()
     names = [f"-{stem}.", f"_.{stem}__-", f"x..{stem}._", f"{stem}-{'n' * 249}"[: 249 - len("odd.")]]
     for name in names:
@@ -105,13 +107,13 @@ def test_topics_with_odd_names_are_copied(
 @pytest.mark.parametrize(
     ("start", "since"), [("latest", 4000), ("timestamp:{}", 1500), ("by_duration:PT1H", 3000)]
 )
-def test_a_flow_begins_where_its_setting_says(
+def test_a_flow_starts_at_the_configured_offset(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, start: str, since: int
 ) -> None:
-    """At the end, at a moment, or a while ago; and once begun it continues from where it was, whatever the setting."""
+    """At the end, at a timestamp, or a duration ago; once started it continues at its position, whatever the setting."""
     topic = east.create_topic(unique_topic())
     now_ms = time.time_ns() // 1_000_000
-    # The first 3000 are older than two hours, the others younger than eleven minutes: no delay moves one over the hour.
+    # The first 3000 are older than two hours, the others newer than eleven minutes: no delay moves one across one hour.
     began_ms = now_ms - 3 * 3_600_000
     load(east, topic, 3000, keys=True, codec="gzip", timestamp_ms=began_ms, timestamp_step_ms=1000)
     load(east, topic, 1000, keys=True, codec="gzip", first=3000, timestamp_ms=now_ms - 660_000)

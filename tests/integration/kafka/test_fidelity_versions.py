@@ -1,4 +1,4 @@
-"""Kafka 3.9 at either end, and what only old brokers have written: messages of magic 0 and 1."""
+"""Kafka 3.9 as source or target, and messages of magic 0 and 1, which only old brokers wrote."""
 
 import time
 from collections.abc import Iterator
@@ -18,21 +18,21 @@ from tests.integration.kafka.groups import group_offsets, put_group, translated_
 
 @pytest.fixture(scope="module")
 def old() -> Iterator[KafkaCluster]:
-    """One 3.9 broker, source and target in turn."""
+    """One 3.9 broker, used as source and as target."""
     with KafkaCluster(name="old", version=OLD_VERSION) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def young() -> Iterator[KafkaCluster]:
-    """Not the shared one: heartbeats left there would go along with every other flow."""
+def new_cluster() -> Iterator[KafkaCluster]:
+    """A cluster of its own: every other flow would copy heartbeats left on the shared one."""
     with KafkaCluster(name="young") as cluster:
         yield cluster
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_an_old_source_is_copied(old: KafkaCluster, west: KafkaCluster, tmp_path: Path, codec: str) -> None:
-    """From 3.9 to 4.3, aborted transactions left out."""
+    """From 3.9 to 4.3, without aborted transactions."""
     topic = old.create_topic(f"from-old-{codec}", partitions=2)
     load(old, topic, 1000, codec=codec, keys=True, headers=3, null_every=5)
     load(old, topic, 300, codec=codec, keys=True, first=1000, transactional_id=topic, abort_every=2)
@@ -53,7 +53,7 @@ def test_an_old_source_is_copied(old: KafkaCluster, west: KafkaCluster, tmp_path
 
 
 def test_an_old_target_is_filled(east: KafkaCluster, old: KafkaCluster, tmp_path: Path) -> None:
-    """From 4.3 to 3.9, killed on the way: nothing is lost or repeated."""
+    """From 4.3 to 3.9, with a kill on the way: nothing is lost or repeated."""
     topic = east.create_topic("to-old", partitions=2)
     load(east, topic, 20_000, codec="lz4", keys=True, headers=3, null_every=5)
 
@@ -69,7 +69,7 @@ def test_an_old_target_is_filled(east: KafkaCluster, old: KafkaCluster, tmp_path
 
 
 def old_messages(magic: int, codec: int, first: int, count: int, timestamp: int) -> bytes:
-    """A message set as producers of Kafka 0.9 and 0.10 made it, with the offsets a broker gives."""
+    """Returns a message set as producers of Kafka 0.9 and 0.10 made it, with the offsets that a broker assigns."""
     builder = LegacyRecordBatchBuilder(magic=magic, compression_type=codec, batch_size=1 << 20)
     for i in range(count):
         value = None if i % 5 == 4 else b"value-%d" % (first + i)
@@ -87,16 +87,16 @@ def old_messages(magic: int, codec: int, first: int, count: int, timestamp: int)
 
 
 def test_messages_of_old_formats_are_copied(old: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> None:
-    """Magic 0 and 1, plain and compressed, in a segment of a broker that has been upgraded since: as consumers see them."""
+    """Magic 0 and 1, plain and compressed, in a segment that an upgraded broker kept: copied as consumers see them."""
     topic = old.create_topic("ancient", config=FOREVER)
     load(old, topic, 1)
     old.broker(1).stop()
     log = Path(old.home) / "1" / "data" / f"{topic}-0"
     now_ms = time.time_ns() // 1_000_000
-    at, written = 0, bytearray()
+    offset, written = 0, bytearray()
     for magic, codec in ((0, 0), (0, 1), (1, 0), (1, 1), (1, 0)):
-        written += old_messages(magic, codec, at, 20, now_ms - 100_000 + at)
-        at += 20
+        written += old_messages(magic, codec, offset, 20, now_ms - 100_000 + offset)
+        offset += 20
     for file in log.iterdir():
         if (
             file.suffix in {".log", ".index", ".timeindex", ".snapshot", ".txnindex"}
@@ -108,26 +108,26 @@ def test_messages_of_old_formats_are_copied(old: KafkaCluster, west: KafkaCluste
     for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
         (log.parent / name).unlink(missing_ok=True)
     old.broker(1).start()
-    load(old, topic, 10, first=at)
+    load(old, topic, 10, first=offset)
 
     with Replicator.standalone(
         old, west, topics=topic, folder=tmp_path, connector={"source.cluster.alias": "ancient"}
     ) as replicator:
         replicator.wait_until_caught_up()
-        said = replicator.partition(topic)
+        status = replicator.partition(topic)
 
     expected = contents(records(old, topic))
-    assert len(expected) == at + 10
+    assert len(expected) == offset + 10
     assert expected == contents(records(west, f"ancient.{topic}"))
-    assert said["batches"]["reencoded"] > 0
+    assert status["batches"]["reencoded"] > 0
 
 
 @pytest.mark.parametrize("end", ["source", "target"])
 def test_groups_and_heartbeats_cross_to_and_from_an_old_cluster(
-    old: KafkaCluster, young: KafkaCluster, tmp_path: Path, end: str
+    old: KafkaCluster, new_cluster: KafkaCluster, tmp_path: Path, end: str
 ) -> None:
-    """Offset syncs on the source, checkpoints, a group moved on, heartbeats on both ends: with one end at 3.9."""
-    source, target = (old, young) if end == "source" else (young, old)
+    """One end has 3.9: offset syncs are on the source, the group is translated, heartbeats arrive on both ends."""
+    source, target = (old, new_cluster) if end == "source" else (new_cluster, old)
     topic = source.create_topic(f"groups-{end}")
     group, alias = f"g-old-{end}", f"o{end}"
     load(source, topic, 300, keys=True)
@@ -159,12 +159,12 @@ def test_groups_and_heartbeats_cross_to_and_from_an_old_cluster(
     with process:
         process.wait_for_copy(target, copy, 300)
         wait_until(
-            "the group is moved on",
+            "the target's group follows the source's",
             lambda: group_offsets(target, group).get((copy, 0), -1) >= 290,
         )
         for cluster in (source, target):
             wait_until(
-                "heartbeats come",
+                "heartbeats arrive",
                 lambda: cluster.has_topic("heartbeats") and records(cluster, "heartbeats"),  # noqa: B023
             )
 

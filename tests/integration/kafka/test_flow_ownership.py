@@ -1,6 +1,6 @@
 """Two processes of one flow, foreign producers on its target, and flows that claim the same alias.
 
-Each test breaks the plan on purpose; what a Java consumer reads must not show it.
+Each test violates the intended set-up; a Java consumer must not notice it in the copy.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.distributed import NAME, Site
-from tests.integration.kafka.flows import Flow, asking, contents, now_ms, numbered, wait_until_ready
+from tests.integration.kafka.flows import Flow, call_cluster, contents, now_ms, numbered, wait_until_ready
 from tests.integration.kafka.nodes import GROUP
 
 BACKLOG = 60_000
-# A backlog of 12 MB then lasts some seconds, long enough to be attacked while it is copied.
+# A backlog of 12 MB then lasts some seconds, long enough for a test to interfere.
 SLOW = {"mirrorflow.bytes.per.second": "2Mi"}
-# Twice that, for two processes started one after the other.
+# Half the rate, for two processes started one after the other.
 SLOWER = {"mirrorflow.bytes.per.second": "1Mi"}
 
 
@@ -35,7 +35,7 @@ def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
 
 
 def wait_for_trace(replicator: Replicator) -> str:
-    """Until the connector has failed; its error."""
+    """Waits until the connector has failed; returns its error."""
 
     def trace() -> str:
         connector = replicator.rest("/connectors/MirrorSourceConnector/status")[1]["connector"]
@@ -44,36 +44,38 @@ def wait_for_trace(replicator: Replicator) -> str:
     return wait_until("the connector is refused", trace)
 
 
-@pytest.mark.parametrize("turns", [1, pytest.param(3, marks=pytest.mark.faults)])
-def test_a_process_or_a_group_that_waits_for_the_flow_is_ready(flow: Flow, topic: str, turns: int):
-    """A Deployment ends the earlier pods only when the next ones are ready, also those that have had tasks before."""
+@pytest.mark.parametrize("handovers", [1, pytest.param(3, marks=pytest.mark.faults)])
+def test_a_process_or_a_group_that_waits_for_the_flow_is_ready(flow: Flow, topic: str, handovers: int):
+    """A Deployment ends earlier pods only when the next are ready, also pods that have had tasks before."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     site = Site(source=flow.source, target=flow.target, alias=flow.alias, folder=flow.folder)
     with ExitStack() as stack:
         alone = stack.enter_context(flow.replicator(topic, SLOWER))
         alone.wait_for_copy(flow.target, flow.remote(topic), 3_000)
         node = stack.enter_context(site.worker({"name": NAME, **site.connector(topic), **SLOWER}, **GROUP))
-        for present, following in ((alone, node), (node, alone), (alone, node))[:turns]:
-            if not following.running:
-                following.start()
-            wait_until("the next waits for the flow", partial(is_standby, following))
-            assert following.rest("/readyz")[0] == 200
-            assert present.stop() == 0
-            following.wait_for_phase("copying", topic)
-            assert not is_standby(following)
+        for owner, successor in ((alone, node), (node, alone), (alone, node))[:handovers]:
+            if not successor.running:
+                successor.start()
+            wait_until("the successor waits for the flow", partial(is_standby, successor))
+            assert successor.rest("/readyz")[0] == 200
+            assert owner.stop() == 0
+            successor.wait_for_phase("copying", topic)
+            assert not is_standby(successor)
         node.wait_until_caught_up()
 
     flow.assert_exact(topic)
 
 
 def is_standby(replicator: Replicator) -> bool:
-    """Whether its connector waits until another process gives the flow up."""
-    return any(one["standby"] for one in replicator.rest("/progress/partitions")[1].get("connectors", ()))
+    """Returns whether its connector waits until a different process releases the flow."""
+    return any(
+        connector["standby"] for connector in replicator.rest("/progress/partitions")[1].get("connectors", ())
+    )
 
 
 @pytest.mark.faults
 def test_a_process_that_is_frozen_while_it_copies_repeats_nothing(flow: Flow, topic: str):
-    """Requests of the first are in its sockets when it freezes; the second takes over; then the first continues."""
+    """Requests of the first process are in its sockets when it freezes; the second takes over; then the first continues."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     with ExitStack() as stack:
         first = stack.enter_context(flow.replicator(topic, SLOWER))
@@ -91,18 +93,17 @@ def test_a_process_that_is_frozen_while_it_copies_repeats_nothing(flow: Flow, to
 
 
 def test_two_processes_started_at_once_copy_each_record_once(flow: Flow, topic: str):
-    """Neither knows of the other when it starts."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     with flow.replicator(topic, SLOW) as first, flow.replicator(topic, SLOW) as second:
-        wait_until("all is copied", lambda: flow.copied(topic) >= BACKLOG)
+        wait_until("all records are copied", lambda: flow.copied(topic) >= BACKLOG)
         assert first.running
         assert second.running
 
     flow.assert_exact(topic)
 
 
-def test_the_second_process_continues_where_the_first_was_stopped(flow: Flow, topic: str):
-    """In the middle of a backlog."""
+def test_the_second_process_continues_where_the_first_stopped(flow: Flow, topic: str):
+    """The first process stops in the middle of a backlog."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     with ExitStack() as stack:
         first = stack.enter_context(flow.replicator(topic, SLOWER))
@@ -116,7 +117,7 @@ def test_the_second_process_continues_where_the_first_was_stopped(flow: Flow, to
 
 
 def test_a_killed_task_and_a_killed_process_repeat_nothing(flow: Flow, topic: str):
-    """kill -9 of the task, then of everything, without a position ever written."""
+    """kill -9 of the task, then of all processes, without any stored position."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     never = {**SLOW, "offset.flush.interval.ms": "3600000"}
     with flow.replicator(topic, never) as replicator:
@@ -131,7 +132,7 @@ def test_a_killed_task_and_a_killed_process_repeat_nothing(flow: Flow, topic: st
 
 
 def test_foreign_producers_and_an_open_transaction_change_nothing(flow: Flow, topic: str):
-    """Others write between our batches, one of them in a transaction that is never ended; ours stay exact, also after kill -9."""
+    """Others write between our batches, one in a transaction that stays open; ours stay exact, also after kill -9."""
     remote = flow.target.create_topic(flow.remote(topic))
     load(flow.source, topic, BACKLOG // 2, size_bytes=200)
     with flow.replicator(topic, SLOW) as replicator:
@@ -146,29 +147,29 @@ def test_foreign_producers_and_an_open_transaction_change_nothing(flow: Flow, to
             producer={"transaction.timeout.ms": "600000"},
         )
         load(flow.target, remote, 400, size_bytes=33, single_record_batches=True)
-        at = sum(flow.target.end_offsets(remote).values())
-        # However far the copy is by now: there is more of ours behind the strangers'.
+        end = sum(flow.target.end_offsets(remote).values())
+        # However far the copy is: more of our records follow after the foreign ones.
         load(flow.source, topic, 5_000, first=BACKLOG // 2, size_bytes=200)
-        replicator.wait_for_copy(flow.target, remote, at + 2_000)
+        replicator.wait_for_copy(flow.target, remote, end + 2_000)
         replicator.kill()
         replicator.start()
         load(flow.target, remote, 300, size_bytes=33, single_record_batches=True)
         replicator.wait_until_caught_up()
 
-    found = [one for one in records(flow.target, remote) if len(one.value or b"") != 33]
-    assert contents(records(flow.source, topic)) == contents(found)
+    copied = [record for record in records(flow.target, remote) if len(record.value or b"") != 33]
+    assert contents(records(flow.source, topic)) == contents(copied)
 
 
-def test_a_stranger_with_our_producer_id_and_next_number_loses_nothing_and_is_reported(
+def test_a_foreign_batch_with_our_producer_id_and_next_sequence_loses_nothing_and_is_reported(
     flow: Flow, topic: str
 ):
-    """The leader takes our next batch for a repeat of the stranger's. Producer ids are unique in one cluster only."""
+    """The leader takes our next batch for a repeat of the foreign one. Producer ids are unique only within a cluster."""
     copy = TopicPartition(flow.remote(topic), 0)
 
     async def write_next(target: Cluster) -> None:
         await target.refresh([copy.topic])
         described = (await admin.describe_producers(target, [copy]))[copy].producers
-        ours = next(one for one in described if one.last_sequence >= 0)
+        ours = next(producer for producer in described if producer.last_sequence >= 0)
         data = encode(
             numbered(0, 1, timestamp=now_ms()),
             codec=0,
@@ -181,21 +182,21 @@ def test_a_stranger_with_our_producer_id_and_next_number_loses_nothing_and_is_re
     load(flow.source, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
-        asking(flow.target, write_next)
+        call_cluster(flow.target, write_next)
         load(flow.source, topic, 1, first=10)
         replicator.wait_for_copy(flow.target, copy.topic, 12)
         load(flow.source, topic, 500, first=11)
         replicator.wait_until_caught_up()
         log = replicator.log_text()
 
-    (strange,) = [one.value for one in numbered(0, 1, timestamp=0)]
-    found = [one for one in records(flow.target, copy.topic) if one.value != strange]
-    assert contents(records(flow.source, topic)) == contents(found)
+    (foreign_value,) = [record.value for record in numbered(0, 1, timestamp=0)]
+    copied = [record for record in records(flow.target, copy.topic) if record.value != foreign_value]
+    assert contents(records(flow.source, topic)) == contents(copied)
     assert f"Another producer writes to {copy}" in log
 
 
-def test_another_flow_may_not_take_the_same_alias(flow: Flow, topic: str):
-    """The second flow is refused by name, and the first continues."""
+def test_a_different_flow_with_the_same_alias_is_refused(flow: Flow, topic: str):
+    """The error names the owner, and the first flow continues."""
     load(flow.source, topic, 1_000)
     with ExitStack() as stack:
         first = stack.enter_context(flow.replicator(topic))
@@ -210,8 +211,8 @@ def test_another_flow_may_not_take_the_same_alias(flow: Flow, topic: str):
     flow.assert_exact(topic)
 
 
-def test_a_renamed_flow_continues_where_it_names_its_earlier_name(flow: Flow, topic: str):
-    """Each record once, and the flow under its earlier name is refused from then on."""
+def test_a_renamed_flow_that_names_its_earlier_name_continues(flow: Flow, topic: str):
+    """Each record is copied once, and the flow with its earlier name is refused from then on."""
     load(flow.source, topic, 1_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
@@ -231,8 +232,8 @@ def test_a_renamed_flow_continues_where_it_names_its_earlier_name(flow: Flow, to
     assert f"already receives source {flow.alias} from flow renamed@payments.0f3c" in trace
 
 
-def test_another_cluster_at_a_known_address_is_refused(flow: Flow, topic: str):
-    """The same alias with another source cluster would mix two topics in one: it copies nothing and says which id it met."""
+def test_a_different_source_cluster_with_the_same_alias_is_refused(flow: Flow, topic: str):
+    """Two source clusters would mix two topics in one: nothing is copied, and the error has both cluster ids."""
     load(flow.source, topic, 1_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()

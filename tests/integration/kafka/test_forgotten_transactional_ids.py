@@ -1,6 +1,6 @@
-"""The coordinator has forgotten the flow's transactional ids, and gives other producer ids to the next process.
+"""The coordinator has expired the flow's transactional ids, and assigns new producer ids to the next process.
 
-A new epoch of those does not fence the processes before it.
+An epoch of the new producer ids does not fence earlier processes.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from mirrorflow_replicator.connectors.source_connector import STANDBY_WARNING
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
-from tests.integration.kafka.flows import Flow, asking, wait_until_ready
+from tests.integration.kafka.flows import Flow, call_cluster, wait_until_ready
 from tests.integration.kafka.test_old_records import transactions
 
 pytestmark = pytest.mark.faults
@@ -25,7 +25,7 @@ COMMITTED = {"consumer.isolation.level": "read_committed"}
 
 @pytest.fixture(scope="module")
 def brisk() -> Iterator[KafkaCluster]:
-    """Its coordinator forgets a transactional id that is not used for ten seconds; the owner uses its own every five."""
+    """A target that expires transactional ids after ten unused seconds; an owner uses its own every five."""
     config = {
         "connections.max.idle.ms": "30000",
         "transactional.id.expiration.ms": "10000",
@@ -43,15 +43,20 @@ def flow(east: KafkaCluster, brisk: KafkaCluster, tmp_path: Path) -> Flow:
 def wait_until_expired(flow: Flow) -> None:
     prefix = TransactionalIds(flow.alias).prefix
     wait_until(
-        "the transactional ids are forgotten",
-        lambda: not any(one.startswith(prefix) for one in asking(flow.target, transactions)),
+        "the transactional ids have expired",
+        lambda: (
+            not any(
+                transactional_id.startswith(prefix)
+                for transactional_id in call_cluster(flow.target, transactions)
+            )
+        ),
     )
 
 
 def test_a_process_that_was_frozen_while_the_ids_expired_repeats_nothing(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """It thaws when another process, with another isolation level, has continued."""
+    """It thaws after a new process with a different isolation level has continued."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 1_000)
     with ExitStack() as stack:
@@ -70,10 +75,8 @@ def test_a_process_that_was_frozen_while_the_ids_expired_repeats_nothing(
     flow.assert_exact(topic)
 
 
-def test_settings_rolled_after_the_ids_have_expired_repeat_nothing(
-    flow: Flow, unique_topic: Callable[[], str]
-):
-    """The flow was stopped for longer than its ids are remembered; then its settings are rolled while it copies."""
+def test_a_rollout_after_the_ids_have_expired_repeats_nothing(flow: Flow, unique_topic: Callable[[], str]):
+    """The flow is stopped for longer than its ids are kept; then a rollout happens while it copies."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 100)
     with flow.replicator(topic) as replicator:

@@ -1,4 +1,4 @@
-"""The metadata of a group's offset travels with it, as with MM2: also to a bound, and never at the expense of the offset."""
+"""Metadata of group offsets is translated as by MM2, also for lower bounds; it never prevents the translation of an offset."""
 
 import json
 import uuid
@@ -16,7 +16,7 @@ from tests.integration.kafka.test_checkpoints import Flow
 
 pytestmark = pytest.mark.more
 
-SYNCS_ON_TARGET = {"offset-syncs.topic.location": "target"}  # where `mirrorflow offsets` looks for them
+SYNCS_ON_TARGET = {"offset-syncs.topic.location": "target"}  # where `mirrorflow offsets` reads them
 PARTITIONS = 300
 
 Names = Callable[[], str]
@@ -27,10 +27,10 @@ def new_flow(source: KafkaCluster, target: KafkaCluster, folder: Path) -> Flow:
     return Flow(source=source, target=target, folder=folder, alias=f"e{own}", target_alias=f"w{own}")
 
 
-def test_metadata_is_carried_to_a_bound_and_the_offsets_say_whose_it_is(
+def test_metadata_is_copied_to_a_lower_bound_and_its_source_offset_is_reported(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The group is 1,000 transactions back, and the offset map does not have each gap between so many."""
+    """The group is 1,000 transactions behind, and the offset map does not hold so many gaps."""
     flow = new_flow(east, west, tmp_path)
     topic, group = east.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     source, target = (topic, 0), (flow.remote(topic), 0)
@@ -50,25 +50,25 @@ def test_metadata_is_carried_to_a_bound_and_the_offsets_say_whose_it_is(
             line = dict(json.loads(flow.command("offsets", "--json", "--group", group)))
             return line if line["translation"] == "bound" and line["written"] else {}
 
-        line = wait_until("the group is at its bound", bound)
+        line = wait_until("the group is at its lower bound", bound)
         committed = group_commits(west, group)
 
     assert committed == {target: (line["targetOffset"], "of 1000")}
     assert line["why"] == "its metadata is that of source offset 1000"
 
 
-def test_metadata_that_the_target_refuses_does_not_hold_a_group_back(
+def test_a_group_is_translated_without_metadata_that_the_target_refuses(
     west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The source takes more of it than the target, whose limit is 4,096 characters."""
+    """The source's limit is higher than the target's, which is 4,096 characters."""
     own = uuid.uuid4().hex[:8]
     large, plain = f"large-{own}", f"plain-{own}"
     with KafkaCluster(name="roomy", config={"offset.metadata.max.bytes": "10000"}) as east:
         flow = new_flow(east, west, tmp_path)
         topic = east.create_topic(unique_topic(), partitions=2)
         load(east, topic, 200, keys=True)
-        ends = {(topic, part): end for part, end in east.end_offsets(topic).items()}
-        moved = {(flow.remote(topic), part): end for part, end in east.end_offsets(topic).items()}
+        ends = {(topic, partition): end for partition, end in east.end_offsets(topic).items()}
+        moved = {(flow.remote(topic), partition): end for partition, end in east.end_offsets(topic).items()}
         first, second = sorted(moved)
         put_group(east, large, ends, metadata={(topic, 0): "m" * 5000, (topic, 1): "kept"})
         put_group(east, plain, ends)
@@ -81,7 +81,9 @@ def test_metadata_that_the_target_refuses_does_not_hold_a_group_back(
                 flow.wait_for_group(group, moved)
                 flow.wait_for_checkpoint(group, ends[topic, 0])
             connectors = process.rest("/progress/partitions")[1]["connectors"]
-            (points,) = (one for one in connectors if one["connector"] == "MirrorCheckpointConnector")
+            (checkpoint_status,) = (
+                entry for entry in connectors if entry["connector"] == "MirrorCheckpointConnector"
+            )
             log = process.log_text()
             printed = [
                 json.loads(line) for line in flow.command("offsets", "--json", "--group", large).splitlines()
@@ -89,29 +91,33 @@ def test_metadata_that_the_target_refuses_does_not_hold_a_group_back(
 
     assert (moved[first], "") == group_commits(west, large)[first]
     assert (moved[second], "kept") == group_commits(west, large)[second]
-    warning = next(one for one in points["warnings"] if large in one)
+    warning = next(entry for entry in checkpoint_status["warnings"] if large in entry)
     assert "offset.metadata.max.bytes" in warning
     assert f"{first[0]}-0" in warning
     assert "5001 characters" in warning  # librdkafka commits the byte that ends a C string, too
     assert log.count(warning) == 1
-    assert (points["state"], points["groups"]["failing"], points["groups"]["selected"]) == ("RUNNING", 0, 2)
+    assert (
+        checkpoint_status["state"],
+        checkpoint_status["groups"]["failing"],
+        checkpoint_status["groups"]["selected"],
+    ) == ("RUNNING", 0, 2)
     assert {"without the metadata of source offset": 1, "": 1} == {
         " ".join(line["why"].split()[:6]): 1 for line in printed
     }
 
 
-def test_a_group_whose_offsets_fill_more_than_one_batch_is_moved(
+def test_a_group_whose_offsets_exceed_one_batch_is_translated(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A coordinator appends each commit as one batch, of 1 MiB at most: here 1.2 MB of metadata, of members that each fit."""
+    """A coordinator appends a commit as one batch of at most 1 MiB; the metadata here is 1.2 MB in several commits."""
     flow = new_flow(east, west, tmp_path)
     topic, group = east.create_topic(unique_topic(), partitions=PARTITIONS), f"g-{uuid.uuid4().hex[:8]}"
     load(east, topic, 20 * PARTITIONS, keys=True)
-    ends = {(topic, part): end for part, end in east.end_offsets(topic).items()}
-    moved = {(flow.remote(topic), part): end for (_, part), end in ends.items()}
+    ends = {(topic, partition): end for partition, end in east.end_offsets(topic).items()}
+    moved = {(flow.remote(topic), partition): end for (_, partition), end in ends.items()}
     for begin in range(0, PARTITIONS, 100):
-        some = {key: ends[key] for key in sorted(ends)[begin : begin + 100]}
-        put_group(east, group, some, metadata=dict.fromkeys(some, "m" * 4000))
+        chunk = {key: ends[key] for key in sorted(ends)[begin : begin + 100]}
+        put_group(east, group, chunk, metadata=dict.fromkeys(chunk, "m" * 4000))
     with flow.process(topic, sync_group_offsets_enabled="true", groups=group) as process:
         process.wait_for_copy(west, flow.remote(topic), 20 * PARTITIONS)
         flow.wait_for_group(group, moved)

@@ -1,4 +1,4 @@
-"""Groups that are not like the others: of other kinds, of a second hop, and those that fail alone."""
+"""Special groups: share and streams groups, and groups over two hops."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,8 +25,8 @@ def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
     return Flow(source=east, target=west, folder=tmp_path, alias=f"p{own}", target_alias=f"q{own}")
 
 
-def test_share_and_streams_groups_are_told_to_be_not_synchronised(flow: Flow, unique_topic: Names) -> None:
-    """By name and reason, in the status, the metrics and the command; consumer groups go on beside them."""
+def test_share_and_streams_groups_are_reported_as_not_synchronised(flow: Flow, unique_topic: Names) -> None:
+    """Status, metrics and command give name and reason; consumer groups are translated as usual."""
     topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:6]
     load(flow.source, topic, 100)
     share, streams, group = f"share-{own}", f"streams-{own}", f"group-{own}"
@@ -56,7 +56,7 @@ def test_share_and_streams_groups_are_told_to_be_not_synchronised(flow: Flow, un
 
 @pytest.fixture
 def near_and_far() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
-    """Two clusters of the test's own: heartbeats that a chain leaves would go along with every other flow."""
+    """Two clusters of the test's own: every other flow would copy the heartbeats that a chain leaves."""
     with KafkaCluster(name="near") as near, KafkaCluster(name="far") as far:
         yield near, far
 
@@ -64,7 +64,7 @@ def near_and_far() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
 def test_java_reads_checkpoints_and_copies_over_two_hops(
     near_and_far: tuple[KafkaCluster, KafkaCluster], unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A chain of three in one mm2.properties: what one hop has put there is what the next one translates."""
+    """A chain of three in one mm2.properties: the second hop translates what the first hop has written."""
     east, west = near_and_far
     own = uuid.uuid4().hex[:6]
     a, b, c = (f"{name}{own}" for name in "abc")
@@ -95,21 +95,21 @@ def test_java_reads_checkpoints_and_copies_over_two_hops(
     first, second = f"{a}.{topic}", f"{b}.{a}.{topic}"
     with Replicator.mm2(chain, folder=tmp_path):
         translated = wait_until(
-            "the second hop has its checkpoint",
+            "the second hop has a checkpoint",
             lambda: (
-                (found := translated_offsets(east, b, group))
-                and found.get((second, 0)) == (300, "")
-                and found
+                (offsets := translated_offsets(east, b, group))
+                and offsets.get((second, 0)) == (300, "")
+                and offsets
             ),
             poll_s=2.0,
         )
         wait_until(
-            "the group has come over both hops",
+            "the group is translated over both hops",
             lambda: group_offsets(east, group).get((second, 0)) == 300,
         )
-    seen = clusters(east, (a, b))
+    mirrored = clusters(east, (a, b))
 
     assert translated is not None
     assert (300, "") == translated_offsets(west, a, group)[first, 0]
-    assert {f"{b}.checkpoints.internal"} <= set(seen.checkpoint_topics)
-    assert second in seen.remote_topics
+    assert {f"{b}.checkpoints.internal"} <= set(mirrored.checkpoint_topics)
+    assert second in mirrored.remote_topics

@@ -1,4 +1,4 @@
-"""The harness does what its names say: every other integration test stands on this."""
+"""The harness for brokers works: every other integration test relies on it."""
 
 import select
 import shutil
@@ -33,7 +33,7 @@ SECURE = ("SSL", "MTLS", "SASL_PLAINTEXT", "SASL_SSL", "OAUTH")
 
 @pytest.fixture(scope="module")
 def secure() -> Iterator[KafkaCluster]:
-    """A broker with every kind of door."""
+    """A broker with every kind of listener."""
     with KafkaCluster(name="secure", listeners=SECURE, authorizer=True) as cluster:
         for user in ("mirror", "CN=mirror"):
             cluster.allow("ALL", "TOPIC", "allowed", user=user)
@@ -44,7 +44,7 @@ def secure() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[KafkaCluster]:
-    """A broker that a test may end, and starts again."""
+    """A broker that a test may stop and start again."""
     with KafkaCluster(name="fragile") as cluster:
         yield cluster
 
@@ -54,30 +54,34 @@ def test_load_and_dump_agree(east: KafkaCluster, unique_topic: Callable[[], str]
     topic = east.create_topic(unique_topic(), partitions=2, config=tools.FOREVER)
 
     tools.load(east, topic, 6, size_bytes=20, codec="lz4", keys=True, headers=3, null_every=3, timestamp_ms=0)
-    found = tools.records(east, topic)
+    topic_records = tools.records(east, topic)
 
-    assert [record.key for record in found] == [b"0", b"2", b"4", b"1", b"3", b"5"]
-    assert [record.value is None for record in found] == [False, True, False, False, False, True]
-    assert found[0].headers == (("h0", b"0"), ("h0", b"1"), ("h1", None))
-    assert {(0, "CreateTime")} == {(record.timestamp, record.timestamp_type) for record in found}
+    assert [record.key for record in topic_records] == [b"0", b"2", b"4", b"1", b"3", b"5"]
+    assert [record.value is None for record in topic_records] == [False, True, False, False, False, True]
+    assert topic_records[0].headers == (("h0", b"0"), ("h0", b"1"), ("h1", None))
+    assert {(0, "CreateTime")} == {(record.timestamp, record.timestamp_type) for record in topic_records}
     assert east.end_offsets(topic) == {0: 3, 1: 3}
 
 
-def test_digest_distinguishes_equal_from_different(east: KafkaCluster, unique_topic: Callable[[], str]):
-    """Two topics of the same records have one digest, whatever their batches; another order has another."""
+def test_topics_have_equal_digests_only_if_their_records_are_equal(
+    east: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """Equal records have one digest, whatever their batches; a different order has a different digest."""
     topics = [east.create_topic(unique_topic(), config=tools.FOREVER) for _ in range(3)]
 
     for topic, seed, single in zip(topics, (1, 1, 2), (False, True, False), strict=True):
         tools.load(east, topic, 50, timestamp_ms=1000, seed=seed, single_record_batches=single)
-    same, again, other = (tools.digest(east, topic) for topic in topics)
+    first, rebatched, different = (tools.digest(east, topic) for topic in topics)
 
-    assert same[0][0] == 50
-    assert same == again
-    assert same != other
+    assert first[0][0] == 50
+    assert first == rebatched
+    assert first != different
 
 
-def test_aborted_records_are_only_seen_uncommitted(east: KafkaCluster, unique_topic: Callable[[], str]):
-    """Every second of four transactions is aborted: half of the records is committed."""
+def test_only_read_uncommitted_consumers_see_aborted_records(
+    east: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """Every second of four transactions is aborted: half of the records are committed."""
     topic = east.create_topic(unique_topic())
 
     loaded = tools.load(east, topic, 40, transactional_id=topic, transaction_records=10, abort_every=2)
@@ -88,8 +92,8 @@ def test_aborted_records_are_only_seen_uncommitted(east: KafkaCluster, unique_to
 
 
 @pytest.mark.faults
-def test_killed_broker_comes_back_with_its_data(fragile: KafkaCluster):
-    """After kill -9 and after a clean stop the ports and the records are what they were."""
+def test_a_killed_broker_restarts_with_its_data(fragile: KafkaCluster):
+    """After kill -9 and after a clean stop the ports and the records are the same."""
     topic, address = fragile.create_topic("kept"), fragile.bootstrap
     tools.load(fragile, topic, 100)
     before = tools.digest(fragile, topic)
@@ -107,8 +111,8 @@ def test_killed_broker_comes_back_with_its_data(fragile: KafkaCluster):
 
 @pytest.mark.faults
 @pytest.mark.parametrize("end", ["kill", "stop"])
-def test_leaders_answer_as_soon_as_their_broker_has_started(fragile: KafkaCluster, end: str):
-    """An admin call that needs leaders waits for them, however fresh the broker's start."""
+def test_requests_to_leaders_work_as_soon_as_their_broker_has_started(fragile: KafkaCluster, end: str):
+    """An admin call that needs leaders waits for them after a broker's start."""
     topic = fragile.create_topic(f"led-{end}", partitions=2)
     tools.load(fragile, topic, 100, partition=0)
 
@@ -123,26 +127,26 @@ def test_leaders_answer_as_soon_as_their_broker_has_started(fragile: KafkaCluste
 
 
 @pytest.mark.faults
-def test_leader_moves_when_it_is_killed_or_frozen():
-    """In a cluster of three another replica leads, and all are in the metadata again when the first is back."""
+def test_a_new_leader_is_elected_when_the_leader_is_killed_or_frozen():
+    """In a cluster of three a different replica leads, and all are in the metadata after the first is back."""
     with KafkaCluster(name="three", brokers=3) as cluster:
         cluster.create_topic("led", replication_factor=3)
         first = cluster.leader("led", 0)
 
         cluster.broker(first).kill()
-        second = wait_until("a new leader", lambda: _other_leader(cluster, first))
+        second = wait_until("there is a new leader", lambda: _other_leader(cluster, first))
         cluster.broker(first).start()
         cluster.wait_for_brokers(3)
 
         cluster.broker(second).freeze()
-        third = wait_until("a third leader", lambda: _other_leader(cluster, second))
+        third = wait_until("there is a third leader", lambda: _other_leader(cluster, second))
         cluster.broker(second).thaw()
         cluster.wait_for_brokers(3)
         assert {1, 2, 3} >= {first, second, third}
 
 
-def test_old_release_runs():
-    """Kafka 3.9 is started by the same call."""
+def test_an_old_kafka_release_runs():
+    """Kafka 3.9 is started with the same call."""
     with KafkaCluster(name="old", version=OLD_VERSION) as cluster:
         cluster.create_topic("t")
         tools.load(cluster, "t", 10)
@@ -151,7 +155,7 @@ def test_old_release_runs():
 
 
 @pytest.mark.faults
-def test_proxy_delays_cuts_and_heals():
+def test_the_proxy_delays_cuts_and_heals():
     """A request takes the round trip, a cut connection fails at once, a healed one works again."""
     with KafkaCluster(name="far", proxied=True) as cluster:
         cluster.create_topic("t")
@@ -177,8 +181,8 @@ def test_proxy_delays_cuts_and_heals():
 
 
 @pytest.mark.faults
-def test_proxy_delivers_late_what_was_on_its_way_when_connections_broke(tmp_path: Path):
-    """The client sees no answer; its next connection overtakes the broken one, of which the broker gets all, then the end."""
+def test_the_proxy_delivers_bytes_in_flight_late_after_connections_broke(tmp_path: Path):
+    """The client gets no response; its next connection overtakes the broken one, whose bytes the broker gets later."""
     with socket.create_server((LOOPBACK, 0)) as server:
         proxy = Proxy.start({1: server.getsockname()[1]}, log=tmp_path / "proxy.log")
         address = (LOOPBACK, proxy.routes[1].port)
@@ -191,8 +195,8 @@ def test_proxy_delivers_late_what_was_on_its_way_when_connections_broke(tmp_path
             broken.sendall(b"lost")
             assert client.recv(1024) == b""
 
-            with socket.create_connection(address) as again, server.accept()[0] as direct:
-                again.sendall(b"again")
+            with socket.create_connection(address) as reconnected, server.accept()[0] as direct:
+                reconnected.sendall(b"again")
                 assert direct.recv(1024) == b"again"
                 assert not select.select([broken], [], [], 0)[0]
                 assert b"".join(iter(partial(broken.recv, 1024), b"")) == b"late"
@@ -209,20 +213,19 @@ def test_proxy_delivers_late_what_was_on_its_way_when_connections_broke(tmp_path
         ("OAUTH", "OAUTHBEARER"),
     ],
 )
-def test_listener_lets_its_user_in(secure: KafkaCluster, listener: str, mechanism: str):
-    """Each kind of login reaches what its ACL allows and nothing else."""
+def test_each_listener_authenticates_its_user(secure: KafkaCluster, listener: str, mechanism: str):
+    """Each kind of login may access what its ACL allows and nothing else."""
     producer = Producer(secure.client(listener, mechanism=mechanism))
-    answers: list[KafkaError | None] = []
+    errors: list[KafkaError | None] = []
 
     for topic in ("allowed", "denied"):
-        producer.produce(topic, b"x", on_delivery=lambda error, _: answers.append(error))
+        producer.produce(topic, b"x", on_delivery=lambda error, _: errors.append(error))
         producer.flush(ANSWER_S)
 
-    assert [error and error.code() for error in answers] == [None, KafkaError.TOPIC_AUTHORIZATION_FAILED]
+    assert [error and error.code() for error in errors] == [None, KafkaError.TOPIC_AUTHORIZATION_FAILED]
 
 
-def test_wrong_password_is_refused(secure: KafkaCluster):
-    """A client with another password does not get in."""
+def test_a_wrong_password_is_refused(secure: KafkaCluster):
     client = secure.client("SASL_SSL", mechanism="SCRAM-SHA-512") | {"sasl.password": "wrong"}
     errors: list[KafkaError] = []
     consumer = Consumer(client | {"group.id": "g", "error_cb": errors.append})
@@ -235,8 +238,8 @@ def test_wrong_password_is_refused(secure: KafkaCluster):
 
 
 @pytest.mark.parametrize("kind", ["PKCS12", "JKS", "PEM"])
-def test_java_reads_each_kind_of_store(secure: KafkaCluster, kind: str):
-    """The stores that are made are stores to Java: it comes in by mutual TLS with each kind."""
+def test_java_reads_each_store_type(secure: KafkaCluster, kind: str):
+    """Java connects by mutual TLS with each of the created stores."""
     certificates = secure.certificates
     assert certificates is not None
     client = secure.java_client("MTLS")
@@ -253,7 +256,7 @@ def test_java_reads_each_kind_of_store(secure: KafkaCluster, kind: str):
 
 
 def test_mm2_replicates_a_topic(east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]):
-    """Java's MirrorMaker 2 copies the topic, costs something, and ends when asked."""
+    """Java's MirrorMaker 2 copies the topic, has measurable cost, and ends when stopped."""
     topic = east.create_topic(unique_topic(), partitions=2)
     tools.load(east, topic, 100, keys=True, headers=2)
 
@@ -266,8 +269,8 @@ def test_mm2_replicates_a_topic(east: KafkaCluster, west: KafkaCluster, unique_t
     assert tools.digest(east, topic) == tools.digest(west, f"east.{topic}")
 
 
-def test_broker_dies_with_its_parent():
-    """When the tests are killed with kill -9 no broker is left on the machine."""
+def test_a_broker_ends_with_its_parent():
+    """After a kill -9 of the tests no broker stays on the machine."""
     script = (
         "from tests.harness.kafka.cluster import KafkaCluster\n"
         "import sys, time\n"
@@ -292,12 +295,12 @@ def test_broker_dies_with_its_parent():
 
 
 def _other_leader(cluster: KafkaCluster, old: int) -> int:
-    """The leader if it is another; 0 while it is not."""
+    """Returns the leader if it has changed; 0 until then."""
     try:
-        found = cluster.leader("led", 0)
+        leader = cluster.leader("led", 0)
     except KafkaException:
         return 0
-    return found if found not in {-1, old} else 0
+    return leader if leader not in {-1, old} else 0
 
 
 def _alive(pid: int) -> bool:

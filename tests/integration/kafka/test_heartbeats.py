@@ -1,6 +1,6 @@
-"""Heartbeats: Java's clients find upstream clusters by ours, Java's MirrorMaker copies them, and a failure is reported.
+"""Heartbeats: Java's clients find upstream clusters with ours, Java's MirrorMaker copies them, and failures are reported.
 
-The topic is called `heartbeats` on every cluster, so these tests have three of their own; no test leaves it behind.
+The topic is `heartbeats` on every cluster, so these tests have three clusters of their own and delete it afterwards.
 """
 
 import itertools
@@ -52,10 +52,10 @@ def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:
                 cluster.delete_topic(topic)
 
 
-def beating(
+def heartbeat_process(
     source: KafkaCluster, target: KafkaCluster, folder: Path, properties: Mapping[str, str] | None = None
 ) -> Replicator:
-    """A process with a MirrorHeartbeatConnector and nothing else; heartbeats from *source* to *target*."""
+    """Returns a process with only a MirrorHeartbeatConnector; heartbeats go from *source* to *target*."""
     lines = {
         "name": NAME,
         "connector.class": NAME,
@@ -71,13 +71,13 @@ def beating(
     )
 
 
-def written(cluster: KafkaCluster, topic: str = TOPIC) -> int:
-    """How many heartbeats *topic* has."""
+def heartbeat_count(cluster: KafkaCluster, topic: str = TOPIC) -> int:
+    """Returns the number of heartbeats in *topic*."""
     return cluster.end_offsets(topic)[0] if cluster.has_topic(topic) else 0
 
 
 def wait_for_heartbeats(cluster: KafkaCluster, count: int, topic: str = TOPIC) -> None:
-    wait_until(f"{count} in {topic}", lambda: written(cluster, topic) >= count)
+    wait_until(f"{topic} has {count} records", lambda: heartbeat_count(cluster, topic) >= count)
 
 
 def status(replicator: Replicator, name: str = NAME) -> dict[str, Any]:
@@ -85,50 +85,50 @@ def status(replicator: Replicator, name: str = NAME) -> dict[str, Any]:
 
 
 def wait_for_state(replicator: Replicator, state: str) -> dict[str, Any]:
-    """Until connector and task are in *state*; what REST says then."""
+    """Waits until connector and task are in *state*; returns the status then."""
 
-    said: dict[str, Any] = {}
+    current: dict[str, Any] = {}
 
     def reached() -> bool:
-        said.update(status(replicator))
-        return {state} == {said["connector"]["state"], *(task["state"] for task in said["tasks"])}
+        current.update(status(replicator))
+        return {state} == {current["connector"]["state"], *(task["state"] for task in current["tasks"])}
 
-    wait_until(f"it is {state}", reached)
-    return said
+    wait_until(f"the connector is {state}", reached)
+    return current
 
 
 def ages(replicator: Replicator) -> dict[tuple[str, str, str], float]:
-    """`mirrorflow_heartbeat_age_seconds` by flow, cluster and topic."""
-    found = {}
+    """Returns `mirrorflow_heartbeat_age_seconds` by flow, cluster and topic."""
+    ages_s = {}
     for line in replicator.metrics().splitlines():
         if line.startswith("mirrorflow_heartbeat_age_seconds{"):
             labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
-            found[labels["flow"], labels["cluster"], labels["topic"]] = float(line.rpartition(" ")[2])
-    return found
+            ages_s[labels["flow"], labels["cluster"], labels["topic"]] = float(line.rpartition(" ")[2])
+    return ages_s
 
 
-def test_a_process_may_have_a_heartbeat_connector_and_nothing_else(
+def test_a_process_may_run_a_heartbeat_connector_alone(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Connect's REST, readiness, progress and metrics say that it runs, and that it copies nothing."""
-    with beating(first, second, tmp_path) as alone:
+    """Connect's REST, readiness, progress and metrics report that it runs and copies nothing."""
+    with heartbeat_process(first, second, tmp_path) as process:
         wait_for_heartbeats(second, 2)
-        said = wait_for_state(alone, "RUNNING")
-        names = alone.rest("/connectors")[1]
-        info = alone.rest(f"/connectors/{NAME}")[1]
-        tasks = alone.rest(f"/connectors/{NAME}/tasks")[1]
-        topics = alone.rest(f"/connectors/{NAME}/topics")[1]
-        root = alone.rest("/")[1]
-        ready = alone.rest("/readyz")[0]
-        progress = alone.progress()
-        young = ages(alone)
-        metrics = alone.metrics()
-        assert 0 == alone.stop()
-        log = alone.log_text()
+        rest_status = wait_for_state(process, "RUNNING")
+        names = process.rest("/connectors")[1]
+        info = process.rest(f"/connectors/{NAME}")[1]
+        tasks = process.rest(f"/connectors/{NAME}/tasks")[1]
+        topics = process.rest(f"/connectors/{NAME}/topics")[1]
+        root = process.rest("/")[1]
+        ready = process.rest("/readyz")[0]
+        progress = process.progress()
+        heartbeat_ages = ages(process)
+        metrics = process.metrics()
+        assert 0 == process.stop()
+        log = process.log_text()
 
     assert [NAME] == names
-    assert [0] == [task["id"] for task in said["tasks"]]
-    assert "trace" not in said["connector"]
+    assert [0] == [task["id"] for task in rest_status["tasks"]]
+    assert "trace" not in rest_status["connector"]
     assert ([{"connector": NAME, "task": 0}], "source") == (info["tasks"], info["type"])
     assert NAME == tasks[0]["config"]["connector.class"]
     assert {NAME: {"topics": [TOPIC]}} == topics
@@ -140,18 +140,18 @@ def test_a_process_may_have_a_heartbeat_connector_and_nothing_else(
         progress["replicating"],
         progress["caughtUp"],
     )
-    assert young.keys() == {("A->B", "B", TOPIC)}
-    assert young["A->B", "B", TOPIC] < 10
+    assert heartbeat_ages.keys() == {("A->B", "B", TOPIC)}
+    assert heartbeat_ages["A->B", "B", TOPIC] < 10
     assert f'kafka_connect_connector_status{{connector="{NAME}",task="0",status="running"}} 1' in metrics
     assert "WARNING" not in log
     assert not first.has_topic(TOPIC)
 
 
 @pytest.mark.timing
-def test_a_heartbeats_topic_that_is_deleted_is_created_again(
+def test_a_deleted_heartbeats_topic_is_created_again(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ):
-    with beating(first, second, tmp_path):
+    with heartbeat_process(first, second, tmp_path):
         wait_for_heartbeats(second, 1)
         second.delete_topic(TOPIC)
         wait_for_heartbeats(second, 1)
@@ -159,33 +159,39 @@ def test_a_heartbeats_topic_that_is_deleted_is_created_again(
     assert second.topic_config(TOPIC)["cleanup.policy"] == "compact"
 
 
-def test_heartbeats_are_javas_and_come_each_second(
+def test_heartbeats_equal_javas_and_are_emitted_each_second(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Topic, key, value, timestamp and interval, as Java's Heartbeat and its topic have them."""
-    with beating(first, second, tmp_path) as ours:
+    """Topic, key, value, timestamp and interval equal those of Java's Heartbeat."""
+    with heartbeat_process(first, second, tmp_path) as ours:
         wait_for_heartbeats(second, 8)
         ours.stop()
-    found = heartbeats(second)
+    emitted = heartbeats(second)
     config = second.topic_config(TOPIC)
 
     assert 1 == second.topics()[TOPIC]
     assert "compact" == config["cleanup.policy"]
-    assert {("A", "B", "000141000142")} == {(one.source_alias, one.target_alias, one.key) for one in found}
-    assert [one.value for one in found] == [f"0000{one.timestamp_ms:016x}" for one in found]
-    assert [one.timestamp_ms for one in found] == [one.record_timestamp_ms for one in found]
-    assert 0.9 < _mean_interval_s(found) < 1.3
+    assert {("A", "B", "000141000142")} == {
+        (heartbeat.source_alias, heartbeat.target_alias, heartbeat.key) for heartbeat in emitted
+    }
+    assert [heartbeat.value for heartbeat in emitted] == [
+        f"0000{heartbeat.timestamp_ms:016x}" for heartbeat in emitted
+    ]
+    assert [heartbeat.timestamp_ms for heartbeat in emitted] == [
+        heartbeat.record_timestamp_ms for heartbeat in emitted
+    ]
+    assert 0.9 < _mean_interval_s(emitted) < 1.3
 
 
-def _mean_interval_s(found: list[JavaHeartbeat]) -> float:
-    times = [one.timestamp_ms / 1000 for one in found]
+def _mean_interval_s(emitted: list[JavaHeartbeat]) -> float:
+    times = [heartbeat.timestamp_ms / 1000 for heartbeat in emitted]
     return statistics.fmean(later - earlier for earlier, later in itertools.pairwise(times))
 
 
-def test_java_knows_by_them_what_is_upstream_over_one_and_two_hops(
+def test_java_finds_upstream_clusters_over_one_and_two_hops(
     first: KafkaCluster, second: KafkaCluster, third: KafkaCluster, tmp_path: Path
 ) -> None:
-    """An mm2.properties of a chain: the ways back have heartbeats alone, and by these the copies tell of their sources."""
+    """An mm2.properties of a chain: the reverse flows emit heartbeats alone, and the copies identify their sources."""
     chain = {
         "clusters": "A, B, C",
         "A.bootstrap.servers": first.bootstrap,
@@ -211,31 +217,33 @@ def test_java_knows_by_them_what_is_upstream_over_one_and_two_hops(
             ("B->C", "C", "B.heartbeats"),
             ("B->C", "C", "B.A.heartbeats"),
         }
-        wait_until("the pulse is reported", lambda: expected <= ages(ours).keys())
-        pulse = {key: age for key, age in ages(ours).items() if key in expected}
+        wait_until("the heartbeat ages are reported", lambda: expected <= ages(ours).keys())
+        heartbeat_ages = {key: age for key, age in ages(ours).items() if key in expected}
         assert 0 == ours.stop()
 
-    assert {f"{one}->{other}.{NAME}" for one in "ABC" for other in "ABC" if one != other} <= names
-    assert all(age < 30 for age in pulse.values()), pulse
+    assert {f"{source}->{target}.{NAME}" for source in "ABC" for target in "ABC" if source != target} <= names
+    assert all(age < 30 for age in heartbeat_ages.values()), heartbeat_ages
     assert ((), {"A": -1, "B": -1, "C": -1, "D": -1}) == upstream(first)
     assert (("A",), {"A": 1, "B": -1, "C": -1, "D": -1}) == upstream(second)
     assert (("A", "B"), {"A": 2, "B": 1, "C": -1, "D": -1}) == upstream(third)
     copied = heartbeats(third, "B.A.heartbeats")
-    assert {("B", "A"), ("C", "A")} >= {(one.source_alias, one.target_alias) for one in copied}
+    assert {("B", "A"), ("C", "A")} >= {
+        (heartbeat.source_alias, heartbeat.target_alias) for heartbeat in copied
+    }
 
 
 def upstream(cluster: KafkaCluster) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """What Java sees from *cluster*: all clusters upstream, and the hops to each."""
-    seen = clusters(cluster, ("A", "B", "C", "D"))
-    return seen.upstream_clusters, seen.hops
+    """Returns what Java's client finds from *cluster*: all upstream clusters, and the hops to each."""
+    mirrored = clusters(cluster, ("A", "B", "C", "D"))
+    return mirrored.upstream_clusters, mirrored.hops
 
 
-def test_a_java_mirrormaker_copies_ours_and_writes_the_same(
+def test_java_mirrormaker_copies_our_heartbeats_and_writes_equal_ones(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Its copy of our heartbeats is ours, byte for byte; what it writes itself differs from ours in its time alone."""
+    """Its copy of our heartbeats is identical; its own heartbeats differ from ours only in their timestamps."""
     with (
-        beating(second, first, tmp_path / "back") as back,
+        heartbeat_process(second, first, tmp_path / "back") as back,
         MirrorMaker(source=first, target=second, topics="nothing") as java,
     ):
         wait_for_heartbeats(second, 3)
@@ -244,67 +252,71 @@ def test_a_java_mirrormaker_copies_ours_and_writes_the_same(
         back.stop()
     javas = heartbeats(second)
     copied = heartbeats(second, "A.heartbeats")
-    with beating(first, second, tmp_path / "forth") as forth:
+    with heartbeat_process(first, second, tmp_path / "forth") as forth:
         wait_for_heartbeats(second, len(javas) + 2)
         forth.stop()
     ours = heartbeats(second)[len(javas) :]
 
     assert copied == heartbeats(first)[: len(copied)]
     assert {"A": 1, "B": -1} == clusters(second, ("A", "B")).hops
-    assert {one.key for one in javas} == {one.key for one in ours}
-    assert all(one.value == f"0000{one.timestamp_ms:016x}" for one in (*javas, *ours))
-    assert all(one.timestamp_ms == one.record_timestamp_ms for one in (*javas, *ours))
+    assert {heartbeat.key for heartbeat in javas} == {heartbeat.key for heartbeat in ours}
+    assert all(heartbeat.value == f"0000{heartbeat.timestamp_ms:016x}" for heartbeat in (*javas, *ours))
+    assert all(heartbeat.timestamp_ms == heartbeat.record_timestamp_ms for heartbeat in (*javas, *ours))
 
 
-def test_heartbeats_on_the_source_spare_a_connector_for_the_way_back(
+def test_heartbeats_on_the_source_replace_a_connector_of_the_reverse_flow(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
-    """`mirrorflow.heartbeats.emit.to`: the source gets those that B->A would write."""
-    with beating(first, second, tmp_path, {"mirrorflow.heartbeats.emit.to": "target,source"}) as both:
+    """With `mirrorflow.heartbeats.emit.to`, the source gets the heartbeats that B->A would emit."""
+    with heartbeat_process(
+        first, second, tmp_path, {"mirrorflow.heartbeats.emit.to": "target,source"}
+    ) as both:
         wait_for_heartbeats(first, 2)
         wait_for_heartbeats(second, 2)
         both.stop()
 
-    assert {("B", "A")} == {(one.source_alias, one.target_alias) for one in heartbeats(first)}
-    assert {("A", "B")} == {(one.source_alias, one.target_alias) for one in heartbeats(second)}
+    assert {("B", "A")} == {
+        (heartbeat.source_alias, heartbeat.target_alias) for heartbeat in heartbeats(first)
+    }
+    assert {("A", "B")} == {
+        (heartbeat.source_alias, heartbeat.target_alias) for heartbeat in heartbeats(second)
+    }
 
 
 @pytest.mark.faults
-def test_a_broker_that_is_lost_is_reported_and_its_return_noticed(
-    first: KafkaCluster, tmp_path: Path
-) -> None:
-    """The same process, FAILED and then RUNNING; what was missed is not written later, and its age is seen meanwhile."""
-    with KafkaCluster(name="lost") as target, beating(first, target, tmp_path) as ours:
+def test_a_lost_broker_fails_the_connector_until_it_returns(first: KafkaCluster, tmp_path: Path) -> None:
+    """The same process is FAILED, then RUNNING; missed heartbeats are not emitted later, and the age grows meanwhile."""
+    with KafkaCluster(name="lost") as target, heartbeat_process(first, target, tmp_path) as ours:
         wait_for_heartbeats(target, 2)
         target.broker(1).kill()
-        said = wait_for_state(ours, "FAILED")
-        wait_until("its age grows", lambda: ages(ours)["A->lost", "lost", TOPIC] > 3)
+        failed_status = wait_for_state(ours, "FAILED")
+        wait_until("the heartbeat age grows", lambda: ages(ours)["A->lost", "lost", TOPIC] > 3)
         before, stuck = ours.pid, ours.progress()
         target.broker(1).start()
         wait_for_state(ours, "RUNNING")
-        wait_until("it is young", lambda: ages(ours)["A->lost", "lost", TOPIC] < 3)
+        wait_until("the heartbeat is recent", lambda: ages(ours)["A->lost", "lost", TOPIC] < 3)
         assert before == ours.pid
-        times = [one.timestamp_ms for one in heartbeats(target)]
+        times = [heartbeat.timestamp_ms for heartbeat in heartbeats(target)]
 
-    assert "lost" in said["connector"]["trace"]
+    assert "lost" in failed_status["connector"]["trace"]
     assert ("Stuck", "FAILED") == (stuck["replicating"], stuck["state"])
     assert times == sorted(times)
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) > 2_500
 
 
-def test_a_topic_that_cannot_be_created_is_named_and_found_when_it_is_there(
+def test_a_heartbeats_topic_that_cannot_be_created_is_reported_and_used_once_it_exists(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
-    """MM2's default of 3 replicas on one broker: REST names the setting; where the topic exists, it is used."""
-    with beating(first, second, tmp_path, {"heartbeats.topic.replication.factor": "3"}) as ours:
-        said = wait_for_state(ours, "FAILED")
+    """MM2's default of 3 replicas fails on one broker: REST names the setting; once the topic exists, it is used."""
+    with heartbeat_process(first, second, tmp_path, {"heartbeats.topic.replication.factor": "3"}) as ours:
+        failed_status = wait_for_state(ours, "FAILED")
         ready, progress = ours.rest("/readyz")[0], ours.progress()
         second.create_topic(TOPIC)
         wait_for_heartbeats(second, 2)
         wait_for_state(ours, "RUNNING")
         log = ours.log_text()
 
-    for trace in (said["connector"]["trace"], said["tasks"][0]["trace"]):
+    for trace in (failed_status["connector"]["trace"], failed_status["tasks"][0]["trace"]):
         assert trace.startswith("heartbeats.topic.replication.factor: ")
         assert TOPIC in trace
     assert 503 == ready
@@ -312,8 +324,8 @@ def test_a_topic_that_cannot_be_created_is_named_and_found_when_it_is_there(
     assert 1 == sum("heartbeats.topic.replication.factor" in line for line in log.splitlines())
 
 
-def test_a_source_that_refuses_heartbeats_is_a_warning(second: KafkaCluster, tmp_path: Path) -> None:
-    """A source that grants reading alone: the target gets its heartbeats, and REST says what the source lacks."""
+def test_a_source_that_refuses_heartbeats_causes_a_warning(second: KafkaCluster, tmp_path: Path) -> None:
+    """The source grants reading alone: the target gets its heartbeats, and REST reports the missing permission."""
     with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as guarded:
         guarded.allow("DESCRIBE", "TOPIC", TOPIC)
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -321,45 +333,49 @@ def test_a_source_that_refuses_heartbeats_is_a_warning(second: KafkaCluster, tmp
             "sasl.jaas.config": f'{module} required username="mirror" password="mirror-secret";'
         }
         lines = {f"source.cluster.{key}": value for key, value in client.items()}
-        with beating(
+        with heartbeat_process(
             guarded, second, tmp_path, lines | {"mirrorflow.heartbeats.emit.to": "target,source"}
         ) as ours:
             wait_for_heartbeats(second, 2)
             refused = "No heartbeats to guarded"
-            wait_until("it is reported", lambda: refused in status(ours)["connector"].get("trace", ""))
-            said = wait_for_state(ours, "RUNNING")
+            wait_until(
+                "the refusal is reported", lambda: refused in status(ours)["connector"].get("trace", "")
+            )
+            rest_status = wait_for_state(ours, "RUNNING")
             for operation in ("CREATE", "WRITE", "DESCRIBE"):
                 guarded.allow(operation, "TOPIC", TOPIC)
             wait_for_heartbeats(guarded, 2)
-            wait_until("it is over", lambda: "trace" not in status(ours)["connector"])
+            wait_until("the warning is gone", lambda: "trace" not in status(ours)["connector"])
 
-    assert TOPIC in said["connector"]["trace"]
+    assert TOPIC in rest_status["connector"]["trace"]
 
 
-def copying(source: KafkaCluster, target: KafkaCluster, folder: Path) -> Replicator:
-    """A MirrorSourceConnector that lists topics as rarely as by default."""
+def source_process(source: KafkaCluster, target: KafkaCluster, folder: Path) -> Replicator:
+    """Returns a MirrorSourceConnector that discovers topics every ten minutes, as by default."""
     rarely = {"refresh.topics.interval.seconds": "600"}
     return Replicator.standalone(source, target, topics="orders", folder=folder, connector=rarely)
 
 
 @pytest.mark.parametrize("flow", ["the same", "the opposite"])
-def test_heartbeats_that_come_after_the_source_connector_are_copied_at_once(
+def test_heartbeats_that_begin_after_the_source_connector_are_copied_at_once(
     flow: str, first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Java's MirrorClient then knows the source as upstream, not ten minutes later."""
+    """Java's MirrorClient finds the source as upstream at once, not ten minutes later."""
     first.create_topic("orders")
     heartbeat = (
-        beating(first, second, tmp_path / "heartbeat", {"mirrorflow.heartbeats.emit.to": "source"})
+        heartbeat_process(first, second, tmp_path / "heartbeat", {"mirrorflow.heartbeats.emit.to": "source"})
         if flow == "the same"
-        else beating(second, first, tmp_path / "heartbeat")
+        else heartbeat_process(second, first, tmp_path / "heartbeat")
     )
 
-    with copying(first, second, tmp_path / "source") as source:
+    with source_process(first, second, tmp_path / "source") as source:
         source.wait_until_caught_up()
         assert {"A": -1} == clusters(second, ["A"]).hops
         with heartbeat:
-            wait_until("the source has them", lambda: first.has_topic(TOPIC))
-            seen = wait_until("the target has them", lambda: written(second, f"A.{TOPIC}") > 0)
+            wait_until("the source has heartbeats", lambda: first.has_topic(TOPIC))
+            copied = wait_until(
+                "the target has heartbeats", lambda: heartbeat_count(second, f"A.{TOPIC}") > 0
+            )
 
-    assert seen
+    assert copied
     assert {"A": 1} == clusters(second, ["A"]).hops

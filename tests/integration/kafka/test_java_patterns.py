@@ -1,10 +1,10 @@
-"""Java's regular expressions are Java's: matches of `java.util.regex` compared with ours, in one JVM for all of them."""
+"""Compares matches of our Java regular expressions with those of `java.util.regex`; one JVM evaluates all of them."""
 
 import pytest
 
 from mirrorflow_core.java.pattern_syntax import PatternSyntaxError
 from mirrorflow_core.java.patterns import JavaPattern
-from tests.harness.java_patterns import java_answers
+from tests.harness.java_patterns import java_matches
 
 pytestmark = pytest.mark.more
 
@@ -77,19 +77,19 @@ def _ours(pattern: str) -> list[str]:
     return ["1" if compiled.matches(name) else "0" for name in NAMES]
 
 
-def test_every_answer_is_that_of_java():
-    """A refused pattern is refused by both. Not compared: what `\\b` is beyond ASCII, which changed with Java 19."""
+def test_patterns_match_as_in_java():
+    """Both refuse the same patterns. Not compared: `\\b` beyond ASCII, which changed with Java 19."""
     questions = [(pattern, name) for pattern in PATTERNS for name in NAMES]
-    answers = iter(java_answers(questions))
+    results = iter(java_matches(questions))
 
-    theirs = {pattern: [next(answers) for _ in NAMES] for pattern in PATTERNS}
+    java_results = {pattern: [next(results) for _ in NAMES] for pattern in PATTERNS}
 
     assert {} == {
         pattern: [
             (name, java, ours)
-            for name, java, ours in zip(NAMES, answered, _ours(pattern), strict=True)
+            for name, java, ours in zip(NAMES, java_result, _ours(pattern), strict=True)
             if java != ours
         ]
-        for pattern, answered in theirs.items()
-        if answered != _ours(pattern)
+        for pattern, java_result in java_results.items()
+        if java_result != _ours(pattern)
     }

@@ -1,4 +1,4 @@
-"""Requests whose connection breaks on the way, and which arrive late: a proxy holds them."""
+"""Requests whose connection breaks and that arrive late, because a proxy holds them."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -28,9 +28,9 @@ def proxied() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def flow(east: KafkaCluster, proxied: KafkaCluster, tmp_path: Path) -> Flow:
-    way = {"bootstrap.servers": proxied.proxied_bootstrap}
-    connector = {f"target.cluster.{key}": value for key, value in way.items()}
-    return Flow.new(east, proxied, tmp_path, connector=connector, worker=way)
+    properties = {"bootstrap.servers": proxied.proxied_bootstrap}
+    connector = {f"target.cluster.{key}": value for key, value in properties.items()}
+    return Flow.new(east, proxied, tmp_path, connector=connector, worker=properties)
 
 
 def hold_commit(flow: Flow, topic: str) -> None:
@@ -51,7 +51,7 @@ def hold_commit(flow: Flow, topic: str) -> None:
 def test_a_commit_that_arrives_inside_a_later_transaction_does_not_end_it(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """Its connection was lost. A coordinator cannot tell the transactions of one producer epoch apart."""
+    """Its connection was lost. A coordinator cannot distinguish the transactions of one producer epoch."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     old = {"rate": PER_S, "timestamp_ms": now_ms() - 2 * DAY_MS, "timestamp_step_ms": 1}
     writer = threading.Thread(target=load, args=(flow.source, topic, RECORDS), kwargs=old)
@@ -67,8 +67,8 @@ def test_a_commit_that_arrives_inside_a_later_transaction_does_not_end_it(
         flow.assert_committed(topic)
 
 
-def test_a_lost_commit_of_the_lock_does_not_cost_the_flow(flow: Flow, unique_topic: Callable[[], str]):
-    """The lock is checked again, and holds: the processes of a group end each other's transactions of it, too."""
+def test_a_lost_commit_of_the_lock_does_not_lose_the_ownership(flow: Flow, unique_topic: Callable[[], str]):
+    """The lock is checked again and still held; processes of a group also end each other's transactions of it."""
     topic, proxy = flow.source.create_topic(unique_topic()), flow.target.proxy(1)
     load(flow.source, topic, PER_S)
     with flow.replicator(topic) as replicator:

@@ -1,8 +1,8 @@
-"""The model of a partition leader (`tests.model`) answers as real brokers do: what makes its verdicts worth something.
+"""The model of a partition leader (`tests.model`) responds as real brokers do; the model's verdicts rely on that.
 
-Random requests of producers with and without transactions, with next, repeated, older, later and wrapped sequences, epochs
-before and after, batches that are too large, damaged, old or stamped by the broker. Error codes, offsets, times, what is
-remembered of producers and where the log ends are compared after each one.
+Producers with and without transactions send random requests: next, repeated, older, later and wrapped sequences, earlier
+and later epochs, and batches that are too large, damaged, old or stamped by the broker. After each request the error codes,
+offsets, timestamps, remembered producers and log ends of broker and model are compared.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from mirrorflow_core.wire.records import Record, encode
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION, VERSION
-from tests.integration.kafka.leader_differential import Answered, Pair
+from tests.integration.kafka.leader_differential import Pair, ProduceResult
 from tests.model.batches import SEQUENCES
 from tests.model.producer_state import KAFKA_3_9, KAFKA_4
 
@@ -55,14 +55,14 @@ class Producer:
 
 
 class Fuzz:
-    """One run of random requests to *pair*."""
+    """One run of random requests to broker and model (*pair*)."""
 
     def __init__(self, pair: Pair, seed: int) -> None:
         self.pair = pair
         self.chance = random.Random(seed)
         self.names = {topic: f"{topic}-{seed}" for topic in TOPICS}
         self.producers = [Producer(9_000_000 + seed, 3), Producer(9_100_000 + seed, 16)]
-        self.told: list[str] = []
+        self.history: list[str] = []
 
     async def run(self) -> None:
         for number in range(2):
@@ -70,88 +70,88 @@ class Fuzz:
             real, model = await self.pair.init_producer_id(name)
             self.same("InitProducerId", real, model)
             self.producers.append(Producer(real[1], real[2], name))
-        await self.go_on(STEPS)
+        await self.run_steps(STEPS)
 
-    async def go_on(self, steps: int) -> None:
+    async def run_steps(self, steps: int) -> None:
         for _ in range(steps):
             await self.step()
 
     async def step(self) -> None:
-        one = self.chance.choice(self.producers)
-        what = self.chance.random()
-        if one.transactional_id is not None and what < 0.45:
-            await self.transact(one, one.transactional_id)
+        producer = self.chance.choice(self.producers)
+        draw = self.chance.random()
+        if producer.transactional_id is not None and draw < 0.45:
+            await self.transact(producer, producer.transactional_id)
         else:
-            await self.produce(one)
+            await self.produce(producer)
 
-    async def transact(self, one: Producer, transactional_id: str) -> None:
-        what = self.chance.random()
-        epoch = one.epoch + self.chance.choice((0, 0, 0, 0, 0, -1, 1))
-        producer = (one.producer_id, epoch)
-        if what < 0.5:
+    async def transact(self, producer: Producer, transactional_id: str) -> None:
+        draw = self.chance.random()
+        epoch = producer.epoch + self.chance.choice((0, 0, 0, 0, 0, -1, 1))
+        identity = (producer.producer_id, epoch)
+        if draw < 0.5:
             topic = self.topic()
-            pair = await self.pair.add_partition(transactional_id, producer, self.at(topic))
-            self.same(f"AddPartitionsToTxn {producer} {topic}", *pair)
+            pair = await self.pair.add_partition(transactional_id, identity, self.at(topic))
+            self.same(f"AddPartitionsToTxn {identity} {topic}", *pair)
             if not pair[0]:
-                one.members.add(topic)
-        elif what < 0.95:
-            pair = await self.pair.end(transactional_id, producer, commit=self.chance.random() < 0.6)
-            self.same(f"EndTxn {producer}", *pair)
-            one.members.clear()
+                producer.members.add(topic)
+        elif draw < 0.95:
+            pair = await self.pair.end(transactional_id, identity, commit=self.chance.random() < 0.6)
+            self.same(f"EndTxn {identity}", *pair)
+            producer.members.clear()
             if self.pair.is_stuck(transactional_id):
-                self.producers.remove(one)  # its transactional id is stuck for good
+                self.producers.remove(producer)  # its transactional id stays stuck
                 return
         else:
             real, model = await self.pair.init_producer_id(transactional_id)
             self.same("InitProducerId", real, model)
-            one.epoch = real[2]
-            one.members.clear()
+            producer.epoch = real[2]
+            producer.members.clear()
         for topic in TOPICS:
             await self.compare(topic)
 
-    async def produce(self, one: Producer) -> None:
+    async def produce(self, producer: Producer) -> None:
         topic = self.topic()
-        sent = one.sent.setdefault(topic, [])
+        sent = producer.sent.setdefault(topic, [])
         if sent and self.chance.random() < 0.25:
             data, transactional_id = self.chance.choice(sent[-8:])
             text = "repeat"
         else:
-            data, transactional_id, text = self.batch(one, topic)
+            data, transactional_id, text = self.batch(producer, topic)
         real, model = await self.pair.produce(self.at(topic), data, transactional_id)
         self.same(f"Produce {text} to {topic} in {transactional_id}", real, model)
-        if isinstance(real, Answered) and not real.error:
+        if isinstance(real, ProduceResult) and not real.error:
             sent.append((data, transactional_id))
         await self.compare(topic)
 
-    def batch(self, one: Producer, topic: str) -> tuple[bytes, str | None, str]:
-        """A batch that may be right or wrong in several ways."""
-        chance, at = self.chance, self.at(topic)
-        entry = self.pair.model.leaders[at].producers.producers.get(one.producer_id)
+    def batch(self, producer: Producer, topic: str) -> tuple[bytes, str | None, str]:
+        """Returns a batch that is valid or wrong in one of several ways."""
+        chance, partition = self.chance, self.at(topic)
+        entry = self.pair.model.leaders[partition].producers.producers.get(producer.producer_id)
         last = entry.last_sequence if entry is not None else chance.choice((-1, 41, SEQUENCES - 3))
         sequence = (last + 1 + chance.choice((0, 0, 0, 0, 0, 0, 1, -1, 7, -9))) % SEQUENCES
         if chance.random() < 0.08:
             sequence = 0
-        epoch = one.epoch + chance.choice((0,) * 10 + (-1, 1))
-        is_transactional = chance.random() < (0.6 if topic in one.members else 0.25)
-        transactional_id = one.transactional_id if is_transactional or chance.random() < 0.3 else None
-        if is_transactional and transactional_id is None and one.transactional_id is None:
-            is_transactional = False  # a broker refuses that as unauthorized; a flow always has one
+        epoch = producer.epoch + chance.choice((0,) * 10 + (-1, 1))
+        is_transactional = chance.random() < (0.6 if topic in producer.members else 0.25)
+        transactional_id = producer.transactional_id if is_transactional or chance.random() < 0.3 else None
+        if is_transactional and transactional_id is None and producer.transactional_id is None:
+            is_transactional = False  # a broker refuses such a batch as unauthorized
         count, codec = chance.randint(1, 4), chance.choice((0, 0, 4))
-        when = self.pair.model.wall_ms - chance.choice((0, 5_000, DAY_MS // 3))
+        timestamp_ms = self.pair.model.wall_ms - chance.choice((0, 5_000, DAY_MS // 3))
         keys = (None, b"k") if chance.random() < 0.1 else (b"a", b"b")
         size = chance.choice((1, 1, 1, 500))
-        records = [Record(0, when + i, chance.choice(keys), b"v" * size, ()) for i in range(count)]
+        records = [Record(0, timestamp_ms + i, chance.choice(keys), b"v" * size, ()) for i in range(count)]
         data = encode(
             records,
             codec=codec,
-            producer_id=one.producer_id,
+            producer_id=producer.producer_id,
             producer_epoch=epoch,
             base_sequence=sequence,
             transactional=is_transactional,
         )
         if chance.random() < 0.02:
             data[-1] ^= 1
-        text = f"{one.producer_id}/{epoch} {sequence}+{count} {'txn' if is_transactional else ''}"
+        text = f"{producer.producer_id}/{epoch} {sequence}+{count} {'txn' if is_transactional else ''}"
         return bytes(data), transactional_id, text
 
     def topic(self) -> str:
@@ -165,8 +165,8 @@ class Fuzz:
         self.same(f"ends of {topic}", *await self.pair.ends(self.at(topic)))
 
     def same(self, what: str, real: object, model: object) -> None:
-        self.told.append(f"{what}: {real}")
-        assert real == model, "\n".join([*self.told[-12:], f"the model has {model}"])
+        self.history.append(f"{what}: {real}")
+        assert real == model, "\n".join([*self.history[-12:], f"the model has {model}"])
 
 
 async def connected(broker: KafkaCluster) -> Cluster:
@@ -191,7 +191,7 @@ async def fuzzing(broker: KafkaCluster, seed: int, then: Callable[[Fuzz], Awaita
 
 
 async def nothing(fuzz: Fuzz) -> None:
-    """No more."""
+    """Adds no step after the random requests."""
 
 
 def run(broker: KafkaCluster, seed: int, then: Callable[[Fuzz], Awaitable[None]] = nothing) -> None:
@@ -201,20 +201,20 @@ def run(broker: KafkaCluster, seed: int, then: Callable[[Fuzz], Awaitable[None]]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_model_answers_as_a_real_broker_does(broker: KafkaCluster, seed: int) -> None:
-    """Whatever two idempotent and two transactional producers send to four topics."""
+def test_the_model_responds_as_a_real_broker_does(broker: KafkaCluster, seed: int) -> None:
+    """Two idempotent and two transactional producers send to four topics."""
     run(broker, seed)
 
 
-def test_a_killed_broker_remembers_what_the_model_finds_in_the_log(broker: KafkaCluster) -> None:
-    """kill -9 in the middle: what a leader knew besides its log, as who is being verified, is gone."""
+def test_a_killed_broker_recovers_the_state_that_the_model_recovers(broker: KafkaCluster) -> None:
+    """After kill -9 the leader has only the state of its log; verifications in progress are lost."""
 
-    async def killed(fuzz: Fuzz) -> None:
+    async def kill_and_continue(fuzz: Fuzz) -> None:
         broker.broker(1).kill()
         broker.broker(1).start()
         await fuzz.pair.restarted()
         for topic in TOPICS:
             await fuzz.compare(topic)
-        await fuzz.go_on(STEPS // 2)
+        await fuzz.run_steps(STEPS // 2)
 
-    run(broker, SEEDS, killed)
+    run(broker, SEEDS, kill_and_continue)

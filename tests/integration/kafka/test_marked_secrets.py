@@ -1,4 +1,4 @@
-"""Everything is started with secrets that occur nowhere else, and then looked for them: topics, logs, HTTP, processes, commands."""
+"""Starts everything with unique marked secrets and searches for them: topics, logs, HTTP, processes, commands."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.more
 WAIT_S = 90.0
 MONITOR_INTERVAL_S = 30.0
 TOPIC = "orders"
-MARK = f"marked-{uuid.uuid4().hex[:12]}"  # what is looked for; each secret is this and a word
+MARK = f"marked-{uuid.uuid4().hex[:12]}"  # searched for; each secret is this mark and a word
 PASSWORD, OTHER, STORE, WRONG, LISTENER, CLIENT = (
     f"{MARK}-{word}" for word in ("password", "other", "store", "wrong", "https", "client")
 )
@@ -86,8 +86,8 @@ spec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """Both clusters, and the files of who comes in."""
+class MarkedClusters:
+    """Both clusters, and client properties with the marked secrets."""
 
     source: KafkaCluster
     target: KafkaCluster
@@ -118,7 +118,7 @@ class Places:
         }
 
     def mm2(self, password: str) -> dict[str, str]:
-        """An mm2.properties with its secrets in plain text, as many have it."""
+        """Returns an mm2.properties with its secrets in plain text, as many users have it."""
         return {
             "clusters": "hidden, buried",
             **{f"hidden.{key}": value for key, value in self.of_source(password).items()},
@@ -131,8 +131,8 @@ class Places:
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    """A source that wants a password, a target that wants a certificate out of a store that wants one."""
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MarkedClusters]:
+    """A source with password authentication, and a target with client certificates in a password-protected store."""
     folder = tmp_path_factory.mktemp("marked")
     source = KafkaCluster(
         name="hidden",
@@ -164,11 +164,11 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
         source.create_topic(TOPIC, partitions=2)
         load(source, TOPIC, 300, keys=True)
         put_group(source, "readers", {(TOPIC, 0): 10})
-        yield Places(source=source, target=target, folder=folder)
+        yield MarkedClusters(source=source, target=target, folder=folder)
 
 
-def everything_in(cluster: KafkaCluster) -> Iterator[tuple[str, bytes]]:
-    """Each record of each topic, internal ones too, as bytes."""
+def all_records(cluster: KafkaCluster) -> Iterator[tuple[str, bytes]]:
+    """Yields the bytes of each record of each topic, internal ones included."""
     partitions = [(topic, number) for topic, count in cluster.topics().items() for number in range(count)]
     consumer = Consumer(
         {"bootstrap.servers": cluster.internal_bootstrap, "group.id": "looks", "enable.partition.eof": True}
@@ -189,7 +189,7 @@ def everything_in(cluster: KafkaCluster) -> Iterator[tuple[str, bytes]]:
 
 
 def assert_nowhere(texts: Mapping[str, str]) -> None:
-    """No text holds the mark; each has something in it, or it was not looked at."""
+    """Asserts that no text has the mark; an empty text fails, because it shows nothing."""
     assert all(texts.values()), [name for name, text in texts.items() if not text]
     assert [] == [
         f"{name}: {text[max(0, text.index(MARK) - 200) :][:300]}"
@@ -198,37 +198,40 @@ def assert_nowhere(texts: Mapping[str, str]) -> None:
     ]
 
 
-def assert_not_in_topics(places: Places, *, but: str = "no topic") -> None:
-    found: dict[str, int] = {}
-    for cluster in (places.source, places.target):
-        for topic, data in everything_in(cluster):
-            found[topic] = found.get(topic, 0) + 1
+def assert_not_in_topics(clusters: MarkedClusters, *, but: str = "no topic") -> None:
+    record_counts: dict[str, int] = {}
+    for cluster in (clusters.source, clusters.target):
+        for topic, data in all_records(cluster):
+            record_counts[topic] = record_counts.get(topic, 0) + 1
             assert topic.startswith(but) or MARK.encode() not in data, f"{topic} of {cluster.name}: {data!r}"
     written = ("mm2-offset-syncs.", "mm2-claims.", "mm2-offsets.", "hidden.checkpoints.", "heartbeats")
-    assert all(any(topic.startswith(name) for topic in found) for name in written), found
+    assert all(any(topic.startswith(name) for topic in record_counts) for name in written), record_counts
 
 
 def http(url: str, path: str, *, method: str = "GET", body: object = None) -> str:
-    """Status, headers and body of the answer, whatever it is."""
+    """Returns status, headers and body of the response, whatever they are."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(
         f"{url}{path}", data=data, method=method, headers={"Content-Type": "application/json"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-            return f"{answer.status} {answer.headers} {answer.read().decode()}"
+        with urllib.request.urlopen(request, timeout=WAIT_S) as response:
+            return f"{response.status} {response.headers} {response.read().decode()}"
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.headers} {error.read().decode()}"
 
 
-def answers(url: str, configs: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """What is said over HTTP: all reads, validation of *configs*, and calls that are refused."""
+def http_responses(url: str, configs: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Returns all HTTP reads, validations of *configs*, and refused calls."""
     texts = {path: http(url, path) for path in PATHS}
     for name in json.loads(http(url, "/connectors").rpartition("\n\n ")[2] or "[]"):
-        texts |= {f"{name}{rest}": http(url, f"/connectors/{name}{rest}") for rest in OF_CONNECTOR}
-    for what, config in configs.items():
+        texts |= {
+            f"{name}{path_suffix}": http(url, f"/connectors/{name}{path_suffix}")
+            for path_suffix in OF_CONNECTOR
+        }
+    for case, config in configs.items():
         path = "/connector-plugins/MirrorSourceConnector/config/validate"
-        texts[f"validate {what}"] = http(url, path, method="PUT", body=config)
+        texts[f"validate {case}"] = http(url, path, method="PUT", body=config)
     texts["unreadable"] = http(
         url, "/connector-plugins/MirrorSourceConnector/config/validate", method="PUT", body=[PASSWORD]
     )
@@ -236,84 +239,86 @@ def answers(url: str, configs: Mapping[str, Mapping[str, str]]) -> dict[str, str
 
 
 def processes(pid: int) -> dict[str, str]:
-    """Arguments and environment of *pid* and its descendants, as every user of the host sees the former."""
-    found = {}
+    """Returns arguments and environment of *pid* and its descendants; every user of the host sees the arguments."""
+    texts = {}
     for member in family(pid):
         for name in ("cmdline", "environ"):
-            found[f"{name} of {member}"] = Path(f"/proc/{member}/{name}").read_text(errors="replace") or "-"
-    return found
+            texts[f"{name} of {member}"] = Path(f"/proc/{member}/{name}").read_text(errors="replace") or "-"
+    return texts
 
 
-def wrong_configs(places: Places) -> dict[str, dict[str, str]]:
-    """Configurations for validation: right, and wrong in the places where secrets stand."""
-    right = {
+def wrong_configs(clusters: MarkedClusters) -> dict[str, dict[str, str]]:
+    """Returns configurations for validation: a valid one, and ones with errors near the secrets."""
+    valid = {
         "name": "MirrorSourceConnector",
         "connector.class": "MirrorSourceConnector",
         "source.cluster.alias": "hidden",
-        **{f"source.cluster.{key}": value for key, value in places.of_source(PASSWORD).items()},
-        **{f"target.cluster.{key}": value for key, value in places.of_target(STORE).items()},
+        **{f"source.cluster.{key}": value for key, value in clusters.of_source(PASSWORD).items()},
+        **{f"target.cluster.{key}": value for key, value in clusters.of_target(STORE).items()},
     }
     jaas, store = "source.cluster.sasl.jaas.config", "target.cluster.ssl.keystore.password"
     oauth = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
     return {
-        "right": right,
-        "no semicolon": right | {jaas: f'{SCRAM} username="mirror" password="{PASSWORD}"'},
-        "no quote": right | {jaas: f'{SCRAM} username="mirror" password="{PASSWORD};'},
-        "no module": right | {jaas: f'username="mirror" password="{PASSWORD}";'},
-        "password alone": right | {jaas: PASSWORD},
-        "client": right | {jaas: f'{oauth} clientId="me" clientSecret="{CLIENT}";'},
-        "wrong mechanism": right | {"source.cluster.sasl.mechanism": "GSSAPI"},
-        "wrong store": right | {store: f"{STORE}-not"},
-        "overrides": right
+        "right": valid,
+        "no semicolon": valid | {jaas: f'{SCRAM} username="mirror" password="{PASSWORD}"'},
+        "no quote": valid | {jaas: f'{SCRAM} username="mirror" password="{PASSWORD};'},
+        "no module": valid | {jaas: f'username="mirror" password="{PASSWORD}";'},
+        "password alone": valid | {jaas: PASSWORD},
+        "client": valid | {jaas: f'{oauth} clientId="me" clientSecret="{CLIENT}";'},
+        "wrong mechanism": valid | {"source.cluster.sasl.mechanism": "GSSAPI"},
+        "wrong store": valid | {store: f"{STORE}-not"},
+        "overrides": valid
         | {"producer.override.sasl.jaas.config": f'{SCRAM} username="x" password="{PASSWORD}";'},
-        "comment": right | {store: f"{STORE}  # the store"},
-        "wrong number": right | {"tasks.max": "many"},
+        "comment": valid | {store: f"{STORE}  # the store"},
+        "wrong number": valid | {"tasks.max": "many"},
     }
 
 
 def mirrorflow(*arguments: str | Path) -> str:
     command = Path(sys.executable).parent / "mirrorflow"
-    done = subprocess.run([command, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False)
-    return f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    result = subprocess.run(
+        [command, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    return f"{result.returncode}\n{result.stdout}\n{result.stderr}"
 
 
-def wait_for_all(places: Places, url: str) -> None:
-    """Until all three connectors run and the group has arrived."""
+def wait_for_all(clusters: MarkedClusters, url: str) -> None:
+    """Waits until all three connectors run and the group is translated."""
 
-    def there() -> bool:
-        return places.target.has_topic("hidden.checkpoints.internal") and all(
-            places.target.end_offsets(topic).get(0, 0)
+    def all_written() -> bool:
+        return clusters.target.has_topic("hidden.checkpoints.internal") and all(
+            clusters.target.end_offsets(topic).get(0, 0)
             for topic in ("hidden.checkpoints.internal", "heartbeats", f"hidden.{TOPIC}")
         )
 
-    wait_until("copies, checkpoints and heartbeats", there)
-    wait_until("it says so", lambda: http(url, "/readyz").startswith("200"))
+    wait_until("copies, checkpoints and heartbeats are written", all_written)
+    wait_until("the process is ready", lambda: http(url, "/readyz").startswith("200"))
 
 
-def test_run_and_every_command_about_the_file(places: Places, tmp_path: Path) -> None:
-    """A MirrorFlow whose secrets are files: the process, its files, and what each command prints."""
+def test_no_secret_is_shown_by_run_and_other_commands(clusters: MarkedClusters, tmp_path: Path) -> None:
+    """A MirrorFlow whose secrets are files: the process, its files, and the output of each command."""
     flow = tmp_path / "flow.yaml"
     flow.write_text(
         FLOW.format(
-            source=places.source.bootstrap_for("SASL_SSL"),
-            target=places.target.bootstrap_for("MTLS"),
-            folder=places.folder,
+            source=clusters.source.bootstrap_for("SASL_SSL"),
+            target=clusters.target.bootstrap_for("MTLS"),
+            folder=clusters.folder,
             topic=TOPIC,
         )
     )
-    about = ("-f", flow, "--secrets", places.folder)
-    with RunningCommand(flow, tmp_path, "--secrets", places.folder) as run:
-        url = wait_until("it listens", lambda: listening(run.log))
-        wait_for_all(places, url)
-        texts = answers(url, wrong_configs(places)) | processes(run.pid)
-        assert 130 == run.stop(), run.said()
+    file_arguments = ("-f", flow, "--secrets", clusters.folder)
+    with RunningCommand(flow, tmp_path, "--secrets", clusters.folder) as run:
+        url = wait_until("the process listens", lambda: listening(run.log))
+        wait_for_all(clusters, url)
+        texts = http_responses(url, wrong_configs(clusters)) | processes(run.pid)
+        assert 130 == run.stop(), run.output()
     texts["run"] = "".join(file.read_text() for file in tmp_path.glob("run.*")) + run.log.read_text()
     for name in ("validate", "plan", "check", "acls", "export"):
-        texts[name] = mirrorflow(name, *(about if name != "validate" else about[:2]))
+        texts[name] = mirrorflow(name, *(file_arguments if name != "validate" else file_arguments[:2]))
     for name in ("checkpoints", "offset-syncs", "positions"):
-        texts[f"dump {name}"] = mirrorflow("dump", name, *about)
+        texts[f"dump {name}"] = mirrorflow("dump", name, *file_arguments)
     assert_nowhere(texts)
-    assert_not_in_topics(places)
+    assert_not_in_topics(clusters)
 
 
 def listening(log: Path) -> str:
@@ -321,31 +326,33 @@ def listening(log: Path) -> str:
     return text.partition("listening on ")[2].partition("\n")[0]
 
 
-def test_mm2_properties_with_secrets_in_plain_text(places: Places, tmp_path: Path) -> None:
-    """Only the config topics get them, as Java's do, and the log warns of that by key; conversion keeps them out."""
-    lines = places.mm2(PASSWORD)
+def test_no_secret_is_shown_for_mm2_properties_in_plain_text(
+    clusters: MarkedClusters, tmp_path: Path
+) -> None:
+    """Only the config topics have them, as with Java; the log warns about their keys, and conversion omits them."""
+    lines = clusters.mm2(PASSWORD)
     with Replicator.mm2(lines, folder=tmp_path) as replicator:
-        wait_for_all(places, replicator.url)
-        texts = answers(replicator.url, wrong_configs(places)) | processes(replicator.pid)
+        wait_for_all(clusters, replicator.url)
+        texts = http_responses(replicator.url, wrong_configs(clusters)) | processes(replicator.pid)
         assert 0 == replicator.stop()
         texts["log"] = replicator.log_text()
     (tmp_path / "mm2.properties").write_text(format_properties(lines))
     texts["convert"] = mirrorflow("convert", tmp_path / "mm2.properties")
     texts["convert --json"] = mirrorflow("convert", "--json", tmp_path / "mm2.properties")
     assert_nowhere(texts)
-    assert_not_in_topics(places, but="mm2-configs.")
+    assert_not_in_topics(clusters, but="mm2-configs.")
     secrets = "buried.ssl.key.password, buried.ssl.keystore.password, hidden.sasl.jaas.config"
     assert f"{secrets}: in plain text" in texts["log"]
-    # The topics keep them, and the tests below look into every topic.
-    for cluster, alias in ((places.target, "hidden"), (places.source, "buried")):
+    # The topics would keep them, and the tests below search every topic.
+    for cluster, alias in ((clusters.target, "hidden"), (clusters.source, "buried")):
         cluster.delete_topic(f"mm2-configs.{alias}.internal")
 
 
-def test_a_distributed_worker_whose_connectors_come_over_rest(places: Places, tmp_path: Path) -> None:
-    """Its topics keep references; the answers to writing calls, refused ones too, say no more."""
-    file = places.folder / "secrets.properties"
+def test_no_secret_is_shown_by_a_distributed_worker(clusters: MarkedClusters, tmp_path: Path) -> None:
+    """Its topics keep references; responses to writing calls, refused ones included, show no secret."""
+    file = clusters.folder / "secrets.properties"
     worker = {
-        **places.of_target(STORE),
+        **clusters.of_target(STORE),
         "group.id": "hidden-mm2",
         "offset.storage.topic": "mm2-offsets.hidden.internal",
         "config.storage.topic": "hidden-configs",
@@ -362,40 +369,42 @@ def test_a_distributed_worker_whose_connectors_come_over_rest(places: Places, tm
         "topics": TOPIC,
         **{
             f"source.cluster.{key}": value
-            for key, value in places.of_source(f"${{file:{file}:password}}").items()
+            for key, value in clusters.of_source(f"${{file:{file}:password}}").items()
         },
         **{
             f"target.cluster.{key}": value
-            for key, value in places.of_target(f"${{file:{file}:store}}").items()
+            for key, value in clusters.of_target(f"${{file:{file}:store}}").items()
         },
         **{key: value for key, value in QUICK.items() if "storage" not in key},
     }
     with Replicator(form="distributed", files=(worker,), folder=tmp_path) as replicator:
         url, texts = replicator.url, {}
-        wait_until("it is ready", lambda: http(url, "/health").startswith("200"))
+        wait_until("the process is ready", lambda: http(url, "/health").startswith("200"))
         for name in CONNECTORS:
             body = {"name": name, "config": {**shared, "connector.class": name}}
             texts[f"POST {name}"] = http(url, "/connectors", method="POST", body=body)
             assert texts[f"POST {name}"].startswith("201"), texts
-        for what, config in wrong_configs(places).items():
-            if what not in {"right", "client", "overrides"}:
+        for case, config in wrong_configs(clusters).items():
+            if case not in {"right", "client", "overrides"}:
                 body = {"name": "other", "config": {**config, "name": "other", "tasks.max": "many"}}
-                texts[f"POST {what}"] = http(url, "/connectors", method="POST", body=body)
-                assert texts[f"POST {what}"].startswith("400"), texts[f"POST {what}"]
-        wait_for_all(places, url)
-        texts |= answers(url, wrong_configs(places)) | processes(replicator.pid)
+                texts[f"POST {case}"] = http(url, "/connectors", method="POST", body=body)
+                assert texts[f"POST {case}"].startswith("400"), texts[f"POST {case}"]
+        wait_for_all(clusters, url)
+        texts |= http_responses(url, wrong_configs(clusters)) | processes(replicator.pid)
         assert 0 == replicator.stop()
         texts["log"] = replicator.log_text()
     assert_nowhere(texts)
-    assert_not_in_topics(places)
+    assert_not_in_topics(clusters)
 
 
-def test_processes_that_share_a_file_of_references(places: Places, tmp_path: Path) -> None:
-    """Each resolves them for itself; the topics that they share, task configs too, have the references."""
+def test_no_secret_is_shown_by_processes_that_share_references(
+    clusters: MarkedClusters, tmp_path: Path
+) -> None:
+    """Each process resolves them by itself; the shared topics, task configs included, keep the references."""
     jaas = f'{SCRAM} username="${{env:WHO}}" password="${{env:WORD}}";'
     lines = {
-        **places.mm2("${env:WORD}"),
-        **{f"buried.{key}": value for key, value in places.of_target("${env:STORE}").items()},
+        **clusters.mm2("${env:WORD}"),
+        **{f"buried.{key}": value for key, value in clusters.of_target("${env:STORE}").items()},
         "hidden.sasl.jaas.config": jaas,
         "buried.ssl.key.password": "${env:STORE}",
         "config.providers": "env",
@@ -408,15 +417,15 @@ def test_processes_that_share_a_file_of_references(places: Places, tmp_path: Pat
     users = ({"WHO": "mirror", "WORD": PASSWORD}, {"WHO": "mirror2", "WORD": OTHER})
     nodes = [Replicator.mm2(lines, folder=tmp_path, environment={**user, "STORE": STORE}) for user in users]
     texts: dict[str, str] = {}
-    with nodes[0] as one, nodes[1] as other:
-        other.name = "other"
-        for node in (one, other):
-            wait_for_all(places, node.url)
-        for node in (one, other):
-            texts |= {f"{node.name} {what}": text for what, text in answers(node.url, {}).items()}
+    with nodes[0] as first, nodes[1] as second:
+        second.name = "other"
+        for node in (first, second):
+            wait_for_all(clusters, node.url)
+        for node in (first, second):
+            texts |= {f"{node.name} {case}": text for case, text in http_responses(node.url, {}).items()}
             texts[f"{node.name} arguments"] = processes(node.pid)[f"cmdline of {node.pid}"]
             wait_until(
-                f"{node.name} knows both tasks",
+                f"{node.name} reports both tasks",
                 lambda url=node.url: (  # type: ignore[misc]
                     2 == len(json.loads(http(url, f"/connectors/{FLOW_NAME}/tasks").rpartition("\n\n")[2]))
                 ),
@@ -424,9 +433,9 @@ def test_processes_that_share_a_file_of_references(places: Places, tmp_path: Pat
         assert [0, 0] == [node.stop() for node in nodes]
         texts |= {f"log of {node.name}": node.log_text() for node in nodes}
     assert_nowhere(texts)
-    assert_not_in_topics(places)
+    assert_not_in_topics(clusters)
     written: dict[str, list[bytes]] = {}
-    for topic, data in everything_in(places.target):
+    for topic, data in all_records(clusters.target):
         written.setdefault(topic, []).append(data)
     assert any(b"MirrorSourceConnector" in data for data in written["mm2-status.hidden.internal"])
     tasks = [
@@ -438,34 +447,39 @@ def test_processes_that_share_a_file_of_references(places: Places, tmp_path: Pat
     assert all(b"${env:WORD}" in data and b"${env:STORE}" in data for data in tasks)
 
 
-def test_a_login_that_is_refused(places: Places, tmp_path: Path) -> None:
-    """The broker's sentence is reported, and what was refused is not."""
-    with Replicator.mm2(places.mm2(WRONG), folder=tmp_path) as replicator:
-        wait_until("it is reported", lambda: "SCRAM-SHA-512 authentication failed" in replicator.log_text())
-        texts = answers(replicator.url, wrong_configs(places))
+def test_no_secret_is_shown_after_a_refused_login(clusters: MarkedClusters, tmp_path: Path) -> None:
+    """The broker's message is reported, the password is not."""
+    with Replicator.mm2(clusters.mm2(WRONG), folder=tmp_path) as replicator:
+        wait_until(
+            "the refusal is reported", lambda: "SCRAM-SHA-512 authentication failed" in replicator.log_text()
+        )
+        texts = http_responses(replicator.url, wrong_configs(clusters))
         assert 0 == replicator.stop()
         texts["log"] = replicator.log_text()
     assert_nowhere(texts)
 
 
-def test_files_that_are_wrong_where_secrets_stand(places: Places, tmp_path: Path) -> None:
-    """Whether the process ends or continues without that cluster: no sentence quotes the value."""
-    worker = {**places.of_target(STORE), "mirrorflow.http.listeners": "http://127.0.0.1:0", **QUICK}
+def test_no_secret_is_shown_for_invalid_files(clusters: MarkedClusters, tmp_path: Path) -> None:
+    """Whether the process ends or continues without that cluster: no message has the value."""
+    worker = {**clusters.of_target(STORE), "mirrorflow.http.listeners": "http://127.0.0.1:0", **QUICK}
     texts = {}
-    for what, config in wrong_configs(places).items():
-        if what == "right":
+    for case, config in wrong_configs(clusters).items():
+        if case == "right":
             continue
-        with Replicator(form="standalone", files=(worker, config), folder=tmp_path / what) as replicator:
-            wait_until(f"{what}: it has said something", partial(has_spoken, replicator))
-            texts[what] = replicator.log_text()
+        with Replicator(form="standalone", files=(worker, config), folder=tmp_path / case) as replicator:
+            wait_until(
+                f"{case}: the process has reported a problem, ended or started",
+                partial(has_reacted, replicator),
+            )
+            texts[case] = replicator.log_text()
     assert_nowhere(texts)
 
 
-def has_spoken(replicator: Replicator) -> bool:
-    """Whether it has ended, complained, or runs all the same."""
+def has_reacted(replicator: Replicator) -> bool:
+    """Returns whether the process has ended, logged a warning, or become ready."""
     if not replicator.running or "WARNING" in replicator.log_text():
         return True
     try:
         return http(replicator.url, "/readyz").startswith("200")
-    except HarnessError:  # it has ended meanwhile
+    except HarnessError:  # the process has ended meanwhile
         return not replicator.running

@@ -1,4 +1,4 @@
-"""An mm2.properties as people have it, run by us: Kafka's own example, both directions, secrets by reference.
+"""Runs mm2.properties files as users have them: Kafka's own example, both directions, secrets by reference.
 
 These flows copy every topic (`.*`), so they have two clusters of their own.
 """
@@ -18,7 +18,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, produce
 
-# config/connect-mirror-maker.properties of Kafka 4.x, but for the addresses and for how soon new topics are seen.
+# config/connect-mirror-maker.properties of Kafka 4.x, except for the addresses and the topic refresh interval.
 EXAMPLE = """
 # Licensed to A under one or more contributor agreements
 # see org.apache.kafka.clients.consumer.ConsumerConfig for more details
@@ -66,7 +66,7 @@ config.storage.replication.factor=1
 """
 OURS = "mirrorflow.http.listeners = http://127.0.0.1:0\nrefresh.topics.interval.seconds = 1\n"
 NO_HEARTBEATS = "emit.heartbeats.enabled = false\n"
-WORDS = ("Source", "Heartbeat", "Checkpoint")  # in the order in which MM2 configures them
+CONNECTOR_KINDS = ("Source", "Heartbeat", "Checkpoint")  # in the order in which MM2 configures them
 SASL = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{user}" password="{password}";'
 SECRET = "s3cret of the harness"
 
@@ -86,7 +86,7 @@ def south() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(autouse=True)
 def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Leave both clusters without topics: every test copies all there are."""
+    """Deletes the topics of both clusters, because every test copies all topics."""
     yield
     for name in {"north", "south"} & set(request.fixturenames):
         cluster = request.getfixturevalue(name)
@@ -100,7 +100,7 @@ def run(text: str, folder: Path, *arguments: str, **environment: str) -> Replica
 
 
 def write(cluster: KafkaCluster, topic: str, count: int) -> None:
-    """*count* records of now: old ones would be deleted by the topic's retention."""
+    """Writes *count* records with current timestamps: retention would delete old ones."""
     now_ms = time.time_ns() // 1_000_000
     produce(cluster, topic, [(0, now_ms + n, b"%d" % n, topic.encode(), []) for n in range(count)])
 
@@ -110,26 +110,28 @@ def own_topics(cluster: KafkaCluster) -> set[str]:
 
 
 def series(text: str) -> Counter[str]:
-    """How often each series, name and labels, stands in Prometheus's text."""
+    """Counts each series (name and labels) in Prometheus's text format."""
     return Counter(line.rpartition(" ")[0] for line in text.splitlines() if line and line[0] != "#")
 
 
-def test_kafkas_own_example_runs_as_it_is(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
-    """Both directions of everything: copies do not come back, internal topics are not copied."""
+def test_kafkas_own_example_runs_unchanged(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
+    """It copies all topics in both directions. Copies are not copied back, and internal topics are not copied."""
     others = {"mm2-offset-syncs.X.internal", "mm2-offsets.X.internal", "X.checkpoints.internal"}
     for name in ("orders", *sorted(others)):
         write(north, north.create_topic(name), 5)
     write(south, south.create_topic("bills"), 7)
-    books = {"mm2-offsets.{}.internal", "mm2-claims.{}.internal", "mm2-offset-syncs.{}.internal"}
-    books |= {"mm2-offset-map.{}.internal", "{}.checkpoints.internal", "{}.heartbeats"}
-    books |= {"mm2-configs.{}.internal", "mm2-status.{}.internal"}
+    internal_topics = {"mm2-offsets.{}.internal", "mm2-claims.{}.internal", "mm2-offset-syncs.{}.internal"}
+    internal_topics |= {"mm2-offset-map.{}.internal", "{}.checkpoints.internal", "{}.heartbeats"}
+    internal_topics |= {"mm2-configs.{}.internal", "mm2-status.{}.internal"}
     on_north = {"orders", "late", "heartbeats", "B.bills", "B.later"}
-    on_north |= others | {name.format("B") for name in books}
-    on_south = {"bills", "later", "heartbeats", "A.orders", "A.late"} | {name.format("A") for name in books}
+    on_north |= others | {name.format("B") for name in internal_topics}
+    on_south = {"bills", "later", "heartbeats", "A.orders", "A.late"} | {
+        name.format("A") for name in internal_topics
+    }
     with run(EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS, tmp_path) as both:
         both.wait_for_copy(south, "A.orders", 5)
         both.wait_for_copy(north, "B.bills", 7)
-        # What appears now is seen by a refresh that sees the copies and our own internal topics too.
+        # A refresh that sees the topics created here also sees the copies and our internal topics.
         write(north, north.create_topic("late"), 3)
         write(south, south.create_topic("later"), 3)
         both.wait_for_copy(south, "A.late", 3)
@@ -138,38 +140,40 @@ def test_kafkas_own_example_runs_as_it_is(north: KafkaCluster, south: KafkaClust
         both.wait_for_copy(south, "A.heartbeats", 2)
         both.wait_for_copy(north, "B.heartbeats", 2)
         wait_until(
-            "all topics are there",
+            "all topics exist",
             lambda: own_topics(north) >= on_north and own_topics(south) >= on_south,
         )
         connectors = both.rest("/connectors")[1]
         assert 0 == both.stop()
 
-    # Where ACLs are applied, a pass of theirs may have begun.
+    # Where ACLs are applied, an ACL pass may have begun.
     assert on_north == own_topics(north) - {"mm2-identity.B.internal"}
     assert on_south == own_topics(south) - {"mm2-identity.A.internal"}
-    names = [f"{flow}.Mirror{word}Connector" for flow in ("A->B", "B->A") for word in sorted(WORDS)]
+    names = [f"{flow}.Mirror{kind}Connector" for flow in ("A->B", "B->A") for kind in sorted(CONNECTOR_KINDS)]
     assert names == connectors
     assert_copied(north, "orders", south, "A.orders", count=5)
     assert_copied(south, "bills", north, "B.bills", count=7)
 
 
-def test_the_identity_policy_runs_beside_an_empty_separator(
+def test_the_identity_policy_accepts_an_empty_separator(
     north: KafkaCluster, south: KafkaCluster, tmp_path: Path
 ):
-    """Many files have both: for years that was the way to keep names."""
+    """Many files have both, because an empty separator was the old way to keep names."""
     write(north, north.create_topic("orders"), 5)
     text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap).replace("B->A.enabled = true", "")
     policy = "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n"
 
-    with run(f"{text}{policy}replication.policy.separator =\n{NO_HEARTBEATS}{OURS}", tmp_path) as one:
-        one.wait_for_copy(south, "orders", 5)
-        assert 0 == one.stop()
+    with run(f"{text}{policy}replication.policy.separator =\n{NO_HEARTBEATS}{OURS}", tmp_path) as process:
+        process.wait_for_copy(south, "orders", 5)
+        assert 0 == process.stop()
 
     assert_copied(north, "orders", south, "orders", count=5)
 
 
-def test_a_mistyped_topic_is_a_warning_and_a_reason(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
-    """Though heartbeats of the source are copied meanwhile; the process stays, for the topic may be created later."""
+def test_a_mistyped_topic_is_logged_and_reported_with_a_suggestion(
+    north: KafkaCluster, south: KafkaCluster, tmp_path: Path
+):
+    """Heartbeats of the source are copied anyway; the process stays because the topic may be created later."""
     write(north, north.create_topic("orders"), 5)
     north.create_topic("heartbeats")
     text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap).replace("B->A.enabled = true", "")
@@ -180,21 +184,23 @@ def test_a_mistyped_topic_is_a_warning_and_a_reason(north: KafkaCluster, south: 
             "the log and the progress give the reason",
             lambda: sentence in flow.log_text() and flow.progress()["reasons"],
         )
-        said = [line for line in flow.log_text().splitlines() if sentence in line]
+        log_lines = [line for line in flow.log_text().splitlines() if sentence in line]
         (reason,) = flow.progress()["reasons"]
         warnings = [line for line in flow.metrics().splitlines() if line.startswith("mirrorflow_warnings")]
         assert 0 == flow.stop()
 
-    assert len(said) == 1
-    assert "WARNING" in said[0]
-    assert said[0].endswith("`topics` has ordrs: is orders meant?")
+    assert len(log_lines) == 1
+    assert "WARNING" in log_lines[0]
+    assert log_lines[0].endswith("`topics` has ordrs: is orders meant?")
     assert "NothingMatches" == reason["reason"]
     assert "is orders meant?" in reason["example"]
     assert warnings
 
 
-def test_two_flows_of_one_process_are_told_apart(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
-    """Every flow's connector is a MirrorSourceConnector: names, progress and metrics carry the flow."""
+def test_names_progress_and_metrics_of_two_flows_in_one_process_differ(
+    north: KafkaCluster, south: KafkaCluster, tmp_path: Path
+):
+    """Every flow has a MirrorSourceConnector: connector names, progress and metrics carry the flow's name."""
     write(north, north.create_topic("same"), 11)
     write(south, south.create_topic("same"), 4)
     text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS + NO_HEARTBEATS
@@ -208,7 +214,7 @@ def test_two_flows_of_one_process_are_told_apart(north: KafkaCluster, south: Kaf
         }
         status = both.rest("/connectors/B-%3EA.MirrorSourceConnector/status")[1]
         offsets = both.rest("/connectors/A-%3EB.MirrorSourceConnector/offsets")[1]["offsets"]
-        partitions = {(one["connector"], one["targetTopic"]) for one in both.partitions()}
+        partitions = {(partition["connector"], partition["targetTopic"]) for partition in both.partitions()}
         metrics = both.metrics()
         address = both.url.removeprefix("http://")
 
@@ -228,28 +234,28 @@ def test_two_flows_of_one_process_are_told_apart(north: KafkaCluster, south: Kaf
     assert re.search(r'record_count\{source="B",target="A",topic="B.same",partition="0"\} 4', metrics)
 
 
-def test_clusters_option_runs_only_what_writes_there(
+def test_clusters_option_runs_only_flows_to_those_clusters(
     north: KafkaCluster, south: KafkaCluster, tmp_path: Path
 ):
-    """`--clusters B`: A->B alone, although the file enables both."""
+    """`--clusters B` runs A->B alone, although the file enables both flows."""
     write(north, north.create_topic("orders"), 5)
     write(south, south.create_topic("bills"), 5)
     text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS + NO_HEARTBEATS
-    with run(text, tmp_path, "--clusters", "B") as one:
-        one.wait_for_copy(south, "A.orders", 5)
-        names = one.rest("/connectors")[1]
-        assert 0 == one.stop()
+    with run(text, tmp_path, "--clusters", "B") as process:
+        process.wait_for_copy(south, "A.orders", 5)
+        names = process.rest("/connectors")[1]
+        assert 0 == process.stop()
 
-    assert sorted(f"A->B.Mirror{word}Connector" for word in WORDS) == sorted(names)
+    assert sorted(f"A->B.Mirror{kind}Connector" for kind in CONNECTOR_KINDS) == sorted(names)
     assert not north.has_topic("B.bills")
 
 
-def test_the_readmes_quick_start_runs_with_its_slips(
+def test_the_quick_start_of_mm2s_readme_runs_despite_its_errors(
     north: KafkaCluster, south: KafkaCluster, tmp_path: Path
 ):
-    """A comment behind a value, `emit.heartbeats`, a setting of one cluster, and no replication factor for one broker.
+    """It has a comment after a value, an unknown `emit.heartbeats`, and no replication factor for a single broker.
 
-    MM2's default is 2: the topic cannot be created, and that is said in one sentence, in the log and in REST.
+    MM2's default factor is 2, so the topic cannot be created; the log and REST report that in one sentence.
     """
     write(north, north.create_topic("orders"), 5)
     text = f"""
@@ -267,21 +273,25 @@ A->B.emit.heartbeats = false
 A->B.enabled = true      # disabled by default
 """
     with run(text + OURS, tmp_path) as quick:
-        wait_until("it is said", lambda: "A.orders" in quick.log_text())
+        wait_until("the log reports the topic", lambda: "A.orders" in quick.log_text())
         status = quick.rest("/connectors/A-%3EB.MirrorSourceConnector/status")[1]
-        said = [line for line in quick.log_text().splitlines() if "A.orders" in line]
-        wait_until("progress says so", lambda: quick.progress()["replicating"] == "Stuck")
+        log_lines = [line for line in quick.log_text().splitlines() if "A.orders" in line]
+        wait_until(
+            "the progress reports the flow as stuck", lambda: quick.progress()["replicating"] == "Stuck"
+        )
         reasons = quick.progress()["reasons"]
 
-    assert 1 == len(said)
-    assert "2" in said[0]
+    assert 1 == len(log_lines)
+    assert "2" in log_lines[0]
     assert "A.orders" in status["connector"]["trace"]
-    assert [("TopicNotCopied", 1)] == [(one["reason"], one["count"]) for one in reasons]
+    assert [("TopicNotCopied", 1)] == [(reason["reason"], reason["count"]) for reason in reasons]
     assert south.has_topic("mm2-offsets")
 
 
-def test_secrets_are_references(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
-    """`${file:...}` and `${env:...}` are looked up where the process runs, and show nowhere."""
+def test_secrets_are_resolved_from_references_and_shown_nowhere(
+    north: KafkaCluster, south: KafkaCluster, tmp_path: Path
+):
+    """`${file:...}` and `${env:...}` are resolved where the process runs; REST, metrics and log do not show the values."""
     write(north, north.create_topic("orders"), 5)
     secrets = tmp_path / "secrets.properties"
     secrets.write_text(f"password={SECRET}\n")
@@ -311,8 +321,10 @@ rest.modify.enable = false
     assert SECRET not in everything
 
 
-def test_the_very_file_of_a_java_mm2_is_run_by_us(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
-    """Its positions are found where its file says, so nothing is copied twice; and its own topics are left alone."""
+def test_the_unchanged_file_of_a_java_mm2_continues_at_its_positions(
+    north: KafkaCluster, south: KafkaCluster, tmp_path: Path
+):
+    """The positions are where the file configures them, so nothing is copied twice; the topics of Java's MM2 are not changed."""
     write(north, north.create_topic("orders"), 300)
     with MirrorMaker(source=north, target=south, topics="orders") as java:
         java.wait_until_replicated("orders", 300)

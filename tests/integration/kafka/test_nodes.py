@@ -1,5 +1,7 @@
-"""A distributed worker with several nodes, on real brokers: they share the tasks of a connector, any of them takes commands,
-and work of a node that dies, or is stopped, continues elsewhere, each record once.
+"""A distributed worker with several nodes on real brokers.
+
+They share the tasks of a connector, each accepts commands, and the work of a node that dies or stops continues on the
+others, each record once.
 """
 
 import json
@@ -24,12 +26,12 @@ from tests.integration.kafka.distributed import (
     wait_for_state,
 )
 from tests.integration.kafka.flows import DAY_MS, Flow, now_ms
-from tests.integration.kafka.internal_calls import ask, session_key, signed
-from tests.integration.kafka.nodes import Pulse, Torrent, address, nodes, wait_until_shared, workers
+from tests.integration.kafka.internal_calls import send_request, session_key, signed
+from tests.integration.kafka.nodes import CopyPauseMeter, Torrent, address, nodes, wait_until_shared, workers
 
 pytestmark = pytest.mark.faults
 
-# On a machine that runs a whole suite; alone it is a tenth of a second, and eight seconds after kill -9.
+# For a machine that runs a whole suite; an idle one needs 0.1 s, and 8 s after kill -9.
 UNDISTURBED_S = 4.0
 MOVED_S = 40.0
 BACKLOG, BACKLOG_PER_S = 40_000, 4_000  # ten seconds
@@ -41,7 +43,7 @@ def site(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Site:
 
 
 def test_three_nodes_share_tasks_and_lose_none(site: Site, unique_topic: Callable[[], str]) -> None:
-    """Made through any node; a node that is killed is replaced in seconds; what comes later is copied as well."""
+    """A killed node is replaced within seconds; later topics are copied as well; commands may go to any node."""
     topic, later = unique_topic(), unique_topic()
     site.source.create_topic(topic, partitions=6)
     load(site.source, topic, 600)
@@ -71,16 +73,16 @@ def test_three_nodes_share_tasks_and_lose_none(site: Site, unique_topic: Callabl
         wait_for_state(third, "PAUSED")
         change(third, "DELETE", f"/connectors/{NAME}", expect=204)
         assert (200, []) == third.rest("/connectors")
-        wait_until("all know", lambda: second.rest("/connectors") == (200, []))
+        wait_until("all nodes have removed the connector", lambda: second.rest("/connectors") == (200, []))
 
 
 @pytest.mark.parametrize("is_claimant", [True, False], ids=["claimed the flow", "did not claim the flow"])
-def test_a_node_killed_under_a_backlog_repeats_nothing(
+def test_a_node_killed_during_a_backlog_repeats_nothing(
     site: Site,
     unique_topic: Callable[[], str],
     is_claimant: bool,  # noqa: FBT001
 ) -> None:
-    """The nodes own the flow together. The node with the connector claims it, and both of them write."""
+    """The nodes own the flow together. The node with the connector claims it, and both nodes write."""
     flow = Flow(
         source=site.source, target=site.target, alias=site.alias, folder=site.folder, connector={}, worker={}
     )
@@ -93,15 +95,17 @@ def test_a_node_killed_under_a_backlog_repeats_nothing(
         change(first, "PUT", f"/connectors/{NAME}/config", config, expect=201)
         wait_until_shared([first, second], 4)
         claimant = first.rest(f"/connectors/{NAME}/status")[1]["connector"]["worker_id"]
-        killed, left = (first, second) if (address(first) == claimant) is is_claimant else (second, first)
+        killed, survivor = (first, second) if (address(first) == claimant) is is_claimant else (second, first)
         pool = stack.enter_context(ThreadPoolExecutor())
         writers = [
             pool.submit(load, site.source, topic, BACKLOG, rate=BACKLOG_PER_S, timestamp_ms=now_ms() - age_ms)
             for topic, age_ms in ages_ms.items()
         ]
-        wait_until("some is copied", lambda: all(flow.copied(topic) > BACKLOG // 4 for topic in ages_ms))
+        wait_until(
+            "some records are copied", lambda: all(flow.copied(topic) > BACKLOG // 4 for topic in ages_ms)
+        )
         killed.kill()
-        wait_until_shared([left], 4)
+        wait_until_shared([survivor], 4)
         for writer in writers:
             writer.result()
         for topic in ages_ms:
@@ -110,50 +114,52 @@ def test_a_node_killed_under_a_backlog_repeats_nothing(
     flow.assert_exact(f"{stem}-young")
 
 
-def test_nothing_pauses_but_what_moves(
+def test_only_partitions_that_move_pause(
     site: Site, unique_topic: Callable[[], str], record_property: Callable[[str, object], None]
 ) -> None:
-    """At scale up, at scale down and at the loss of a node: the longest pause of each partition, and who had to pause."""
+    """Measures the longest pause of each partition when a node joins, stops and is killed."""
     topic, partitions = unique_topic(), 4
     site.source.create_topic(topic, partitions=partitions)
     copy = f"{site.alias}.{topic}"
     with nodes(site, 2) as (first, second):
         change(first, "PUT", f"/connectors/{NAME}/config", site.connector(topic, tasks_max="4"), expect=201)
         wait_until_shared([first, second], partitions)
-        pulse = Pulse(site.source, site.target, topic, copy, partitions)
-        with pulse:
+        meter = CopyPauseMeter(site.source, site.target, topic, copy, partitions)
+        with meter:
             third = site.worker(dedicated_mode_enable_internal_rest="true", session_timeout_ms="6000")
             third.name = "third"
-            for what, act, left in (
+            for event, action, remaining in (
                 ("a node comes", third.start, [first, second, third]),
                 ("a node is stopped", first.stop, [second, third]),
                 ("a node is killed", second.kill, [third]),
             ):
-                before = workers(left[-1 if what != "a node comes" else 0])
-                pulse.begin()
-                act()
-                wait_until_shared(left, partitions)
-                wait_until("all go on", lambda: pulse.silent_s() < 1.0)
-                after = workers(left[0])
-                longest_s = pulse.longest_s()
+                before = workers(remaining[-1 if event != "a node comes" else 0])
+                meter.begin()
+                action()
+                wait_until_shared(remaining, partitions)
+                wait_until("all partitions are copied again", lambda: meter.silent_s() < 1.0)
+                after = workers(remaining[0])
+                longest_s = meter.longest_s()
                 stayed = [number for number in range(partitions) if before[number] == after[number]]
                 moved = [number for number in range(partitions) if number not in stayed]
-                told = {
+                pauses = {
                     "moved": {number: round(longest_s[number], 2) for number in moved},
                     "stayed": {number: round(longest_s[number], 2) for number in stayed},
                 }
-                print(f"{what}: {json.dumps(told)}")
-                record_property(what, told)
-                assert stayed or what != "a node comes"
-                assert all(longest_s[number] < UNDISTURBED_S for number in stayed), told
-                assert all(longest_s[number] < MOVED_S for number in moved), told
-            written = pulse.written
-        wait_for_copies(site, topic, max(written, pulse.written))
+                print(f"{event}: {json.dumps(pauses)}")
+                record_property(event, pauses)
+                assert stayed or event != "a node comes"
+                assert all(longest_s[number] < UNDISTURBED_S for number in stayed), pauses
+                assert all(longest_s[number] < MOVED_S for number in moved), pauses
+            written = meter.written
+        wait_for_copies(site, topic, max(written, meter.written))
         third.kill()
 
 
-def test_the_leader_dies_while_tasks_change(site: Site, unique_topic: Callable[[], str]) -> None:
-    """Topics that are found while there is no leader are written down by the next one."""
+def test_tasks_are_reassigned_when_the_leader_dies_while_topics_appear(
+    site: Site, unique_topic: Callable[[], str]
+) -> None:
+    """The next leader assigns topics that are found while there is no leader."""
     topics = [unique_topic() for _ in range(3)]
     site.source.create_topic(topics[0], partitions=2)
     load(site.source, topics[0], 100)
@@ -166,14 +172,14 @@ def test_the_leader_dies_while_tasks_change(site: Site, unique_topic: Callable[[
             site.source.create_topic(topic, partitions=2)
             load(site.source, topic, 100)
         leader.kill()
-        left = [node for node in all_nodes if node is not leader]
-        wait_until_shared(left, 3)
+        survivors = [node for node in all_nodes if node is not leader]
+        wait_until_shared(survivors, 3)
         for topic in topics:
             wait_for_copies(site, topic, 100)
 
 
-def test_changed_files_get_through_a_rolling_restart(site: Site, unique_topic: Callable[[], str]) -> None:
-    """Nodes restart one after the other with a file that names one more topic; a node with the old file says so."""
+def test_a_rolling_restart_applies_changed_files(site: Site, unique_topic: Callable[[], str]) -> None:
+    """Nodes restart one after the other with a file that has one more topic; a node with the old file reports it."""
     topic, added = unique_topic(), unique_topic()
     for name in (topic, added):
         site.source.create_topic(name, partitions=2)
@@ -188,15 +194,15 @@ def test_changed_files_get_through_a_rolling_restart(site: Site, unique_topic: C
             node.start()
             start(node)
             wait_until_shared(both, 2)
-            if node is both[0]:  # the other leads, and goes by the old file
+            if node is both[0]:  # the other node leads with the old file
                 wait_until(
-                    "the node whose file is another says so",
+                    "the node with a different file reports it",
                     lambda node=node: "mirrorflow_setting_warnings 1\n" in node.metrics(),  # type: ignore[misc]
                 )
                 assert f"FilesDiffer: {NAME}: " in node.log_text()
         wait_for_copies(site, added, 100)
         wait_until(
-            "no node reports that any more",
+            "no node reports different files any more",
             lambda: all("mirrorflow_setting_warnings 0\n" in node.metrics() for node in both),
         )
         assert all(node.rest(f"/connectors/{NAME}/config") == (200, new) for node in both)
@@ -205,7 +211,7 @@ def test_changed_files_get_through_a_rolling_restart(site: Site, unique_topic: C
 
 
 def test_nodes_follow_the_state_in_their_files(site: Site, unique_topic: Callable[[], str]) -> None:
-    """The kubelet updates the files one after the other: the connector pauses and resumes, and no node restarts."""
+    """The kubelet updates the files one after the other: the connector pauses and resumes without a restart."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     load(site.source, topic, 100)
@@ -229,15 +235,15 @@ def test_nodes_follow_the_state_in_their_files(site: Site, unique_topic: Callabl
 
 
 def is_paused(group: Sequence[Replicator]) -> bool:
-    """The node with the connector shows it; another one has no part of a paused connector."""
-    found = [node.progress() for node in group]
-    return any(one["state"] == "PAUSED" for one in found) and not any(
-        one["tasks"]["running"] for one in found
+    """Returns whether the connector is paused: its node reports PAUSED, and no node has a running task."""
+    summaries = [node.progress() for node in group]
+    return any(summary["state"] == "PAUSED" for summary in summaries) and not any(
+        summary["tasks"]["running"] for summary in summaries
     )
 
 
-def test_any_node_takes_every_command(site: Site, unique_topic: Callable[[], str]) -> None:
-    """Restarts reach each node's part; positions are altered only when no node copies any more."""
+def test_any_node_accepts_every_command(site: Site, unique_topic: Callable[[], str]) -> None:
+    """Restarts reach each node's tasks; positions are altered only after all nodes have stopped copying."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     load(site.source, topic, 100)
@@ -255,20 +261,24 @@ def test_any_node_takes_every_command(site: Site, unique_topic: Callable[[], str
             change(node, "POST", f"/connectors/{NAME}/tasks/7/restart", expect=404)
         assert before != {pid for node in both for pid in node.task_pids()}
         first, second = both
-        # The second time it is stopped before it has copied all, or anything: whatever there is by then, all come once more.
-        for node, other, waits in ((first, second, True), (second, first, False), (first, second, True)):
+        # The second time it is stopped before it has copied all records; whatever is there then is copied once more.
+        for node, other, waits_for_copies in (
+            (first, second, True),
+            (second, first, False),
+            (first, second, True),
+        ):
             change(node, "PUT", f"/connectors/{NAME}/stop", expect=204)
             change(other, "DELETE", f"/connectors/{NAME}/offsets", expect=200)
             assert {} == offsets(node)
             copied = site.copied(topic)
             change(node, "PUT", f"/connectors/{NAME}/resume", expect=202)
             wait_until_shared(both, 2)
-            if waits:
+            if waits_for_copies:
                 wait_for_copies(site, topic, copied + 100)
 
 
-def test_only_what_the_group_has_signed_is_done(site: Site, unique_topic: Callable[[], str]) -> None:
-    """Task configs are the nodes' own affair: a stranger's, a former key's, a changed body are refused by each of them."""
+def test_only_requests_signed_by_the_group_are_accepted(site: Site, unique_topic: Callable[[], str]) -> None:
+    """Unsigned requests, and those with an earlier key or a changed body, are refused by each node."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     with nodes(site, 2, inter_worker_key_ttl_ms="4000", rest_modify_enable="true") as both:
@@ -276,28 +286,28 @@ def test_only_what_the_group_has_signed_is_done(site: Site, unique_topic: Callab
         wait_until_shared(both, 2)
         tasks = [task["config"] for task in both[0].rest(f"/connectors/{NAME}/tasks")[1]]
         body = json.dumps(tasks).encode()
-        former = session_key(site)
-        wait_until("the key is another", lambda: session_key(site) != former)
+        earlier_key = session_key(site)
+        wait_until("the session key has rotated", lambda: session_key(site) != earlier_key)
         for node in both:
             assert 400 == post(node, body, {})
-            assert 400 == post(node, body, signed(body, former, algorithm="HmacROT13"))
-            assert 403 == post(node, body, signed(body, former))
+            assert 400 == post(node, body, signed(body, earlier_key, algorithm="HmacROT13"))
+            assert 403 == post(node, body, signed(body, earlier_key))
             assert 403 == post(node, body + b" ", signed(body, session_key(site)))
             wait_until(
-                "what is signed now is done",
+                "a request with the current key is accepted",
                 lambda node=node: post(node, body, signed(body, session_key(site))) == 204,  # type: ignore[misc]
             )
             wait_until(
                 "zombies are fenced",
                 lambda node=node: put_fence(node, signed(b"", session_key(site))) == 204,  # type: ignore[misc]
             )
-            assert 403 == put_fence(node, signed(b"", former))
+            assert 403 == put_fence(node, signed(b"", earlier_key))
 
 
-def test_a_hot_pair_is_separated_and_a_new_topic_moves_nothing_else(
+def test_two_busy_partitions_are_separated_and_a_new_topic_moves_no_partition(
     site: Site, unique_topic: Callable[[], str], record_property: Callable[[str, object], None]
 ) -> None:
-    """Two busy partitions that one task copies beside idle ones of the others: one moves, and no process restarts."""
+    """One task has two busy partitions while the others are idle: one partition moves, and no process restarts."""
     topic, later = unique_topic(), unique_topic()
     site.source.create_topic(topic, partitions=6)
     copy = f"{site.alias}.{topic}"
@@ -308,52 +318,54 @@ def test_a_hot_pair_is_separated_and_a_new_topic_moves_nothing_else(
         first = assigned(all_nodes[0])
         assert [{f"{topic}-{number}", f"{topic}-{number + 3}"} for number in range(3)] == first
         pids = {pid for node in all_nodes for pid in node.task_pids()}
-        with Pulse(site.source, site.target, topic, copy, 6) as pulse:
-            pulse.begin()
+        with CopyPauseMeter(site.source, site.target, topic, copy, 6) as meter:
+            meter.begin()
             with Torrent(site.source, topic, (0, 3)) as torrent:
-                wait_until("the hot pair is separated", lambda: assigned(all_nodes[1]) != first)
+                wait_until("the busy partitions are separated", lambda: assigned(all_nodes[1]) != first)
             second = assigned(all_nodes[1])
             assert 1 == len(first[0] - second[0])
             assert first[0] - second[0] < {f"{topic}-0", f"{topic}-3"}
-            assert all(had <= has for had, has in zip(first[1:], second[1:], strict=True))
-            wait_until("all go on", lambda: pulse.silent_s() < 1.0)
+            assert all(before <= after for before, after in zip(first[1:], second[1:], strict=True))
+            wait_until("all partitions are copied again", lambda: meter.silent_s() < 1.0)
 
             site.source.create_topic(later, partitions=4)
             load(site.source, later, 40)
             wait_for_copies(site, later, 40)
             wait_until(
-                "the third node has read it, too",
+                "the third node has the new assignment, too",
                 lambda: 10 == sum(map(len, assigned(all_nodes[2]))),
             )
             third = assigned(all_nodes[2])
-            assert all(had <= has for had, has in zip(second, third, strict=True))
-            longest_s = {number: round(longest, 2) for number, longest in pulse.longest_s().items()}
+            assert all(before <= after for before, after in zip(second, third, strict=True))
+            longest_s = {number: round(longest, 2) for number, longest in meter.longest_s().items()}
             print(f"the longest pauses: {json.dumps(longest_s)}")
             record_property("longest_s", longest_s)
             assert all(longest_s[number] < UNDISTURBED_S for number in (1, 2, 4, 5)), longest_s
-        wait_for_copies(site, topic, pulse.written + torrent.written)
+        wait_for_copies(site, topic, meter.written + torrent.written)
         assert pids == {pid for node in all_nodes for pid in node.task_pids()}
-        # Who leads the connector next continues with what tasks have, and measures anew.
-        home = all_nodes[0].rest(f"/connectors/{NAME}/status")[1]["connector"]["worker_id"]
-        left = [node for node in all_nodes if address(node) != home]
-        assert 0 == next(node for node in all_nodes if node not in left).stop()
-        wait_until_shared(left, 3)
-        assert third == assigned(left[0])
+        # The next leader of the connector continues with the tasks' partitions, and measures their load again.
+        owner_id = all_nodes[0].rest(f"/connectors/{NAME}/status")[1]["connector"]["worker_id"]
+        survivors = [node for node in all_nodes if address(node) != owner_id]
+        assert 0 == next(node for node in all_nodes if node not in survivors).stop()
+        wait_until_shared(survivors, 3)
+        assert third == assigned(survivors[0])
 
 
 def assigned(node: Replicator) -> list[set[str]]:
-    """The partitions of each task, as they are written down."""
-    tasks = sorted(node.rest(f"/connectors/{NAME}/tasks")[1], key=lambda one: int(one["id"]["task"]))
-    return [{*one["config"]["task.assigned.partitions"].split(",")} for one in tasks]
+    """Returns the stored partitions of each task."""
+    tasks = sorted(node.rest(f"/connectors/{NAME}/tasks")[1], key=lambda task: int(task["id"]["task"]))
+    return [{*task["config"]["task.assigned.partitions"].split(",")} for task in tasks]
 
 
 def post(node: Replicator, body: bytes, headers: Mapping[str, str]) -> int:
-    return ask(asked(node, "tasks"), "POST", body, {"Content-Type": "application/json", **headers})
+    return send_request(
+        connector_url(node, "tasks"), "POST", body, {"Content-Type": "application/json", **headers}
+    )
 
 
 def put_fence(node: Replicator, headers: Mapping[str, str]) -> int:
-    return ask(asked(node, "fence"), "PUT", None, headers)
+    return send_request(connector_url(node, "fence"), "PUT", None, headers)
 
 
-def asked(node: Replicator, what: str) -> str:
-    return f"{node.url}/connectors/{NAME}/{what}"
+def connector_url(node: Replicator, path: str) -> str:
+    return f"{node.url}/connectors/{NAME}/{path}"

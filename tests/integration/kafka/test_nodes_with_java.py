@@ -1,4 +1,4 @@
-"""A Java MM2 and ours, started with the same mm2.properties, in one group: they share the tasks of a flow, and either leads."""
+"""A Java MM2 and our process, started with the same mm2.properties, form one group: they share tasks, and either may lead."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -36,8 +36,8 @@ def clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
         yield source, target
 
 
-def homes(node: Replicator) -> list[str]:
-    """By worker id, who has each task that runs, as *node* says."""
+def worker_ids(node: Replicator) -> list[str]:
+    """Returns the worker ids of the running tasks, as *node* reports them."""
     status, body = node.rest(f"/connectors/A-%3EB.{SOURCE}/status")
     tasks = body["tasks"] if status == 200 else []
     return [task["worker_id"] for task in tasks if task["state"] == "RUNNING"]
@@ -47,16 +47,16 @@ def homes(node: Replicator) -> list[str]:
 def reader(
     cluster: KafkaCluster, topic: str, *, isolation: str = "read_uncommitted"
 ) -> Iterator[Callable[[], list[Message]]]:
-    """Reads each record of a topic once; a call returns all that have arrived."""
+    """Yields a function that returns all records read from *topic* so far; each is read once."""
     settings = {"group.id": "reader", "enable.auto.commit": False, "isolation.level": isolation}
     consumer = Consumer({"bootstrap.servers": cluster.internal_bootstrap, **settings})
     consumer.assign([TopicPartition(topic, number, 0) for number in range(cluster.partition_count(topic))])
-    found: list[Message] = []
+    messages: list[Message] = []
 
     def read() -> list[Message]:
-        found.extend(consumer.consume(10_000, 0.2))
-        assert not [message.error() for message in found if message.error()]
-        return found
+        messages.extend(consumer.consume(10_000, 0.2))
+        assert not [message.error() for message in messages if message.error()]
+        return messages
 
     try:
         yield read
@@ -65,21 +65,21 @@ def reader(
 
 
 def stored(positions: list[Message]) -> int:
-    """Records up to the positions in MM2's topic, all partitions together."""
-    newest = {
+    """Returns the number of records before the stored positions of MM2's topic, over all partitions."""
+    latest = {
         message.key(): json.loads(value)["offset"] + 1
         for message in positions
         if (value := message.value()) is not None
         and (message.key() or b"").startswith(f'["{SOURCE}"'.encode())
     }
-    return sum(newest.values())
+    return sum(latest.values())
 
 
 @pytest.mark.parametrize("internal_rest", ["true", "false"])
 def test_both_share_a_flow_and_either_leads(
     clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path, internal_rest: str
 ) -> None:
-    """Java comes to ours, ours is killed and comes back to a Java leader, Java is stopped: no record is lost or repeated."""
+    """Java joins, is killed and rejoins; our process is killed and rejoins; Java stops: no record is lost or repeated."""
     source, target = clusters
     java = MirrorMaker(
         source=source,
@@ -90,41 +90,41 @@ def test_both_share_a_flow_and_either_leads(
     ours = Replicator.mm2(java.all_properties(), folder=tmp_path)
     written = 0
 
-    def write_and_wait(when: str) -> None:
+    def write_and_wait(event: str) -> None:
         nonlocal written
         load(source, TOPIC, 200)
         written += 200
-        # Java's tasks know of stored positions alone: what is copied since the last is copied again after kill -9.
-        wait_until(f"positions are stored {when}", lambda: stored(positions()) == written)
+        # Java's tasks continue at stored positions: after kill -9 they copy later records again.
+        wait_until(f"positions are stored {event}", lambda: stored(positions()) == written)
 
-    def wait_for_homes(when: str, count: int) -> None:
+    def wait_for_workers(event: str, count: int) -> None:
         wait_until(
-            f"{count} nodes have all tasks {when}",
-            lambda: len(found := homes(ours)) == TASKS and len(set(found)) == count,
+            f"{count} nodes have all tasks {event}",
+            lambda: len(ids := worker_ids(ours)) == TASKS and len(set(ids)) == count,
         )
 
     with ExitStack() as stack:
         stack.enter_context(ours)
-        wait_for_homes("before Java comes", 1)
+        wait_for_workers("before Java joins", 1)
         positions = stack.enter_context(reader(target, "mm2-offsets.A.internal"))
         write_and_wait("by ours")
         stack.enter_context(java)
-        wait_for_homes("when Java has come", 2)
+        wait_for_workers("after Java has joined", 2)
         write_and_wait("by both, ours leading")
         java.kill()
-        wait_for_homes("when Java has died", 1)
-        # Numbers of ours lie before Java's records in these partitions; they are no witness of what is copied.
-        write_and_wait("by ours, behind Java")
+        wait_for_workers("after Java has died", 1)
+        # Our sequence numbers precede Java's records in these partitions, so they do not show what is copied.
+        write_and_wait("by ours, after Java")
         java.start()
-        wait_for_homes("when Java is back", 2)
-        write_and_wait("by both, ours leading still")
+        wait_for_workers("after Java has rejoined", 2)
+        write_and_wait("by both, ours still leading")
         ours.kill()
         write_and_wait("by Java")
         ours.start()
-        wait_for_homes("when ours is back", 2)
+        wait_for_workers("after ours has rejoined", 2)
         write_and_wait("by both, Java leading")
         java.stop()
-        wait_for_homes("when Java has gone", 1)
+        wait_for_workers("after Java has left", 1)
         write_and_wait("by ours again")
         assert 0 == ours.stop()
     assert written == len(records(target, COPY))

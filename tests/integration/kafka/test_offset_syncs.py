@@ -1,4 +1,4 @@
-"""Offset syncs on real brokers: as Java MM2 writes them for the same records, and so that Java's own connector lives on ours."""
+"""Offset syncs on real brokers: equal to those that Java MM2 writes, and usable by Java's own connector."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.integration.kafka.test_failures_access import allow_source, lines, st
 pytestmark = pytest.mark.more
 
 SYNCS_WAIT_S = 120.0
-# Java stores positions, and with them the syncs that were not due, once a minute by default.
+# By default, positions are stored once a minute, and with them the syncs that were not due.
 QUICK_FLUSH = {"offset.flush.interval.ms": "1000"}
 LAG_MAX = 100
 Names = Callable[[], str]
@@ -29,53 +29,59 @@ Syncs = dict[int, list[Sync]]
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[KafkaCluster]:
-    """A source that grants nothing by itself."""
+    """A source that grants nothing by default."""
     with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
         yield cluster
 
 
 def syncs_of(cluster: KafkaCluster, syncs_topic: str, topic: str) -> Syncs:
-    """What the syncs topic holds of *topic*, by partition and in order."""
-    found: Syncs = {}
+    """Returns the syncs of *topic* in the syncs topic, by partition and in order."""
+    syncs: Syncs = {}
     if not cluster.has_topic(syncs_topic):
-        return found
+        return syncs
     for record in records(cluster, syncs_topic):
         assert record.partition == 0
         sync = decode_offset_sync(record.key, record.value)
         if sync.topic == topic:
             pair = Sync(sync.upstream_offset, sync.downstream_offset)
-            found.setdefault(sync.partition, []).append(pair)
-    return found
+            syncs.setdefault(sync.partition, []).append(pair)
+    return syncs
 
 
-def lies(source: KafkaCluster, topic: str, target: KafkaCluster, copy: str) -> dict[int, dict[int, int]]:
-    """Source offset -> target offset of every record, by partition."""
+def offset_pairs(
+    source: KafkaCluster, topic: str, target: KafkaCluster, copy: str
+) -> dict[int, dict[int, int]]:
+    """Returns source offset -> target offset of every record, by partition."""
     pairs: dict[int, dict[int, int]] = {}
     sent, copied = records(source, topic, payload="sha256"), records(target, copy, payload="sha256")
-    for one, other in zip(sent, copied, strict=True):
-        assert (one.partition, one.key, one.value) == (other.partition, other.key, other.value)
-        pairs.setdefault(one.partition, {})[one.offset] = other.offset
+    for sent_record, copied_record in zip(sent, copied, strict=True):
+        assert (sent_record.partition, sent_record.key, sent_record.value) == (
+            copied_record.partition,
+            copied_record.key,
+            copied_record.value,
+        )
+        pairs.setdefault(sent_record.partition, {})[sent_record.offset] = copied_record.offset
     return pairs
 
 
-def wait_for_newest(
+def wait_for_latest(
     cluster: KafkaCluster,
     syncs_topic: str,
     topic: str,
-    newest: Mapping[int, int],
+    expected: Mapping[int, int],
 ) -> Syncs:
-    """Until the last sync of each partition is that of the record at that source offset."""
+    """Waits until the last sync of each partition is that of the record at that source offset."""
 
-    def there() -> Syncs | None:
-        found = syncs_of(cluster, syncs_topic, topic)
-        last = {partition: syncs[-1].upstream_offset for partition, syncs in found.items()}
-        return found if last == dict(newest) else None
+    def complete_syncs() -> Syncs | None:
+        by_partition = syncs_of(cluster, syncs_topic, topic)
+        last = {partition: syncs[-1].upstream_offset for partition, syncs in by_partition.items()}
+        return by_partition if last == dict(expected) else None
 
-    return wait_until(f"the newest syncs of {topic}", there) or {}
+    return wait_until(f"the expected syncs of {topic} are written", complete_syncs) or {}
 
 
 def translated(syncs: list[Sync], offset: int) -> int | None:
-    """What a store that has read *syncs* says."""
+    """Returns the target offset to which a store with *syncs* translates *offset*."""
     store, partition = OffsetSyncStore(must_read_to_end=False), TopicPartition("any", 0)
     store.mark_read_to_end()
     for sync in syncs:
@@ -83,26 +89,29 @@ def translated(syncs: list[Sync], offset: int) -> int | None:
     return store.translate_downstream(partition, offset)
 
 
-def commit(cluster: KafkaCluster, group: str, places: list[Place]) -> None:
-    """A group without members stands at *places*."""
+def commit(cluster: KafkaCluster, group: str, offsets: list[Place]) -> None:
+    """Commits *offsets* for a group without members."""
     client = Consumer({"bootstrap.servers": cluster.internal_bootstrap, "group.id": group, "log_level": 2})
-    client.commit(offsets=places, asynchronous=False)
+    client.commit(offsets=offsets, asynchronous=False)
     client.close()
 
 
 def checkpoints_of(cluster: KafkaCluster, topic: str, group: str) -> dict[tuple[str, int], tuple[int, int]]:
-    """The newest checkpoint of each place of *group*: upstream and downstream offset."""
-    found = {}
+    """Returns upstream and downstream offset of the latest checkpoint of each partition of *group*."""
+    checkpoints = {}
     if cluster.has_topic(topic):
         for record in records(cluster, topic):
-            one = decode_checkpoint(record.key, record.value)
-            if one.group == group:
-                found[one.topic, one.partition] = (one.upstream_offset, one.downstream_offset)
-    return found
+            checkpoint = decode_checkpoint(record.key, record.value)
+            if checkpoint.group == group:
+                checkpoints[checkpoint.topic, checkpoint.partition] = (
+                    checkpoint.upstream_offset,
+                    checkpoint.downstream_offset,
+                )
+    return checkpoints
 
 
 def write_history(source: KafkaCluster, topic: str) -> None:
-    """Partition 0: a thousand records without a gap. Partition 1: transactions, some aborted, with their markers."""
+    """Partition 0 gets a thousand records without a gap; partition 1 gets transactions, some aborted, with markers."""
     load(source, topic, 1_000, keys=True, partition=0)
     load(
         source,
@@ -117,12 +126,12 @@ def write_history(source: KafkaCluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("lag_max", [0, LAG_MAX])
-def test_the_same_records_give_the_syncs_that_java_gives(
+def test_syncs_agree_with_those_of_java(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, lag_max: int
 ) -> None:
-    """Both say the truth of every record they speak of, begin with the first one and end with the last one.
+    """Each sync is true of its record; the first is that of the first record, the last that of the last.
 
-    What lies between depends in Java on how many requests are in flight; it never says what is not due.
+    In Java the syncs between depend on how many requests are in flight; a sync that is not due is never written.
     """
     topic = east.create_topic(unique_topic(), partitions=2)
     write_history(east, topic)
@@ -132,9 +141,9 @@ def test_the_same_records_give_the_syncs_that_java_gives(
     }
     with MirrorMaker(source=east, target=west, topics=topic, properties=java_settings) as java:
         java.wait_until_replicated(topic, 1_200)
-        true_of_java = lies(east, topic, west, java.remote(topic))
-        newest = {partition: max(pairs) for partition, pairs in true_of_java.items()}
-        by_java = wait_for_newest(east, f"mm2-offset-syncs.{west.name}.internal", topic, newest)
+        true_of_java = offset_pairs(east, topic, west, java.remote(topic))
+        last_offsets = {partition: max(pairs) for partition, pairs in true_of_java.items()}
+        by_java = wait_for_latest(east, f"mm2-offset-syncs.{west.name}.internal", topic, last_offsets)
         java.stop()
     connector = {
         "source.cluster.alias": topic.upper(),
@@ -144,35 +153,37 @@ def test_the_same_records_give_the_syncs_that_java_gives(
     }
     with Replicator.standalone(east, west, topics=topic, folder=tmp_path, connector=connector) as ours:
         ours.wait_until_caught_up(partitions=2)
-        by_us = wait_for_newest(east, f"mm2-offset-syncs.{topic}.internal", topic, newest)
+        by_us = wait_for_latest(east, f"mm2-offset-syncs.{topic}.internal", topic, last_offsets)
         written = sum(len(syncs) for syncs in by_us.values())
         sample = f'target="{topic}"}} {written}\n'
         # A task reports its figures once a second.
         wait_until(
-            f"the metric says {written}",
+            f"the metric has {written}",
             lambda: sample in ours.metrics().partition("mirrorflow_offset_syncs_total{")[2],
         )
-    true_of_us = lies(east, topic, west, f"{topic.upper()}.{topic}")
+    true_of_us = offset_pairs(east, topic, west, f"{topic.upper()}.{topic}")
 
-    for syncs, true in ((by_java, true_of_java), (by_us, true_of_us)):
+    for syncs, true_pairs in ((by_java, true_of_java), (by_us, true_of_us)):
         for partition, pairs in syncs.items():
-            assert all(true[partition][one.upstream_offset] == one.downstream_offset for one in pairs)
-            assert pairs == sorted(pairs), "no step back makes a reader forget"
+            assert all(
+                true_pairs[partition][sync.upstream_offset] == sync.downstream_offset for sync in pairs
+            )
+            assert pairs == sorted(pairs), "a backward step would make a reader discard syncs"
     assert {0: 0, 1: 0} == {partition: ours_[0].upstream_offset for partition, ours_ in by_us.items()}
     if lag_max:
-        # Java drops syncs beside ten requests in flight, on a busy machine also the first. The first that it has is one of ours.
+        # With ten requests in flight Java drops syncs, possibly the first one. Its first sync is always one of ours.
         for partition, written_by_java in by_java.items():
-            assert written_by_java[0].upstream_offset in {one.upstream_offset for one in by_us[partition]}
+            assert written_by_java[0].upstream_offset in {sync.upstream_offset for sync in by_us[partition]}
         due = set(range(0, 1_000, LAG_MAX + 1))
-        assert due <= {one.upstream_offset for one in by_us[0]}
+        assert due <= {sync.upstream_offset for sync in by_us[0]}
     for group in (0, 1, 500, 998, 999, 1_000):
-        told = translated(by_us[0], group)
-        assert told is not None
-        assert 0 <= told <= group
+        offset = translated(by_us[0], group)
+        assert offset is not None
+        assert 0 <= offset <= group
     assert translated(by_us[0], 1_000) == 1_000
 
 
-def test_java_translates_by_our_syncs_and_we_and_java_write_them_in_turns(
+def test_java_and_we_translate_and_continue_each_others_syncs(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     """Java's MirrorCheckpointConnector translates groups as our own store does, from syncs that only we have written."""
@@ -187,9 +198,9 @@ def test_java_translates_by_our_syncs_and_we_and_java_write_them_in_turns(
     with ours:
         ours.wait_until_caught_up(partitions=2)
         assert ours.stop() == 0
-    true = lies(east, topic, west, f"{east.name}.{topic}")
-    ends = {partition: max(pairs) for partition, pairs in true.items()}
-    by_us = wait_for_newest(east, syncs_topic, topic, ends)
+    true_pairs = offset_pairs(east, topic, west, f"{east.name}.{topic}")
+    ends = {partition: max(pairs) for partition, pairs in true_pairs.items()}
+    by_us = wait_for_latest(east, syncs_topic, topic, ends)
     commit(east, group, [Place(topic, 0, 500), Place(topic, 1, ends[1] + 1)])
 
     settings = {
@@ -199,33 +210,33 @@ def test_java_translates_by_our_syncs_and_we_and_java_write_them_in_turns(
     }
     expected = {
         (f"{east.name}.{topic}", 0): (500, translated(by_us[0], 500)),
-        (f"{east.name}.{topic}", 1): (ends[1] + 1, true[1][ends[1]] + 1),
+        (f"{east.name}.{topic}", 1): (ends[1] + 1, true_pairs[1][ends[1]] + 1),
     }
     with MirrorMaker(source=east, target=west, topics=topic, properties=settings) as java:
         wait_until(
-            "Java's checkpoints",
+            "Java's checkpoints are as expected",
             lambda: checkpoints_of(west, checkpoints_topic, group) == expected,
             poll_s=0.5,
         )
         load(east, topic, 10, keys=True, partition=0)
-        by_java = wait_for_newest(east, syncs_topic, topic, {0: 1_009, 1: ends[1]})
+        by_java = wait_for_latest(east, syncs_topic, topic, {0: 1_009, 1: ends[1]})
         java.stop()
     load(east, topic, 10, keys=True, partition=0)
     with ours:
         ours.wait_until_caught_up(partitions=2)
-        after = wait_for_newest(east, syncs_topic, topic, {0: 1_019, 1: ends[1]})
-    true = lies(east, topic, west, f"{east.name}.{topic}")
+        after = wait_for_latest(east, syncs_topic, topic, {0: 1_019, 1: ends[1]})
+    true_pairs = offset_pairs(east, topic, west, f"{east.name}.{topic}")
 
     assert by_java[0][: len(by_us[0])] == by_us[0]
     assert after[0][: len(by_java[0])] == by_java[0]
-    assert all(true[0][one.upstream_offset] == one.downstream_offset for one in after[0])
+    assert all(true_pairs[0][sync.upstream_offset] == sync.downstream_offset for sync in after[0])
     assert after[0] == sorted(after[0])
 
 
-def test_syncs_go_on_after_a_kill_and_nothing_is_left_out(
+def test_syncs_that_a_killed_process_did_not_write_are_written_by_the_next(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """What the killed process had not written yet is written by the next one, though no record comes any more."""
+    """The next process writes them although no new record arrives."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 150, keys=True)
     connector = {
@@ -237,23 +248,23 @@ def test_syncs_go_on_after_a_kill_and_nothing_is_left_out(
     first = Replicator.standalone(east, west, topics=topic, folder=tmp_path / "a", connector=connector)
     with first:
         first.wait_until_caught_up()
-        wait_for_newest(east, syncs_topic, topic, {0: 101})
+        wait_for_latest(east, syncs_topic, topic, {0: 101})
         first.kill()
 
     with Replicator.standalone(
         east, west, topics=topic, folder=tmp_path / "b", connector=connector | QUICK_FLUSH
     ) as second:
         second.wait_until_caught_up()
-        found = wait_for_newest(east, syncs_topic, topic, {0: 149})
+        syncs = wait_for_latest(east, syncs_topic, topic, {0: 149})
         load(east, topic, 1, keys=True)
-        found = wait_for_newest(east, syncs_topic, topic, {0: 150})
+        syncs = wait_for_latest(east, syncs_topic, topic, {0: 150})
 
-    true = lies(east, topic, west, f"{topic.upper()}.{topic}")
-    assert all(true[0][one.upstream_offset] == one.downstream_offset for one in found[0])
+    true_pairs = offset_pairs(east, topic, west, f"{topic.upper()}.{topic}")
+    assert all(true_pairs[0][sync.upstream_offset] == sync.downstream_offset for sync in syncs[0])
 
 
 @pytest.mark.parametrize("location", ["source", "target"])
-def test_the_topic_is_made_where_it_is_wanted_as_java_makes_it(
+def test_the_syncs_topic_is_created_as_by_java_on_the_configured_side(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, location: str
 ) -> None:
     topic = east.create_topic(unique_topic())
@@ -265,19 +276,19 @@ def test_the_topic_is_made_where_it_is_wanted_as_java_makes_it(
         "offset-syncs.topic.location": location,
         **QUICK_FLUSH,
     }
-    home, name = (east, other) if location == "source" else (west, alias)
-    away, absent = (west, alias) if location == "source" else (east, other)
+    location_cluster, name = (east, other) if location == "source" else (west, alias)
+    other_cluster, absent = (west, alias) if location == "source" else (east, other)
     with Replicator.standalone(east, west, topics=topic, folder=tmp_path, connector=connector) as ours:
-        found = wait_for_newest(home, f"mm2-offset-syncs.{name}.internal", topic, {0: 9})
+        syncs = wait_for_latest(location_cluster, f"mm2-offset-syncs.{name}.internal", topic, {0: 9})
         assert "not written" not in status(ours)
 
-    assert found[0] == [Sync(0, 0), Sync(9, 9)]
-    assert home.topics()[f"mm2-offset-syncs.{name}.internal"] == 1
-    assert home.topic_config(f"mm2-offset-syncs.{name}.internal")["cleanup.policy"] == "compact"
-    assert not away.has_topic(f"mm2-offset-syncs.{absent}.internal")
+    assert syncs[0] == [Sync(0, 0), Sync(9, 9)]
+    assert location_cluster.topics()[f"mm2-offset-syncs.{name}.internal"] == 1
+    assert location_cluster.topic_config(f"mm2-offset-syncs.{name}.internal")["cleanup.policy"] == "compact"
+    assert not other_cluster.has_topic(f"mm2-offset-syncs.{absent}.internal")
 
 
-def test_switched_off_no_topic_is_made(
+def test_disabled_offset_syncs_create_no_topic(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     topic = east.create_topic(unique_topic())
@@ -294,10 +305,10 @@ def test_switched_off_no_topic_is_made(
     assert not east.has_topic(f"mm2-offset-syncs.{topic}.internal")
 
 
-def test_a_topic_that_may_not_be_written_is_named_and_costs_no_record_and_granted_it_is_written(
+def test_a_syncs_topic_without_permission_is_reported_and_written_once_granted(
     guarded: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A source that grants only reading: the flow copies, and says what is missing until it is there."""
+    """The source grants only reading: all records are copied, and the missing permission is reported until it is granted."""
     topic = guarded.create_topic(unique_topic())
     alias, syncs_topic = topic.upper(), f"mm2-offset-syncs.{topic}.internal"
     load(guarded, topic, 300, keys=True)
@@ -310,9 +321,9 @@ def test_a_topic_that_may_not_be_written_is_named_and_costs_no_record_and_grante
     }
     with Replicator.standalone(guarded, west, topics=topic, folder=tmp_path, connector=connector) as ours:
         ours.wait_until_caught_up()
-        sentence = f"Offset syncs are not written to topic {syncs_topic} of {alias}"
-        wait_until("REST names it", lambda: sentence in status(ours))
-        wait_until("the log names it", lambda: sentence in ours.log_text())
+        message = f"Offset syncs are not written to topic {syncs_topic} of {alias}"
+        wait_until("REST reports the topic", lambda: message in status(ours))
+        wait_until("the log reports the topic", lambda: message in ours.log_text())
         assert f"does not authorize Create on topic {syncs_topic}" in status(ours)
         assert f"does not authorize Write on topic {syncs_topic}" in status(ours)
         load(guarded, topic, 300, keys=True)
@@ -320,8 +331,8 @@ def test_a_topic_that_may_not_be_written_is_named_and_costs_no_record_and_grante
         assert 'mirrorflow_errors_total{connector="MirrorSourceConnector"' in ours.metrics()
         for operation in ("CREATE", "WRITE", "DESCRIBE"):
             guarded.allow(operation, "TOPIC", syncs_topic)
-        found = wait_for_newest(guarded, syncs_topic, topic, {0: 599})
-        wait_until("nothing is missing", lambda: sentence not in status(ours))
+        syncs = wait_for_latest(guarded, syncs_topic, topic, {0: 599})
+        wait_until("nothing is reported any more", lambda: message not in status(ours))
         assert ours.stop() == 0
 
-    assert found[0][0] == Sync(0, 0), "what was due meanwhile was not forgotten"
+    assert syncs[0][0] == Sync(0, 0), "syncs that were due before are written"

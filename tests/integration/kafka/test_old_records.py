@@ -1,7 +1,7 @@
-"""Old records on targets whose leaders forget a producer by the age of its records: they are written in transactions.
+"""Old records are written in transactions, because leaders expire a producer by the age of its records.
 
-Such a leader drops what it remembers of a producer within seconds here, where a broker as it comes takes a day and looks every
-ten minutes. What a reader of committed records sees on the target must be the source, record by record.
+The leaders here expire producers within seconds; by default it takes a day, checked every ten minutes. Readers of
+committed records must see exactly the source's records on the target.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from tests.integration.kafka.flows import (
     DAY_MS,
     STAGE_RECORDS,
     Flow,
-    asking,
+    call_cluster,
     large,
     now_ms,
     numbered,
@@ -35,13 +35,13 @@ from tests.integration.kafka.flows import (
 
 pytestmark = pytest.mark.more
 
-SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # so that a stage lasts over several commits
-ROLLED = 40_000  # at 256 KiB a second they last for some fifteen seconds
+SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # so that a stage takes several commits
+ROLLED = 40_000  # fifteen seconds at 256 KiB a second
 
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[KafkaCluster]:
-    """Forgets within four seconds, and looks every second."""
+    """A target that expires producers after four seconds and checks every second."""
     config = {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
     with KafkaCluster(name="oblivious", config=config) as cluster:
         yield cluster
@@ -49,7 +49,7 @@ def forgetful() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def older() -> Iterator[KafkaCluster]:
-    """As forgetful, of Kafka 3.9: its transactions are those before KIP-890."""
+    """A target like *forgetful* with Kafka 3.9, whose transactions are those before KIP-890."""
     config = {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
     with KafkaCluster(name="older", version=OLD_VERSION, config=config) as cluster:
         yield cluster
@@ -57,7 +57,7 @@ def older() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="module")
 def brisk() -> Iterator[KafkaCluster]:
-    """Its coordinator forgets a transactional id that is not used, and aborts what is late, within a second of the time."""
+    """A target that expires unused transactional ids and aborts late transactions within a second of their timeout."""
     config = {
         "connections.max.idle.ms": "30000",
         "producer.id.expiration.check.interval.ms": "1000",
@@ -75,7 +75,7 @@ def flow(east: KafkaCluster, forgetful: KafkaCluster, tmp_path: Path) -> Flow:
 
 
 def test_old_records_are_copied_once_over_many_checks(flow: Flow, unique_topic: Callable[[], str]):
-    """Forty days old, timestamp 0 and none at all; killed twice in between."""
+    """Timestamps of forty days ago, 0 and none; with two kills."""
     stem = unique_topic()
     ages = {f"{stem}-days": now_ms() - 40 * DAY_MS, f"{stem}-zero": 0, f"{stem}-none": -1}
     for topic in ages:
@@ -86,7 +86,7 @@ def test_old_records_are_copied_once_over_many_checks(flow: Flow, unique_topic: 
                 write_batches(flow.source, topic, large(stage, timestamp=timestamp))
             for topic in ages:
                 replicator.wait_for_copy(flow.target, flow.remote(topic), (stage + 1) * STAGE_RECORDS - 500)
-            said = {replicator.partition(topic)["guarantee"] for topic in ages}
+            guarantees = {replicator.partition(topic)["guarantee"] for topic in ages}
             if stage == 0:
                 replicator.kill_task()
             if stage == 1:
@@ -96,13 +96,13 @@ def test_old_records_are_copied_once_over_many_checks(flow: Flow, unique_topic: 
         for topic in ages:
             flow.assert_committed(topic)
 
-    assert {"exactly-once"} == said
+    assert {"exactly-once"} == guarantees
 
 
 def test_old_records_are_copied_once_to_kafka_3_9(
     east: KafkaCluster, older: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Over several checks of its leader, and a kill -9 inside a transaction."""
+    """Over several expiration checks of its leader, with a kill -9 inside a transaction."""
     flow, topic = Flow.new(east, older, tmp_path), unique_topic()
     east.create_topic(topic, config=FOREVER)
     with flow.replicator(topic, SLOW) as replicator:
@@ -114,29 +114,27 @@ def test_old_records_are_copied_once_to_kafka_3_9(
                 replicator.start()
         replicator.wait_until_caught_up()
         flow.assert_committed(topic)
-        said = replicator.partition(topic)["guarantee"]
+        guarantee = replicator.partition(topic)["guarantee"]
 
-    assert said == "exactly-once"
+    assert guarantee == "exactly-once"
 
 
-def test_what_was_not_committed_is_copied_again(flow: Flow, unique_topic: Callable[[], str]):
-    """The coordinator aborts and raises the epoch, as it does when nothing is committed in time."""
+def test_uncommitted_records_are_copied_again(flow: Flow, unique_topic: Callable[[], str]):
+    """The coordinator aborts the transaction and raises the epoch, as after a transaction timeout."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     write_batches(flow.source, topic, large(0, timestamp=now_ms() - 40 * DAY_MS))
     with flow.replicator(topic, SLOW) as replicator:
         for count in (1_000, 2_500):
             replicator.wait_for_copy(flow.target, flow.remote(topic), count)
-            asking(flow.target, lambda cluster: raise_epoch(cluster, flow))
+            call_cluster(flow.target, lambda cluster: raise_epoch(cluster, flow))
         replicator.wait_for_copy(flow.target, flow.remote(topic), STAGE_RECORDS)
         write_batches(flow.source, topic, [numbered(0, 10, timestamp=now_ms())])
         replicator.wait_until_caught_up()
         flow.assert_committed(topic)
 
 
-def test_settings_rolled_while_old_records_are_copied_repeat_nothing(
-    flow: Flow, unique_topic: Callable[[], str]
-):
-    """A rollout with `maxSurge: 1`: the new process waits until the old one is stopped, in the middle of a backlog."""
+def test_a_rollout_while_old_records_are_copied_repeats_nothing(flow: Flow, unique_topic: Callable[[], str]):
+    """As with `maxSurge: 1`: the new process waits until the old one has stopped, in the middle of a backlog."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     load(flow.source, topic, ROLLED, size_bytes=100, timestamp_ms=now_ms() - 40 * DAY_MS, timestamp_step_ms=1)
     slow = {"mirrorflow.bytes.per.second": "256Ki"}
@@ -152,10 +150,10 @@ def test_settings_rolled_while_old_records_are_copied_repeat_nothing(
 
 
 @pytest.mark.faults
-def test_what_the_coordinator_aborts_by_itself_is_copied_again(
+def test_records_of_a_timed_out_transaction_are_copied_again(
     east: KafkaCluster, brisk: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Frozen inside a transaction for longer than `transaction.timeout.ms`: its readers are let go on, and nothing is lost."""
+    """Frozen inside a transaction beyond `transaction.timeout.ms`: readers may continue, and no record is lost."""
     flow = Flow.new(east, brisk, tmp_path, connector={"producer.override.transaction.timeout.ms": "5000"})
     topic = east.create_topic(unique_topic(), config=FOREVER)
     write_batches(east, topic, large(0, timestamp=now_ms() - 40 * DAY_MS))
@@ -173,21 +171,21 @@ def test_what_the_coordinator_aborts_by_itself_is_copied_again(
                 replicator.thaw()
             return is_open()
 
-        wait_until("it is frozen inside a transaction", is_frozen_inside)
-        wait_until("the coordinator has aborted it", lambda: not is_open())
+        wait_until("the process is frozen inside a transaction", is_frozen_inside)
+        wait_until("the coordinator has aborted the transaction", lambda: not is_open())
         replicator.thaw()
         wait_until(
-            "all is there to be read",
+            "readers of committed records get all records",
             lambda: digest(brisk, flow.remote(topic), isolation="read_committed") == digest(east, topic),
             poll_s=1.0,
         )
 
 
 @pytest.mark.faults
-def test_a_process_whose_transactional_ids_were_forgotten_continues(
+def test_a_process_continues_after_its_transactional_ids_have_expired(
     east: KafkaCluster, brisk: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """It was frozen for so long that it could not keep them."""
+    """It was frozen for longer than the coordinator keeps unused ids."""
     flow, topic = Flow.new(east, brisk, tmp_path), unique_topic()
     east.create_topic(topic, config=FOREVER)
     write_batches(east, topic, [numbered(0, 10, timestamp=now_ms())])
@@ -196,20 +194,25 @@ def test_a_process_whose_transactional_ids_were_forgotten_continues(
         replicator.wait_until_caught_up()
         replicator.freeze()
         wait_until(
-            "the ids are forgotten",
-            lambda: not any(one.startswith(prefix) for one in asking(brisk, transactions)),
+            "the transactional ids have expired",
+            lambda: (
+                not any(
+                    transactional_id.startswith(prefix)
+                    for transactional_id in call_cluster(brisk, transactions)
+                )
+            ),
         )
         write_batches(east, topic, large(1, timestamp=now_ms() - 40 * DAY_MS))
         replicator.thaw()
         replicator.wait_until_caught_up()
-        said = replicator.partition(topic)["guarantee"]
+        guarantee = replicator.partition(topic)["guarantee"]
         flow.assert_committed(topic)
 
-    assert said == "exactly-once"
+    assert guarantee == "exactly-once"
 
 
-def test_a_transaction_that_a_dead_process_left_open_is_ended(flow: Flow, unique_topic: Callable[[], str]):
-    """Its successor has nothing more to copy, and what was copied is to be read all the same."""
+def test_the_open_transaction_of_a_killed_process_is_ended(flow: Flow, unique_topic: Callable[[], str]):
+    """The next process has nothing more to copy, and the copied records must become readable."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     write_batches(flow.source, topic, large(0, timestamp=now_ms() - 40 * DAY_MS))
     with flow.replicator(topic) as replicator:
@@ -220,14 +223,14 @@ def test_a_transaction_that_a_dead_process_left_open_is_ended(flow: Flow, unique
         flow.assert_committed(topic)
 
 
-def test_old_and_new_records_in_turn_are_copied_once(flow: Flow, unique_topic: Callable[[], str]):
-    """In transactions and outside of them in turn; the oldest record of a batch decides."""
+def test_alternating_old_and_new_records_are_copied_once(flow: Flow, unique_topic: Callable[[], str]):
+    """Batches alternate between transactions and plain ones; the oldest record of a batch decides."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     now = now_ms()
     mixed = [WireRecord(0, now - 40 * DAY_MS * (i % 2), None, b"%0200d" % i) for i in range(50)]
-    for turn in range(4):
-        old = [numbered(turn * 4_000 + at * 10, 10, timestamp=now - 10 * DAY_MS) for at in range(20)]
-        new = [numbered(turn * 4_000 + 200 + at * 10, 10, timestamp=now) for at in range(200)]
+    for stage in range(4):
+        old = [numbered(stage * 4_000 + number * 10, 10, timestamp=now - 10 * DAY_MS) for number in range(20)]
+        new = [numbered(stage * 4_000 + 200 + number * 10, 10, timestamp=now) for number in range(200)]
         write_batches(flow.source, topic, [*old, mixed, *new])
     with flow.replicator(topic, {"mirrorflow.bytes.per.second": "64Ki"}) as replicator:
         replicator.wait_for_copy(flow.target, flow.remote(topic), 3_000)
@@ -238,7 +241,7 @@ def test_old_and_new_records_in_turn_are_copied_once(flow: Flow, unique_topic: C
 
 
 def wait_until_forgotten(flow: Flow, old_ms: int) -> None:
-    """Until the leader has dropped a producer that wrote an old record just now: then it would have dropped the flow's, too."""
+    """Waits until the leader has expired a producer of an old record written now; it would have expired the flow's, too."""
 
     async def write(cluster: Cluster) -> int:
         await cluster.refresh([flow.remote("witness")])
@@ -250,17 +253,17 @@ def wait_until_forgotten(flow: Flow, old_ms: int) -> None:
             producer_epoch=epoch,
             base_sequence=0,
         )
-        answers = await admin.produce(
+        error_codes = await admin.produce(
             cluster, {TopicPartition(flow.remote("witness"), 0): data}, timeout_ms=30_000
         )
-        assert not any(answers.values()), answers
+        assert not any(error_codes.values()), error_codes
         return producer_id
 
     flow.target.create_topic(flow.remote("witness"), config=FOREVER)
-    witness = asking(flow.target, write)
+    probe_id = call_cluster(flow.target, write)
     wait_until(
-        "an old record's producer is forgotten",
-        lambda: witness not in producers(flow.target, flow.remote("witness")),
+        "the producer of an old record has expired",
+        lambda: probe_id not in producers(flow.target, flow.remote("witness")),
     )
 
 
@@ -271,8 +274,8 @@ async def raise_epoch(cluster: Cluster, flow: Flow) -> None:
 
 
 async def transactions(cluster: Cluster) -> set[str]:
-    """The transactional ids that the cluster of one broker remembers."""
-    answer = await cluster.call(
+    """Returns the transactional ids of a cluster with one broker."""
+    response = await cluster.call(
         ListTransactionsRequest(state_filters=[], producer_id_filters=[], max_version=0), timeout_s=30
     )
-    return {one.transactional_id for one in answer.transaction_states}
+    return {transaction.transactional_id for transaction in response.transaction_states}

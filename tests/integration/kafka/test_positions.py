@@ -73,11 +73,11 @@ def run(target: KafkaCluster, topic: str, use: Callable[[OffsetsLog], Awaitable[
 
 
 async def nothing(log: OffsetsLog) -> None:
-    """Only open it."""
+    """Writes nothing."""
 
 
-def test_the_topic_is_made_as_connect_makes_it(west: KafkaCluster):
-    """25 partitions, compacted."""
+def test_the_offsets_topic_is_created_as_by_connect(west: KafkaCluster):
+    """It has 25 partitions and is compacted."""
     run(west, "mm2-offsets.new.internal", nothing)
 
     assert (25, "compact") == (
@@ -86,8 +86,8 @@ def test_the_topic_is_made_as_connect_makes_it(west: KafkaCluster):
     )
 
 
-def test_a_topic_that_forgets_is_refused(west: KafkaCluster):
-    """Positions in a topic that deletes by time would be lost, so nothing starts."""
+def test_an_offsets_topic_without_compaction_is_refused(west: KafkaCluster):
+    """A topic that deletes by time would lose positions, so nothing starts."""
     west.create_topic("forgets", partitions=3)
 
     with pytest.raises(InvalidSettingError, match=r"offset\.storage\.topic.*cleanup\.policy=delete"):
@@ -95,23 +95,23 @@ def test_a_topic_that_forgets_is_refused(west: KafkaCluster):
 
 
 def test_positions_outlive_the_process(west: KafkaCluster):
-    """A second process reads what the first wrote last."""
+    """A second process reads the last values that the first wrote."""
 
     async def first(log: OffsetsLog) -> None:
         await log.write([position(FOO, 5), position(BAR, 1)], now_ms=1_000)
         await log.write([position(FOO, 9, epoch=2)], now_ms=30_000)
 
     run(west, "mm2-offsets.twice.internal", first)
-    found = run(west, "mm2-offsets.twice.internal", nothing).positions
+    positions = run(west, "mm2-offsets.twice.internal", nothing).positions
 
-    assert found == {
+    assert positions == {
         FOO: replace(position(FOO, 9, epoch=2), written_ms=30_000),
         BAR: replace(position(BAR, 1), written_ms=1_000),
     }
 
 
 def test_thousands_of_positions_are_written_at_once(west: KafkaCluster):
-    """Batches stay below the topic's limit however many partitions there are."""
+    """Batches stay below the topic's size limit however many partitions there are."""
     many = [position(TopicPartition("t" * 200, number), 7) for number in range(20_000)]
 
     async def write(log: OffsetsLog) -> None:
@@ -123,7 +123,7 @@ def test_thousands_of_positions_are_written_at_once(west: KafkaCluster):
 
 
 def test_a_position_that_another_process_stores_is_noticed(west: KafkaCluster):
-    """`read_new` gives what another process has appended since, and only for this connector."""
+    """`read_new` returns what a different process has appended since, for this connector only."""
 
     async def main() -> tuple[frozenset[TopicPartition], int, frozenset[TopicPartition]]:
         topic = "mm2-offsets.left.internal"
@@ -142,23 +142,23 @@ def test_a_position_that_another_process_stores_is_noticed(west: KafkaCluster):
     assert (frozenset({FOO}), 1, frozenset()) == asyncio.run(main())
 
 
-def test_the_newest_position_wins_in_whichever_partition_it_is(west: KafkaCluster):
-    """More partitions move keys; a client that does not know of them yet writes to those before. A reset deletes all of a key."""
+def test_the_latest_position_wins_in_whichever_partition_it_is(west: KafkaCluster):
+    """New partitions move keys, and a client unaware of them writes to the old ones. A reset deletes all copies of a key."""
     topic = "mm2-offsets.grown.internal"
     partitions = [TopicPartition("orders", number) for number in range(60)]
 
     async def main() -> tuple[set[int], set[int], int]:
         async with offsets_log(west, topic) as early, offsets_log(west, topic) as late:
             await early.open()
-            await early.write([position(one, 1) for one in partitions], now_ms=1_000)
+            await early.write([position(partition, 1) for partition in partitions], now_ms=1_000)
             west.add_partitions(topic, 30)
             await late.open()
-            await late.write([position(one, 2) for one in partitions], now_ms=2_000)
-            second = {one.source_offset for one in (await read_again()).values()}
-            await early.write([position(one, 3) for one in partitions], now_ms=3_000)
-            third = {one.source_offset for one in (await read_again()).values()}
+            await late.write([position(partition, 2) for partition in partitions], now_ms=2_000)
+            second = {partition.source_offset for partition in (await read_again()).values()}
+            await early.write([position(partition, 3) for partition in partitions], now_ms=3_000)
+            third = {partition.source_offset for partition in (await read_again()).values()}
         async with compacted_topic(west, topic) as log:
-            keys = [encode_key(PositionKey(CONNECTOR, "east", *one)) for one in partitions]
+            keys = [encode_key(PositionKey(CONNECTOR, "east", *partition)) for partition in partitions]
             await log.read_new(lambda _: None)
             await log.append(dict.fromkeys(keys).items(), now_ms=2_500)
             return second, third, len(await read_again())
@@ -178,7 +178,7 @@ def test_positions_are_refused_while_their_topic_is_missing(west: KafkaCluster):
         async with offsets_log(west, topic) as log:
             await log.open()
             west.delete_topic(topic)
-            for _ in range(2):  # the first one may be refused by the leader that was
+            for _ in range(2):  # the old leader may refuse the first one
                 with pytest.raises((InternalTopicUnavailableError, BrokerError)):
                     await log.write([position(FOO, 5)], now_ms=1_000)
             await log.open()
@@ -188,10 +188,10 @@ def test_positions_are_refused_while_their_topic_is_missing(west: KafkaCluster):
     assert asyncio.run(main()) == 1
 
 
-def test_java_continues_from_our_positions_and_we_from_its(
+def test_java_continues_from_our_positions_and_we_from_javas(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Java MM2 copies exactly what follows our position, and we read the position that it stores at its stop."""
+    """Java MM2 copies exactly what follows our position, and we read the position that it stores when it stops."""
     topic = "mm2-offsets.east.internal"
     orders = east.create_topic(unique_topic(), partitions=2)
     copy = west.create_topic(f"east.{orders}", partitions=2)
@@ -208,12 +208,12 @@ def test_java_continues_from_our_positions_and_we_from_its(
         load(east, orders, 5, partition=1)
         java.wait_until_replicated(orders, 15)
         java.stop()
-    found = run(west, topic, nothing)
+    read_log = run(west, topic, nothing)
 
     assert {0: 10, 1: 5} == west.end_offsets(copy)
     assert {first: 99, second: 54} == {
-        partition: known.source_offset
-        for partition, known in found.positions.items()
+        partition: stored.source_offset
+        for partition, stored in read_log.positions.items()
         if partition.topic == orders
     }
-    assert () == found.warnings
+    assert () == read_log.warnings

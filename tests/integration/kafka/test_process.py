@@ -1,4 +1,4 @@
-"""The process while Kafka cannot be reached, and its HTTPS: patience, few words, and REST that answers meanwhile."""
+"""The process while Kafka is unreachable, and its HTTPS: it retries, logs little, and REST stays available."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tests.harness.replicator import Replicator
 from tests.unit.kafka.certificates import authority, signed
 
 WAIT_S = 120.0
-ATTEMPTS = 12  # connections that are tried, and refused, before the log is counted
+ATTEMPTS = 12  # refused connection attempts before the log is checked
 SOURCE = {
     "name": "m",
     "connector.class": "MirrorSourceConnector",
@@ -35,9 +35,9 @@ WORKER = {"bootstrap.servers": "127.0.0.1:1", "mirrorflow.http.listeners": "http
 
 
 @contextmanager
-def slamming() -> Iterator[tuple[int, list[int]]]:
-    """A port whose connections are accepted and closed at once; its number, and one entry for each connection."""
-    seen: list[int] = []
+def closing_port() -> Iterator[tuple[int, list[int]]]:
+    """Yields a port that accepts and closes connections at once, and a list with an entry for each connection."""
+    connections: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -46,70 +46,75 @@ def slamming() -> Iterator[tuple[int, list[int]]]:
                     connection, _ = server.accept()
                 except OSError:
                     return
-                seen.append(1)
+                connections.append(1)
                 connection.close()
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield server.getsockname()[1], seen
+        yield server.getsockname()[1], connections
         server.shutdown(socket.SHUT_RDWR)
     thread.join()
 
 
-def test_without_kafka_it_keeps_trying_and_says_so_once(tmp_path: Path):
-    """REST answers with the state meanwhile; the log does not grow with the attempts; SIGTERM ends it in order."""
-    with slamming() as (port, attempts):
+def test_an_unreachable_cluster_is_retried_and_logged_less_often_than_tried(tmp_path: Path):
+    """REST reports the state meanwhile, the log does not grow with the attempts, and SIGTERM stops the process cleanly."""
+    with closing_port() as (port, attempts):
         lines = SOURCE | {
             "source.cluster.bootstrap.servers": f"127.0.0.1:{port}",
             "topics": "orders",
         }
-        patient = Replicator(
+        replicator = Replicator(
             form="standalone",
             files=(WORKER | {"bootstrap.servers": f"127.0.0.1:{free_port()}"}, lines),
             folder=tmp_path,
         )
-        with patient:
-            wait_until("it tries again and again", lambda: len(attempts) >= ATTEMPTS)
+        with replicator:
+            wait_until("the process keeps trying", lambda: len(attempts) >= ATTEMPTS)
             wait_until(
-                "REST says so",
-                lambda: patient.rest("/connectors/m/status")[1]["connector"]["state"] == "FAILED",
+                "REST reports the failed connector",
+                lambda: replicator.rest("/connectors/m/status")[1]["connector"]["state"] == "FAILED",
             )
-            trace = patient.rest("/connectors/m/status")[1]["connector"]["trace"]
-            ready, health, alive = (patient.rest(path)[0] for path in ("/readyz", "/health", "/healthz"))
-            replicating = patient.progress()["replicating"]
-            tried, status = len(attempts), patient.stop()
-            said = patient.log_text().splitlines()
+            trace = replicator.rest("/connectors/m/status")[1]["connector"]["trace"]
+            ready, health, alive = (replicator.rest(path)[0] for path in ("/readyz", "/health", "/healthz"))
+            replicating = replicator.progress()["replicating"]
+            attempt_count, status = len(attempts), replicator.stop()
+            log_lines = replicator.log_text().splitlines()
 
     assert "cannot be reached at 127.0.0.1:" in trace
     assert (503, 503, 200) == (ready, health, alive)
     assert "Stuck" == replicating
     assert 0 == status
-    assert len([line for line in said if "cannot be reached" in line]) < tried, "\n".join(said)
-    assert [] == [line for line in said if "Traceback" in line or "is killed" in line]
+    assert len([line for line in log_lines if "cannot be reached" in line]) < attempt_count, "\n".join(
+        log_lines
+    )
+    assert [] == [line for line in log_lines if "Traceback" in line or "is killed" in line]
 
 
 @pytest.mark.faults
-def test_it_begins_when_kafka_comes_back(east: KafkaCluster, tmp_path: Path, unique_topic):
-    """A target that is down at the start is no reason to end."""
+def test_a_process_started_without_its_target_becomes_ready_when_it_returns(
+    east: KafkaCluster, tmp_path: Path, unique_topic
+):
+    """A target that is down at the start does not end the process."""
     topic = east.create_topic(unique_topic())
     with KafkaCluster(name="later") as later:
         node = later.broker(1)
         node.stop()
-        with Replicator.standalone(east, later, topics=topic, folder=tmp_path) as patient:
+        with Replicator.standalone(east, later, topics=topic, folder=tmp_path) as replicator:
             wait_until(
-                "it says that the target is down",
-                lambda: "Cluster later cannot be reached" in patient.log_text(),
+                "the log reports the target as unreachable",
+                lambda: "Cluster later cannot be reached" in replicator.log_text(),
             )
             node.start()
-            wait_until("it is ready", lambda: patient.rest("/readyz")[0] == 200)
+            wait_until("the process is ready", lambda: replicator.rest("/readyz")[0] == 200)
             assert (
-                "RUNNING" == patient.rest("/connectors/MirrorSourceConnector/status")[1]["connector"]["state"]
+                "RUNNING"
+                == replicator.rest("/connectors/MirrorSourceConnector/status")[1]["connector"]["state"]
             )
 
 
 @pytest.mark.parametrize("prefix", ["", "listeners.https."])
 def test_https_is_served_from_a_pkcs12_keystore(prefix: str, tmp_path: Path):
-    """With its password by reference; a client that trusts the authority is answered."""
+    """The key store's password is a reference; a client that trusts the authority gets a response."""
     (tmp_path / "server.p12").write_bytes(signed().pkcs12("store-secret", authority()))
     worker = WORKER | {
         "mirrorflow.http.listeners": "https://127.0.0.1:0",
@@ -123,8 +128,8 @@ def test_https_is_served_from_a_pkcs12_keystore(prefix: str, tmp_path: Path):
         form="standalone", files=(worker, SOURCE), folder=tmp_path, environment=environment
     ) as secure:
         trusting = ssl.create_default_context(cadata=authority().pem)
-        with urllib.request.urlopen(f"{secure.url}/connectors", timeout=WAIT_S, context=trusting) as answer:
-            assert ["m"] == json.loads(answer.read())
+        with urllib.request.urlopen(f"{secure.url}/connectors", timeout=WAIT_S, context=trusting) as response:
+            assert ["m"] == json.loads(response.read())
 
 
 def test_what_partitions_did_is_written_for_a_replay(

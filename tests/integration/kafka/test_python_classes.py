@@ -1,4 +1,4 @@
-"""Policies and filters of the user's own, `python:package.module:Class`, in a process of ours between two real clusters."""
+"""User-defined policies and filters (`python:package.module:Class`) in one of our processes between real clusters."""
 
 import uuid
 from collections.abc import Callable
@@ -68,10 +68,10 @@ def package(tmp_path: Path) -> Path:
     return folder.parent
 
 
-def test_policy_and_all_three_filters_do_what_they_say(
+def test_a_python_policy_and_three_python_filters_are_applied(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path, package: Path
 ) -> None:
-    """The policy names copies for records and groups alike; filters decide on topics, settings and groups."""
+    """The policy names copies for records and groups; the filters select topics, settings and groups."""
     alias = f"p{uuid.uuid4().hex[:6]}"
     stem = unique_topic()
     topic = east.create_topic(
@@ -117,7 +117,7 @@ def test_policy_and_all_three_filters_do_what_they_say(
     with process:
         process.wait_for_copy(west, copy, 200)
         wait_until(
-            "the group is moved on",
+            "the group is translated",
             lambda: group_offsets(west, wanted).get((copy, 0), -1) >= 200 - LAG_MAX,
         )
 

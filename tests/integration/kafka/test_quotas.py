@@ -1,7 +1,7 @@
-"""Fetch quotas of brokers: a throttled answer has no partitions, and everything that reads a log waits and continues.
+"""Fetch quotas of brokers: a throttled response has no partitions, and everything that reads a log waits and continues.
 
-A broker answers a throttled fetch with a throttle time and nothing else. The clusters are this file's own: the default
-quota, which holds for all clients here, would slow other tests down.
+A broker responds to a throttled fetch with a throttle time and no records. This file has its own clusters, because
+the default quota applies to all clients and would slow other tests down.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ pytest.importorskip("pyspark")
 
 Names = Callable[[], str]
 SLOW_BYTES_PER_S = 20_000.0
-# A job reads everything, 0.9 MB from each side, so it gets more. A broker allows ten seconds' worth at once.
+# A job reads everything, 0.9 MB from each side, so it gets more. A broker allows the bytes of ten seconds at once.
 JOB_BYTES_PER_S = 50_000.0
 
 
@@ -53,15 +53,15 @@ def throttled(source: KafkaCluster, target: KafkaCluster, tmp_path: Path) -> Flo
 
 @contextmanager
 def fetch_quota(flow: Flow, bytes_per_s: float) -> Iterator[None]:
-    """On both clusters, for every client."""
+    """Sets the quota on both clusters for every client."""
     with ExitStack() as stack:
         for cluster in (flow.source, flow.target):
             stack.enter_context(client_quota(cluster, consumer_byte_rate=bytes_per_s))
         yield
 
 
-def test_a_connector_resumes_under_a_fetch_quota(throttled: Flow, unique_topic: Names) -> None:
-    """kill -9 in the middle; each side throttles what is read to find the place again, and to copy the rest."""
+def test_a_connector_resumes_with_a_fetch_quota(throttled: Flow, unique_topic: Names) -> None:
+    """kill -9 in the middle; both sides throttle the reads that find the resume offsets, and the remaining copy."""
     topic = throttled.source.create_topic(unique_topic(), partitions=2)
     load(throttled.source, topic, 400, size_bytes=400, content="random", batch_bytes=8_000)
     with throttled.replicator(topic) as first:
@@ -69,7 +69,7 @@ def test_a_connector_resumes_under_a_fetch_quota(throttled: Flow, unique_topic: 
         load(throttled.source, topic, 400, size_bytes=400, content="random", batch_bytes=8_000)
         first.wait_for_copy(throttled.target, throttled.remote(topic), 500)
         first.kill()
-    # More than the quota lets through at once: it is an average over ten seconds.
+    # More than the quota allows at once: it is an average over ten seconds.
     load(throttled.source, topic, 1_500, size_bytes=400, content="random", batch_bytes=8_000)
 
     with fetch_quota(throttled, SLOW_BYTES_PER_S), throttled.replicator(topic) as second:
@@ -80,10 +80,10 @@ def test_a_connector_resumes_under_a_fetch_quota(throttled: Flow, unique_topic: 
     throttled.assert_exact(topic)
 
 
-def test_verification_reads_both_sides_under_a_fetch_quota(
+def test_a_verification_reads_both_sides_with_a_fetch_quota(
     throttled: Flow, unique_topic: Names, spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """Every window is compared: a throttled answer is waited for, not taken for an error or for the end of the log."""
+    """Every window is compared: a throttled response is neither an error nor the end of the log."""
     topic = throttled.source.create_topic(unique_topic(), partitions=2)
     load(throttled.source, topic, 2_000, size_bytes=400, content="random")
     with throttled.replicator(topic) as replicator:
@@ -92,16 +92,16 @@ def test_verification_reads_both_sides_under_a_fetch_quota(
     files = files_of(throttled, topic)
 
     with fetch_quota(throttled, JOB_BYTES_PER_S):
-        found = verify(files, spark, tmp_path / "throttled", window_offsets="500", split_windows="2")
+        outcome = verify(files, spark, tmp_path / "throttled", window_offsets="500", split_windows="2")
 
-    assert (0, []) == (found.status, found.not_equal)
-    assert (2_000, 2_000) == (found.report.source_records, found.report.target_records)
+    assert (0, []) == (outcome.status, outcome.not_equal)
+    assert (2_000, 2_000) == (outcome.report.source_records, outcome.report.target_records)
 
 
-def test_an_archive_is_exported_restored_and_verified_under_a_fetch_quota(
+def test_an_archive_is_exported_restored_and_verified_with_a_fetch_quota(
     throttled: Flow, unique_topic: Names, spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """An export reads the source, a restore looks at the target's log, a verification reads all of it."""
+    """An export reads the source, a restore reads the target's log ends, a verification reads the whole target."""
     topic = throttled.source.create_topic(unique_topic(), partitions=2)
     load(throttled.source, topic, 2_000, size_bytes=400, content="random")
     files = files_of(throttled, topic)
@@ -110,12 +110,12 @@ def test_an_archive_is_exported_restored_and_verified_under_a_fetch_quota(
     with fetch_quota(throttled, JOB_BYTES_PER_S):
         assert 0 == export_driver.run(files, archive_job(folder), display=lambda _: None, spark=spark)
         assert 0 == restore_driver.run(files, archive_job(folder), display=lambda _: None, spark=spark)
-        found = verify(files, spark, tmp_path / "verified", archive=folder)
+        outcome = verify(files, spark, tmp_path / "verified", archive=folder)
 
-    assert (0, []) == (found.status, found.not_equal)
+    assert (0, []) == (outcome.status, outcome.not_equal)
     throttled.assert_exact(topic)
 
 
 def archive_job(folder: str) -> JobSettings:
-    """An archive in *folder*, in several files of each partition."""
+    """Returns a job with an archive in *folder*, with several files for each partition."""
     return job_of({"archive": folder, "master": f"local[{CORES}]", "archive.file.bytes": "100000"})

@@ -1,6 +1,6 @@
-"""Targets that compress records again, with another codec or none: brokers then check the size of what that makes.
+"""Copies to targets that recompress records, with a different codec or none: brokers then check the recompressed size.
 
-A batch that is small as it is sent may be many times larger as it is stored (UnifiedLog.append checks both).
+A batch that is small when it is sent may be many times larger when it is stored (UnifiedLog.append checks both).
 """
 
 import random
@@ -19,7 +19,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.integration.kafka.comparing import assert_copied
-from tests.integration.kafka.flows import DAY_MS, Flow, asking
+from tests.integration.kafka.flows import DAY_MS, Flow, call_cluster
 from tests.integration.kafka.seeding import files_of, seed
 from tests.integration.kafka.test_failures_access import allow_target, client, lines
 
@@ -32,7 +32,7 @@ pytest.importorskip("pyspark")
 
 Names = Callable[[], str]
 COMPRESSION_TYPES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
-# So that the target topic's own settings stay.
+# Keeps the target topic's own settings.
 OWN_SETTINGS = {"sync.topic.configs.enabled": "false"}
 LARGE = {"max.message.bytes": str(8 << 20)}  # of source topics with a batch of 3 MB
 HUGE, SMALL = 0, 1  # partitions: one batch of 3,000 records, and 300 batches of eight
@@ -42,7 +42,7 @@ NOW_MS = time.time_ns() // 1_000_000
 
 
 def compressible(first: int, count: int, age_ms: int = 0) -> list[Record]:
-    """Records of 1 kB that repeat after 100 kB: zstd looks back so far, and the other codecs make nothing less of them."""
+    """Returns records of 1 kB that repeat after 100 kB: only zstd's window is large enough to compress them."""
     return [
         Record(0, NOW_MS - age_ms + n, b"k%d" % n, NOISE[n % 100 * 1000 : n % 100 * 1000 + 1000])
         for n in range(first, first + count)
@@ -52,22 +52,22 @@ def compressible(first: int, count: int, age_ms: int = 0) -> list[Record]:
 def write(
     cluster: KafkaCluster, topic: str, partition: int, codec: int, batches: Iterable[list[Record]]
 ) -> None:
-    """Append each of *batches* as one batch of *codec*."""
+    """Appends each of *batches* as one batch of *codec*."""
 
     async def append(connected: Cluster) -> None:
         await connected.refresh([topic])
         for records in batches:
             data = encode(records, codec=codec, producer_id=-1, producer_epoch=-1, base_sequence=-1)
-            answers = await admin.produce(
+            error_codes = await admin.produce(
                 connected, {TopicPartition(topic, partition): data}, timeout_ms=30_000
             )
-            assert not any(answers.values()), answers
+            assert not any(error_codes.values()), error_codes
 
-    asking(cluster, append)
+    call_cluster(cluster, append)
 
 
 def write_huge_and_small(cluster: KafkaCluster, topic: str, codec: int, age_ms: int = 0) -> None:
-    """One huge batch into one partition, many small ones into another."""
+    """Writes one huge batch into one partition and many small batches into the other."""
     write(cluster, topic, HUGE, codec, [compressible(0, HUGE_RECORDS, age_ms)])
     starts = range(0, SMALL_BATCHES * SMALL_RECORDS, SMALL_RECORDS)
     write(cluster, topic, SMALL, codec, (compressible(start, SMALL_RECORDS, age_ms) for start in starts))
@@ -77,7 +77,7 @@ def write_huge_and_small(cluster: KafkaCluster, topic: str, codec: int, age_ms: 
 def test_every_codec_is_copied_to_a_topic_that_recompresses(
     compression_type: str, flow: Flow, unique_topic: Names
 ) -> None:
-    """At most one write of each partition is refused: then the topic's settings are known."""
+    """At most one write of each partition is refused; after that the topic's settings are known."""
     stem = unique_topic()
     topics = [f"{stem}-{name}" for name in NAMES]
     for codec, topic in enumerate(topics):
@@ -97,7 +97,7 @@ def test_every_codec_is_copied_to_a_topic_that_recompresses(
 
 
 def test_old_records_are_copied_to_a_topic_that_recompresses(flow: Flow, unique_topic: Names) -> None:
-    """They go inside a transaction; what is refused there for its size is written smaller."""
+    """Old records are written inside a transaction; batches that are refused there for their size are split."""
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=LARGE)
     flow.target.create_topic(flow.remote(topic), partitions=2, config={"compression.type": "uncompressed"})
     write_huge_and_small(flow.source, topic, ZSTD, age_ms=2 * DAY_MS)
@@ -112,7 +112,7 @@ def test_old_records_are_copied_to_a_topic_that_recompresses(flow: Flow, unique_
 def test_a_seed_fills_a_topic_that_recompresses(
     flow: Flow, unique_topic: Names, spark: "SparkSession"
 ) -> None:
-    """Spark's tasks pack and learn as the connector does."""
+    """Spark's tasks pack batches and learn the limits as the connector does."""
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=LARGE)
     flow.target.create_topic(flow.remote(topic), partitions=2, config={"compression.type": "uncompressed"})
     write_huge_and_small(flow.source, topic, ZSTD)
@@ -123,27 +123,29 @@ def test_a_seed_fills_a_topic_that_recompresses(
     flow.assert_exact(topic)
 
 
-def test_a_record_too_large_after_recompression_says_what_to_set(flow: Flow, unique_topic: Names) -> None:
-    """The sentence names recompression; with compression.type=producer the partition continues by itself."""
+def test_a_record_too_large_after_recompression_stops_with_the_settings_to_change(
+    flow: Flow, unique_topic: Names
+) -> None:
+    """The error names recompression; with compression.type=producer the partition continues without a restart."""
     topic = flow.source.create_topic(unique_topic())
     copy = flow.target.create_topic(flow.remote(topic), config={"compression.type": "uncompressed"})
     large = Record(0, NOW_MS, b"large", bytes(2_000_000))
     write(flow.source, topic, 0, ZSTD, [compressible(0, 10), [large], compressible(10, 10)])
 
     with flow.replicator(topic, OWN_SETTINGS) as replicator:
-        said = replicator.wait_for_phase("stopped", topic)
+        status = replicator.wait_for_phase("stopped", topic)
         flow.target.alter_topic(copy, {"compression.type": "producer"})
         replicator.wait_until_caught_up()
 
-    assert ("RecordTooLarge", 10) == (said["reason"], said["sourceOffset"])
-    assert "takes 20000" in said["message"]
-    assert f"after recompression (compression.type=uncompressed of {copy})" in said["message"]
-    assert f"raise max.message.bytes of {copy}, or set its compression.type=producer" in said["message"]
+    assert ("RecordTooLarge", 10) == (status["reason"], status["sourceOffset"])
+    assert "takes 20000" in status["message"]
+    assert f"after recompression (compression.type=uncompressed of {copy})" in status["message"]
+    assert f"raise max.message.bytes of {copy}, or set its compression.type=producer" in status["message"]
     flow.assert_exact(topic)
 
 
-def test_a_record_that_the_target_s_codec_makes_small_is_copied(flow: Flow, unique_topic: Names) -> None:
-    """2 MB without compression are more than the limit as they come from the source, and little as gzip."""
+def test_a_record_that_fits_only_after_recompression_is_copied(flow: Flow, unique_topic: Names) -> None:
+    """A record of 2 MB exceeds the limit without compression and is small as gzip."""
     topic = flow.source.create_topic(unique_topic(), config=LARGE)
     flow.target.create_topic(flow.remote(topic), config={"compression.type": "gzip"})
     large = Record(0, NOW_MS, b"large", bytes(2_000_000))
@@ -153,12 +155,12 @@ def test_a_record_that_the_target_s_codec_makes_small_is_copied(flow: Flow, uniq
         replicator.wait_until_caught_up()
         refused = replicator.progress()["refusedWrites"]
 
-    assert refused <= 2  # what was in flight behind it, too
+    assert refused <= 2  # batches in flight after it are refused, too
     flow.assert_exact(topic)
 
 
-def test_segments_smaller_than_a_message_may_be_are_a_limit_too(flow: Flow, unique_topic: Names) -> None:
-    """A broker refuses what no segment holds (RECORD_LIST_TOO_LARGE), whatever max.message.bytes says."""
+def test_a_segment_size_below_max_message_bytes_limits_batches(flow: Flow, unique_topic: Names) -> None:
+    """A broker refuses a batch larger than a segment (RECORD_LIST_TOO_LARGE), whatever max.message.bytes is."""
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=LARGE)
     limits = {"segment.bytes": str(1 << 20), "compression.type": "uncompressed"}
     flow.target.create_topic(flow.remote(topic), partitions=2, config={**LARGE, **limits})
@@ -172,8 +174,8 @@ def test_segments_smaller_than_a_message_may_be_are_a_limit_too(flow: Flow, uniq
     flow.assert_exact(topic)
 
 
-def test_limits_are_followed_both_ways_while_the_flow_runs(flow: Flow, unique_topic: Names) -> None:
-    """Lowered, the next refusal shows it; raised, batches go as they are again without a restart."""
+def test_a_running_flow_follows_lowered_and_raised_limits(flow: Flow, unique_topic: Names) -> None:
+    """The next refusal reveals a lowered limit; after it is raised, batches are copied unchanged again without a restart."""
     topic = flow.source.create_topic(unique_topic())
     copy = flow.target.create_topic(flow.remote(topic), config={"compression.type": "uncompressed"})
 
@@ -183,19 +185,19 @@ def test_limits_are_followed_both_ways_while_the_flow_runs(flow: Flow, unique_to
             return int(replicator.partition(topic).get("batches", {}).get(path, 0))
 
         write(flow.source, topic, 0, ZSTD, [compressible(0, 100)])
-        wait_until("a batch goes as it is", lambda: batches("raw") == 1)
+        wait_until("a batch is copied unchanged", lambda: batches("raw") == 1)
         flow.target.alter_topic(copy, {"max.message.bytes": "20000"})
         write(flow.source, topic, 0, ZSTD, [compressible(100, 100)])
         replicator.wait_for_copy(flow.target, copy, 200)
-        wait_until("it was split", lambda: batches("reencoded") >= 1)
+        wait_until("a batch is split", lambda: batches("reencoded") >= 1)
         raw, refused = batches("raw"), replicator.progress()["refusedWrites"]
         flow.target.alter_topic(copy, {"max.message.bytes": "1000000"})
 
-        def goes_as_it_is() -> bool:
+        def is_copied_unchanged() -> bool:
             write(flow.source, topic, 0, ZSTD, [compressible(1000, 50)])
             return batches("raw") > raw
 
-        wait_until("batches go as they are again", goes_as_it_is, poll_s=1)
+        wait_until("batches are copied unchanged again", is_copied_unchanged, poll_s=1)
         replicator.wait_until_caught_up()
 
     assert refused <= 2
@@ -204,7 +206,7 @@ def test_limits_are_followed_both_ways_while_the_flow_runs(flow: Flow, unique_to
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[KafkaCluster]:
-    """A target whose brokers store everything uncompressed, and where a test can take rights away."""
+    """A target whose brokers store everything uncompressed and check ACLs."""
     settings = {"compression.type": "uncompressed"}
     with KafkaCluster(
         name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True, config=settings
@@ -213,7 +215,7 @@ def guarded() -> Iterator[KafkaCluster]:
 
 
 def guarded_flow(source: KafkaCluster, target: KafkaCluster, folder: Path, *, reads_settings: bool) -> Flow:
-    """To *target*, with all rights that a flow needs; without those to read the settings of copies if so wanted."""
+    """Returns a flow to *target* with all rights it needs; the right to read settings of copies only if *reads_settings*."""
     flow = Flow.new(source, target, folder, connector=lines("target", target), worker=client(target))
     allow_target(target, flow.alias)
     if not reads_settings:
@@ -222,7 +224,7 @@ def guarded_flow(source: KafkaCluster, target: KafkaCluster, folder: Path, *, re
     return flow
 
 
-def test_a_broker_s_own_setting_counts_as_the_topic_s(
+def test_a_compression_type_of_the_broker_counts_like_one_of_the_topic(
     guarded: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     flow = guarded_flow(east, guarded, tmp_path, reads_settings=True)
@@ -239,10 +241,10 @@ def test_a_broker_s_own_setting_counts_as_the_topic_s(
 
 
 @pytest.mark.parametrize(("limit", "refusals"), [("", 1), ("100000", 5)])
-def test_without_the_right_to_read_settings_limits_are_learned_by_trying(
+def test_without_the_right_to_read_settings_limits_are_learned_from_refusals(
     limit: str, refusals: int, guarded: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """What was learned stays: the next huge batch is refused no more."""
+    """Learned limits stay: no later huge batch is refused."""
     flow = guarded_flow(east, guarded, tmp_path, reads_settings=False)
     topic = east.create_topic(unique_topic(), partitions=2, config=LARGE)
     guarded.create_topic(
@@ -255,14 +257,14 @@ def test_without_the_right_to_read_settings_limits_are_learned_by_trying(
         first = replicator.progress()["refusedWrites"]
         write_huge_and_small(east, topic, ZSTD)
         replicator.wait_until_caught_up(partitions=2)
-        again = replicator.progress()["refusedWrites"]
+        second = replicator.progress()["refusedWrites"]
 
     assert 0 < first <= 2 * refusals
-    assert first == again
+    assert first == second
     flow.assert_exact(topic)
 
 
-def test_without_the_right_to_read_settings_a_record_too_large_is_tried_until_it_passes(
+def test_without_the_right_to_read_settings_a_record_too_large_is_retried_until_it_fits(
     guarded: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     flow = guarded_flow(east, guarded, tmp_path, reads_settings=False)
@@ -272,10 +274,10 @@ def test_without_the_right_to_read_settings_a_record_too_large_is_tried_until_it
     write(east, topic, 0, ZSTD, [compressible(0, 10), [large], compressible(10, 10)])
 
     with flow.replicator(topic, OWN_SETTINGS) as replicator:
-        said = replicator.wait_for_phase("stopped", topic)
+        status = replicator.wait_for_phase("stopped", topic)
         guarded.alter_topic(copy, LARGE)
         replicator.wait_until_caught_up()
 
-    assert ("RecordTooLarge", 10) == (said["reason"], said["sourceOffset"])
-    assert "the size counts after recompression unless its compression.type is producer" in said["message"]
+    assert ("RecordTooLarge", 10) == (status["reason"], status["sourceOffset"])
+    assert "the size counts after recompression unless its compression.type is producer" in status["message"]
     flow.assert_exact(topic)

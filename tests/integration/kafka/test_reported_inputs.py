@@ -1,4 +1,4 @@
-"""Files, names, records and settings as people have really had them: each by the command that they run, read as they read it."""
+"""Real inputs of users (files, names, records, settings), each run with the command that the user runs."""
 
 import subprocess
 import sys
@@ -16,11 +16,11 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.comparing import assert_copied
-from tests.integration.kafka.flows import asking, heartbeats_on, now_ms, numbered, write_batches
+from tests.integration.kafka.flows import call_cluster, heartbeats_on, now_ms, numbered, write_batches
 from tests.integration.kafka.groups import group_offsets, put_group
 from tests.integration.kafka.running import RunningCommand, beats
 
-COMMAND_WAIT_S = 300.0  # two seconds alone
+COMMAND_WAIT_S = 300.0  # two seconds on an idle machine
 DAY_MS = 86_400_000
 
 Names = Callable[[], str]
@@ -36,7 +36,7 @@ def flow_file(
     login: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> Path:
-    """A MirrorFlow of *topic* whose source is called as it is, in capitals; nothing else has that name."""
+    """Writes a MirrorFlow of *topic* whose source alias is the topic in capitals; nothing else has that name."""
     text = {
         "apiVersion": "mirrorflow.io/v1alpha1",
         "kind": "MirrorFlow",
@@ -57,7 +57,7 @@ def flow_file(
 
 
 def command(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """`mirrorflow` with *arguments*, when it has ended."""
+    """Runs `mirrorflow` with *arguments* to its end."""
     return subprocess.run(
         [sys.executable, "-m", "mirrorflow_cli", *map(str, arguments)],
         capture_output=True,
@@ -70,23 +70,23 @@ def command(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess
 
 
 def warnings(running: RunningCommand) -> list[str]:
-    """The warnings that the replicator has logged so far."""
+    """Returns the warnings that the replicator has logged so far."""
     lines = running.log.read_text().splitlines() if running.log.exists() else []
     return [line for line in lines if "WARNING" in line]
 
 
 @pytest.fixture
 def old() -> Iterator[KafkaCluster]:
-    """A source of an earlier Kafka."""
+    """A source with an earlier Kafka version."""
     with KafkaCluster(name="old", version="3.9.1") as cluster:
         yield cluster
 
 
 @pytest.mark.java
-def test_one_setting_that_the_target_refuses_costs_that_setting_alone(
+def test_a_setting_that_the_target_refuses_does_not_stop_other_settings_or_records(
     old: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A compacted topic of Kafka 3.9 with small segments: its copy keeps old records, and later settings follow."""
+    """A compacted topic of Kafka 3.9 with small segments: its copy keeps old records and follows later settings."""
     topic = unique_topic()
     old.create_topic(
         topic, config={"segment.bytes": "102400", "cleanup.policy": "compact", "retention.ms": "-1"}
@@ -117,7 +117,7 @@ def test_one_setting_that_the_target_refuses_costs_that_setting_alone(
         )
         old.alter_topic(topic, {"max.message.bytes": "2000000"})
         wait_until(
-            "a later setting has followed, and all is copied",
+            "a later setting is synced, and all records are copied",
             lambda: (
                 west.topic_config(copy)["max.message.bytes"] == "2000000"
                 and west.end_offsets(copy) == {0: 20}
@@ -147,7 +147,7 @@ def walled() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def open_target() -> Iterator[KafkaCluster]:
-    """A target whose topics are everyone's until an ACL names them, and a user who is no super user."""
+    """A target whose topics are open to everyone until an ACL names them, and a user without super-user rights."""
     open_to_all = {"allow.everyone.if.no.acl.found": "true"}
     with KafkaCluster(
         name="open", listeners=("SASL_PLAINTEXT",), authorizer=True, config=open_to_all
@@ -159,7 +159,7 @@ def open_target() -> Iterator[KafkaCluster]:
 def test_copied_acls_do_not_deny_the_flow_its_own_target(
     walled: KafkaCluster, open_target: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """They are left out until the flow has ACLs of its own; `check` says so before."""
+    """They are not created until the flow has ACLs of its own; `check` reports this before."""
     topic = walled.create_topic(unique_topic())
     load(walled, topic, 150, keys=True)
     alias = topic.upper()
@@ -172,7 +172,7 @@ def test_copied_acls_do_not_deny_the_flow_its_own_target(
         operation=int(Operation.READ),
         permission_type=int(Permission.ALLOW),
     )
-    asking(walled, lambda connected: admin.create_acls(connected, [everything]))
+    call_cluster(walled, lambda connected: admin.create_acls(connected, [everything]))
     (tmp_path / "west").mkdir()
     (tmp_path / "west" / "password").write_text("mirror-secret")
     flow = flow_file(
@@ -200,28 +200,30 @@ def test_copied_acls_do_not_deny_the_flow_its_own_target(
 
     with RunningCommand(flow, tmp_path, *secrets) as running:
         wait_until(
-            "the ACL is left out",
+            "the ACL is reported as not created",
             lambda: any(f"{copied_acl} is not created" in line for line in warnings(running)),
             timeout_s=COMMAND_WAIT_S,
         )
         load(walled, topic, 150, keys=True)
         wait_until(
-            "all is copied",
+            "all records are copied",
             lambda: open_target.end_offsets(f"{alias}.{topic}") == {0: 300},
             timeout_s=COMMAND_WAIT_S,
         )
         open_target.allow("ALL", "TOPIC", f"{alias}.", prefixed=True)
         wait_until(
-            "the ACL has followed",
+            "the ACL is created",
             lambda: any(
                 acl.principal == "User:alice"
-                for acl in asking(open_target, lambda one: admin.describe_acls(one, resource_type=TOPIC))
+                for acl in call_cluster(
+                    open_target, lambda connected: admin.describe_acls(connected, resource_type=TOPIC)
+                )
             ),
             timeout_s=COMMAND_WAIT_S,
         )
         load(walled, topic, 100, keys=True)
         wait_until(
-            "all is copied still",
+            "all later records are copied",
             lambda: open_target.end_offsets(f"{alias}.{topic}") == {0: 400},
             timeout_s=COMMAND_WAIT_S,
         )
@@ -229,15 +231,15 @@ def test_copied_acls_do_not_deny_the_flow_its_own_target(
 
 
 def logged(running: RunningCommand) -> str:
-    """All that the replicator has logged so far."""
+    """Returns everything that the replicator has logged so far."""
     return running.log.read_text() if running.log.exists() else ""
 
 
-@pytest.mark.more  # a stopped partition is tried again after 15 s
-def test_the_good_records_of_a_refused_batch_are_copied_and_the_error_names_a_setting_that_stays(
+@pytest.mark.more  # a stopped partition is retried after 15 s
+def test_records_before_a_refused_one_are_copied_and_the_error_names_a_lasting_setting(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Ten records of now and five of the day after tomorrow, in one batch; then the user does what the error says."""
+    """A batch has ten current records and five of the day after tomorrow; then the user follows the error's advice."""
     setting = "message.timestamp.after.max.ms"
     topic = east.create_topic(unique_topic(), config={setting: str(2**63 - 1)})
     write_batches(
@@ -253,17 +255,17 @@ def test_the_good_records_of_a_refused_batch_are_copied_and_the_error_names_a_se
         topics={"configs": {"exceptions": [{"topics": [topic], "exclude": [setting]}]}},
         connectors={"source": {"config": {"sync.topic.configs.interval.seconds": "1"}}},
     )
-    foreseen = f"{setting} is 3600000 on target topic {topic.upper()}.{topic}, which refuses newer records; {topic}-0 has"
+    expected = f"{setting} is 3600000 on target topic {topic.upper()}.{topic}, which refuses newer records; {topic}-0 has"
 
-    before = command(tmp_path, "check", "-f", flow)
+    before_creation = command(tmp_path, "check", "-f", flow)
     copy = west.create_topic(f"{topic.upper()}.{topic}", config={"max.message.bytes": "2000000"})
-    again = command(tmp_path, "check", "-f", flow)
-    for checked in (before, again):
-        assert (checked.returncode, checked.stdout.count(foreseen)) == (0, 1), checked.stdout
+    after_creation = command(tmp_path, "check", "-f", flow)
+    for checked in (before_creation, after_creation):
+        assert (checked.returncode, checked.stdout.count(expected)) == (0, 1), checked.stdout
 
     with RunningCommand(flow, tmp_path) as running:
         wait_until(
-            "the records before the first refused one are copied, and that one is named",
+            "the records before the first refused one are copied, and it is reported",
             lambda: (
                 west.end_offsets(copy) == {0: 10}
                 and f"{topic}-0: target topic {copy} refuses the record at source offset 10 with INVALID_TIMESTAMP"
@@ -271,27 +273,29 @@ def test_the_good_records_of_a_refused_batch_are_copied_and_the_error_names_a_se
             ),
             timeout_s=COMMAND_WAIT_S,
         )
-        [told] = [line for line in warnings(running) if "INVALID_TIMESTAMP" in line]
-        assert setting in told
-        assert "topics.configs.exceptions" in told
+        [warning] = [line for line in warnings(running) if "INVALID_TIMESTAMP" in line]
+        assert setting in warning
+        assert "topics.configs.exceptions" in warning
         west.alter_topic(copy, {setting: str(2**63 - 1)})
         wait_until(
-            "the rest has followed", lambda: west.end_offsets(copy) == {0: 15}, timeout_s=COMMAND_WAIT_S
+            "the other records are copied",
+            lambda: west.end_offsets(copy) == {0: 15},
+            timeout_s=COMMAND_WAIT_S,
         )
         wait_until(
-            "the other setting that only the copy had is deleted, and the log says so",
+            "the log reports the deletion of the setting that only the copy had",
             lambda: f"Settings of target topic {copy} were deleted" in logged(running),
             timeout_s=COMMAND_WAIT_S,
         )
     assert west.topic_config(copy)[setting] == str(2**63 - 1)
     assert_copied(east, topic, west, copy)
-    assert foreseen not in command(tmp_path, "check", "-f", flow).stdout
+    assert expected not in command(tmp_path, "check", "-f", flow).stdout
 
 
-def test_records_without_a_key_are_left_out_of_a_compacted_copy_where_the_user_says_so(
+def test_records_without_a_key_are_skipped_in_a_compacted_copy_if_configured(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """`check` warns, `run` stops at the first and names the ways past it; then each is counted, and the others follow in order."""
+    """`check` warns; `run` stops at the first one and names the remedies. With skip, each is counted and the others copied."""
     topic = east.create_topic(unique_topic())
     keyed = numbered(0, 5, timestamp=now_ms(), key=b"k")
     mixed = [
@@ -301,39 +305,39 @@ def test_records_without_a_key_are_left_out_of_a_compacted_copy_where_the_user_s
         *numbered(200, 2, timestamp=now_ms()),
     ]
     write_batches(east, topic, [mixed, keyed[4:]])
-    kept = {"configs": {"exceptions": [{"topics": [topic], "exclude": ["cleanup.policy"]}]}}
-    flow = flow_file(tmp_path, east, west, topic, topics=kept)
+    topic_settings = {"configs": {"exceptions": [{"topics": [topic], "exclude": ["cleanup.policy"]}]}}
+    flow = flow_file(tmp_path, east, west, topic, topics=topic_settings)
     copy = west.create_topic(f"{topic.upper()}.{topic}", config={"cleanup.policy": "compact"})
 
     checked = command(tmp_path, "check", "-f", flow)
     with RunningCommand(flow, tmp_path) as running:
         first = f"{topic}-0: target topic {copy} refuses the record at source offset 2 with INVALID_RECORD"
         wait_until(
-            "the first record without a key is named, or the flow has ended",
+            "the first record without a key is reported, or the flow has ended",
             lambda: running.has_ended or first in logged(running),
             timeout_s=COMMAND_WAIT_S,
         )
         [stopped] = [line for line in warnings(running) if first in line]
     (tmp_path / "replicator.log").unlink()
     skip = {"source": {"config": {"mirrorflow.refused.records": "skip"}}}
-    flow = flow_file(tmp_path, east, west, topic, topics=kept, connectors=skip)
-    done = command(tmp_path, "run", "-f", flow, "--until-caught-up", "--log", tmp_path / "replicator.log")
+    flow = flow_file(tmp_path, east, west, topic, topics=topic_settings, connectors=skip)
+    run = command(tmp_path, "run", "-f", flow, "--until-caught-up", "--log", tmp_path / "replicator.log")
 
     assert f"Target topic {copy} is compacted (cleanup.policy) and its source is not" in checked.stdout
-    for way in ("set cleanup.policy", "mirrorflow.refused.records=skip", "topics.configs.exceptions"):
-        assert way in stopped
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [one.value for one in records(west, copy)] == [one.value for one in keyed]
-    told = (tmp_path / "replicator.log").read_text()
-    for what in ("3 records at source offset 2", "2 records at source offset 7"):
-        sentence = f"{topic}-0: target topic {copy} refuses {what} with INVALID_RECORD"
-        assert told.count(sentence) == 1, told
+    for remedy in ("set cleanup.policy", "mirrorflow.refused.records=skip", "topics.configs.exceptions"):
+        assert remedy in stopped
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert [record.value for record in records(west, copy)] == [record.value for record in keyed]
+    log_text = (tmp_path / "replicator.log").read_text()
+    for records_skipped in ("3 records at source offset 2", "2 records at source offset 7"):
+        sentence = f"{topic}-0: target topic {copy} refuses {records_skipped} with INVALID_RECORD"
+        assert log_text.count(sentence) == 1, log_text
 
 
-def test_records_that_were_written_before_their_topic_got_stricter_are_named_by_check(
+def test_check_reports_records_older_than_their_topics_stricter_settings(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The copies have the settings that the source has by now: a limit for old records, and compaction."""
+    """The copies have the source's current settings: a limit for old records, and compaction."""
     aged, keyless = east.create_topic(unique_topic(), config={"retention.ms": "-1"}), unique_topic()
     east.create_topic(keyless)
     write_batches(east, aged, [numbered(0, 5, timestamp=now_ms() - 10 * DAY_MS)])
@@ -351,11 +355,11 @@ def test_records_that_were_written_before_their_topic_got_stricter_are_named_by_
             f"{keyless}-0: target topic {copy_of_keyless} refuses the record at source offset 2 with INVALID_RECORD",
         )
         wait_until(
-            "both copies stop at the record that is named, or the flow has ended",
+            "both copies stop at the reported record, or the flow has ended",
             lambda: running.has_ended or all(refusal in logged(running) for refusal in refusals),
             timeout_s=COMMAND_WAIT_S,
         )
-        assert not running.has_ended, running.said()
+        assert not running.has_ended, running.output()
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
     limit = f"message.timestamp.before.max.ms is {DAY_MS} on target topic {copy_of_aged}, which refuses older records"
@@ -366,10 +370,10 @@ def test_records_that_were_written_before_their_topic_got_stricter_are_named_by_
     )
 
 
-def test_a_group_at_the_end_of_a_partition_that_is_empty_by_now_stands_at_the_end_of_the_copy(
+def test_a_group_at_the_end_of_an_emptied_partition_is_translated_to_the_end_of_the_copy(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """All was consumed and has expired when copying begins: a consumer with `latest` must skip nothing that comes then."""
+    """All records were consumed and have expired when copying begins: a consumer with `latest` must not skip later records."""
     topic = east.create_topic(unique_topic())
     group = f"{topic}-readers"
     load(east, topic, 100, keys=True)
@@ -392,15 +396,15 @@ def test_a_group_at_the_end_of_a_partition_that_is_empty_by_now_stands_at_the_en
             lambda: group_offsets(west, group) or running.has_ended,
             timeout_s=COMMAND_WAIT_S,
         )
-        assert group_offsets(west, group) == {(copy, 0): 0}, running.said()
-    told = command(tmp_path, "offsets", "-f", flow, "--group", group)
-    assert "exact" in told.stdout, told.stdout + told.stderr
+        assert group_offsets(west, group) == {(copy, 0): 0}, running.output()
+    result = command(tmp_path, "offsets", "-f", flow, "--group", group)
+    assert "exact" in result.stdout, result.stdout + result.stderr
 
 
-def test_a_flow_that_may_not_run_gives_its_reason_instead_of_a_time_that_is_over(
+def test_a_refused_flow_exits_with_its_reason_instead_of_a_timeout(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Another flow owns the source's alias on the target."""
+    """A different flow owns the source's alias on the target."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 10, keys=True)
     flow = flow_file(tmp_path, east, west, topic)
@@ -416,12 +420,12 @@ def test_a_flow_that_may_not_run_gives_its_reason_instead_of_a_time_that_is_over
     )
 
 
-def test_topics_that_are_not_copied_are_named_by_check(
+def test_check_reports_topics_that_are_not_copied_or_copied_differently(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Local topics that begin with their own cluster's alias, names that can never be copied, and a copy made by hand.
+    """Local topics that begin with their own cluster's alias, names that are never copied, and a copy created by hand.
 
-    `run` warns of the names at its start, too.
+    `run` warns about the names at its start, too.
     """
     topic = east.create_topic(unique_topic(), partitions=3)
     alias = topic.upper()
@@ -441,11 +445,11 @@ def test_topics_that_are_not_copied_are_named_by_check(
     never = "`topics` has __schemas, which is never copied: it is an internal topic."
     with RunningCommand(flow, tmp_path) as running:
         wait_until(
-            "the log of `run` names the topic, or the flow has ended",
+            "the log of `run` reports the topic, or the flow has ended",
             lambda: running.has_ended or any(never in line for line in warnings(running)),
             timeout_s=COMMAND_WAIT_S,
         )
-        assert not running.has_ended, running.said()
+        assert not running.has_ended, running.output()
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
     notes = "\n".join(line for line in checked.stdout.splitlines() if line.startswith("note"))
@@ -461,32 +465,32 @@ def test_topics_that_are_not_copied_are_named_by_check(
 
 @pytest.fixture
 def strict() -> Iterator[KafkaCluster]:
-    """A target of one broker that wants two replicas in sync."""
+    """A target with one broker and min.insync.replicas=2."""
     with KafkaCluster(name="strict", config={"min.insync.replicas": "2"}) as cluster:
         yield cluster
 
 
 @pytest.mark.more
-def test_one_replica_beside_a_larger_min_insync_replicas_is_enough_since_kafka_3_7(
+def test_one_replica_is_enough_for_min_insync_replicas_2_since_kafka_3_7(
     east: KafkaCluster, strict: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Such a broker asks for no more replicas in sync than there are; of earlier ones `check` names both settings."""
+    """Such a broker requires only the replicas that exist; for earlier versions `check` reports both settings."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 10, keys=True)
     flow = flow_file(tmp_path, east, strict, topic)
 
     checked = command(tmp_path, "check", "-f", flow)
-    done = command(tmp_path, "run", "-f", flow, "--until-caught-up", "--log", tmp_path / "replicator.log")
+    run = command(tmp_path, "run", "-f", flow, "--until-caught-up", "--log", tmp_path / "replicator.log")
 
-    assert (checked.returncode, done.returncode) == (0, 0), checked.stdout + done.stdout + done.stderr
+    assert (checked.returncode, run.returncode) == (0, 0), checked.stdout + run.stdout + run.stderr
     assert_copied(east, topic, strict, f"{topic.upper()}.{topic}", count=10)
 
 
 @pytest.mark.spark
-def test_verify_beside_a_running_flow_with_heartbeats_ends_with_success(
+def test_verify_succeeds_while_a_flow_with_heartbeats_runs(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Heartbeats are not compared, and topics that are being written up to an end that no longer moves."""
+    """Heartbeats are not compared; topics being written are compared up to a fixed end."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 1_000, keys=True)
     flow = flow_file(tmp_path, east, west, topic, heartbeats={"emitTo": ["Source", "Target"]})

@@ -1,6 +1,6 @@
-"""The REST of a live process as a client of Kafka Connect meets it: paths, bodies, and figures that agree with Kafka.
+"""The REST of a live process as a client of Kafka Connect uses it: paths, bodies, and figures that agree with Kafka.
 
-Shapes are those of Connect 4.3; what `tests/unit/http/test_rest.py` shows of bodies is here shown of a process.
+Shapes are those of Connect 4.3. `tests/unit/http/test_rest.py` tests the bodies; here they come from a running process.
 """
 
 import re
@@ -25,15 +25,17 @@ CLASS = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Live:
-    """A process that has copied everything."""
+class LiveProcess:
+    """A process that has copied everything, and its target."""
 
     process: Replicator
     target: KafkaCluster
 
 
 @pytest.fixture(scope="module")
-def live(east: KafkaCluster, west: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def live(
+    east: KafkaCluster, west: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveProcess]:
     """Two topics, three partitions, two tasks."""
     east.create_topic("rest-orders", partitions=2)
     east.create_topic("rest-bills")
@@ -44,28 +46,28 @@ def live(east: KafkaCluster, west: KafkaCluster, tmp_path_factory: pytest.TempPa
     connector = {"source.cluster.alias": ALIAS, "tasks.max": "2"}
     with Replicator.standalone(east, west, topics="rest-.*", folder=folder, connector=connector) as process:
         process.wait_until_caught_up(partitions=3)
-        wait_until("it is ready", lambda: process.rest("/readyz")[0] == 200)
-        yield Live(process=process, target=west)
+        wait_until("the process is ready", lambda: process.rest("/readyz")[0] == 200)
+        yield LiveProcess(process=process, target=west)
         process.kill()
 
 
-def get(live: Live, path: str) -> object:
-    """The body of a GET that is answered with 200."""
+def get(live: LiveProcess, path: str) -> object:
+    """Returns the body of a GET with status 200."""
     status, body = live.process.rest(path)
     assert 200 == status, body
     return body
 
 
-def test_root_names_the_targets_cluster(live: Live):
-    """As Connect names the cluster that it keeps its topics in."""
+def test_root_has_the_targets_cluster_id(live: LiveProcess):
+    """Connect returns the id of the cluster with its topics."""
     root = live.process.rest("/")[1]
 
     assert live.target.cluster_id == root["kafka_cluster_id"]
     assert {"version", "commit", "kafka_cluster_id"} == set(root)
 
 
-def test_connectors_are_listed_and_expanded(live: Live):
-    """`?expand=status&expand=info`, as Connect's user interfaces ask."""
+def test_connectors_are_listed_and_expanded(live: LiveProcess):
+    """`?expand=status&expand=info`, as Connect's user interfaces request it."""
     expanded = live.process.rest("/connectors?expand=status&expand=info")[1]
 
     assert [NAME] == get(live, "/connectors")
@@ -74,8 +76,8 @@ def test_connectors_are_listed_and_expanded(live: Live):
     assert get(live, f"/connectors/{NAME}/status") == expanded[NAME]["status"]
 
 
-def test_status_has_the_workers_address(live: Live):
-    """The worker's id is where it listens, for the connector and for each task; versions as Connect 4.1 reports them."""
+def test_status_has_the_workers_address(live: LiveProcess):
+    """The worker id is its address, for the connector and for each task; versions are as in Connect 4.1."""
     status = live.process.rest(f"/connectors/{NAME}/status")[1]
     runs = {
         "state": "RUNNING",
@@ -89,39 +91,42 @@ def test_status_has_the_workers_address(live: Live):
     assert get(live, f"/connectors/{NAME}/tasks/1/status") == status["tasks"][1]
 
 
-def test_config_is_the_file(live: Live):
-    """Every line of the connector's file, by the name of the path."""
+def test_config_equals_the_connectors_file(live: LiveProcess):
+    """Every line of the connector's file is returned."""
     assert live.process.files[1] == get(live, f"/connectors/{NAME}/config")
 
 
-def test_tasks_share_the_partitions(live: Live):
+def test_each_partition_is_assigned_to_one_task(live: LiveProcess):
     """`task.assigned.partitions` of all tasks together are the partitions, each once."""
     tasks = live.process.rest(f"/connectors/{NAME}/tasks")[1]
-    assigned = [one for task in tasks for one in task["config"]["task.assigned.partitions"].split(",")]
+    assigned = [
+        partition for task in tasks for partition in task["config"]["task.assigned.partitions"].split(",")
+    ]
 
     assert [{"connector": NAME, "task": number} for number in (0, 1)] == [task["id"] for task in tasks]
     assert ["rest-bills-0", "rest-orders-0", "rest-orders-1"] == sorted(assigned)
 
 
-def test_topics_are_the_targets_names(live: Live):
-    """Active topics are those that records were written to."""
+def test_active_topics_have_the_targets_names(live: LiveProcess):
+    """Active topics are those to which records were written."""
     assert {NAME: {"topics": [f"{ALIAS}.rest-bills", f"{ALIAS}.rest-orders"]}} == get(
         live, f"/connectors/{NAME}/topics"
     )
 
 
-def test_offsets_are_those_of_the_last_records(live: Live):
-    """KIP-875 in MM2's terms: the offset of the last record copied, not of the next."""
+def test_offsets_are_those_of_the_last_copied_records(live: LiveProcess):
+    """KIP-875 in MM2's terms: the offset of the last copied record, not of the next one."""
     offsets = live.process.rest(f"/connectors/{NAME}/offsets")[1]["offsets"]
 
-    assert all(one["partition"]["cluster"] == ALIAS for one in offsets)
+    assert all(entry["partition"]["cluster"] == ALIAS for entry in offsets)
     assert {
-        (one["partition"]["topic"], one["partition"]["partition"]): one["offset"]["offset"] for one in offsets
-    } == {place: count - 1 for place, count in COUNTS.items()}
+        (entry["partition"]["topic"], entry["partition"]["partition"]): entry["offset"]["offset"]
+        for entry in offsets
+    } == {partition: count - 1 for partition, count in COUNTS.items()}
 
 
-def test_health_and_readiness(live: Live):
-    """KIP-1017's, and ours for probes."""
+def test_health_and_readiness_are_reported(live: LiveProcess):
+    """KIP-1017's path, and ours for probes."""
     assert {"status": "healthy"}.items() <= dict(live.process.rest("/health")[1]).items()
     assert {"status": "ready"} == get(live, "/readyz")
     assert {"status": "alive"} == get(live, "/healthz")
@@ -136,8 +141,8 @@ def test_health_and_readiness(live: Live):
         ("/none", "HTTP 404 Not Found"),
     ],
 )
-def test_what_is_not_there_has_connects_sentence(live: Live, path: str, message: str):
-    """Clients tell by them."""
+def test_missing_resources_return_connects_messages(live: LiveProcess, path: str, message: str):
+    """Clients rely on these messages."""
     assert (404, {"error_code": 404, "message": message}) == live.process.rest(path)
 
 
@@ -156,8 +161,8 @@ def test_what_is_not_there_has_connects_sentence(live: Live, path: str, message:
         ("PUT", "/admin/loggers/root"),
     ],
 )
-def test_what_changes_something_is_forbidden(live: Live, method: str, path: str):
-    """KIP-304: 403 with Connect's body, and nothing has changed."""
+def test_changing_requests_are_forbidden(live: LiveProcess, method: str, path: str):
+    """KIP-304: 403 with Connect's body, and no change."""
     status, body = live.process.rest(path, method=method, body={})
 
     assert (403, 403) == (status, body["error_code"])
@@ -165,10 +170,10 @@ def test_what_changes_something_is_forbidden(live: Live, method: str, path: str)
     assert "RUNNING" == live.process.rest(f"/connectors/{NAME}/status")[1]["connector"]["state"]
 
 
-def test_plugins_and_their_settings(live: Live):
-    """The three connectors, and what each can be given."""
-    plugins = {one["class"]: one["type"] for one in live.process.rest("/connector-plugins")[1]}
-    known = {one["name"]: one for one in live.process.rest(f"/connector-plugins/{NAME}/config")[1]}
+def test_plugins_and_their_settings_are_listed(live: LiveProcess):
+    """The three connectors, and the settings of each."""
+    plugins = {plugin["class"]: plugin["type"] for plugin in live.process.rest("/connector-plugins")[1]}
+    known = {plugin["name"]: plugin for plugin in live.process.rest(f"/connector-plugins/{NAME}/config")[1]}
 
     assert "source" == plugins[CLASS]
     assert 3 == len(plugins)
@@ -176,41 +181,41 @@ def test_plugins_and_their_settings(live: Live):
     assert ("INT", "2") == (known["replication.factor"]["type"], known["replication.factor"]["default_value"])
 
 
-def test_a_configuration_is_validated(live: Live):
-    """PUT is allowed here, as it changes nothing: the running configuration is right, a wrong one is reported key by key."""
+def test_a_configuration_is_validated(live: LiveProcess):
+    """PUT is allowed here, because it changes nothing: the running configuration is valid, errors are reported per key."""
     path = f"/connector-plugins/{NAME}/config/validate"
     config = live.process.rest(f"/connectors/{NAME}/config")[1]
-    right = live.process.rest(path, method="PUT", body=config)[1]
-    wrong = live.process.rest(path, method="PUT", body=config | {"tasks.max": "many", "topics": "("})[1]
-    errors = {one["value"]["name"]: one["value"]["errors"] for one in wrong["configs"]}
+    valid = live.process.rest(path, method="PUT", body=config)[1]
+    invalid = live.process.rest(path, method="PUT", body=config | {"tasks.max": "many", "topics": "("})[1]
+    errors = {entry["value"]["name"]: entry["value"]["errors"] for entry in invalid["configs"]}
 
-    assert (config["connector.class"], 0) == (right["name"], right["error_count"])
-    assert 2 == wrong["error_count"]
-    assert {"tasks.max", "topics"} == {name for name, found in errors.items() if found}
+    assert (config["connector.class"], 0) == (valid["name"], valid["error_count"])
+    assert 2 == invalid["error_count"]
+    assert {"tasks.max", "topics"} == {name for name, messages in errors.items() if messages}
 
 
-def test_tasks_measure_what_strimzis_dashboard_shows(live: Live):
-    """Of each task that has copied and stored positions: nothing is under way, and all of its buffer is free."""
+def test_tasks_report_the_metrics_of_strimzis_dashboard(live: LiveProcess):
+    """For each task that has copied and stored positions: no record is in flight, and its buffer is free."""
 
-    def found(name: str) -> list[float]:
+    def values(name: str) -> list[float]:
         pattern = rf"^{name}(?:\{{.*\}})? (\S+)$"
         return [float(number) for number in re.findall(pattern, live.process.metrics(), re.MULTILINE)]
 
     name = "kafka_connect_connector_task_offset_commit_avg_time_ms"
-    wait_until("both tasks have stored positions", lambda: len(found(name)) == 2)
-    assert all(0 < took < 60_000 for took in found(name))
-    assert [0, 0] == found("kafka_connect_source_task_source_record_active_count")
-    assert all(free > 0 for free in found("kafka_producer_buffer_available_bytes"))
-    assert [2] == found("kafka_connect_coordinator_assigned_tasks")
-    assert found("jvm_memory_used_bytes")[0] > 10_000_000
-    assert found("jvm_threads_current")[0] >= 3
+    wait_until("both tasks have stored positions", lambda: len(values(name)) == 2)
+    assert all(0 < took_ms < 60_000 for took_ms in values(name))
+    assert [0, 0] == values("kafka_connect_source_task_source_record_active_count")
+    assert all(free_bytes > 0 for free_bytes in values("kafka_producer_buffer_available_bytes"))
+    assert [2] == values("kafka_connect_coordinator_assigned_tasks")
+    assert values("jvm_memory_used_bytes")[0] > 10_000_000
+    assert values("jvm_threads_current")[0] >= 3
 
 
-def test_progress_and_metrics_agree_with_kafka(live: Live):
-    """Counts are those of the target's ends; no series stands twice."""
+def test_progress_and_metrics_agree_with_kafka(live: LiveProcess):
+    """Counts equal the target's end offsets; no series is repeated."""
     metrics = live.process.metrics()
     series = Counter(line.rpartition(" ")[0] for line in metrics.splitlines() if line and line[0] != "#")
-    counted = {
+    record_counts = {
         (topic, int(partition)): int(float(count))
         for topic, partition, count in re.findall(
             rf'_record_count\{{source="{ALIAS}",target="west",topic="{ALIAS}\.([^"]+)",partition="(\d)"\}} (\S+)',
@@ -224,18 +229,20 @@ def test_progress_and_metrics_agree_with_kafka(live: Live):
     }
     progress = live.process.progress()
 
-    assert COUNTS == counted == ends
+    assert COUNTS == record_counts == ends
     assert [] == [name for name, count in series.items() if count > 1]
     assert (60, 0, True, "exactly-once") == (
         progress["records"],
         progress["lagRecords"],
         progress["caughtUp"],
-        next(word for word, count in progress["guarantee"].items() if count == 3),
+        next(guarantee for guarantee, count in progress["guarantee"].items() if count == 3),
     )
 
 
-def test_modifying_is_not_there_yet_even_if_enabled(east: KafkaCluster, west: KafkaCluster, tmp_path: Path):
-    """`rest.modify.enable=true` opens the way, and says that there is nothing behind it."""
+def test_changing_requests_are_not_implemented_even_if_enabled(
+    east: KafkaCluster, west: KafkaCluster, tmp_path: Path
+):
+    """`rest.modify.enable=true` allows the request, which a standalone process does not implement."""
     with Replicator.standalone(
         east, west, topics="none", folder=tmp_path, worker={"rest.modify.enable": "true"}
     ) as open_:

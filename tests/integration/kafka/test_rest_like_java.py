@@ -1,8 +1,8 @@
-"""The same calls, in the same order, to Apache's Connect worker and to ours: the same status codes, bodies, media types,
+"""The same calls in the same order to Apache's Connect worker and to ours: equal status codes, bodies, media types,
 locations and allowed methods.
 
-Where we answer differently the call has both status codes, and docs/connect-worker.md has the reason: Java fails on JSON that
-is not its own (500), and what is wrong about a property is reported in our words, never with the whole configuration.
+Where our response differs, the call has both status codes and docs/connect-worker.md the reason: Java fails on JSON that
+is not its own (500), and our errors about a property never contain the whole configuration.
 """
 
 import http.client
@@ -29,7 +29,7 @@ CALL_WAIT_S = 100.0  # Java's own limit is 90 s
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request. *otherwise*: Java's status code and ours, where the rest of the answers differs. "" sends no media type."""
+    """A request. *otherwise* has Java's status code and ours where the responses differ. "" sends no media type."""
 
     method: str
     path: str
@@ -40,14 +40,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Wait until the connector and its tasks are in this state."""
+    """Waits until the connector and its tasks are in this state."""
 
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class UntilTopic:
-    """Wait until the connector is reported to use this topic."""
+    """Waits until the connector is reported to use this topic."""
 
     topic: str
 
@@ -55,10 +55,10 @@ class UntilTopic:
 Step = Call | Until | UntilTopic
 
 
-def script(config: Mapping[str, str], part: Mapping[str, str]) -> list[Step]:
-    """*config* is of a heartbeat connector, *part* its source partition."""
+def script(config: Mapping[str, str], source_partition: Mapping[str, str]) -> list[Step]:
+    """Returns all steps for *config* of a heartbeat connector and its source partition *source_partition*."""
     return [
-        *connectors(config, part),
+        *connectors(config, source_partition),
         *resources(config),
         *configurations(config),
         *internal_calls(),
@@ -67,7 +67,7 @@ def script(config: Mapping[str, str], part: Mapping[str, str]) -> list[Step]:
 
 
 def resources(config: Mapping[str, str]) -> list[Step]:
-    """What there is, what there is not, and which methods are taken."""
+    """Existing and missing resources, and allowed methods."""
     plugin = "/connector-plugins/MirrorHeartbeatConnector"
     return [
         Call("GET", "/"),
@@ -99,7 +99,7 @@ def resources(config: Mapping[str, str]) -> list[Step]:
 
 
 def configurations(config: Mapping[str, str]) -> list[Step]:
-    """Bodies and media types, and what becomes of names and values."""
+    """Bodies and media types, connector names and property values."""
     own = "/connectors/e/config"
     odd = "/connectors/a%20b%2Fc"
     return [
@@ -165,7 +165,7 @@ def configurations(config: Mapping[str, str]) -> list[Step]:
 
 
 def internal_calls() -> list[Step]:
-    """What only another worker asks, unsigned."""
+    """Unsigned requests that only workers send each other."""
     return [
         Call("POST", "/connectors/b/tasks", []),
         Call("POST", "/connectors/b/tasks", [{"a": "b"}]),
@@ -179,7 +179,7 @@ def internal_calls() -> list[Step]:
 
 
 def loggers() -> list[Step]:
-    """Prefixes of loggers that exist, and those that do not."""
+    """Existing and missing logger prefixes."""
     prefix = "/admin/loggers/p"
     return [
         Call("GET", f"{prefix}.q.r"),
@@ -201,8 +201,8 @@ def loggers() -> list[Step]:
     ]
 
 
-def connectors(config: Mapping[str, str], part: Mapping[str, str]) -> list[Step]:
-    """The life of connectors, their states and positions."""
+def connectors(config: Mapping[str, str], source_partition: Mapping[str, str]) -> list[Step]:
+    """Creation, changes, states, positions and deletion of connectors."""
 
     def put(**changes: Any) -> dict[str, Any]:
         return {**config, **{key.replace("_", "."): value for key, value in changes.items()}}
@@ -214,7 +214,7 @@ def connectors(config: Mapping[str, str], part: Mapping[str, str]) -> list[Step]
     return [
         Call("GET", "/connectors"),
         Call("GET", "/health"),
-        # Made, and refused.
+        # Created, and refused.
         Call("POST", "/connectors", {"name": "b", "config": config, "initial_state": "STOPPED"}),
         Call("POST", "/connectors", {"name": "b", "config": config}),
         Call("POST", "/connectors", {"name": "c", "config": put(name="d")}),
@@ -245,23 +245,23 @@ def connectors(config: Mapping[str, str], part: Mapping[str, str]) -> list[Step]
         Call("GET", "/connectors/none/offsets"),
         Call("GET", own),
         Call("DELETE", own),
-        Call("PATCH", own, offsets(part, {"offset": 0})),
+        Call("PATCH", own, offsets(source_partition, {"offset": 0})),
         Call("GET", own),
-        Call("PATCH", own, offsets(part, {"offset": 1})),
-        Call("PATCH", own, offsets(part, {"offset": "0"})),
-        Call("PATCH", own, offsets(part, {})),
+        Call("PATCH", own, offsets(source_partition, {"offset": 1})),
+        Call("PATCH", own, offsets(source_partition, {"offset": "0"})),
+        Call("PATCH", own, offsets(source_partition, {})),
         Call("PATCH", own, offsets({"x": 1}, {"offset": 0})),
         Call("PATCH", own, offsets(None, {"offset": 0})),
         Call("PATCH", own, offsets(None, None)),
-        Call("PATCH", own, offsets({**part, "sourceClusterAlias": 1}, {"offset": 0})),
+        Call("PATCH", own, offsets({**source_partition, "sourceClusterAlias": 1}, {"offset": 0})),
         Call("PATCH", own, {"offsets": []}),
         Call("PATCH", own, {}),
         Call("PATCH", own, {"offsets": 5}, (500, 400)),
         Call("PATCH", own, b"", (500, 400)),
-        Call("PATCH", own, offsets(part, None)),
+        Call("PATCH", own, offsets(source_partition, None)),
         Call("DELETE", own),
         Call("DELETE", "/connectors/none/offsets"),
-        # What is not there.
+        # Missing connectors.
         Call("PUT", "/connectors/none/pause"),
         Call("PUT", "/connectors/none/stop"),
         Call("PUT", "/connectors/none/resume"),
@@ -307,7 +307,7 @@ def connectors(config: Mapping[str, str], part: Mapping[str, str]) -> list[Step]
         Call("GET", "/connectors/b"),
         Call("DELETE", "/connectors/c"),
         Call("GET", "/connectors"),
-        # Levels of loggers; each has others.
+        # Logger levels; each worker has different loggers.
         Call("GET", "/admin/loggers", None, (200, 200)),
         Call("GET", "/admin/loggers/none"),
         Call("PUT", "/admin/loggers/w.x?scope=other", {"level": "error"}),
@@ -325,8 +325,8 @@ def connectors(config: Mapping[str, str], part: Mapping[str, str]) -> list[Step]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a client sees. The worker's own address is `WORKER` everywhere, versions and times are placeholders."""
+class Response:
+    """A response as a client sees it. The worker's address is `WORKER`, versions and times are placeholders."""
 
     status: int
     content_type: str
@@ -335,26 +335,26 @@ class Answer:
     body: Any
 
 
-def call(url: str, one: Call) -> Answer:
-    data = one.body if isinstance(one.body, bytes | None) else json.dumps(one.body).encode()
+def call(url: str, step: Call) -> Response:
+    data = step.body if isinstance(step.body, bytes | None) else json.dumps(step.body).encode()
     address = urlsplit(url).netloc
     connection = http.client.HTTPConnection(address, timeout=CALL_WAIT_S)
-    headers = {"Content-Type": one.content_type} if one.content_type else {}
+    headers = {"Content-Type": step.content_type} if step.content_type else {}
     try:
-        connection.request(one.method, one.path, body=data, headers=headers)
-        answer = connection.getresponse()
-        text = answer.read().decode().replace(address, "WORKER")
-        location = answer.headers.get("Location", "").replace(address, "WORKER")
-        content_type = answer.headers.get("Content-Type", "")
-        allow = answer.headers.get("Allow", "")
+        connection.request(step.method, step.path, body=data, headers=headers)
+        response = connection.getresponse()
+        text = response.read().decode().replace(address, "WORKER")
+        location = response.headers.get("Location", "").replace(address, "WORKER")
+        content_type = response.headers.get("Content-Type", "")
+        allow = response.headers.get("Allow", "")
     finally:
         connection.close()
-    for own in (connect_version(), "4.3.1"):
-        text = text.replace(f'"version":"{own}"', '"version":"V"')
+    for version in (connect_version(), "4.3.1"):
+        text = text.replace(f'"version":"{version}"', '"version":"V"')
     text = re.sub(r'"last_modified":\d+', '"last_modified":"T"', text)
     text = re.sub(r'"commit":"\w+"', '"commit":"C"', text)
-    return Answer(
-        answer.status,
+    return Response(
+        response.status,
         content_type,
         location,
         frozenset(filter(None, allow.replace(" ", "").split(","))),
@@ -371,12 +371,12 @@ def _parsed(text: str) -> Any:
 
 def wait_for(url: str, state: str) -> None:
     def reached() -> bool:
-        found = call(url, Call("GET", "/connectors/b/status")).body
+        status = call(url, Call("GET", "/connectors/b/status")).body
         states = [
-            found.get("connector", {}).get("state"),
-            *(task["state"] for task in found.get("tasks", ())),
+            status.get("connector", {}).get("state"),
+            *(task["state"] for task in status.get("tasks", ())),
         ]
-        # Java has its tasks a moment after its connector.
+        # Java starts its tasks slightly after its connector.
         return set(states) == {state} and (len(states) == 1) == (state == "STOPPED")
 
     wait_until(f"b is {state} at {url}", reached)
@@ -389,18 +389,18 @@ def wait_for_topic(url: str, topic: str) -> None:
     wait_until(f"b uses {topic} at {url}", listed)
 
 
-def differs(one: Call, expected: Answer, found: Answer) -> bool:
-    """Whether we answer *one* neither as Java nor in the way that is declared."""
-    if one.otherwise is not None:
-        return one.otherwise != (expected.status, found.status)
+def differs(step: Call, expected: Response, actual: Response) -> bool:
+    """Returns whether our response to *step* is neither Java's nor the declared difference."""
+    if step.otherwise is not None:
+        return step.otherwise != (expected.status, actual.status)
     if expected.body is not None and not expected.content_type:
-        # Jersey's own errors are JSON that does not say so; ours says so.
+        # Jersey's own errors are JSON without its media type; ours have it.
         expected = replace(expected, content_type="application/json")
-    if one.method == "OPTIONS":  # in no order
-        expected, found = (replace(each, body=_words(each.body)) for each in (expected, found))
+    if step.method == "OPTIONS":  # without a fixed order
+        expected, actual = (replace(side, body=_words(side.body)) for side in (expected, actual))
     else:
-        found = replace(found, allow=expected.allow)
-    return expected != found
+        actual = replace(actual, allow=expected.allow)
+    return expected != actual
 
 
 def _words(body: Any) -> Any:
@@ -409,7 +409,7 @@ def _words(body: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Java's and ours, on one cluster."""
+    """Java's worker and ours on one cluster."""
 
     alias: str
     java: ConnectWorker
@@ -437,10 +437,10 @@ def workers(west: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield Workers(alias=alias, java=java, ours=ours.url)
 
 
-def test_every_call_is_answered_as_by_apaches_worker(
+def test_every_response_equals_that_of_apaches_worker(
     workers: Workers, east: KafkaCluster, west: KafkaCluster
 ) -> None:
-    """Created, patched, refused, altered, restarted, paused, stopped, deleted, and all that is not there."""
+    """Connectors are created, patched, refused, altered, restarted, paused, stopped and deleted; some are missing."""
     config = {
         "connector.class": "org.apache.kafka.connect.mirror.MirrorHeartbeatConnector",
         "source.cluster.alias": workers.alias,
@@ -450,45 +450,45 @@ def test_every_call_is_answered_as_by_apaches_worker(
         "heartbeats.topic.replication.factor": "1",
     }
     different = []
-    for one in script(config, {"sourceClusterAlias": workers.alias, "targetClusterAlias": "west"}):
-        if not isinstance(one, Call):
+    for step in script(config, {"sourceClusterAlias": workers.alias, "targetClusterAlias": "west"}):
+        if not isinstance(step, Call):
             for url in workers.urls:
-                if isinstance(one, Until):
-                    wait_for(url, one.state)
+                if isinstance(step, Until):
+                    wait_for(url, step.state)
                 else:
-                    wait_for_topic(url, one.topic)
+                    wait_for_topic(url, step.topic)
             continue
-        expected, found = (call(url, one) for url in workers.urls)
-        if differs(one, expected, found):
-            different.append((one, expected, found))
+        expected, actual = (call(url, step) for url in workers.urls)
+        if differs(step, expected, actual):
+            different.append((step, expected, actual))
 
     assert [] == different
 
 
-def test_our_file_of_definitions_is_what_apaches_worker_says(workers: Workers) -> None:
-    """`python -m tests.harness.kafka.plugin_definitions` writes it."""
+def test_our_plugin_definitions_file_equals_apaches_worker(workers: Workers) -> None:
+    """`python -m tests.harness.kafka.plugin_definitions` writes the file."""
     assert json.loads(FILE.read_text()) == definitions(workers.java)
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
-def test_definitions_of_settings_are_those_of_apaches_worker(workers: Workers, plugin: str) -> None:
-    """All but the texts, which say what a setting does here; our own settings come behind them."""
+def test_setting_definitions_equal_those_of_apaches_worker(workers: Workers, plugin: str) -> None:
+    """All but the documentation texts are equal; our own settings follow after them."""
     java, ours = (
         [
-            {key: value for key, value in one.items() if key != "documentation"}
-            for one in call(url, Call("GET", f"/connector-plugins/{plugin}/config")).body
+            {key: value for key, value in definition.items() if key != "documentation"}
+            for definition in call(url, Call("GET", f"/connector-plugins/{plugin}/config")).body
         ]
         for url in workers.urls
     )
 
     assert java == ours[: len(java)]
-    assert {GROUP} == {one["group"] for one in ours[len(java) :]}
+    assert {GROUP} == {definition["group"] for definition in ours[len(java) :]}
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
-def test_validation_lists_what_apaches_worker_lists(workers: Workers, plugin: str) -> None:
-    """Definitions, values, groups and what is visible, for a configuration without errors and an unknown key."""
-    given = {
+def test_validation_equals_that_of_apaches_worker(workers: Workers, plugin: str) -> None:
+    """Definitions, values, groups and visibility, for a configuration without errors and with an unknown key."""
+    config = {
         "connector.class": plugin,
         "name": "v",
         "source.cluster.alias": "A",
@@ -499,7 +499,7 @@ def test_validation_lists_what_apaches_worker_lists(workers: Workers, plugin: st
         "what.is.this": "x",
     }
     java, ours = (
-        call(url, Call("PUT", f"/connector-plugins/{plugin}/config/validate", given)).body
+        call(url, Call("PUT", f"/connector-plugins/{plugin}/config/validate", config)).body
         for url in workers.urls
     )
 
@@ -508,12 +508,12 @@ def test_validation_lists_what_apaches_worker_lists(workers: Workers, plugin: st
         ours["error_count"],
         ours["groups"],
     )
-    expected, found = (
+    expected, actual = (
         {
-            one["value"]["name"]: (one["value"], {**one["definition"], "documentation": ""})
-            for one in answer["configs"]
-            if one["definition"]["group"] != GROUP
+            setting["value"]["name"]: (setting["value"], {**setting["definition"], "documentation": ""})
+            for setting in response["configs"]
+            if setting["definition"]["group"] != GROUP
         }
-        for answer in (java, ours)
+        for response in (java, ours)
     )
-    assert expected == found
+    assert expected == actual

@@ -1,4 +1,4 @@
-"""Secrets that rotate under a running flow, as kubelet brings them: connections follow, nothing restarts, nothing is repeated."""
+"""Secrets rotate while a flow runs, as the kubelet updates them: connections follow, nothing restarts or is repeated."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -15,13 +15,13 @@ from tests.harness.kafka.processes import family, sockets_to, wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied
-from tests.integration.kafka.dedicated import FACTORS, last_meeting, wait_until_ready
+from tests.integration.kafka.dedicated import FACTORS, last_rebalance, wait_until_ready
 from tests.integration.kafka.nodes import workers
 from tests.integration.kafka.running import RunningCommand
 
 pytestmark = pytest.mark.faults
 
-WAIT_S = 120.0  # a look is due every five seconds
+WAIT_S = 120.0  # files are checked every five seconds
 TOPIC = "orders"
 FIRST = "mirror-secret"
 USERS = tuple(User(name=name, password=FIRST) for name in ("mirror", "left", "right"))
@@ -65,20 +65,20 @@ def safe() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-class Mounted:
-    """A Secret as kubelet mounts it: files are links into `..data`, which is a link that is turned."""
+class MountedSecret:
+    """A Secret as the kubelet mounts it: files are links into `..data`, itself a link that is replaced atomically."""
 
     def __init__(self, folder: Path, **files: str) -> None:
         self._folder = folder
         self._turns = 0
         self._files = {name.replace("_", "."): text for name, text in files.items()}
         folder.mkdir(parents=True)
-        self.turn()
+        self.update()
         for name in self._files:
             (folder / name).symlink_to(f"..data/{name}")
 
-    def turn(self, **files: str) -> None:
-        """All files anew, in one moment."""
+    def update(self, **files: str) -> None:
+        """Replaces all files at once."""
         self._turns += 1
         self._files |= {name.replace("_", "."): text for name, text in files.items()}
         version = self._folder / f"..version_{self._turns}"
@@ -91,7 +91,7 @@ class Mounted:
 
 
 def set_password(cluster: KafkaCluster, password: str, user: str = "mirror") -> None:
-    """From now on the broker takes this one alone; who is connected stays so."""
+    """Makes *password* the user's only valid one on the brokers; open connections stay open."""
     change = UserScramCredentialUpsertion(
         user, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192), password.encode()
     )
@@ -103,15 +103,15 @@ def port(cluster: KafkaCluster) -> int:
     return int(cluster.bootstrap_for("SASL_SSL").rpartition(":")[2])
 
 
-def warns(run: RunningCommand, words: str) -> bool:
-    """Whether the source connector has a warning with *words*: the operator shows these as the condition Degraded."""
-    return any(words in warning for warning in run.events("progress")[-1]["summary"]["firstWarnings"])
+def warns(run: RunningCommand, phrase: str) -> bool:
+    """Returns whether the source connector has a warning with *phrase*, which the operator shows as condition Degraded."""
+    return any(phrase in warning for warning in run.events("progress")[-1]["summary"]["firstWarnings"])
 
 
 def all_replaced(run: RunningCommand | Replicator, cluster: KafkaCluster, before: set[str]) -> bool:
-    """Whether no earlier connection is left, and new ones are there."""
-    now = sockets_to(run.pid, port(cluster))
-    return bool(now) and not now & before
+    """Returns whether no earlier connection is left and new ones exist."""
+    current = sockets_to(run.pid, port(cluster))
+    return bool(current) and not current & before
 
 
 @pytest.fixture
@@ -131,10 +131,10 @@ def ca(cluster: KafkaCluster) -> str:
 def test_passwords_and_certificates_rotate_under_load(
     vault: KafkaCluster, safe: KafkaCluster, flow: Path, tmp_path: Path
 ) -> None:
-    """Every connection of every process is another one afterwards; the pids are the same, and each record is there once."""
+    """Every connection of every process is replaced, all process ids stay, and each record is copied once."""
     secrets = {
-        "vault": Mounted(tmp_path / "vault", password=FIRST, ca_crt=ca(vault)),
-        "safe": Mounted(tmp_path / "safe", password=FIRST, ca_crt=ca(safe)),
+        "vault": MountedSecret(tmp_path / "vault", password=FIRST, ca_crt=ca(vault)),
+        "safe": MountedSecret(tmp_path / "safe", password=FIRST, ca_crt=ca(safe)),
     }
     vault.create_topic(TOPIC, partitions=3)
     with (
@@ -143,53 +143,53 @@ def test_passwords_and_certificates_rotate_under_load(
         ) as producer,
         RunningCommand(flow, tmp_path, "--secrets", tmp_path) as run,
     ):
-        wait_until("it copies", lambda: arrived(safe) > 2_000)
-        wait_until("heartbeats", lambda: vault.has_topic("heartbeats"))
+        wait_until("the backlog is copied", lambda: arrived(safe) > 2_000)
+        wait_until("heartbeats arrive", lambda: vault.has_topic("heartbeats arrive"))
         pids = family(run.pid)
 
         for number, cluster in enumerate((safe, vault)):
             before = sockets_to(run.pid, port(cluster))
             assert before
             set_password(cluster, f"second-{number}")
-            # The trusted certificates are a longer file, too: the old authority and, beside it, the new one.
-            secrets[cluster.name].turn(password=f"second-{number}", ca_crt=ca(cluster) * 2)
+            # The file of trusted certificates changes, too: it has the authority twice.
+            secrets[cluster.name].update(password=f"second-{number}", ca_crt=ca(cluster) * 2)
             wait_until(
-                f"connections to {cluster.name} are others",
+                f"connections to {cluster.name} are replaced",
                 partial(all_replaced, run, cluster, before),
             )
         so_far = arrived(safe)
-        wait_until("it continues", lambda: arrived(safe) > so_far + 500)
+        wait_until("copying continues", lambda: arrived(safe) > so_far + 500)
 
-        # A wrong one is reported; what is open stays open, and copying continues.
+        # A wrong password is reported; open connections stay open, and copying continues.
         before = sockets_to(run.pid, port(safe))
-        secrets["safe"].turn(password="third-wrong")
-        wait_until("it is reported", lambda: "cannot be used" in run.log.read_text())
-        wait_until("it is a warning of the connector", partial(warns, run, "cannot be used"))
+        secrets["safe"].update(password="third-wrong")
+        wait_until("the wrong password is reported", lambda: "cannot be used" in run.log.read_text())
+        wait_until("the connector has a warning", partial(warns, run, "cannot be used"))
         so_far = arrived(safe)
-        wait_until("it continues", lambda: arrived(safe) > so_far + 500)
+        wait_until("copying continues", lambda: arrived(safe) > so_far + 500)
         assert before & sockets_to(run.pid, port(safe))
 
-        # The right one again: it recovers by itself, even with every earlier connection gone.
+        # With the right password the flow recovers, even if every earlier connection is gone.
         set_password(safe, "fourth")
-        secrets["safe"].turn(password="fourth")
-        wait_until("all are others", partial(all_replaced, run, safe, before))
+        secrets["safe"].update(password="fourth")
+        wait_until("all connections are replaced", partial(all_replaced, run, safe, before))
         safe.broker(1).stop()
         safe.broker(1).start()
         so_far = arrived(safe)
-        wait_until("it continues", lambda: arrived(safe) > so_far + 500)
+        wait_until("copying continues", lambda: arrived(safe) > so_far + 500)
         producer.stop()
-        wait_until("all is there", lambda: arrived(safe) >= producer.acknowledged)
+        wait_until("all records are copied", lambda: arrived(safe) >= producer.acknowledged)
 
         assert pids == family(run.pid)
         assert [1] == [event["starts"] for event in run.events("started")]
-        assert 130 == run.stop(), run.said()
+        assert 130 == run.stop(), run.output()
 
     assert_copied(vault, TOPIC, safe, f"vault.{TOPIC}", count=producer.acknowledged)
-    assert not any(word in run.said() for word in ("second-", "third-wrong", "fourth"))
+    assert not any(word in run.output() for word in ("second-", "third-wrong", "fourth"))
 
 
 def nodes_file(vault: KafkaCluster, safe: KafkaCluster, topic: str) -> dict[str, str]:
-    """An mm2.properties for several nodes; who comes in is what each finds in its own folder."""
+    """Returns an mm2.properties for several nodes; each reads user and password from its own folder."""
     lines = {
         "clusters": "kept, held",
         "kept->held.enabled": "true",
@@ -221,17 +221,17 @@ def nodes_file(vault: KafkaCluster, safe: KafkaCluster, topic: str) -> dict[str,
     return lines
 
 
-def test_a_rotation_on_one_node_is_no_affair_of_another(
+def test_a_rotation_on_one_node_restarts_and_rebalances_no_node(
     vault: KafkaCluster, safe: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Nodes of one file, each with users and passwords of its own: where one of them changes, no node restarts or rebalances."""
+    """Both nodes share one file and have their own users and passwords; one of them rotates."""
     topic, copy, connector = "shared", "kept.shared", quote("kept->held.MirrorSourceConnector", safe="")
     vault.create_topic(topic, partitions=4)
     load(vault, topic, 400)
     nodes, passwords = [], {}
     for name in ("left", "right"):
-        passwords[name] = Mounted(tmp_path / name / "vault", password=FIRST)
-        Mounted(tmp_path / name / "safe", password=FIRST)
+        passwords[name] = MountedSecret(tmp_path / name / "vault", password=FIRST)
+        MountedSecret(tmp_path / name / "safe", password=FIRST)
         (tmp_path / name / "who.properties").write_text(f"name={name}\n")
         node = Replicator.mm2(nodes_file(vault, safe, topic), folder=tmp_path)
         node.name, node.directory = name, tmp_path / name
@@ -240,31 +240,34 @@ def test_a_rotation_on_one_node_is_no_affair_of_another(
         for node in nodes:
             wait_until_ready(node)
         wait_until(
-            "both have tasks",
-            lambda: len(homes := workers(left, connector)) == 4 and len(set(homes.values())) == 2,
+            "both nodes have tasks",
+            lambda: len(worker_ids := workers(left, connector)) == 4 and len(set(worker_ids.values())) == 2,
         )
         left.wait_for_copy(safe, copy, 400)
 
-        meetings = [last_meeting(node) for node in nodes]
+        rebalances = [last_rebalance(node) for node in nodes]
         configs = safe.end_offsets("mm2-configs.kept.internal")
         pids = [set(family(node.pid)) for node in nodes]
-        connections, own = (sockets_to(node.pid, port(vault)) for node in nodes)
+        connections, rotated_connections = (sockets_to(node.pid, port(vault)) for node in nodes)
         set_password(vault, "another", user="right")
-        passwords["right"].turn(password="another")
-        wait_until("its connections are others", partial(all_replaced, right, vault, own))
+        passwords["right"].update(password="another")
+        wait_until(
+            "the connections of the rotated node are replaced",
+            partial(all_replaced, right, vault, rotated_connections),
+        )
         load(vault, topic, 400)
         left.wait_for_copy(safe, copy, 800)
         assert connections <= sockets_to(left.pid, port(vault))
         assert [True, True] == [
             before <= set(family(node.pid)) for before, node in zip(pids, nodes, strict=True)
         ]
-        assert meetings == [last_meeting(node) for node in nodes]
+        assert rebalances == [last_rebalance(node) for node in nodes]
         assert configs == safe.end_offsets("mm2-configs.kept.internal")
         assert [0, 0] == [node.stop() for node in nodes]
     assert_copied(vault, topic, safe, copy, count=800)
 
 
 def arrived(cluster: KafkaCluster) -> int:
-    """Records in the copy."""
+    """Returns the number of records in the copy."""
     topic = f"vault.{TOPIC}"
     return cluster.total_end_offset(topic)

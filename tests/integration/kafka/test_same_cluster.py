@@ -1,4 +1,4 @@
-"""Source and target are one cluster by two addresses: nothing is written before that is known."""
+"""Source and target are one cluster with two addresses: nothing is written before that is known."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import Flow
 from tests.integration.kafka.seeding import files_of, seed
-from tests.integration.kafka.test_archive import archive, bring_back
+from tests.integration.kafka.test_archive import archive, restore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ COMMAND_WAIT_S = 60.0
 
 @pytest.fixture
 def other_address(west: KafkaCluster) -> str:
-    """Another name for where *west* is."""
+    """A second address of *west*."""
     return west.bootstrap.replace("127.0.0.1", "localhost")
 
 
@@ -43,8 +43,8 @@ def internal_topics(cluster: KafkaCluster, alias: str) -> list[str]:
     return [name for name in cluster.topics() if alias in name]
 
 
-def says(replicator: Replicator, words: str) -> Callable[[], bool]:
-    return lambda: words in str(replicator.progress())
+def progress_has(replicator: Replicator, phrase: str) -> Callable[[], bool]:
+    return lambda: phrase in str(replicator.progress())
 
 
 def test_a_flow_that_keeps_names_within_one_cluster_writes_nothing(
@@ -57,7 +57,7 @@ def test_a_flow_that_keeps_names_within_one_cluster_writes_nothing(
         **IDENTITY,
     }
     with Replicator.standalone(west, west, topics=topic, folder=tmp_path, connector=connector) as replicator:
-        wait_until("the flow is refused", says(replicator, "SameCluster"))
+        wait_until("the flow is refused", progress_has(replicator, "SameCluster"))
 
     assert sum(west.end_offsets(topic).values()) == RECORDS
     assert internal_topics(west, alias) == []
@@ -67,18 +67,18 @@ def test_a_flow_that_keeps_names_within_one_cluster_writes_nothing(
 def test_mm2_that_keeps_names_within_one_cluster_writes_nothing(
     west: KafkaCluster, other_address: str, topic: str, tmp_path: Path
 ) -> None:
-    one, two = f"a{topic[-8:]}", f"b{topic[-8:]}"
+    first, second = f"a{topic[-8:]}", f"b{topic[-8:]}"
     properties: Mapping[str, str] = {
-        "clusters": f"{one},{two}",
-        f"{one}.bootstrap.servers": west.bootstrap,
-        f"{two}.bootstrap.servers": other_address,
-        f"{one}->{two}.enabled": "true",
-        f"{one}->{two}.topics": topic,
+        "clusters": f"{first},{second}",
+        f"{first}.bootstrap.servers": west.bootstrap,
+        f"{second}.bootstrap.servers": other_address,
+        f"{first}->{second}.enabled": "true",
+        f"{first}->{second}.topics": topic,
         "replication.factor": "1",
         **IDENTITY,
     }
     with Replicator.mm2(properties, folder=tmp_path) as replicator:
-        wait_until("the flow is refused", says(replicator, "SameCluster"))
+        wait_until("the flow is refused", progress_has(replicator, "SameCluster"))
 
     assert sum(west.end_offsets(topic).values()) == RECORDS
 
@@ -91,22 +91,22 @@ def test_a_flow_with_prefixes_within_one_cluster_copies_with_a_warning(
     connector = {"source.cluster.alias": alias, "target.cluster.bootstrap.servers": other_address}
     with Replicator.standalone(west, west, topics=topic, folder=tmp_path, connector=connector) as replicator:
         replicator.wait_until_caught_up()
-        wait_until("the warning is reported", says(replicator, "are one cluster"))
+        wait_until("the warning is reported", progress_has(replicator, "are one cluster"))
         assert "are one cluster" in replicator.log_text()
 
 
 @pytest.mark.parametrize("policy", ["Identity", pytest.param("Prefix", marks=pytest.mark.more)])
-def test_check_refuses_names_that_are_kept_and_warns_of_prefixes(
+def test_check_refuses_kept_names_and_warns_about_prefixes(
     west: KafkaCluster, other_address: str, topic: str, policy: str
 ) -> None:
     command = [
         sys.executable, "-m", "mirrorflow_cli", "check", "--from", west.bootstrap, "--to", other_address,
         "--topics", topic, "--naming", policy,
     ]  # fmt: skip
-    said = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_WAIT_S, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_WAIT_S, check=False)
 
-    assert "are one cluster" in said.stdout
-    assert said.returncode == (1 if policy == "Identity" else 0), said.stdout
+    assert "are one cluster" in result.stdout
+    assert result.returncode == (1 if policy == "Identity" else 0), result.stdout
 
 
 @pytest.mark.parametrize("job", ["seed", "restore"])
@@ -119,7 +119,7 @@ def test_a_spark_job_that_keeps_names_within_one_cluster_writes_nothing(
     spark: "SparkSession",
     job: str,
 ) -> None:
-    """The source of a restore is the cluster whose topics are in the archive."""
+    """The source of a restore is the cluster from which the archive was exported."""
     archived = Flow.new(west, east, tmp_path / "archived")
     if job == "restore":
         archive(files_of(archived, topic), spark, tmp_path / "archive")
@@ -133,7 +133,7 @@ def test_a_spark_job_that_keeps_names_within_one_cluster_writes_nothing(
 
     run: Mapping[str, Callable[[], object]] = {
         "seed": partial(seed, files, spark),
-        "restore": partial(bring_back, files, spark, tmp_path / "archive"),
+        "restore": partial(restore, files, spark, tmp_path / "archive"),
     }
 
     with pytest.raises(SameClusterError, match=f"topic {topic} would be copied onto itself"):

@@ -1,4 +1,4 @@
-"""One real broker with every kind of listener: a client that may connect does, another one gets the reason in one sentence."""
+"""Connects to one real broker with every kind of listener: valid clients connect, others get the reason in one sentence."""
 
 import asyncio
 import base64
@@ -29,14 +29,14 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.listeners import User, plain_users
 
-# So short that a connection of a second has authenticated again.
+# So short that a connection open for a second has re-authenticated.
 REAUTHENTICATION_MS = 1500
 CONNECT_WAIT_S = 20.0
 COMMAND_WAIT_S = 240.0  # two seconds alone
 WRONG = User(name="mirror", password="hunter2-wrong")
 # Every printable character of ASCII, and some of two, three and four bytes.
 ODD = User(name="odd", password="".join(map(chr, range(33, 127))) + " ü€😀")
-# Of ASCII: keytool reads its arguments in the machine's locale.
+# ASCII only: keytool reads its arguments in the machine's locale.
 ODD_STORE_PASSWORD = 'pa"ss\\ p" evil="1'
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -55,8 +55,8 @@ def guarded() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="module")
 def odd(guarded: KafkaCluster) -> KafkaCluster:
-    """The same, which knows `ODD` by each mechanism."""
-    for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # one at a time of a user
+    """The same broker, with the credentials of `ODD` for each mechanism."""
+    for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # one mechanism a request
         change = UserScramCredentialUpsertion(
             ODD.name, ScramCredentialInfo(kind, 4_096), ODD.password.encode()
         )
@@ -64,14 +64,14 @@ def odd(guarded: KafkaCluster) -> KafkaCluster:
     return guarded
 
 
-def settings(properties: Mapping[str, str]) -> ClientSettings:
+def client_settings(properties: Mapping[str, str]) -> ClientSettings:
     return ClientSettings(alias="east", client_id="test", properties=properties)
 
 
 @asynccontextmanager
 async def connected(properties: Mapping[str, str]) -> AsyncIterator[Cluster]:
     cluster = await Cluster.connect(
-        settings(properties), resolve=lambda given: given, timeout_s=CONNECT_WAIT_S
+        client_settings(properties), resolve=lambda given: given, timeout_s=CONNECT_WAIT_S
     )
     try:
         yield cluster
@@ -79,8 +79,8 @@ async def connected(properties: Mapping[str, str]) -> AsyncIterator[Cluster]:
         await cluster.close()
 
 
-def enter(properties: Mapping[str, str]) -> str:
-    """The id that the cluster gives itself to a client with *properties*."""
+def connect_once(properties: Mapping[str, str]) -> str:
+    """Returns the cluster id that a client with *properties* gets."""
 
     async def run() -> str:
         async with connected(properties) as cluster:
@@ -91,9 +91,9 @@ def enter(properties: Mapping[str, str]) -> str:
 
 
 def refusal(properties: Mapping[str, str], kind: type[ClusterError]) -> str:
-    """The sentence of the error that keeps *properties* out."""
+    """Returns the message of the error with which a client with *properties* fails."""
     with pytest.raises(kind) as raised:
-        enter(properties)
+        connect_once(properties)
     return str(raised.value)
 
 
@@ -104,37 +104,39 @@ def certificates(cluster: KafkaCluster) -> Certificates:
 
 @pytest.mark.parametrize("kind", ["PKCS12", "JKS", "PEM"])
 @pytest.mark.parametrize("listener", ["SSL", "MTLS"])
-def test_tls_with_each_store(guarded: KafkaCluster, listener: str, kind: str):
-    """A trust store, and for MTLS a key store, of each kind that Java has."""
+def test_tls_connects_with_each_store_type(guarded: KafkaCluster, listener: str, kind: str):
+    """Trust stores, and for MTLS key stores, of each type that Java supports."""
     stores = certificates(guarded)
     properties = {"bootstrap.servers": guarded.bootstrap_for(listener), "security.protocol": "SSL"}
     properties |= stores.truststore_properties(kind)
     properties |= stores.keystore_properties(kind) if listener == "MTLS" else {}
 
-    assert guarded.cluster_id == enter(properties)
+    assert guarded.cluster_id == connect_once(properties)
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
-def test_passwords(guarded: KafkaCluster, listener: str, mechanism: str):
-    """Each mechanism with and without TLS: the right password enters, the wrong one gets the reason for its refusal."""
-    assert guarded.cluster_id == enter(guarded.java_client(listener, mechanism=mechanism))
+def test_a_right_password_connects_and_a_wrong_one_gets_the_reason(
+    guarded: KafkaCluster, listener: str, mechanism: str
+):
+    """With each mechanism, with and without TLS."""
+    assert guarded.cluster_id == connect_once(guarded.java_client(listener, mechanism=mechanism))
 
-    sentence = refusal(
+    message = refusal(
         guarded.java_client(listener, mechanism=mechanism, user=WRONG), AuthenticationFailedError
     )
 
     address = guarded.bootstrap_for(listener)
-    assert sentence.startswith(f"Cluster east at {address}: {mechanism} authentication failed: ")
-    assert "hunter2" not in sentence
+    assert message.startswith(f"Cluster east at {address}: {mechanism} authentication failed: ")
+    assert "hunter2" not in message
 
 
 @pytest.mark.parametrize("quote", ['"', "'", ""], ids=["double quotes", "single quotes", "no quotes"])
 @pytest.mark.parametrize("provider", ["env", "file", "dir"])
-def test_a_password_of_any_characters_is_taken_from_where_it_is_kept(
+def test_config_providers_resolve_a_password_of_any_characters(
     odd: KafkaCluster, provider: str, quote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A variable, a key of a properties file, or a file as Kubernetes mounts a Secret's key, with a line end behind it."""
+    """An environment variable, a key of a properties file, or a mounted Secret file that ends with a newline."""
     monkeypatch.setenv("ODD_PASSWORD", ODD.password)
     write_properties(tmp_path / "secret.properties", {"password": ODD.password})
     (tmp_path / "password").write_text(ODD.password + "\n")
@@ -156,11 +158,11 @@ def test_a_password_of_any_characters_is_taken_from_where_it_is_kept(
         module = properties["sasl.jaas.config"].split()[0]
         properties["sasl.jaas.config"] = f"{module} required username=odd password={quote}{reference}{quote};"
 
-        assert odd.cluster_id == enter(resolver.resolve_client(properties))
+        assert odd.cluster_id == connect_once(resolver.resolve_client(properties))
 
 
 def flow_file(folder: Path, topic: str, source: dict[str, Any], target: dict[str, Any]) -> Path:
-    """A MirrorFlow of *topic* between clusters that are described as *source* and *target*."""
+    """Writes a MirrorFlow of *topic* between clusters that *source* and *target* describe."""
     spec = {
         "source": {"alias": topic.upper(), **source},
         "target": {"alias": "there", **target},
@@ -178,8 +180,8 @@ def flow_file(folder: Path, topic: str, source: dict[str, Any], target: dict[str
     return file
 
 
-def checked(flow: Path, secrets: Path) -> subprocess.CompletedProcess[str]:
-    """`mirrorflow check`, when it has ended."""
+def run_check(flow: Path, secrets: Path) -> subprocess.CompletedProcess[str]:
+    """Runs `mirrorflow check` to its end."""
     return subprocess.run(
         [sys.executable, "-m", "mirrorflow_cli", "check", "-f", flow, "--secrets", secrets],
         capture_output=True,
@@ -189,9 +191,9 @@ def checked(flow: Path, secrets: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def reaches_both(done: subprocess.CompletedProcess[str], cluster: KafkaCluster) -> bool:
-    """Whether `check` found no problem, and *cluster* on both sides."""
-    return (done.returncode, done.stderr) == (0, "") and done.stdout.count(
+def reaches_both(result: subprocess.CompletedProcess[str], cluster: KafkaCluster) -> bool:
+    """Returns whether `check` found no problem and reached *cluster* on both sides."""
+    return (result.returncode, result.stderr) == (0, "") and result.stdout.count(
         f"is cluster {cluster.cluster_id}"
     ) == 2
 
@@ -199,7 +201,7 @@ def reaches_both(done: subprocess.CompletedProcess[str], cluster: KafkaCluster) 
 def test_check_takes_a_password_of_any_characters_from_a_secret(
     odd: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """As `echo` writes it, with a line end; by PLAIN on one side and by SCRAM on the other."""
+    """The Secret's value ends with a newline, as `echo` writes it; the source uses PLAIN and the target SCRAM."""
     topic = odd.create_topic(unique_topic())
     (tmp_path / "login").mkdir()
     (tmp_path / "login" / "password").write_text(ODD.password + "\n")
@@ -212,19 +214,20 @@ def test_check_takes_a_password_of_any_characters_from_a_secret(
         }
         return {"bootstrapServers": [address], "authentication": login}
 
-    address = odd.bootstrap_for("SASL_PLAINTEXT")  # one cluster for both, which a flow refuses by address
-    there = address.replace("127.0.0.1", "localhost")
-    flow = flow_file(tmp_path, topic, cluster(address, "Plain"), cluster(there, "ScramSha512"))
+    address = odd.bootstrap_for("SASL_PLAINTEXT")
+    # Both sides are one cluster, and a flow refuses equal addresses.
+    localhost_address = address.replace("127.0.0.1", "localhost")
+    flow = flow_file(tmp_path, topic, cluster(address, "Plain"), cluster(localhost_address, "ScramSha512"))
 
-    done = checked(flow, tmp_path)
+    result = run_check(flow, tmp_path)
 
-    assert reaches_both(done, odd), done.stdout + done.stderr
+    assert reaches_both(result, odd), result.stdout + result.stderr
 
 
 def test_check_opens_stores_with_a_password_of_any_characters(
     guarded: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Key and trust stores, PKCS12 for the source and JKS for the target; a Secret holds the password, with a line end."""
+    """Key and trust stores are PKCS12 for the source, JKS for the target; the Secret's password ends with a newline."""
     topic = guarded.create_topic(unique_topic())
     stores = with_password(certificates(guarded), tmp_path / "stores", ODD_STORE_PASSWORD)
     (tmp_path / "stores" / "password").write_text(ODD_STORE_PASSWORD + "\n")
@@ -239,18 +242,18 @@ def test_check_opens_stores_with_a_password_of_any_characters(
         return {"bootstrapServers": [address], "tls": {}, "authentication": login}
 
     address = guarded.bootstrap_for("MTLS")
-    there = address.replace("127.0.0.1", "localhost")
-    flow = flow_file(tmp_path, topic, cluster(address, "PKCS12"), cluster(there, "JKS"))
+    localhost_address = address.replace("127.0.0.1", "localhost")
+    flow = flow_file(tmp_path, topic, cluster(address, "PKCS12"), cluster(localhost_address, "JKS"))
 
-    done = checked(flow, tmp_path)
+    result = run_check(flow, tmp_path)
 
-    assert reaches_both(done, guarded), done.stdout + done.stderr
+    assert reaches_both(result, guarded), result.stdout + result.stderr
 
 
 def test_check_gets_a_token_by_a_client_secret_of_any_characters(
     guarded: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The endpoint gives a token for that client secret alone; a Secret holds it, with a line end."""
+    """The token endpoint accepts this client secret alone; the Secret's value ends with a newline."""
     topic = guarded.create_topic(unique_topic())
     (tmp_path / "login").mkdir()
     (tmp_path / "login" / "secret").write_text(ODD.password + "\n")
@@ -262,18 +265,18 @@ def test_check_gets_a_token_by_a_client_secret_of_any_characters(
             "tokenEndpoint": endpoint,
         }
         address = guarded.bootstrap_for("OAUTH")
-        there = address.replace("127.0.0.1", "localhost")
+        localhost_address = address.replace("127.0.0.1", "localhost")
         source = {"bootstrapServers": [address], "authentication": login}
-        flow = flow_file(tmp_path, topic, source, {**source, "bootstrapServers": [there]})
+        flow = flow_file(tmp_path, topic, source, {**source, "bootstrapServers": [localhost_address]})
 
-        done = checked(flow, tmp_path)
+        result = run_check(flow, tmp_path)
 
-    assert reaches_both(done, guarded), done.stdout + done.stderr
+    assert reaches_both(result, guarded), result.stdout + result.stderr
 
 
 @contextmanager
 def token_endpoint(client: User) -> Iterator[str]:
-    """The address of an endpoint that gives a token to *client* alone."""
+    """Yields the address of an endpoint that gives a token to *client* alone."""
     login = base64.b64encode(f"{client.name}:{client.password}".encode()).decode()
 
     class Handler(BaseHTTPRequestHandler):
@@ -297,15 +300,15 @@ def token_endpoint(client: User) -> Iterator[str]:
             server.shutdown()
 
 
-def test_check_reaches_brokers_whose_names_end_in_a_dot_by_tls(
+def test_check_reaches_brokers_whose_host_names_end_in_a_dot_with_tls(
     unique_topic: Callable[[], str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    """The certificate has the name without the dot; not every machine resolves localhost with it.
+    """The certificate has the name without the dot. Not every machine resolves localhost with the dot.
 
-    The source has such a bootstrap address, and both clusters advertise it.
+    The source's bootstrap address ends in a dot, and so do the advertised names of both sides.
     """
     resolve, names = socket.getaddrinfo, set()
 
@@ -320,33 +323,34 @@ def test_check_reaches_brokers_whose_names_end_in_a_dot_by_tls(
         (tmp_path / "ca" / "ca.crt").write_bytes(certificates(dotted).ca_pem.read_bytes())
         trusted = {"trustedCertificates": [{"secretName": "ca", "key": "ca.crt"}]}
         address = dotted.bootstrap_for("SSL")
-        there = address.replace("127.0.0.1", "localhost.")
-        source, target = ({"bootstrapServers": [one], "tls": trusted} for one in (there, address))
+        dotted_address = address.replace("127.0.0.1", "localhost.")
+        source, target = (
+            {"bootstrapServers": [bootstrap], "tls": trusted} for bootstrap in (dotted_address, address)
+        )
         flow = flow_file(tmp_path, topic, source, target)
 
         status = main(["check", "-f", str(flow), "--secrets", str(tmp_path)])
         cluster_id = dotted.cluster_id
 
-    said = capsys.readouterr().out
-    assert status == 0, said
-    assert said.count(f"is cluster {cluster_id}") == 2
+    output = capsys.readouterr().out
+    assert status == 0, output
+    assert output.count(f"is cluster {cluster_id}") == 2
     assert "localhost." in names
 
 
-def test_unsecured_tokens(guarded: KafkaCluster):
-    """OAUTHBEARER with a token of our own making, as Java's default handler."""
-    assert guarded.cluster_id == enter(guarded.java_client("OAUTH"))
+def test_an_unsecured_token_connects(guarded: KafkaCluster):
+    """OAUTHBEARER with a token made by the client, as by Java's default handler."""
+    assert guarded.cluster_id == connect_once(guarded.java_client("OAUTH"))
 
 
-def test_client_credentials(guarded: KafkaCluster):
-    """A token endpoint's token enters; when the endpoint says no, that is the sentence."""
+def test_client_credentials_connect_and_a_refusal_of_the_endpoint_is_reported(guarded: KafkaCluster):
     assert guarded.cluster_id == asyncio.run(_with_endpoint(guarded, "200 OK", token(lasts_s=300)))
     with pytest.raises(AuthenticationFailedError, match=r"no token was obtained: .* returned HTTP 401"):
         asyncio.run(_with_endpoint(guarded, "401 Unauthorized", ""))
 
 
-def test_token_that_the_broker_refuses(guarded: KafkaCluster):
-    """A token of no use ends in the broker's refusal, not in a wait."""
+def test_a_token_that_the_broker_refuses_fails_at_once(guarded: KafkaCluster):
+    """An unusable token ends with the broker's refusal instead of a timeout."""
     with pytest.raises(AuthenticationFailedError, match=r"OAUTHBEARER authentication failed"):
         asyncio.run(_with_endpoint(guarded, "200 OK", "a.b.c"))
 
@@ -361,7 +365,7 @@ def token(*, lasts_s: float) -> str:
 
 
 async def _with_endpoint(guarded: KafkaCluster, status: str, text: str) -> str:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"grant_type=client_credentials")
         body = json.dumps({"access_token": text}).encode()
         head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -370,7 +374,7 @@ async def _with_endpoint(guarded: KafkaCluster, status: str, text: str) -> str:
         writer.close()
         await writer.wait_closed()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
         module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
@@ -382,39 +386,38 @@ async def _with_endpoint(guarded: KafkaCluster, status: str, text: str) -> str:
             return cluster.cluster_id
 
 
-def test_missing_client_certificate_is_said(guarded: KafkaCluster):
-    """On an mTLS listener a client without a key store gets that as the reason."""
+def test_a_missing_client_certificate_is_reported(guarded: KafkaCluster):
+    """A client without a key store on an mTLS listener gets ssl.keystore in the message."""
     properties = guarded.java_client("SSL") | {"bootstrap.servers": guarded.bootstrap_for("MTLS")}
 
     assert "ssl.keystore" in refusal(properties, AuthenticationFailedError)
 
 
-def test_unknown_authority_is_said(guarded: KafkaCluster):
-    """Without a trust store the system's authorities count, and none of them signed the broker."""
+def test_an_unknown_certificate_authority_is_reported(guarded: KafkaCluster):
+    """Without a trust store the system's authorities count; none of them signed the broker's certificate."""
     properties = {"bootstrap.servers": guarded.bootstrap_for("SSL"), "security.protocol": "SSL"}
 
     assert "ssl.truststore" in refusal(properties, AuthenticationFailedError)
 
 
 def test_plaintext_client_on_a_tls_listener_gets_the_reason(guarded: KafkaCluster):
-    """The commonest mistake names security.protocol and the address."""
+    """The most common mistake: the message has security.protocol and the address."""
     address = guarded.bootstrap_for("SSL")
 
-    sentence = refusal({"bootstrap.servers": address}, UnreachableError)
+    message = refusal({"bootstrap.servers": address}, UnreachableError)
 
-    assert "security.protocol" in sentence
-    assert address in sentence
+    assert "security.protocol" in message
+    assert address in message
 
 
 def test_tls_client_on_a_plaintext_listener_gets_the_reason(guarded: KafkaCluster):
-    """The other way round."""
     properties = guarded.java_client("SSL") | {"bootstrap.servers": guarded.bootstrap_for("PLAINTEXT")}
 
     assert "plaintext" in refusal(properties, ClusterError)
 
 
-def test_mechanism_that_the_listener_lacks_is_said(guarded: KafkaCluster):
-    """What the listener offers is named."""
+def test_a_mechanism_that_the_listener_lacks_is_reported(guarded: KafkaCluster):
+    """The message has the mechanisms that the listener offers."""
     properties = guarded.java_client("SASL_PLAINTEXT") | {"bootstrap.servers": guarded.bootstrap_for("OAUTH")}
 
     assert "the listener offers OAUTHBEARER" in refusal(properties, AuthenticationFailedError)
@@ -422,7 +425,7 @@ def test_mechanism_that_the_listener_lacks_is_said(guarded: KafkaCluster):
 
 @pytest.fixture(scope="module")
 def short_sessions() -> Iterator[KafkaCluster]:
-    """A broker that closes a connection which has not authenticated again in time."""
+    """A broker that closes a connection that has not re-authenticated in time."""
     config = {"connections.max.reauth.ms": str(REAUTHENTICATION_MS)}
     listeners = ("SASL_PLAINTEXT", "SASL_SSL", "OAUTH")
     with KafkaCluster(name="short", listeners=listeners, config=config) as cluster:
@@ -434,8 +437,10 @@ def short_sessions() -> Iterator[KafkaCluster]:
     ("listener", "mechanism"),
     [("SASL_PLAINTEXT", "PLAIN"), ("SASL_SSL", "SCRAM-SHA-512"), ("OAUTH", "OAUTHBEARER")],
 )
-def test_connection_lives_past_its_session(short_sessions: KafkaCluster, listener: str, mechanism: str):
-    """KIP-368: a broker closes what speaks after its session's end, so one connection that answers has re-authenticated."""
+def test_a_connection_outlives_its_authentication_session(
+    short_sessions: KafkaCluster, listener: str, mechanism: str
+):
+    """KIP-368: a broker closes a connection used after its session ended, so one that works has re-authenticated."""
 
     async def run() -> float:
         async with connected(short_sessions.java_client(listener, mechanism=mechanism)) as cluster:
@@ -444,7 +449,7 @@ def test_connection_lives_past_its_session(short_sessions: KafkaCluster, listene
             async with asyncio.timeout(CONNECT_WAIT_S):
                 while time.monotonic() - began < 3 * REAUTHENTICATION_MS / 1000:
                     await connection.call(MetadataRequest(topics=[]), timeout_s=5)
-                    await asyncio.sleep(0.02)  # paces the requests; nothing waits for it
+                    await asyncio.sleep(0.02)  # paces the requests; no condition depends on it
             assert connection is await cluster.connection(1)
             return time.monotonic() - began
 

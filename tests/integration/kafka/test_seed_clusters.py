@@ -1,7 +1,7 @@
-"""What befalls the clusters under a seed: brokers that are lost, disks that are full, records that are refused.
+"""Seeds whose clusters lose a broker, run out of disk or refuse records.
 
-One topic of each flow is fresh, one ten days old. Whatever happens, a reader finds each record once, and the job says what
-held it up.
+Each flow has a topic with fresh records and one with records of ten days ago. Whatever happens, a reader finds each
+record once, and the job reports what delayed it.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,19 +27,19 @@ pytest.importorskip("pyspark")
 
 RECORDS = 5_000
 RECORD_BYTES = 1_000
-SLOW = "2500000"  # bytes per second of the whole job: a seed of both topics takes four seconds
+SLOW = "2500000"  # bytes per second of the whole job: so a seed of both topics takes four seconds
 FORGETFUL = {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
 
 
 @pytest.fixture(scope="module")
 def trio() -> Iterator[KafkaCluster]:
-    """Three brokers, of which a test may lose one for a while."""
+    """Three brokers, one of which a test may stop for a while."""
     with KafkaCluster(name="trio", brokers=3, config={"min.insync.replicas": "2"} | FORGETFUL) as cluster:
         yield cluster
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_broker_that_is_lost_for_good_costs_time_alone(
+def test_a_broker_lost_during_a_seed_loses_and_repeats_nothing(
     side: str,
     east: KafkaCluster,
     trio: KafkaCluster,
@@ -47,7 +47,7 @@ def test_a_broker_that_is_lost_for_good_costs_time_alone(
     unique_topic: Callable[[], str],
     tmp_path: Path,
 ):
-    """kill -9 of a broker that leads partitions which are being seeded; the others take over."""
+    """kill -9 of a broker that leads partitions of the seed; the other brokers take over."""
     source, target = (trio, east) if side == "source" else (east, trio)
     flow = Flow.new(
         source,
@@ -57,30 +57,30 @@ def test_a_broker_that_is_lost_for_good_costs_time_alone(
         worker={"offset.storage.replication.factor": "3" if target is trio else "1"},
     )
     topics = fresh_and_old(flow.source, unique_topic(), replication_factor=3 if source is trio else 1)
-    lost: list[int] = []
+    killed: list[int] = []
 
     def watch(report: SeedReport) -> None:
-        if report.records > RECORDS // 4 and not lost:
-            led = topics[0] if source is trio else flow.remote(topics[0])
-            lost.append(trio.leader(led, 0))
-            trio.broker(lost[0]).kill()
+        if report.records > RECORDS // 4 and not killed:
+            led_topic = topics[0] if source is trio else flow.remote(topics[0])
+            killed.append(trio.leader(led_topic, 0))
+            trio.broker(killed[0]).kill()
 
     stem = topics[0].removesuffix("-fresh")
     try:
         status, report = seed(files_of(flow, f"{stem}-.*"), spark, watch=watch, bytes_per_second=SLOW)
     finally:
-        for number in lost:
+        for number in killed:
             trio.broker(number).start()
 
-    assert lost
+    assert killed
     assert (status, report.phase) == (0, JobPhase.SUCCEEDED)
     assert_once(flow, topics)
 
 
-def test_what_the_target_refuses_is_named_and_continues_when_it_is_taken(
+def test_refused_records_fail_the_job_and_are_copied_once_accepted(
     flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str], caplog: pytest.LogCaptureFixture
 ):
-    """Too large, or too old by the topic's own policy: the job fails within seconds, the other topics are seeded."""
+    """Records are too large, or too old for the topic's policy: the job fails within seconds, other topics are seeded."""
     stem = unique_topic()
     large, early, plain = (f"{stem}-{name}" for name in ("large", "early", "plain"))
     for topic in (large, early, plain):
@@ -96,18 +96,18 @@ def test_what_the_target_refuses_is_named_and_continues_when_it_is_taken(
     status, report = seed(files, spark)
     flow.target.alter_topic(flow.remote(large), {"max.message.bytes": "1000000"})
     flow.target.alter_topic(flow.remote(early), {"message.timestamp.before.max.ms": str(70 * DAY_MS)})
-    again, ended = seed(files, spark)
+    second_status, second_report = seed(files, spark)
 
     assert (status, report.phase, report.lost) == (1, JobPhase.FAILED, 2)
     assert report.message == "1 partition has stopped: BatchRefused; 1 partition has stopped: RecordTooLarge"
     assert f"raise max.message.bytes of {flow.remote(large)}" in caplog.text
     assert f"target topic {flow.remote(early)} refuses the record" in caplog.text
-    assert (again, ended.phase) == (0, JobPhase.SUCCEEDED)
+    assert (second_status, second_report.phase) == (0, JobPhase.SUCCEEDED)
     for topic in (large, early, plain):
         flow.assert_exact(topic)
 
 
-def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room(
+def test_a_full_target_fails_the_job_and_the_next_job_finishes_on_a_larger_disk(
     east: KafkaCluster,
     spark: "SparkSession",
     unique_topic: Callable[[], str],
@@ -115,16 +115,16 @@ def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The broker gives up with a torn batch at its end; the job says meanwhile what it waits for, and ends.
+    """The broker stops with a torn batch at the end of its log; the job reports what it waits for, and fails.
 
-    What would take it 20 and 30 seconds then, for tasks to be fenced and for retention to be given back, is shorter here.
+    The waits for fencing and for restoring retention (20 and 30 seconds) are shorter here.
     """
     monkeypatch.setattr(claimed_flow, "FENCE_S", 3.0)
     monkeypatch.setattr(retention_holder, "RESTORE_S", 2.0)
-    said: list[str] = []
+    messages: list[str] = []
 
     def watch(report: SeedReport) -> None:
-        said.append(report.message)
+        messages.append(report.message)
 
     with (
         small_disk(tmp_path / "disk", 20) as disk,
@@ -140,7 +140,7 @@ def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room
         narrow.broker(1).start()
         status, report = seed(files, spark)
 
-        assert any("held up: " in message for message in said)
+        assert any("held up: " in message for message in messages)
         assert "tasks are held up: Cluster" in caplog.text
         assert (status, report.phase) == (0, JobPhase.SUCCEEDED)
         assert_once(flow, topics)
@@ -149,7 +149,7 @@ def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room
 def fresh_and_old(
     source: KafkaCluster, stem: str, *, replication_factor: int = 1, records: int = RECORDS
 ) -> tuple[str, str]:
-    """Two topics of two partitions each, by the age of their records."""
+    """Creates two topics of two partitions each: one with fresh, one with old records."""
     ages = {f"{stem}-fresh": now_ms(), f"{stem}-old": now_ms() - 10 * DAY_MS}
     for topic, timestamp_ms in ages.items():
         source.create_topic(topic, partitions=2, replication_factor=replication_factor, config=FOREVER)
@@ -167,7 +167,7 @@ def fresh_and_old(
 
 
 def assert_once(flow: Flow, topics: tuple[str, str]) -> None:
-    """Each record once, for readers of committed records: a transaction that a broker's loss cut off is aborted."""
+    """Asserts that readers of committed records get each record once: a transaction cut off by a lost broker is aborted."""
     for topic in topics:
         copied = digest(flow.target, flow.remote(topic), isolation="read_committed")
         assert copied == digest(flow.source, topic), topic

@@ -21,7 +21,7 @@ SLOW = {"bytes.per.second": "1000000"}
 
 @pytest.fixture
 def job(flow: Flow, tmp_path: Path) -> Iterator[Callable[..., SeedProcess]]:
-    """Starts a job of `mirrorflow-seed`; what is left of it ends with the test."""
+    """Starts a job of `mirrorflow-seed`; its remaining processes end with the test."""
     started: list[SeedProcess] = []
 
     def start(topic: str, command: str = "seed", **properties: str) -> SeedProcess:

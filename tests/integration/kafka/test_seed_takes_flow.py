@@ -1,4 +1,4 @@
-"""A seed or a restore takes the flow: a running connector waits meanwhile, and continues behind it."""
+"""A seed or a restore takes the flow over: a running connector waits, and continues after it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,7 +35,7 @@ def guarded() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., SeedProcess]]:
-    """Starts a job of `mirrorflow-seed`; what is left of it ends with the test."""
+    """Starts a job of `mirrorflow-seed`; its remaining processes end with the test."""
     started: list[SeedProcess] = []
 
     def start(flow: Flow, topic: str, command: str = "seed", **properties: str) -> SeedProcess:
@@ -55,7 +55,7 @@ def copied(flow: Flow, topic: str) -> int:
 
 
 def wait_for_each_record_once(flow: Flow, topic: str) -> None:
-    """For readers of committed records; the last ones may be committed a little later."""
+    """Waits until readers of committed records get each record once; the last ones may be committed a little later."""
     wait_until(
         "each record is committed once, in order",
         lambda: (
@@ -65,7 +65,7 @@ def wait_for_each_record_once(flow: Flow, topic: str) -> None:
 
 
 @pytest.mark.parametrize("age_ms", [0, 2 * DAY_MS], ids=["young", "old"])
-def test_a_killed_seed_is_followed_by_another_and_by_the_connector(
+def test_a_killed_seed_is_continued_by_a_new_seed_and_by_the_connector(
     flow: Flow, unique_topic: Callable[[], str], start: Callable[..., SeedProcess], age_ms: int
 ) -> None:
     topic = flow.source.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
@@ -81,7 +81,7 @@ def test_a_killed_seed_is_followed_by_another_and_by_the_connector(
         wait_for_each_record_once(flow, topic)
 
 
-def test_a_seed_takes_the_flow_from_the_connector_which_continues_behind_it(
+def test_a_connector_waits_for_a_seed_and_continues_after_it(
     flow: Flow, unique_topic: Callable[[], str], start: Callable[..., SeedProcess]
 ) -> None:
     topic = flow.source.create_topic(unique_topic(), partitions=PARTITIONS)
@@ -100,10 +100,10 @@ def test_a_seed_takes_the_flow_from_the_connector_which_continues_behind_it(
     flow.assert_exact(topic)
 
 
-def test_a_restore_takes_the_flow_from_the_connector_which_continues_behind_it(
+def test_a_connector_waits_for_a_restore_and_continues_after_it(
     flow: Flow, unique_topic: Callable[[], str], start: Callable[..., SeedProcess], tmp_path: Path
 ) -> None:
-    """The connector is slow and has copied a part of the archive."""
+    """The slow connector has copied a part of the archive."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, RECORDS, size_bytes=1_000, batch_bytes=65_536)
     archive = {"archive": (tmp_path / "archive").as_uri(), "archive.file.bytes": "200000"}
@@ -123,7 +123,7 @@ def test_a_restore_takes_the_flow_from_the_connector_which_continues_behind_it(
 
 
 @pytest.mark.parametrize("command", ["seed", "restore"])
-def test_a_job_that_may_not_own_the_flow_names_the_transactional_ids_to_grant(
+def test_a_job_without_permission_reports_the_transactional_ids_to_grant(
     east: KafkaCluster,
     guarded: KafkaCluster,
     unique_topic: Callable[[], str],

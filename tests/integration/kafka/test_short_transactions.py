@@ -1,4 +1,4 @@
-"""Targets whose `transaction.max.timeout.ms` is below the minute that a flow asks for: it asks for less."""
+"""Targets whose `transaction.max.timeout.ms` is below the minute that a flow asks for by default: it asks for less."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import FOREVER, load
 from tests.integration.kafka.distributed import NAME, Site, change, start, wait_for_copies
-from tests.integration.kafka.flows import DAY_MS, Flow, asking, now_ms
+from tests.integration.kafka.flows import DAY_MS, Flow, call_cluster, now_ms
 from tests.integration.kafka.test_flow_ownership import wait_for_trace
 
 pytestmark = pytest.mark.more
@@ -33,10 +33,10 @@ def short(limit_ms: int) -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def test_a_target_with_short_transactions_gets_each_record_once_or_is_named(
+def test_a_short_transaction_limit_repeats_nothing_or_stops_with_a_reason(
     east: KafkaCluster, short: KafkaCluster, limit_ms: int, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Old records, which are copied in transactions. Below 30 s there is a warning, below one second an error."""
+    """Old records are copied in transactions. Below 30 s the limit is a warning, below one second an error."""
     flow = Flow.new(east, short, tmp_path)
     topic = east.create_topic(unique_topic(), config=FOREVER)
     load(east, topic, 2_000, timestamp_ms=now_ms() - 2 * DAY_MS, timestamp_step_ms=1)
@@ -46,12 +46,12 @@ def test_a_target_with_short_transactions_gets_each_record_once_or_is_named(
             return
         replicator.wait_until_caught_up()
         flow.assert_committed(topic)
-        said = str(replicator.progress())
+        progress = str(replicator.progress())
 
-    assert (SETTING in said) == (limit_ms < 30_000)
+    assert (SETTING in progress) == (limit_ms < 30_000)
 
 
-def test_a_check_names_transactions_that_are_too_short(short: KafkaCluster, limit_ms: int):
+def test_check_reports_a_transaction_limit_that_is_too_short(short: KafkaCluster, limit_ms: int):
     findings = Findings(prints=False)
     settings: Any = SimpleNamespace(
         source_alias="east",
@@ -63,7 +63,7 @@ def test_a_check_names_transactions_that_are_too_short(short: KafkaCluster, limi
     async def check(cluster: Cluster) -> bool:
         return await check_guarantee(cluster, settings, findings)
 
-    assert asking(short, check)
+    assert call_cluster(short, check)
     assert (SETTING in str(findings.problems)) == (limit_ms < 1_000)
     assert (SETTING in str(findings.as_json()["notes"])) == (1_000 <= limit_ms < 30_000)
 
@@ -71,7 +71,7 @@ def test_a_check_names_transactions_that_are_too_short(short: KafkaCluster, limi
 def test_a_group_fences_earlier_tasks_of_a_target_with_short_transactions(
     east: KafkaCluster, short: KafkaCluster, limit_ms: int, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """By the transactional ids of Java's tasks, in which nothing is written."""
+    """The group fences them by the transactional ids of Java's tasks; nothing is written with these ids."""
     if limit_ms < 1_000:
         pytest.skip("such a target is refused")
     site = Site(source=east, target=short, folder=tmp_path)

@@ -1,4 +1,4 @@
-"""MM2's example of six clusters in one file, on six real ones: from the far end of one place to the far end of another."""
+"""MM2's example of six clusters in one file, on six real clusters: from the last cluster of one site to that of the next."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +16,9 @@ from tests.integration.kafka.test_topologies import QUICK, RUN_S, copies, exampl
 
 pytestmark = pytest.mark.more
 
-PLACES = ("west", "east", "north")
+SITES = ("west", "east", "north")
 SHARED = "dedicated.mode.enable.internal.rest = true\nlisteners = http://127.0.0.1:0\n"
-ALIASES = tuple(f"{place}-{number}" for place in PLACES for number in (1, 2))
+ALIASES = tuple(f"{site}-{number}" for site in SITES for number in (1, 2))
 
 
 @pytest.fixture
@@ -32,65 +32,65 @@ def six() -> Iterator[dict[str, KafkaCluster]]:
 
 
 def ends(cluster: KafkaCluster) -> dict[str, int]:
-    """Where each topic ends, internal ones too, but for offset syncs: those are on the source, as MM2 has it."""
+    """Returns the end offset of each topic except offset syncs, which MM2 writes to the source."""
     topics = [topic for topic in cluster.topics() if not topic.startswith("mm2-offset-syncs.")]
     return {topic: sum(cluster.end_offsets(topic).values()) for topic in topics}
 
 
-def test_six_clusters_of_one_file(six: dict[str, KafkaCluster], tmp_path: Path) -> None:
-    """A topic of each far end arrives at the others' by every way once, and nothing comes back to where it has been.
+def test_six_clusters_of_one_file_copy_each_topic_once_by_every_route(
+    six: dict[str, KafkaCluster], tmp_path: Path
+) -> None:
+    """A topic of each last cluster reaches the others by every route once, and nothing returns to a cluster it came from.
 
-    By one process for all, and then by one in each place with `--clusters`, as MM2's README has it.
+    First one process runs all flows, then one process for each site with `--clusters`, as in MM2's README.
     """
     for alias, cluster in six.items():
         load(cluster, cluster.create_topic(f"of-{alias}"), 100)
-    way = {
-        (f"{there}-2", f"{there}-1.{here}-1.{here}-2.of-{here}-2")
-        for here in PLACES
-        for there in PLACES
-        if here != there
+    routes = {
+        (f"{target_site}-2", f"{target_site}-1.{source_site}-1.{source_site}-2.of-{source_site}-2")
+        for source_site in SITES
+        for target_site in SITES
+        if source_site != target_site
     }
     with Replicator(form="mm2", files=(example("six-clusters", six) + QUICK,), folder=tmp_path) as all_twelve:
-        for end, copy in sorted(way):
+        for end, copy in sorted(routes):
             all_twelve.wait_for_copy(six[end], copy, 100)
-        # What comes by the longer way, over the third place, is another copy; it ends there.
+        # A copy by the longer route, over the third site, is a separate topic and is not copied further.
         wait_until(
-            "the longer ways are gone, too",
-            lambda: all(len(copies(six[f"{place}-2"])) == 10 for place in PLACES),
+            "the copies by the longer routes exist, too",
+            lambda: all(len(copies(six[f"{site}-2"])) == 10 for site in SITES),
             timeout_s=RUN_S,
         )
         assert all_twelve.stop() == 0
 
-    # The same file in each place, for the clusters of that place alone: all that a process writes stays there.
+    # The same file at each site, for the clusters of that site alone: a process writes to these clusters only.
     for alias, cluster in six.items():
         load(cluster, f"of-{alias}", 50)
     text = example("six-clusters", six) + QUICK + SHARED
     before = {alias: ends(cluster) for alias, cluster in six.items()}
     with ExitStack() as stack:
         processes = {
-            place: Replicator(form="mm2", files=(text,), folder=tmp_path, name=place) for place in PLACES
+            site: Replicator(form="mm2", files=(text,), folder=tmp_path, name=site) for site in SITES
         }
-        for place, process in processes.items():
-            process.arguments = ("--clusters", *(alias for alias in ALIASES if alias.startswith(place)))
+        for site, process in processes.items():
+            process.arguments = ("--clusters", *(alias for alias in ALIASES if alias.startswith(site)))
             stack.enter_context(process)
-            if (
-                place == PLACES[0]
-            ):  # alone, it copies to both of its clusters, and leaves nothing in any other
-                process.wait_for_copy(six[f"{place}-1"], f"{place}-2.of-{place}-2", 150)
-                for other in PLACES[1:]:
-                    process.wait_for_copy(six[f"{place}-2"], f"{place}-1.{other}-1.of-{other}-1", 150)
-                elsewhere = [alias for alias in ALIASES if not alias.startswith(place)]
+            if site == SITES[0]:  # alone, it writes to its two clusters and to no other
+                process.wait_for_copy(six[f"{site}-1"], f"{site}-2.of-{site}-2", 150)
+                for other in SITES[1:]:
+                    process.wait_for_copy(six[f"{site}-2"], f"{site}-1.{other}-1.of-{other}-1", 150)
+                elsewhere = [alias for alias in ALIASES if not alias.startswith(site)]
                 assert {alias: before[alias] for alias in elsewhere} == {
                     alias: ends(six[alias]) for alias in elsewhere
                 }
-        for end, copy in sorted(way):
+        for end, copy in sorted(routes):
             processes[end.rpartition("-")[0]].wait_for_copy(six[end], copy, 150)
-        for place, process in processes.items():
+        for site, process in processes.items():
             targets = {name.partition(".")[0].partition("->")[2] for name in process.rest("/connectors")[1]}
-            assert {alias for alias in ALIASES if alias.startswith(place)} == targets
+            assert {alias for alias in ALIASES if alias.startswith(site)} == targets
             assert process.stop() == 0
 
-    for end, copy in way:
+    for end, copy in routes:
         start = copy.split(".")[2]
         assert_copied(six[start], f"of-{start}", six[end], copy, count=150)
     for alias, cluster in six.items():

@@ -1,6 +1,6 @@
-"""Targets that answer late: a produce quota, a narrow link, a request quota, a slow disk, a far coordinator, very large batches.
+"""Slow targets: a produce quota, a narrow link, a request quota, a slow disk, a distant coordinator, large batches.
 
-Slow is not broken: what was sent once is not written a second time, which a reader of uncommitted records would see.
+A slow response is no error: what was sent is not written again, which a read_uncommitted consumer would see.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.faults
 
 Names = Callable[[], str]
 RECORDS = 4_000
-QUOTA_BYTES_PER_S = 100_000.0  # a broker lets ten seconds' worth pass at once
+QUOTA_BYTES_PER_S = 100_000.0  # a broker lets the bytes of ten seconds pass at once
 UPLINK_BYTES_PER_S = 100_000
 NARROW_BYTES_PER_S = 20_000
-REQUEST_PERCENT = 0.1  # of the time of one thread of the broker
+REQUEST_PERCENT = 0.1  # of one broker thread's time
 MANY_PARTITIONS = 2_000
-TOPICS = 20  # twice as many as a quota of one a second lets pass at once
+TOPICS = 20  # twice as many as a quota of one per second allows at once
 FAR_MS, VERY_FAR_MS = 150, 1_000  # each way
 LARGE_BYTES = 1_000_000
 PATIENCE_S = 180.0
@@ -39,14 +39,14 @@ def slow_cluster() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def flow(east: KafkaCluster, slow_cluster: KafkaCluster, tmp_path: Path) -> Iterator[Flow]:
-    """All of its processes come by the proxy."""
-    route, way = slow_cluster.proxy(1), slow_cluster.proxied_bootstrap
+    """A flow whose processes all connect through the proxy."""
+    route, bootstrap = slow_cluster.proxy(1), slow_cluster.proxied_bootstrap
     yield Flow.new(
         east,
         slow_cluster,
         tmp_path,
-        connector={"target.cluster.bootstrap.servers": way},
-        worker={"bootstrap.servers": way},
+        connector={"target.cluster.bootstrap.servers": bootstrap},
+        worker={"bootstrap.servers": bootstrap},
     )
     route.delay(0)
     route.throttle(0)
@@ -61,7 +61,7 @@ def old_topic(
     partitions: int = 1,
     days: int = 2,
 ) -> str:
-    """A topic of records that are written in transactions, because they are two days old."""
+    """Creates a topic with records of two days ago, which are written in transactions."""
     topic = flow.source.create_topic(name, partitions=partitions, config=FOREVER)
     load_old(flow, topic, records, size_bytes=size_bytes, days=days)
     return topic
@@ -83,12 +83,12 @@ def load_old(
 
 
 def wait_until_copied(flow: Flow, topic: str, records: int = RECORDS) -> None:
-    """Until *records* are committed, each written once."""
-    wait_until("all is committed", lambda: flow.copied(topic) >= records, timeout_s=PATIENCE_S)
+    """Waits until *records* are committed, each written once."""
+    wait_until("all records are committed", lambda: flow.copied(topic) >= records, timeout_s=PATIENCE_S)
     flow.assert_exact(topic)
 
 
-def test_transactions_under_a_produce_quota_are_written_once(flow: Flow, unique_topic: Names) -> None:
+def test_transactions_with_a_produce_quota_are_written_once(flow: Flow, unique_topic: Names) -> None:
     topic = old_topic(flow, unique_topic())
 
     with (
@@ -110,32 +110,32 @@ def test_transactions_over_a_narrow_link_are_written_once(flow: Flow, unique_top
 
 
 @pytest.mark.parametrize("days", [0, 2])
-def test_a_batch_that_takes_longer_than_a_broker_may_take_to_answer_is_written_once(
+def test_a_batch_that_takes_longer_than_a_response_may_is_written_once(
     flow: Flow, unique_topic: Names, days: int
 ) -> None:
     """One record of a megabyte at 20 kB/s, in a plain batch and in a transaction."""
     topic = old_topic(flow, unique_topic(), 1, size_bytes=LARGE_BYTES, days=days)
 
     with flow.replicator(topic) as replicator:
-        wait_until("it copies", lambda: flow.target.has_topic(flow.remote(topic)))
+        wait_until("the copy exists", lambda: flow.target.has_topic(flow.remote(topic)))
         flow.target.proxy(1).throttle(NARROW_BYTES_PER_S)
         wait_until_copied(flow, topic, 1)
         assert "what was written to" not in replicator.log_text()
 
 
-def test_an_orderly_stop_over_a_narrow_link_writes_nothing_twice(flow: Flow, unique_topic: Names) -> None:
+def test_a_clean_stop_over_a_narrow_link_writes_nothing_twice(flow: Flow, unique_topic: Names) -> None:
     topic = old_topic(flow, unique_topic())
     flow.target.proxy(1).throttle(UPLINK_BYTES_PER_S)
 
     with flow.replicator(topic) as replicator:
-        wait_until("it copies", lambda: flow.copied(topic) > RECORDS // 10)
+        wait_until("some records are copied", lambda: flow.copied(topic) > RECORDS // 10)
         assert replicator.stop() == 0
         replicator.start()
         wait_until_copied(flow, topic)
 
 
-def test_transactions_under_a_request_quota_are_written_once(flow: Flow, unique_topic: Names) -> None:
-    """Every request makes its connection wait for seconds."""
+def test_transactions_with_a_request_quota_are_written_once(flow: Flow, unique_topic: Names) -> None:
+    """Every request blocks its connection for seconds."""
     topic = old_topic(flow, unique_topic(), 1_000)
 
     with client_quota(flow.target, request_percentage=REQUEST_PERCENT), flow.replicator(topic) as replicator:
@@ -145,7 +145,7 @@ def test_transactions_under_a_request_quota_are_written_once(flow: Flow, unique_
     assert waited_ms > 0
 
 
-def test_transactions_of_a_far_coordinator_are_written_once(flow: Flow, unique_topic: Names) -> None:
+def test_transactions_of_a_distant_coordinator_are_written_once(flow: Flow, unique_topic: Names) -> None:
     topic = old_topic(flow, unique_topic())
     flow.target.proxy(1).delay(FAR_MS)
 
@@ -154,40 +154,44 @@ def test_transactions_of_a_far_coordinator_are_written_once(flow: Flow, unique_t
 
 
 @pytest.fixture
-def spread(east: KafkaCluster, tmp_path: Path, unique_topic: Names) -> Iterator[tuple[Flow, str]]:
-    """A flow that copies, and its topic: two brokers have all that it writes, the third one coordinates its transactions."""
+def distant_coordinator(
+    east: KafkaCluster, tmp_path: Path, unique_topic: Names
+) -> Iterator[tuple[Flow, str]]:
+    """A flow and its topic: two brokers have all that it writes, the third coordinates its transactions."""
     config = {"transaction.state.log.num.partitions": "1"}
     with KafkaCluster(name="spread", brokers=3, proxied=True, config=config) as target:
-        way = {"bootstrap.servers": target.proxied_bootstrap}
+        properties = {"bootstrap.servers": target.proxied_bootstrap}
         connector = {"target.cluster.bootstrap.servers": target.proxied_bootstrap}
-        flow = Flow.new(east, target, tmp_path, connector=connector, worker=way)
+        flow = Flow.new(east, target, tmp_path, connector=connector, worker=properties)
         topic = old_topic(flow, unique_topic(), RECORDS // 4, partitions=2)
         own = {claims_topic(flow.alias): 1, f"mm2-offsets.{flow.alias}.internal": 1, flow.remote(topic): 2}
         for name, partitions in own.items():
-            kept = FOREVER if name == flow.remote(topic) else {"cleanup.policy": "compact"}
-            target.create_topic(name, partitions=partitions, config=kept)
+            config_of_topic = FOREVER if name == flow.remote(topic) else {"cleanup.policy": "compact"}
+            target.create_topic(name, partitions=partitions, config=config_of_topic)
             for partition in range(partitions):
                 reassign(target, name, [partition + 1], partition)
         yield flow, topic
 
 
 def move_coordinator(flow: Flow, topic: str) -> None:
-    """Has the third broker coordinate all transactions; they have one topic, which the first of them creates."""
+    """Makes the third broker coordinate all transactions; their topic is created by the first transaction."""
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up(partitions=2)
         assert replicator.stop() == 0
     reassign(flow.target, "__transaction_state", [3])
 
 
-def test_transactions_of_a_coordinator_that_alone_is_far_are_written_once(spread: tuple[Flow, str]) -> None:
-    """Then with seconds for each of its answers, also at the start; and with a stop in order in between."""
-    flow, topic = spread
+def test_transactions_are_written_once_when_only_the_coordinator_is_distant(
+    distant_coordinator: tuple[Flow, str],
+) -> None:
+    """First with 150 ms each way, then with a second each way, also at the start, after a clean stop."""
+    flow, topic = distant_coordinator
     move_coordinator(flow, topic)
     load_old(flow, topic, 2 * RECORDS, first=RECORDS // 4)
     flow.target.proxy(3).delay(FAR_MS)
 
     with flow.replicator(topic) as replicator:
-        wait_until("it copies", lambda: flow.copied(topic) > RECORDS // 2)
+        wait_until("some records are copied", lambda: flow.copied(topic) > RECORDS // 2)
         assert replicator.stop() == 0
         flow.target.proxy(3).delay(VERY_FAR_MS)
         replicator.start()
@@ -206,24 +210,24 @@ def test_records_on_a_slow_disk_are_written_once(flow: Flow, unique_topic: Names
     assert "was not answered" not in log
 
 
-def test_a_batch_that_takes_longer_to_arrive_than_a_broker_may_take_to_answer_is_copied(
+def test_a_batch_that_takes_longer_to_fetch_than_a_response_may_is_copied(
     west: KafkaCluster, slow_cluster: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """One record of a megabyte, over a link of 20 kB/s from the source."""
-    way = slow_cluster.proxied_bootstrap
-    flow = Flow.new(slow_cluster, west, tmp_path, connector={"source.cluster.bootstrap.servers": way})
+    """One record of a megabyte over a link of 20 kB/s from the source."""
+    bootstrap = slow_cluster.proxied_bootstrap
+    flow = Flow.new(slow_cluster, west, tmp_path, connector={"source.cluster.bootstrap.servers": bootstrap})
     topic = slow_cluster.create_topic(unique_topic())
 
     with flow.replicator(topic):
-        wait_until("it copies", lambda: west.has_topic(flow.remote(topic)))
+        wait_until("the copy exists", lambda: west.has_topic(flow.remote(topic)))
         slow_cluster.proxy(1).throttle(NARROW_BYTES_PER_S)
         load(slow_cluster, topic, 1, size_bytes=LARGE_BYTES, content="random")
         wait_until_copied(flow, topic, 1)
     slow_cluster.proxy(1).throttle(0)
 
 
-def test_topics_are_created_under_a_controller_mutation_quota(flow: Flow, unique_topic: Names) -> None:
-    """The controller refuses some of them at first."""
+def test_topics_are_created_with_a_controller_mutation_quota(flow: Flow, unique_topic: Names) -> None:
+    """The controller refuses some topics at first."""
     stem = unique_topic()
     topics = [flow.source.create_topic(f"{stem}-{number}") for number in range(TOPICS)]
     for topic in topics:

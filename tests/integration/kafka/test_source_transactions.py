@@ -1,4 +1,4 @@
-"""Sources that are written in transactions, under attack: committed, aborted and open ones, copiers killed in between."""
+"""Sources that are written in transactions: committed, aborted and open ones, while copiers are killed."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,9 +9,9 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin.log_requests import describe_producers
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
-from tests.integration.kafka.flows import Flow, asking
+from tests.integration.kafka.flows import Flow, call_cluster
 from tests.integration.kafka.test_source_truth import transactions
-from tests.integration.kafka.test_stalls import stalled, stalled_count
+from tests.integration.kafka.test_stalls import stalled_count, wait_until_stalled
 
 pytestmark = pytest.mark.more
 
@@ -23,16 +23,16 @@ OPEN_RECORDS = 30
 def test_a_copier_killed_within_transactions_loses_and_repeats_nothing(
     flow: Flow, unique_topic: Callable[[], str], isolation: str, flushes: str
 ) -> None:
-    """Five kills while transactions are committed and aborted; positions that are fresh, or were never written."""
+    """Five kills while transactions commit and abort; positions are stored often or never."""
     topic = flow.source.create_topic(unique_topic())
     interval_ms = {"often": "100", "never": "3600000"}[flushes]
     lines = {"source.consumer.isolation.level": isolation, "offset.flush.interval.ms": interval_ms}
     with transactions(flow.source, topic) as writer, flow.replicator(topic, lines) as replicator:
         for _ in range(5):
-            more = replicator.progress()["records"] + 500
+            expected = replicator.progress()["records"] + 500
             wait_until(
-                "more is copied",
-                lambda: replicator.progress()["records"] > more,  # noqa: B023  asked before the loop continues
+                "more records are copied",
+                lambda: replicator.progress()["records"] > expected,  # noqa: B023  called before the loop continues
             )
             replicator.kill()
             replicator.start()
@@ -44,10 +44,10 @@ def test_a_copier_killed_within_transactions_loses_and_repeats_nothing(
     assert skipped > 0
 
 
-def test_nothing_of_an_open_transaction_or_behind_it_is_copied_before_it_ends(
+def test_an_open_transaction_and_later_records_are_copied_only_after_it_ends(
     flow: Flow, unique_topic: Callable[[], str]
 ) -> None:
-    """With read_committed, also after kill -9; then the coordinator aborts it, and the rest follows."""
+    """With read_committed, also after kill -9; then the coordinator aborts it, and later records are copied."""
     topic = flow.source.create_topic(unique_topic())
     lines = {"source.consumer.isolation.level": "read_committed", "offset.flush.interval.ms": "3600000"}
     load(flow.source, topic, 200)
@@ -70,7 +70,7 @@ def test_nothing_of_an_open_transaction_or_behind_it_is_copied_before_it_ends(
         stable = flow.source.end_offsets(topic, isolation="read_committed")[0]
         if stable == 200:
             assert flow.copied(topic) == 200
-        wait_until("the rest is copied", lambda: flow.copied(topic) >= 300)
+        wait_until("the later records are copied", lambda: flow.copied(topic) >= 300)
         replicator.kill()
         replicator.start()
         load(flow.source, topic, 50, first=400)
@@ -80,7 +80,7 @@ def test_nothing_of_an_open_transaction_or_behind_it_is_copied_before_it_ends(
 def test_a_hanging_transaction_of_the_source_is_reported_with_its_producer(
     flow: Flow, unique_topic: Callable[[], str]
 ) -> None:
-    """It would stay open for 15 minutes, and hides 100 other records meanwhile; other topics are copied."""
+    """It would stay open for 15 minutes and hides 100 other records; other topics are copied."""
     stem = unique_topic()
     held, free = (flow.source.create_topic(f"{stem}-{name}") for name in ("held", "free"))
     lines = {"source.consumer.isolation.level": "read_committed"}
@@ -99,24 +99,28 @@ def test_a_hanging_transaction_of_the_source_is_reported_with_its_producer(
             producer={"transaction.timeout.ms": str(timedelta(minutes=15) // timedelta(milliseconds=1))},
         )
         load(flow.source, held, 100)
-        stalled(replicator, held, "OpenTransaction")
+        wait_until_stalled(replicator, held, "OpenTransaction")
         partition = TopicPartition(held, 0)
-        answer = asking(flow.source, lambda source: describe_producers(source, [partition]))[partition]
-        (producer,) = (one for one in answer.producers if one.current_txn_start_offset >= 0)
+        response = call_cluster(flow.source, lambda source: describe_producers(source, [partition]))[
+            partition
+        ]
+        (producer,) = (
+            candidate for candidate in response.producers if candidate.current_txn_start_offset >= 0
+        )
         named = f"producer {producer.producer_id} "
-        wait_until("the producer is named", lambda: named in replicator.partition(held)["message"])
-        wait_until("none is advancing", lambda: replicator.progress()["replicating"] != "Advancing")
-        said, summary = replicator.partition(held), replicator.progress()
+        wait_until("the producer is reported", lambda: named in replicator.partition(held)["message"])
+        wait_until("no partition is advancing", lambda: replicator.progress()["replicating"] != "Advancing")
+        status, summary = replicator.partition(held), replicator.progress()
         gauge = stalled_count(replicator, "OpenTransaction")
         load(flow.source, free, 50, first=200)
         replicator.wait_for_copy(flow.target, flow.remote(free), 250)
         load(flow.source, held, 10, transactional_id=transactional_id, transaction_records=10)
         replicator.wait_until_caught_up(partitions=2)
-        wait_until("the reason is gone", lambda: not replicator.partition(held)["reason"])
+        wait_until("the reason is cleared", lambda: not replicator.partition(held)["reason"])
         flow.assert_committed(held, isolation="read_committed")
 
-    assert said["lagRecords"] == OPEN_RECORDS + 100
-    assert "offset 200" in said["message"]
+    assert status["lagRecords"] == OPEN_RECORDS + 100
+    assert "offset 200" in status["message"]
     assert (summary["replicating"], summary["partitions"]["stalled"]) == ("Stuck", 1)
     assert named in summary["reasons"][0]["example"]
     assert gauge == 1

@@ -1,4 +1,4 @@
-"""Truth about lost data: what retention really took is said and goes by policy; what was not lost raises no alarm."""
+"""Reports of lost source data are true: real losses are reported and follow the policy, nothing else raises an alarm."""
 
 import threading
 import time
@@ -15,21 +15,20 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load, records
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.flows import Flow, asking, contents
+from tests.integration.kafka.flows import Flow, call_cluster, contents
 from tests.integration.kafka.test_changed_source import freeze, start, stop, thaw
 
 pytestmark = pytest.mark.more
 
-ALONE = {
-    "sync.topic.configs.enabled": "false"
-}  # what the source forgets, the copy keeps, so that it can be compared
+# The copy keeps what the source deletes, so that both can be compared.
+ALONE = {"sync.topic.configs.enabled": "false"}
 BUSY_KEYS = 20
 Names = Callable[[], str]
 
 
 @pytest.fixture(scope="module")
-def hasty() -> Iterator[KafkaCluster]:
-    """A source that does at once what brokers do within five minutes: roll, delete, clean."""
+def quick_cleanup() -> Iterator[KafkaCluster]:
+    """A source that rolls, deletes and cleans at once; by default brokers do so within five minutes."""
     config = {
         "log.retention.check.interval.ms": "300",
         "log.initial.task.delay.ms": "100",
@@ -40,28 +39,28 @@ def hasty() -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture
-def flow(hasty: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
-    return Flow.new(hasty, west, tmp_path, connector=ALONE)
+def flow(quick_cleanup: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
+    return Flow.new(quick_cleanup, west, tmp_path, connector=ALONE)
 
 
 def configure(cluster: KafkaCluster, topic: str, **settings: str) -> None:
-    """Change settings of *topic*; underscores stand for dots."""
+    """Changes settings of *topic*; underscores stand for dots."""
     changes = [
         admin.ConfigChange(name=name.replace("_", "."), value=value) for name, value in settings.items()
     ]
 
     async def change(connected: Cluster) -> None:
-        answers = await admin.alter_topic_configs(connected, {topic: changes})
-        assert not any(answers.values()), answers
+        errors = await admin.alter_topic_configs(connected, {topic: changes})
+        assert not any(errors.values()), errors
 
-    asking(cluster, change)
+    call_cluster(cluster, change)
 
 
 def assert_no_alarm(replicator: Replicator, topic: str) -> None:
-    """It copies, and says of no loss, in none of the places where it would."""
+    """Asserts that the replicator copies and reports no loss in status, progress, metrics or log."""
     replicator.wait_until_caught_up()
-    said, progress = replicator.partition(topic), replicator.progress()
-    assert ("copying", "", "") == (said["phase"], said["reason"], said["message"])
+    status, progress = replicator.partition(topic), replicator.progress()
+    assert ("copying", "", "") == (status["phase"], status["reason"], status["message"])
     assert (0, 0, []) == (progress["lostRecords"], progress["losses"], progress["reasons"])
     assert "Lost" not in replicator.metrics()
     assert "were deleted" not in replicator.log_text()
@@ -69,10 +68,10 @@ def assert_no_alarm(replicator: Replicator, topic: str) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("when", ["while-stopped", "while-running", "unnoticed"])
-def test_a_log_that_retention_has_emptied_behind_the_copy_is_no_loss(
+def test_a_log_that_retention_emptied_after_it_was_copied_is_no_loss(
     flow: Flow, unique_topic: Names, when: str
 ) -> None:
-    """Every segment is deleted, the log begins where the copy ended; also for one that never stopped looking."""
+    """Every segment is deleted, and the log begins where the copy ended; also for a process that never stopped."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     load(flow.source, topic, 1_000)
     with flow.replicator(topic) as replicator:
@@ -82,7 +81,7 @@ def test_a_log_that_retention_has_emptied_behind_the_copy_is_no_loss(
         before = contents(records(flow.source, topic))
         configure(flow.source, topic, retention_ms="1")
         wait_until(
-            "retention has taken everything",
+            "retention has deleted all records",
             lambda: flow.source.start_offsets(topic) == flow.source.end_offsets(topic),
         )
         configure(flow.source, topic, retention_ms="-1")
@@ -102,7 +101,7 @@ def test_a_log_that_retention_has_emptied_behind_the_copy_is_no_loss(
 def test_retention_that_overtakes_a_slow_reader_is_reported_with_its_offsets(
     flow: Flow, unique_topic: Names, policy: str
 ) -> None:
-    """No pause and no freeze: the copy is simply slower than the source forgets."""
+    """The process never pauses: the copy is slower than retention."""
     topic = flow.source.create_topic(
         unique_topic(), config={"segment.bytes": "1048576", "retention.bytes": "1048576"}
     )
@@ -112,9 +111,9 @@ def test_retention_that_overtakes_a_slow_reader_is_reported_with_its_offsets(
         replicator.wait_for_copy(flow.target, flow.remote(topic), 50)
         load(flow.source, topic, 8_000, first=800, size_bytes=1_000)
         if policy == "fail":
-            said = replicator.wait_for_phase("stopped", topic)
-            assert "SourceDataLost" == said["reason"]
-            assert "source records were deleted before they were copied" in said["message"]
+            status = replicator.wait_for_phase("stopped", topic)
+            assert "SourceDataLost" == status["reason"]
+            assert "source records were deleted before they were copied" in status["message"]
             assert 'reason="SourceDataLost"' in replicator.metrics()
             assert "SourceDataLost" == replicator.progress()["replicating"]
             copied = records(flow.target, flow.remote(topic))
@@ -123,16 +122,16 @@ def test_retention_that_overtakes_a_slow_reader_is_reported_with_its_offsets(
             lost = replicator.progress()["lostRecords"]
             copied = records(flow.target, flow.remote(topic))
             assert len(copied) + lost == 8_800
-    # What was copied is in order and there once, with or without a gap.
+    # Copied records are in order and unrepeated, with or without a gap.
 
     assert len(set(contents(copied))) == len(copied)
 
 
 @pytest.mark.parametrize("policy", ["fail", "alert"])
-def test_a_loss_before_the_first_record_of_a_changed_stream_is_reported(
+def test_a_loss_before_the_first_record_of_a_changed_isolation_level_is_reported(
     flow: Flow, unique_topic: Names, policy: str
 ) -> None:
-    """Records are gone, and the isolation level is another one."""
+    """Records are deleted while the isolation level is changed."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     load(flow.source, topic, 1_000)
     with flow.replicator(topic) as replicator:
@@ -145,8 +144,8 @@ def test_a_loss_before_the_first_record_of_a_changed_stream_is_reported(
     }
     with flow.replicator(topic, changed) as replicator:
         if policy == "fail":
-            said = replicator.wait_for_phase("stopped", topic)
-            assert "SourceDataLost" == said["reason"]
+            status = replicator.wait_for_phase("stopped", topic)
+            assert "SourceDataLost" == status["reason"]
         else:
             replicator.wait_until_caught_up()
             progress = replicator.progress()
@@ -154,12 +153,10 @@ def test_a_loss_before_the_first_record_of_a_changed_stream_is_reported(
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_a_cleaner_at_work_on_transactions_is_no_loss(
-    flow: Flow, unique_topic: Names, isolation: str
-) -> None:
-    """Aborted records, markers and whole segments go while the flow copies, is killed and continues: no alarm, no repeat.
+def test_compaction_of_transactions_is_no_loss(flow: Flow, unique_topic: Names, isolation: str) -> None:
+    """Aborted records, markers and segments are removed while the flow copies, is killed and continues: no alarm, no repeat.
 
-    In the end every key has the value that a reader of the source finds.
+    At the end every key has the value that a reader of the source gets.
     """
     topic = flow.source.create_topic(
         unique_topic(),
@@ -181,7 +178,7 @@ def test_a_cleaner_at_work_on_transactions_is_no_loss(
             )
             replicator.kill()
             wait_until(
-                "the cleaner has been here",
+                "the cleaner has removed records",
                 lambda: len(records(flow.source, topic)) < (flow.source.end_offsets(topic)[0] - begun) // 2,
                 poll_s=0.5,
             )
@@ -193,16 +190,16 @@ def test_a_cleaner_at_work_on_transactions_is_no_loss(
 
     copied = contents(records(flow.target, flow.remote(topic), isolation="read_committed"))
     assert len(set(copied)) == len(copied)
-    assert newest(copied) == newest(contents(records(flow.source, topic, isolation=isolation)))
+    assert latest_values(copied) == latest_values(contents(records(flow.source, topic, isolation=isolation)))
 
 
-def newest(found: list[tuple[object, ...]]) -> dict[object, object]:
-    """The last value of each key."""
-    return {key: value for _, key, value, _ in found}
+def latest_values(topic_contents: list[tuple[object, ...]]) -> dict[object, object]:
+    """Returns the last value of each key."""
+    return {key: value for _, key, value, _ in topic_contents}
 
 
 class transactions(threading.Thread):  # noqa: N801  used as a context
-    """Transactions of ten records of few keys, every third of them aborted, until it is stopped."""
+    """Writes transactions of ten records of few keys, every third one aborted, until stopped."""
 
     def __init__(self, cluster: KafkaCluster, topic: str) -> None:
         super().__init__(daemon=True)
@@ -227,13 +224,13 @@ class transactions(threading.Thread):  # noqa: N801  used as a context
         self.stop()
 
     def stop(self) -> None:
-        """Ends behind a transaction that is complete."""
+        """Stops after a complete transaction."""
         self._ended.set()
         self.join(60)
         assert self.failure is None, self.failure
 
     def run(self) -> None:
-        """Write, commit or abort, again and again."""
+        """Writes and commits or aborts transactions until stopped."""
         try:
             number = 0
             while not self._ended.is_set():

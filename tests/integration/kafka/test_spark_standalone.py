@@ -1,4 +1,4 @@
-"""The jobs on a standalone cluster of Spark, started by `spark-submit`, whose workers share no temporary folder with the driver."""
+"""Jobs that `spark-submit` starts on a standalone Spark cluster, whose workers and driver have separate /tmp folders."""
 
 import json
 import os
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.skipif(os.getuid() != 0, reason="namespaces need root"
 
 ROOT = Path(__file__).parents[3]
 RECORDS = 4_000
-# Two JVMs of executors, and one that schedules.
+# Two executor JVMs and one that schedules.
 LIGHT = ("spark.executor.memory=512m", "spark.ui.showConsoleProgress=false")
 
 
@@ -35,7 +35,7 @@ def network() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def clusters(network: str) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
-    """Found by the workers, and not by 127.0.0.1."""
+    """Two clusters whose addresses are reachable from the workers; 127.0.0.1 is not."""
     with KafkaCluster(name="near", address=network) as near, KafkaCluster(name="far", address=network) as far:
         yield near, far
 
@@ -54,7 +54,7 @@ def spark_cluster(network: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def shared_folder() -> Iterator[Path]:
-    """As a file system of all machines is."""
+    """A folder that all hosts see, as on a shared file system."""
     with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:
         yield Path(folder)
 
@@ -63,12 +63,12 @@ def shared_folder() -> Iterator[Path]:
 def submit(
     spark_cluster: SparkCluster, flow: Flow, tmp_path: Path
 ) -> Callable[..., tuple[int, dict[str, Any], str]]:
-    """Runs a job to its end: exit status, last report, and all that it printed."""
+    """Runs a job to its end; returns exit status, last report and output."""
 
     def submit(command: str, topics: str, **job: str) -> tuple[int, dict[str, Any], str]:
-        files, said = files_of(flow, topics), tmp_path / f"{command}.json"
+        files, report_file = files_of(flow, topics), tmp_path / f"{command}.json"
         sets = [f"--set={key.replace('_', '.')}={value}" for key, value in job.items()]
-        os.environ["TERMINATION_MESSAGE"] = str(said)
+        os.environ["TERMINATION_MESSAGE"] = str(report_file)
         try:
             child: Child = spark_cluster.submit(
                 [command, "--worker", files.worker, "--source", files.source, *sets],
@@ -78,7 +78,7 @@ def submit(
         finally:
             del os.environ["TERMINATION_MESSAGE"]
         wait_until(f"{command} ends", lambda: not child.running, timeout_s=400)
-        report = json.loads(said.read_text()) if said.exists() else {}
+        report = json.loads(report_file.read_text()) if report_file.exists() else {}
         return int(child.process.returncode or 0), report, child.log.read_text()
 
     return submit
@@ -99,9 +99,11 @@ def test_seed_and_verification_run_on_the_workers_under_their_own_names(
     status, verified, log = submit("verify", topic, run_id="v1")
     assert (status, verified.get("phase")) == (0, "Succeeded"), log
 
-    applications = {one["name"]: one for one in spark_cluster.state()["completedapps"]}
+    applications = {
+        application["name"]: application for application in spark_cluster.state()["completedapps"]
+    }
     assert {"mirrorflow-seed-s1", "mirrorflow-verify-v1"} <= applications.keys()
-    assert all(one["cores"] == 2 for one in applications.values())
+    assert all(application["cores"] == 2 for application in applications.values())
     flow.assert_exact(topic)
 
 
@@ -111,7 +113,7 @@ def test_archive_is_written_and_restored_by_workers_that_share_its_folder(
     submit: Callable[..., tuple[int, dict[str, Any], str]],
     shared_folder: Path,
 ):
-    """One that is not below /tmp, which each worker has of its own."""
+    """The folder is not below /tmp, because each worker has its own /tmp."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, RECORDS, size_bytes=500)
     folder = str(shared_folder / "archive")
@@ -124,7 +126,7 @@ def test_archive_is_written_and_restored_by_workers_that_share_its_folder(
     flow.assert_exact(topic)
 
 
-def test_cluster_without_executors_is_named_in_the_report(
+def test_a_spark_cluster_without_executors_is_reported(
     network: str,  # noqa: ARG001 the address of the master
     flow: Flow,
     unique_topic: Callable[[], str],
@@ -137,7 +139,7 @@ def test_cluster_without_executors_is_named_in_the_report(
     files, port = files_of(flow, topic), free_port()
     monkeypatch.setenv("HTTP_PORT", str(port))
 
-    def said() -> str:
+    def message() -> str:
         child.must_run()
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/progress", timeout=5) as response:
@@ -150,6 +152,6 @@ def test_cluster_without_executors_is_named_in_the_report(
         arguments = ["verify", "--worker", files.worker, "--source", files.source]
         child = empty.submit(arguments, log=tmp_path / "verify.log", conf=LIGHT)
         try:
-            wait_until("the reason is reported", lambda: NO_TASK == said(), timeout_s=200)
+            wait_until("the reason is reported", lambda: NO_TASK == message(), timeout_s=200)
         finally:
             child.kill()

@@ -1,6 +1,6 @@
-"""A partition that stands still says why after 30 s, everywhere a user looks, until it moves again.
+"""A partition that stalls reports its reason after 30 s, wherever a user looks, until it continues.
 
-The causes here stay as long as the test wants: replicas that are out of sync, and partitions without a leader.
+The causes last as long as the test wants: replicas that are out of sync, and partitions without a leader.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ from tests.integration.kafka.flows import Flow, reassign
 
 pytestmark = pytest.mark.faults
 
-TOLD_WAIT_S = 150.0  # 30 s, a look each second, a report each half second; a busy machine takes far longer
-STRANGE = b"0000009"  # how the values of the stranger's records begin
+REPORT_WAIT_S = 150.0  # 30 s, a check each second, a report each half second; a busy machine takes far longer
+FOREIGN = b"0000009"  # how the values of foreign records begin
 
 SOURCE_AWAY = ("SourceNotAnswering", "ConnectionLost", "Unreachable")
 
@@ -27,29 +27,29 @@ Names = Callable[[], str]
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[KafkaCluster]:
-    """A target of three brokers, of which one may be away."""
+    """A target of three brokers, one of which may be down."""
     with KafkaCluster(name="three", brokers=3) as cluster:
         yield cluster
 
 
-def stalled(
+def wait_until_stalled(
     replicator: Replicator, topic: str, *reasons: str, meanwhile: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """What is said of partition 0 of *topic* as soon as it is said to stand still for one of *reasons*.
+    """Waits until partition 0 of *topic* is stalled for one of *reasons*; returns its status.
 
-    On a busy machine it may be another one before: brokers that do not answer. *meanwhile* happens before each look.
+    On a busy machine the reason may differ at first: brokers that do not respond. *meanwhile* runs before each check.
     """
 
-    def said() -> dict[str, Any]:
+    def stalled_status() -> dict[str, Any]:
         meanwhile()
-        found = replicator.partition(topic)
-        return found if found.get("stalledSeconds") is not None and found["reason"] in reasons else {}
+        status = replicator.partition(topic)
+        return status if status.get("stalledSeconds") is not None and status["reason"] in reasons else {}
 
-    return wait_until(f"{topic} is said to stand still", said, poll_s=0.2)
+    return wait_until(f"{topic} is reported as stalled", stalled_status, poll_s=0.2)
 
 
 def stalled_count(replicator: Replicator, reason: str) -> float:
-    """The gauge of partitions that are stalled for *reason*."""
+    """Returns the gauge of partitions that are stalled for *reason*."""
     lines = replicator.metrics().splitlines()
     return sum(
         float(line.rpartition(" ")[2])
@@ -58,13 +58,13 @@ def stalled_count(replicator: Replicator, reason: str) -> float:
     )
 
 
-def test_a_target_out_of_sync_is_a_reason_until_it_is_in_sync(
+def test_a_target_with_too_few_replicas_in_sync_is_the_stall_reason_until_they_return(
     east: KafkaCluster, three: KafkaCluster, unique_topic: Names, tmp_path: Path
 ):
-    """In status, log, metrics and Connect's REST; other topics are copied meanwhile.
+    """The reason is in status, log, metrics and Connect's REST; other topics are copied meanwhile.
 
-    The reported reason depends on the leader. It refuses writes once it knows that its follower is gone. If it accepted a batch
-    before, that batch is not replicated, and the flow cannot decide where to continue.
+    Which reason depends on the leader. It refuses writes once it has removed its follower from the ISR. A batch that it
+    accepted before is not replicated, and the flow cannot decide where to continue.
     """
     flow = Flow.new(
         east,
@@ -86,35 +86,35 @@ def test_a_target_out_of_sync_is_a_reason_until_it_is_in_sync(
         three.wait_for_brokers(2)
         for topic in (held, free):
             load(east, topic, 100, first=100)
-        said = stalled(replicator, held, "WritesRefused", "NoDecision")
+        stalled_status = wait_until_stalled(replicator, held, "WritesRefused", "NoDecision")
         load(east, free, 100, first=200)
         replicator.wait_for_copy(three, flow.remote(free), 300)
 
         summary = replicator.progress()
         _, status = replicator.rest("/connectors/MirrorSourceConnector/status")
-        reason = said["reason"]
-        words = "NOT_ENOUGH_REPLICAS" if reason == "WritesRefused" else "not replicated yet"
+        reason = stalled_status["reason"]
+        phrase = "NOT_ENOUGH_REPLICAS" if reason == "WritesRefused" else "not replicated yet"
         gauge = stalled_count(replicator, reason)
-        assert said["phase"] == "copying"
-        assert words in said["message"]
-        assert "in sync" in said["message"]
-        assert 30 <= said["stalledSeconds"] < TOLD_WAIT_S
+        assert stalled_status["phase"] == "copying"
+        assert phrase in stalled_status["message"]
+        assert "in sync" in stalled_status["message"]
+        assert 30 <= stalled_status["stalledSeconds"] < REPORT_WAIT_S
         assert summary["partitions"]["stalled"] == 1
-        (told,) = summary["reasons"]
-        assert (told["reason"], told["count"]) == (reason, 1)
-        assert told["example"].startswith(f"{held}-0: ")
-        assert said["message"] in status["tasks"][0]["trace"]
+        (summary_reason,) = summary["reasons"]
+        assert (summary_reason["reason"], summary_reason["count"]) == (reason, 1)
+        assert summary_reason["example"].startswith(f"{held}-0: ")
+        assert stalled_status["message"] in status["tasks"][0]["trace"]
         assert gauge == 1
         log = [
             line
             for line in replicator.log_text().splitlines()
             if "nothing was copied for more than 30 s" in line
         ]
-        assert sum(words in line for line in log) == 1
+        assert sum(phrase in line for line in log) == 1
 
         three.broker(follower).start()
         replicator.wait_until_caught_up(partitions=2)
-        wait_until("the reason is gone", lambda: not replicator.partition(held).get("reason"))
+        wait_until("the reason is cleared", lambda: not replicator.partition(held).get("reason"))
         assert replicator.partition(held)["stalledSeconds"] is None
         assert stalled_count(replicator, reason) == 0
 
@@ -122,10 +122,10 @@ def test_a_target_out_of_sync_is_a_reason_until_it_is_in_sync(
         flow.assert_exact(topic)
 
 
-def test_a_source_partition_without_a_leader_is_a_reason_although_it_was_idle(
+def test_a_source_partition_without_a_leader_stalls_although_it_was_idle(
     three: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ):
-    """Its only broker is away, so it is unknown whether there is more to copy; the other one is copied on."""
+    """Its only broker is down, so it is unknown whether there are more records; the other topic is copied."""
     flow, stem = Flow.new(three, west, tmp_path), unique_topic()
     lost, kept = (three.create_topic(f"{stem}-{name}") for name in ("lost", "kept"))
     leader = three.leader(lost, 0)
@@ -136,16 +136,16 @@ def test_a_source_partition_without_a_leader_is_a_reason_although_it_was_idle(
     with flow.replicator(f"{stem}-.*") as replicator:
         replicator.wait_until_caught_up(partitions=2)
         three.broker(leader).kill()
-        said = stalled(replicator, lost, *SOURCE_AWAY)
+        stalled_status = wait_until_stalled(replicator, lost, *SOURCE_AWAY)
         load(three, kept, 100, first=100)
         replicator.wait_for_copy(west, flow.remote(kept), 200)
-        beside = replicator.partition(kept)
+        other_status = replicator.partition(kept)
         three.broker(leader).start()
-        wait_until("the reason is gone", lambda: not replicator.partition(lost).get("reason"))
+        wait_until("the reason is cleared", lambda: not replicator.partition(lost).get("reason"))
         load(three, lost, 100, first=100)
         replicator.wait_until_caught_up(partitions=2)
 
-    assert said["reason"] in SOURCE_AWAY
-    assert beside["reason"] == ""
+    assert stalled_status["reason"] in SOURCE_AWAY
+    assert other_status["reason"] == ""
     for topic in (lost, kept):
         flow.assert_exact(topic)

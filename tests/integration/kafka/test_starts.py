@@ -1,6 +1,6 @@
-"""Starts of a flow while one of its partitions cannot be taken: it waits with its reason, and the others go on.
+"""Starts of a flow while one of its partitions cannot be taken over: it waits with a reason, and the others continue.
 
-A start is the first one, a takeover, or the restart of a task whose writes are uncertain.
+A start is the first one, a takeover, or the restart of a task after writes without a response.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.disks import move_replicas, small_disk
-from tests.integration.kafka.flows import DAY_MS, Flow, asking, now_ms, reassign
+from tests.integration.kafka.flows import DAY_MS, Flow, call_cluster, now_ms, reassign
 from tests.integration.kafka.test_failures_access import allow_source, allow_target, client, lines
 
 pytestmark = pytest.mark.faults
@@ -27,7 +27,7 @@ TOPIC = 2  # ResourceType
 # A commit waits 10 s for responses, and a leader is given up after 5 s; the rest is for a busy machine.
 SOON_S = 60.0
 TRANSACTIONS = "__transaction_state"
-# A checkpoint is a write as well, and finds a full disk.
+# Writing a checkpoint file on a full disk would fail the disk early.
 CHECKPOINT_INTERVALS = (
     "replica.high.watermark.checkpoint.interval.ms",
     "log.flush.offset.checkpoint.interval.ms",
@@ -39,14 +39,14 @@ Names = Callable[[], str]
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[KafkaCluster]:
-    """A broker that grants nothing by itself."""
+    """A broker that grants nothing by default."""
     with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
         yield cluster
 
 
 @contextmanager
 def denied(cluster: KafkaCluster, operation: str, topic: str) -> Iterator[None]:
-    """Takes *operation* on *topic* from the flow's user meanwhile."""
+    """Denies *operation* on *topic* to the flow's user inside the block."""
     cluster.allow(operation, "TOPIC", topic, deny=True)
     yield
     binding = AclBinding(
@@ -58,7 +58,7 @@ def denied(cluster: KafkaCluster, operation: str, topic: str) -> Iterator[None]:
         operation=Operation[operation],
         permission_type=Permission.DENY,
     )
-    asking(cluster, lambda connected: admin.delete_acls(connected, [binding]))
+    call_cluster(cluster, lambda connected: admin.delete_acls(connected, [binding]))
 
 
 def wait_for_records(flow: Flow, topic: str, count: int) -> None:
@@ -70,18 +70,18 @@ def wait_for_records(flow: Flow, topic: str, count: int) -> None:
 def wait_for_reason(replicator: Replicator, reason: str, topic: str, number: int = 0) -> str:
     """Waits until a partition reports *reason*; returns its message."""
 
-    def found() -> str:
-        said = replicator.partition(topic, number)
-        return said["message"] if said.get("reason") == reason else ""
+    def message() -> str:
+        status = replicator.partition(topic, number)
+        return status["message"] if status.get("reason") == reason else ""
 
-    return wait_until(f"{topic}-{number} reports {reason}", found)
+    return wait_until(f"{topic}-{number} reports {reason}", message)
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_a_copy_that_must_not_be_written_does_not_keep_others_from_starting(
+def test_a_copy_without_write_permission_does_not_keep_others_from_starting(
     east: KafkaCluster, guarded: KafkaCluster, unique_topic: Names, tmp_path: Path, *, is_old: bool
 ) -> None:
-    """Write on one copy is denied while the flow runs; then it is killed, and started again."""
+    """Write on one copy is denied while the flow runs; then the process is killed and started again."""
     refused, others = (east.create_topic(unique_topic(), config=FOREVER) for _ in range(2))
     timestamp_ms = now_ms() - (40 * DAY_MS if is_old else 0)
     for topic in (refused, others):
@@ -100,15 +100,15 @@ def test_a_copy_that_must_not_be_written_does_not_keep_others_from_starting(
             load(east, others, COUNT, first=2 * COUNT, timestamp_ms=timestamp_ms)
             replicator.start()
             wait_for_records(flow, others, 3 * COUNT)
-            said = replicator.wait_for_phase("stopped", refused)
+            status = replicator.wait_for_phase("stopped", refused)
         flow.assert_committed(refused)
         flow.assert_committed(others)
 
-    assert said["reason"] == "NotAuthorized"
-    assert f"Cluster guarded does not authorize Write on topic {flow.remote(refused)};" in said["message"]
+    assert status["reason"] == "NotAuthorized"
+    assert f"Cluster guarded does not authorize Write on topic {flow.remote(refused)};" in status["message"]
 
 
-def test_a_source_topic_that_must_not_be_read_does_not_keep_others_from_starting(
+def test_a_source_topic_without_read_permission_does_not_keep_others_from_starting(
     guarded: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     refused, others = (guarded.create_topic(unique_topic()) for _ in range(2))
@@ -125,18 +125,18 @@ def test_a_source_topic_that_must_not_be_read_does_not_keep_others_from_starting
                 load(guarded, topic, COUNT, first=COUNT)
             replicator.start()
             wait_for_records(flow, others, 2 * COUNT)
-            said = replicator.wait_for_phase("stopped", refused)
+            status = replicator.wait_for_phase("stopped", refused)
         flow.assert_committed(refused)
 
-    assert said["reason"] == "NotAuthorized"
-    assert f"does not authorize Read on topic {refused};" in said["message"]
+    assert status["reason"] == "NotAuthorized"
+    assert f"does not authorize Read on topic {refused};" in status["message"]
 
 
 @pytest.mark.parametrize("restart", ["target", "process"])
 def test_a_source_partition_without_a_leader_does_not_keep_others_from_starting(
     unique_topic: Names, tmp_path: Path, restart: str
 ) -> None:
-    """One broker of the source is down; then a broker of the target restarts, or the process does."""
+    """One broker of the source is down; then a broker of the target or the process restarts."""
     with (
         KafkaCluster(name="sources", brokers=3) as source,
         KafkaCluster(name="single") as target,
@@ -150,7 +150,7 @@ def test_a_source_partition_without_a_leader_does_not_keep_others_from_starting(
             down = source.broker(source.leader(topic, 0))
             down.kill()
             wait_until("a partition has no leader", lambda: source.leader(topic, 0) < 0)
-            others = [one for one in range(3) if source.leader(topic, one) >= 0]
+            others = [partition for partition in range(3) if source.leader(topic, partition) >= 0]
             if restart == "target":
                 target.broker(1).kill()
                 target.broker(1).start()
@@ -170,12 +170,12 @@ def test_a_source_partition_without_a_leader_does_not_keep_others_from_starting(
 
 @pytest.fixture
 def blocked(tmp_path: Path, east: KafkaCluster, unique_topic: Names) -> Iterator[tuple[Flow, str]]:
-    """A flow to three brokers that are each behind a proxy: the third one leads nothing but its part of the copy."""
+    """A flow to three brokers, each behind a proxy; the third one leads only its partition of the copy."""
     config = {"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
     with KafkaCluster(name="behind", brokers=3, proxied=True, config=config) as target:
-        way = {"bootstrap.servers": target.proxied_bootstrap}
+        properties = {"bootstrap.servers": target.proxied_bootstrap}
         connector = {"target.cluster.bootstrap.servers": target.proxied_bootstrap}
-        flow = Flow.new(east, target, tmp_path, connector=connector, worker=way)
+        flow = Flow.new(east, target, tmp_path, connector=connector, worker=properties)
         topic = east.create_topic(unique_topic(), partitions=3, config=FOREVER)
         copy = target.create_topic(flow.remote(topic), partitions=3, config=FOREVER)
         for partition in range(3):
@@ -192,15 +192,15 @@ def move_from_third(flow: Flow) -> None:
     reassign(flow.target, TRANSACTIONS, [1, 2])
     claims = claims_topic(flow.alias)
     end = flow.target.total_end_offset(claims)
-    # Each renewal of the claim, every 5 s, is a record and a marker; by the second one the process knows the new leaders.
+    # Each renewal of the claim, every 5 s, is a record and a marker; by the second one the process has the new leaders.
     wait_until("the claim is renewed twice", lambda: flow.target.total_end_offset(claims) >= end + 4)
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_a_broker_that_does_not_answer_does_not_keep_others_from_committing(
+def test_a_broker_that_does_not_respond_does_not_keep_others_from_committing(
     blocked: tuple[Flow, str], *, is_old: bool
 ) -> None:
-    """Only this process cannot reach it: it stays the leader."""
+    """Only this process cannot reach the broker, so it stays the leader."""
     flow, topic = blocked
     timestamp_ms = now_ms() - (40 * DAY_MS if is_old else 0)
     load(flow.source, topic, COUNT, timestamp_ms=timestamp_ms)
@@ -222,16 +222,16 @@ def test_a_broker_that_does_not_answer_does_not_keep_others_from_committing(
         flow.target.proxy(3).heal()
         flow.assert_committed(topic)
 
-    # A plain partition may still wait for the response to what was written.
+    # A plain partition may still wait for the response to its last batch.
     messages = (message, after_start) if is_old else (after_start,)
-    assert all(f"broker 3 of cluster {flow.target.name}" in one for one in messages)
+    assert all(f"broker 3 of cluster {flow.target.name}" in reported for reported in messages)
 
 
 @pytest.mark.parametrize("is_old", [False, True])
 def test_a_copy_on_a_full_disk_does_not_keep_others_from_starting(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path, *, is_old: bool
 ) -> None:
-    """A broker with two disks continues without the full one, which only the first write of the start meets."""
+    """A broker with two disks continues without the full one, which fails at the first write after the start."""
     full, others = (east.create_topic(unique_topic(), config=FOREVER) for _ in range(2))
     timestamp_ms = now_ms() - (40 * DAY_MS if is_old else 0)
     large = tmp_path / "large"
@@ -251,7 +251,9 @@ def test_a_copy_on_a_full_disk_does_not_keep_others_from_starting(
                 flow.assert_committed(full)
                 replicator.kill()
                 copy = flow.remote(full)
-                move_replicas(target, [one for one in target.topics() if one != copy], large)
+                move_replicas(
+                    target, [topic_name for topic_name in target.topics() if topic_name != copy], large
+                )
                 move_replicas(target, [copy], disk.data)
                 disk.fill()
                 for topic in (full, others):

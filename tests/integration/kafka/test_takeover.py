@@ -1,7 +1,7 @@
-"""Java MirrorMaker 2 and we take turns on one flow: by each other's positions, seen through a Java consumer's eyes.
+"""Java MirrorMaker 2 and MirrorFlow run one flow in turns, each from the positions of the other.
 
-After a clean stop of the one before, nothing is copied twice and nothing is lost, however often they change. After a
-kill -9 the next one continues from the last stored position, so what came after it is copied again: at least once.
+After a clean stop the next process copies nothing twice and loses nothing, however often they change. After a kill -9
+the next process continues from the last stored position and copies later records again: at least once.
 """
 
 import copy
@@ -23,12 +23,12 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, contents, produce
-from tests.integration.kafka.flows import asking
+from tests.integration.kafka.flows import call_cluster
 
 
 @dataclass(kw_only=True, slots=True)
 class Relay:
-    """One flow that Java and we run in turns; *topics* are its names and numbers of partitions."""
+    """One flow that Java and MirrorFlow run in turns; *topics* has names and numbers of partitions."""
 
     source: KafkaCluster  # named as the flow's source alias
     target: KafkaCluster
@@ -62,12 +62,12 @@ class Relay:
         )
 
     def load(self, count: int) -> None:
-        """*count* new records in every topic."""
+        """Produces *count* new records to every topic."""
         for topic in self.topics:
             self.load_one(topic, count)
 
     def load_one(self, topic: str, count: int) -> None:
-        """*count* records with keys, headers and, now and then, no value; their number is in the key."""
+        """Produces *count* records with keys and headers, some without a value; the key has their number."""
         first = self.loaded.get(topic, 0)
         now_ms = time.time_ns() // 1_000_000
         numbers = range(first, first + count)
@@ -88,14 +88,14 @@ class Relay:
         self.loaded[topic] = first + count
 
     def wait_until_java_copied(self, java: MirrorMaker, *topics: str) -> None:
-        """Until the target has grown by what was loaded since `mark`: Java writes nothing but records."""
+        """Waits until the target has grown by what was loaded since `mark`: Java writes nothing but records."""
         for topic in topics or tuple(self.topics):
             end, loaded = self._marks[topic]
-            wanted = end + self.loaded[topic] - loaded
-            java.wait_until_replicated(topic, wanted, remote=self.remote)
+            expected = end + self.loaded[topic] - loaded
+            java.wait_until_replicated(topic, expected, remote=self.remote)
 
     def wait_until_we_copied(self, ours: Replicator) -> None:
-        """Until we have delivered all that the source holds now; lag alone may be of a moment ago."""
+        """Waits until we have delivered all that the source has; the lag alone may be outdated."""
         ends = {
             (topic, number): end
             for topic in self.topics
@@ -103,19 +103,22 @@ class Relay:
         }
 
         def delivered() -> bool:
-            said = {(one["topic"], one["partition"]): one["sourceOffset"] for one in ours.partitions()}
-            return all((said.get(place) or 0) >= end for place, end in ends.items())
+            delivered_offsets = {
+                (partition["topic"], partition["partition"]): partition["sourceOffset"]
+                for partition in ours.partitions()
+            }
+            return all((delivered_offsets.get(key) or 0) >= end for key, end in ends.items())
 
         ours.wait_until_caught_up(partitions=len(ends))
         wait_until("we have copied everything", delivered, poll_s=0.1)
 
     def target_end(self, topic: str) -> int:
-        """Where the copies end, all partitions together, empty transactions of ours included."""
+        """Returns the sum of the copies' end offsets; markers of our transactions count."""
         remote = self.remote(topic)
         return self.target.total_end_offset(remote)
 
     def mark(self) -> None:
-        """Remember where the copies end now, when they hold all that was loaded."""
+        """Remembers the end offsets of the copies when they hold all loaded records."""
         self._marks = {topic: (self.target_end(topic), self.loaded.get(topic, 0)) for topic in self.topics}
 
     def assert_equal(self, *topics: str) -> None:
@@ -123,7 +126,7 @@ class Relay:
             assert_copied(self.source, topic, self.target, self.remote(topic), count=self.loaded[topic])
 
     def positions(self) -> Mapping[TopicPartition, Position]:
-        """What is stored in the offsets topic now."""
+        """Returns the positions that the offsets topic holds."""
 
         async def read(cluster: Cluster) -> Mapping[TopicPartition, Position]:
             client = ClientSettings(alias="t", client_id="t", properties={})
@@ -135,7 +138,7 @@ class Relay:
             await log.open()
             return log.positions
 
-        return asking(self.target, read)
+        return call_cluster(self.target, read)
 
     @property
     def _policy_class(self) -> str:
@@ -147,7 +150,7 @@ class Relay:
 
 @pytest.fixture
 def relay(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Relay:
-    """A flow of three topics with six partitions, from a cluster that has an alias of this test's own."""
+    """A flow of three topics with six partitions, from a cluster with an alias of this test's own."""
     source = copy.copy(east)
     source.name = f"east{uuid.uuid4().hex[:6]}"
     topics = {f"{name}-{source.name}": count for name, count in (("orders", 3), ("bills", 2), ("notes", 1))}
@@ -157,7 +160,7 @@ def relay(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Relay:
 
 
 def by_java(relay: Relay, before: int, during: int) -> None:
-    """A turn of Java, with records from before its start and from while it runs, ended in order."""
+    """Lets Java copy records that exist at its start and records of its run, and stops it cleanly."""
     relay.mark()
     relay.load(before)
     with relay.java() as java:
@@ -168,7 +171,7 @@ def by_java(relay: Relay, before: int, during: int) -> None:
 
 
 def by_us(relay: Relay, before: int, during: int) -> None:
-    """A turn of ours, likewise."""
+    """Lets MirrorFlow copy records that exist at its start and records of its run, and stops it cleanly."""
     relay.load(before)
     with relay.ours() as ours:
         relay.wait_until_we_copied(ours)
@@ -178,15 +181,15 @@ def by_us(relay: Relay, before: int, during: int) -> None:
 
 
 def test_java_and_we_take_turns_three_times(relay: Relay):
-    """Java, we, Java, we, Java, we: six turns, each begun from the other's positions; every record once, in order."""
+    """Six turns, each from the positions of the other: every record once, in order."""
     for count in (700, 500, 300):
         by_java(relay, count, 97)
         by_us(relay, count, 61)
     relay.assert_equal()
 
 
-def test_what_retention_took_behind_javas_position_is_reported_before_our_first_record(relay: Relay):
-    """We go on where Java stopped, and promise what follows: that it is gone is a loss, not a beginning."""
+def test_records_that_retention_deleted_after_javas_position_are_reported_as_lost(relay: Relay):
+    """We continue at Java's position: missing records after it are a loss, not a new beginning."""
     *_, topic = relay.topics  # of one partition
     relay.mark()
     relay.load(100)
@@ -203,8 +206,8 @@ def test_what_retention_took_behind_javas_position_is_reported_before_our_first_
     assert 120 == len(records(relay.target, relay.remote(topic)))
 
 
-def test_a_topic_without_records_of_javas_turn_continues_where_we_were(relay: Relay):
-    """Java's turns touch one topic; the others continue at the end of what we had copied ourselves."""
+def test_a_topic_that_java_did_not_copy_continues_at_our_position(relay: Relay):
+    """Java copies one topic in its turns; the others continue at the end of our own copies."""
     busy, *quiet = relay.topics
     by_us(relay, 200, 50)
     for _ in range(2):
@@ -220,7 +223,7 @@ def test_a_topic_without_records_of_javas_turn_continues_where_we_were(relay: Re
 
 
 def test_a_topic_left_out_for_a_turn_is_not_copied_again(relay: Relay):
-    """Selected in our first and third turn, not in the second."""
+    """The topic is selected in our first and third turn, not in the second."""
     busy, other, *_ = relay.topics
     by_us(relay, 100, 20)
     for topics in (busy, ""):
@@ -238,8 +241,8 @@ def test_a_topic_left_out_for_a_turn_is_not_copied_again(relay: Relay):
     relay.assert_equal()
 
 
-def test_names_unchanged_are_taken_over_as_well(west: KafkaCluster, tmp_path: Path):
-    """IdentityReplicationPolicy: the copy has the name of the original, positions the same keys."""
+def test_a_flow_with_unchanged_topic_names_is_taken_over(west: KafkaCluster, tmp_path: Path):
+    """IdentityReplicationPolicy: the copy has the name of its source topic, and positions have the same keys."""
     with KafkaCluster(name="north") as north:
         topic = f"plain-{uuid.uuid4().hex[:6]}"
         north.create_topic(topic, partitions=2)
@@ -258,8 +261,8 @@ def test_names_unchanged_are_taken_over_as_well(west: KafkaCluster, tmp_path: Pa
         relay.assert_equal()
 
 
-def test_java_after_our_kill_copies_again_what_came_after_our_position(relay: Relay):
-    """At least once, and no more than that: the copy goes back to our last position and on from there, in order."""
+def test_java_after_our_kill_continues_at_our_last_position(relay: Relay):
+    """At least once and no more: Java copies again, in order, the records after our last stored position."""
     topic = next(iter(relay.topics))
     relay.load(400)
     partitions = sum(relay.topics.values())
@@ -273,16 +276,16 @@ def test_java_after_our_kill_copies_again_what_came_after_our_position(relay: Re
         relay.load_one(topic, 3_000)
         ours.wait_until_caught_up(partitions=partitions)
         ours.kill()
-    stored = {partition: found.source_offset for partition, found in relay.positions().items()}
+    stored = {partition: position.source_offset for partition, position in relay.positions().items()}
     relay.mark()
     relay.load(50)
     ends = relay.source.end_offsets(topic)
     following = sum(end - 1 - stored[TopicPartition(topic, number)] for number, end in ends.items())
-    wanted = relay.target_end(topic) + following
+    expected = relay.target_end(topic) + following
     with relay.java() as java:
         wait_until(
             "Java has copied everything",
-            lambda: relay.target_end(topic) >= wanted,
+            lambda: relay.target_end(topic) >= expected,
             poll_s=0.2,
         )
         relay.wait_until_java_copied(java, *list(relay.topics)[1:])
@@ -291,8 +294,8 @@ def test_java_after_our_kill_copies_again_what_came_after_our_position(relay: Re
     relay.assert_equal(*list(relay.topics)[1:])
 
 
-def test_we_after_javas_kill_copy_again_what_came_after_its_position(relay: Relay):
-    """The other way round it is the same: nothing is lost, and Java's stored position is where we begin, in order."""
+def test_we_continue_at_javas_last_position_after_its_kill(relay: Relay):
+    """Nothing is lost; we begin at Java's stored position, in order."""
     topic = next(iter(relay.topics))
     relay.mark()
     relay.load(400)
@@ -301,13 +304,13 @@ def test_we_after_javas_kill_copy_again_what_came_after_its_position(relay: Rela
         relay.wait_until_java_copied(java)
         wait_until(
             "Java has stored all positions",
-            lambda: sum(one.source_offset + 1 for one in relay.positions().values()) == 3 * 400,
+            lambda: sum(position.source_offset + 1 for position in relay.positions().values()) == 3 * 400,
             poll_s=0.2,
         )
         relay.load_one(topic, 3_000)
         relay.wait_until_java_copied(java, topic)
         java.kill()
-    stored = {partition: found.source_offset for partition, found in relay.positions().items()}
+    stored = {partition: position.source_offset for partition, position in relay.positions().items()}
     assert len(stored) == partitions
     relay.load(50)
     with relay.ours() as ours:
@@ -319,10 +322,12 @@ def test_we_after_javas_kill_copy_again_what_came_after_its_position(relay: Rela
 
 
 def assert_copied_again_from(relay: Relay, topic: str, stored: Mapping[TopicPartition, int]) -> None:
-    """Each partition is copied up to some record, and again from behind its stored position, all in order."""
+    """Asserts that each partition is copied up to some record and again after its stored position, all in order."""
     for number in range(relay.topics[topic]):
-        sent = [one for one in contents(records(relay.source, topic)) if one[0] == number]
-        found = [one for one in contents(records(relay.target, relay.remote(topic))) if one[0] == number]
-        repeated = len(found) - len(sent)
-        at = stored[TopicPartition(topic, number)] + 1
-        assert sent[: at + repeated] + sent[at:] == found
+        sent = [record for record in contents(records(relay.source, topic)) if record[0] == number]
+        copied = [
+            record for record in contents(records(relay.target, relay.remote(topic))) if record[0] == number
+        ]
+        repeated = len(copied) - len(sent)
+        resumed = stored[TopicPartition(topic, number)] + 1
+        assert sent[: resumed + repeated] + sent[resumed:] == copied

@@ -1,6 +1,6 @@
-"""Leaders of the target that die, freeze, forget and come back with less.
+"""Leaders of the target that die, freeze, forget producers, or return with fewer records.
 
-Three brokers, RF 3 and min ISR 2 unless a test says otherwise; they are killed and started again, so they are this file's own.
+Three brokers, replication factor 3 and min ISR 2 unless a test differs. They are killed, so they belong to this file alone.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import (
     DAY_MS,
     Flow,
-    asking,
+    call_cluster,
     contents,
     now_ms,
     numbered,
@@ -51,11 +51,11 @@ from tests.integration.kafka.test_connector import alter
 pytestmark = pytest.mark.faults
 
 BACKLOG = 60_000
-SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # 12 MB are copied in some 12 s
+SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # 12 MB take about 12 s
 NEVER = {"offset.flush.interval.ms": "3600000"}
 REPLICATED = {"replication.factor": "3"}
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-FOREIGN_BYTES = 33  # by which records of others are told from ours
+FOREIGN_BYTES = 33  # value size that identifies foreign records
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def three_brokers() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def trio(three_brokers: KafkaCluster) -> Iterator[KafkaCluster]:
-    """Whole again for the next test."""
+    """Three brokers; all are running and in sync again after each test."""
     yield three_brokers
     heal(three_brokers)
 
@@ -83,7 +83,7 @@ def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
 
 
 def heal(cluster: KafkaCluster) -> None:
-    """Every broker runs, and is in sync for every partition."""
+    """Starts or thaws every broker and waits until all are in sync."""
     for node in cluster.nodes.values():
         if node.running:
             node.thaw()
@@ -95,61 +95,65 @@ def heal(cluster: KafkaCluster) -> None:
 
 def all_in_sync(cluster: KafkaCluster) -> bool:
     topics = cluster.admin.list_topics(timeout=30).topics.values()
-    return all(len(one.isrs) == len(one.replicas) for topic in topics for one in topic.partitions.values())
+    return all(
+        len(partition.isrs) == len(partition.replicas)
+        for topic in topics
+        for partition in topic.partitions.values()
+    )
 
 
 def wait_for_leader(cluster: KafkaCluster, topic: str, condition: Callable[[int], bool]) -> int:
-    """The new leader, for which *condition* holds."""
+    """Waits for a new leader that fulfils *condition*; returns it."""
 
-    def found() -> int:
+    def new_leader() -> int:
         leader = cluster.leader(topic, 0)
         return leader if leader > 0 and condition(leader) else 0
 
-    return wait_until(f"{topic} has another leader", found, poll_s=0.1)
+    return wait_until(f"{topic} has a new leader", new_leader, poll_s=0.1)
 
 
 def last_sequence(cluster: KafkaCluster, topic: str, *, bootstrap: str) -> int:
-    """The largest sequence number that the leader of partition 0 remembers of any producer."""
+    """Returns the largest sequence number that the leader of partition 0 remembers of any producer."""
 
-    async def ask(connected: Cluster) -> int:
+    async def describe(connected: Cluster) -> int:
         await connected.refresh([topic])
-        asked = TopicPartition(topic, 0)
-        answer = (await admin.describe_producers(connected, [asked]))[asked]
-        return max((one.last_sequence for one in answer.producers), default=-1)
+        partition = TopicPartition(topic, 0)
+        response = (await admin.describe_producers(connected, [partition]))[partition]
+        return max((producer.last_sequence for producer in response.producers), default=-1)
 
-    return asking(cluster, ask, bootstrap=bootstrap)
+    return call_cluster(cluster, describe, bootstrap=bootstrap)
 
 
 def address(cluster: KafkaCluster, broker: int) -> str:
-    """Of one broker alone."""
+    """Returns the address of one broker alone."""
     return cluster.internal_bootstrap.split(",")[broker - 1]
 
 
 def mapped_end(flow: Flow) -> int:
-    """Up to which source offset the stored offset map of the flow's only partition goes."""
+    """Returns the source offset up to which the stored offset map of the flow's only partition reaches."""
     topic = offset_map_topic(flow.alias)
     if not flow.target.has_topic(topic):
         return -1
-    stored = [one.value for one in records(flow.target, topic) if one.value is not None]
+    stored = [record.value for record in records(flow.target, topic) if record.value is not None]
     return decode_map(stored[-1]).upstream_end if stored else -1
 
 
-def ours(cluster: KafkaCluster, topic: str) -> list[Record]:
-    """What others have not written."""
-    return [one for one in records(cluster, topic) if len(one.value or b"") != FOREIGN_BYTES]
+def own_records(cluster: KafkaCluster, topic: str) -> list[Record]:
+    """Returns the records that are not foreign."""
+    return [record for record in records(cluster, topic) if len(record.value or b"") != FOREIGN_BYTES]
 
 
-def copying(stack: ExitStack, flow: Flow, topic: str, **more: str) -> Replicator:
+def start_copier(stack: ExitStack, flow: Flow, topic: str, **more: str) -> Replicator:
     return stack.enter_context(flow.replicator(topic, {**SLOW, **more}))
 
 
 @pytest.mark.parametrize("copiers", [1, 2])
-def test_leaders_killed_under_a_backlog_lose_and_repeat_nothing(flow: Flow, topic: str, copiers: int):
-    """kill -9 of the leader, twice, with batches in flight, and with a second copier that was started by mistake."""
+def test_leaders_killed_during_a_backlog_lose_and_repeat_nothing(flow: Flow, topic: str, copiers: int):
+    """kill -9 of the leader, twice, with batches in flight, also with a second copier that was started by mistake."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     remote = flow.remote(topic)
     with ExitStack() as stack:
-        running = [copying(stack, flow, topic) for _ in range(copiers)]
+        running = [start_copier(stack, flow, topic) for _ in range(copiers)]
         for share in (0.1, 0.4):
             running[0].wait_for_copy(flow.target, remote, int(BACKLOG * share))
             killed = flow.target.leader(remote, 0)
@@ -162,8 +166,8 @@ def test_leaders_killed_under_a_backlog_lose_and_repeat_nothing(flow: Flow, topi
     flow.assert_exact(topic)
 
 
-def test_a_copy_with_too_few_replicas_in_sync_is_written_when_they_are_back(flow: Flow, topic: str):
-    """Until then it has the reason that its writes would be refused."""
+def test_a_copy_with_too_few_replicas_in_sync_is_written_once_they_return(flow: Flow, topic: str):
+    """Until then the reason is that its writes would be refused."""
     remote = flow.target.create_topic(flow.remote(topic), replication_factor=2)
     load(flow.source, topic, BACKLOG, size_bytes=200)
     leader = flow.target.leader(remote, 0)
@@ -176,15 +180,17 @@ def test_a_copy_with_too_few_replicas_in_sync_is_written_when_they_are_back(flow
         ),
     )
     with flow.replicator(topic) as replicator:
-        wait_until("it says why", lambda: replicator.partition(topic).get("reason") == "WritesRefused")
+        wait_until(
+            "the reason is reported", lambda: replicator.partition(topic).get("reason") == "WritesRefused"
+        )
         flow.target.broker(follower).start()
         replicator.wait_until_caught_up()
 
     flow.assert_exact(topic)
 
 
-def test_a_stop_does_not_wait_for_a_target_that_does_not_answer(flow: Flow, topic: str):
-    """The next start finds in the logs what was copied."""
+def test_a_stop_does_not_wait_for_a_target_that_does_not_respond(flow: Flow, topic: str):
+    """The next process finds in the logs what was copied."""
     flow = replace(flow, worker={**flow.worker, "task.shutdown.graceful.timeout.ms": "60000"})
     with flow.replicator(topic) as process:
         load(flow.source, topic, 1_000)
@@ -202,8 +208,8 @@ def test_a_stop_does_not_wait_for_a_target_that_does_not_answer(flow: Flow, topi
     flow.assert_exact(topic)
 
 
-def test_a_first_batch_that_dies_with_its_leader_is_written_again(flow: Flow, topic: str):
-    """The leader remembers what no replica has, while a second process waits; then it is killed."""
+def test_a_first_batch_lost_with_its_leader_is_written_again(flow: Flow, topic: str):
+    """The leader has batches that no replica has, while a second process waits; then it is killed."""
     remote = flow.target.create_topic(flow.remote(topic), replication_factor=3)
     with ExitStack() as stack:
         first = stack.enter_context(flow.replicator(topic))
@@ -222,23 +228,23 @@ def test_a_first_batch_that_dies_with_its_leader_is_written_again(flow: Flow, to
         flow.target.broker(leader).kill()
         for id_ in followers:
             flow.target.broker(id_).thaw()
-        wait_for_leader(flow.target, remote, lambda found: found != leader)
+        wait_for_leader(flow.target, remote, lambda current: current != leader)
         flow.assert_committed(topic)
 
     flow.assert_exact(topic)
 
 
 def test_a_frozen_leader_that_thaws_after_an_election_changes_nothing(flow: Flow, topic: str):
-    """Our requests wait in the socket of a leader that is none any more; it answers them all the same."""
+    """Requests wait in the socket of an old leader, which responds to them anyway after it thaws."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     remote = flow.remote(topic)
     with ExitStack() as stack:
-        first = copying(stack, flow, topic)
+        first = start_copier(stack, flow, topic)
         first.wait_for_copy(flow.target, remote, BACKLOG // 10)
         frozen = flow.target.leader(remote, 0)
         flow.target.broker(frozen).freeze()
         wait_for_leader(flow.target, remote, lambda leader: leader != frozen)
-        copying(stack, flow, topic)
+        start_copier(stack, flow, topic)
         first.wait_for_copy(flow.target, remote, BACKLOG // 2)
         flow.target.broker(frozen).thaw()
         flow.assert_committed(topic)
@@ -246,60 +252,62 @@ def test_a_frozen_leader_that_thaws_after_an_election_changes_nothing(flow: Flow
     flow.assert_exact(topic)
 
 
-def test_an_unclean_election_is_filled_again(
+def test_records_lost_by_an_unclean_election_are_copied_again(
     flow: Flow, east: KafkaCluster, trio: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The new leader holds a part of ours, or nothing. Three flows fill exactly what is gone: one that lives, one that
-    died, and one that had left with a position, over which others wrote exactly as many records as were lost.
+    """The new leader has a part of the copy, or nothing. Three flows copy exactly the lost records again: one that runs,
+    one that was killed, and one that left with a position and whose lost records were replaced by as many foreign ones.
     """
     part, nothing = east.create_topic(unique_topic()), east.create_topic(unique_topic())
     pattern = f"{part},{nothing}"
-    dead, left = (Flow.new(east, trio, tmp_path, connector=REPLICATED, worker=flow.worker) for _ in range(2))
-    flows = (flow, dead, left)
-    remotes = [one.remote(topic) for one in flows for topic in (part, nothing)]
+    dead_flow, left_flow = (
+        Flow.new(east, trio, tmp_path, connector=REPLICATED, worker=flow.worker) for _ in range(2)
+    )
+    flows = (flow, dead_flow, left_flow)
+    remotes = [process.remote(topic) for process in flows for topic in (part, nothing)]
     for remote in remotes:
         trio.create_topic(remote, replication_factor=3, config=UNCLEAN)
         reassign(trio, remote, [1, 2])
     with (
         flow.replicator(pattern) as alive,
-        dead.replicator(pattern, NEVER) as killed,
-        left.replicator(pattern) as stopped,
+        dead_flow.replicator(pattern, NEVER) as killed,
+        left_flow.replicator(pattern) as stopped,
     ):
         running = (alive, killed, stopped)
         load(east, part, 1_000)
-        for one in running:
-            one.wait_until_caught_up(partitions=2)
+        for process in running:
+            process.wait_until_caught_up(partitions=2)
         trio.broker(2).stop()
         load(east, part, 1_000, first=1_000)
         load(east, nothing, 1_500)
-        for one in running:
-            one.wait_until_caught_up(partitions=2)
+        for process in running:
+            process.wait_until_caught_up(partitions=2)
         killed.kill()
         assert stopped.stop() == 0
         trio.broker(1).kill()
         trio.broker(2).start()
         for remote in remotes:
             wait_for_leader(trio, remote, lambda leader: leader == 2)
-        load(trio, left.remote(part), 1_000, size_bytes=FOREIGN_BYTES)
-        load(trio, left.remote(nothing), 1_500, size_bytes=FOREIGN_BYTES)
+        load(trio, left_flow.remote(part), 1_000, size_bytes=FOREIGN_BYTES)
+        load(trio, left_flow.remote(nothing), 1_500, size_bytes=FOREIGN_BYTES)
         load(east, part, 500, first=2_000)
         load(east, nothing, 500, first=1_500)
         killed.start()
         stopped.start()
-        for one in running:
-            one.wait_until_caught_up(partitions=2)
-        for its in flows:
-            its.wait_until_committed(part, nothing)
+        for process in running:
+            process.wait_until_caught_up(partitions=2)
+        for its_flow in flows:
+            its_flow.wait_until_committed(part, nothing)
         trio.broker(1).start()
 
     for topic in (part, nothing):
         flow.assert_exact(topic)
-        dead.assert_exact(topic)
-        assert contents(records(east, topic)) == contents(ours(trio, left.remote(topic)))
+        dead_flow.assert_exact(topic)
+        assert contents(records(east, topic)) == contents(own_records(trio, left_flow.remote(topic)))
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_an_unclean_election_is_filled_again_in_transactions(
+def test_records_lost_by_an_unclean_election_are_copied_again_in_transactions(
     flow: Flow, east: KafkaCluster, trio: KafkaCluster, unique_topic: Callable[[], str], *, is_killed: bool
 ):
     topic = east.create_topic(unique_topic(), config=FOREVER)
@@ -312,7 +320,7 @@ def test_an_unclean_election_is_filled_again_in_transactions(
         trio.broker(2).stop()
         load(east, topic, 1_000, first=1_000, timestamp_ms=old_ms)
         process.wait_until_caught_up()
-        wait_until("the offset map has all", lambda: mapped_end(flow) == 2_000)
+        wait_until("the offset map has all records", lambda: mapped_end(flow) == 2_000)
         if is_killed:
             process.kill()
         trio.broker(1).kill()
@@ -328,12 +336,12 @@ def test_an_unclean_election_is_filled_again_in_transactions(
     assert contents(records(east, topic)) == contents(records(trio, remote, isolation="read_committed"))
 
 
-def test_a_map_of_offsets_is_not_taken_for_what_lies_where_the_target_has_lost_records(
+def test_an_offset_map_is_not_used_where_the_target_has_lost_records(
     east: KafkaCluster, trio: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The tail is lost, the map cannot be written, and the copy continues elsewhere, as if it came behind what that map says.
+    """The target loses its tail and the map cannot be written; new records are copied to offsets that the old map covers.
 
-    Killed then, its successor must not translate groups to the earlier offsets.
+    After a kill, the next process must not translate groups to the old offsets.
     """
     own = uuid.uuid4().hex[:8]
     flow = CheckpointFlow(source=east, target=trio, folder=tmp_path, alias=f"x{own}", target_alias=f"y{own}")
@@ -353,15 +361,17 @@ def test_a_map_of_offsets_is_not_taken_for_what_lies_where_the_target_has_lost_r
         load(east, topic, 500)
         process.wait_for_copy(trio, remote, 500)
         checkpoints = f"{flow.alias}.checkpoints.internal"
-        # Three replicas of it need three brokers.
-        wait_until("checkpoints have a topic", lambda: trio.has_topic(checkpoints))
+        # It has three replicas, so its creation needs three brokers.
+        wait_until("the checkpoints topic exists", lambda: trio.has_topic(checkpoints))
         trio.broker(2).stop()
         load(trio, remote, 100, size_bytes=FOREIGN_BYTES)
         load(east, topic, 400, first=500)
         process.wait_for_copy(trio, remote, 1_000)
         put_group(east, group, {(topic, 0): 700})
-        assert flow.wait_for_checkpoint(group, 700)["downstream_offset"] == ours(trio, remote)[700].offset
-        alter(trio, maps, "max.message.bytes", "1")  # it cannot be written
+        assert (
+            flow.wait_for_checkpoint(group, 700)["downstream_offset"] == own_records(trio, remote)[700].offset
+        )
+        alter(trio, maps, "max.message.bytes", "1")  # the map cannot be written
         process.freeze()
         trio.broker(1).kill()
         trio.broker(2).start()
@@ -370,53 +380,53 @@ def test_a_map_of_offsets_is_not_taken_for_what_lies_where_the_target_has_lost_r
         process.wait_for_copy(trio, remote, 900)
         load(trio, remote, 100, size_bytes=FOREIGN_BYTES)
         load(east, topic, 100, first=900)
-        wait_until("all is copied", lambda: len(ours(trio, remote)) >= 1_000)
+        wait_until("all records are copied", lambda: len(own_records(trio, remote)) >= 1_000)
         process.kill()
         alter(trio, maps, "max.message.bytes", None)
         process.start()
         other = f"h-{own}"
         put_group(east, other, {(topic, 0): 700})
-        found = flow.wait_for_checkpoint(other, 700)
+        checkpoint = flow.wait_for_checkpoint(other, 700)
 
-    assert contents(records(east, topic)) == contents(ours(trio, remote))
-    assert found["downstream_offset"] <= ours(trio, remote)[700].offset
+    assert contents(records(east, topic)) == contents(own_records(trio, remote))
+    assert checkpoint["downstream_offset"] <= own_records(trio, remote)[700].offset
 
 
 def test_an_emptied_target_whose_brokers_all_restart_is_continued(
     flow: Flow, east: KafkaCluster, trio: KafkaCluster, topic: str, tmp_path: Path
 ):
-    """DeleteRecords took all, every broker restarted in order: leaders know the flows by fences at most.
+    """DeleteRecords deleted everything and every broker restarted: leaders know the flows at most by their fences.
 
-    One process lives and knows where it was. One died; its flow continues behind its last stored position.
+    One process runs and has its offsets. The other was killed; its flow continues after its last stored position.
     """
-    counting = {**REPLICATED, "mirrorflow.source.loss.policy": "alert"}
-    dead = Flow.new(east, trio, tmp_path, connector=counting, worker=flow.worker)
+    alerting = {**REPLICATED, "mirrorflow.source.loss.policy": "alert"}
+    dead_flow = Flow.new(east, trio, tmp_path, connector=alerting, worker=flow.worker)
     load(east, topic, 2_000)
-    with flow.replicator(topic) as alive, dead.replicator(topic, NEVER) as killed:
-        for one, its in ((alive, flow), (killed, dead)):
-            one.wait_for_copy(trio, its.remote(topic), 2_000)
+    with flow.replicator(topic) as alive, dead_flow.replicator(topic, NEVER) as killed:
+        for process, its_flow in ((alive, flow), (killed, dead_flow)):
+            process.wait_for_copy(trio, its_flow.remote(topic), 2_000)
         killed.kill()
-        for its in (flow, dead):
-            trio.delete_records(its.remote(topic), {0: 2_000})
+        for its_flow in (flow, dead_flow):
+            trio.delete_records(its_flow.remote(topic), {0: 2_000})
         for id_ in trio.nodes:
             trio.broker(id_).stop()
             trio.broker(id_).start()
             heal(trio)
         load(east, topic, 1_000, first=2_000)
         killed.start()
-        for one, its in ((alive, flow), (killed, dead)):
-            one.wait_until_caught_up()
-            its.wait_until_committed(topic)
+        for process, its_flow in ((alive, flow), (killed, dead_flow)):
+            process.wait_until_caught_up()
+            its_flow.wait_until_committed(topic)
 
     sent = contents(records(east, topic))
-    again = contents(records(trio, dead.remote(topic)))
+    copied_again = contents(records(trio, dead_flow.remote(topic)))
     assert sent[2_000:] == contents(records(trio, flow.remote(topic)))
-    assert sent[-len(again) :] == again
-    assert len(again) >= 1_000
+    assert sent[-len(copied_again) :] == copied_again
+    assert len(copied_again) >= 1_000
 
 
-def test_a_partition_moved_to_a_broker_that_holds_no_batch_of_ours_continues(flow: Flow, topic: str):
-    """All of ours is deleted and only others' records are left; the new broker knows the producer by a fence at most."""
+def test_a_partition_moved_to_a_broker_without_our_batches_continues(flow: Flow, topic: str):
+    """Our records are deleted and only foreign ones remain; the new broker knows the producer at most by a fence."""
     remote = flow.target.create_topic(
         flow.remote(topic), replication_factor=1, config={"min.insync.replicas": "1"}
     )
@@ -430,13 +440,13 @@ def test_a_partition_moved_to_a_broker_that_holds_no_batch_of_ours_continues(flo
         load(flow.source, topic, 1_000, first=2_000)
         replicator.wait_until_caught_up()
 
-    assert contents(records(flow.source, topic))[2_000:] == contents(ours(flow.target, remote))
+    assert contents(records(flow.source, topic))[2_000:] == contents(own_records(flow.target, remote))
 
 
-def test_a_source_that_lost_its_tail_goes_by_policy(
+def test_a_source_that_lost_its_tail_follows_the_loss_policy(
     trio: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """An unclean election on the source: its log is shorter than what was copied, then grows again with other records."""
+    """After an unclean election the source's log is shorter than the copy, then grows again with different records."""
     topic = trio.create_topic(unique_topic(), replication_factor=3, config=UNCLEAN)
     reassign(trio, topic, [1, 2])
     flows = {
@@ -445,27 +455,29 @@ def test_a_source_that_lost_its_tail_goes_by_policy(
     }
     load(trio, topic, 1_000)
     with ExitStack() as stack:
-        running = {policy: stack.enter_context(its.replicator(topic)) for policy, its in flows.items()}
-        for one in running.values():
-            one.wait_until_caught_up()
+        running = {
+            policy: stack.enter_context(its_flow.replicator(topic)) for policy, its_flow in flows.items()
+        }
+        for process in running.values():
+            process.wait_until_caught_up()
         trio.broker(2).stop()
         load(trio, topic, 1_000, first=1_000)
-        for policy, one in running.items():
-            one.wait_for_copy(west, flows[policy].remote(topic), 2_000)
+        for policy, process in running.items():
+            process.wait_for_copy(west, flows[policy].remote(topic), 2_000)
         before = contents(records(west, flows["fail"].remote(topic)))
         trio.broker(1).kill()
         trio.broker(2).start()
         wait_for_leader(trio, topic, lambda leader: leader == 2)
         load(trio, topic, 1_300, first=5_000)
-        said = running["fail"].wait_for_phase("stopped", topic)
+        status = running["fail"].wait_for_phase("stopped", topic)
         for policy in ("alert", "restart"):
             running[policy].wait_until_caught_up()
             flows[policy].wait_until_committed(topic)
-        # Now the new leader shows all of it: what was copied lies below its high watermark.
+        # The high watermark of the new leader is above all copied offsets at this point.
         new = contents(records(trio, topic))
 
-    copied = {policy: contents(records(west, its.remote(topic))) for policy, its in flows.items()}
-    assert "SourceDataLost" == said["reason"]
+    copied = {policy: contents(records(west, its_flow.remote(topic))) for policy, its_flow in flows.items()}
+    assert "SourceDataLost" == status["reason"]
     assert before == copied["fail"]
     assert before + new[1_000:] == copied["alert"]
     assert before + new == copied["restart"]
@@ -474,25 +486,27 @@ def test_a_source_that_lost_its_tail_goes_by_policy(
 def test_a_partition_whose_leader_has_died_is_not_taken_over(
     trio: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """The metadata names the leader for some seconds more."""
+    """The metadata still has the leader for some seconds."""
     topic = trio.create_topic(unique_topic(), partitions=3)
     leader = trio.leader(topic, 0)
-    led = {TopicPartition(topic, one) for one in range(3) if trio.leader(topic, one) == leader}
+    led_partitions = {
+        TopicPartition(topic, number) for number in range(3) if trio.leader(topic, number) == leader
+    }
 
-    async def ask(connected: Cluster) -> dict[TopicPartition, MirrorFlowError]:
-        wanted = {TopicPartition(topic, one): TopicPartition(topic, one) for one in range(3)}
+    async def find_unavailable(connected: Cluster) -> dict[TopicPartition, MirrorFlowError]:
+        copies = {TopicPartition(topic, number): TopicPartition(topic, number) for number in range(3)}
         await connected.refresh([topic])
         trio.broker(leader).kill()
-        return await unavailable_partitions(connected, connected, wanted)
+        return await unavailable_partitions(connected, connected, copies)
 
-    found = asking(trio, ask)
+    errors = call_cluster(trio, find_unavailable)
 
-    assert found.keys() == led
-    assert {one.reason for one in found.values()} == {"SourceNotAnswering"}
+    assert errors.keys() == led_partitions
+    assert {number.reason for number in errors.values()} == {"SourceNotAnswering"}
 
 
 @pytest.mark.parametrize("count", [0, 50], ids=["of plain batches", "of transactions"])
-def test_positions_whose_commit_marker_is_lost_are_neither_lost_nor_in_the_way(
+def test_positions_without_a_commit_marker_are_kept_and_copying_continues(
     flow: Flow, trio: KafkaCluster, unique_topic: Callable[[], str], count: int
 ):
     """The process dies right after EndTxn, while the partition of the positions has no leader (KAFKA-20734)."""
@@ -506,7 +520,7 @@ def test_positions_whose_commit_marker_is_lost_are_neither_lost_nor_in_the_way(
         flow.wait_until_committed(topic)
         process.kill()
         committed = numbered(100, count, timestamp=timestamp)
-        asking(trio, lambda target: commit_without_marker(trio, target, flow, topic, committed))
+        call_cluster(trio, lambda target: commit_without_marker(trio, target, flow, topic, committed))
         heal(trio)
         assert stable_end(trio, offsets) < trio.end_offsets(offsets)[0]
         write_batches(flow.source, topic, [numbered(100, 100, timestamp=timestamp)])
@@ -514,15 +528,15 @@ def test_positions_whose_commit_marker_is_lost_are_neither_lost_nor_in_the_way(
         process.wait_until_caught_up()
         flow.assert_committed(topic)
         wait_until(
-            "the positions are decided",
+            "the positions are committed or aborted",
             lambda: stable_end(trio, offsets) == trio.end_offsets(offsets)[0],
         )
 
 
-def test_a_lost_marker_of_positions_is_found_before_the_next_transaction(
+def test_a_lost_marker_of_positions_is_detected_before_the_next_transaction(
     flow: Flow, trio: KafkaCluster, topic: str
 ):
-    """Which could be aborted, and would abort the positions that were committed."""
+    """Otherwise the next transaction could be aborted, and would abort the committed positions."""
     trio.create_topic(flow.remote(topic), replication_factor=3)
     offsets = on_broker_2(trio, f"mm2-offsets.{flow.alias}.internal")
     load(flow.source, topic, 100)
@@ -538,7 +552,7 @@ def test_a_lost_marker_of_positions_is_found_before_the_next_transaction(
         await transactions.wait_for_markers(producer)
 
     with pytest.raises(MissingMarkerError, match=offsets):
-        asking(trio, commit)
+        call_cluster(trio, commit)
 
 
 def on_broker_2(cluster: KafkaCluster, topic: str) -> str:
@@ -561,7 +575,7 @@ def stable_end(cluster: KafkaCluster, topic: str) -> int:
 async def last_position(
     target: Cluster, flow: Flow, topic: str
 ) -> tuple[ProducerTransactions, Producer, WriterPosition]:
-    """The last stored position of partition 0 of *topic*, and the producer that stores the next one."""
+    """Returns the last stored position of partition 0 of *topic*, and the producer that stores the next one."""
     topics = FlowTopics(
         source_alias=flow.alias,
         connector="MirrorSourceConnector",
@@ -577,13 +591,17 @@ async def last_position(
             break
         await asyncio.sleep(0.05)
     stored = decided_records(log, WriterPosition).committed
-    return transactions, producer, [one for one in stored if one.topic == topic][-1]
+    return (
+        transactions,
+        producer,
+        [stored_position for stored_position in stored if stored_position.topic == topic][-1],
+    )
 
 
 async def commit_without_marker(
     cluster: KafkaCluster, target: Cluster, flow: Flow, topic: str, copied: list[WireRecord]
 ) -> None:
-    """Writes *copied* and their position in a transaction of the task, as its process does, and ends there."""
+    """Writes *copied* and their position in a transaction of the task, as its process does, and stops after EndTxn."""
     transactions, producer, position = await last_position(target, flow, topic)
     copy, count = TopicPartition(flow.remote(topic), 0), len(copied)
     if copied:
@@ -597,7 +615,7 @@ async def commit_without_marker(
         await transactions.append(producer, copy, copied)
     await transactions.store_positions(producer, [position])
     lose_leader(cluster, f"mm2-offsets.{flow.alias}.internal")
-    await target.refresh()  # which notices lost connections: a commit is sent once
+    await target.refresh()  # detects lost connections: a commit is sent only once
     await admin.end_txn(target, *producer, committed=True, timeout_s=60)
     wait_until(
         "the copy is committed",
@@ -605,10 +623,10 @@ async def commit_without_marker(
     )
 
 
-def test_a_partition_without_a_leader_does_not_hold_up_the_others_of_its_task(
+def test_a_partition_without_a_leader_does_not_block_other_partitions_of_its_task(
     east: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
 ):
-    """On Kafka 3.9, whose coordinator keeps an id busy until the marker is written: the task takes its spare one."""
+    """Kafka 3.9's coordinator keeps an id busy until the marker is written, so the task uses its spare id."""
     topic = east.create_topic(unique_topic(), partitions=3, config=FOREVER)
     load(east, topic, BACKLOG, size_bytes=200, timestamp_ms=now_ms() - 40 * DAY_MS)
     ends = east.end_offsets(topic)
@@ -622,10 +640,12 @@ def test_a_partition_without_a_leader_does_not_hold_up_the_others_of_its_task(
             running.wait_for_copy(target, remote, BACKLOG // 10)
             killed = target.broker(target.leader(remote, 0))
             killed.kill()
-            others = [one for one in ends if target.leader(remote, one) != killed.id]
+            others = [partition for partition in ends if target.leader(remote, partition) != killed.id]
             wait_until(
                 f"partitions {others} are copied",
-                lambda: all(running.partition(topic, one).get("lagRecords") == 0 for one in others),
+                lambda: all(
+                    running.partition(topic, partition).get("lagRecords") == 0 for partition in others
+                ),
                 timeout_s=120,
             )
             assert running.partition(topic, 0)["lagRecords"] != 0

@@ -1,6 +1,6 @@
-"""What administrators do to a target while a flow copies old and young records: a rolling upgrade, moved replicas.
+"""Administrators upgrade a target's brokers or move its replicas while a flow copies old and new records.
 
-Three brokers of this file's own, RF 3 and min ISR 2.
+The target has three brokers, replication factor 3 and min.insync.replicas=2.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION, VERSION
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load
-from tests.integration.kafka.flows import DAY_MS, Flow, asking, now_ms, reassign
+from tests.integration.kafka.flows import DAY_MS, Flow, call_cluster, now_ms, reassign
 from tests.integration.kafka.test_target_leaders import all_in_sync
 
 pytestmark = pytest.mark.faults
@@ -42,7 +42,7 @@ def moved() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def test_a_rolling_upgrade_of_the_target_repeats_and_loses_nothing(
+def test_a_rolling_upgrade_of_the_target_loses_and_repeats_nothing(
     east: KafkaCluster, upgraded: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ) -> None:
     steps = [
@@ -53,10 +53,10 @@ def test_a_rolling_upgrade_of_the_target_repeats_and_loses_nothing(
     _assert_exact_while(east, upgraded, unique_topic(), tmp_path, steps)
 
 
-def test_replicas_that_move_during_transactions_repeat_and_lose_nothing(
+def test_replicas_that_move_during_transactions_lose_and_repeat_nothing(
     east: KafkaCluster, moved: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ) -> None:
-    """The copy, the positions and the claims go from leader to leader."""
+    """Copies, positions and claims move from leader to leader."""
     topic = unique_topic()
 
     def move(brokers: list[int]) -> None:
@@ -77,7 +77,7 @@ def _assert_exact_while(
     folder: Path,
     steps: Sequence[Callable[[], None]],
 ) -> None:
-    """Copies *topic* while *steps* are done and records of both ages arrive, and compares it for readers of committed records."""
+    """Copies *topic* while *steps* run and records of both ages arrive; compares it for readers of committed records."""
     flow = Flow.new(
         east, target, folder, connector=REPLICATED, worker={"offset.storage.replication.factor": "3"}
     )
@@ -115,8 +115,8 @@ def _finalize(cluster: KafkaCluster) -> None:
 
     async def update(connected: Cluster) -> None:
         request = UpdateFeaturesRequest(timeout_ms=30_000, feature_updates=updates, validate_only=False)
-        answer = await connected.call(request, controller=True)
-        assert not answer.error_code, answer
-        assert not any(one.error_code for one in answer.results), answer
+        response = await connected.call(request, controller=True)
+        assert not response.error_code, response
+        assert not any(result.error_code for result in response.results), response
 
-    asking(cluster, update)
+    call_cluster(cluster, update)

@@ -1,6 +1,6 @@
-"""The topologies of examples/ on three real clusters: records reach the end of the way once, in both forms, and none comes back.
+"""The topologies of examples/ on three real clusters: each record reaches its last cluster once, and none comes back.
 
-Flows copy every topic, so the clusters are their own, and each test leaves them empty.
+Each runs as mm2.properties and as converted MirrorFlows. Flows copy every topic, so each test starts with empty clusters.
 """
 
 import subprocess
@@ -24,7 +24,7 @@ from tests.integration.kafka.running import RunningCommand, beats
 pytestmark = pytest.mark.more
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-RUN_S = 180.0  # ten seconds alone, of which a start takes two
+RUN_S = 180.0  # ten seconds on an idle machine
 QUICK = "refresh.topics.interval.seconds = 1\nmirrorflow.http.listeners = http://127.0.0.1:0\n"
 EVERY_SECOND = '{emit.checkpoints.interval.seconds: "1", sync.group.offsets.interval.seconds: "1"}'
 Sites = dict[str, KafkaCluster]
@@ -38,7 +38,7 @@ def three() -> Iterator[Sites]:
 
 @pytest.fixture
 def sites(three: Sites) -> Iterator[Sites]:
-    """Three clusters without topics."""
+    """Three clusters; their topics are deleted after the test."""
     yield three
     for cluster in three.values():
         for topic in own_topics(cluster):
@@ -50,12 +50,12 @@ def own_topics(cluster: KafkaCluster) -> set[str]:
 
 
 def copies(cluster: KafkaCluster) -> set[str]:
-    """Topics that hold records of users, whichever cluster wrote them."""
+    """Returns the topics with users' records: source topics and copies."""
     return {name for name in own_topics(cluster) if not name.startswith("mm2-") and "internal" not in name}
 
 
 def example(folder: str, addresses: dict[str, KafkaCluster]) -> str:
-    """The mm2.properties of an example, with real addresses, without heartbeats among the records."""
+    """Returns the mm2.properties of an example with real addresses and without heartbeats."""
     text = (EXAMPLES / folder / "mm2.properties").read_text()
     for alias, cluster in addresses.items():
         text = text.replace(f"kafka-{alias}:9092", cluster.bootstrap)
@@ -73,20 +73,22 @@ def mirrorflow(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def convert(text: str, folder: Path) -> list[Path]:
-    """The files of the flows, in the order of the mm2.properties *text*."""
+    """Converts the mm2.properties *text*; returns the flow files in the order of the file."""
     (folder / "mm2.properties").write_text(text)
-    done = mirrorflow("convert", folder / "mm2.properties", "-o", folder / "flows")
-    assert 0 == done.returncode, done.stderr
-    return [Path(line) for line in done.stdout.splitlines()]
+    result = mirrorflow("convert", folder / "mm2.properties", "-o", folder / "flows")
+    assert 0 == result.returncode, result.stderr
+    return [Path(line) for line in result.stdout.splitlines()]
 
 
 def run_until_caught_up(flow: Path) -> None:
-    done = mirrorflow("run", "-f", flow, "--until-caught-up", "--log", flow.with_suffix(".log"))
-    assert 0 == done.returncode, f"{done.stdout}{done.stderr}{flow.with_suffix('.log').read_text()[-4000:]}"
+    result = mirrorflow("run", "-f", flow, "--until-caught-up", "--log", flow.with_suffix(".log"))
+    assert 0 == result.returncode, (
+        f"{result.stdout}{result.stderr}{flow.with_suffix('.log').read_text()[-4000:]}"
+    )
 
 
-def test_chain_of_three_in_both_forms(sites: Sites, tmp_path: Path) -> None:
-    """a.orders on b, b.a.orders on c; the MirrorFlows go on where the mm2.properties stopped, and nothing is there twice."""
+def test_a_chain_of_three_copies_each_record_once(sites: Sites, tmp_path: Path) -> None:
+    """b gets a.orders, c gets b.a.orders; the converted MirrorFlows continue where the mm2.properties flows stopped."""
     a, b, c = sites.values()
     text = example("chain-of-three", sites)
     write(a, a.create_topic("orders"), 50)
@@ -103,8 +105,8 @@ def test_chain_of_three_in_both_forms(sites: Sites, tmp_path: Path) -> None:
     assert ({"orders"}, {"a.orders"}, {"b.a.orders"}) == (copies(a), copies(b), copies(c))
 
 
-def test_active_active_brings_nothing_back(sites: Sites, tmp_path: Path) -> None:
-    """Each side has its own topics and the other's copies once, also after refreshes that have seen the copies."""
+def test_active_active_copies_nothing_back(sites: Sites, tmp_path: Path) -> None:
+    """Each side has its own topics and one copy of the other's, also after a refresh that saw the copies."""
     east, west, _ = sites.values()
     for cluster, topic in ((east, "orders"), (west, "bills")):
         write(cluster, cluster.create_topic(topic), 20)
@@ -126,8 +128,8 @@ def test_active_active_brings_nothing_back(sites: Sites, tmp_path: Path) -> None
     assert {"bills", "late", "east.orders", "east.late"} == copies(west)
 
 
-def test_converted_flow_continues_where_java_stopped(sites: Sites, tmp_path: Path) -> None:
-    """The positions of Java's own MirrorMaker 2, found by the names that conversion keeps."""
+def test_a_converted_flow_continues_where_java_stopped(sites: Sites, tmp_path: Path) -> None:
+    """Conversion keeps the names by which the positions of Java's MirrorMaker 2 are found."""
     a, b, _ = sites.values()
     write(a, a.create_topic("orders"), 40)
     with MirrorMaker(source=a, target=b, topics="orders") as java:
@@ -141,8 +143,8 @@ def test_converted_flow_continues_where_java_stopped(sites: Sites, tmp_path: Pat
     assert_copied(a, "orders", b, "a.orders", count=50)
 
 
-def test_plan_knows_clusters_by_their_ids_and_topics_by_asking(sites: Sites, tmp_path: Path) -> None:
-    """A loop between two addresses of one cluster is found; two flows that keep names are one harm only if they meet."""
+def test_plan_finds_loops_by_cluster_id_and_conflicts_by_topic(sites: Sites, tmp_path: Path) -> None:
+    """Two addresses of one cluster make a loop; two flows that keep names conflict only if both have the topic."""
     a, b, c = sites.values()
     a.create_topic("orders")
     b.create_topic("payments")
@@ -158,22 +160,22 @@ def test_plan_knows_clusters_by_their_ids_and_topics_by_asking(sites: Sites, tmp
         )
         return path
 
-    there, elsewhere = keeping_names("a", "c"), keeping_names("b", "c")
+    first, second = keeping_names("a", "c"), keeping_names("b", "c")
     back = keeping_names("c2", "a2", host="localhost")
-    apart = mirrorflow("plan", "-f", there, "-f", elsewhere)
-    loop = mirrorflow("plan", "-f", there, "-f", back)
+    separate = mirrorflow("plan", "-f", first, "-f", second)
+    loop = mirrorflow("plan", "-f", first, "-f", back)
     b.create_topic("orders")
-    meeting = mirrorflow("plan", "-f", there, "-f", elsewhere)
+    conflicting = mirrorflow("plan", "-f", first, "-f", second)
 
-    assert (0, 1, 1) == (apart.returncode, loop.returncode, meeting.returncode), apart.stderr
+    assert (0, 1, 1) == (separate.returncode, loop.returncode, conflicting.returncode), separate.stderr
     assert "Flows a-to-c and c2-to-a2 make a loop: orders on a/a2 -> orders on c/c2 (a-to-c)" in loop.stderr
     assert "Flows a-to-c and b-to-c both write to topic orders of cluster c: orders of a (a-to-c)" in (
-        meeting.stderr
+        conflicting.stderr
     )
 
 
-def test_active_passive_brings_groups_and_heartbeats_along(sites: Sites, tmp_path: Path) -> None:
-    """`mirrorflow run` of the example is all three connectors: checkpoints, the group on the other side, heartbeats on both."""
+def test_active_passive_translates_groups_and_emits_heartbeats(sites: Sites, tmp_path: Path) -> None:
+    """`mirrorflow run` of the example runs all three connectors; heartbeats arrive on both clusters."""
     primary, backup, _ = sites.values()
     text = (EXAMPLES / "active-passive" / "primary-to-backup.yaml").read_text()
     for alias, cluster in (("primary", primary), ("backup", backup)):
@@ -184,15 +186,17 @@ def test_active_passive_brings_groups_and_heartbeats_along(sites: Sites, tmp_pat
     put_group(primary, "readers", {("orders-eu", 0): 50})
 
     with RunningCommand(flow, tmp_path) as run:
-        wait_until("the group was moved", lambda: run.moved)
+        wait_until("the group is translated", lambda: run.moved_offsets)
         for cluster in (primary, backup):
-            wait_until("heartbeats", partial(beats, cluster))
-        there = {("primary.orders-eu", 0): 50}
-        wait_until("it is where it was", lambda: group_offsets(backup, "readers") == there)
-        assert 130 == run.stop(), run.said()
+            wait_until("heartbeats arrive", partial(beats, cluster))
+        expected = {("primary.orders-eu", 0): 50}
+        wait_until(
+            "the target's group has the source's offset", lambda: group_offsets(backup, "readers") == expected
+        )
+        assert 130 == run.stop(), run.output()
 
     assert_copied(primary, "orders-eu", backup, "primary.orders-eu", count=50)
-    assert there == translated_by_java(backup, "primary", "readers")
+    assert expected == translated_by_java(backup, "primary", "readers")
 
 
 @pytest.fixture
@@ -201,8 +205,8 @@ def fourth() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def test_fan_out_hands_each_site_what_is_its(sites: Sites, fourth: KafkaCluster, tmp_path: Path) -> None:
-    """Everything to two sites, one kind of topics to the third, nothing back; then the MirrorFlows go on."""
+def test_fan_out_copies_to_each_site_its_topics(sites: Sites, fourth: KafkaCluster, tmp_path: Path) -> None:
+    """Two sites get all topics, the third one kind of topics, and nothing comes back; then the MirrorFlows continue."""
     a, b, c = sites.values()
     text = example("fan-out", {**sites, "hub": fourth})
     for topic in ("orders", "public-prices"):
@@ -224,27 +228,27 @@ def test_fan_out_hands_each_site_what_is_its(sites: Sites, fourth: KafkaCluster,
 
 
 def test_aggregation_keeps_equal_names_apart(sites: Sites, fourth: KafkaCluster, tmp_path: Path) -> None:
-    """Three sites with a topic of one name: three copies; then the MirrorFlows go on."""
+    """Three sites with equal topic names make three copies; then the MirrorFlows continue."""
     text = example("aggregation", {**sites, "hub": fourth})
-    for at, site in enumerate(sites.values(), 1):
-        write(site, site.create_topic("orders"), 10 * at)
-    with Replicator(form="mm2", files=(text + QUICK,), folder=tmp_path) as gathering:
-        for at, alias in enumerate(sites, 1):
-            gathering.wait_for_copy(fourth, f"{alias}.orders", 10 * at)
-        assert 0 == gathering.stop()
+    for number, site in enumerate(sites.values(), 1):
+        write(site, site.create_topic("orders"), 10 * number)
+    with Replicator(form="mm2", files=(text + QUICK,), folder=tmp_path) as aggregation:
+        for number, alias in enumerate(sites, 1):
+            aggregation.wait_for_copy(fourth, f"{alias}.orders", 10 * number)
+        assert 0 == aggregation.stop()
     for site in sites.values():
         write(site, "orders", 5, first=100)
     for flow in convert(text, tmp_path):
         run_until_caught_up(flow)
 
-    for at, (alias, site) in enumerate(sites.items(), 1):
-        assert_copied(site, "orders", fourth, f"{alias}.orders", count=10 * at + 5)
+    for number, (alias, site) in enumerate(sites.items(), 1):
+        assert_copied(site, "orders", fourth, f"{alias}.orders", count=10 * number + 5)
         assert {"orders"} == copies(site)
     assert {f"{alias}.orders" for alias in sites} == copies(fourth)
 
 
-def test_requests_go_one_way_and_responses_the_other(sites: Sites, tmp_path: Path) -> None:
-    """A service at the other site reads the copies of requests, and writes responses of which the copies come home."""
+def test_request_response_copies_requests_one_way_and_responses_back(sites: Sites, tmp_path: Path) -> None:
+    """A service on the other site reads the copied requests and writes responses, which are copied back."""
     front, back, _ = sites.values()
     text = example("request-response", {"front": front, "back": back})
     write(front, front.create_topic("requests-1"), 20)
@@ -263,20 +267,20 @@ def test_requests_go_one_way_and_responses_the_other(sites: Sites, tmp_path: Pat
     assert {"responses-1", "front.requests-1"} == copies(back)
 
 
-def test_names_stay_in_a_migration(sites: Sites, tmp_path: Path) -> None:
-    """Identity one way: the copy has the name of the original, and a group continues in it."""
+def test_a_migration_keeps_topic_names_and_translates_groups(sites: Sites, tmp_path: Path) -> None:
+    """With the identity policy the copy has the source topic's name, and the group continues in it."""
     old, new, _ = sites.values()
     text = example("identity", {"old": old, "new": new}) + "old->new.offset.lag.max = 0\n"
     write(old, old.create_topic("orders"), 60)
     put_group(old, "billing", {("orders", 0): 60})
-    soon = "".join(
+    short_intervals = "".join(
         f"{key}.interval.seconds = 1\n"
         for key in ("refresh.groups", "emit.checkpoints", "sync.group.offsets")
     )
-    with Replicator(form="mm2", files=(text + QUICK + soon,), folder=tmp_path) as migration:
+    with Replicator(form="mm2", files=(text + QUICK + short_intervals,), folder=tmp_path) as migration:
         migration.wait_for_copy(new, "orders", 60)
         wait_until(
-            "the group is moved on",
+            "the group is translated",
             lambda: group_offsets(new, "billing") == {("orders", 0): 60},
         )
         assert 0 == migration.stop()

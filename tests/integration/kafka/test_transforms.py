@@ -1,4 +1,4 @@
-"""Kafka Connect's transformations that are built in, beside Java MM2 with the same lines: the same records in the same topics."""
+"""Kafka Connect's built-in transformations, compared with Java MM2 with the same lines: equal records in equal topics."""
 
 import time
 import uuid
@@ -17,16 +17,16 @@ TRANSFORMS = "org.apache.kafka.connect.transforms."
 
 
 def regex_router(name: str, regex: str, replacement: str, **more: str) -> dict[str, str]:
-    """The lines of one RegexRouter."""
+    """Returns the lines of one RegexRouter."""
     prefix = f"transforms.{name}."
     lines = {"type": f"{TRANSFORMS}RegexRouter", "regex": regex, "replacement": replacement, **more}
     return {prefix + key: value for key, value in lines.items()}
 
 
 def load(cluster: KafkaCluster, topic: str, count: int = 200) -> None:
-    """Records with and without headers, some of them twice, empty or null."""
+    """Produces records with and without headers; some headers are repeated, empty or null."""
     now_ms = time.time_ns() // 1_000_000
-    some: tuple[list[tuple[str, bytes | None]], ...] = (
+    header_sets: tuple[list[tuple[str, bytes | None]], ...] = (
         [],
         [("trace", b"\x00\xff\x01"), ("secret", b"x"), ("trace", b"again")],
         [("secret", None), ("empty", b"")],
@@ -36,45 +36,47 @@ def load(cluster: KafkaCluster, topic: str, count: int = 200) -> None:
         cluster,
         topic,
         [
-            (i % 2, now_ms + i, b"%d" % i, None if i % 7 == 0 else b"v%d" % i, some[i % 4])
+            (i % 2, now_ms + i, b"%d" % i, None if i % 7 == 0 else b"v%d" % i, header_sets[i % 4])
             for i in range(count)
         ],
     )
 
 
 def read(cluster: KafkaCluster, topic: str) -> list[Content]:
-    """What is in *topic*, by partition and offset; nothing if it is not there."""
+    """Returns the contents of *topic* in the order of each partition; empty if it does not exist."""
     if not cluster.has_topic(topic):
         return []
-    return sorted(contents(records(cluster, topic)), key=lambda one: one[0])
+    return sorted(contents(records(cluster, topic)), key=lambda content: content[0])
 
 
 def both(
     east: KafkaCluster, west: KafkaCluster, folder: Path, topics: list[str], lines: Mapping[str, str]
 ) -> tuple[MirrorMaker, Flow, Replicator]:
-    """Java under the alias `east`, and ours under one of its own, which stands for `east` in every line."""
+    """Returns Java's flow with alias `east`, and ours with its own alias, which replaces `east` in every line."""
     flow = Flow.new(east, west, folder)
-    own = {key: value.replace("east", flow.alias) for key, value in lines.items()}
+    own_lines = {key: value.replace("east", flow.alias) for key, value in lines.items()}
     java_lines = {f"{east.name}->{west.name}.{key}": value for key, value in lines.items()}
     pattern = "|".join(topics)
     java = MirrorMaker(
         source=east,
         target=west,
         topics=pattern,
-        # A transformation is for all three connectors of Java's flow; only the first is looked at here.
+        # A transformation applies to all three connectors of Java's flow; only the first is compared here.
         properties={**java_lines, f"{east.name}->{west.name}.emit.heartbeats.enabled": "false"},
     )
-    return java, flow, flow.replicator(pattern, own)
+    return java, flow, flow.replicator(pattern, own_lines)
 
 
-def test_records_and_topics_are_those_of_java(east: KafkaCluster, west: KafkaCluster, tmp_path: Path):
-    """A renaming by groups, a filter by topic, headers put in and taken out: record by record what Java writes."""
+def test_transformed_records_and_topics_equal_those_of_java(
+    east: KafkaCluster, west: KafkaCluster, tmp_path: Path
+):
+    """A renaming with groups, a filter by topic, headers dropped and inserted; each record equals that of Java."""
     run = uuid.uuid4().hex[:6]
     topics = [f"smt-{run}-{name}" for name in ("orders", "noise", "plain")]
     for topic in topics:
         east.create_topic(topic, partitions=2)
         load(east, topic)
-    # The topics are created beforehand on the target: Java makes those of the policy's names alone.
+    # The topics exist on the target beforehand: Java creates only topics with the policy's names.
     lines = {
         "transforms": "route, drop, out, in, nothing",
         "predicates": "noise, orders",
@@ -109,16 +111,16 @@ def test_records_and_topics_are_those_of_java(east: KafkaCluster, west: KafkaClu
         for name in (f"{run}.{{}}.orders", f"{run}.{{}}.noise", f"{{}}.{topics[2]}"):
             by_java = read(west, name.format("east"))
             by_us = read(west, name.format(flow.alias))
-            for one, other in zip(by_java, by_us, strict=True):
-                assert one == other
+            for java_content, our_content in zip(by_java, by_us, strict=True):
+                assert java_content == our_content
         assert len(read(west, f"{run}.{flow.alias}.orders")) == 200
         assert [] == read(west, f"{run}.{flow.alias}.noise")
 
 
-def test_headers_stay_as_they_are_under_mm2_s_own_converter(
+def test_headers_are_unchanged_with_mm2s_own_converter(
     east: KafkaCluster, west: KafkaCluster, tmp_path: Path
 ) -> None:
-    """ByteArrayConverter, which Java's dedicated form has: bytes that are no text, names twice, nulls."""
+    """ByteArrayConverter, which Java's dedicated mode has: bytes that are not text, repeated names, nulls."""
     topic = east.create_topic(f"smt-{uuid.uuid4().hex[:6]}", partitions=2)
     load(east, topic)
     lines = {
@@ -130,17 +132,17 @@ def test_headers_stay_as_they_are_under_mm2_s_own_converter(
     with java, ours:
         java.wait_until_replicated(topic, 200)
         ours.wait_until_caught_up(partitions=2)
-        counted = ours.metrics()
+        metrics = ours.metrics()
 
     assert read(west, f"{east.name}.{topic}") == read(west, flow.remote(topic))
     assert read(west, flow.remote(topic)) != read(east, topic)
-    assert 'path="reencoded"' in counted
+    assert 'path="reencoded"' in metrics
 
 
-def test_other_transformations_begin_behind_a_clean_cut(
+def test_changed_transformations_apply_to_later_records_only(
     east: KafkaCluster, west: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Another header after kill -9 on a compacted topic, another name after a stop: each record once, as it was set then."""
+    """A changed header after kill -9 on a compacted topic, a changed name after a stop: each record once, with its setting."""
     topic = east.create_topic(f"smt-{uuid.uuid4().hex[:6]}", config={"cleanup.policy": "compact"})
     flow = Flow.new(east, west, tmp_path, connector={"offset.flush.interval.ms": "3600000"})
     written = 0
@@ -181,7 +183,7 @@ def test_other_transformations_begin_behind_a_clean_cut(
 
 
 def test_two_topics_never_share_one_copy(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> None:
-    """One is copied, whichever came first, the other says why not; also after a restart, and when the first is gone."""
+    """The first topic is copied, the second reports why it is not, also after a restart and after the first is deleted."""
     run = uuid.uuid4().hex[:6]
     first = east.create_topic(f"smt-{run}-b")
     flow = Flow.new(
@@ -200,21 +202,21 @@ def test_two_topics_never_share_one_copy(east: KafkaCluster, west: KafkaCluster,
             f"Topic {second} is not copied: its copy would have the name of the copy of {first}, one-{run}."
         )
         wait_until(
-            "the second is reported",
+            "the second topic is reported",
             lambda: sentence in process.log_text(),
         )
         load_one(east, first, 30)
         process.wait_for_copy(west, f"one-{run}", 60)
         process.stop()
     east.delete_topic(first)
-    with flow.replicator(f"smt-{run}-.*") as again:
-        stopped = again.wait_for_phase("stopped", second)
+    with flow.replicator(f"smt-{run}-.*") as restarted:
+        stopped = restarted.wait_for_phase("stopped", second)
 
     assert stopped["reason"] == "TargetTaken"
     assert len(read(west, f"one-{run}")) == 60
 
 
 def load_one(cluster: KafkaCluster, topic: str, count: int) -> None:
-    """*count* records in partition 0."""
+    """Produces *count* records to partition 0."""
     now_ms = time.time_ns() // 1_000_000
     produce(cluster, topic, [(0, now_ms, b"k", b"v", []) for _ in range(count)])

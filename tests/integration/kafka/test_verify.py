@@ -1,4 +1,4 @@
-"""Verification on real Spark between real brokers: what is equal is called so, and what is not is found where it is."""
+"""Verification on real Spark between real brokers: equal copies are reported as equal, differences at their offsets."""
 
 import contextlib
 import json
@@ -32,42 +32,42 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pyspark")
 
-COMMAND_WAIT_S = 200.0  # a JVM's start and a few seconds, on a busy machine
+COMMAND_WAIT_S = 200.0  # a JVM start and a few seconds, on a busy machine
 Names = Callable[[], str]
 SMALLER = {"window_offsets": "500", "split_windows": "2"}
-SMALL = {"window_offsets": "1000", "split_windows": "2"}  # so that partitions are cut inside
+SMALL = {"window_offsets": "1000", "split_windows": "2"}  # so that partitions are split
 
 
-def test_what_the_connector_has_copied_is_equal(
+def test_a_copy_of_the_connector_is_equal(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Splits inside partitions meet; batches that came as they were are not decoded; so it is with records that go on."""
+    """Splits inside partitions match; identical batches are not decoded; records that are not yet copied are no difference."""
     topic = flow.source.create_topic(unique_topic(), partitions=3)
     load(flow.source, topic, 6_000, size_bytes=200, keys=100, headers=2, codec="lz4")
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up(partitions=3)
-        replicator.stop()  # in order, so that positions are stored
+        replicator.stop()  # cleanly, so that positions are stored
     files = files_of(flow, topic)
 
-    found = verify(files, spark, tmp_path / "whole", **SMALLER)
+    outcome = verify(files, spark, tmp_path / "whole", **SMALLER)
 
-    assert [] == found.not_equal
-    assert 0 == found.status, found.report
-    assert (6_000, 6_000) == (found.report.source_records, found.report.target_records)
-    assert found.report.windows.total == found.report.windows.equal >= 12
-    rows = spark_rows(spark, found.folder)
+    assert [] == outcome.not_equal
+    assert 0 == outcome.status, outcome.report
+    assert (6_000, 6_000) == (outcome.report.source_records, outcome.report.target_records)
+    assert outcome.report.windows.total == outcome.report.windows.equal >= 12
+    rows = spark_rows(spark, outcome.folder)
     assert sum(row.source_count for row in rows) == 6_000
     assert sum(row.digested_count for row in rows) < 3_000
     assert {"a run/1"} == {row.run_id for row in rows}
 
-    again = verify(files, spark, tmp_path / "sample", sample="0.3", run_id="2", **SMALLER)
-    assert 0 == again.status
-    assert 0 < again.report.windows.equal < found.report.windows.equal
+    sampled = verify(files, spark, tmp_path / "sample", sample="0.3", run_id="2", **SMALLER)
+    assert 0 == sampled.status
+    assert 0 < sampled.report.windows.equal < outcome.report.windows.equal
 
     load(flow.source, topic, 200)
-    behind = verify(files, spark, tmp_path / "behind", **SMALLER)
-    assert [] == behind.not_equal
-    assert (0, 200) == (behind.status, behind.summary["behindRecords"])
+    lagging = verify(files, spark, tmp_path / "behind", **SMALLER)
+    assert [] == lagging.not_equal
+    assert (0, 200) == (lagging.status, lagging.summary["behindRecords"])
 
 
 def spark_rows(spark: "SparkSession", folder: Path) -> list[Any]:
@@ -75,60 +75,60 @@ def spark_rows(spark: "SparkSession", folder: Path) -> list[Any]:
     return rows
 
 
-def test_each_kind_of_difference_is_found_at_its_offsets(
+def test_each_kind_of_difference_is_reported_at_its_offsets(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """A partition for each kind; the last one is equal, though in other batches."""
+    """Each partition has one kind of difference; the last is equal, with different batches."""
     topic = flow.source.create_topic(unique_topic(), partitions=9)
     copy = flow.target.create_topic(flow.remote(topic), partitions=9)
     for partition in range(9):
-        sent = plain(2_500, partition)
-        write(flow.source, topic, sent)
-        number, timestamp, key, value, headers = sent[1_234]
+        batch_records = plain(2_500, partition)
+        write(flow.source, topic, batch_records)
+        number, timestamp, key, value, headers = batch_records[1_234]
         match partition:
             case 0:
-                sent[1_234] = (number, timestamp, key, b"other", headers)
+                batch_records[1_234] = (number, timestamp, key, b"other", headers)
             case 1:
-                del sent[1_234]
+                del batch_records[1_234]
             case 2:
-                sent.insert(1_235, sent[1_234])
+                batch_records.insert(1_235, batch_records[1_234])
             case 3:
-                sent[1_234], sent[1_235] = sent[1_235], sent[1_234]
+                batch_records[1_234], batch_records[1_235] = batch_records[1_235], batch_records[1_234]
             case 4:
-                sent[1_234] = (number, timestamp, key, value, headers[::-1])
+                batch_records[1_234] = (number, timestamp, key, value, headers[::-1])
             case 5:
-                sent[1_234] = (number, timestamp + 1, key, value, headers)
+                batch_records[1_234] = (number, timestamp + 1, key, value, headers)
             case 6:
-                sent[1_234] = (number, timestamp, None, value, headers)
+                batch_records[1_234] = (number, timestamp, None, value, headers)
             case 7:
-                del sent[0]
-        write(flow.target, copy, sent)
+                del batch_records[0]
+        write(flow.target, copy, batch_records)
 
-    found = verify(files_of(flow, topic), spark, tmp_path / "out", **SMALL)
+    outcome = verify(files_of(flow, topic), spark, tmp_path / "out", **SMALL)
 
-    assert 1 == found.status
-    [window] = [one for one in found.not_equal if one["partition"] == 0]
+    assert 1 == outcome.status
+    [window] = [window for window in outcome.not_equal if window["partition"] == 0]
     [changed] = window["first"]
     assert len(changed["sourceDigest"]) == len(changed["targetDigest"]) == 32
     assert changed["sourceDigest"] != changed["targetDigest"]
     for partition in (0, 4, 5, 6):
-        assert [("changed", 1_234, 1_234)] == found.differences(partition), found.not_equal
-    assert [("missing", 1_234, -1)] == found.differences(1)
-    assert [("extra", -1, 1_235)] == found.differences(2)
-    assert [("moved", 1_234, 1_235), ("moved", 1_235, 1_234)] == found.differences(3)
-    assert [("missing", 0, -1)] == found.differences(7)
-    assert [] == found.differences(8)
-    assert (7, 1) == (found.report.windows.different, found.report.windows.reordered)
+        assert [("changed", 1_234, 1_234)] == outcome.differences(partition), outcome.not_equal
+    assert [("missing", 1_234, -1)] == outcome.differences(1)
+    assert [("extra", -1, 1_235)] == outcome.differences(2)
+    assert [("moved", 1_234, 1_235), ("moved", 1_235, 1_234)] == outcome.differences(3)
+    assert [("missing", 0, -1)] == outcome.differences(7)
+    assert [] == outcome.differences(8)
+    assert (7, 1) == (outcome.report.windows.different, outcome.report.windows.reordered)
     assert {(1_000, 2_000)} == {
-        (one["fromOffset"], one["toOffset"]) for one in found.not_equal if one["partition"] != 7
+        (window["fromOffset"], window["toOffset"]) for window in outcome.not_equal if window["partition"] != 7
     }
-    assert b"other" not in (found.folder / "report.html").read_bytes()
+    assert b"other" not in (outcome.folder / "report.html").read_bytes()
 
 
-def test_of_compacted_topics_the_newest_record_of_each_key_counts(
+def test_compacted_topics_are_compared_by_the_latest_record_of_each_key(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """The cleaners have been at work on the target alone; in partition 1 an older value of a key came last."""
+    """Only the target was compacted; in partition 1 an older value of a key came last."""
     compacted = {"cleanup.policy": "compact"}
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=compacted)
     copy = flow.target.create_topic(flow.remote(topic), partitions=2, config=compacted)
@@ -138,18 +138,18 @@ def test_of_compacted_topics_the_newest_record_of_each_key_counts(
         write(flow.source, topic, older + newer)
         write(flow.target, copy, newer if partition == 0 else [*newer, older[7]])
 
-    found = verify(files_of(flow, topic), spark, tmp_path / "out", keys_max="100")
+    outcome = verify(files_of(flow, topic), spark, tmp_path / "out", keys_max="100")
 
-    assert 1 == found.status
-    assert [("changed", 207, 200)] == found.differences(1)
-    assert [] == found.differences(0)
-    assert (8, 1) == (found.report.windows.total, found.report.windows.different)
+    assert 1 == outcome.status
+    assert [("changed", 207, 200)] == outcome.differences(1)
+    assert [] == outcome.differences(0)
+    assert (8, 1) == (outcome.report.windows.total, outcome.report.windows.different)
 
 
-def test_aborted_records_are_no_records_and_headers_are_compared_as_the_flow_makes_them(
+def test_aborted_records_are_ignored_and_inserted_headers_are_expected(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """A transactional source, read committed; a header is inserted on the way."""
+    """The source is transactional and read committed; the flow inserts a header."""
     topic = flow.source.create_topic(unique_topic())
     load(
         flow.source,
@@ -170,20 +170,20 @@ def test_aborted_records_are_no_records_and_headers_are_compared_as_the_flow_mak
         replicator.wait_until_caught_up()
         replicator.stop()
 
-    found = verify(files_of(flow, topic, lines), spark, tmp_path / "out", **SMALL)
-    assert [] == found.not_equal
-    assert 0 == found.status, found.report
-    assert 0 < found.report.source_records == found.report.target_records < 3_000
+    outcome = verify(files_of(flow, topic, lines), spark, tmp_path / "out", **SMALL)
+    assert [] == outcome.not_equal
+    assert 0 == outcome.status, outcome.report
+    assert 0 < outcome.report.source_records == outcome.report.target_records < 3_000
 
-    bare = {key: value for key, value in lines.items() if "transforms" not in key}
-    without = verify(files_of(flow, topic, bare), spark, tmp_path / "bare", **SMALL)
-    assert (1, 0) == (without.status, without.report.windows.equal)
+    untransformed = {key: value for key, value in lines.items() if "transforms" not in key}
+    outcome_without = verify(files_of(flow, topic, untransformed), spark, tmp_path / "bare", **SMALL)
+    assert (1, 0) == (outcome_without.status, outcome_without.report.windows.equal)
 
 
-def test_what_java_has_copied_is_equal_and_cut_by_its_offset_syncs(
+def test_a_copy_of_java_is_equal_and_split_by_its_offset_syncs(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Other batches, uncompressed; no map of offsets."""
+    """Its batches differ and are uncompressed, and there is no offset map."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 6_000, codec="lz4", keys=100, headers=1)
     quiet = {f"{flow.source.name}->{flow.target.name}.emit.heartbeats.enabled": "false"}
@@ -193,19 +193,19 @@ def test_what_java_has_copied_is_equal_and_cut_by_its_offset_syncs(
         java.stop()
 
     alias = {"source.cluster.alias": flow.source.name}
-    found = verify(files_of(flow, topic, alias), spark, tmp_path / "out", **SMALL)
+    outcome = verify(files_of(flow, topic, alias), spark, tmp_path / "out", **SMALL)
 
-    assert [] == found.not_equal
-    assert 0 == found.status, found.report
-    assert (6_000, 6_000) == (found.report.source_records, found.report.target_records)
+    assert [] == outcome.not_equal
+    assert 0 == outcome.status, outcome.report
+    assert (6_000, 6_000) == (outcome.report.source_records, outcome.report.target_records)
 
 
-def test_records_that_only_retention_can_have_taken_are_not_missing(
+def test_records_that_only_retention_can_have_deleted_are_not_missing(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Partition 0 lost its beginning on the source, partition 1 on the target; partition 2 lacks it though nothing was lost.
+    """Partition 0 lost its beginning on the source, partition 1 on the target; partition 2 never had it on the target.
 
-    The records are an hour old, and the target's retention is a week, until it has a size limit as well.
+    The records are an hour old. The target's retention is a week at first; then it gets a size limit as well.
     """
     topic = flow.source.create_topic(unique_topic(), partitions=3)
     copy = flow.target.create_topic(flow.remote(topic), partitions=3)
@@ -215,20 +215,20 @@ def test_records_that_only_retention_can_have_taken_are_not_missing(
     flow.source.delete_records(topic, {0: 700})
     flow.target.delete_records(copy, {1: 1_200})
 
-    found = verify(files_of(flow, topic), spark, tmp_path / "out", **SMALL)
+    outcome = verify(files_of(flow, topic), spark, tmp_path / "out", **SMALL)
     flow.target.alter_topic(copy, {"retention.bytes": "1000000000"})
     explained = verify(files_of(flow, topic), spark, tmp_path / "explained", **SMALL)
 
-    assert {1, 2} == {one["partition"] for one in found.not_equal}
-    assert 1_200 + 1_500 == found.report.differences
-    assert 2_300 + 3_000 + 3_000 == found.report.source_records
-    assert {2} == {one["partition"] for one in explained.not_equal}
+    assert {1, 2} == {window["partition"] for window in outcome.not_equal}
+    assert 1_200 + 1_500 == outcome.report.differences
+    assert 2_300 + 3_000 + 3_000 == outcome.report.source_records
+    assert {2} == {window["partition"] for window in explained.not_equal}
     assert 1_500 == explained.report.differences
     assert 2_300 + 1_800 + 3_000 == explained.report.source_records
-    assert (1, 2) == (len(found.summary["notes"]), len(explained.summary["notes"]))
+    assert (1, 2) == (len(outcome.summary["notes"]), len(explained.summary["notes"]))
 
 
-def test_a_mistyped_topic_has_a_status_of_its_own(
+def test_a_mistyped_topic_has_its_own_exit_status(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """It is neither equal nor different, and nothing is archived."""
@@ -241,35 +241,35 @@ def test_a_mistyped_topic_has_a_status_of_its_own(
         assert EXIT_NOTHING_SELECTED == refused.value.status
 
 
-def test_a_wrong_password_is_one_sentence(
+def test_a_wrong_password_fails_without_showing_it(
     east: KafkaCluster, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """And not in the report."""
+    """The password is not in the message."""
     with KafkaCluster(name="locked", listeners=("SASL_PLAINTEXT",)) as locked:
         flow = Flow.new(locked, east, tmp_path)
         files = files_of(flow, unique_topic())
         client = locked.java_client("SASL_PLAINTEXT")
         wrong = {key: value.replace("mirror-secret", "guessed") for key, value in client.items()}
-        assert wrong != client, "the password is another"
+        assert wrong != client, "the password is replaced"
         lines = dict(
             line.split("=", 1) for line in Path(files.source).read_text().splitlines() if "=" in line
         )
         lines |= {f"source.cluster.{key}": value for key, value in wrong.items()}
-        told = FlowFiles(
+        wrong_files = FlowFiles(
             worker=files.worker, source=str(write_properties(tmp_path / "wrong.properties", lines))
         )
 
         with pytest.raises(VerificationError) as refused:
-            verify(told, spark, tmp_path / "out")
+            verify(wrong_files, spark, tmp_path / "out")
 
         assert isinstance(refused.value.__cause__, AuthenticationFailedError)
         assert "guessed" not in str(refused.value)
 
 
-def test_a_verification_that_is_stopped_says_so_and_has_no_verdict(
+def test_a_stopped_verification_is_reported_as_paused_without_a_verdict(
     flow: Flow, unique_topic: Names, tmp_path: Path
 ):
-    """SIGTERM in its middle, as a node that is drained sends it: status 3, and the next run starts over."""
+    """SIGTERM in the middle, as from a drained node: exit status 3, and the next run starts over."""
     topic = flow.source.create_topic(unique_topic())
     copy = flow.target.create_topic(flow.remote(topic))
     for cluster, name in ((flow.source, topic), (flow.target, copy)):
@@ -283,13 +283,13 @@ def test_a_verification_that_is_stopped_says_so_and_has_no_verdict(
         command="verify",
     ).start()
     try:
-        wait_until("it compares", lambda: _phase(port) == "Running")
+        wait_until("the verification is running", lambda: _phase(port) == "Running")
         os.kill(process.running.pid, signal.SIGTERM)
-        said = process.wait()
+        report = process.wait()
     finally:
         process.close()
 
-    assert (said["status"], said["phase"], said["windows"]["equal"]) == (3, "Paused", 0)
+    assert (report["status"], report["phase"], report["windows"]["equal"]) == (3, "Paused", 0)
 
 
 def _phase(port: int) -> str:
@@ -298,15 +298,17 @@ def _phase(port: int) -> str:
     return ""
 
 
-def test_the_command_says_it_by_its_status_and_leaves_a_page(flow: Flow, unique_topic: Names, tmp_path: Path):
-    """As a user starts it, with a Spark of its own."""
+def test_the_verify_command_exits_with_1_and_writes_a_report_for_a_difference(
+    flow: Flow, unique_topic: Names, tmp_path: Path
+):
+    """Started as by a user, with its own Spark."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     copy = flow.target.create_topic(flow.remote(topic), partitions=2)
     for partition in range(2):
         write(flow.source, topic, plain(500, partition))
         write(flow.target, copy, plain(500 if partition else 499, partition, first=0 if partition else 1))
 
-    ended = subprocess.run(
+    result = subprocess.run(
         [
             sys.executable, "-m", "mirrorflow_cli", "verify", "--cores", "2", "--out", str(tmp_path / "out"),
             "--from", flow.source.bootstrap, "--to", flow.target.bootstrap,
@@ -315,8 +317,8 @@ def test_the_command_says_it_by_its_status_and_leaves_a_page(flow: Flow, unique_
         check=False, capture_output=True, text=True, timeout=COMMAND_WAIT_S,
     )  # fmt: skip
 
-    assert 1 == ended.returncode, ended.stderr
-    assert "Of 3 windows 1 different; 2 are equal." in ended.stdout
+    assert 1 == result.returncode, result.stderr
+    assert "Of 3 windows 1 different; 2 are equal." in result.stdout
     page = (tmp_path / "out" / "run-1" / "report.html").read_text()
     assert f"{topic}-0" in page
     assert "missing 0, -" in page

@@ -1,4 +1,4 @@
-"""Connect's config and status topics on a real broker: a worker of Apache's reads what we write, and we what it writes."""
+"""Connect's config and status topics on a real broker: an Apache worker reads what we write, and we read what it writes."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ NAME = "beats-to-west"
 
 
 def heartbeats(target: KafkaCluster) -> dict[str, str]:
-    """The properties of a small connector that Java has."""
+    """Returns the properties of a heartbeat connector of Java's MM2."""
     return {
         "name": NAME,
         "connector.class": "org.apache.kafka.connect.mirror.MirrorHeartbeatConnector",
@@ -72,7 +72,7 @@ async def topics(target: KafkaCluster, group: str) -> AsyncIterator[tuple[Config
 def with_topics(
     target: KafkaCluster, group: str, use: Callable[[ConfigTopic, StatusTopic], Awaitable[object]]
 ) -> tuple[ConfigTopic, StatusTopic]:
-    """Open both, *use* them, and give them back as they were left."""
+    """Opens both topics, calls *use*, and returns both as they were left."""
 
     async def main() -> tuple[ConfigTopic, StatusTopic]:
         async with topics(target, group) as (configs, statuses):
@@ -85,7 +85,7 @@ def with_topics(
 
 
 async def nothing(configs: ConfigTopic, statuses: StatusTopic) -> None:
-    """Only open them."""
+    """Writes nothing."""
 
 
 def now_ms() -> int:
@@ -93,7 +93,7 @@ def now_ms() -> int:
 
 
 class JavaWorker:
-    """A worker of Apache's that has run a connector, and what was read of its topics."""
+    """An Apache worker that has run a connector, and the records of its topics."""
 
     def __init__(self, worker: ConnectWorker, west: KafkaCluster, group: str) -> None:
         self.configs = records(west, f"{group}-configs")
@@ -103,36 +103,36 @@ class JavaWorker:
 
 @pytest.fixture(scope="module")
 def java(west: KafkaCluster) -> Iterator[JavaWorker]:
-    """It was created, paused, restarted with its tasks, resumed; another was created and deleted."""
+    """The connector was created, paused, resumed and restarted with its tasks; a second one was created and deleted."""
     group = f"java-{time.monotonic_ns()}"
     with ConnectWorker(cluster=west, group=group) as worker:
 
-        def is_now(state: str) -> None:
+        def wait_for(state: str) -> None:
             wait_until(f"{NAME} is {state}", lambda: worker.state(NAME) == (state, [state]))
 
         worker.call("PUT", f"/connectors/{NAME}/config", heartbeats(west))
-        is_now("RUNNING")
+        wait_for("RUNNING")
         worker.call("PUT", f"/connectors/{NAME}/pause")
-        is_now("PAUSED")
+        wait_for("PAUSED")
         worker.call("PUT", f"/connectors/{NAME}/resume")
-        is_now("RUNNING")
+        wait_for("RUNNING")
         worker.call("POST", f"/connectors/{NAME}/restart?includeTasks=true&onlyFailed=false")
-        is_now("RUNNING")
+        wait_for("RUNNING")
         worker.call("PUT", "/connectors/gone/config", {**heartbeats(west), "name": "gone"})
         worker.call("PUT", "/connectors/gone/stop")
-        wait_until("it is stopped", lambda: worker.state("gone") == ("STOPPED", []))
+        wait_until("gone is stopped", lambda: worker.state("gone") == ("STOPPED", []))
         worker.call("DELETE", "/connectors/gone")
-        wait_until("it is gone", lambda: worker.state("gone") == ("", []))
+        wait_until("gone is deleted", lambda: worker.state("gone") == ("", []))
         worker.stop()
         yield JavaWorker(worker, west, group)
 
 
-def test_our_bytes_are_those_of_java(java: JavaWorker):
-    """Each record of either topic that we understand is written again as it was, but for the order of properties."""
-    configs = [(one, decode_config(one.key, one.value)) for one in java.configs]
-    statuses = [(one, decode_status(one.key, one.value)) for one in java.statuses]
+def test_our_encoded_records_equal_those_of_java(java: JavaWorker):
+    """Each record that we can decode is encoded to the same bytes, except for the order of properties."""
+    configs = [(record, decode_config(record.key, record.value)) for record in java.configs]
+    statuses = [(record, decode_status(record.key, record.value)) for record in java.statuses]
 
-    kinds = {type(found) for _, found in configs if found is not None}
+    kinds = {type(decoded) for _, decoded in configs if decoded is not None}
     assert {
         ConnectorConfig,
         ConnectorTarget,
@@ -141,17 +141,21 @@ def test_our_bytes_are_those_of_java(java: JavaWorker):
         TaskConfig,
         TasksCommit,
     } == kinds - {TaskCount}
-    for record, found in configs:
-        assert found is not None, record.key
-        key, value = encode_config(found)
+    for record, decoded in configs:
+        assert decoded is not None, record.key
+        key, value = encode_config(decoded)
         assert record.key == key
-        if isinstance(found, ConnectorConfig | TaskConfig) and value is not None and record.value is not None:
+        if (
+            isinstance(decoded, ConnectorConfig | TaskConfig)
+            and value is not None
+            and record.value is not None
+        ):
             assert len(value) == len(record.value)
             assert json.loads(record.value) == json.loads(value)
         else:
             assert record.value == value
     assert {"RUNNING", "PAUSED", "RESTARTING", "STOPPED", "DESTROYED"} <= {
-        found.state.value for _, found in statuses if found is not None
+        decoded.state.value for _, decoded in statuses if decoded is not None
     }
     for record, status in statuses:
         if status is None:
@@ -161,8 +165,8 @@ def test_our_bytes_are_those_of_java(java: JavaWorker):
             assert (record.key, record.value) == encode_status(status)
 
 
-def test_we_read_what_java_has_left(west: KafkaCluster, java: JavaWorker):
-    """One connector with its task, started; nothing of the one that was deleted; what both are, by its own words."""
+def test_we_read_the_topics_of_a_stopped_java_worker(west: KafkaCluster, java: JavaWorker):
+    """One started connector with its task; nothing of the deleted connector; both statuses."""
     configs, statuses = with_topics(west, java.group, nothing)
 
     assert {NAME: heartbeats(west)} == configs.configs.connectors
@@ -171,16 +175,16 @@ def test_we_read_what_java_has_left(west: KafkaCluster, java: JavaWorker):
     assert {NAME} == statuses.statuses.connectors()
     connector = statuses.statuses.connector(NAME)
     assert connector is not None
-    # At its end it says that they are unassigned.
+    # At its end the worker writes that they are unassigned.
     assert {WorkerState.UNASSIGNED} == {
         connector.state,
-        *(one.state for one in statuses.statuses.tasks(NAME).values()),
+        *(status.state for status in statuses.statuses.tasks(NAME).values()),
     }
     assert () == configs.warnings + statuses.warnings
 
 
-def test_java_runs_what_we_have_written(west: KafkaCluster):
-    """A paused connector with its task, a stopped one and a deleted one are what they are to a worker of Apache's."""
+def test_java_runs_the_connectors_that_we_have_written(west: KafkaCluster):
+    """A paused connector with its task, a stopped and a deleted one have these states on an Apache worker."""
     group = f"ours-{time.monotonic_ns()}"
     properties = heartbeats(west)
     stopped, gone = {**properties, "name": "stopped"}, {**properties, "name": "gone"}
@@ -216,19 +220,19 @@ def test_java_runs_what_we_have_written(west: KafkaCluster):
     with ConnectWorker(cluster=west, group=group) as worker:
         assert {NAME, "stopped"} == set(worker.call("GET", "/connectors"))
         assert properties == worker.call("GET", f"/connectors/{NAME}/config")
-        assert tasks == [one["config"] for one in worker.call("GET", f"/connectors/{NAME}/tasks")]
-        wait_until("it is paused", lambda: worker.state(NAME) == ("PAUSED", ["PAUSED"]))
-        wait_until("another is stopped", lambda: worker.state("stopped") == ("STOPPED", []))
-        # A leader takes away what is said of connectors that are no more: it has understood our statuses.
+        assert tasks == [task["config"] for task in worker.call("GET", f"/connectors/{NAME}/tasks")]
+        wait_until("the connector is paused", lambda: worker.state(NAME) == ("PAUSED", ["PAUSED"]))
+        wait_until("the second connector is stopped", lambda: worker.state("stopped") == ("STOPPED", []))
+        # A leader deletes statuses of connectors that do not exist, so it has decoded our statuses.
         deleted = {b"status-connector-left", b"status-task-left-0"}
         wait_until(
             "Java has deleted the statuses of a connector without a config",
-            lambda: deleted == {one.key for one in records(west, f"{group}-status") if one.value is None},
+            lambda: deleted == {task.key for task in records(west, f"{group}-status") if task.value is None},
         )
 
 
-def test_a_follower_sees_each_record_once(west: KafkaCluster):
-    """What another writes, and what we write ourselves, comes in order and only once; what was there before does not."""
+def test_a_follower_reads_each_new_record_once(west: KafkaCluster):
+    """It reads records of others and its own in order and once; records from before it opened are not new."""
     group = f"follow-{time.monotonic_ns()}"
 
     async def main() -> tuple[object, ...]:
@@ -245,19 +249,19 @@ def test_a_follower_sees_each_record_once(west: KafkaCluster):
     assert (["a", "b", "c"], (), 4, 4) == asyncio.run(main())
 
 
-def test_topics_are_made_as_connect_makes_them(west: KafkaCluster):
+def test_worker_topics_are_created_as_by_connect(west: KafkaCluster):
     """One partition for configs and five for statuses, compacted."""
     group = f"made-{time.monotonic_ns()}"
     with_topics(west, group, nothing)
-    found = west.topics()
+    topics = west.topics()
 
-    assert (1, 5) == (found[f"{group}-configs"], found[f"{group}-status"])
+    assert (1, 5) == (topics[f"{group}-configs"], topics[f"{group}-status"])
     for topic in (f"{group}-configs", f"{group}-status"):
         assert "compact" == west.topic_config(topic)["cleanup.policy"]
 
 
 def test_a_config_topic_of_two_partitions_is_refused(west: KafkaCluster):
-    """A commit could be read before its tasks."""
+    """A commit could be read before its task configs."""
     group = f"two-{time.monotonic_ns()}"
     west.create_topic(f"{group}-configs", partitions=2, config={"cleanup.policy": "compact"})
 

@@ -1,7 +1,7 @@
-"""Broker behaviour that the fence of a writer relies on (docs/decisions/020-one-fenced-writer.md).
+"""Broker behaviour that the fencing of producers relies on (docs/decisions/020-one-fenced-writer.md).
 
 A single broker sends transaction markers to itself over its inter-broker listener. Here that listener is behind
-a proxy, so a test decides when the markers arrive.
+a proxy, so that a test controls when the markers arrive.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION, VERSION
 from tests.harness.kafka.tools import records
-from tests.integration.kafka.flows import asking, numbered
+from tests.integration.kafka.flows import call_cluster, numbered
 
 pytestmark = pytest.mark.more
 
@@ -52,15 +52,15 @@ class EpochProducer:
 
     @classmethod
     async def new(cls, cluster: Cluster, transactional_id: str) -> "EpochProducer":
-        """Initialise *transactional_id*, which raises its epoch."""
+        """Initialises *transactional_id*, which raises its epoch."""
         producer_id, epoch = await admin.init_producer_id(
             cluster, transactional_id, timeout_ms=TRANSACTION_TIMEOUT_MS
         )
         return cls(cluster=cluster, transactional_id=transactional_id, producer_id=producer_id, epoch=epoch)
 
-    async def append(self, partition: TopicPartition, at: int, *, transactional: bool = False) -> int:
-        """Write the batch of this epoch with index *at*; the error code."""
-        first = at * BATCH_RECORDS
+    async def append(self, partition: TopicPartition, index: int, *, transactional: bool = False) -> int:
+        """Writes the batch of this epoch with *index*; returns the error code."""
+        first = index * BATCH_RECORDS
         data = encode(
             numbered(first, BATCH_RECORDS, timestamp=time.time_ns() // 1_000_000),
             codec=0,
@@ -88,12 +88,10 @@ class EpochProducer:
         )
 
 
-def test_late_batches_are_appended_until_the_marker_is_in_the_log_and_refused_afterwards(
-    target: KafkaCluster, unique_topic: Names
-):
-    """EndTxn responds when the coordinator has decided; the leader refuses the old epoch only from the marker on.
+def test_late_batches_are_accepted_until_the_marker_is_written(target: KafkaCluster, unique_topic: Names):
+    """EndTxn responds once the coordinator has decided; the leader refuses the old epoch only after the marker.
 
-    So a successor looks up the end of the log only after it has read the marker of its epoch.
+    So a successor looks up the log end only after it has read the marker of its epoch.
     """
     partition = TopicPartition(target.create_topic(unique_topic()), 0)
 
@@ -106,28 +104,28 @@ def test_late_batches_are_appended_until_the_marker_is_in_the_log_and_refused_af
             successor = await EpochProducer.new(cluster, old.transactional_id)
             await successor.add(partition)
             await successor.end(committed=False)
-            before_marker = [await old.append(partition, at) for at in range(1, 1 + LATE_BATCHES)]
+            before_marker = [await old.append(partition, index) for index in range(1, 1 + LATE_BATCHES)]
         finally:
             target.proxy(1).heal()
         await wait_for_marker(successor, partition)
         after_marker = [
-            await old.append(partition, at) for at in range(1 + LATE_BATCHES, 1 + 2 * LATE_BATCHES)
+            await old.append(partition, index) for index in range(1 + LATE_BATCHES, 1 + 2 * LATE_BATCHES)
         ]
         assert (successor.producer_id, successor.epoch) == (old.producer_id, old.epoch + 1)
         return before_marker, after_marker, await batches_of(cluster, partition)
 
-    before_marker, after_marker, log = asking(target, fence)
+    before_marker, after_marker, log = call_cluster(target, fence)
 
     assert before_marker == [NONE] * LATE_BATCHES
     assert after_marker == [INVALID_PRODUCER_EPOCH] * LATE_BATCHES
-    assert [one.is_control for one in log] == [False] * (1 + LATE_BATCHES) + [True]
+    assert [batch.is_control for batch in log] == [False] * (1 + LATE_BATCHES) + [True]
 
 
 @pytest.mark.parametrize("newcomer_before", ["begin", "record", "commit"])
 def test_a_claim_is_refused_once_a_newer_owner_has_initialised_the_lock(
     target: KafkaCluster, unique_topic: Names, newcomer_before: str
 ):
-    """A claim is written in a transaction of the lock's id, so only the latest owner can commit one."""
+    """A claim is written in a transaction with the lock's id, so only the latest owner can commit one."""
     partition = TopicPartition(target.create_topic(unique_topic()), 0)
     lock = f"{partition.topic}-lock"
 
@@ -145,7 +143,7 @@ def test_a_claim_is_refused_once_a_newer_owner_has_initialised_the_lock(
         await wait_for_marker(newcomer, partition)
         return code, max(codes)
 
-    owner_code, newcomer_code = asking(target, claim)
+    owner_code, newcomer_code = call_cluster(target, claim)
 
     assert (owner_code, newcomer_code) == (INVALID_PRODUCER_EPOCH, NONE)
     assert len(records(target, partition.topic, isolation="read_committed")) == BATCH_RECORDS
@@ -154,7 +152,7 @@ def test_a_claim_is_refused_once_a_newer_owner_has_initialised_the_lock(
 def test_a_leader_lists_transactions_that_were_open_at_an_offset_and_then_aborted(
     target: KafkaCluster, unique_topic: Names
 ):
-    """After an unclean election the next marker of an id also ends its transaction before, whose own marker is lost."""
+    """After an unclean election the next marker of an id also ends the previous transaction, whose own marker is lost."""
     partition = TopicPartition(target.create_topic(unique_topic()), 0)
 
     async def write(cluster: Cluster) -> tuple[list[dict[int, int]], int, int]:
@@ -163,27 +161,27 @@ def test_a_leader_lists_transactions_that_were_open_at_an_offset_and_then_aborte
         committed, aborted, later = [
             await EpochProducer.new(cluster, f"{partition.topic}-{name}") for name in names
         ]
-        for one in (committed, aborted):
-            await one.add(partition)
-            assert await one.append(partition, 0, transactional=True) == NONE  # 0 to 9, and 10 to 19
-        for one in (committed, aborted):
-            await one.end(committed=one is committed)
-            await wait_for_marker(one, partition)  # 20 and 21
+        for producer in (committed, aborted):
+            await producer.add(partition)
+            assert await producer.append(partition, 0, transactional=True) == NONE  # 0 to 9, and 10 to 19
+        for producer in (committed, aborted):
+            await producer.end(committed=producer is committed)
+            await wait_for_marker(producer, partition)  # 20 and 21
         await later.add(partition)
         assert await later.append(partition, 0, transactional=True) == NONE  # 22 to 31
         await later.end(committed=False)
         await wait_for_marker(later, partition)
         offsets = (5, 10, 15, 21, 22, 30)
-        found = [await aborted_transactions(cluster, partition, offset) for offset in offsets]
-        return found, aborted.producer_id, later.producer_id
+        listed = [await aborted_transactions(cluster, partition, offset) for offset in offsets]
+        return listed, aborted.producer_id, later.producer_id
 
-    found, aborted, later = asking(target, write)
+    listed, aborted, later = call_cluster(target, write)
 
-    assert found == [{}, {}, {aborted: 10}, {aborted: 10}, {}, {later: 22}]
+    assert listed == [{}, {}, {aborted: 10}, {aborted: 10}, {}, {later: 22}]
 
 
 async def refusal(producer: EpochProducer, step: str, partition: TopicPartition) -> int:
-    """Take one step of a transaction with one batch; the error code, NONE if the broker accepts it."""
+    """Takes one step of a transaction with one batch; returns the error code, NONE if the broker accepts it."""
     try:
         if step == "begin":
             await producer.add(partition)
@@ -197,7 +195,7 @@ async def refusal(producer: EpochProducer, step: str, partition: TopicPartition)
 
 
 async def wait_for_marker(producer: EpochProducer, partition: TopicPartition) -> None:
-    """Wait until the log ends with a marker of *producer*'s epoch."""
+    """Waits until the log ends with a marker of *producer*'s epoch."""
     while True:
         last = (await batches_of(producer.cluster, partition))[-1]
         if last.is_control and (last.producer_id, last.producer_epoch) == (
@@ -209,5 +207,5 @@ async def wait_for_marker(producer: EpochProducer, partition: TopicPartition) ->
 
 
 async def batches_of(cluster: Cluster, partition: TopicPartition) -> list[Batch]:
-    """All batches of a small log, markers included."""
+    """Returns all batches of a small log, markers included."""
     return list(split((await read_once(cluster, partition, 0)).records))

@@ -1,4 +1,4 @@
-"""Verifications of a flow in this process, by a Spark session that a file's tests share; and copies that were tampered with."""
+"""Runs verifications of a flow in this process, with a Spark session that a file's tests share; writes copies with changes."""
 
 import json
 import time
@@ -18,15 +18,13 @@ from tests.integration.kafka.comparing import produce
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Raw = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
-T0 = (
-    time.time_ns() // 1_000_000 - 3_600_000
-)  # an hour ago: what is older than a week is deleted by the brokers
+ProducedRecord = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+T0 = time.time_ns() // 1_000_000 - 3_600_000  # an hour ago: brokers delete records older than a week
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What a run said: exit status, last report, and the JSON summary."""
+class VerifyOutcome:
+    """The outcome of a run: exit status, last report and JSON summary."""
 
     status: int
     report: VerifyReport
@@ -36,45 +34,45 @@ class Verdict:
     @property
     def not_equal(self) -> list[dict[str, Any]]:
         """Windows that are not equal."""
-        found: list[dict[str, Any]] = self.summary["notEqual"]
-        return found
+        windows: list[dict[str, Any]] = self.summary["notEqual"]
+        return windows
 
     def differences(self, partition: int = 0) -> list[tuple[str, int, int]]:
-        """Kind, source offset and target offset of each record that differs."""
+        """Returns kind, source offset and target offset of each record that differs."""
         return [
-            (one["kind"], one["sourceOffset"], one["targetOffset"])
+            (difference["kind"], difference["sourceOffset"], difference["targetOffset"])
             for window in self.not_equal
             if window["partition"] == partition
-            for one in window["first"]
+            for difference in window["first"]
         ]
 
 
-def verify(files: FlowFiles, spark: "SparkSession", folder: Path, **job: str) -> Verdict:
-    """Run it here until it ends."""
-    said: list[VerifyReport] = []
+def verify(files: FlowFiles, spark: "SparkSession", folder: Path, **job: str) -> VerifyOutcome:
+    """Runs a verification in this process to its end."""
+    reports: list[VerifyReport] = []
 
     def display(report: object) -> None:
         assert isinstance(report, VerifyReport)
-        said.append(report)
+        reports.append(report)
 
-    given = {"run.id": "a run/1", "output": str(folder)}
-    given |= {key.replace("_", "."): value for key, value in job.items()}
-    start = archive_verification.run if "archive" in given else run
-    status = start(files, job_of(given), display=display, spark=spark)
-    out = Path(output_folder(given["output"], given["run.id"]))
-    return Verdict(
-        status=status, report=said[-1], summary=json.loads((out / SUMMARY).read_text()), folder=out
+    properties = {"run.id": "a run/1", "output": str(folder)}
+    properties |= {key.replace("_", "."): value for key, value in job.items()}
+    start = archive_verification.run if "archive" in properties else run
+    status = start(files, job_of(properties), display=display, spark=spark)
+    out = Path(output_folder(properties["output"], properties["run.id"]))
+    return VerifyOutcome(
+        status=status, report=reports[-1], summary=json.loads((out / SUMMARY).read_text()), folder=out
     )
 
 
-def plain(count: int, partition: int = 0, *, first: int = 0) -> list[Raw]:
-    """Records that are unlike each other."""
+def plain(count: int, partition: int = 0, *, first: int = 0) -> list[ProducedRecord]:
+    """Returns records that all differ from each other."""
     return [
         (partition, T0 + number, b"k%d" % number, b"v%d-%d" % (partition, number), [("h", b"x"), ("n", None)])
         for number in range(first, first + count)
     ]
 
 
-def write(cluster: KafkaCluster, topic: str, records: Sequence[Raw]) -> None:
-    """In batches of a few records, so that a change touches few batches."""
+def write(cluster: KafkaCluster, topic: str, records: Sequence[ProducedRecord]) -> None:
+    """Writes batches of a few records, so that a change affects few batches."""
     produce(cluster, topic, records, {"batch.num.messages": "7", "linger.ms": "5"})

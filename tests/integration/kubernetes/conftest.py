@@ -1,4 +1,4 @@
-"""One API server that all tests of this folder share; each test has a namespace of its own."""
+"""One API server that all tests of this folder share; each test has its own namespace."""
 
 import re
 import uuid
@@ -19,13 +19,13 @@ DEFINITION = Path(__file__).parents[3] / "crds" / "mirrorflows.yaml"
 
 @pytest.fixture(scope="session")
 def built() -> None:
-    """Skips what starts a control plane of its own where none could be built."""
+    """Skips tests that start their own control plane where none is built."""
     skip_without(require_control_plane)
 
 
 @pytest.fixture(scope="session")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """Shared: a test that kills or freezes an API server starts its own."""
+    """The shared API server; a test that kills or freezes an API server starts its own."""
     skip_without(require_control_plane)
     with ApiServer(folder=tmp_path_factory.mktemp("api-server")) as server:
         yield server
@@ -33,21 +33,23 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="session")
 def mirrorflows(api_server: ApiServer) -> ApiServer:
-    """The API server, once it knows MirrorFlows."""
+    """The API server with the MirrorFlow CRD."""
     api_server.kubectl("apply", "--server-side", f"--filename={DEFINITION}")
 
     def established() -> bool:
         definition = api_server.kubectl.get("crd", "mirrorflows.mirrorflow.io")
-        found = definition.get("status", {}).get("conditions") or ()
-        return any((one["type"], one["status"]) == ("Established", "True") for one in found)
+        conditions = definition.get("status", {}).get("conditions") or ()
+        return any(
+            (condition["type"], condition["status"]) == ("Established", "True") for condition in conditions
+        )
 
-    wait_until("MirrorFlows are known", established)
+    wait_until("the CRD is established", established)
     return api_server
 
 
 @pytest.fixture
 def namespace(api_server: ApiServer, request: pytest.FixtureRequest) -> Iterator[Kubectl]:
-    """The administrator in a namespace of the test's own, which goes with the test."""
+    """kubectl as administrator in a namespace of the test's own, which is deleted after the test."""
     stem = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())[:40].strip("-")
     name = f"{stem}-{uuid.uuid4().hex[:8]}"
     api_server.kubectl("create", "namespace", name)
@@ -57,6 +59,6 @@ def namespace(api_server: ApiServer, request: pytest.FixtureRequest) -> Iterator
 
 @pytest.fixture
 def team(namespace: Kubectl) -> Kubectl:
-    """A namespace with the drivers' account, as the chart makes it."""
+    """A namespace with the drivers' ServiceAccount, as the chart creates it."""
     namespace("create", "serviceaccount", SEED_ACCOUNT)
     return namespace

@@ -1,4 +1,4 @@
-"""What the tests of the running operator share: small flows, what should be there for them, and what is."""
+"""Shared by the tests of the running operator: small flows, their planned objects, and the objects that exist."""
 
 import itertools
 import time
@@ -26,7 +26,7 @@ _ports = itertools.count(1024)
 
 
 def manifest(name: str = "east-to-west", **spec: Any) -> dict[str, Any]:
-    """A small flow; no two of them share a cluster."""
+    """Returns a small flow; no two flows share a cluster."""
     port = next(_ports)
     return {
         "apiVersion": "mirrorflow.io/v1alpha1",
@@ -42,18 +42,18 @@ def manifest(name: str = "east-to-west", **spec: Any) -> dict[str, Any]:
 
 
 def planned(document: dict[str, Any], namespace: str, *, flow_id: str = "") -> list[Object]:
-    """What should be there for *document*; *flow_id* is that of `plan`."""
+    """Returns the planned objects of *document*; *flow_id* is that of `plan`."""
     flow = parse_flow({**document, "metadata": {**document["metadata"], "namespace": namespace}})
     runs = due_jobs(flow, Status(), (), None, 0.0).runs
-    return everything(flow, runs, image=IMAGE, seed_image=SEED_IMAGE, flow_id=flow_id)
+    return all_objects(flow, runs, image=IMAGE, seed_image=SEED_IMAGE, flow_id=flow_id)
 
 
 def flow_id_of(namespace: Kubectl, document: dict[str, Any]) -> str:
-    """The id of *document*'s flow in its status, as `planned` takes it."""
+    """Returns the id of *document*'s flow from its status, as `planned` takes it."""
     return str(namespace.get("mirrorflow", document["metadata"]["name"])["status"]["flowId"])
 
 
-def everything(
+def all_objects(
     flow: MirrorFlow,
     runs: Runs = EVERY_RUN,
     *,
@@ -61,41 +61,44 @@ def everything(
     seed_image: str = "mirrorflow/seed:1",
     flow_id: str = "",
 ) -> list[Object]:
-    """The objects of connectors and Spark jobs; without a word about these, as if all that are asked for should be there."""
-    waits = runs.replaces_source
+    """Returns the objects of connectors and Spark jobs; by default as if all configured jobs were due."""
     planned = plan(flow, POD_LAYOUT, flow_id=flow_id)
-    namespace = flow.metadata.namespace  # the operator runs in it, too
-    found = objects(flow, planned, image=image, seed_replaces_source=waits, operator_namespace=namespace)
+    namespace = flow.metadata.namespace  # the operator runs in it as well
+    of_connectors = objects(
+        flow, planned, image=image, seed_replaces_source=runs.replaces_source, operator_namespace=namespace
+    )
     if runs.replaces_source:
-        found = without_source_pods(found, flow)
+        of_connectors = without_source_pods(of_connectors, flow)
     defaults = SparkDefaults(image=seed_image, operator_namespace=namespace)
-    return [*found, *job_objects(flow, runs, defaults=defaults, flow_id=flow_id)]
+    return [*of_connectors, *job_objects(flow, runs, defaults=defaults, flow_id=flow_id)]
 
 
-def there(namespace: Kubectl) -> dict[str, dict[str, Any]]:
-    """The objects that bear a flow's label, by kind and name."""
-    found = namespace.get(KINDS, OURS)["items"]
-    return {f"{one['kind']} {one['metadata']['name']}": one for one in found}
+def existing_objects(namespace: Kubectl) -> dict[str, dict[str, Any]]:
+    """Returns the objects with a flow's label, by kind and name."""
+    existing = namespace.get(KINDS, OURS)["items"]
+    return {f"{item['kind']} {item['metadata']['name']}": item for item in existing}
 
 
-def names(found: list[Object]) -> set[str]:
-    return {f"{one['kind']} {one['metadata']['name']}" for one in found}
+def object_names(objects_to_name: list[Object]) -> set[str]:
+    return {f"{item['kind']} {item['metadata']['name']}" for item in objects_to_name}
 
 
-def unchanging(look: Callable[[], list[Written]]) -> list[Written]:
-    """What *look* gives for a whole second: the controllers go on making pods for a moment."""
-    seen: list[list[Written]] = [[]]
-    since = [time.monotonic()]
+def wait_until_unchanged(read: Callable[[], list[Written]]) -> list[Written]:
+    """Returns what *read* returns unchanged for a second: controllers go on creating pods for a moment."""
+    latest: list[list[Written]] = [[]]
+    unchanged_since_s = [time.monotonic()]
 
-    def still() -> bool:
-        now = look()
-        if now != seen[0]:
-            seen[0], since[0] = now, time.monotonic()
-        return time.monotonic() - since[0] > 1.0
+    def is_unchanged() -> bool:
+        current = read()
+        if current != latest[0]:
+            latest[0], unchanged_since_s[0] = current, time.monotonic()
+        return time.monotonic() - unchanged_since_s[0] > 1.0
 
-    wait_until("nothing is written for a second", still)
-    return seen[0]
+    wait_until("nothing is written for a second", is_unchanged)
+    return latest[0]
 
 
 def events(namespace: Kubectl, reason: str) -> list[str]:
-    return [one["message"] for one in namespace.get("events", f"--field-selector=reason={reason}")["items"]]
+    return [
+        event["message"] for event in namespace.get("events", f"--field-selector=reason={reason}")["items"]
+    ]

@@ -1,4 +1,4 @@
-"""Spark jobs on an API server without a node: what their drivers do is written into their pods, and answered in their place."""
+"""Spark jobs on an API server without nodes: the tests write the status of drivers' pods and answer for them."""
 
 import json
 import threading
@@ -44,28 +44,28 @@ DIFFERENT = VerifyReport(
 )
 
 
-def jobs(team: Kubectl, word: str = "seed") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = team.get("jobs", f"--selector=mirrorflow.io/run={word}")["items"]
-    return found
+def jobs(team: Kubectl, run_kind: str = "seed") -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = team.get("jobs", f"--selector=mirrorflow.io/run={run_kind}")["items"]
+    return items
 
 
-def one_job(team: Kubectl, word: str = "seed") -> str:
-    wait_until("the Job is there", lambda: len(jobs(team, word)) == 1)
-    return str(jobs(team, word)[0]["metadata"]["name"])
+def one_job(team: Kubectl, run_kind: str = "seed") -> str:
+    wait_until("the Job exists", lambda: len(jobs(team, run_kind)) == 1)
+    return str(jobs(team, run_kind)[0]["metadata"]["name"])
 
 
 def drivers(team: Kubectl, job: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = team.get("pods", f"--selector=batch.kubernetes.io/job-name={job}")["items"]
-    return found
+    items: list[dict[str, Any]] = team.get("pods", f"--selector=batch.kubernetes.io/job-name={job}")["items"]
+    return items
 
 
 def driver(team: Kubectl, job: str) -> str:
-    wait_until("its driver is there", lambda: len(drivers(team, job)) == 1)
+    wait_until("the driver's pod exists", lambda: len(drivers(team, job)) == 1)
     return str(drivers(team, job)[0]["metadata"]["name"])
 
 
-def _say(team: Kubectl, pod: str, phase: str, state: dict[str, Any]) -> None:
-    """What a kubelet would say of the driver."""
+def _set_pod_status(team: Kubectl, pod: str, phase: str, state: dict[str, Any]) -> None:
+    """Writes the pod status that a kubelet would write."""
     container = {
         "name": DRIVER,
         "image": "mirrorflow/seed:0.1.0",
@@ -79,25 +79,25 @@ def _say(team: Kubectl, pod: str, phase: str, state: dict[str, Any]) -> None:
     team("patch", "pod", pod, "--subresource=status", "--type=merge", f"--patch={body}")
 
 
-def run(team: Kubectl, pod: str) -> None:
-    _say(team, pod, "Running", {"running": {"startedAt": "2026-01-01T00:00:00Z"}})
+def start_driver(team: Kubectl, pod: str) -> None:
+    _set_pod_status(team, pod, "Running", {"running": {"startedAt": "2026-01-01T00:00:00Z"}})
 
 
-def end(team: Kubectl, pod: str, report: SeedReport | VerifyReport, exit_code: int = 0) -> None:
-    moment = "2026-01-01T00:10:00Z"
-    ended = {
+def end_driver(team: Kubectl, pod: str, report: SeedReport | VerifyReport, exit_code: int = 0) -> None:
+    finished_at = "2026-01-01T00:10:00Z"
+    terminated = {
         "exitCode": exit_code,
         "reason": "Completed" if exit_code == 0 else "Error",
         "message": encode(report).decode(),
         "startedAt": "2026-01-01T00:00:00Z",
-        "finishedAt": moment,
+        "finishedAt": finished_at,
     }
-    _say(team, pod, "Succeeded" if exit_code == 0 else "Failed", {"terminated": ended})
+    _set_pod_status(team, pod, "Succeeded" if exit_code == 0 else "Failed", {"terminated": terminated})
 
 
 @contextmanager
-def answering(report: SeedReport) -> Iterator[None]:
-    """A driver's HTTP."""
+def driver_progress(report: SeedReport) -> Iterator[None]:
+    """Serves *report* as a driver does over HTTP."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -108,7 +108,7 @@ def answering(report: SeedReport) -> Iterator[None]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Polls are no news."""
+            """Keeps the test's output free of polls."""
 
     server = ThreadingHTTPServer((DRIVER_ADDRESS, PROGRESS_PORT), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -121,18 +121,18 @@ def answering(report: SeedReport) -> Iterator[None]:
         thread.join()
 
 
-def told(team: Kubectl, kind: str) -> tuple[str, str]:
-    found = condition(team.get("mirrorflow", FLOW), kind)
-    return found.get("status", ""), found.get("reason", "")
+def status_and_reason(team: Kubectl, kind: str) -> tuple[str, str]:
+    condition_ = condition(team.get("mirrorflow", FLOW), kind)
+    return condition_.get("status", ""), condition_.get("reason", "")
 
 
-def pods_wanted(team: Kubectl) -> int:
-    """The number of pods that the source connector should have."""
+def desired_source_pods(team: Kubectl) -> int:
+    """Returns the number of pods that the source connector should have."""
     return int(team.get("deployment", f"{FLOW}-source")["spec"]["replicas"])
 
 
-def until_told(team: Kubectl, kind: str, *expected: str) -> None:
-    wait_until(f"{kind} is {expected}", lambda: told(team, kind) == expected)
+def wait_for_condition(team: Kubectl, kind: str, *expected: str) -> None:
+    wait_until(f"{kind} is {expected}", lambda: status_and_reason(team, kind) == expected)
 
 
 def is_observed(team: Kubectl) -> bool:

@@ -1,4 +1,4 @@
-"""The harness's API server does what its names say: every other test of this folder stands on this."""
+"""The harness's API server works: every other test of this folder relies on it."""
 
 import subprocess
 import sys
@@ -27,20 +27,20 @@ DEPLOYMENT = {
 }
 
 
-def test_controllers_make_pods_of_a_deployment_and_take_them_away(namespace: Kubectl):
-    """Owners, owned and garbage collection are real; only nodes are missing."""
+def test_controllers_create_and_delete_pods_of_a_deployment(namespace: Kubectl):
+    """Owner references and garbage collection are real; only nodes are missing."""
     namespace.apply(DEPLOYMENT)
 
     def pods() -> int:
         return len(namespace.get("pods", "--selector=app=idle")["items"])
 
-    wait_until("both pods are there", lambda: pods() == 2)
+    wait_until("both pods exist", lambda: pods() == 2)
     namespace("delete", "deployment", "idle")
     wait_until("both pods are gone", lambda: pods() == 0)
 
 
-def test_a_user_may_do_what_a_role_grants_and_no_more(api_server: ApiServer, namespace: Kubectl):
-    """Users are made at any time, and RBAC decides."""
+def test_a_user_may_do_only_what_a_role_grants(api_server: ApiServer, namespace: Kubectl):
+    """Users can be created at any time; RBAC decides."""
     alice = api_server.user("alice", groups=["staff"]).within(namespace.namespace)
     namespace("create", "role", "reader", "--verb=get,list", "--resource=configmaps")
     namespace("create", "rolebinding", "staff", "--role=reader", "--group=staff")
@@ -51,7 +51,7 @@ def test_a_user_may_do_what_a_role_grants_and_no_more(api_server: ApiServer, nam
 
 
 def test_the_audit_log_has_the_allowed_requests_of_a_user(api_server: ApiServer, namespace: Kubectl):
-    """A role is exactly sufficient when it grants this and nothing else; what was refused is no part of it."""
+    """A role is exactly sufficient if it grants these requests and no others; refused requests are not listed."""
     bob = api_server.user("bob").within(namespace.namespace)
     namespace("create", "role", "writer", "--verb=create,get", "--resource=configmaps")
     namespace("create", "rolebinding", "bob", "--role=writer", "--user=bob")
@@ -61,17 +61,17 @@ def test_the_audit_log_has_the_allowed_requests_of_a_user(api_server: ApiServer,
     with pytest.raises(KubectlError):
         bob("get", "secrets")
 
-    def asked() -> frozenset[Asked]:
-        return frozenset(one for one in api_server.asked_by("bob") if one.resource == "configmaps")
+    def requested() -> frozenset[Asked]:
+        return frozenset(kind for kind in api_server.asked_by("bob") if kind.resource == "configmaps")
 
     expected = {Asked(verb=verb, group="", resource="configmaps") for verb in ("create", "get")}
-    wait_until("the log has both", lambda: asked() == expected)
-    assert "secrets" not in {one.resource for one in api_server.asked_by("bob")}
+    wait_until("the log has both requests", lambda: requested() == expected)
+    assert "secrets" not in {kind.resource for kind in api_server.asked_by("bob")}
 
 
 @pytest.mark.usefixtures("built")
-def test_a_killed_api_server_comes_back_with_what_it_held(tmp_path: Path):
-    """Its port stays the same, so clients find it again."""
+def test_a_killed_api_server_restarts_with_its_objects(tmp_path: Path):
+    """Its port stays the same, so clients reconnect."""
     with ApiServer(folder=tmp_path, controllers=False) as server:
         server.kubectl("create", "configmap", "kept")
         server.api.kill()
@@ -84,8 +84,8 @@ def test_a_killed_api_server_comes_back_with_what_it_held(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("built")
-def test_nothing_outlives_tests_that_are_killed(tmp_path: Path):
-    """kill -9 of the test's process takes etcd, the API server and the controllers with it."""
+def test_no_process_outlives_killed_tests(tmp_path: Path):
+    """kill -9 of the test's process ends etcd, the API server and the controllers."""
     program = (
         "import pathlib, sys, tests.harness.kubernetes.api_server as harness\n"
         "with harness.ApiServer(folder=pathlib.Path(sys.argv[1])) as server:\n"
@@ -108,15 +108,16 @@ def test_nothing_outlives_tests_that_are_killed(tmp_path: Path):
 
 
 def _lives(pid: int) -> bool:
-    """Where no process reaps orphans a zombie remains, which has no command line."""
+    """Returns whether the process runs; a zombie has no command line."""
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-def test_what_is_not_built_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Without Go the message says what to do."""
+def test_a_missing_control_plane_is_reported_with_the_command_to_build_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     monkeypatch.setattr(installation, "CONTROL", tmp_path)
 
     with pytest.raises(HarnessError, match=r"setup\.sh"):
@@ -124,7 +125,7 @@ def test_what_is_not_built_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 @pytest.mark.parametrize(("value", "required"), [(None, False), ("", False), ("0", False), ("1", True)])
-def test_ci_asks_for_a_cluster(monkeypatch: pytest.MonkeyPatch, value: str | None, *, required: bool):
+def test_ci_requires_a_cluster(monkeypatch: pytest.MonkeyPatch, value: str | None, *, required: bool):
     """REQUIRE_CLUSTER=1 turns a skipped test into a failure."""
     monkeypatch.delenv(installation.REQUIRED_BY, raising=False)
     if value is not None:

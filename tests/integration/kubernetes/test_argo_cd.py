@@ -1,6 +1,6 @@
-"""Argo CD's own application controller syncs MirrorFlows and the chart; docs/gitops.md says what users set.
+"""Argo CD's own application controller syncs MirrorFlows and the chart; docs/gitops.md has the settings for users.
 
-The API server has no nodes: stub connectors answer the operator in place of pods.
+The API server has no nodes: stub connectors respond to the operator in place of pods.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ WAIT_S = 180.0
 
 @pytest.fixture(scope="module")
 def argo(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArgoCd]:
-    """Argo CD with the health check of the documentation; each test has an Application and a folder in Git of its own."""
+    """Argo CD with the health check of the documentation; each test has its own Application and folder in Git."""
     skip_without(require_argo_cd)
     skip_without(require_helm)
     customizations = {"resource.customizations.health.mirrorflow.io_MirrorFlow": HEALTH.read_text()}
@@ -47,7 +47,7 @@ def argo(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 class ImaginedNode:
-    """Once started, each pod of *namespace* becomes Ready; `stubs` answers for all of them."""
+    """After `start`, each pod of *namespace* becomes Ready; `stubs` responds for all of them."""
 
     def __init__(self, namespace: Kubectl) -> None:
         self._namespace = namespace
@@ -66,18 +66,20 @@ class ImaginedNode:
 
     async def _run(self) -> None:
         requests = Requests(self._namespace.kubeconfig)
-        places = itertools.repeat(self._address)
+        pod_addresses = itertools.repeat(self._address)
         async with self.stubs:
             while not self._ended.is_set():
-                await asyncio.to_thread(run_pods, requests, places, namespace=self._namespace.namespace)
+                await asyncio.to_thread(
+                    run_pods, requests, pod_addresses, namespace=self._namespace.namespace
+                )
                 await asyncio.sleep(0.5)
 
 
 @pytest.fixture
 def node(namespace: Kubectl) -> Iterator[ImaginedNode]:
-    made = ImaginedNode(namespace)
-    yield made
-    made.end()
+    simulated = ImaginedNode(namespace)
+    yield simulated
+    simulated.end()
 
 
 @pytest.fixture
@@ -92,16 +94,16 @@ def operator(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path) -> Iter
 
 
 def assert_no_drift(argo: ArgoCd, name: str) -> dict[str, Any]:
-    """Three comparisons without a cache find no difference and start no sync; returns the last status."""
+    """Asserts that three comparisons without a cache find no difference and start no sync; returns the last status."""
     compared = [argo.refresh(name) for _ in range(3)]
-    assert [one["sync"]["status"] for one in compared] == ["Synced"] * 3
-    assert len({one["operationState"]["startedAt"] for one in compared}) == 1
+    assert [status["sync"]["status"] for status in compared] == ["Synced"] * 3
+    assert len({status["operationState"]["startedAt"] for status in compared}) == 1
     return compared[-1]
 
 
 @pytest.mark.usefixtures("operator")
-def test_health_is_what_the_operator_reports(argo: ArgoCd, namespace: Kubectl, node: ImaginedNode):
-    """Argo CD follows the status by its watch: nothing is refreshed here unless Git changes."""
+def test_health_follows_the_status_of_the_operator(argo: ArgoCd, namespace: Kubectl, node: ImaginedNode):
+    """Argo CD watches the status: nothing is refreshed here unless Git changes."""
     flow = manifest(FLOW)
     argo.write("health/flow.yaml", yaml.safe_dump(flow))
     argo.apply(argo.application("health", path="health", namespace=namespace.namespace))
@@ -126,10 +128,10 @@ def test_health_is_what_the_operator_reports(argo: ArgoCd, namespace: Kubectl, n
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_flow_in_git_does_not_drift_is_repaired_and_pruned(
+def test_a_flow_in_git_does_not_drift_and_is_repaired_and_pruned(
     argo: ArgoCd, namespace: Kubectl, node: ImaginedNode
 ):
-    """What the API server and the operator write is no difference, and nothing that the operator creates is pruned."""
+    """Writes of the API server and the operator are no difference; objects of the operator are not pruned."""
 
     def spec() -> dict[str, Any]:
         return dict(namespace.get("mirrorflow", FLOW)["spec"])
@@ -138,10 +140,10 @@ def test_a_flow_in_git_does_not_drift_is_repaired_and_pruned(
     argo.write("drift/flow.yaml", yaml.safe_dump(manifest(FLOW, connectors={"source": {"tasks": 2}})))
     argo.apply(argo.application("drift", path="drift", namespace=namespace.namespace))
     argo.wait_for("drift", sync="Synced", health="Healthy")
-    found = assert_no_drift(argo, "drift")
-    assert [one["kind"] for one in found["resources"]] == ["MirrorFlow"]
+    drift_status = assert_no_drift(argo, "drift")
+    assert [resource["kind"] for resource in drift_status["resources"]] == ["MirrorFlow"]
 
-    # A field that Git names is repaired; one that it does not name is another manager's.
+    # A field in Git is repaired; other fields belong to other managers.
     changed = {"spec": {"connectors": {"source": {"tasks": 3}}, "limits": {"bytesPerSecond": "50Mi"}}}
     namespace("patch", "mirrorflow", FLOW, "--type=merge", f"--patch={json.dumps(changed)}")
     wait_until("the change is undone", lambda: spec()["connectors"]["source"]["tasks"] == 2, timeout_s=WAIT_S)
@@ -149,19 +151,23 @@ def test_a_flow_in_git_does_not_drift_is_repaired_and_pruned(
     assert spec()["limits"] == {"bytesPerSecond": "50Mi"}
 
     namespace("delete", "mirrorflow", FLOW)
-    wait_until("it is created again", lambda: is_there(namespace, "mirrorflow", FLOW), timeout_s=WAIT_S)
+    wait_until("the flow is created again", lambda: is_there(namespace, "mirrorflow", FLOW), timeout_s=WAIT_S)
     argo.wait_for("drift", sync="Synced", health="Healthy")
     assert_no_drift(argo, "drift")
 
     argo.remove("drift/flow.yaml")
     argo.refresh("drift")
-    wait_until("it is pruned", lambda: not is_there(namespace, "mirrorflow", FLOW), timeout_s=WAIT_S)
-    wait_until("its objects are gone", lambda: not namespace.get("deployments")["items"], timeout_s=WAIT_S)
+    wait_until("the flow is pruned", lambda: not is_there(namespace, "mirrorflow", FLOW), timeout_s=WAIT_S)
+    wait_until(
+        "the objects of the flow are gone",
+        lambda: not namespace.get("deployments")["items"],
+        timeout_s=WAIT_S,
+    )
     argo.wait_for("drift", sync="Synced", health="Healthy")
 
 
 def test_the_chart_as_an_application_does_not_drift(mirrorflows: ApiServer, argo: ArgoCd, namespace: Kubectl):
-    """Argo CD does not track CRDs: this one, and every MirrorFlow, stays when it is no longer rendered, and without the chart."""
+    """Argo CD does not track CRDs: ours and all MirrorFlows stay when it is not rendered any more, and without the chart."""
     name = namespace.namespace
 
     def chart(*, skip_crds: bool) -> None:
@@ -183,7 +189,7 @@ def test_the_chart_as_an_application_does_not_drift(mirrorflows: ApiServer, argo
     not_rendered = assert_no_drift(argo, "operator")["resources"]
     argo.delete("operator")
 
-    assert "CustomResourceDefinition" in {one["kind"] for one in rendered}
-    assert "CustomResourceDefinition" not in {one["kind"] for one in not_rendered}
+    assert "CustomResourceDefinition" in {resource["kind"] for resource in rendered}
+    assert "CustomResourceDefinition" not in {resource["kind"] for resource in not_rendered}
     assert namespace.get("deployments")["items"] == []
     assert is_there(namespace, "mirrorflow", FLOW)

@@ -1,4 +1,4 @@
-"""A whole cluster of the harness: pods run, Services have names, volumes follow their Secrets, and nothing stays behind."""
+"""The harness's cluster: pods run, Services have names, volumes follow their Secrets, and nothing remains afterwards."""
 
 import base64
 import json
@@ -22,10 +22,10 @@ from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.skipping import skip_without_node
 
 ROOT = Path(__file__).parents[3]
-NAME, NETWORK = "mirrorflow-test", 241  # beside a cluster of `make cluster`
+NAME, NETWORK = "mirrorflow-test", 241  # may run at the same time as a cluster of `make cluster`
 IMAGE = "localhost/probe:1"
 ANSWER_WAIT_S = 10.0
-READY_WAIT_S = 120.0  # seconds alone; more when a whole suite runs on two cores
+READY_WAIT_S = 120.0  # seconds on an idle machine; more while a suite runs on two cores
 SERVICE: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Service",
@@ -35,7 +35,7 @@ SERVICE: dict[str, Any] = {
 
 
 def _probe(name: str) -> dict[str, Any]:
-    """A Deployment of two probes that mount the Secret of the same name."""
+    """Returns a Deployment of two probes that mount the Secret of the same name."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -61,7 +61,7 @@ def _probe(name: str) -> dict[str, Any]:
                                 "httpGet": {"path": "/hostname", "port": 8000},
                                 "periodSeconds": 1,
                             },
-                            # Little is asked for, or a node of two cores would be full after four of them.
+                            # Requests are low: with default ones, four probes would fill a node of two cores.
                             "resources": {
                                 "requests": {"cpu": "10m"},
                                 "limits": {"cpu": "500m", "memory": "64Mi"},
@@ -78,7 +78,7 @@ def _probe(name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """With the image of the probe; it ends with the tests, however they end."""
+    """A cluster with the probe's image; it ends with the tests in any case."""
     skip_without_node()
     folder = tmp_path_factory.mktemp("cluster")
     archive = tmp_path_factory.mktemp("images") / "probe.tar"
@@ -90,7 +90,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def web(cluster: Cluster) -> Kubectl:
-    """kubectl where two ready probes stand behind the Service `web`, with a Secret as a volume."""
+    """kubectl with two ready probes behind the Service `web`, which mount a Secret."""
     kubectl = cluster.kubectl
     kubectl("create", "secret", "generic", "web", "--from-literal=password=first")
     kubectl.apply(f"{json.dumps(_probe('web'))}\n---\n{json.dumps(SERVICE)}")
@@ -98,72 +98,72 @@ def web(cluster: Cluster) -> Kubectl:
     return kubectl
 
 
-def _asked(address: str, at: str, **query: str) -> str:
+def _fetched(address: str, at: str, **query: str) -> str:
     url = f"http://{address}{at}?{urllib.parse.urlencode(query)}"
-    with urllib.request.urlopen(url, timeout=ANSWER_WAIT_S) as answer:
-        return str(answer.read().decode())
+    with urllib.request.urlopen(url, timeout=ANSWER_WAIT_S) as response:
+        return str(response.read().decode())
 
 
 def _pods(web: Kubectl) -> list[dict[str, Any]]:
     return list(web.get("pods", "--selector=app=web")["items"])
 
 
-def test_a_deployment_rolls_out_and_its_pods_answer_the_host(web: Kubectl):
-    """By a pod's own address, and by the Service's, which shares the questions out."""
+def test_a_deployment_rolls_out_and_its_pods_respond_to_the_host(web: Kubectl):
+    """They respond at the pod's address and at the Service's, which balances requests."""
     names = {pod["metadata"]["name"]: f"{pod['status']['podIP']}:8000" for pod in _pods(web)}
     service = web.get("service", "web")["spec"]["clusterIP"]
 
     assert len(names) == 2
-    assert {name: _asked(address, "/hostname") for name, address in names.items()} == {
+    assert {name: _fetched(address, "/hostname") for name, address in names.items()} == {
         name: name for name in names
     }
     wait_until(
-        "both pods have answered", lambda: {_asked(service, "/hostname") for _ in range(10)} == set(names)
+        "both pods have responded", lambda: {_fetched(service, "/hostname") for _ in range(10)} == set(names)
     )
 
 
 @pytest.mark.parametrize("name", ["web", "web.default.svc.cluster.local"])
 def test_a_pod_finds_a_service_by_its_name(web: Kubectl, name: str):
-    """CoreDNS is the cluster's, and pods are told of it."""
+    """Pods use the cluster's CoreDNS."""
     pod = _pods(web)[0]
 
-    found = _asked(f"{pod['status']['podIP']}:8000", "/fetch", url=f"http://{name}/hostname")
+    name_found = _fetched(f"{pod['status']['podIP']}:8000", "/fetch", url=f"http://{name}/hostname")
 
-    assert found in {one["metadata"]["name"] for one in _pods(web)}
+    assert name_found in {pod_of_service["metadata"]["name"] for pod_of_service in _pods(web)}
 
 
 def test_a_changed_secret_reaches_its_volume_without_a_restart(web: Kubectl):
-    """The rotation of passwords stands on this."""
+    """The rotation of passwords relies on this."""
     pod = _pods(web)[0]
     address = f"{pod['status']['podIP']}:8000"
-    assert _asked(address, "/file", path="/secret/password") == "first"
+    assert _fetched(address, "/file", path="/secret/password") == "first"
 
     second = base64.b64encode(b"second").decode()
     web("patch", "secret", "web", "--patch", json.dumps({"data": {"password": second}}))
 
     wait_until(
-        "the volume follows",
-        lambda: _asked(address, "/file", path="/secret/password") == "second",
+        "the volume has the new value",
+        lambda: _fetched(address, "/file", path="/secret/password") == "second",
         timeout_s=90,
     )
     assert _pods(web)[0]["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
-def test_a_container_that_ends_is_started_again(web: Kubectl):
-    """By the kubelet, in the same pod."""
+def test_a_container_that_ends_is_restarted(web: Kubectl):
+    """The kubelet restarts it in the same pod."""
     pod = _pods(web)[0]
     with pytest.raises((urllib.error.URLError, ConnectionError)):
-        _asked(f"{pod['status']['podIP']}:8000", "/exit")
+        _fetched(f"{pod['status']['podIP']}:8000", "/exit")
 
     def restarts() -> int:
-        found = web.get("pod", pod["metadata"]["name"])["status"]["containerStatuses"][0]
-        return int(found["restartCount"]) if found["ready"] else 0
+        container = web.get("pod", pod["metadata"]["name"])["status"]["containerStatuses"][0]
+        return int(container["restartCount"]) if container["ready"] else 0
 
-    wait_until("it is ready again", lambda: restarts() == 1, timeout_s=READY_WAIT_S)
+    wait_until("the container is ready again", lambda: restarts() == 1, timeout_s=READY_WAIT_S)
 
 
-def test_a_network_policy_keeps_out_whom_it_does_not_name(web: Kubectl):
-    """From pod to pod; who is given the label comes in."""
+def test_a_network_policy_admits_only_selected_pods(web: Kubectl):
+    """Between pods; a pod that gets the selected label is admitted."""
     caller = _probe("caller")
     caller["spec"]["replicas"] = 1
     web("create", "secret", "generic", "caller", "--from-literal=password=any")
@@ -171,14 +171,14 @@ def test_a_network_policy_keeps_out_whom_it_does_not_name(web: Kubectl):
     web("rollout", "status", "deployment/caller", f"--timeout={READY_WAIT_S:.0f}s", timeout_s=READY_WAIT_S)
     pod = web.get("pods", "--selector=app=caller")["items"][0]
 
-    def comes_in() -> bool:
+    def is_admitted() -> bool:
         try:
-            return bool(_asked(f"{pod['status']['podIP']}:8000", "/fetch", url="http://web/hostname"))
+            return bool(_fetched(f"{pod['status']['podIP']}:8000", "/fetch", url="http://web/hostname"))
         except urllib.error.HTTPError as error:
             error.close()
             return False
 
-    wait_until("all come in", comes_in)
+    wait_until("all pods are admitted", is_admitted)
     web.apply(
         {
             "apiVersion": "networking.k8s.io/v1",
@@ -193,14 +193,14 @@ def test_a_network_policy_keeps_out_whom_it_does_not_name(web: Kubectl):
             },
         }
     )
-    wait_until("a stranger is kept out", lambda: not comes_in())
+    wait_until("an unselected pod is refused", lambda: not is_admitted())
     web("label", "pod", pod["metadata"]["name"], "may=enter")
-    wait_until("a friend comes in", comes_in)
+    wait_until("the selected pod is admitted", is_admitted)
     web("delete", "networkpolicy", "web")
 
 
 def test_helm_installs_upgrades_rolls_back_and_removes(cluster: Cluster, tmp_path: Path):
-    """A release of one Deployment, waited for each time."""
+    """A release of one Deployment, with a wait for readiness each time."""
     chart = tmp_path / "probe"
     (chart / "templates").mkdir(parents=True)
     (chart / "Chart.yaml").write_text("{apiVersion: v2, name: probe, version: 1.0.0}")
@@ -222,12 +222,12 @@ def test_helm_installs_upgrades_rolls_back_and_removes(cluster: Cluster, tmp_pat
     helm("uninstall", "probe", *wait)
 
     assert upgraded == 2
-    assert [one["status"] for one in history] == ["superseded", "superseded", "deployed"]
+    assert [revision["status"] for revision in history] == ["superseded", "superseded", "deployed"]
     assert cluster.kubectl.get("deployments", "--selector=app=released")["items"] == []
 
 
-def test_nothing_stays_of_a_cluster_whose_tests_are_killed(tmp_path_factory: pytest.TempPathFactory):
-    """kill -9 of the test's process ends the node with all in it; `down` removes what the kernel keeps, once or twice."""
+def test_nothing_remains_of_a_cluster_whose_tests_were_killed(tmp_path_factory: pytest.TempPathFactory):
+    """kill -9 of the test's process ends the node; `down` removes what the kernel keeps, and may run twice."""
     skip_without_node()
     name, folder = "mirrorflow-gone", tmp_path_factory.mktemp("gone")
     program = (
@@ -261,13 +261,13 @@ def test_nothing_stays_of_a_cluster_whose_tests_are_killed(tmp_path_factory: pyt
 
 
 def _processes_of(folder: Path) -> list[str]:
-    """Commands that name *folder*: containerd, its shims, the kubelet, etcd and the rest."""
-    found = []
+    """Returns commands that name *folder*: containerd, its shims, the kubelet, etcd and others."""
+    commands = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = file.read_text(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue
         if str(folder) in command:
-            found.append(command)
-    return found
+            commands.append(command)
+    return commands

@@ -1,4 +1,4 @@
-"""The console of a cluster on a real API server: flows and their pods, and who may see what."""
+"""The console of a cluster on a real API server: flows and their pods, and what each visitor may see."""
 
 import asyncio
 import http.client
@@ -29,7 +29,7 @@ from tests.unit.console.flow_readings import STOPPED, healthy, table
 from tests.unit.http.reports import partition
 
 USER = "console"
-# What the chart grants: mirrorflows and pods may be listed, and both reviews created. Nothing else.
+# The permissions of the chart: list mirrorflows and pods, create both reviews, nothing else.
 RIGHTS = [
     {"apiGroups": ["mirrorflow.io"], "resources": ["mirrorflows"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
@@ -40,7 +40,7 @@ RIGHTS = [
 
 @dataclass(kw_only=True)
 class ClusterConsole:
-    """A console that runs in a thread, with the rights that the chart grants."""
+    """A console that runs in a thread with the permissions of the chart."""
 
     port: int
 
@@ -56,9 +56,11 @@ class ClusterConsole:
             connection.close()
 
     def sign_in(self, token: str, **headers: str) -> tuple[int, str]:
-        """The status of a sign-in, and the cookie of the session."""
-        status, answered, _ = self("POST", "/sign-in", body=urlencode({"token": token}), headers=headers)
-        return status, (answered["Set-Cookie"] or "").split(";")[0]
+        """Signs in; returns the status and the session cookie."""
+        status, response_headers, _ = self(
+            "POST", "/sign-in", body=urlencode({"token": token}), headers=headers
+        )
+        return status, (response_headers["Set-Cookie"] or "").split(";")[0]
 
     def shown(self, path: str, cookie: str) -> tuple[int, str]:
         status, _, body = self("GET", path, headers={"Cookie": cookie})
@@ -84,7 +86,7 @@ def served(api: client.ApiClient, *, port: int = 1) -> Iterator[ClusterConsole]:
 
 @pytest.fixture(scope="module")
 def api(mirrorflows: ApiServer) -> client.ApiClient:
-    """The official client as the console's own user, who has the rights of the chart."""
+    """The official client as the console's own user, who has the permissions of the chart."""
     administrator = mirrorflows.kubectl
     meta = {"name": "mirrorflow-console"}
     rbac = "rbac.authorization.k8s.io"
@@ -98,10 +100,10 @@ def api(mirrorflows: ApiServer) -> client.ApiClient:
             "subjects": [{"apiGroup": rbac, "kind": "User", "name": USER}],
         }
     )  # fmt: skip
-    found: client.ApiClient = config.new_client_from_config(
+    api_client: client.ApiClient = config.new_client_from_config(
         config_file=str(mirrorflows.user(USER).kubeconfig)
     )
-    return found
+    return api_client
 
 
 def flow(name: str) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def flow(name: str) -> dict[str, Any]:
 
 
 def reader(namespace: Kubectl, name: str = "reader") -> str:
-    """The token of a ServiceAccount that may get MirrorFlows in the namespace."""
+    """Creates a ServiceAccount that may get MirrorFlows in the namespace; returns its token."""
     namespace("create", "serviceaccount", name)
     namespace("create", "role", name, "--verb=get", "--resource=mirrorflows.mirrorflow.io")
     namespace(
@@ -135,10 +137,10 @@ def other(api_server: ApiServer, namespace: Kubectl) -> Iterator[Kubectl]:
     api_server.kubectl("delete", "namespace", name, "--wait=false")
 
 
-def test_visitor_sees_flows_of_namespaces_that_they_may_read_and_no_others(
+def test_a_visitor_sees_only_flows_of_namespaces_that_they_may_read(
     api: client.ApiClient, namespace: Kubectl, other: Kubectl
 ):
-    """By name, by address, by filter and by count: a flow of another namespace is not there."""
+    """A flow of a different namespace is in no list, page, filter or count."""
     namespace.apply(flow("mine"))
     other.apply(flow("theirs"))
     token = reader(namespace)
@@ -155,7 +157,7 @@ def test_visitor_sees_flows_of_namespaces_that_they_may_read_and_no_others(
         assert console.shown(f"/flow?flow={other.namespace}~theirs", cookie)[0] == 404
         for path in ("/jobs", "/history", "/?q=east"):
             assert "theirs" not in console.shown(path, cookie)[1]
-        # The same by the header that a proxy sends.
+        # The same with the header that a proxy sends.
         status, _, body = console("GET", "/", headers={"Authorization": f"Bearer {token}"})
         assert (status, "theirs" in body) == (200, False)
 
@@ -163,7 +165,7 @@ def test_visitor_sees_flows_of_namespaces_that_they_may_read_and_no_others(
 @pytest.mark.parametrize(
     "token", ["", "foreign", "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhZG1pbiJ9.c2lnbmF0dXJl", "x" * 40_000]
 )
-def test_foreign_token_opens_nothing(api: client.ApiClient, namespace: Kubectl, token: str):
+def test_an_invalid_token_opens_no_page(api: client.ApiClient, namespace: Kubectl, token: str):
     namespace.apply(flow("covert"))
     with served(api) as console:
         status, cookie = console.sign_in(token)
@@ -177,7 +179,7 @@ def test_foreign_token_opens_nothing(api: client.ApiClient, namespace: Kubectl, 
             assert console("GET", "/events", headers=headers)[0] == 401
 
 
-def test_token_without_a_right_shows_no_flow(api: client.ApiClient, namespace: Kubectl):
+def test_a_token_without_permissions_shows_no_flow(api: client.ApiClient, namespace: Kubectl):
     namespace.apply(flow("covert"))
     namespace("create", "serviceaccount", "stranger")
     with served(api) as console:
@@ -186,7 +188,7 @@ def test_token_without_a_right_shows_no_flow(api: client.ApiClient, namespace: K
         assert "covert" not in console.shown("/", cookie)[1]
 
 
-def test_session_ends_with_the_sign_out_and_no_other_site_can_begin_one(
+def test_a_session_ends_with_sign_out_and_no_other_site_can_start_one(
     api: client.ApiClient, namespace: Kubectl
 ):
     namespace.apply(flow("mine"))
@@ -199,19 +201,21 @@ def test_session_ends_with_the_sign_out_and_no_other_site_can_begin_one(
         assert console.shown("/", cookie)[0] == 303
 
 
-def test_cookie_is_not_for_scripts_or_other_sites(api: client.ApiClient, namespace: Kubectl):
+def test_the_session_cookie_is_hidden_from_scripts_and_other_sites(api: client.ApiClient, namespace: Kubectl):
     token = reader(namespace)
     with served(api) as console:
         headers = {"X-Forwarded-Proto": "https"}
-        _, answered, _ = console("POST", "/sign-in", body=urlencode({"token": token}), headers=headers)
-        words = {word.strip().lower() for word in answered["Set-Cookie"].split(";")}
+        _, response_headers, _ = console(
+            "POST", "/sign-in", body=urlencode({"token": token}), headers=headers
+        )
+        attributes = {attribute.strip().lower() for attribute in response_headers["Set-Cookie"].split(";")}
 
-    assert {"httponly", "secure", "samesite=strict"} <= words
-    assert token not in answered["Set-Cookie"]
+    assert {"httponly", "secure", "samesite=strict"} <= attributes
+    assert token not in response_headers["Set-Cookie"]
 
 
 class _Pod(BaseHTTPRequestHandler):
-    """The HTTP port of a connector."""
+    """A connector's HTTP port."""
 
     document: dict[str, Any]
 
@@ -221,11 +225,11 @@ class _Pod(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(self.document).encode())
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Keeps the test's output free of requests."""
 
 
 def running_pod(namespace: Kubectl, name: str, flow_name: str, address: str) -> None:
-    """A pod of the flow's source connector, made to look as if a kubelet ran it."""
+    """Creates a pod of the flow's source connector with the status that a kubelet would write."""
     labels = {"mirrorflow.io/flow": flow_name, "mirrorflow.io/connector": "source"}
     container = {"name": "replicator", "image": "replicator:1"}
     pod = {
@@ -239,11 +243,11 @@ def running_pod(namespace: Kubectl, name: str, flow_name: str, address: str) -> 
     namespace("patch", "pod", name, "--subresource=status", "--type=merge", f"--patch={json.dumps(status)}")
 
 
-def test_stopped_partition_of_a_pod_is_shown_with_its_flow(api: client.ApiClient, namespace: Kubectl):
-    """Of two pods, each has a part of the partitions."""
+def test_a_stopped_partition_of_one_pod_is_shown_with_its_flow(api: client.ApiClient, namespace: Kubectl):
+    """Each of the two pods has a part of the partitions."""
     namespace.apply(flow("east-to-west"))
     parts = (healthy(partition(0)), healthy(partition(1, **STOPPED)))
-    handlers = [type("Handler", (_Pod,), {"document": table(one)}) for one in parts]
+    handlers = [type("Handler", (_Pod,), {"document": table(partitions)}) for partitions in parts]
     first = ThreadingHTTPServer(("127.9.9.1", 0), handlers[0])
     second = ThreadingHTTPServer(("127.9.9.2", first.server_port), handlers[1])
     for server in (first, second):
@@ -255,7 +259,9 @@ def test_stopped_partition_of_a_pod_is_shown_with_its_flow(api: client.ApiClient
         with served(api, port=first.server_port) as console:
             _, cookie = console.sign_in(token)
             path = f"/flow?flow={namespace.namespace}~east-to-west"
-            wait_until("it is shown", lambda: "RecordTooLarge" in console.shown(path, cookie)[1])
+            wait_until(
+                "the stopped partition is shown", lambda: "RecordTooLarge" in console.shown(path, cookie)[1]
+            )
             assert "orders-1" in console.shown(path, cookie)[1]
     finally:
         for server in (first, second):
@@ -263,7 +269,7 @@ def test_stopped_partition_of_a_pod_is_shown_with_its_flow(api: client.ApiClient
             server.server_close()
 
 
-def test_failed_verification_is_shown_and_goes_with_the_next_one(api: client.ApiClient, namespace: Kubectl):
+def test_a_failed_verification_is_shown_until_the_next_one(api: client.ApiClient, namespace: Kubectl):
     namespace.apply(flow("east-to-west"))
     token = reader(namespace)
 
@@ -280,15 +286,21 @@ def test_failed_verification_is_shown_and_goes_with_the_next_one(api: client.Api
     with served(api) as console:
         _, cookie = console.sign_in(token)
         verified(2)
-        wait_until("it differs", lambda: "differs" in console.shown("/jobs", cookie)[1], timeout_s=20)
+        wait_until(
+            "the difference is shown", lambda: "differs" in console.shown("/jobs", cookie)[1], timeout_s=20
+        )
         verified(0)
-        wait_until("it is equal", lambda: "differs" not in console.shown("/jobs", cookie)[1], timeout_s=20)
+        wait_until(
+            "the difference is not shown any more",
+            lambda: "differs" not in console.shown("/jobs", cookie)[1],
+            timeout_s=20,
+        )
 
 
-def test_console_asks_for_no_more_than_the_chart_grants(
+def test_the_console_uses_exactly_the_permissions_of_the_chart(
     mirrorflows: ApiServer, api: client.ApiClient, namespace: Kubectl
 ):
-    """Its rights are exactly those that it uses, and none of them writes or reads a Secret."""
+    """It uses each of them, and none writes or reads a Secret."""
     token = reader(namespace)
     with served(api) as console:
         _, cookie = console.sign_in(token)
@@ -299,5 +311,5 @@ def test_console_asks_for_no_more_than_the_chart_grants(
         for rule in RIGHTS
         for verb in rule["verbs"]
     }
-    wait_until("all are used", lambda: mirrorflows.asked_by(USER) == granted)
-    assert not [one for one in mirrorflows.log_of(USER) if not one.allowed]
+    wait_until("all permissions are used", lambda: mirrorflows.asked_by(USER) == granted)
+    assert not [request for request in mirrorflows.log_of(USER) if not request.allowed]

@@ -1,5 +1,6 @@
-"""Errors between the operator and its API server: each write and each list may be refused, cut, lost or late, watches may end or fall
-silent. The flow gets there, with a bounded number of calls; and where nothing changes, nothing is written.
+"""The API server refuses, cuts, loses or delays the operator's requests, or its watches end or fall silent.
+
+The flow is completed with a bounded number of calls; where nothing changes, nothing is written.
 """
 
 import random
@@ -19,15 +20,21 @@ from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.requests import Requests
 from tests.harness.kubernetes.stub_connectors import addresses, stub_command
-from tests.integration.kubernetes.controlled import manifest, names, planned, there, unchanging
+from tests.integration.kubernetes.controlled import (
+    existing_objects,
+    manifest,
+    object_names,
+    planned,
+    wait_until_unchanged,
+)
 
-STRIKES = 2
+FAULTS = 2
 STATUS_WRITES_MAX = 6  # for a flow whose pods are created and nothing else
 WATCHES_MIN = 6  # of ten; the others may begin later
 QUIET_FLOWS = 10
 OWN_OPERATOR = "own-operator"  # a label of flows that the operator of this module leaves alone
 SCRAPE_S = 0.5
-QUIET_S = 8.0  # eight polls and four readings of everything
+QUIET_S = 8.0  # eight polls and four full lists
 STOP = '--patch={"spec":{"state":"Stopped"}}'
 
 
@@ -41,7 +48,7 @@ def proxy(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="module")
 def operator(proxy: FaultProxy) -> Iterator[OperatorProcess]:
-    """One for all tests of this module, for the whole cluster but flows with an operator of their own, behind the proxy."""
+    """One operator behind the proxy, for all flows of this module but those with an operator of their own."""
     others = {"MIRRORFLOW_SELECTOR": f"!{OWN_OPERATOR}"}
     with OperatorProcess(kubeconfig=proxy.kubeconfig, folder=proxy.folder, environment=others) as process:
         process.wait_until_leading()
@@ -49,10 +56,10 @@ def operator(proxy: FaultProxy) -> Iterator[OperatorProcess]:
 
 
 def _has_all(namespace: Kubectl, document: dict[str, object]) -> bool:
-    wanted = names(planned(document, namespace.namespace))
+    expected = object_names(planned(document, namespace.namespace))
     flow = namespace.get("mirrorflow", "east-to-west")
     observed = flow.get("status", {}).get("observedGeneration")
-    return set(there(namespace)) == wanted and bool(observed == flow["metadata"]["generation"])
+    return set(existing_objects(namespace)) == expected and bool(observed == flow["metadata"]["generation"])
 
 
 @pytest.mark.parametrize("verb", ["write", "list"])
@@ -71,76 +78,76 @@ def _has_all(namespace: Kubectl, document: dict[str, object]) -> bool:
     ],
     ids=lambda fault: f"{type(fault).__name__}-{getattr(fault, 'status', '')}".strip("-").lower(),
 )
-def test_a_flow_gets_there_whatever_some_of_its_calls_meet(
+def test_a_flow_is_completed_despite_failing_calls(
     proxy: FaultProxy, operator: OperatorProcess, namespace: Kubectl, fault: Fault, verb: str
 ):
-    """Each strike costs one more call, not a storm of them."""
+    """Each fault costs one more call, not many."""
     document = manifest()
-    here = Match(namespace=namespace.namespace)
-    struck = Match(
+    in_namespace = Match(namespace=namespace.namespace)
+    faulty = Match(
         namespace=namespace.namespace,
         write=True if verb == "write" else None,
         verb="list" if verb == "list" else None,
     )
-    rule = proxy.on(struck, fault, skip=2, times=STRIKES)
+    rule = proxy.on(faulty, fault, skip=2, times=FAULTS)
 
     namespace.apply(document)
-    wait_until("the flow is there", lambda: _has_all(namespace, document))
+    wait_until("the flow is complete", lambda: _has_all(namespace, document))
     wait_until("nothing is due", lambda: operator.idle)
 
-    asks = proxy.asks(here)
+    proxied = proxy.asks(in_namespace)
     objects = len(planned(document, namespace.namespace))
-    assert rule.struck == STRIKES
-    assert sum(one.is_write for one in asks) <= objects + STRIKES + 1 + STATUS_WRITES_MAX
-    assert sum(one.verb == "list" for one in asks) <= objects + STRIKES
+    assert rule.struck == FAULTS
+    assert sum(request.is_write for request in proxied) <= objects + FAULTS + 1 + STATUS_WRITES_MAX
+    assert sum(request.verb == "list" for request in proxied) <= objects + FAULTS
     assert "Traceback" not in operator.child.log.read_text()
 
 
-def test_what_changes_while_a_pass_writes_is_mended_by_the_next(
+def test_changes_during_a_pass_are_reverted_by_the_next(
     proxy: FaultProxy, operator: OperatorProcess, namespace: Kubectl
 ):
-    """An object that the pass had found as it should be, and had gone on from."""
+    """The changed object was correct when the pass compared it."""
     document = manifest()
     namespace.apply(document)
-    wait_until("the flow is there", lambda: _has_all(namespace, document))
+    wait_until("the flow is complete", lambda: _has_all(namespace, document))
     wait_until("nothing is due", lambda: operator.idle)
 
     write = proxy.on(Match(namespace=namespace.namespace, verb="patch", resource="deployments"), Delay(2.0))
     namespace("scale", "deployment", "east-to-west-source", "--replicas=4")
-    wait_until("it is being mended", lambda: write.struck == 1)
+    wait_until("the pass writes the Deployment", lambda: write.struck == 1)
     namespace("label", "serviceaccount", "east-to-west", "mirrorflow.io/flow-")
 
-    wait_until("the other is mended, too", lambda: _has_all(namespace, document))
-    assert there(namespace)["Deployment east-to-west-source"]["spec"]["replicas"] == 1
+    wait_until("the other object is reverted, too", lambda: _has_all(namespace, document))
+    assert existing_objects(namespace)["Deployment east-to-west-source"]["spec"]["replicas"] == 1
 
 
 @pytest.mark.parametrize("end", ["drop", "expire"])
-def test_watches_that_end_are_begun_again_and_miss_nothing(
+def test_watches_that_end_are_restarted_and_miss_nothing(
     proxy: FaultProxy, operator: OperatorProcess, namespace: Kubectl, end: str
 ):
-    """What changed in between is followed; each watch is asked for a few times, not all the time."""
+    """A change in between is applied, and each watch is requested only a few times."""
     document = manifest()
     namespace.apply(document)
-    wait_until("the flow is there", lambda: _has_all(namespace, document))
+    wait_until("the flow is complete", lambda: _has_all(namespace, document))
     wait_until("flows are watched", lambda: "mirrorflows" in proxy.watched())
     before = len(proxy.asks(Match(verb="watch")))
 
     ended = (proxy.drop_watches if end == "drop" else proxy.expire_watches)()
     namespace("patch", "mirrorflow", "east-to-west", "--type=merge", STOP)
 
-    wait_until("the change is followed", lambda: _stopped(namespace))
+    wait_until("the change is applied", lambda: _stopped(namespace))
     assert ended >= 6
     assert len(proxy.asks(Match(verb="watch"))) - before <= 3 * ended
     assert operator.metric("watch_restarts_total") == 0
 
 
 def _stopped(namespace: Kubectl) -> bool:
-    found = namespace.get("deployments")["items"]
-    return bool(found) and all(one["spec"]["replicas"] == 0 for one in found)
+    deployments = namespace.get("deployments")["items"]
+    return bool(deployments) and all(deployment["spec"]["replicas"] == 0 for deployment in deployments)
 
 
-def test_watches_that_fall_silent_are_found_out(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path):
-    """Half-open: nothing says so. Reading everything again finds the change at once, and then begins the watches anew."""
+def test_watches_that_fall_silent_are_restarted(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path):
+    """Half-open connections give no error. A full list finds the change at once, and then the watches are restarted."""
     user = mirrorflows.user(f"deaf-{namespace.namespace}", groups=["system:masters"])
     document = manifest()
     namespace.apply(document)
@@ -154,20 +161,20 @@ def test_watches_that_fall_silent_are_found_out(mirrorflows: ApiServer, namespac
         ) as operator,
     ):
         operator.wait_until_leading()
-        wait_until("the flow is there", lambda: _has_all(namespace, document))
+        wait_until("the flow is complete", lambda: _has_all(namespace, document))
         wait_until("flows are watched", lambda: "mirrorflows" in proxy.watched())
         wait_until("most kinds are watched", lambda: len(proxy.watched()) >= WATCHES_MIN)
 
         assert proxy.silence_watches() >= WATCHES_MIN
         namespace("patch", "mirrorflow", "east-to-west", "--type=merge", STOP)
 
-        wait_until("the change is followed", lambda: _stopped(namespace))
-        wait_until("the watches begin anew", lambda: operator.metric("watch_restarts_total") >= 1)
+        wait_until("the change is applied", lambda: _stopped(namespace))
+        wait_until("the watches are restarted", lambda: operator.metric("watch_restarts_total") >= 1)
         assert operator.child.running
 
 
-def test_where_nothing_changes_nothing_is_written(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path):
-    """Ten flows at rest, asked every second and read anew every two. `python -m benchmarks operator --quiescence` takes five minutes."""
+def test_flows_at_rest_cause_no_writes(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path):
+    """Ten flows at rest, polled every second and listed every two. `benchmarks operator --quiescence` takes five minutes."""
     name = f"quiet-{namespace.namespace}"
     user = mirrorflows.user(name, groups=["system:masters"])
     for number in range(QUIET_FLOWS):
@@ -183,19 +190,19 @@ def test_where_nothing_changes_nothing_is_written(mirrorflows: ApiServer, namesp
             environment={"MIRRORFLOW_POLL_S": "1", "MIRRORFLOW_RESYNC_S": "2", "MIRRORFLOW_SETTLE_S": "2"},
         ) as operator,
     ):
-        wait_until("every pod is there", lambda: len(namespace.get("pods")["items"]) == pods)
+        wait_until("every pod exists", lambda: len(namespace.get("pods")["items"]) == pods)
         requests = Requests(mirrorflows.kubectl.kubeconfig)
         assert run_pods(requests, pod_addresses, namespace=namespace.namespace) == pods
-        # A scrape costs the operator as much as several polls: on a busy machine it would do nothing else.
-        wait_until("every pod was asked", lambda: operator.metric("polls_total") >= 3 * pods, poll_s=SCRAPE_S)
+        # A scrape costs the operator as much as several polls: a short interval would keep a busy machine occupied.
+        wait_until("every pod is polled", lambda: operator.metric("polls_total") >= 3 * pods, poll_s=SCRAPE_S)
         assert operator.metric("polls_failed_total") == 0
         wait_until("every flow is Ready", lambda: _all_ready(namespace))
-        unchanging(lambda: mirrorflows.written_by(name))
-        before, asked = mirrorflows.written_by(name), operator.metric("polls_total")
+        wait_until_unchanged(lambda: mirrorflows.written_by(name))
+        before, polled = mirrorflows.written_by(name), operator.metric("polls_total")
 
         wait_until(
-            "eight polls later",
-            lambda: operator.metric("polls_total") >= asked + QUIET_S * pods,
+            "every pod is polled eight more times",
+            lambda: operator.metric("polls_total") >= polled + QUIET_S * pods,
             poll_s=SCRAPE_S,
         )
 
@@ -204,7 +211,7 @@ def test_where_nothing_changes_nothing_is_written(mirrorflows: ApiServer, namesp
 
 @contextmanager
 def stub_connectors(pods: int, folder: Path) -> Iterator[list[str]]:
-    """So many that answer where connectors do; their addresses."""
+    """Starts *pods* stub connectors; yields their addresses."""
     block = random.randrange(100, 200)
     stubs = start("stubs", stub_command(HTTP_PORT, block, pods), log=folder / "stubs.log")
     try:
@@ -215,5 +222,8 @@ def stub_connectors(pods: int, folder: Path) -> Iterator[list[str]]:
 
 def _all_ready(namespace: Kubectl) -> bool:
     flows = namespace.get("mirrorflows")["items"]
-    conditions = [{one["type"]: one["status"] for one in flow["status"]["conditions"]} for flow in flows]
-    return all(one["Ready"] == "True" for one in conditions)
+    conditions = [
+        {condition["type"]: condition["status"] for condition in flow["status"]["conditions"]}
+        for flow in flows
+    ]
+    return all(condition["Ready"] == "True" for condition in conditions)

@@ -1,4 +1,4 @@
-"""Faults around the operator: killed at any write, no API server, no CRD, no rights, watches that end. It reports them and continues."""
+"""Faults around the operator: a kill at any write, no API server, no CRD, no permissions, ended watches. It recovers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +12,9 @@ from tests.harness.kubernetes.faults import ALWAYS, Drop, LoseAnswer, Match, Ref
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.integration.kubernetes.conftest import DEFINITION
-from tests.integration.kubernetes.controlled import manifest, names, planned, there
+from tests.integration.kubernetes.controlled import existing_objects, manifest, object_names, planned
 
-LIVES_MAX = 30
+PROCESSES_MAX = 30
 READS = "list,watch"
 WRITTEN = (
     "serviceaccounts",
@@ -29,36 +29,36 @@ WRITTEN = (
 
 
 def _complete(namespace: Kubectl, document: dict[str, object]) -> Callable[[], bool]:
-    wanted = names(planned(document, namespace.namespace))
-    return lambda: set(there(namespace)) == wanted
+    expected = object_names(planned(document, namespace.namespace))
+    return lambda: set(existing_objects(namespace)) == expected
 
 
 @pytest.mark.parametrize(
-    ("blow", "skip"), [(LoseAnswer, 0), (Drop, 1)], ids=["before-it-hears-of-it", "before-the-next-is-done"]
+    ("fault", "skip"), [(LoseAnswer, 0), (Drop, 1)], ids=["before-the-response", "before-the-next-write"]
 )
-def test_an_operator_that_dies_at_each_of_its_writes_gets_there(
+def test_an_operator_killed_at_each_write_completes_the_flow(
     mirrorflows: ApiServer,
     namespace: Kubectl,
     tmp_path: Path,
-    blow: type[LoseAnswer] | type[Drop],
+    fault: type[LoseAnswer] | type[Drop],
     skip: int,
 ):
-    """Every life makes one write, and ends by kill -9; none of these is made twice."""
+    """Each process makes one write and is killed with kill -9; no write is repeated."""
     user = mirrorflows.user(f"mortal-{namespace.namespace}", groups=["system:masters"])
     document = manifest()
     namespace.apply(document)
 
     with FaultProxy(kubeconfig_behind=user.kubeconfig, folder=tmp_path) as proxy:
-        for life in range(LIVES_MAX):
+        for number in range(PROCESSES_MAX):
             operator = OperatorProcess(
                 kubeconfig=proxy.kubeconfig,
                 folder=tmp_path,
                 namespaces=[namespace.namespace],
-                name=f"life-{life}",
+                name=f"life-{number}",
             )
             with operator:
-                rule = proxy.on(Match(write=True), blow(then=operator.child.kill), skip=skip)
-                wait_until("it has died at a write, or has nothing left to do", _over(operator))
+                rule = proxy.on(Match(write=True), fault(then=operator.child.kill), skip=skip)
+                wait_until("the operator has died at a write, or is idle", _has_ended_or_is_idle(operator))
                 if operator.child.running:
                     break
                 assert rule.struck == 1
@@ -66,36 +66,38 @@ def test_an_operator_that_dies_at_each_of_its_writes_gets_there(
 
     assert _complete(namespace, document)()
     children = [
-        (one.resource, one.name)
-        for one in mirrorflows.written_by(f"mortal-{namespace.namespace}")
-        # The CRD is written by the first operator of a server, whichever test starts it.
-        if one.resource not in {"mirrorflows/status", "events", "customresourcedefinitions"}
+        (write.resource, write.name)
+        for write in mirrorflows.written_by(f"mortal-{namespace.namespace}")
+        # The first operator of an API server writes the CRD, whichever test starts it.
+        if write.resource not in {"mirrorflows/status", "events", "customresourcedefinitions"}
     ]
-    # The ServiceAccount gets its own content, and annotations with what is pinned.
+    # The ServiceAccount is written twice: with its content, then with the pinned values as annotations.
     assert sorted(children) == sorted([*set(children), ("serviceaccounts", "east-to-west")])
     assert len(children) == 9
-    assert life >= 9
+    assert number >= 9
 
 
 @pytest.mark.usefixtures("built")
-def test_no_definition_and_no_api_server_are_waited_for(tmp_path: Path):
-    """A definition that comes later, an API server that goes and comes back: the same process works in the end."""
+def test_a_missing_crd_and_a_missing_api_server_are_waited_for(tmp_path: Path):
+    """The CRD is created later, and the API server is killed and restarted: the same process continues."""
     with ApiServer(folder=tmp_path / "server", controllers=False) as server:
         user = server.user("operator", groups=["system:masters"])
         with OperatorProcess(kubeconfig=user.kubeconfig, folder=tmp_path) as operator:
-            wait_until("it says what is missing", lambda: "MirrorFlow CRD" in operator.answers("/readyz")[1])
+            wait_until(
+                "the missing CRD is reported", lambda: "MirrorFlow CRD" in operator.answers("/readyz")[1]
+            )
             assert operator.answers("/readyz")[0] == 503
             assert operator.answers("/healthz")[0] == 200
             server.kubectl("apply", "--server-side", f"--filename={DEFINITION}")
             operator.wait_until_leading()
             first = manifest("first")
             server.kubectl.apply(first)
-            wait_until("the first flow is there", _complete(server.kubectl, first))
+            wait_until("the first flow is complete", _complete(server.kubectl, first))
 
             server.api.kill()
-            wait_until("it this process does not lead any more", lambda: operator.metric("leader") == 0)
+            wait_until("the operator does not lead any more", lambda: operator.metric("leader") == 0)
             wait_until(
-                "it reports that the API server does not answer",
+                "the unreachable API server is reported",
                 lambda: operator.answers("/readyz")[0] == 503,
             )
             assert "has not answered" in operator.answers("/readyz")[1]
@@ -105,13 +107,15 @@ def test_no_definition_and_no_api_server_are_waited_for(tmp_path: Path):
             server.kubectl.apply(second)
             server.kubectl("delete", "mirrorflow", "first")
 
-            wanted = names(planned(second, "default"))
-            wait_until("it works again", lambda: wanted <= set(there(server.kubectl)))
+            expected = object_names(planned(second, "default"))
+            wait_until(
+                "the second flow is complete", lambda: expected <= set(existing_objects(server.kubectl))
+            )
             operator.child.must_run()
             assert "Traceback" not in operator.child.log.read_text()
 
 
-def _over(operator: OperatorProcess) -> Callable[[], bool]:
+def _has_ended_or_is_idle(operator: OperatorProcess) -> Callable[[], bool]:
     def over() -> bool:
         if not operator.child.running:
             return True
@@ -121,7 +125,7 @@ def _over(operator: OperatorProcess) -> Callable[[], bool]:
 
 
 def _grant(admin: Kubectl, user: str, *, but: str = "") -> None:
-    """Everything that the operator needs in the namespace, without the right to write *but*."""
+    """Grants everything that the operator needs in the namespace, without the permission to write *but*."""
     kinds = {
         "mirrorflows.mirrorflow.io": READS,
         "mirrorflows.mirrorflow.io/status": "patch",
@@ -150,10 +154,10 @@ def _grant(admin: Kubectl, user: str, *, but: str = "") -> None:
     admin.apply({**common, "kind": "RoleBinding", "roleRef": role, "subjects": [subject]})
 
 
-def test_a_missing_right_is_reported_and_does_not_affect_other_flows(
+def test_a_missing_permission_is_reported_and_does_not_affect_other_flows(
     mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path
 ):
-    """Two namespaces: in one a right to write is missing, in the next every right. The status, the log and a metric say which."""
+    """One namespace lacks one write permission, another all permissions. Status, log and a metric report which."""
     admin = mirrorflows.kubectl
     lacking, closed = f"{namespace.namespace}-lacking", f"{namespace.namespace}-closed"
     user = f"limited-{namespace.namespace}"
@@ -162,8 +166,8 @@ def test_a_missing_right_is_reported_and_does_not_affect_other_flows(
     _grant(namespace, user)
     _grant(admin.within(lacking), user, but="configmaps")
     documents = [manifest() for _ in range(3)]
-    for where, document in zip((namespace.namespace, lacking, closed), documents, strict=True):
-        admin.within(where).apply(document)
+    for namespace_name, document in zip((namespace.namespace, lacking, closed), documents, strict=True):
+        admin.within(namespace_name).apply(document)
     with OperatorProcess(
         kubeconfig=mirrorflows.user(user).kubeconfig,
         folder=tmp_path,
@@ -171,13 +175,13 @@ def test_a_missing_right_is_reported_and_does_not_affect_other_flows(
         environment={"MIRRORFLOW_RESYNC_S": "2"},
     ) as operator:
         operator.wait_until_leading()
-        wait_until("the first is served", _complete(namespace, documents[0]))
+        wait_until("the first flow is complete", _complete(namespace, documents[0]))
 
-        def told() -> bool:
+        def is_reported() -> bool:
             status = admin.within(lacking)("get", "mirrorflow", "east-to-west", "--output=jsonpath={.status}")
             return "configmaps" in status and "forbidden" in status
 
-        wait_until("the status names the right", told)
+        wait_until("the status reports the permission", is_reported)
         assert operator.metric('reconciles_total{result="ForbiddenError"}') > 0
         assert operator.metric('failed_lists_total{reason="ForbiddenError"}') > 0
         log = operator.child.log.read_text()
@@ -185,14 +189,16 @@ def test_a_missing_right_is_reported_and_does_not_affect_other_flows(
         assert operator.answers("/readyz")[0] == 200
 
         _grant(admin.within(closed), user)
-        wait_until("the closed one is served", _complete(admin.within(closed), documents[2]))
+        wait_until(
+            "the flow of the closed namespace is complete", _complete(admin.within(closed), documents[2])
+        )
         assert "Traceback" not in operator.child.log.read_text()
 
 
-def test_watches_that_are_refused_or_miss_something_begin_anew(
+def test_refused_watches_are_restarted_and_deletions_in_between_are_reverted(
     mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path
 ):
-    """kopf gives a refused watch up for good; the operator sees that, and what was deleted meanwhile is made again."""
+    """kopf gives up a refused watch for good; the operator detects that, and creates what was deleted meanwhile."""
     user = mirrorflows.user(f"watching-{namespace.namespace}", groups=["system:masters"])
     document = manifest()
     namespace.apply(document)
@@ -203,19 +209,19 @@ def test_watches_that_are_refused_or_miss_something_begin_anew(
         ) as operator,
     ):
         operator.wait_until_leading()
-        wait_until("the flow is there", _complete(namespace, document))
+        wait_until("the flow is complete", _complete(namespace, document))
         wait_until("configmaps are watched", lambda: "configmaps" in proxy.watched())
 
         proxy.on(Match(verb="watch", resource="configmaps"), Refuse(403), times=ALWAYS)
         proxy.drop_watches(Match(resource="configmaps"))
-        wait_until("the watch is gone", lambda: "configmaps" not in proxy.watched())
+        wait_until("the watch has ended", lambda: "configmaps" not in proxy.watched())
         namespace("delete", "configmap", "east-to-west-heartbeat")
         wait_until(
-            "the watches begin anew", lambda: operator.metric("watch_restarts_total") > 0, timeout_s=120
+            "the watches are restarted", lambda: operator.metric("watch_restarts_total") > 0, timeout_s=120
         )
         proxy.heal()
 
-        wait_until("it is there again", _complete(namespace, document))
+        wait_until("the flow is complete again", _complete(namespace, document))
         wait_until("configmaps are watched", lambda: "configmaps" in proxy.watched())
         namespace("delete", "configmap", "east-to-west-heartbeat")
-        wait_until("it is there again", _complete(namespace, document))
+        wait_until("the flow is complete again", _complete(namespace, document))

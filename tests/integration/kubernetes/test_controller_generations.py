@@ -1,4 +1,4 @@
-"""The operator, as a process, on a real API server: a changed spec is judged by its own pods, and no earlier judgement has its number."""
+"""The operator process on a real API server: conditions of a changed spec come from its own pods and carry its generation."""
 
 import asyncio
 import json
@@ -23,14 +23,14 @@ from tests.integration.kubernetes.controlled import manifest
 
 NAME = "east-to-west"
 WELL, BAD = addresses(77, 2)
-SETTLE_S = "3600"  # nothing that waits for this shows within the test
-WAIT_S = 90.0  # some seconds alone
+SETTLE_S = "3600"  # nothing that waits for this time happens during the test
+WAIT_S = 90.0  # seconds on an idle machine
 NOTHING = {"reason": "NothingMatches", "count": 1, "example": "No topic of east is selected."}
 
 
 @contextmanager
 def _stubs() -> Iterator[None]:
-    """Connectors at both addresses: one works, the other one selects no topic."""
+    """Connectors at both addresses: one works, the other selects no topic."""
     loop, ready, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
     async def serve() -> None:
@@ -52,7 +52,7 @@ def _stubs() -> Iterator[None]:
 
 @pytest.fixture
 def operator(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """One for the test's namespace, which keeps what it reports for an hour."""
+    """One operator for the test's namespace, which keeps its reported conditions for an hour."""
     user = mirrorflows.user("operator-of-generations", groups=["system:masters"])
     with (
         _stubs(),
@@ -61,49 +61,49 @@ def operator(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path) -> Iter
             folder=tmp_path,
             namespaces=[namespace.namespace],
             environment={"MIRRORFLOW_SETTLE_S": SETTLE_S},
-        ) as one,
+        ) as process,
     ):
-        one.wait_until_leading()
-        yield one
+        process.wait_until_leading()
+        yield process
 
 
 def _watch(namespace: Kubectl, address: str, until: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """Runs pending pods at *address* and returns every status that was read, the last one as *until* wants it."""
-    seen: list[dict[str, Any]] = []
+    """Runs pending pods at *address* until *until* holds; returns every flow that was read on the way."""
+    flows: list[dict[str, Any]] = []
 
-    def found() -> bool:
+    def is_as_expected() -> bool:
         run_pods(Requests(namespace.kubeconfig), iter([address] * 9), namespace=namespace.namespace)
         flow = namespace.get("mirrorflow", NAME)
         if flow.get("status", {}).get("conditions"):
-            seen.append(flow)
-        return bool(seen) and until(seen[-1])
+            flows.append(flow)
+        return bool(flows) and until(flows[-1])
 
-    wait_until("the status is as it should be", found, timeout_s=WAIT_S)
-    return seen
+    wait_until("the status is as expected", is_as_expected, timeout_s=WAIT_S)
+    return flows
 
 
 def _is_ready(status: str, generation: int) -> Callable[[dict[str, Any]], bool]:
-    def found(flow: dict[str, Any]) -> bool:
+    def has_condition(flow: dict[str, Any]) -> bool:
         ready = condition(flow, "Ready")
         return (ready["status"], ready["observedGeneration"]) == (status, generation)
 
-    return found
+    return has_condition
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_changed_spec_is_judged_by_its_own_pods_and_both_ways_at_once(namespace: Kubectl):
-    """However long conditions are kept otherwise: until then Reconciling is True, and Ready keeps the earlier number."""
+def test_conditions_of_a_changed_spec_come_from_its_own_pods_at_once(namespace: Kubectl):
+    """Until then Reconciling is True and Ready keeps the old generation, however long conditions are kept otherwise."""
     document = manifest()
     namespace.apply(document)
     _watch(namespace, WELL, _is_ready("True", 1))
     for generation, topics, address, status in ((2, ["ordrs"], BAD, "False"), (3, ["orders"], WELL, "True")):
         patch = json.dumps({"spec": {"topics": {"include": topics}}})
         namespace("patch", "mirrorflow", NAME, "--type=merge", f"--patch={patch}")
-        seen = _watch(namespace, address, _is_ready(status, generation))
+        flows = _watch(namespace, address, _is_ready(status, generation))
 
-        for flow in seen[:-1]:
+        for flow in flows[:-1]:
             if flow["status"]["observedGeneration"] == generation:
                 assert generation - 1 == condition(flow, "Ready")["observedGeneration"]
                 assert "True" == condition(flow, "Reconciling")["status"]
         if status == "False":
-            assert "NothingMatches" == condition(seen[-1], "Ready")["reason"]
+            assert "NothingMatches" == condition(flows[-1], "Ready")["reason"]

@@ -1,4 +1,4 @@
-"""Several operators: one leads, the others are ready and take over after any kind of end. Two leaders at once do no harm."""
+"""Several operators: one leads, the others are ready and take over after any end. Two leaders at once do no harm."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,15 +11,22 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
-from tests.integration.kubernetes.controlled import flow_id_of, manifest, names, planned, there, unchanging
+from tests.integration.kubernetes.controlled import (
+    existing_objects,
+    flow_id_of,
+    manifest,
+    object_names,
+    planned,
+    wait_until_unchanged,
+)
 
-LEASE_S = 3.0  # for whom it is 15, each figure here is five times as long
+LEASE_S = 3.0  # by default it is 15 s, and each time here five times as long
 Start = Callable[..., OperatorProcess]
 
 
 @pytest.fixture
 def start(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path) -> Iterator[Start]:
-    """An operator of the test's namespace; its user is called as the test says."""
+    """Starts operators for the test's namespace, each with its own user."""
     with ExitStack() as running:
 
         def started(user: str, **environment: str) -> OperatorProcess:
@@ -43,51 +50,54 @@ def start(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path) -> Iterato
 
 def _leader(*operators: OperatorProcess) -> OperatorProcess:
     def leading() -> list[OperatorProcess]:
-        return [one for one in operators if one.leads]
+        return [operator for operator in operators if operator.leads]
 
-    return wait_until("one leads", leading)[0]
+    return wait_until("one operator leads", leading)[0]
 
 
-def test_the_other_takes_over_when_the_leader_is_killed_or_told_to_end(start: Start, namespace: Kubectl):
-    """kill -9: after the Lease's duration; SIGTERM: at once, for the Lease is given back. Who waits is ready all the time."""
+def test_the_standby_takes_over_when_the_leader_is_killed_or_terminated(start: Start, namespace: Kubectl):
+    """After kill -9 it waits for the Lease to expire; SIGTERM releases the Lease. The standby is always ready."""
     pair = [start("one"), start("two")]
     leader = _leader(*pair)
-    other = next(one for one in pair if one is not leader)
-    wait_until("the other is ready", lambda: other.answers("/readyz")[0] == 200)
-    assert not other.leads or not leader.leads
+    standby = next(operator for operator in pair if operator is not leader)
+    wait_until("the standby is ready", lambda: standby.answers("/readyz")[0] == 200)
+    assert not standby.leads or not leader.leads
 
     leader.child.kill()
-    killed = time.monotonic()
-    wait_until("the other leads", lambda: other.leads)
-    after_kill_s = time.monotonic() - killed
+    killed_s = time.monotonic()
+    wait_until("the standby leads", lambda: standby.leads)
+    after_kill_s = time.monotonic() - killed_s
     document = manifest()
     namespace.apply(document)
-    wait_until("it works", lambda: set(there(namespace)) == names(planned(document, namespace.namespace)))
+    wait_until(
+        "the flow is complete",
+        lambda: set(existing_objects(namespace)) == object_names(planned(document, namespace.namespace)),
+    )
 
     third = start("three")
     wait_until("the third is ready", lambda: third.answers("/readyz")[0] == 200)
-    told = time.monotonic()
-    status = other.child.stop()
-    ended_s = time.monotonic() - told
+    terminated_s = time.monotonic()
+    status = standby.child.stop()
+    ended_s = time.monotonic() - terminated_s
     wait_until("the third leads", lambda: third.leads)
-    after_term_s = time.monotonic() - told
+    after_term_s = time.monotonic() - terminated_s
 
     print(
         f"take-over after kill -9 {after_kill_s:.1f} s, after SIGTERM {after_term_s:.1f} s (ended in {ended_s:.1f} s)"
     )
     assert status == 0
     assert after_kill_s < LEASE_S * 2 + 5
-    assert after_term_s < 5  # the end of one and the start of the other, on a busy machine
+    assert after_term_s < 5  # the end of one process and the takeover of the next, on a busy machine
 
 
-def test_who_was_frozen_for_longer_than_its_lease_ends_itself(
+def test_an_operator_frozen_for_longer_than_its_lease_ends_itself(
     start: Start, namespace: Kubectl, mirrorflows: ApiServer
 ):
-    """It wakes up with old news: it is gone before it writes anything."""
+    """It thaws with outdated knowledge and ends before it writes anything."""
     frozen = start("frozen")
     frozen.wait_until_leading()
     namespace.apply(manifest())
-    wait_until("it has worked", lambda: len(there(namespace)) == 8)
+    wait_until("the flow is complete", lambda: len(existing_objects(namespace)) == 8)
     frozen.child.freeze()
 
     other = start("other")
@@ -96,13 +106,13 @@ def test_who_was_frozen_for_longer_than_its_lease_ends_itself(
     namespace("delete", "deployment", "east-to-west-source")
     frozen.child.thaw()
 
-    wait_until("it has ended", lambda: not frozen.child.running)
+    wait_until("the frozen operator has ended", lambda: not frozen.child.running)
     assert frozen.child.process.returncode == 1
     assert mirrorflows.written_by(f"frozen-{namespace.namespace}") == before
 
 
 def test_operators_with_a_label_selector_share_a_namespace(start: Start, namespace: Kubectl):
-    """Each serves the flows that match its selector; a label that changes moves a flow from one to the other."""
+    """Each serves the flows that match its selector; a changed label moves a flow from one operator to the other."""
     for team in ("left", "right"):
         start(team, MIRRORFLOW_LEASE=team, MIRRORFLOW_SELECTOR=f"team={team}").wait_until_leading()
     document = manifest()
@@ -113,26 +123,28 @@ def test_operators_with_a_label_selector_share_a_namespace(start: Start, namespa
 
     def writers() -> set[str]:
         events = namespace.get("events", f"--field-selector=involvedObject.name={flow}")["items"]
-        return {one["reportingInstance"].split("_")[0] for one in events}
+        return {event["reportingInstance"].split("_")[0] for event in events}
 
-    wait_until("one has it", lambda: writers() == {"left"})
+    wait_until("the left operator serves the flow", lambda: writers() == {"left"})
     namespace("label", "mirrorflow", flow, "team=right", "--overwrite")
     namespace("delete", "deployment", f"{flow}-heartbeat")
-    wait_until("the other has it", lambda: writers() == {"left", "right"})
+    wait_until("the right operator serves the flow", lambda: writers() == {"left", "right"})
     namespace("label", "mirrorflow", flow, "team=left", "--overwrite")
     namespace("delete", "deployment", f"{flow}-heartbeat")
-    wait_until("it is complete again", lambda: f"Deployment {flow}-heartbeat" in there(namespace))
+    wait_until(
+        "the flow is complete again", lambda: f"Deployment {flow}-heartbeat" in existing_objects(namespace)
+    )
 
     assert "status" not in namespace.get("mirrorflow", "unclaimed")
 
 
-def test_two_that_lead_at_once_agree_and_come_to_rest(
+def test_two_simultaneous_leaders_agree_and_stop_writing(
     start: Start, namespace: Kubectl, mirrorflows: ApiServer
 ):
-    """Each with a Lease of its own, as after a split: every object is what one of them alone would have made, and the writing ends."""
-    pair = [start(one, MIRRORFLOW_LEASE=one, MIRRORFLOW_LEASE_S="15") for one in ("left", "right")]
-    for one in pair:
-        one.wait_until_leading()
+    """Each has its own Lease, as after a split: every object is the same as with one leader, and the writes end."""
+    pair = [start(name, MIRRORFLOW_LEASE=name, MIRRORFLOW_LEASE_S="15") for name in ("left", "right")]
+    for operator in pair:
+        operator.wait_until_leading()
     documents = [manifest(f"flow-{number}") for number in range(4)]
 
     def change(tasks: int) -> None:
@@ -144,24 +156,26 @@ def test_two_that_lead_at_once_agree_and_come_to_rest(
     for tasks in (2, 3, 4):
         change(tasks)
 
-    wanted = {name for document in documents for name in names(planned(document, namespace.namespace))}
-    wait_until("everything is there", lambda: set(there(namespace)) == wanted)
+    expected = {
+        name for document in documents for name in object_names(planned(document, namespace.namespace))
+    }
+    wait_until("all objects exist", lambda: set(existing_objects(namespace)) == expected)
 
     def as_planned() -> bool:
-        now = there(namespace)
+        existing = existing_objects(namespace)
         return all(
-            now[f"ConfigMap {one['metadata']['name']}"]["data"] == one["data"]
+            existing[f"ConfigMap {config_map['metadata']['name']}"]["data"] == config_map["data"]
             for document in documents
-            for one in planned(document, namespace.namespace, flow_id=flow_id_of(namespace, document))
-            if one["kind"] == "ConfigMap"
+            for config_map in planned(document, namespace.namespace, flow_id=flow_id_of(namespace, document))
+            if config_map["kind"] == "ConfigMap"
         )
 
-    wait_until("everything is as planned", as_planned)
-    wait_until("nothing is due", lambda: all(one.idle for one in pair))
-    unchanging(
+    wait_until("all objects are as planned", as_planned)
+    wait_until("nothing is due", lambda: all(operator.idle for operator in pair))
+    wait_until_unchanged(
         lambda: [
             written
-            for one in ("left", "right")
-            for written in mirrorflows.written_by(f"{one}-{namespace.namespace}")
+            for name in ("left", "right")
+            for written in mirrorflows.written_by(f"{name}-{namespace.namespace}")
         ]
     )

@@ -1,4 +1,4 @@
-"""The operator, as a process, on a real API server: a MirrorFlow becomes its objects, follows its changes, and nothing is written twice."""
+"""The operator process on a real API server: a MirrorFlow gets its objects, which follow its changes without repeated writes."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -22,12 +22,12 @@ from tests.integration.kubernetes.controlled import (
     IMAGE,
     OURS,
     events,
+    existing_objects,
     flow_id_of,
     manifest,
-    names,
+    object_names,
     planned,
-    there,
-    unchanging,
+    wait_until_unchanged,
 )
 from tests.unit.operator.observations import resource as resource_of
 
@@ -36,7 +36,7 @@ USER = "operator-of-all"
 
 @pytest.fixture(scope="module")
 def operator(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    """One for all tests of this module: it serves the whole cluster, each test has its namespace."""
+    """One operator for all tests of this module: it serves the whole cluster, and each test has its namespace."""
     user = mirrorflows.user(USER, groups=["system:masters"])
     folder = tmp_path_factory.mktemp("operator")
     with OperatorProcess(kubeconfig=user.kubeconfig, folder=folder) as process:
@@ -48,63 +48,67 @@ def operator(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -
 def settled(
     operator: OperatorProcess, mirrorflows: ApiServer, namespace: Kubectl
 ) -> Callable[[], list[Written]]:
-    """Waits until nothing is due and the status is about the spec that is there; all that was written in the namespace."""
+    """Waits until nothing is due and each status is up to date; returns all writes in the namespace."""
 
     def wait() -> list[Written]:
         def quiet() -> bool:
             operator.child.must_run()
             flows = namespace.get("mirrorflows")["items"]
             observed = all(
-                one.get("status", {}).get("observedGeneration") == one["metadata"]["generation"]
-                for one in flows
+                flow.get("status", {}).get("observedGeneration") == flow["metadata"]["generation"]
+                for flow in flows
             )
             return observed and operator.idle
 
         wait_until("the operator has settled", quiet)
-        return unchanging(lambda: mirrorflows.written_by(USER, namespace.namespace))
+        return wait_until_unchanged(lambda: mirrorflows.written_by(USER, namespace.namespace))
 
     return wait
 
 
 def images(namespace: Kubectl) -> set[str]:
-    """Return the container images of all Deployments."""
-    pods = [one["spec"]["template"]["spec"] for one in namespace.get("deployments")["items"]]
+    """Returns the container images of all Deployments."""
+    pods = [deployment["spec"]["template"]["spec"] for deployment in namespace.get("deployments")["items"]]
     return {container["image"] for pod in pods for container in pod["containers"]}
 
 
-def test_a_flow_becomes_its_objects_and_its_pods(namespace: Kubectl, settled: Callable[[], list[Written]]):
-    """All of the plan and nothing else, as planned, owned by the flow, each written once."""
+def test_a_flow_gets_exactly_its_planned_objects_and_pods(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    """All planned objects and no others, unchanged, owned by the flow, each written once."""
     document = manifest()
     namespace.apply(document)
 
     written = settled()
 
-    found = there(namespace)
+    existing = existing_objects(namespace)
     resource = namespace.get("mirrorflow", "east-to-west")
     uid, flow_id = resource["metadata"]["uid"], resource["status"]["flowId"]
     cluster = namespace.get("namespace", "kube-system")["metadata"]["uid"]
     assert flow_id == f"east-to-west@{namespace.namespace}.{cluster}"
-    wanted = planned(document, namespace.namespace, flow_id=flow_id)
-    assert set(found) == names(wanted)
-    for one in wanted:
-        live = found[f"{one['kind']} {one['metadata']['name']}"]
+    expected = planned(document, namespace.namespace, flow_id=flow_id)
+    assert set(existing) == object_names(expected)
+    for object_ in expected:
+        live = existing[f"{object_['kind']} {object_['metadata']['name']}"]
         owner = live["metadata"]["ownerReferences"]
         assert [(own["kind"], own["uid"], own["controller"]) for own in owner] == [("MirrorFlow", uid, True)]
-        assert live["metadata"]["labels"] == one["metadata"]["labels"]
-        if one["kind"] == "ConfigMap":
-            assert live["data"] == one["data"]
-    wait_until("Kubernetes has made their pods", lambda: len(namespace.get("pods", OURS)["items"]) == 3)
-    children = [one for one in written if one.resource not in {"mirrorflows/status", "events"}]
-    account = [one for one in children if (one.resource, one.name) == ("serviceaccounts", "east-to-west")]
-    assert 2 == len(account)  # once with what is pinned
-    assert len(children) - 1 == len(wanted) == len({(one.resource, one.name) for one in children})
+        assert live["metadata"]["labels"] == object_["metadata"]["labels"]
+        if object_["kind"] == "ConfigMap":
+            assert live["data"] == object_["data"]
+    wait_until("the pods exist", lambda: len(namespace.get("pods", OURS)["items"]) == 3)
+    children = [write for write in written if write.resource not in {"mirrorflows/status", "events"}]
+    account = [
+        write for write in children if (write.resource, write.name) == ("serviceaccounts", "east-to-west")
+    ]
+    assert 2 == len(account)  # the second write has the pinned values
+    assert len(children) - 1 == len(expected) == len({(write.resource, write.name) for write in children})
     assert events(namespace, "Created")
 
 
-def test_the_resource_itself_is_left_as_its_user_wrote_it(
+def test_the_operator_changes_only_the_status_of_a_flow(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """No finalizer, no annotation, no label; the operator owns the status and nothing else."""
+    """It adds no finalizer, annotation or label."""
     namespace.apply(manifest())
     settled()
 
@@ -112,26 +116,28 @@ def test_the_resource_itself_is_left_as_its_user_wrote_it(
 
     assert {"finalizers", "annotations", "labels"}.isdisjoint(metadata)
     owned_fields = [
-        set(one["fieldsV1"]) for one in metadata["managedFields"] if one["manager"] == "mirrorflow-operator"
+        set(entry["fieldsV1"])
+        for entry in metadata["managedFields"]
+        if entry["manager"] == "mirrorflow-operator"
     ]
     assert owned_fields == [{"f:status"}]
 
 
-def test_a_change_of_one_connector_touches_that_one_alone_and_says_why(
+def test_a_change_of_one_connector_rolls_only_its_pods_and_gives_the_reason(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
     """One ConfigMap, one Deployment, one Event with the names of the properties; the other two keep their pods."""
     document = manifest()
     namespace.apply(document)
     before = settled()
-    old = there(namespace)
+    old = existing_objects(namespace)
 
     document["spec"]["connectors"] = {"source": {"tasks": 3}}
     namespace.apply(document)
     written = settled()[len(before) :]
 
-    children = [one for one in written if one.resource not in {"mirrorflows/status", "events"}]
-    assert [(one.resource, one.name) for one in children] == [
+    children = [write for write in written if write.resource not in {"mirrorflows/status", "events"}]
+    assert [(write.resource, write.name) for write in children] == [
         ("configmaps", "east-to-west-source"),
         ("deployments", "east-to-west-source"),
     ]
@@ -139,31 +145,33 @@ def test_a_change_of_one_connector_touches_that_one_alone_and_says_why(
         "Replacing the pods of east-to-west-source: properties tasks.max."
     ]
     assert "tasks.max" in namespace("describe", "mirrorflow", "east-to-west")
-    now = there(namespace)
-    assert {name for name in now if _version(now[name]) != _version(old[name])} == {
+    current = existing_objects(namespace)
+    assert {name for name in current if _version(current[name]) != _version(old[name])} == {
         "ConfigMap east-to-west-source",
         "Deployment east-to-west-source",
     }
 
 
-def _version(found: dict[str, Any]) -> object:
-    """What changes with the content: status is not in it where there is a generation."""
-    metadata = found["metadata"]
+def _version(object_: dict[str, Any]) -> object:
+    """Returns what changes with the content; a status change does not change the generation."""
+    metadata = object_["metadata"]
     return metadata.get("generation", metadata["resourceVersion"])
 
 
-def test_what_the_plan_has_no_more_goes(namespace: Kubectl, settled: Callable[[], list[Written]]):
-    """A flow without groups has no checkpoint connector; what else bears a label of ours but not our owner stays."""
+def test_objects_that_are_not_planned_any_more_are_deleted(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    """A flow without groups has no checkpoint connector; objects with our label but a different owner stay."""
     document = manifest()
     namespace.apply(document)
     settled()
-    stranger = {
+    foreign = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "stranger", "labels": {"mirrorflow.io/flow": "east-to-west"}},
     }
-    namespace.apply(stranger)
-    # Admission lets the operator delete nothing without its label: it must not try, or the rest would wait for ever.
+    namespace.apply(foreign)
+    # Admission refuses to delete objects without the flow's label: the operator must not try, or the rest would wait.
     flow = namespace.get("mirrorflow", "east-to-west")
     owner = {
         "apiVersion": flow["apiVersion"],
@@ -173,36 +181,39 @@ def test_what_the_plan_has_no_more_goes(namespace: Kubectl, settled: Callable[[]
     }
     labels = {"mirrorflow.io/flow": "east-to-west"}
     unlabelled = {"name": "a-orphan", "labels": labels, "ownerReferences": [owner]}
-    namespace.apply({**stranger, "metadata": unlabelled})
+    namespace.apply({**foreign, "metadata": unlabelled})
 
     document["spec"]["groups"] = {"include": []}
     namespace.apply(document)
 
-    wanted = names(planned(document, namespace.namespace)) | {"ConfigMap stranger", "ConfigMap a-orphan"}
-    wait_until("the checkpoint connector is gone", lambda: set(there(namespace)) == wanted)
-    assert "Deployment east-to-west-checkpoint" not in wanted
+    expected = object_names(planned(document, namespace.namespace)) | {
+        "ConfigMap stranger",
+        "ConfigMap a-orphan",
+    }
+    wait_until("the checkpoint connector is gone", lambda: set(existing_objects(namespace)) == expected)
+    assert "Deployment east-to-west-checkpoint" not in expected
     assert events(namespace, "Removed")
 
 
 def test_manual_changes_are_reverted(namespace: Kubectl, settled: Callable[[], list[Written]]):
-    """A scaled Deployment, a deleted ConfigMap, a label that was taken away."""
+    """A scaled Deployment, a deleted ConfigMap and a removed label are restored."""
     namespace.apply(manifest())
     settled()
-    wanted = set(there(namespace))
+    expected = set(existing_objects(namespace))
 
     namespace("scale", "deployment", "east-to-west-source", "--replicas=4")
     namespace("delete", "configmap", "east-to-west-heartbeat")
     namespace("label", "serviceaccount", "east-to-west", "mirrorflow.io/flow-")
 
-    def mended() -> bool:
-        now = there(namespace)
-        return set(now) == wanted and now["Deployment east-to-west-source"]["spec"]["replicas"] == 1
+    def all_restored() -> bool:
+        current = existing_objects(namespace)
+        return set(current) == expected and current["Deployment east-to-west-source"]["spec"]["replicas"] == 1
 
-    wait_until("all three are mended", mended)
+    wait_until("all three changes are reverted", all_restored)
 
 
-def test_what_was_added_by_hand_stays(namespace: Kubectl, settled: Callable[[], list[Written]]):
-    """A variable, a container and a key that the operator does not set, also when it writes the objects again."""
+def test_manual_additions_are_kept(namespace: Kubectl, settled: Callable[[], list[Written]]):
+    """A variable, a container and a key that the operator does not set stay, also when it writes the objects again."""
     document = manifest()
     namespace.apply(document)
     settled()
@@ -224,15 +235,15 @@ def test_what_was_added_by_hand_stays(namespace: Kubectl, settled: Callable[[], 
 
     files = namespace.get("configmap", "east-to-west-source")["data"]
     pod = namespace.get("deployment", "east-to-west-source")["spec"]["template"]["spec"]
-    containers = {one["name"]: one for one in pod["containers"]}
-    variables = {one["name"]: one["value"] for one in containers["replicator"]["env"]}
+    containers = {item["name"]: item for item in pod["containers"]}
+    variables = {item["name"]: item["value"] for item in containers["replicator"]["env"]}
     assert ("tasks.max=3" in files["connector.properties"], files["note"]) == (True, "added by hand")
     assert set(containers) == {"replicator", "sidecar"}
     assert variables == {"A": "b", "ADDED": "by hand"}
 
 
-def test_a_name_that_is_taken_is_left_alone_and_told(namespace: Kubectl):
-    """A foreign ConfigMap keeps its data; the status names the conflict, and the flow continues once the name is free."""
+def test_a_foreign_object_with_a_planned_name_is_kept_and_reported(namespace: Kubectl):
+    """A foreign ConfigMap keeps its data; the status reports the conflict, and the flow continues once the name is free."""
     theirs = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -242,57 +253,64 @@ def test_a_name_that_is_taken_is_left_alone_and_told(namespace: Kubectl):
     namespace.apply(theirs)
     namespace.apply(manifest())
 
-    def told() -> bool:
+    def is_reported() -> bool:
         flow = namespace.get("mirrorflow", "east-to-west")
         return "ConfigMap east-to-west-source" in json.dumps(flow.get("status", {}))
 
-    wait_until("the status names it", told)
-    left = namespace.get("configmap", "east-to-west-source")
-    assert left["data"] == {"worker.properties": "theirs"}
-    assert "labels" not in left["metadata"]
-    assert "Deployment east-to-west-source" not in there(namespace)
+    wait_until("the status reports the conflict", is_reported)
+    kept = namespace.get("configmap", "east-to-west-source")
+    assert kept["data"] == {"worker.properties": "theirs"}
+    assert "labels" not in kept["metadata"]
+    assert "Deployment east-to-west-source" not in existing_objects(namespace)
 
     namespace("delete", "configmap", "east-to-west-source")
     wait_until(
-        "the flow continues", lambda: "Deployment east-to-west-source" in there(namespace), timeout_s=90
+        "the flow continues",
+        lambda: "Deployment east-to-west-source" in existing_objects(namespace),
+        timeout_s=90,
     )
 
 
-def test_stopped_means_no_pods_and_running_brings_them_back(
+def test_a_stopped_flow_has_no_pods_until_it_runs_again(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """The objects stay: only the number of pods changes."""
+    """The objects stay; only the number of pods changes."""
     document = manifest(state="Stopped")
     namespace.apply(document)
     settled()
     replicas = {
-        name: one["spec"]["replicas"] for name, one in there(namespace).items() if "Deployment" in name
+        name: object_["spec"]["replicas"]
+        for name, object_ in existing_objects(namespace).items()
+        if "Deployment" in name
     }
     assert set(replicas.values()) == {0}
 
     namespace.apply({**document, "spec": {**document["spec"], "state": "Running"}})
 
-    wait_until("the pods are there", lambda: len(namespace.get("pods", OURS)["items"]) == 3)
+    wait_until("the pods exist", lambda: len(namespace.get("pods", OURS)["items"]) == 3)
 
 
-def test_a_deleted_flow_takes_its_objects_with_it_and_nothing_is_made_again(
+def test_objects_of_a_deleted_flow_are_deleted_and_not_recreated(
     namespace: Kubectl, settled: Callable[[], list[Written]], mirrorflows: ApiServer
 ):
-    """Kubernetes deletes what is owned; the operator deletes nothing. A flow of the same name begins anew."""
+    """Kubernetes deletes owned objects; the operator deletes nothing. A new flow of the same name starts from scratch."""
     document = manifest()
     namespace.apply(document)
     before = settled()
 
     namespace("delete", "mirrorflow", "east-to-west", "--cascade=foreground", "--timeout=60s")
 
-    wait_until("all are gone", lambda: not there(namespace) and not namespace.get("pods", OURS)["items"])
+    wait_until(
+        "all objects are gone",
+        lambda: not existing_objects(namespace) and not namespace.get("pods", OURS)["items"],
+    )
     assert mirrorflows.written_by(USER, namespace.namespace) == before
     namespace.apply(document)
     settled()
-    assert set(there(namespace)) == names(planned(document, namespace.namespace))
+    assert set(existing_objects(namespace)) == object_names(planned(document, namespace.namespace))
 
 
-def test_a_flow_that_a_finalizer_holds_keeps_its_pods_and_says_so(
+def test_a_flow_held_by_a_finalizer_keeps_its_pods_and_reports_deleting(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
     namespace.apply(manifest())
@@ -302,17 +320,18 @@ def test_a_flow_that_a_finalizer_holds_keeps_its_pods_and_says_so(
     namespace("delete", "mirrorflow", "east-to-west", "--wait=false")
 
     wait_until(
-        "the status says so", lambda: _told(namespace, "east-to-west", "Reconciling")["reason"] == "Deleting"
+        "the status reports Deleting",
+        lambda: _condition(namespace, "east-to-west", "Reconciling")["reason"] == "Deleting",
     )
-    assert "example.com/backup" in _told(namespace, "east-to-west", "Reconciling")["message"]
+    assert "example.com/backup" in _condition(namespace, "east-to-west", "Reconciling")["message"]
     assert 3 == len(namespace.get("deployments")["items"])
     release = '{"metadata": {"finalizers": null}}'
     namespace("patch", "mirrorflow", "east-to-west", "--type=merge", f"--patch={release}")
-    wait_until("its objects are gone", lambda: not there(namespace))
+    wait_until("the objects of the flow are gone", lambda: not existing_objects(namespace))
 
 
-def test_what_is_pinned_survives_a_wiped_status(namespace: Kubectl, settled: Callable[[], list[Written]]):
-    """Another writer, or an older definition, has taken the version and the id out of it."""
+def test_pinned_values_survive_a_wiped_status(namespace: Kubectl, settled: Callable[[], list[Written]]):
+    """A foreign writer, or an older CRD, has removed the version and the id from the status."""
     namespace.apply(manifest())
     settled()
     before = namespace.get("mirrorflow", "east-to-west")["status"]
@@ -322,10 +341,10 @@ def test_what_is_pinned_survives_a_wiped_status(namespace: Kubectl, settled: Cal
     )
 
     def restored() -> bool:
-        found = namespace.get("mirrorflow", "east-to-west")["status"]
-        return (found.get("flowId"), found.get("version")) == (before["flowId"], before["version"])
+        status = namespace.get("mirrorflow", "east-to-west")["status"]
+        return (status.get("flowId"), status.get("version")) == (before["flowId"], before["version"])
 
-    wait_until("the status has both again", restored)
+    wait_until("the status has both values again", restored)
     settled()
     assert images(namespace) == {IMAGE}
 
@@ -333,7 +352,7 @@ def test_what_is_pinned_survives_a_wiped_status(namespace: Kubectl, settled: Cal
 def test_a_version_that_the_operator_does_not_have_changes_no_image(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """It is said in the status and in a Warning event; the rest of the spec is followed."""
+    """Status and a Warning event report it; the rest of the spec is applied."""
     document = manifest()
     namespace.apply(document)
     settled()
@@ -345,57 +364,64 @@ def test_a_version_that_the_operator_does_not_have_changes_no_image(
     written = settled()
 
     assert before == images(namespace)
-    assert "configmaps" in {one.resource for one in written}
+    assert "configmaps" in {item.resource for item in written}
     accepted = condition(namespace.get("mirrorflow", "east-to-west"), "Accepted")
     assert (accepted["status"], accepted["reason"]) == ("False", "UnknownVersion")
-    warned = namespace.get("events", "--field-selector=type=Warning,involvedObject.kind=MirrorFlow")["items"]
-    assert [(one["reason"], one["message"]) for one in warned] == [("UnknownVersion", accepted["message"])]
+    warnings = namespace.get("events", "--field-selector=type=Warning,involvedObject.kind=MirrorFlow")[
+        "items"
+    ]
+    assert [(item["reason"], item["message"]) for item in warnings] == [
+        ("UnknownVersion", accepted["message"])
+    ]
 
 
-def test_pods_of_an_earlier_release_stay_until_something_else_replaces_them(
+def test_pods_of_an_earlier_release_stay_until_a_property_changes(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """A Deployment without the defaults is left as it is; a changed property brings them, and another number of pods does not."""
+    """A Deployment without the pod defaults is kept; a changed property adds them, a changed number of pods does not."""
     document = manifest()
     namespace.apply(document)
     settled()
-    _as_of_an_earlier_release(namespace, document)
+    _write_deployments_of_an_earlier_release(namespace, document)
     before = settled()
     name = "Deployment east-to-west-source"
-    earlier = there(namespace)[name]["spec"]["template"]
+    earlier = existing_objects(namespace)[name]["spec"]["template"]
     assert DEFAULTS_ANNOTATION not in earlier["metadata"]["annotations"]
 
     document["spec"]["connectors"] = {"source": {"replicas": 0}}
     namespace.apply(document)
     written = settled()[len(before) :]
-    assert ("deployments", "east-to-west-source") in {(one.resource, one.name) for one in written}
-    assert earlier == there(namespace)[name]["spec"]["template"]
+    assert ("deployments", "east-to-west-source") in {(write.resource, write.name) for write in written}
+    assert earlier == existing_objects(namespace)[name]["spec"]["template"]
 
     document["spec"]["connectors"] = {"source": {"tasks": 3}}
     namespace.apply(document)
     settled()
-    assert DEFAULTS_ANNOTATION in there(namespace)[name]["spec"]["template"]["metadata"]["annotations"]
+    assert (
+        DEFAULTS_ANNOTATION
+        in existing_objects(namespace)[name]["spec"]["template"]["metadata"]["annotations"]
+    )
 
 
-def _as_of_an_earlier_release(namespace: Kubectl, document: dict[str, Any]) -> None:
-    """Writes the Deployments as an operator without the defaults of pods did, in the name of the one that runs."""
+def _write_deployments_of_an_earlier_release(namespace: Kubectl, document: dict[str, Any]) -> None:
+    """Writes the Deployments as an operator without pod defaults did, with the running operator's field manager."""
     flow = parse_flow({**document, "metadata": {**document["metadata"], "namespace": namespace.namespace}})
     uid = namespace.get("mirrorflow", flow.metadata.name)["metadata"]["uid"]
     resource = replace(resource_of(flow), namespace=namespace.namespace, uid=uid)
     connectors = plan(flow, POD_LAYOUT, flow_id=flow_id_of(namespace, document))
-    found = objects(flow, connectors, image=IMAGE, has_defaults=False)
-    for one in found:
-        if one["kind"] == "Deployment":
-            namespace.apply(with_owner(one, resource), "--field-manager=mirrorflow-operator")
+    manifests = objects(flow, connectors, image=IMAGE, has_defaults=False)
+    for child in manifests:
+        if child["kind"] == "Deployment":
+            namespace.apply(with_owner(child, resource), "--field-manager=mirrorflow-operator")
 
 
-def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
+def test_a_second_operator_writes_nothing_that_exists(
     mirrorflows: ApiServer,
     team: Kubectl,
     settled: Callable[[], list[Written]],
     tmp_path: Path,
 ):
-    """Started beside the first, with the same task and a newer replicator for new flows: it writes nothing, so it rolls nothing."""
+    """It has the same task and offers a newer replicator for new flows: it writes nothing, so it rolls nothing."""
     examples = sorted((Path(__file__).parents[2] / "examples" / "valid").glob("*.yaml"))
     for number, example in enumerate(examples):
         document = dict(read_document(example.read_text()))
@@ -405,19 +431,20 @@ def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
         team.apply(document)
     settled()
 
-    other = mirrorflows.user("operator-again", groups=["system:masters"])
+    user = mirrorflows.user("operator-again", groups=["system:masters"])
     with OperatorProcess(
-        kubeconfig=other.kubeconfig,
+        kubeconfig=user.kubeconfig,
         folder=tmp_path,
         namespaces=[team.namespace],
-        # In the namespace of the first, which the flows' NetworkPolicies admit.
+        # The flows' NetworkPolicies admit the first operator's namespace.
         environment={"MIRRORFLOW_REPLICATOR_VERSIONS": "0.2.0,0.1.0", "POD_NAMESPACE": "default"},
-    ) as again:
-        again.wait_until_leading()
+    ) as second:
+        second.wait_until_leading()
         wait_until(
-            "it has looked at each", lambda: again.metric('reconciles_total{result="ok"}') >= len(examples)
+            "the second operator has reconciled each flow",
+            lambda: second.metric('reconciles_total{result="ok"}') >= len(examples),
         )
-        wait_until("nothing is due", lambda: again.idle)
+        wait_until("nothing is due", lambda: second.idle)
 
     assert mirrorflows.written_by("operator-again") == []
 
@@ -425,7 +452,7 @@ def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def _told(namespace: Kubectl, name: str, kind: str = "Ready") -> Mapping[str, Any]:
+def _condition(namespace: Kubectl, name: str, kind: str = "Ready") -> Mapping[str, Any]:
     status = namespace.get("mirrorflow", name).get("status", {})
     return condition({"status": status}, kind) if status.get("conditions") else {"reason": "", "status": ""}
 
@@ -441,55 +468,57 @@ def _told(namespace: Kubectl, name: str, kind: str = "Ready") -> Mapping[str, An
     ],
     ids=["not-converted", "invalid"],
 )
-def test_an_object_that_can_never_be_accepted_is_reported_and_stops_no_other(
+def test_an_invalid_object_is_reported_and_blocks_no_other(
     mirrorflows: ApiServer,
     namespace: Kubectl,
     settled: Callable[[], list[Written]],
     connector: dict[str, Any],
     named: str,
 ):
-    """Whether the server answers 422, or 500 as in trouble of its own: it is not sent again until the spec changes."""
+    """Whether the server returns 422 or 500, the object is not sent again until the spec changes."""
     document = manifest(connectors={"source": connector})
     name = document["metadata"]["name"]
     namespace.apply(document)
 
-    wait_until("the status says so", lambda: _told(namespace, name, "Stalled")["status"] == "True")
+    wait_until(
+        "the status reports Stalled", lambda: _condition(namespace, name, "Stalled")["status"] == "True"
+    )
     settled()
     for kind in ("Ready", "Accepted"):
-        told = _told(namespace, name, kind)
-        assert ("False", "ObjectsRefused") == (told["status"], told["reason"])
-        assert "Deployment east-to-west-source" in told["message"]
-        assert named in told["message"]
+        condition_ = _condition(namespace, name, kind)
+        assert ("False", "ObjectsRefused") == (condition_["status"], condition_["reason"])
+        assert "Deployment east-to-west-source" in condition_["message"]
+        assert named in condition_["message"]
     assert {"east-to-west-checkpoint", "east-to-west-heartbeat"} == {
-        one["metadata"]["name"] for one in namespace.get("deployments")["items"]
+        item["metadata"]["name"] for item in namespace.get("deployments")["items"]
     }
     refused = [
-        one
-        for one in mirrorflows.log_of(USER)
-        if one.is_write and (one.namespace, one.name) == (namespace.namespace, "east-to-west-source")
-        if one.asked.resource == "deployments"
+        item
+        for item in mirrorflows.log_of(USER)
+        if item.is_write and (item.namespace, item.name) == (namespace.namespace, "east-to-west-source")
+        if item.asked.resource == "deployments"
     ]
     assert 1 == len(refused)
 
     document["spec"].pop("connectors")
     namespace.apply(document)
-    wait_until("its objects are there", lambda: len(namespace.get("deployments")["items"]) == 3)
-    wait_until("it is accepted", lambda: _told(namespace, name, "Accepted")["status"] == "True")
+    wait_until("all objects exist", lambda: len(namespace.get("deployments")["items"]) == 3)
+    wait_until("the flow is accepted", lambda: _condition(namespace, name, "Accepted")["status"] == "True")
 
 
-def test_an_unknown_setting_is_named_and_changes_no_pod(
+def test_an_unknown_setting_is_reported_and_changes_no_pod(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
     """The API server stores it: CEL cannot list all keys."""
     document = manifest()
     namespace.apply(document)
     settled()
-    before = there(namespace)
+    before = existing_objects(namespace)
     document["spec"]["connectors"] = {"source": {"config": {"ofset.lag.max": "5"}, "tasks": 2}}
     namespace.apply(document)
     settled()
     refused = condition(namespace.get("mirrorflow", "east-to-west"), "Accepted")
-    unchanged = there(namespace)
+    unchanged = existing_objects(namespace)
     document["spec"]["connectors"] = {"source": {"config": {"offset.lag.max": "5"}, "tasks": 2}}
     namespace.apply(document)
     settled()
@@ -501,52 +530,56 @@ def test_an_unknown_setting_is_named_and_changes_no_pod(
     assert condition(namespace.get("mirrorflow", "east-to-west"), "Accepted")["status"] == "True"
 
 
-def test_two_flows_whose_names_meet_in_one_object_do_not_take_it_from_one_another(
+def test_two_flows_that_need_the_same_object_name_do_not_overwrite_it(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """The second is refused, until the first one is gone."""
+    """The second flow is refused until the first one is deleted."""
     namespace.apply(manifest("aa", connectors={"source": {"replicas": 2}}))
     settled()
     before = namespace.get("networkpolicy", "aa-source")["metadata"]
     namespace.apply(manifest("aa-source"))
-    wait_until("the second is refused", lambda: _told(namespace, "aa-source")["reason"] == "NameConflict")
+    wait_until(
+        "the second flow is refused", lambda: _condition(namespace, "aa-source")["reason"] == "NameConflict"
+    )
     settled()
 
     after = namespace.get("networkpolicy", "aa-source")["metadata"]
     assert (before["resourceVersion"], before["uid"]) == (after["resourceVersion"], after["uid"])
-    assert "MirrorFlow aa " in _told(namespace, "aa-source", "Accepted")["message"]
-    assert "NameConflict" != _told(namespace, "aa")["reason"]
+    assert "MirrorFlow aa " in _condition(namespace, "aa-source", "Accepted")["message"]
+    assert "NameConflict" != _condition(namespace, "aa")["reason"]
     namespace("delete", "mirrorflow", "aa", "--wait=false")
     wait_until(
-        "the second continues",
+        "the second flow continues",
         lambda: (
-            "Deployment aa-source-source" in there(namespace)
-            and _told(namespace, "aa-source", "Accepted")["status"] == "True"
+            "Deployment aa-source-source" in existing_objects(namespace)
+            and _condition(namespace, "aa-source", "Accepted")["status"] == "True"
         ),
         timeout_s=120,
     )
 
 
-def test_an_object_that_lost_its_labels_gets_them_back_and_delays_no_other(
+def test_an_object_without_its_labels_gets_them_back_and_delays_no_other(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
     namespace.apply(manifest())
     settled()
-    taken = [f"{key}-" for key in namespace.get("deployment", "east-to-west-source")["metadata"]["labels"]]
-    namespace("label", "deployment", "east-to-west-source", *taken)
+    removed_labels = [
+        f"{key}-" for key in namespace.get("deployment", "east-to-west-source")["metadata"]["labels"]
+    ]
+    namespace("label", "deployment", "east-to-west-source", *removed_labels)
     namespace("delete", "deployment", "east-to-west-checkpoint", "--wait=false")
 
     def repaired() -> bool:
-        found = there(namespace)
-        return {"Deployment east-to-west-source", "Deployment east-to-west-checkpoint"} <= set(found)
+        existing = existing_objects(namespace)
+        return {"Deployment east-to-west-source", "Deployment east-to-west-checkpoint"} <= set(existing)
 
-    wait_until("both are there", repaired)
+    wait_until("both Deployments exist", repaired)
 
 
-def test_a_flow_of_a_version_that_is_no_longer_offered_is_looked_after_all_the_same(
+def test_a_flow_of_a_version_that_is_not_offered_any_more_is_still_reconciled(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """As after an upgrade of the operator by two versions: what is deleted comes back, and the spec is followed."""
+    """After an upgrade of the operator by two versions, deleted objects are recreated, and the spec is applied."""
     document = manifest()
     namespace.apply(document)
     settled()
@@ -555,7 +588,7 @@ def test_a_flow_of_a_version_that_is_no_longer_offered_is_looked_after_all_the_s
     namespace("annotate", "serviceaccount", name, "mirrorflow.io/version=0.0.7", "--overwrite")
     namespace("patch", "mirrorflow", name, "--subresource=status", "--type=merge", f"--patch={earlier}")
     wait_until(
-        "the status says so",
+        "the status reports UnknownVersion",
         lambda: condition(namespace.get("mirrorflow", name), "Accepted")["reason"] == "UnknownVersion",
     )
 
@@ -568,10 +601,10 @@ def test_a_flow_of_a_version_that_is_no_longer_offered_is_looked_after_all_the_s
     assert condition(namespace.get("mirrorflow", name), "Ready")["reason"] in {"Pausing", "Paused"}
 
 
-def test_of_two_flows_that_collide_the_younger_has_no_pods_until_the_older_is_gone(
+def test_the_newer_of_two_conflicting_flows_has_no_pods_until_the_older_is_deleted(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """One that never ran gets no objects; one that ran keeps them and loses its pods; both go on as soon as they may."""
+    """A flow that never ran gets no objects; one that ran keeps them without pods; both start as soon as they may."""
     older, later, never = manifest("a-older"), manifest("b-later"), manifest("c-never")
     free = later["spec"]["target"]
     never["spec"].update(source=older["spec"]["source"], target=older["spec"]["target"])
@@ -581,8 +614,8 @@ def test_of_two_flows_that_collide_the_younger_has_no_pods_until_the_older_is_go
 
     def deployments(flow: str) -> list[int]:
         return [
-            one["spec"]["replicas"]
-            for one in namespace.get("deployments", f"--selector=mirrorflow.io/flow={flow}")["items"]
+            deployment["spec"]["replicas"]
+            for deployment in namespace.get("deployments", f"--selector=mirrorflow.io/flow={flow}")["items"]
         ]
 
     accepted = condition(namespace.get("mirrorflow", "c-never"), "Accepted")
@@ -596,10 +629,10 @@ def test_of_two_flows_that_collide_the_younger_has_no_pods_until_the_older_is_go
     later["spec"]["source"] = older["spec"]["source"]
     later["spec"]["target"] = {**free, "bootstrapServers": older["spec"]["target"]["bootstrapServers"]}
     namespace.apply(later)
-    wait_until("the later one is stopped", lambda: deployments("b-later") == [0, 0, 0])
+    wait_until("the later flow has no pods", lambda: deployments("b-later") == [0, 0, 0])
     assert deployments("a-older") == [1, 1, 1]
 
     namespace("delete", "mirrorflow", "a-older")
     wait_until("the later flow runs", lambda: deployments("b-later") == [1, 1, 1])
     namespace("delete", "mirrorflow", "b-later")
-    wait_until("the last one begins", lambda: deployments("c-never") == [1, 1, 1])
+    wait_until("the last flow runs", lambda: deployments("c-never") == [1, 1, 1])

@@ -1,4 +1,4 @@
-"""Spark jobs of a running operator on a real API server: each run once, whatever is deleted or paused, and told as it is."""
+"""Spark jobs of a running operator on a real API server: each run once, despite deletions and pauses, and reported."""
 
 from collections.abc import Iterator
 
@@ -18,17 +18,17 @@ from tests.integration.kubernetes.spark_jobs import (
     FLOW,
     HALFWAY,
     SETTINGS,
-    answering,
+    desired_source_pods,
     driver,
+    driver_progress,
     drivers,
-    end,
+    end_driver,
     is_observed,
     jobs,
     one_job,
-    pods_wanted,
-    run,
-    told,
-    until_told,
+    start_driver,
+    status_and_reason,
+    wait_for_condition,
 )
 
 USER = "operator-of-runs"
@@ -36,7 +36,7 @@ USER = "operator-of-runs"
 
 @pytest.fixture(scope="module")
 def operator(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    """One for all tests of this module but those that kill theirs."""
+    """One operator for all tests of this module except those that kill theirs."""
     user = mirrorflows.user(USER, groups=["system:masters"])
     folder = tmp_path_factory.mktemp("operator")
     with OperatorProcess(kubeconfig=user.kubeconfig, folder=folder, environment=SETTINGS) as process:
@@ -46,29 +46,29 @@ def operator(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def flows(operator: OperatorProcess, team: Kubectl) -> Kubectl:
-    """As `team`, looked after by the operator of this module."""
+    """The namespace `team`, served by the operator of this module."""
     operator.child.must_run()
     return team
 
 
 def test_a_seed_runs_once_and_the_connector_continues_after_it(flows: Kubectl):
-    """Held back, told with counts, let go at its end; a Job that is cleaned up is not made again, another runId is another Job."""
+    """The connector waits and then continues; a deleted finished Job is not recreated, a new runId is a new Job."""
     document = manifest(seed={"runId": "1"})
     flows.apply(document)
     job = one_job(flows)
     pod = driver(flows, job)
-    assert pods_wanted(flows) == 0
-    until_told(flows, "Replicating", "False", "Seeding")
+    assert desired_source_pods(flows) == 0
+    wait_for_condition(flows, "Replicating", "False", "Seeding")
 
-    with answering(HALFWAY):
-        run(flows, pod)
+    with driver_progress(HALFWAY):
+        start_driver(flows, pod)
         wait_until(
             "the status has its progress",
             lambda: (
                 "3 of 16 partitions" in condition(flows.get("mirrorflow", FLOW), "Seeded").get("message", "")
             ),
         )
-        until_told(flows, "Seeded", "False", "Seeding")
+        wait_for_condition(flows, "Seeded", "False", "Seeding")
         seed = flows.get("mirrorflow", FLOW)["status"]["seed"]
         assert (seed["phase"], seed["records"], seed["recordsPerSecond"], seed["estimatedSeconds"]) == (
             "Running",
@@ -76,165 +76,169 @@ def test_a_seed_runs_once_and_the_connector_continues_after_it(flows: Kubectl):
             500,
             8,
         )
-    end(flows, pod, FILLED)
+    end_driver(flows, pod, FILLED)
 
-    until_told(flows, "Seeded", "True", "Seeded")
-    wait_until("the connector continues", lambda: pods_wanted(flows) == 1)
+    wait_for_condition(flows, "Seeded", "True", "Seeded")
+    wait_until("the connector continues", lambda: desired_source_pods(flows) == 1)
     seed = flows.get("mirrorflow", FLOW)["status"]["seed"]
     assert (seed["phase"], seed["records"], seed["cost"]["executorSeconds"]) == ("Succeeded", 5_000, 12)
-    assert [job] == [one["metadata"]["name"] for one in jobs(flows)]
+    assert [job] == [job_["metadata"]["name"] for job_ in jobs(flows)]
     flows("delete", "job", job, "--wait=true")
     document["spec"]["limits"] = {"bytesPerSecond": "1Mi"}
     flows.apply(document)
-    wait_until("the change is seen", lambda: is_observed(flows))
+    wait_until("the change is observed", lambda: is_observed(flows))
     assert jobs(flows) == []
-    assert told(flows, "Seeded") == ("True", "Seeded")
+    assert status_and_reason(flows, "Seeded") == ("True", "Seeded")
 
     document["spec"]["seed"]["runId"] = "2"
     flows.apply(document)
     assert one_job(flows) != job
-    wait_until("the connector waits again", lambda: pods_wanted(flows) == 0)
+    wait_until("the connector waits again", lambda: desired_source_pods(flows) == 0)
 
 
-def test_a_seed_that_failed_stops_no_replication(flows: Kubectl):
+def test_a_failed_seed_does_not_stop_replication(flows: Kubectl):
     """An error that no retry fixes: the Job fails at once, the connector continues, and the status has the driver's error."""
     flows.apply(manifest(seed={"runId": "1"}))
     job = one_job(flows)
-    end(
+    end_driver(
         flows,
         driver(flows, job),
         SeedReport(run_id="1", phase=JobPhase.FAILED, message="sample: it is no number."),
         exit_code=2,
     )
 
-    until_told(flows, "Seeded", "False", "SeedFailed")
-    wait_until("the connector continues", lambda: pods_wanted(flows) == 1)
+    wait_for_condition(flows, "Seeded", "False", "SeedFailed")
+    wait_until("the connector continues", lambda: desired_source_pods(flows) == 1)
     assert "sample: it is no number" in condition(flows.get("mirrorflow", FLOW), "Seeded")["message"]
 
 
-def test_a_paused_flow_suspends_its_seed_and_another_spec_is_another_job(flows: Kubectl):
+def test_a_paused_flow_suspends_its_seed_and_a_changed_spec_replaces_the_job(flows: Kubectl):
     """The same Job is suspended and resumed; changed settings need a new Job, once the old driver has ended."""
     document = manifest(seed={"runId": "1"})
     flows.apply(document)
     job = one_job(flows)
-    run(flows, driver(flows, job))
+    start_driver(flows, driver(flows, job))
 
     document["spec"]["state"] = "Paused"
     flows.apply(document)
     wait_until("the driver has gone", lambda: drivers(flows, job) == [])
-    until_told(flows, "Seeded", "False", "Paused")
+    wait_for_condition(flows, "Seeded", "False", "Paused")
     assert jobs(flows)[0]["spec"]["suspend"] is True
-    assert pods_wanted(flows) == 1  # its pods show the lag
+    assert desired_source_pods(flows) == 1  # its pods show the lag
 
     document["spec"]["state"] = "Running"
     flows.apply(document)
     driver(flows, job)
-    assert [job] == [one["metadata"]["name"] for one in jobs(flows)]
+    assert [job] == [item["metadata"]["name"] for item in jobs(flows)]
 
     document["spec"]["seed"]["executors"] = {"max": 9}
     flows.apply(document)
     wait_until(
-        "another Job",
-        lambda: [one["metadata"]["name"] for one in jobs(flows)] not in ([], [job]),
-        timeout_s=90,  # the old driver is taken away by the garbage collector in its own time
+        "a new Job exists",
+        lambda: [item["metadata"]["name"] for item in jobs(flows)] not in ([], [job]),
+        timeout_s=90,  # the garbage collector deletes the old driver later
     )
     assert len(jobs(flows)) == 1
 
     del document["spec"]["seed"]
     flows.apply(document)
-    wait_until("none", lambda: jobs(flows) == [])
+    wait_until("no Job exists", lambda: jobs(flows) == [])
     assert not [
-        one for one in flows.get("configmaps,networkpolicies")["items"] if "seed" in one["metadata"]["name"]
+        item
+        for item in flows.get("configmaps,networkpolicies")["items"]
+        if "seed" in item["metadata"]["name"]
     ]
 
 
 def test_a_deleted_job_is_created_again(flows: Kubectl):
-    """A deleted Job of an unfinished run: the copied records remain, and the status does not report an end."""
+    """The Job of an unfinished run is deleted: copied records remain, and the status does not report an end."""
     flows.apply(manifest(seed={"runId": "1"}))
     job = one_job(flows)
     uid = jobs(flows)[0]["metadata"]["uid"]
-    run(flows, driver(flows, job))
+    start_driver(flows, driver(flows, job))
     wait_until(
-        "the status shows it running",
+        "the status reports it as running",
         lambda: flows.get("mirrorflow", FLOW)["status"]["seed"]["phase"] == "Running",
     )
 
     flows("delete", "job", job, "--wait=true")
 
-    wait_until("it is there again", lambda: [uid] != [one["metadata"]["uid"] for one in jobs(flows)] != [])
+    wait_until(
+        "the Job exists again", lambda: [uid] != [job_["metadata"]["uid"] for job_ in jobs(flows)] != []
+    )
     assert one_job(flows) == job
-    assert told(flows, "Seeded")[0] != "True"
+    assert status_and_reason(flows, "Seeded")[0] != "True"
 
 
 def test_a_missing_service_account_is_reported(flows: Kubectl):
-    """Kubernetes says it in an Event of the Job and nowhere else."""
+    """Kubernetes reports it only in an Event of the Job."""
     flows("delete", "serviceaccount", SEED_ACCOUNT)
     flows.apply(manifest(seed={"runId": "1"}))
 
-    until_told(flows, "Seeded", "False", "PodsRefused")
+    wait_for_condition(flows, "Seeded", "False", "PodsRefused")
     assert SEED_ACCOUNT in condition(flows.get("mirrorflow", FLOW), "Seeded")["message"]
 
 
 def test_a_scheduled_verification_reports_differences(flows: Kubectl):
-    """Never two at once; one created by hand from the CronJob is reported like any other."""
+    """Two never run at once; a Job created by hand from the CronJob is reported like any other."""
     flows.apply(manifest(verify={"schedule": "0 3 * * *", "timeZone": "Europe/Berlin"}))
-    wait_until("the CronJob is there", lambda: len(flows.get("cronjobs")["items"]) == 1)
+    wait_until("the CronJob exists", lambda: len(flows.get("cronjobs")["items"]) == 1)
     spec = flows.get("cronjob", f"{FLOW}-verify")["spec"]
     assert (spec["concurrencyPolicy"], spec["timeZone"], spec["suspend"]) == (
         "Forbid",
         "Europe/Berlin",
         False,
     )
-    until_told(flows, "Verified", "Unknown", "NotVerifiedYet")
+    wait_for_condition(flows, "Verified", "Unknown", "NotVerifiedYet")
 
     flows("create", "job", "by-hand", f"--from=cronjob/{FLOW}-verify")
-    end(flows, driver(flows, "by-hand"), DIFFERENT, exit_code=1)
+    end_driver(flows, driver(flows, "by-hand"), DIFFERENT, exit_code=1)
 
-    until_told(flows, "Verified", "False", "DifferencesFound")
+    wait_for_condition(flows, "Verified", "False", "DifferencesFound")
     verify = flows.get("mirrorflow", FLOW)["status"]["verify"]
     assert (verify["job"], verify["differences"], verify["windows"]["different"]) == ("by-hand", 1, 1)
-    assert told(flows, "Ready")[1] != "DifferencesFound"  # records flow all the same
+    assert status_and_reason(flows, "Ready")[1] != "DifferencesFound"  # records are copied anyway
 
 
-def test_a_verification_by_run_id_and_one_of_the_schedule_take_turns(flows: Kubectl):
-    """Never two at once: the new Job waits for the driver, and the schedule rests until its answer is there."""
+def test_a_verification_by_run_id_waits_for_a_scheduled_one(flows: Kubectl):
+    """Two never run at once: the new Job waits for the driver, and the schedule is suspended until its result."""
     document = manifest(verify={"schedule": "0 3 * * *"})
     flows.apply(document)
-    wait_until("the CronJob is there", lambda: len(flows.get("cronjobs")["items"]) == 1)
+    wait_until("the CronJob exists", lambda: len(flows.get("cronjobs")["items"]) == 1)
     flows("create", "job", "by-hand", f"--from=cronjob/{FLOW}-verify")
     first = driver(flows, "by-hand")
-    run(flows, first)
-    until_told(flows, "Verified", "Unknown", "Verifying")
+    start_driver(flows, first)
+    wait_for_condition(flows, "Verified", "Unknown", "Verifying")
 
     document["spec"]["verify"]["runId"] = "1"
     flows.apply(document)
-    wait_until("the schedule rests", lambda: flows.get("cronjob", f"{FLOW}-verify")["spec"]["suspend"])
-    assert {"by-hand"} == {one["metadata"]["name"] for one in jobs(flows, "verify")}
+    wait_until("the schedule is suspended", lambda: flows.get("cronjob", f"{FLOW}-verify")["spec"]["suspend"])
+    assert {"by-hand"} == {job_["metadata"]["name"] for job_ in jobs(flows, "verify")}
 
-    end(flows, first, DIFFERENT, exit_code=1)
-    wait_until("the other begins", lambda: len(jobs(flows, "verify")) == 2)
-    [name] = {one["metadata"]["name"] for one in jobs(flows, "verify")} - {"by-hand"}
-    end(flows, driver(flows, name), DIFFERENT, exit_code=1)
+    end_driver(flows, first, DIFFERENT, exit_code=1)
+    wait_until("the other verification starts", lambda: len(jobs(flows, "verify")) == 2)
+    [name] = {job_["metadata"]["name"] for job_ in jobs(flows, "verify")} - {"by-hand"}
+    end_driver(flows, driver(flows, name), DIFFERENT, exit_code=1)
     wait_until(
         "the schedule is resumed", lambda: not flows.get("cronjob", f"{FLOW}-verify")["spec"]["suspend"]
     )
 
 
-def test_a_verification_that_was_deleted_says_so(flows: Kubectl):
+def test_a_deleted_verification_is_reported(flows: Kubectl):
     """Its result is unknown."""
     flows.apply(manifest(verify={"schedule": "0 3 * * *"}))
-    wait_until("the CronJob is there", lambda: len(flows.get("cronjobs")["items"]) == 1)
+    wait_until("the CronJob exists", lambda: len(flows.get("cronjobs")["items"]) == 1)
     flows("create", "job", "by-hand", f"--from=cronjob/{FLOW}-verify")
-    run(flows, driver(flows, "by-hand"))
-    until_told(flows, "Verified", "Unknown", "Verifying")
+    start_driver(flows, driver(flows, "by-hand"))
+    wait_for_condition(flows, "Verified", "Unknown", "Verifying")
 
     flows("delete", "job", "by-hand")
 
-    until_told(flows, "Verified", "Unknown", "JobDeleted")
+    wait_for_condition(flows, "Verified", "Unknown", "JobDeleted")
 
 
 def test_a_verification_by_run_id_runs_once(flows: Kubectl):
-    """And again for another id alone."""
+    """It runs again only with a new id."""
     document = manifest(verify={"runId": "before-the-move"})
     flows.apply(document)
     job = one_job(flows, "verify")
@@ -244,14 +248,14 @@ def test_a_verification_by_run_id_runs_once(flows: Kubectl):
         windows=OutcomeCounts(total=9, equal=9),
         source_records=900,
     )
-    end(flows, driver(flows, job), equal)
-    until_told(flows, "Verified", "True", "Equal")
+    end_driver(flows, driver(flows, job), equal)
+    wait_for_condition(flows, "Verified", "True", "Equal")
 
     flows("delete", "job", job)
     document["spec"]["limits"] = {"bytesPerSecond": "1Mi"}
     flows.apply(document)
-    wait_until("the change is seen", lambda: is_observed(flows))
-    assert (jobs(flows, "verify"), told(flows, "Verified")) == ([], ("True", "Equal"))
+    wait_until("the change is observed", lambda: is_observed(flows))
+    assert (jobs(flows, "verify"), status_and_reason(flows, "Verified")) == ([], ("True", "Equal"))
 
     document["spec"]["verify"]["runId"] = "after-the-move"
     flows.apply(document)

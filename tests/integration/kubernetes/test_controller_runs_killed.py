@@ -1,4 +1,4 @@
-"""An operator that dies at any write leaves runs that the next one finishes, each of them begun once."""
+"""An operator killed at any write leaves runs that the next operator finishes; each run is started once."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,40 +11,41 @@ from tests.integration.kubernetes.controlled import events, manifest
 from tests.integration.kubernetes.spark_jobs import (
     FILLED,
     SETTINGS,
+    desired_source_pods,
     driver,
-    end,
+    end_driver,
     jobs,
     one_job,
-    pods_wanted,
-    told,
+    status_and_reason,
 )
 
 
-def test_an_operator_killed_at_any_write_begins_each_run_once(
+def test_an_operator_killed_at_any_write_starts_each_run_once(
     mirrorflows: ApiServer, team: Kubectl, tmp_path: Path
 ):
-    """kill -9 after the first objects, after the Job, and before its end is written: one Job, and its end is reported."""
+    """kill -9 after the first objects, after the Job, and before its end is written: one Job, whose end is reported."""
     user = mirrorflows.user("operator-that-dies", groups=["system:masters"])
 
-    def until(about: str, reached: Callable[[], bool]) -> None:
+    def until(what: str, reached: Callable[[], bool]) -> None:
         with OperatorProcess(
             kubeconfig=user.kubeconfig, folder=tmp_path, namespaces=[team.namespace], environment=SETTINGS
         ) as process:
             process.wait_until_leading()
-            wait_until(about, reached)
+            wait_until(what, reached)
 
     team.apply(manifest(seed={"runId": "1"}))
     until(
-        "the first object",
+        "the first object exists",
         lambda: bool(team.get("serviceaccounts", "--selector=mirrorflow.io/flow")["items"]),
     )
-    until("the Job", lambda: len(jobs(team)) == 1)
+    until("the Job exists", lambda: len(jobs(team)) == 1)
     job = one_job(team)
     uid = jobs(team)[0]["metadata"]["uid"]
-    end(team, driver(team, job), FILLED)
+    end_driver(team, driver(team, job), FILLED)
     until(
-        "the end is reported", lambda: told(team, "Seeded") == ("True", "Seeded") and pods_wanted(team) == 1
+        "the end is reported",
+        lambda: status_and_reason(team, "Seeded") == ("True", "Seeded") and desired_source_pods(team) == 1,
     )
 
-    assert [uid] == [one["metadata"]["uid"] for one in jobs(team)]
+    assert [uid] == [job_["metadata"]["uid"] for job_ in jobs(team)]
     assert len(events(team, "Started")) <= 1

@@ -14,7 +14,7 @@ from tests.harness.kubernetes.imagined_pods import run_pods
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.requests import Requests
-from tests.integration.kubernetes.controlled import events, manifest, there
+from tests.integration.kubernetes.controlled import events, existing_objects, manifest
 
 NAME = "east-to-west"
 SOURCE = f"{NAME}-source"
@@ -32,28 +32,28 @@ def start(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path) -> Iterato
     with ExitStack() as ends:
 
         def started() -> OperatorProcess:
-            one = OperatorProcess(
+            operator = OperatorProcess(
                 kubeconfig=user.kubeconfig, folder=tmp_path, namespaces=[namespace.namespace]
             )
-            ends.enter_context(one).wait_until_leading()
-            return one
+            ends.enter_context(operator).wait_until_leading()
+            return operator
 
         yield started
 
 
 def _deployment(namespace: Kubectl) -> dict[str, Any]:
-    return there(namespace).get(f"Deployment {SOURCE}", {})
+    return existing_objects(namespace).get(f"Deployment {SOURCE}", {})
 
 
 def _wait_for_replicas(namespace: Kubectl, count: int, *, form: str = "distributed") -> dict[str, Any]:
-    """No kubelet runs: pods are said to be ready here, or no roll would end."""
+    """Waits for *count* replicas in mode *form*. No kubelet runs, so the pods are marked as ready here."""
 
     def scaled() -> bool:
         run_pods(Requests(namespace.kubeconfig), itertools.repeat(UNREACHABLE), namespace=namespace.namespace)
         spec = _deployment(namespace).get("spec")
         return spec is not None and (spec["replicas"], _form(spec)) == (count, form)
 
-    wait_until(f"the source connector is to have {count} pods, {form}", scaled)
+    wait_until(f"the source connector has {count} replicas in mode {form}", scaled)
     return dict(_deployment(namespace))
 
 
@@ -61,34 +61,36 @@ def _form(spec: dict[str, Any]) -> str:
     return str(spec["template"]["spec"]["containers"][0]["args"][0])
 
 
-def test_pods_are_added_and_taken_away_by_the_scale_subresource(namespace: Kubectl, start: Start):
-    """The second one brings another form, and objects that the last one does not need; a third rolls nothing."""
+def test_the_scale_subresource_adds_and_removes_pods(namespace: Kubectl, start: Start):
+    """The second pod changes the mode and adds objects, which the last pod does not need; a third pod rolls nothing."""
     start()
     namespace.apply(manifest())
-    one = _wait_for_replicas(namespace, 1, form="standalone")
+    single = _wait_for_replicas(namespace, 1, form="standalone")
     namespace("scale", "mirrorflow", NAME, "--replicas=2")
-    two = _wait_for_replicas(namespace, 2)
-    assert OF_SEVERAL <= set(there(namespace))
+    second = _wait_for_replicas(namespace, 2)
+    assert OF_SEVERAL <= set(existing_objects(namespace))
     namespace("scale", "mirrorflow", NAME, "--replicas=3")
-    three = _wait_for_replicas(namespace, 3)
+    third = _wait_for_replicas(namespace, 3)
 
-    assert two["spec"]["template"] == three["spec"]["template"] != one["spec"]["template"]
+    assert second["spec"]["template"] == third["spec"]["template"] != single["spec"]["template"]
     wait_until(
         "the event is written", lambda: f"Scaled {SOURCE} to 3 replicas." in events(namespace, "Scaled")
     )
-    assert any("mode standalone -> distributed" in said for said in events(namespace, "Rolling"))
+    assert any("mode standalone -> distributed" in message for message in events(namespace, "Rolling"))
 
-    def counted() -> bool:
-        told = _scale(namespace)
-        pods = namespace.get("pods", f"--selector={told['selector']}")["items"]
-        return told["replicas"] >= 3 and len(pods) >= 3
+    def all_counted() -> bool:
+        scale = _scale(namespace)
+        pods = namespace.get("pods", f"--selector={scale['selector']}")["items"]
+        return scale["replicas"] >= 3 and len(pods) >= 3
 
-    wait_until("the scale subresource counts the pods", counted)
+    wait_until("the scale subresource counts the pods", all_counted)
 
     namespace("scale", "mirrorflow", NAME, "--replicas=1")
-    alone = _wait_for_replicas(namespace, 1, form="standalone")
-    assert alone["spec"]["template"] == one["spec"]["template"]
-    wait_until("what several need is gone", lambda: not OF_SEVERAL & set(there(namespace)))
+    single_again = _wait_for_replicas(namespace, 1, form="standalone")
+    assert single_again["spec"]["template"] == single["spec"]["template"]
+    wait_until(
+        "the objects for several pods are gone", lambda: not OF_SEVERAL & set(existing_objects(namespace))
+    )
 
 
 def _scale(namespace: Kubectl) -> dict[str, Any]:

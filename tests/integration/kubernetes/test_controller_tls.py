@@ -1,4 +1,4 @@
-"""An operator that knows an authority asks connectors over TLS, by the name that each of them must have a certificate for."""
+"""An operator with a certificate authority polls connectors with TLS and verifies the host name in their certificates."""
 
 import random
 from collections.abc import Iterator
@@ -26,12 +26,14 @@ TLS = {"internalRest": {"tls": {"secretName": "rest"}}}
 
 @pytest.fixture
 def connectors(namespace: Kubectl, tmp_path: Path) -> Iterator[tuple[list[str], Path]]:
-    """Addresses that all show one certificate, for the connectors of the flow `proven`; and the authority of it."""
+    """Addresses with one certificate, valid for the connectors of flow `proven`, and the path of its authority."""
     authority = Authority(tmp_path)
-    names = (f"proven-{one}.{namespace.namespace}.svc" for one in ("source", "checkpoint", "heartbeat"))
-    own = authority.server("connectors", *names)
+    names = (
+        f"proven-{connector}.{namespace.namespace}.svc" for connector in ("source", "checkpoint", "heartbeat")
+    )
+    identity = authority.server("connectors", *names)
     block = random.randrange(200, 250)
-    command = stub_command(HTTP_PORT, block, PODS, own.certificate, own.key)
+    command = stub_command(HTTP_PORT, block, PODS, identity.certificate, identity.key)
     stubs = start("stubs", command, log=tmp_path / "stubs.log")
     try:
         yield addresses(block, PODS), authority.own.certificate
@@ -40,18 +42,18 @@ def connectors(namespace: Kubectl, tmp_path: Path) -> Iterator[tuple[list[str], 
 
 
 def _reason(namespace: Kubectl, flow: str, type_: str) -> tuple[str, str]:
-    found = condition(namespace.get("mirrorflow", flow), type_)
-    return found.get("status", ""), found.get("reason", "")
+    condition_ = condition(namespace.get("mirrorflow", flow), type_)
+    return condition_.get("status", ""), condition_.get("reason", "")
 
 
-def test_a_connector_is_believed_by_the_name_in_its_certificate(
+def test_a_connector_is_trusted_only_with_its_own_name_in_the_certificate(
     mirrorflows: ApiServer, namespace: Kubectl, connectors: tuple[list[str], Path], tmp_path: Path
 ):
-    """Of two flows that show the same certificate, the one that it is for is Ready; the other's progress is not known."""
+    """Two flows present the same certificate: the flow it names is Ready, the progress of the other is unknown."""
     user = mirrorflows.user(f"verifier-{namespace.namespace}", groups=["system:masters"])
     for flow in ("proven", "borrowed"):
         namespace.apply(manifest(flow, **TLS))
-    places, authority = connectors
+    pod_addresses, authority = connectors
     with OperatorProcess(
         kubeconfig=user.kubeconfig,
         folder=tmp_path,
@@ -62,19 +64,17 @@ def test_a_connector_is_believed_by_the_name_in_its_certificate(
             "MIRRORFLOW_SETTLE_S": "0",
         },
     ):
-        wait_until(
-            "every pod is there", lambda: len(namespace.get("pods")["items"]) == PODS, timeout_s=WAIT_S
-        )
+        wait_until("every pod exists", lambda: len(namespace.get("pods")["items"]) == PODS, timeout_s=WAIT_S)
         pods = namespace.get("pods")["items"]
         requests = Requests(mirrorflows.kubectl.kubeconfig)
-        assert run_pods(requests, places, namespace=namespace.namespace) == PODS
+        assert run_pods(requests, pod_addresses, namespace=namespace.namespace) == PODS
         wait_until(
             "the flow with its own certificate is Ready",
             lambda: _reason(namespace, "proven", "Ready") == ("True", "Replicating"),
             timeout_s=WAIT_S,
         )
         wait_until(
-            "the other is not believed",
+            "the other flow is not trusted",
             lambda: _reason(namespace, "borrowed", "Replicating") == ("Unknown", "ProgressUnknown"),
             timeout_s=WAIT_S,
         )

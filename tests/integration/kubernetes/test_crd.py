@@ -1,4 +1,4 @@
-"""The definition of MirrorFlows on a real API server: rules about changes, defaults, columns, subresources, joint lists."""
+"""The MirrorFlow CRD on a real API server: rules about changes, defaults, columns, subresources, merged lists."""
 
 import copy
 from collections.abc import Iterator
@@ -31,19 +31,21 @@ def _flow(**spec: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def cluster(mirrorflows: ApiServer, namespace: Kubectl) -> Kubectl:
-    """kubectl in the test's own namespace of a server that knows MirrorFlows."""
+    """kubectl in the test's namespace of a server with the MirrorFlow CRD."""
     return mirrorflows.kubectl.within(namespace.namespace)
 
 
-def test_the_definition_is_accepted_without_reserve(mirrorflows: ApiServer):
-    """Established, all names its own, and no word on a schema that is not structural."""
-    found = mirrorflows.kubectl.get("crd", "mirrorflows.mirrorflow.io")["status"]["conditions"]
+def test_the_crd_is_established_and_structural(mirrorflows: ApiServer):
+    """Established, names accepted, and no condition about a schema that is not structural."""
+    conditions = mirrorflows.kubectl.get("crd", "mirrorflows.mirrorflow.io")["status"]["conditions"]
 
-    assert {"Established": "True", "NamesAccepted": "True"} == {one["type"]: one["status"] for one in found}
+    assert {"Established": "True", "NamesAccepted": "True"} == {
+        condition["type"]: condition["status"] for condition in conditions
+    }
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "field"),
+    ("first", "second", "field"),
     [
         ({}, {"source": {"alias": "north", "bootstrapServers": ["kafka-east:9092"]}}, "spec.source.alias"),
         ({}, {"target": {"alias": "north", "bootstrapServers": ["kafka-west:9092"]}}, "spec.target.alias"),
@@ -55,18 +57,18 @@ def test_the_definition_is_accepted_without_reserve(mirrorflows: ApiServer):
     ],
     ids=["source", "target", "policy", "separator", "policy-left-out", "syncs", "syncs-left-out"],
 )
-def test_what_names_topics_never_changes(
-    cluster: Kubectl, first: dict[str, Any], then: dict[str, Any], field: str
+def test_fields_that_name_topics_are_immutable(
+    cluster: Kubectl, first: dict[str, Any], second: dict[str, Any], field: str
 ):
-    """A flow that writes elsewhere under its old positions would leave a hole; leaving a word out changes it, too."""
+    """Different copies with the old positions would have a gap; removing such a field changes it, too."""
     cluster.apply(_flow(**first))
 
     with pytest.raises(KubectlError, match=rf"{field}: .*it is immutable"):
-        cluster.apply(_flow(**then))
+        cluster.apply(_flow(**second))
 
 
-def test_anything_else_may_change(cluster: Kubectl):
-    """Addresses move, topics are added, a flow is paused."""
+def test_other_fields_may_change(cluster: Kubectl):
+    """Addresses change, topics are added, a flow is paused."""
     cluster.apply(_flow())
     cluster.apply(
         _flow(
@@ -79,8 +81,8 @@ def test_anything_else_may_change(cluster: Kubectl):
     assert cluster.get("mirrorflow", NAME)["metadata"]["generation"] == 2
 
 
-def test_defaults_arrive(cluster: Kubectl):
-    """What is stored shows each default that is one, and our types read it as they read what the user wrote."""
+def test_defaults_are_stored_and_read_like_the_users_spec(cluster: Kubectl):
+    """The stored flow has each default, and our types read it like the user's."""
     cluster.apply(SMALLEST)
 
     stored = cluster.get("mirrorflow", NAME)["spec"]
@@ -104,32 +106,32 @@ def test_defaults_arrive(cluster: Kubectl):
     assert Spec.model_validate(stored) == Spec.model_validate(SMALLEST["spec"])
 
 
-def test_every_field_is_explained(mirrorflows: ApiServer):
-    """`kubectl explain` has a sentence for each; it reads what the server publishes."""
+def test_every_field_has_a_description(mirrorflows: ApiServer):
+    """`kubectl explain` reads it from the published schema."""
 
     def schema() -> dict[str, Any]:
         kubectl = mirrorflows.kubectl
         published = kubectl.read("/openapi/v3/apis/mirrorflow.io/v1alpha1")["components"]["schemas"]
         return dict(published.get("io.mirrorflow.v1alpha1.MirrorFlow", {}))
 
-    found = wait_until("the server publishes the schema", schema)
-    silent = [path for path, node in _fields(found) if not node.get("description")]
+    published_schema = wait_until("the server publishes the schema", schema)
+    undescribed = [path for path, node in _fields(published_schema) if not node.get("description")]
 
-    assert [] == silent
+    assert [] == undescribed
     assert "Names or regexes" in mirrorflows.kubectl("explain", "mirrorflow.spec.topics.include")
 
 
 def _fields(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, one in node.get("properties", {}).items():
+    for name, child in node.get("properties", {}).items():
         if path or name in {"spec", "status"}:
-            yield f"{path}.{name}", one
-            yield from _fields(one, f"{path}.{name}")
+            yield f"{path}.{name}", child
+            yield from _fields(child, f"{path}.{name}")
     if "items" in node:
         yield from _fields(node["items"], f"{path}[]")
 
 
-def test_a_list_of_flows_says_what_is_wrong(cluster: Kubectl):
-    """Ready and its reason at a glance, the sentence with -o wide; the short name serves."""
+def test_kubectl_get_shows_the_reason_of_each_flow(cluster: Kubectl):
+    """It shows Ready and its reason, and the message with -o wide; the short name works."""
     cluster.apply(SMALLEST)
     condition = {
         "type": "Ready",
@@ -149,8 +151,8 @@ def test_a_list_of_flows_says_what_is_wrong(cluster: Kubectl):
     assert NAME in cluster("get", "mirrorflow")
 
 
-def test_status_is_written_apart(cluster: Kubectl):
-    """The operator's writes leave the spec and its generation alone, a user's leave the status alone."""
+def test_spec_and_status_are_written_separately(cluster: Kubectl):
+    """The operator's writes do not change the spec or its generation, a user's do not change the status."""
     cluster.apply(SMALLEST)
     _write_status(cluster, {"observedGeneration": 1, "lag": "0"}, spec={"state": "Stopped"})
     after_status = cluster.get("mirrorflow", NAME)
@@ -168,8 +170,8 @@ def test_status_is_written_apart(cluster: Kubectl):
     assert (after_spec["status"]["lag"], after_spec["metadata"]["generation"]) == ("0", 2)
 
 
-def test_kubectl_scale_reaches_the_source_connector(cluster: Kubectl):
-    """And an autoscaler reads how many pods there are, and which."""
+def test_kubectl_scale_changes_the_source_connector(cluster: Kubectl):
+    """An autoscaler reads the number of pods and their selector."""
     cluster.apply(SMALLEST)
     _write_status(cluster, {"connectors": {"source": {"replicas": 1, "selector": "mirrorflow.io/flow=a"}}})
 
@@ -184,8 +186,8 @@ def test_kubectl_scale_reaches_the_source_connector(cluster: Kubectl):
     )
 
 
-def test_two_managers_join_what_can_be_joined(cluster: Kubectl):
-    """A set by its members, a map of variables by their names; each takes back its own alone."""
+def test_lists_of_two_field_managers_are_merged(cluster: Kubectl):
+    """Sets are merged by member, environment variables by name; each manager removes only its own."""
     mine = _flow(
         topics={"include": ["orders"]},
         connectors={"source": {"template": {"env": [{"name": "MINE", "value": "1"}]}}},
@@ -200,16 +202,21 @@ def test_two_managers_join_what_can_be_joined(cluster: Kubectl):
     cluster.apply(theirs, "--field-manager=theirs")
     both = cluster.get("mirrorflow", NAME)["spec"]
     cluster.apply(_flow(), "--field-manager=mine")
-    rest = cluster.get("mirrorflow", NAME)["spec"]
+    remaining = cluster.get("mirrorflow", NAME)["spec"]
 
     assert set(both["topics"]["include"]) == {"orders", "payments"}
-    assert {one["name"] for one in both["connectors"]["source"]["template"]["env"]} == {"MINE", "THEIRS"}
-    assert rest["topics"]["include"] == ["payments"]
-    assert [one["name"] for one in rest["connectors"]["source"]["template"]["env"]] == ["THEIRS"]
+    assert {variable["name"] for variable in both["connectors"]["source"]["template"]["env"]} == {
+        "MINE",
+        "THEIRS",
+    }
+    assert remaining["topics"]["include"] == ["payments"]
+    assert [variable["name"] for variable in remaining["connectors"]["source"]["template"]["env"]] == [
+        "THEIRS"
+    ]
 
 
-def test_two_managers_of_one_word_are_told(cluster: Kubectl):
-    """Neither overwrites the other in silence."""
+def test_two_field_managers_of_one_field_get_a_conflict(cluster: Kubectl):
+    """Neither overwrites the other without an error."""
     cluster.apply(_flow(state="Running"), "--field-manager=mine")
 
     with pytest.raises(KubectlError, match=r'conflict with "mine": \.spec\.state'):
@@ -225,19 +232,17 @@ def test_two_managers_of_one_word_are_told(cluster: Kubectl):
     ],
     ids=["topics", "groups", "heartbeats"],
 )
-def test_the_first_list_of_ones_own_is_the_whole_list(
-    cluster: Kubectl, field: tuple[str, str], written: list[str]
-):
-    """List members from a default would have no owner and stay: a flow of one topic would copy all."""
-    part, name = field
+def test_a_users_list_has_no_default_members(cluster: Kubectl, field: tuple[str, str], written: list[str]):
+    """Default members would have no owner and stay: a flow of one topic would copy all topics."""
+    section, name = field
     cluster.apply(SMALLEST)
-    cluster.apply(_flow(**{part: {name: written}}))
-    named = cluster.get("mirrorflow", NAME)["spec"][part]
+    cluster.apply(_flow(**{section: {name: written}}))
+    named = cluster.get("mirrorflow", NAME)["spec"][section]
     cluster.apply(SMALLEST)
-    left_out = cluster.get("mirrorflow", NAME)["spec"][part]
+    removed = cluster.get("mirrorflow", NAME)["spec"][section]
 
     assert named[name] == written
-    assert name not in left_out
+    assert name not in removed
 
 
 def _write_status(cluster: Kubectl, status: dict[str, Any], spec: dict[str, Any] | None = None) -> None:

@@ -1,7 +1,7 @@
-"""A real API server judges tests/examples as our own types do: each is accepted, or refused for the field it announces.
+"""A real API server judges tests/examples as our own types do: each is accepted, or refused for the announced field.
 
-The server has its own words, so the field is what is compared: the path on the file's first line, without the index or key
-at its end, because a rule of the server's stands at the list or the map.
+The server has its own messages, so the field is compared: the path on the file's first line, without a final index or key,
+because the server reports a rule at the list or the map.
 """
 
 import json
@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 VALID = sorted((EXAMPLES / "valid").glob("*.yaml"))
 INVALID = sorted((EXAMPLES / "invalid").glob("*.yaml"))
 FIELD = re.compile(r"# expect: ((?:spec|metadata|kind|apiVersion)\b[^:]*?)(?:\[[^]]*\])?: ")
-# What is refused before it is known to be a MirrorFlow is not answered with the path of a field.
+# A document that is refused before it is known as a MirrorFlow gets a response without a field's path.
 OF_THE_TYPE = {"apiVersion": r"API version|invalid object type", "kind": r"kind: |invalid object type"}
 QUANTITIES = {
     "1": True,
@@ -53,54 +53,56 @@ QUANTITIES = {
 
 @pytest.fixture(scope="module")
 def requests(mirrorflows: ApiServer) -> Requests:
-    """The administrator's; the namespace is there that an example names."""
+    """Requests of the administrator; the namespace of the examples exists."""
     mirrorflows.kubectl("create", "namespace", "kafka")
     return Requests(mirrorflows.kubectl.kubeconfig)
 
 
 def _sent(requests: Requests, text: str, form: str) -> Answer:
-    """The example as it stands, created or applied as kubectl and Argo CD do; nothing is stored."""
-    found = {"name": "east-to-west", "namespace": "default"}
+    """Sends the unchanged example, created or applied as kubectl and Argo CD do, as a dry run."""
+    metadata = {"name": "east-to-west", "namespace": "default"}
     try:
-        found |= yaml.safe_load(text)["metadata"]
+        metadata |= yaml.safe_load(text)["metadata"]
     except (yaml.YAMLError, TypeError):
         form = "create"
-    path = f"/apis/mirrorflow.io/v1alpha1/namespaces/{found['namespace']}/mirrorflows"
-    asked = "dryRun=All&fieldValidation=Strict"
+    path = f"/apis/mirrorflow.io/v1alpha1/namespaces/{metadata['namespace']}/mirrorflows"
+    query = "dryRun=All&fieldValidation=Strict"
     if form == "create":
-        return requests("POST", f"{path}?{asked}", text, content_type="application/yaml")
+        return requests("POST", f"{path}?{query}", text, content_type="application/yaml")
     apply = "application/apply-patch+yaml"
-    return requests("PATCH", f"{path}/{found['name']}?{asked}&fieldManager=test", text, content_type=apply)
+    return requests("PATCH", f"{path}/{metadata['name']}?{query}&fieldManager=test", text, content_type=apply)
 
 
 @pytest.mark.parametrize("form", ["create", "apply"])
 @pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
-def test_valid_example_is_accepted(requests: Requests, path: Path, form: str):
-    """Every field of it is known to the server, in strict validation."""
-    answer = _sent(requests, path.read_text(), form)
+def test_a_valid_example_is_accepted(requests: Requests, path: Path, form: str):
+    """The server knows its every field, with strict validation."""
+    response = _sent(requests, path.read_text(), form)
 
-    assert answer.status == 201, answer.message
+    assert response.status == 201, response.message
 
 
 @pytest.mark.parametrize("form", ["create", "apply"])
 @pytest.mark.parametrize("path", INVALID, ids=lambda path: path.stem)
-def test_invalid_example_is_refused_for_the_field_it_announces(requests: Requests, path: Path, form: str):
-    """The response names the field."""
+def test_an_invalid_example_is_refused_for_the_announced_field(requests: Requests, path: Path, form: str):
+    """The response has the field's path."""
     text = path.read_text()
-    found = FIELD.match(text)
+    announced = FIELD.match(text)
 
-    answer = _sent(requests, text, form)
+    response = _sent(requests, text, form)
 
-    assert answer.status in {400, 422, 500}  # 500 is how server-side apply calls a value of the wrong type
-    if found:
-        assert re.search(OF_THE_TYPE.get(found[1], rf"(?<![\w]){re.escape(found[1])}\b"), answer.message)
+    assert response.status in {400, 422, 500}  # server-side apply returns 500 for a value of the wrong type
+    if announced:
+        assert re.search(
+            OF_THE_TYPE.get(announced[1], rf"(?<![\w]){re.escape(announced[1])}\b"), response.message
+        )
     else:
         assert "invalid YAML" in text or "empty" in text
 
 
 @pytest.mark.usefixtures("mirrorflows")
-def test_an_empty_value_is_an_absent_one(namespace: Kubectl):
-    """The server removes it, as `validate` does, and applies the default."""
+def test_an_empty_value_counts_as_absent(namespace: Kubectl):
+    """The server removes it, as `validate` does, and sets the default."""
     text = (EXAMPLES / "empty-values.yaml").read_text()
 
     for _ in ("new", "changed"):
@@ -109,8 +111,8 @@ def test_an_empty_value_is_an_absent_one(namespace: Kubectl):
         assert parse_flow(stored).spec == load_flow(text).spec
 
 
-def _slips(path: Path) -> list[FieldError]:
-    """What our own rules find in an example; nothing in one that is wrong by its types."""
+def _rule_violations(path: Path) -> list[FieldError]:
+    """Returns what our own rules find in an example; empty if its types are wrong."""
     try:
         document = read_document(path.read_text())
         return check(MirrorFlow.model_validate_json(json.dumps(document, default=str), strict=True))
@@ -118,32 +120,35 @@ def _slips(path: Path) -> list[FieldError]:
         return []
 
 
-@pytest.mark.parametrize("path", [path for path in INVALID if _slips(path)], ids=lambda path: path.stem)
-def test_the_server_says_what_validate_says(requests: Requests, path: Path):
-    """The response of kubectl names the wrong key or entry and the remedy."""
+@pytest.mark.parametrize(
+    "path", [path for path in INVALID if _rule_violations(path)], ids=lambda path: path.stem
+)
+def test_the_server_reports_the_same_errors_as_validate(requests: Requests, path: Path):
+    """The message has the wrong key or entry and the remedy."""
     message = _sent(requests, path.read_text(), "create").message
 
-    for slip in _slips(path):
+    for violation in _rule_violations(path):
         if "Duplicate value" in message:
-            assert "listed twice" in slip.message  # the schema's list type, which names the entry
+            assert "listed twice" in violation.message  # the schema's list type reports the entry
             continue
-        key = re.search(r"[.](?:config|labels|annotations)\[(.*)\]$", slip.path)
-        problem = slip.message.partition(": ")[0]  # why Java refuses a regular expression, only Python knows
-        assert f"{f'key {key[1]}: ' if key else ''}{problem}; {slip.action}" in message
+        key = re.search(r"[.](?:config|labels|annotations)\[(.*)\]$", violation.path)
+        # Only our Python code knows why Java refuses a regular expression.
+        problem = violation.message.partition(": ")[0]
+        assert f"{f'key {key[1]}: ' if key else ''}{problem}; {violation.action}" in message
 
 
-def test_a_secret_written_by_mistake_is_not_repeated(requests: Requests):
-    """Responses are logged by the client that applies."""
+def test_a_secret_written_by_mistake_is_not_in_the_response(requests: Requests):
+    """The client that applies logs the response."""
     for name in ("password-in-plain-text", "custom-with-plain-secret"):
-        answer = _sent(requests, (EXAMPLES / "invalid" / f"{name}.yaml").read_text(), "create")
+        response = _sent(requests, (EXAMPLES / "invalid" / f"{name}.yaml").read_text(), "create")
 
-        assert "hunter2" not in answer.message
+        assert "hunter2" not in response.message
 
 
 @pytest.mark.usefixtures("mirrorflows")
 @pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
-def test_what_was_applied_does_not_differ_from_its_file(namespace: Kubectl, path: Path):
-    """No endless difference in Argo CD, no new generation for the same words: neither by the server's apply nor the client's."""
+def test_an_applied_flow_does_not_differ_from_its_file(namespace: Kubectl, path: Path):
+    """Argo CD sees no difference, and an unchanged file makes no new generation, with server- and client-side diffs."""
     flow = dict(read_document(path.read_text()))
     flow["metadata"].pop("namespace", None)
     flow.pop("status", None)
@@ -160,11 +165,11 @@ def test_what_was_applied_does_not_differ_from_its_file(namespace: Kubectl, path
 
 
 @pytest.mark.parametrize(("written", "accepted"), QUANTITIES.items(), ids=QUANTITIES)
-def test_a_quantity_is_what_kubernetes_calls_one(requests: Requests, written: str, *, accepted: bool):
-    """As in a pod's resources, but for fractions without quotes and for negative ones."""
+def test_quantities_are_accepted_as_by_kubernetes(requests: Requests, written: str, *, accepted: bool):
+    """As in a pod's resources, except for unquoted fractions and negative numbers."""
     text = (EXAMPLES / "valid" / "smallest.yaml").read_text()
     text += f"  connectors: {{source: {{resources: {{limits: {{memory: {written}}}}}}}}}\n"
 
-    answer = _sent(requests, text, "apply")
+    response = _sent(requests, text, "apply")
 
-    assert (answer.status == 201) == accepted, answer.message
+    assert (response.status == 201) == accepted, response.message

@@ -1,4 +1,4 @@
-"""The fault proxy in front of a real API server: what it lets through is unchanged, and each fault is what it says."""
+"""The fault proxy in front of a real API server: requests without a fault pass unchanged, and each fault works."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def proxy(api_server: ApiServer, tmp_path: Path) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def through(proxy: FaultProxy, namespace: Kubectl) -> Kubectl:
-    """kubectl by way of the proxy."""
+    """kubectl that connects through the proxy."""
     return Kubectl(kubeconfig=proxy.kubeconfig, namespace=namespace.namespace)
 
 
@@ -46,35 +46,36 @@ def path(namespace: Kubectl) -> str:
     return f"/api/v1/namespaces/{namespace.namespace}/configmaps"
 
 
-def test_nothing_changes_while_no_rule_strikes(proxy: FaultProxy, through: Kubectl, namespace: Kubectl):
-    """kubectl writes, reads and deletes; what came by is known by RBAC's names."""
+def test_requests_pass_unchanged_while_no_rule_applies(
+    proxy: FaultProxy, through: Kubectl, namespace: Kubectl
+):
+    """kubectl writes, reads and deletes; the proxy lists the requests with RBAC's names."""
     through.apply(CONFIG_MAP)
 
     assert namespace.get("configmap", "one")["data"] == {"key": "value"}
     assert through.get("configmaps") == namespace.get("configmaps")
     through("delete", "configmap", "one")
-    verbs = [one.verb for one in proxy.asks(Match(resource="configmaps"))]
+    verbs = [request.verb for request in proxy.asks(Match(resource="configmaps"))]
     assert {"patch", "list", "delete"} <= set(verbs)
 
 
 @pytest.mark.parametrize("status", [409, 410, 429, 500, 503])
-def test_a_refusal_has_its_status_and_does_nothing(
+def test_a_refused_request_gets_its_status_and_is_not_done(
     proxy: FaultProxy, requests: Requests, path: str, status: int
 ):
-    """As the API server writes it, Retry-After included; the next request gets through."""
+    """The body is that of an API server; the next request passes."""
     rule = proxy.on(Match(verb="create"), Refuse(status, retry_after_s=1))
 
     refused = requests("POST", path, CONFIG_MAP)
-    taken = requests("POST", path, CONFIG_MAP)
+    accepted = requests("POST", path, CONFIG_MAP)
 
     assert (status, status) == (refused.status, refused.body["code"])
-    assert taken.status == 201
+    assert accepted.status == 201
     assert rule.struck == 1
-    assert [status, 201] == [one.status for one in proxy.seen]
+    assert [status, 201] == [request.status for request in proxy.seen]
 
 
-def test_retry_after_is_sent(proxy: FaultProxy):
-    """A client that obeys it can."""
+def test_a_refusal_may_have_a_retry_after_header(proxy: FaultProxy):
     proxy.on(Match(), Refuse(429, retry_after_s=7))
 
     with socket.create_connection(("127.0.0.1", proxy.port)) as connection:
@@ -82,8 +83,8 @@ def test_retry_after_is_sent(proxy: FaultProxy):
         assert b"retry-after: 7\r\n" in connection.recv(4096).lower()
 
 
-def test_an_answer_is_lost_after_the_write_is_done(proxy: FaultProxy, requests: Requests, path: str):
-    """The n-th write: the client cannot know, and the object is there."""
+def test_a_response_can_be_lost_after_the_write_is_done(proxy: FaultProxy, requests: Requests, path: str):
+    """The client gets an error, although the object exists."""
     proxy.on(Match(write=True), LoseAnswer())
 
     with pytest.raises(BROKEN):
@@ -93,7 +94,7 @@ def test_an_answer_is_lost_after_the_write_is_done(proxy: FaultProxy, requests: 
 
 
 def test_a_dropped_write_is_not_done(proxy: FaultProxy, requests: Requests, path: str):
-    """The connection ends, and nothing is there."""
+    """The connection ends, and the object does not exist."""
     proxy.on(Match(write=True), Drop())
 
     with pytest.raises(BROKEN):
@@ -102,8 +103,8 @@ def test_a_dropped_write_is_not_done(proxy: FaultProxy, requests: Requests, path
     assert requests("GET", f"{path}/one").status == 404
 
 
-def test_a_body_is_cut(proxy: FaultProxy, requests: Requests, path: str):
-    """The head promises more than comes."""
+def test_a_response_body_can_be_cut(proxy: FaultProxy, requests: Requests, path: str):
+    """The header has a larger length than what arrives."""
     proxy.on(Match(verb="list"), CutBody(20))
 
     with pytest.raises(BROKEN):
@@ -112,8 +113,8 @@ def test_a_body_is_cut(proxy: FaultProxy, requests: Requests, path: str):
     assert requests("GET", path).status == 200
 
 
-def test_a_delay_is_waited_for(proxy: FaultProxy, requests: Requests, path: str):
-    """Then it is answered as ever."""
+def test_a_request_can_be_delayed(proxy: FaultProxy, requests: Requests, path: str):
+    """After the delay the response is unchanged."""
     proxy.on(Match(verb="list"), Delay(0.3))
     began = time.monotonic()
 
@@ -121,8 +122,8 @@ def test_a_delay_is_waited_for(proxy: FaultProxy, requests: Requests, path: str)
     assert time.monotonic() - began >= 0.3
 
 
-def test_silence_is_an_open_connection_without_a_word(proxy: FaultProxy):
-    """Until the client gives up."""
+def test_a_silent_connection_stays_open_without_a_response(proxy: FaultProxy):
+    """The proxy waits until the client gives up."""
     rule = proxy.on(Match(), Silence())
 
     with socket.create_connection(("127.0.0.1", proxy.port)) as connection:
@@ -130,12 +131,14 @@ def test_silence_is_an_open_connection_without_a_word(proxy: FaultProxy):
         connection.settimeout(0.2)
         with pytest.raises(TimeoutError):
             connection.recv(1)
-    wait_until("the proxy lets go", lambda: [one.status for one in proxy.seen] == [0])
+    wait_until(
+        "the proxy has closed the connection", lambda: [request.status for request in proxy.seen] == [0]
+    )
     assert rule.struck == 1
 
 
-def test_a_process_can_be_ended_at_its_nth_write(proxy: FaultProxy, through: Kubectl, tmp_path: Path):
-    """After the write is done and before the answer comes; nothing of it follows."""
+def test_a_process_can_be_killed_at_its_nth_write(proxy: FaultProxy, through: Kubectl, tmp_path: Path):
+    """It is killed after the write is done and before the response arrives; no later write follows."""
     child = start("sleeper", ["sleep", "600"], log=tmp_path / "sleeper.log")
     proxy.on(Match(write=True), LoseAnswer(then=lambda: os.kill(child.pid, signal.SIGKILL)), skip=1)
 
@@ -148,7 +151,7 @@ def test_a_process_can_be_ended_at_its_nth_write(proxy: FaultProxy, through: Kub
 
 
 class _Watching:
-    """`kubectl get --watch` of ConfigMaps in a process of its own."""
+    """`kubectl get --watch` of ConfigMaps in a separate process."""
 
     def __init__(self, through: Kubectl, folder: Path) -> None:
         self.log = folder / "watch.log"
@@ -180,24 +183,26 @@ class _Watching:
         self.process.wait()
 
 
-def test_watches_pass_and_can_be_cut(proxy: FaultProxy, through: Kubectl, namespace: Kubectl, tmp_path: Path):
-    """What happens is seen at once; then kubectl notices the end."""
+def test_watches_pass_events_and_can_be_cut(
+    proxy: FaultProxy, through: Kubectl, namespace: Kubectl, tmp_path: Path
+):
+    """An event arrives at once; after the cut kubectl ends."""
     with _Watching(through, tmp_path) as watching:
-        wait_until("the watch runs", lambda: "configmaps" in proxy.watched())
+        wait_until("the watch is open", lambda: "configmaps" in proxy.watched())
         namespace.apply(CONFIG_MAP)
-        wait_until("the watch has seen it", lambda: watching.has_seen("one"))
+        wait_until("the watch has the event", lambda: watching.has_seen("one"))
 
         assert proxy.drop_watches(Match(resource="configmaps")) == 1
         wait_until("kubectl ends", lambda: watching.process.poll() is not None)
-    wait_until("the proxy has forgotten it", lambda: not proxy.watched())
+    wait_until("the proxy has removed the watch", lambda: not proxy.watched())
 
 
-def test_a_watch_falls_silent_and_does_not_close(
+def test_a_watch_can_fall_silent_without_closing(
     proxy: FaultProxy, through: Kubectl, namespace: Kubectl, tmp_path: Path
 ):
-    """Half-open: later events are lost without an error."""
+    """The connection is half-open: later events are lost without an error."""
     with _Watching(through, tmp_path) as watching:
-        wait_until("the watch runs", lambda: "configmaps" in proxy.watched())
+        wait_until("the watch is open", lambda: "configmaps" in proxy.watched())
         assert proxy.silence_watches() == 1
         namespace.apply(CONFIG_MAP)
         with pytest.raises(subprocess.TimeoutExpired):
@@ -205,18 +210,18 @@ def test_a_watch_falls_silent_and_does_not_close(
         assert not watching.has_seen("one")
 
 
-def test_a_watch_expires(proxy: FaultProxy, path: str):
-    """An ERROR event of status 410 ends the stream in HTTP's own way."""
+def test_a_watch_can_expire(proxy: FaultProxy, path: str):
+    """An ERROR event with status 410 ends the stream as HTTP requires."""
     with socket.create_connection(("127.0.0.1", proxy.port)) as connection:
         connection.settimeout(10)
         connection.sendall(f"GET {path}?watch=true HTTP/1.1\r\nHost: here\r\n\r\n".encode())
-        wait_until("the watch runs", lambda: "configmaps" in proxy.watched())
+        wait_until("the watch is open", lambda: "configmaps" in proxy.watched())
         assert proxy.expire_watches() == 1
-        said = b""
+        received = b""
         while part := connection.recv(4096):
-            said += part
+            received += part
     event = json.loads(
-        next(line for line in said.splitlines() if line.startswith(b'{"type"') and b"ERROR" in line)
+        next(line for line in received.splitlines() if line.startswith(b'{"type"') and b"ERROR" in line)
     )
     assert event["object"]["code"] == 410
-    assert said.endswith(b"0\r\n\r\n")
+    assert received.endswith(b"0\r\n\r\n")

@@ -1,4 +1,4 @@
-"""The recorded statuses on a real API server: it takes them whole, and kubectl shows at a glance what is wrong."""
+"""The recorded statuses on a real API server: it stores them unchanged, and kubectl shows the reason."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 
 
 def _ready(status: dict[str, Any]) -> tuple[str, str]:
-    found = next(one for one in status["conditions"] if one["type"] == "Ready")
-    return found["status"], found["reason"]
+    ready = next(condition for condition in status["conditions"] if condition["type"] == "Ready")
+    return ready["status"], ready["reason"]
 
 
-def test_every_recorded_status_is_stored_as_it_is_and_shown_at_a_glance(
+def test_every_recorded_status_is_stored_unchanged_and_shown_by_kubectl_get(
     mirrorflows: ApiServer, namespace: Kubectl
 ) -> None:
-    """Nothing is refused, pruned or changed; `kubectl get` and `kubectl wait` understand it."""
+    """Nothing is refused, pruned or changed; `kubectl get` and `kubectl wait` work with it."""
     cluster = mirrorflows.kubectl.within(namespace.namespace)
     recorded = {name: recorded_status(name) for name in STATUS_NAMES}
     for name, document in recorded.items():
@@ -35,7 +35,7 @@ def test_every_recorded_status_is_stored_as_it_is_and_shown_at_a_glance(
         }
         cluster.apply(written, "--subresource=status", "--field-manager=mirrorflow-operator")
 
-    stored = {one["metadata"]["name"]: one["status"] for one in cluster.get("mirrorflows")["items"]}
+    stored = {flow_["metadata"]["name"]: flow_["status"] for flow_ in cluster.get("mirrorflows")["items"]}
     rows = {row.split()[0]: row.split() for row in cluster("get", "mirrorflows").splitlines()[1:]}
 
     assert {name: document["status"] for name, document in recorded.items()} == stored

@@ -1,7 +1,7 @@
-"""Spark's Kubernetes backend as the image has it: its jars alone, a real API server, executors that are processes beside it.
+"""Spark's Kubernetes backend as in the image: its jars alone, a real API server, executors as processes of this machine.
 
-No pod runs here. This test acts as the kubelet: it starts the image's own command with the arguments that Spark has written
-into each pod. So the jars, the conf, the executor's command, RPC with its key, and the driver's rights are the real ones.
+No pod runs. This test acts as the kubelet: it starts the image's own command with the arguments that Spark has written
+into each pod. Jars, conf, the executor's command, RPC with its key and the driver's permissions are the real ones.
 """
 
 import os
@@ -21,7 +21,7 @@ pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed: make 
 
 USER = "spark-driver"
 VERBS = ["get", "list", "watch", "create", "delete", "deletecollection"]  # the chart's Role
-WAIT_S = 400.0  # 25 s alone; minutes on a machine that does much else
+WAIT_S = 400.0  # 25 s on an idle machine; minutes on a busy one
 PROGRAM = """
 import sys
 from mirrorflow_seed.spark_session import spark_session
@@ -41,7 +41,7 @@ TEMPLATE = '{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name":
 
 @pytest.fixture
 def spark_of_the_image(tmp_path: Path) -> Iterator[Mapping[str, str]]:
-    """PySpark as the Dockerfile leaves it, made of links; the environment that finds it."""
+    """PySpark as in the image, made of links; returns the environment that finds it."""
     package, home = tmp_path / "lib" / "pyspark", tmp_path / "spark"
     shutil.copytree(Path(pyspark.__file__).parent, package, copy_function=_link)
     jars.split(package, home)
@@ -58,7 +58,7 @@ def _link(source: str, target: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_driver_and_its_executors_meet_with_the_images_jars_and_rights_on_pods_alone(
+def test_a_job_runs_with_the_images_jars_and_permissions_on_pods_alone(
     api_server: ApiServer, namespace: Kubectl, tmp_path: Path, spark_of_the_image: Mapping[str, str]
 ):
     _allow_pods(namespace)
@@ -84,22 +84,22 @@ def test_a_driver_and_its_executors_meet_with_the_images_jars_and_rights_on_pods
     try:
         wait_until("the driver has ended", ended, timeout_s=WAIT_S, poll_s=0.5)
     finally:
-        for one in (driver, *executors.values()):
-            one.kill()
+        for child in (driver, *executors.values()):
+            child.kill()
 
-    said = log.read_text()
-    assert "SUM 28" in said, said[-4_000:]
-    assert driver.process.returncode == 0, said[-4_000:]
-    # Written by the driver, when its executors had gone: they do not have its volume.
-    left = tmp_path / "output" / "run-1"
-    assert {"windows", "verification.json", "report.html"} == {one.name for one in left.iterdir()}
-    assert len(list((left / "windows").glob("part-*.parquet"))) == 1
-    assert "forbidden" not in said
+    log_text = log.read_text()
+    assert "SUM 28" in log_text, log_text[-4_000:]
+    assert driver.process.returncode == 0, log_text[-4_000:]
+    # The driver writes this after its executors have ended: they do not have its volume.
+    result_folder = tmp_path / "output" / "run-1"
+    assert {"windows", "verification.json", "report.html"} == {path.name for path in result_folder.iterdir()}
+    assert len(list((result_folder / "windows").glob("part-*.parquet"))) == 1
+    assert "forbidden" not in log_text
     assert not namespace.get("pods", "--selector=spark-role=executor")["items"]
 
 
 def _job(url: str, folder: Path) -> str:
-    given = {
+    properties = {
         "master": f"k8s://{url}",
         "executors.max": "1",
         "output": folder / "output",
@@ -110,7 +110,7 @@ def _job(url: str, folder: Path) -> str:
         "spark.blockManager.port": free_port(),
         "spark.network.timeout": "300s",
     }
-    return "".join(f"{key}={value}\n" for key, value in given.items())
+    return "".join(f"{key}={value}\n" for key, value in properties.items())
 
 
 def _start_executors(
@@ -121,12 +121,17 @@ def _start_executors(
         if name in started:
             continue
         variables = pod["spec"]["containers"][0]["env"]
-        told = {one["name"]: one["value"] for one in variables if "value" in one}
-        told |= {"SPARK_EXECUTOR_POD_IP": "127.0.0.1", "SPARK_EXECUTOR_POD_NAME": name}
-        told |= {"SPARK_LOCAL_DIRS": str(folder / "scratch")}
-        both = {**environment, **told}
+        variables_of_pod = {
+            variable["name"]: variable["value"] for variable in variables if "value" in variable
+        }
+        variables_of_pod |= {"SPARK_EXECUTOR_POD_IP": "127.0.0.1", "SPARK_EXECUTOR_POD_NAME": name}
+        variables_of_pod |= {"SPARK_LOCAL_DIRS": str(folder / "scratch")}
+        environment_of_pod = {**environment, **variables_of_pod}
         started[name] = start(
-            name, kubernetes_backend.executor_command(both), log=folder / f"{name}.log", environment=both
+            name,
+            kubernetes_backend.executor_command(environment_of_pod),
+            log=folder / f"{name}.log",
+            environment=environment_of_pod,
         )
 
 
@@ -141,13 +146,13 @@ def _allow_pods(namespace: Kubectl) -> None:
         "roleRef": {"apiGroup": group, "kind": "Role", "name": USER},
         "subjects": [{"apiGroup": group, "kind": "User", "name": USER}],
     }
-    for one in (role, binding):
-        namespace.apply(one)
+    for manifest in (role, binding):
+        namespace.apply(manifest)
 
 
 def _make_the_drivers_pod(namespace: Kubectl) -> None:
-    """Executors are owned by it."""
-    wait_until("there is an account", lambda: "default" in namespace("get", "serviceaccounts"))
+    """Creates the driver's pod, which owns the executors."""
+    wait_until("the default ServiceAccount exists", lambda: "default" in namespace("get", "serviceaccounts"))
     containers = [{"name": "driver", "image": "seed"}]
     namespace.apply(
         {

@@ -1,4 +1,4 @@
-"""An API server on which Helm has installed the chart for the whole cluster; no pod runs, so no operator is active."""
+"""Fixtures for tests of the Helm chart: an API server with the chart installed for the whole cluster, without pods."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ VALUES = (
 
 
 @pytest.fixture(scope="session")
-def with_helm(built: None) -> None:  # noqa: ARG001  without a control plane, Helm is of no use
+def with_helm(built: None) -> None:  # noqa: ARG001  without a control plane, Helm has no server
     """Skips where no Helm could be built."""
     skip_without(require_helm)
 
@@ -35,7 +35,7 @@ def installed(
     with_helm: None,  # noqa: ARG001
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ApiServer]:
-    """Its own server: the release's policies are about every namespace."""
+    """An API server with the chart installed; it is not shared, because the chart's policies apply to every namespace."""
     with ApiServer(folder=tmp_path_factory.mktemp("chart"), controllers=False) as server:
         helm = Helm(kubectl=server.kubectl.within(NAMESPACE))
         helm("install", RELEASE, str(CHART), "--create-namespace", *VALUES)
@@ -45,11 +45,11 @@ def installed(
 
 @pytest.fixture(scope="session")
 def administrator(installed: ApiServer) -> Kubectl:
-    """Who may do everything, in a team's namespace."""
+    """kubectl as an administrator, in the namespace of a team."""
     return installed.kubectl.within(TEAM)
 
 
 @pytest.fixture(scope="session")
 def operator(installed: ApiServer) -> Kubectl:
-    """Whom the chart calls the operator, with the rights that it gives, in a team's namespace."""
+    """kubectl as the operator's ServiceAccount with the chart's rights, in the namespace of a team."""
     return installed.user(OPERATOR_USER, OPERATOR_GROUPS).within(TEAM)

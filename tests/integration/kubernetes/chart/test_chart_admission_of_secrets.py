@@ -1,4 +1,4 @@
-"""Only who may get a Secret may name it in a MirrorFlow, wherever a name can stand, or send it elsewhere."""
+"""The chart's policy on Secrets: a MirrorFlow may name or use a Secret only if its author may read that Secret."""
 
 import copy
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 from tests.harness.kubernetes.requests import Requests
 from tests.integration.kubernetes.chart.conftest import TEAM
-from tests.integration.kubernetes.controlled import everything
+from tests.integration.kubernetes.controlled import all_objects
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "valid"
 PATH = f"/apis/mirrorflow.io/v1alpha1/namespaces/{TEAM}/mirrorflows"
 SECRET = "others-password"
 REFUSAL = f"spec names the Secret {SECRET}, which alice may not get"
 FOLDER = f"{POD_LAYOUT.secrets}/{SECRET}"
-# What someone might write into any text: the bare name, a reference, a path, one that another text is appended to.
+# Texts that may make a pod read the Secret: its name, a reference, and paths, which other text may be appended to.
 TEXTS = (SECRET, f"${{dir:{FOLDER}:password}}", f"{FOLDER}/password", FOLDER, f"https://x{FOLDER}/password")
 SMALLEST: dict[str, Any] = {
     "apiVersion": "mirrorflow.io/v1alpha1",
@@ -44,13 +44,13 @@ PLAIN = {
 
 @pytest.fixture(scope="module")
 def alice(installed: ApiServer, administrator: Kubectl) -> Kubectl:
-    """Who may write MirrorFlows and read one Secret, which is not SECRET."""
+    """A user who may write MirrorFlows and read one Secret, which is not SECRET."""
     administrator("create", "role", "flows", "--verb=*", "--resource=mirrorflows.mirrorflow.io")
     administrator("create", "role", "reader", "--verb=get", "--resource=secrets", "--resource-name=own")
     for role in ("flows", "reader"):
         administrator("create", "rolebinding", role, f"--role={role}", "--user=alice")
     user = installed.user("alice").within(TEAM)
-    # The rights are the authorizer's own informers' to learn, and the policy's to be compiled.
+    # The authorizer learns the rights from its informers, and the policy must be compiled.
     wait_until("alice's rights are known", lambda: "yes" in user("auth", "can-i", "get", "secret/own"))
     wait_until("the policy is enforced", lambda: _is_refused(user, _flow(authentication=PLAIN)))
     return user
@@ -63,31 +63,34 @@ def _flow(**source: Any) -> dict[str, Any]:
 
 
 def _is_refused(user: Kubectl, flow: dict[str, Any]) -> bool:
-    answer = Requests(user.kubeconfig)("POST", f"{PATH}?dryRun=All", flow)
-    return answer.status == 403 and REFUSAL in answer.message
+    response = Requests(user.kubeconfig)("POST", f"{PATH}?dryRun=All", flow)
+    return response.status == 403 and REFUSAL in response.message
 
 
 def test_a_refusal_names_the_secret_that_the_user_may_not_get(alice: Kubectl):
-    """By name, in kubectl's own answer."""
+    """kubectl shows the refusal with the name of the Secret."""
     with pytest.raises(KubectlError, match=REFUSAL):
         alice.apply(_flow(authentication=PLAIN))
 
 
-def test_who_may_get_it_names_it(alice: Kubectl, administrator: Kubectl):
-    """One Secret is enough of a right, and it need not exist."""
+def test_a_user_may_name_a_secret_that_the_user_may_get(alice: Kubectl, administrator: Kubectl):
+    """The right to this one Secret is enough, and the Secret need not exist."""
     own = {**PLAIN, "password": {"secretName": "own", "key": "password"}}
 
     assert "serverside-applied" in alice.apply(_flow(authentication=own), "--dry-run=server")
     assert "serverside-applied" in administrator.apply(_flow(authentication=PLAIN), "--dry-run=server")
 
 
-def test_a_right_elsewhere_is_none_here(alice: Kubectl, installed: ApiServer):
-    """The Secret of the same name in another namespace is another Secret."""
+def test_a_right_in_one_namespace_does_not_count_in_a_different_namespace(
+    alice: Kubectl, installed: ApiServer
+):
+    """A Secret with the same name in a different namespace is a different Secret."""
     elsewhere = installed.kubectl.within("default")
     elsewhere("create", "role", "all", "--verb=get", "--resource=secrets")
     elsewhere("create", "rolebinding", "all", "--role=all", "--user=alice")
     wait_until(
-        "it is granted", lambda: "yes" in alice.within("default")("auth", "can-i", "get", f"secret/{SECRET}")
+        "the right is granted",
+        lambda: "yes" in alice.within("default")("auth", "can-i", "get", f"secret/{SECRET}"),
     )
 
     assert _is_refused(alice, _flow(authentication=PLAIN))
@@ -103,8 +106,8 @@ def foreign(administrator: Kubectl) -> Iterator[str]:
     administrator("delete", "mirrorflow", "foreign", "--wait=false")
 
 
-def test_who_may_not_get_it_may_pause_and_label(alice: Kubectl, foreign: str):
-    """Neither names nor sends anything; a controller that labels other people's flows needs no Secret."""
+def test_a_user_without_the_right_may_pause_and_label_a_flow(alice: Kubectl, foreign: str):
+    """These changes neither name the Secret nor send it; a controller that labels flows of others needs no Secret."""
     alice("label", "mirrorflow", foreign, "seen=yes")
     alice("patch", "mirrorflow", foreign, "--type=merge", '--patch={"spec":{"state":"Paused"}}')
 
@@ -121,34 +124,34 @@ def test_who_may_not_get_it_may_pause_and_label(alice: Kubectl, foreign: str):
     ],
     ids=["address", "trust", "user", "config"],
 )
-def test_who_may_not_get_it_may_not_send_it_elsewhere(alice: Kubectl, foreign: str, patch: str):
-    """A password that stays named in the flow would go to whatever address alice writes beside it."""
+def test_a_user_without_the_right_may_not_redirect_the_secret(alice: Kubectl, foreign: str, patch: str):
+    """The flow would send its password to whatever address alice writes into it."""
     with pytest.raises(KubectlError, match=REFUSAL):
         alice("patch", "mirrorflow", foreign, "--type=merge", f"--patch={patch}")
 
 
-def test_sixteen_secrets_are_asked_for_and_no_more(alice: Kubectl, administrator: Kubectl):
-    """The last is asked for like the first, and a policy's budget ends with a sentence."""
+def test_the_policy_checks_at_most_sixteen_secrets(alice: Kubectl, administrator: Kubectl):
+    """It checks the sixteenth like the first, and refuses a flow with more with a clear message."""
 
-    def trusting(*names: str) -> dict[str, Any]:
-        return _flow(tls={"trustedCertificates": [{"secretName": one} for one in names]})
+    def with_trusted(*names: str) -> dict[str, Any]:
+        return _flow(tls={"trustedCertificates": [{"secretName": name} for name in names]})
 
-    fifteen = [f"own-{at}" for at in range(15)]
+    fifteen_names = [f"own-{number}" for number in range(15)]
     administrator(
         "create",
         "role",
         "many",
         "--verb=get",
         "--resource=secrets",
-        *(f"--resource-name={one}" for one in fifteen),
+        *(f"--resource-name={name}" for name in fifteen_names),
     )
     administrator("create", "rolebinding", "many", "--role=many", "--user=alice")
-    wait_until("it is granted", lambda: "yes" in alice("auth", "can-i", "get", "secret/own-14"))
+    wait_until("the rights are granted", lambda: "yes" in alice("auth", "can-i", "get", "secret/own-14"))
 
-    assert "applied" in alice.apply(trusting(*fifteen, *fifteen, "own"), "--dry-run=server")
-    assert _is_refused(alice, trusting(*fifteen, SECRET))
+    assert "applied" in alice.apply(with_trusted(*fifteen_names, *fifteen_names, "own"), "--dry-run=server")
+    assert _is_refused(alice, with_trusted(*fifteen_names, SECRET))
     with pytest.raises(KubectlError, match="more than 16 different Secrets"):
-        administrator.apply(trusting(*(f"any-{at}" for at in range(17))), "--dry-run=server")
+        administrator.apply(with_trusted(*(f"any-{number}" for number in range(17))), "--dry-run=server")
 
 
 TEMPLATES: dict[str, Any] = {
@@ -185,10 +188,10 @@ def test_a_secret_in_a_template_is_checked(alice: Kubectl, owner: str, part: str
 
 
 def test_a_provider_class_is_checked_like_a_secret(alice: Kubectl, administrator: Kubectl):
-    """Only some drivers are allowed at all, because the policy knows what their attributes name."""
-    of_class = {"driver": "secrets-store.csi.k8s.io", "volumeAttributes": {"secretProviderClass": "others"}}
+    """The policy allows only drivers whose attributes it can check."""
+    csi_volume = {"driver": "secrets-store.csi.k8s.io", "volumeAttributes": {"secretProviderClass": "others"}}
     flow = copy.deepcopy(SMALLEST)
-    volume = {"name": "a", "csi": of_class}
+    volume = {"name": "a", "csi": csi_volume}
     flow["spec"]["connectors"] = {"source": {"template": {"volumes": [volume]}}}
     refusal = "names the SecretProviderClass others, which alice may not get"
 
@@ -200,47 +203,47 @@ def test_a_provider_class_is_checked_like_a_secret(alice: Kubectl, administrator
         administrator.apply(flow, "--dry-run=server")
 
 
-def test_a_large_flow_is_within_the_policys_budget(alice: Kubectl):
-    """Half a megabyte of patterns and properties is searched, and a name behind them all is found."""
-    properties = {f"client.{at}": "x" * 500 for at in range(100)}
+def test_a_large_flow_stays_within_the_cost_budget_of_the_policy(alice: Kubectl):
+    """The policy searches half a megabyte of patterns and properties, and refuses a Secret at their end."""
+    properties = {f"client.{number}": "x" * 500 for number in range(100)}
     flow = _flow(config=properties)
     flow["spec"]["target"]["config"] = properties
-    flow["spec"]["topics"] = {"include": [f"{at}-" + "x" * 800 for at in range(500)]}
+    flow["spec"]["topics"] = {"include": [f"{number}-" + "x" * 800 for number in range(500)]}
     flow["spec"]["connectors"] = {"source": {"config": properties}}
-    ask = Requests(alice.kubeconfig)
-    fine = ask("POST", f"{PATH}?dryRun=All", flow)
+    send_request = Requests(alice.kubeconfig)
+    accepted = send_request("POST", f"{PATH}?dryRun=All", flow)
     flow["spec"]["topics"]["exclude"] = [TEXTS[1]]
 
-    assert fine.status == 201, fine.message
+    assert accepted.status == 201, accepted.message
     assert _is_refused(alice, flow)
 
 
-def test_whatever_text_makes_a_pod_see_a_secret_is_asked_for(alice: Kubectl):
-    """Every text of the resource, by its schema: what the plan makes of it decides whether the policy has to refuse it."""
-    ask = Requests(alice.kubeconfig)
+def test_every_text_that_gives_a_pod_a_secret_is_checked(alice: Kubectl):
+    """Puts texts into every string field of the schema; the policy must refuse each flow whose pods would get the Secret."""
+    send_request = Requests(alice.kubeconfig)
     used, refused = set(), set()
     for path, flow in _flows_with_a_text():
-        answer = ask("POST", f"{PATH}?dryRun=All", flow)
-        mark = f"{path} {TEXTS.index(_text_of(flow, path))}"
-        if answer.status == 403 and REFUSAL in answer.message:
-            refused.add(mark)
+        response = send_request("POST", f"{PATH}?dryRun=All", flow)
+        place_and_text = f"{path} {TEXTS.index(_text_of(flow, path))}"
+        if response.status == 403 and REFUSAL in response.message:
+            refused.add(place_and_text)
         elif path.endswith("csi.driver"):
-            assert "not in admission.csiDrivers" in answer.message  # whatever its name is
+            assert "not in admission.csiDrivers" in response.message  # a driver is refused by its name first
         else:
-            assert answer.status == 201, (path, answer.message)
+            assert response.status == 201, (path, response.message)
         if _is_used(flow):
-            used.add(mark)
+            used.add(place_and_text)
 
     assert used - refused == set()
-    # Refused without being used: what a flow of several pods, or of another runId, will use, and what may still be completed by
-    # another text.
-    places = {mark.split()[0] for mark in refused - used}
+    # Places that are refused but unused in this flow: a flow of several pods or a different runId uses them,
+    # or appended text may complete them.
+    places = {place_and_text.split()[0] for place_and_text in refused - used}
     assert all(
         place.startswith(("internalRest.tls", "connectors", "source", "target", "topics", "groups"))
         or place in {f"{job}.template.imagePullSecrets.0" for job in ("seed", "verify")}
         for place in places
     )
-    fields = {mark.split()[0].partition(".")[2] for mark in used}
+    fields = {place_and_text.split()[0].partition(".")[2] for place_and_text in used}
     assert {
         "tls.trustedCertificates.0.secretName",
         "authentication.scope",
@@ -250,35 +253,43 @@ def test_whatever_text_makes_a_pod_see_a_secret_is_asked_for(alice: Kubectl):
 
 
 def _is_used(flow: dict[str, Any]) -> bool:
-    """Whether a pod of *flow* mounts SECRET or is pulled with it."""
+    """Returns whether a pod of *flow* mounts SECRET or needs it to pull its image."""
     document = copy.deepcopy(flow)
     document["metadata"]["namespace"] = TEAM
-    known = parse_flow(document)
-    found = everything(known, image="x:1")
-    pods = [one["spec"]["template"]["spec"] for one in found if one["kind"] in {"Deployment", "Job"}]
-    pods += [
-        one["spec"]["jobTemplate"]["spec"]["template"]["spec"] for one in found if one["kind"] == "CronJob"
+    parsed = parse_flow(document)
+    manifests = all_objects(parsed, image="x:1")
+    pods = [
+        manifest["spec"]["template"]["spec"]
+        for manifest in manifests
+        if manifest["kind"] in {"Deployment", "Job"}
     ]
-    mounted = {one["secret"]["secretName"] for pod in pods for one in pod["volumes"] if "secret" in one}
-    pulled = {one["name"] for pod in pods for one in pod.get("imagePullSecrets", ())}
-    logins = {
-        one["csi"]["nodePublishSecretRef"]["name"]
-        for pod in pods
-        for one in pod["volumes"]
-        if "nodePublishSecretRef" in one.get("csi", {})
+    pods += [
+        manifest["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        for manifest in manifests
+        if manifest["kind"] == "CronJob"
+    ]
+    mounted_secrets = {
+        volume["secret"]["secretName"] for pod in pods for volume in pod["volumes"] if "secret" in volume
     }
-    variables = {
-        one["valueFrom"]["secretKeyRef"]["name"]
+    pull_secrets = {secret["name"] for pod in pods for secret in pod.get("imagePullSecrets", ())}
+    csi_secrets = {
+        volume["csi"]["nodePublishSecretRef"]["name"]
+        for pod in pods
+        for volume in pod["volumes"]
+        if "nodePublishSecretRef" in volume.get("csi", {})
+    }
+    variable_secrets = {
+        variable["valueFrom"]["secretKeyRef"]["name"]
         for pod in pods
         for container in (*pod["containers"], *pod.get("initContainers", ()))
-        for one in container.get("env", ())
-        if "secretKeyRef" in one.get("valueFrom", {})
+        for variable in container.get("env", ())
+        if "secretKeyRef" in variable.get("valueFrom", {})
     }
-    return SECRET in mounted | pulled | logins | variables
+    return SECRET in mounted_secrets | pull_secrets | csi_secrets | variable_secrets
 
 
 def _flows_with_a_text() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Valid flows, each with one of TEXTS at one place of the schema, on top of each kind of authentication."""
+    """Yields valid flows, each with one of TEXTS at one place of the schema, for each kind of authentication."""
     examples = [yaml.safe_load(path.read_text())["spec"] for path in sorted(EXAMPLES.glob("*.yaml"))]
     for place in _places(schema()["properties"]["spec"]):
         for text in TEXTS:
@@ -292,23 +303,23 @@ def _flows_with_a_text() -> Iterator[tuple[str, dict[str, Any]]]:
                     break
 
 
-def _places(node: dict[str, Any], *above: str | int) -> Iterator[tuple[str | int, ...]]:
+def _places(node: dict[str, Any], *parents: str | int) -> Iterator[tuple[str | int, ...]]:
     match node.get("type"):
         case "object" if "properties" in node:
-            for name, one in node["properties"].items():
-                yield from _places(one, *above, name)
+            for name, child in node["properties"].items():
+                yield from _places(child, *parents, name)
         case "object" if isinstance(node.get("additionalProperties"), dict):
             # An unknown key of `config` is refused.
-            key = "acks" if above[-1] == "config" else "x"
-            yield from _places(node["additionalProperties"], *above, key)
+            key = "acks" if parents[-1] == "config" else "x"
+            yield from _places(node["additionalProperties"], *parents, key)
         case "array":
-            yield from _places(node["items"], *above, 0)
+            yield from _places(node["items"], *parents, 0)
         case "string" if "enum" not in node:
-            yield above
+            yield parents
 
 
 def _with(node: Any, place: tuple[str | int, ...], text: str) -> Any:
-    """*node* with *text* at *place*, in the first member of each list."""
+    """Returns a copy of *node* with *text* at *place*; in a list, it changes the first member."""
     if not place:
         return text
     step, *below = place
@@ -319,22 +330,22 @@ def _with(node: Any, place: tuple[str | int, ...], text: str) -> Any:
 
 
 def _without_secrets(node: Any) -> None:
-    """The names of an example's own Secrets become the one that alice may get."""
-    for key, one in (
+    """Replaces the names of the example's Secrets by the name of the Secret that alice may get."""
+    for key, value in (
         node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     ):
         if key == "secretName":
             node[key] = "own"
-        elif isinstance(one, str) and POD_LAYOUT.secrets in one:
+        elif isinstance(value, str) and POD_LAYOUT.secrets in value:
             node[key] = "${dir:/mnt/mirrorflow/secrets/own:key}"
         elif key == "imagePullSecrets":
             node[key] = ["own"]
         elif key in {"nodePublishSecretRef", "secretKeyRef"}:
-            node[key] = {**one, "name": "own"}
+            node[key] = {**value, "name": "own"}
         elif key == "volumeAttributes":
-            node[key] = {}  # a SecretProviderClass, which alice may not get either
+            node[key] = {}  # it may name a SecretProviderClass that alice may not get
         else:
-            _without_secrets(one)
+            _without_secrets(value)
 
 
 def _is_valid(flow: dict[str, Any]) -> bool:
@@ -348,7 +359,7 @@ def _is_valid(flow: dict[str, Any]) -> bool:
 
 
 def _text_of(flow: dict[str, Any], path: str) -> str:
-    at: Any = flow["spec"]
+    node: Any = flow["spec"]
     for step in path.split("."):
-        at = at[int(step)] if isinstance(at, list) else at[step]
-    return str(at)
+        node = node[int(step)] if isinstance(node, list) else node[step]
+    return str(node)

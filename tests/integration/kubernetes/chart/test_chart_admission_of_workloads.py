@@ -1,4 +1,4 @@
-"""What the operator may write is bounded by the chart's policy, whatever roles its account has."""
+"""The chart's policy limits which objects the operator may write, whatever roles its account has."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ from tests.harness.kubernetes.chart import NAMESPACE, OPERATOR
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 from tests.harness.kubernetes.requests import Answer, Requests
 from tests.integration.kubernetes.chart.conftest import TEAM
-from tests.integration.kubernetes.controlled import everything
+from tests.integration.kubernetes.controlled import all_objects
 
 VALID = sorted((Path(__file__).parents[3] / "examples" / "valid").glob("*.yaml"))
 IMAGE = "mirrorflow/replicator:0.1.0"
@@ -29,27 +29,31 @@ def _planned(example: Path, image: str = IMAGE) -> list[Object]:
     document = dict(read_document(example.read_text()))
     document["metadata"]["namespace"] = TEAM
     flow = parse_flow(document)
-    return everything(flow, image=image)
+    return all_objects(flow, image=image)
 
 
-def _one(kind: str) -> Object:
-    return next(one for one in _planned(VALID[0]) if one["kind"] == kind)
+def _planned_object(kind: str) -> Object:
+    return next(manifest for manifest in _planned(VALID[0]) if manifest["kind"] == kind)
 
 
-def _of_seed(kind: str) -> Object:
-    found = _planned(next(path for path in VALID if path.stem == "everything"))
-    return next(one for one in found if one["kind"] == kind and "seed" in one["metadata"]["name"])
+def _seed_object(kind: str) -> Object:
+    manifests = _planned(next(path for path in VALID if path.stem == "everything"))
+    return next(
+        manifest
+        for manifest in manifests
+        if manifest["kind"] == kind and "seed" in manifest["metadata"]["name"]
+    )
 
 
-def _of_driver(**changes: Any) -> Object:
-    job = copy.deepcopy(_of_seed("Job"))
+def _seed_job(**changes: Any) -> Object:
+    job = copy.deepcopy(_seed_object("Job"))
     job["spec"]["template"]["spec"] |= changes
     return job
 
 
 def _executor(**changes: Any) -> Object:
-    """As Spark makes it of the template."""
-    pod: Object = json.loads(_of_seed("ConfigMap")["data"][EXECUTOR_FILE])
+    """Returns an executor pod as Spark builds it from the pod template."""
+    pod: Object = json.loads(_seed_object("ConfigMap")["data"][EXECUTOR_FILE])
     pod["metadata"] |= {"name": "an-executor", "namespace": TEAM}
     pod["spec"] |= {"restartPolicy": "Never"}
     pod["spec"]["serviceAccountName"] = SEED_ACCOUNT
@@ -60,17 +64,19 @@ def _executor(**changes: Any) -> Object:
 
 @pytest.fixture(scope="module")
 def bounded(operator: Kubectl) -> Kubectl:
-    """The operator, once the policy is in force."""
+    """kubectl as the operator, after the policy is in force."""
 
     wait_until(
         "the policy is enforced",
-        lambda: "ValidatingAdmissionPolicy" in _applied(operator, _of_pod(hostNetwork=True)).message,
+        lambda: (
+            "ValidatingAdmissionPolicy" in _dry_run(operator, _deployment_with_pod(hostNetwork=True)).message
+        ),
     )
     return operator
 
 
-def _applied(user: Kubectl, manifest: Object) -> Answer:
-    """What the API server says of a server-side apply, of which it keeps nothing."""
+def _dry_run(user: Kubectl, manifest: Object) -> Answer:
+    """Returns the API server's response to a server-side apply that stores nothing."""
     api, kind = manifest["apiVersion"], manifest["kind"]
     root = "/api/v1" if api == "v1" else f"/apis/{api}"
     plural = "networkpolicies" if kind == "NetworkPolicy" else f"{kind.lower()}s"
@@ -83,34 +89,36 @@ def _applied(user: Kubectl, manifest: Object) -> Answer:
     )
 
 
-def _of_pod(**changes: Any) -> Object:
-    deployment = copy.deepcopy(_one("Deployment"))
+def _deployment_with_pod(**changes: Any) -> Object:
+    deployment = copy.deepcopy(_planned_object("Deployment"))
     deployment["spec"]["template"]["spec"] |= changes
     return deployment
 
 
-def _of_container(**changes: Any) -> Object:
-    deployment = copy.deepcopy(_one("Deployment"))
+def _deployment_with_container(**changes: Any) -> Object:
+    deployment = copy.deepcopy(_planned_object("Deployment"))
     deployment["spec"]["template"]["spec"]["containers"][0] |= changes
     return deployment
 
 
 def _with_volume(source: Object) -> Object:
-    volumes = _one("Deployment")["spec"]["template"]["spec"]["volumes"]
-    return _of_pod(volumes=[*volumes, {"name": "another", **source}])
+    volumes = _planned_object("Deployment")["spec"]["template"]["spec"]["volumes"]
+    return _deployment_with_pod(volumes=[*volumes, {"name": "another", **source}])
 
 
-def _secured(**changes: Any) -> Object:
-    container = _one("Deployment")["spec"]["template"]["spec"]["containers"][0]
-    return _of_container(securityContext=container["securityContext"] | changes)
+def _deployment_secured_with(**changes: Any) -> Object:
+    container = _planned_object("Deployment")["spec"]["template"]["spec"]["containers"][0]
+    return _deployment_with_container(securityContext=container["securityContext"] | changes)
 
 
 @pytest.mark.parametrize("example", VALID, ids=lambda path: path.stem)
-def test_what_is_planned_is_let_in(bounded: Kubectl, example: Path):
-    """With the rights that the chart gives, too."""
-    answers = [_applied(bounded, one) for one in _planned(example)]
+def test_every_planned_object_is_admitted(bounded: Kubectl, example: Path):
+    """The operator's role allows these requests too."""
+    responses = [_dry_run(bounded, manifest) for manifest in _planned(example)]
 
-    assert {200, 201} >= {answer.status for answer in answers}, [answer.message for answer in answers]
+    assert {200, 201} >= {response.status for response in responses}, [
+        response.message for response in responses
+    ]
 
 
 HOST_PATH = {"hostPath": {"path": "/"}}
@@ -122,37 +130,46 @@ CASES: dict[str, tuple[Callable[[], Object], str]] = {
         "or a driver's claim",
     ),
     "token-volume": (lambda: _with_volume(TOKEN), "a volume must be a ConfigMap, a Secret, an emptyDir"),
-    "host-network": (lambda: _of_pod(hostNetwork=True), "the network or the processes of the node"),
-    "host-pid": (lambda: _of_pod(hostPID=True), "the network or the processes of the node"),
-    "host-ipc": (lambda: _of_pod(hostIPC=True), "the network or the processes of the node"),
-    "token": (lambda: _of_pod(automountServiceAccountToken=True), "or has a token"),
-    "token-by-default": (lambda: _of_pod(automountServiceAccountToken=None), "or has a token"),
-    "root-allowed": (lambda: _of_pod(securityContext={}), "restricted Pod Security Standard"),
+    "host-network": (
+        lambda: _deployment_with_pod(hostNetwork=True),
+        "the network or the processes of the node",
+    ),
+    "host-pid": (lambda: _deployment_with_pod(hostPID=True), "the network or the processes of the node"),
+    "host-ipc": (lambda: _deployment_with_pod(hostIPC=True), "the network or the processes of the node"),
+    "token": (lambda: _deployment_with_pod(automountServiceAccountToken=True), "or has a token"),
+    "token-by-default": (lambda: _deployment_with_pod(automountServiceAccountToken=None), "or has a token"),
+    "root-allowed": (lambda: _deployment_with_pod(securityContext={}), "restricted Pod Security Standard"),
     "other-image": (
-        lambda: _of_container(image="mirrorflow/replicator-x:1"),
+        lambda: _deployment_with_container(image="mirrorflow/replicator-x:1"),
         "an image is not from mirrorflow/replicator",
     ),
-    "untagged-image": (lambda: _of_container(image="mirrorflow/replicator"), "an image is not from"),
+    "untagged-image": (
+        lambda: _deployment_with_container(image="mirrorflow/replicator"),
+        "an image is not from",
+    ),
     "second-image": (
-        lambda: _of_pod(initContainers=[{"name": "first", "image": "mirrorflow/replicator:1"}]),
+        lambda: _deployment_with_pod(initContainers=[{"name": "first", "image": "mirrorflow/replicator:1"}]),
         "the image of an init container or sidecar is not allowed",
     ),
-    "escalation": (lambda: _secured(allowPrivilegeEscalation=True), "restricted Pod Security Standard"),
+    "escalation": (
+        lambda: _deployment_secured_with(allowPrivilegeEscalation=True),
+        "restricted Pod Security Standard",
+    ),
     "capability": (
-        lambda: _secured(capabilities={"drop": ["ALL"], "add": ["NET_RAW"]}),
+        lambda: _deployment_secured_with(capabilities={"drop": ["ALL"], "add": ["NET_RAW"]}),
         "restricted Pod Security",
     ),
-    "root": (lambda: _secured(runAsUser=0), "restricted Pod Security Standard"),
+    "root": (lambda: _deployment_secured_with(runAsUser=0), "restricted Pod Security Standard"),
     "host-port": (
-        lambda: _of_container(ports=[{"containerPort": 1, "hostPort": 1}]),
+        lambda: _deployment_with_container(ports=[{"containerPort": 1, "hostPort": 1}]),
         "restricted Pod Security",
     ),
     "secret-variables": (
-        lambda: _of_container(envFrom=[{"secretRef": {"name": "s"}}]),
+        lambda: _deployment_with_container(envFrom=[{"secretRef": {"name": "s"}}]),
         "variables from a whole Secret",
     ),
     "resource-variable": (
-        lambda: _of_container(
+        lambda: _deployment_with_container(
             env=[{"name": "P", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]
         ),
         "variables from a whole Secret",
@@ -162,14 +179,14 @@ CASES: dict[str, tuple[Callable[[], Object], str]] = {
         "a volume of a CSI driver in admission.csiDrivers",
     ),
     "account-with-token": (
-        lambda: {**_one("ServiceAccount"), "automountServiceAccountToken": True},
+        lambda: {**_planned_object("ServiceAccount"), "automountServiceAccountToken": True},
         "a ServiceAccount mounts a token into pods",
     ),
     "job-of-another-account": (
-        lambda: _of_driver(serviceAccountName="default"),
+        lambda: _seed_job(serviceAccountName="default"),
         "or has a token",
     ),
-    "job-on-the-host": (lambda: _of_driver(hostNetwork=True), "the network or the processes of the node"),
+    "job-on-the-host": (lambda: _seed_job(hostNetwork=True), "the network or the processes of the node"),
     "unlabelled": (
         lambda: {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "any"}},
         "only objects labelled app.kubernetes.io/managed-by=mirrorflow-operator",
@@ -178,13 +195,13 @@ CASES: dict[str, tuple[Callable[[], Object], str]] = {
 
 
 @pytest.mark.parametrize("owned", [True, False])
-def test_labels_that_were_removed_by_hand_are_written_again(
+def test_labels_removed_by_hand_are_restored(
     bounded: Kubectl,
     administrator: Kubectl,
     owned: bool,  # noqa: FBT001
 ):
-    """Only on an object that a MirrorFlow owns: any other one without labels is not the operator's."""
-    planned = copy.deepcopy(_one("ConfigMap"))
+    """The operator may restore them only on an object that a MirrorFlow owns."""
+    planned = copy.deepcopy(_planned_object("ConfigMap"))
     name = f"{planned['metadata']['name']}-{owned}".lower()
     owner = {
         "apiVersion": "mirrorflow.io/v1alpha1",
@@ -193,16 +210,16 @@ def test_labels_that_were_removed_by_hand_are_written_again(
         "uid": "8a7a0f6c-0000-4000-8000-000000000001",
         "controller": True,
     }
-    bare = {"name": name, "namespace": TEAM, "ownerReferences": [owner] if owned else []}
-    administrator.apply({**planned, "metadata": bare})
+    without_labels = {"name": name, "namespace": TEAM, "ownerReferences": [owner] if owned else []}
+    administrator.apply({**planned, "metadata": without_labels})
     planned["metadata"]["name"] = name
-    answer = _applied(bounded, planned)
+    response = _dry_run(bounded, planned)
 
-    assert owned == (answer.status == 200), answer.message
+    assert owned == (response.status == 200), response.message
 
 
 def _service(**spec: Any) -> Object:
-    metadata = {**_one("ConfigMap")["metadata"], "name": "outward"}
+    metadata = {**_planned_object("ConfigMap")["metadata"], "name": "outward"}
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -212,14 +229,14 @@ def _service(**spec: Any) -> Object:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_not_planned_is_refused(bounded: Kubectl, case: str):
-    """Though the operator's roles allow the request: the policy's own sentence comes back."""
-    made, sentence = CASES[case]
-    answer = _applied(bounded, made())
+def test_an_object_outside_the_plan_is_refused(bounded: Kubectl, case: str):
+    """The operator's roles allow the request; the policy refuses it with its own message."""
+    make_object, sentence = CASES[case]
+    response = _dry_run(bounded, make_object())
 
-    assert answer.status in {403, 422}
-    assert "ValidatingAdmissionPolicy" in answer.message
-    assert sentence in answer.message
+    assert response.status in {403, 422}
+    assert "ValidatingAdmissionPolicy" in response.message
+    assert sentence in response.message
 
 
 DRIVER_POD = "a-driver"
@@ -228,7 +245,7 @@ AS_DRIVER = f'--overrides={{"spec":{{"serviceAccountName":"{SEED_ACCOUNT}"}}}}'
 
 @pytest.fixture
 def driver(installed: ApiServer, administrator: Kubectl) -> Iterator[Kubectl]:
-    """A driver in a team's namespace, with the token of its pod and the role that the chart would make there."""
+    """kubectl as a Spark driver in the namespace of a team: with the token of its pod and the role of the chart."""
     bind = f"--serviceaccount={TEAM}:{SEED_ACCOUNT}"
     administrator("create", "serviceaccount", SEED_ACCOUNT)
     administrator(
@@ -253,29 +270,29 @@ def driver(installed: ApiServer, administrator: Kubectl) -> Iterator[Kubectl]:
 
 
 @pytest.fixture
-def executor(administrator: Kubectl, driver: Kubectl) -> Callable[..., Object]:  # noqa: ARG001  its pod
-    """Executors as Spark makes them: the driver's pod owns them."""
+def executor(administrator: Kubectl, driver: Kubectl) -> Callable[..., Object]:  # noqa: ARG001  it creates the driver pod
+    """A function that returns executor pods as Spark creates them: the driver's pod owns them."""
     uid = administrator.get("pod", DRIVER_POD)["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Pod", "name": DRIVER_POD, "uid": uid, "controller": True}
 
-    def made(**changes: Any) -> Object:
+    def owned_executor(**changes: Any) -> Object:
         pod = _executor(**changes)
         pod["metadata"]["ownerReferences"] = [owner]
         return pod
 
-    return made
+    return owned_executor
 
 
-def test_a_driver_writes_and_deletes_its_own_executors_alone(
-    bounded: Kubectl,  # noqa: ARG001  enforced
+def test_a_driver_writes_and_deletes_only_its_own_executors(
+    bounded: Kubectl,  # noqa: ARG001  the policy is enforced
     driver: Kubectl,
     administrator: Kubectl,
     executor: Callable[..., Object],
 ):
-    """Its account may delete pods, and Kubernetes cannot bound that by a label: the policy goes by the owner."""
-    wait_until("it may", lambda: "cannot" not in _applied(driver, executor()).message)
-    own = _applied(driver, executor())
-    foreign = _applied(driver, _executor())
+    """Its account may delete any pod, and RBAC cannot limit that by a label, so the policy checks the owner."""
+    wait_until("the driver has its rights", lambda: "cannot" not in _dry_run(driver, executor()).message)
+    own = _dry_run(driver, executor())
+    foreign = _dry_run(driver, _executor())
     administrator("run", "theirs", "--image=other:1", "--labels=spark-role=executor", AS_DRIVER)
     refusal = "a driver may write and delete only the pods of its own executors"
 
@@ -291,20 +308,20 @@ def test_a_driver_writes_and_deletes_its_own_executors_alone(
     administrator("delete", "pod", "theirs", "--force")
 
 
-def test_a_driver_makes_executors_and_nothing_else(
-    bounded: Kubectl,  # noqa: ARG001  enforced
+def test_a_driver_may_create_only_executors(
+    bounded: Kubectl,  # noqa: ARG001  the policy is enforced
     driver: Kubectl,
     executor: Callable[..., Object],
 ):
-    """Who takes its token has pods as the chart allows them: these images, no token, no host, no root."""
-    wait_until("it may", lambda: "cannot" not in _applied(driver, executor()).message)
-    made = _applied(driver, executor())
-    assert made.status == 201, made.message
+    """A stolen token can only create pods with allowed images and without a token, host access or root."""
+    wait_until("the driver has its rights", lambda: "cannot" not in _dry_run(driver, executor()).message)
+    response = _dry_run(driver, executor())
+    assert response.status == 201, response.message
 
     host = {"name": "v", "hostPath": {"path": "/"}}
     refused = {
         "the network or the processes of the node": [executor(hostNetwork=True)],
-        # Kubernetes itself turns a token into a volume, before policies look.
+        # Kubernetes turns the token into a volume before it evaluates policies.
         "a volume must be": [
             executor(automountServiceAccountToken=True),
             executor(volumes=[*executor()["spec"]["volumes"], host]),
@@ -313,34 +330,36 @@ def test_a_driver_makes_executors_and_nothing_else(
         "an image is not from": [
             executor(containers=[{**executor()["spec"]["containers"][0], "image": "other:1"}])
         ],
-        "a driver may not access batch/jobs": [_of_seed("Job")],
-        "a driver may not access /configmaps": [_of_seed("ConfigMap")],
+        "a driver may not access batch/jobs": [_seed_object("Job")],
+        "a driver may not access /configmaps": [_seed_object("ConfigMap")],
     }
-    said = [(sentence, _applied(driver, one).message) for sentence, many in refused.items() for one in many]
-    assert [] == [(sentence, message) for sentence, message in said if sentence not in message]
+    messages = [
+        (sentence, _dry_run(driver, pod).message) for sentence, pods in refused.items() for pod in pods
+    ]
+    assert [] == [(sentence, message) for sentence, message in messages if sentence not in message]
 
 
 def test_objects_of_other_owners_are_refused(bounded: Kubectl, administrator: Kubectl):
-    """Neither taken over under a flow's name, nor deleted."""
-    theirs = _one("ConfigMap")
-    administrator("create", "configmap", theirs["metadata"]["name"], "--from-literal=a=b")
+    """The operator may neither take them over under a flow's name nor delete them."""
+    foreign = _planned_object("ConfigMap")
+    administrator("create", "configmap", foreign["metadata"]["name"], "--from-literal=a=b")
 
     with pytest.raises(KubectlError, match="may write and delete only objects"):
-        bounded.apply(theirs, "--force-conflicts", "--field-manager=mirrorflow-operator")
+        bounded.apply(foreign, "--force-conflicts", "--field-manager=mirrorflow-operator")
     with pytest.raises(KubectlError, match="may write and delete only objects"):
-        bounded("delete", "configmap", theirs["metadata"]["name"])
+        bounded("delete", "configmap", foreign["metadata"]["name"])
 
-    assert administrator.get("configmap", theirs["metadata"]["name"])["data"] == {"a": "b"}
+    assert administrator.get("configmap", foreign["metadata"]["name"])["data"] == {"a": "b"}
 
 
-def test_a_role_too_many_opens_nothing(bounded: Kubectl, installed: ApiServer):
+def test_an_extra_role_gives_the_operator_no_further_access(bounded: Kubectl, installed: ApiServer):
     """Even with cluster-admin, the operator's account cannot write other objects."""
     installed.kubectl(
         "create", "clusterrolebinding", "mistake", "--clusterrole=cluster-admin",
         f"--serviceaccount={NAMESPACE}:{OPERATOR}",
     )  # fmt: skip
     try:
-        wait_until("it is granted", lambda: "yes" in bounded("auth", "can-i", "create", "pods"))
+        wait_until("the role is granted", lambda: "yes" in bounded("auth", "can-i", "create", "pods"))
         for arguments in (
             ("create", "role", "any", "--verb=get", "--resource=pods"),
             ("create", "secret", "generic", "any"),
@@ -358,8 +377,8 @@ def test_a_role_too_many_opens_nothing(bounded: Kubectl, installed: ApiServer):
         for outward in ({"type": "LoadBalancer"}, {"type": "ExternalName", "externalName": "example.com"}):
             assert (
                 "a Service is reachable from outside the cluster"
-                in _applied(bounded, _service(**outward)).message
+                in _dry_run(bounded, _service(**outward)).message
             )
-        assert _applied(bounded, _service()).status == 201
+        assert _dry_run(bounded, _service()).status == 201
     finally:
         installed.kubectl("delete", "clusterrolebinding", "mistake")

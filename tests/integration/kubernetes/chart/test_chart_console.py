@@ -1,4 +1,4 @@
-"""The console in the chart: opt-in, read-only, and with no right that it does not use."""
+"""The console in the chart is opt-in and read-only, and has only rights that it uses."""
 
 import pytest
 
@@ -18,36 +18,49 @@ pytestmark = pytest.mark.usefixtures("with_helm")
 
 
 def objects(values: Values, **console: object):
-    found = rendered({**values, "console": {"enabled": True, **console}})
-    return [one for one in found if one["metadata"]["labels"].get("app.kubernetes.io/name") == NAME]
+    manifests = rendered({**values, "console": {"enabled": True, **console}})
+    return [
+        manifest
+        for manifest in manifests
+        if manifest["metadata"]["labels"].get("app.kubernetes.io/name") == NAME
+    ]
 
 
-def test_it_is_not_installed_unless_it_is_wanted():
-    assert not [one for one in rendered() if NAME in one["metadata"]["name"]]
+def test_console_is_not_installed_by_default():
+    assert not [manifest for manifest in rendered() if NAME in manifest["metadata"]["name"]]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_rights_are_those_that_it_uses(mode: str):
+def test_console_has_only_the_rights_that_it_uses(mode: str):
     """`tests/integration/kubernetes/test_console.py` compares the same rights with the API server's audit log."""
-    found = objects(MODES[mode])
-    rules = [rule for one in found if one["kind"] in {"Role", "ClusterRole"} for rule in one["rules"]]
-    bound = {one["roleRef"]["name"] for one in found if one["kind"].endswith("RoleBinding")}
+    manifests = objects(MODES[mode])
+    rules = [
+        rule
+        for manifest in manifests
+        if manifest["kind"] in {"Role", "ClusterRole"}
+        for rule in manifest["rules"]
+    ]
+    bound = {
+        manifest["roleRef"]["name"] for manifest in manifests if manifest["kind"].endswith("RoleBinding")
+    }
 
     assert all(rule in RIGHTS for rule in rules)
     assert {rule["resources"][0] for rule in rules} == {"mirrorflows", "pods"}
     assert "system:auth-delegator" in bound  # tokenreviews and subjectaccessreviews
-    assert {one["subjects"][0]["name"] for one in found if one["kind"].endswith("RoleBinding")} == {NAME}
+    assert {
+        manifest["subjects"][0]["name"] for manifest in manifests if manifest["kind"].endswith("RoleBinding")
+    } == {NAME}
 
 
-def test_rights_are_given_in_the_watched_namespaces_only():
-    roles = [one for one in objects(SEVERAL_NAMESPACES) if one["kind"] == "Role"]
+def test_console_has_rights_in_watched_namespaces_only():
+    roles = [manifest for manifest in objects(SEVERAL_NAMESPACES) if manifest["kind"] == "Role"]
 
-    assert {one["metadata"]["namespace"] for one in roles} == {"kafka-east", "kafka-west"}
+    assert {manifest["metadata"]["namespace"] for manifest in roles} == {"kafka-east", "kafka-west"}
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_pod_is_held_to_the_restricted_standard_and_mounts_no_secret(mode: str):
-    (deployment,) = (one for one in objects(MODES[mode]) if one["kind"] == "Deployment")
+def test_console_pod_meets_the_restricted_standard_and_mounts_no_secret(mode: str):
+    (deployment,) = (manifest for manifest in objects(MODES[mode]) if manifest["kind"] == "Deployment")
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
 
@@ -55,20 +68,24 @@ def test_pod_is_held_to_the_restricted_standard_and_mounts_no_secret(mode: str):
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert not [volume for volume in pod["volumes"] if "secret" in volume]
-    assert not [one for one in container["env"] if "valueFrom" in one]
+    assert not [variable for variable in container["env"] if "valueFrom" in variable]
 
 
-def test_no_pod_may_open_it_unless_named_and_it_may_reach_connectors():
+def test_network_policies_admit_named_peers_to_the_console_and_the_console_to_connectors():
     policies = {
-        one["metadata"]["namespace"]: one
-        for one in objects(SEVERAL_NAMESPACES)
-        if one["kind"] == "NetworkPolicy"
+        manifest["metadata"]["namespace"]: manifest
+        for manifest in objects(SEVERAL_NAMESPACES)
+        if manifest["kind"] == "NetworkPolicy"
     }
 
     assert policies[NAMESPACE]["spec"]["ingress"] == []
     (rule,) = policies["kafka-east"]["spec"]["ingress"]
     assert rule["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == NAME
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}
-    opened = [one for one in objects(OWN_NAMESPACE, **{"from": [peer]}) if one["metadata"]["name"] == NAME]
-    (policy,) = (one for one in opened if one["kind"] == "NetworkPolicy")
+    open_to_peer = [
+        manifest
+        for manifest in objects(OWN_NAMESPACE, **{"from": [peer]})
+        if manifest["metadata"]["name"] == NAME
+    ]
+    (policy,) = (manifest for manifest in open_to_peer if manifest["kind"] == "NetworkPolicy")
     assert policy["spec"]["ingress"][0]["from"] == [peer]

@@ -1,4 +1,4 @@
-"""Helm installs, upgrades and removes the chart on a real API server, which takes every object of every mode as it is."""
+"""Helm installs, upgrades and removes the chart on a real API server, which accepts every object of every mode."""
 
 import json
 
@@ -12,44 +12,51 @@ from tests.harness.kubernetes.kubectl import Kubectl
 from tests.integration.kubernetes.chart.conftest import TEAM, VALUES
 from tests.integration.kubernetes.chart.test_chart_rendered import MODES
 
-OF_PROMETHEUS = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}  # kinds of an operator that is not here
+# Kinds of the Prometheus operator, which is not installed.
+OF_PROMETHEUS = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
 POLICIES = ("secrets", "workloads")
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_api_server_takes_every_object(installed: ApiServer, mode: str):
-    """Strictly, in namespaces that hold pods to the restricted standard."""
+def test_the_api_server_accepts_every_object(installed: ApiServer, mode: str):
+    """It validates strictly, in a namespace that enforces the restricted Pod Security Standard."""
     namespace = f"all-of-{mode}"
     values: Values = {**MODES[mode], **({"watch": {"namespaces": [namespace]}} if mode == "several" else {})}
     installed.kubectl("create", "namespace", namespace)
     installed.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
-    found = [one for one in rendered(values, namespace=namespace) if one["kind"] not in OF_PROMETHEUS]
-    accounts = [one for one in found if one["kind"] == "ServiceAccount"]
-    there = installed.kubectl.within(namespace)
-    there.apply(_text(accounts))  # pods are let in for an account that is there
+    manifests = [
+        manifest
+        for manifest in rendered(values, namespace=namespace)
+        if manifest["kind"] not in OF_PROMETHEUS
+    ]
+    accounts = [manifest for manifest in manifests if manifest["kind"] == "ServiceAccount"]
+    kubectl = installed.kubectl.within(namespace)
+    kubectl.apply(_text(accounts))  # a pod is admitted only if its account exists
 
-    said = there.apply(
-        _text(found), "--dry-run=server", "--validate=strict", "--force-conflicts", "--field-manager=test"
+    output = kubectl.apply(
+        _text(manifests), "--dry-run=server", "--validate=strict", "--force-conflicts", "--field-manager=test"
     )
 
-    assert len(said.splitlines()) == len(found)
-    assert "Warning" not in said
+    assert len(output.splitlines()) == len(manifests)
+    assert "Warning" not in output
 
 
 def _text(manifests: list[Manifest]) -> str:
-    return "\n---\n".join(json.dumps(one) for one in manifests)
+    return "\n---\n".join(json.dumps(manifest) for manifest in manifests)
 
 
 def test_policies_are_compiled_without_a_warning(administrator: Kubectl):
-    """The API server has checked every expression against the types that it is about."""
-    names = [f"{NAMESPACE}-{OPERATOR}-{one}" for one in POLICIES]
-    found = [administrator.get("validatingadmissionpolicy", name) for name in names]
+    """The API server type-checks every expression of the policies."""
+    names = [f"{NAMESPACE}-{OPERATOR}-{policy}" for policy in POLICIES]
+    policies = [administrator.get("validatingadmissionpolicy", name) for name in names]
 
-    assert all(not one.get("status", {}).get("typeChecking", {}).get("expressionWarnings") for one in found)
+    assert all(
+        not policy.get("status", {}).get("typeChecking", {}).get("expressionWarnings") for policy in policies
+    )
 
 
-def test_an_upgrade_changes_what_was_asked_for_and_is_otherwise_none(installed: ApiServer):
-    """A second release of the same values leaves every object as it was: no random name, no date."""
+def test_an_upgrade_changes_only_objects_whose_values_changed(installed: ApiServer):
+    """A release with the same values changes no object: nothing in it is random or a date."""
     helm = Helm(kubectl=installed.kubectl.within(NAMESPACE))
     before = _versions(installed.kubectl)
     helm("upgrade", RELEASE, str(CHART), "--reuse-values")
@@ -72,7 +79,7 @@ def _versions(kubectl: Kubectl) -> dict[str, str]:
 
 
 def test_flows_outlive_the_release(installed: ApiServer):
-    """Without the release no operator reconciles them, and nothing is deleted; the next release takes over."""
+    """Without the release no operator reconciles the flows, and nothing deletes them; the next release reconciles them."""
     namespace = "second"
     helm = Helm(kubectl=installed.kubectl.within(namespace))
     first = Helm(kubectl=installed.kubectl.within(NAMESPACE))
@@ -89,11 +96,11 @@ def test_flows_outlive_the_release(installed: ApiServer):
     team.apply(flow)
 
     first("uninstall", RELEASE)
-    left = team.get("mirrorflows")["items"]
+    remaining = team.get("mirrorflows")["items"]
     helm("install", "again", str(CHART), "--create-namespace", "--set=crds.enabled=false")
     helm("uninstall", "again")
     first("install", RELEASE, str(CHART), *VALUES)
 
-    assert [one["metadata"]["name"] for one in left] == ["stays"]
+    assert [flow["metadata"]["name"] for flow in remaining] == ["stays"]
     team("delete", "mirrorflow", "stays")
     wait_until("the policies are back", lambda: "workloads" in team("get", "validatingadmissionpolicies"))

@@ -1,4 +1,4 @@
-"""What the chart makes for the Prometheus operator is what its own definitions take, on a real API server."""
+"""The chart's monitors and rules match the CRDs of the Prometheus operator on a real API server."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ EVERYTHING = {
 
 @pytest.fixture(scope="module")
 def monitored(api_server: ApiServer) -> Iterator[Kubectl]:
-    """The definitions, and the release's namespace; both go with the tests."""
+    """An API server with the CRDs of the Prometheus operator and a namespace; both are deleted after the tests."""
     skip_without(require_monitoring)
     kubectl = api_server.kubectl.within(NAMESPACE)
     files = sorted(MONITORING.glob("*.yaml"))
@@ -40,31 +40,33 @@ def monitored(api_server: ApiServer) -> Iterator[Kubectl]:
 
 
 @pytest.fixture(scope="module")
-def manifests(with_helm: None) -> dict[str, Manifest]:  # noqa: ARG001  it renders them
-    """By kind."""
+def manifests(with_helm: None) -> dict[str, Manifest]:  # noqa: ARG001  it provides the Helm that renders them
+    """The chart's objects for the Prometheus operator, by kind."""
     return {
-        one["kind"]: one
-        for one in rendered(EVERYTHING, namespace=NAMESPACE)
-        if one["apiVersion"].startswith(GROUP)
+        manifest["kind"]: manifest
+        for manifest in rendered(EVERYTHING, namespace=NAMESPACE)
+        if manifest["apiVersion"].startswith(GROUP)
     }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_prometheus_operators_definition_takes_it(
+def test_the_prometheus_operators_crd_accepts_the_object(
     monitored: Kubectl, manifests: dict[str, Manifest], kind: str
 ):
-    """Every field, strictly: one that is unknown or of another type is refused."""
+    """The API server checks every field strictly: it refuses an unknown field and a wrong type."""
     monitored.apply(manifests[kind], "--validate=strict")
-    kept = monitored.get(kind.lower(), manifests[kind]["metadata"]["name"])
+    stored = monitored.get(kind.lower(), manifests[kind]["metadata"]["name"])
 
-    assert kept["spec"].keys() >= manifests[kind]["spec"].keys()
+    assert stored["spec"].keys() >= manifests[kind]["spec"].keys()
 
 
-@pytest.mark.parametrize("slip", [{"intervall": "30s"}, {"interval": "soon"}, {"scheme": "gopher"}])
-def test_a_slip_in_it_is_refused(monitored: Kubectl, manifests: dict[str, Manifest], slip: dict[str, str]):
-    """So the test above can fail."""
+@pytest.mark.parametrize("wrong_field", [{"intervall": "30s"}, {"interval": "soon"}, {"scheme": "gopher"}])
+def test_a_wrong_field_is_refused(
+    monitored: Kubectl, manifests: dict[str, Manifest], wrong_field: dict[str, str]
+):
+    """Shows that the test above can fail."""
     (endpoint,) = manifests["PodMonitor"]["spec"]["podMetricsEndpoints"]
-    spec = {**manifests["PodMonitor"]["spec"], "podMetricsEndpoints": [{**endpoint, **slip}]}
+    spec = {**manifests["PodMonitor"]["spec"], "podMetricsEndpoints": [{**endpoint, **wrong_field}]}
 
-    with pytest.raises(KubectlError, match=next(iter(slip))):
+    with pytest.raises(KubectlError, match=next(iter(wrong_field))):
         monitored.apply({**manifests["PodMonitor"], "spec": spec}, "--validate=strict")

@@ -1,4 +1,4 @@
-"""The real operator with the settings and the rights that the chart gives, under the chart's own policies."""
+"""The real operator runs with the settings, the rights and the policies of the chart."""
 
 from pathlib import Path
 
@@ -18,35 +18,39 @@ from tests.harness.kubernetes.operator_process import OperatorProcess
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "valid"
 NAME = "of-the-chart"
-# Variables of the Deployment that a local process sets itself: its identity and where it listens.
+# Variables of the Deployment that a local process sets itself: its identity and its listener.
 OWN = {"POD_NAME", "MIRRORFLOW_LISTENER", "MIRRORFLOW_NAMESPACES"}
 
 
 def _environment() -> dict[str, str]:
-    """As the chart's Deployment has it."""
-    [deployment] = [one for one in rendered(WHOLE_CLUSTER) if one["kind"] == "Deployment"]
+    """Returns the variables of the chart's Deployment, except OWN."""
+    [deployment] = [manifest for manifest in rendered(WHOLE_CLUSTER) if manifest["kind"] == "Deployment"]
     variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-    return {one["name"]: str(one.get("value", NAMESPACE)) for one in variables if one["name"] not in OWN}
+    return {
+        variable["name"]: str(variable.get("value", NAMESPACE))
+        for variable in variables
+        if variable["name"] not in OWN
+    }
 
 
-def test_the_operator_does_its_work_with_the_charts_rights_under_the_charts_policies(
+def test_the_operator_reconciles_a_flow_with_the_charts_rights_and_policies(
     installed: ApiServer, administrator: Kubectl, operator: Kubectl, tmp_path: Path
 ):
-    """A flow gets its objects and its status, what is no longer planned goes, and nothing that it asks is refused."""
+    """The operator creates the objects, writes the status and deletes unplanned objects; no request is refused."""
     since = installed.log_size()
     flow = yaml.safe_load((EXAMPLES / "everything.yaml").read_text())
     flow["metadata"]["name"] = NAME
 
     def deployments() -> set[str]:
         listed = administrator.get("deployments", f"--selector=mirrorflow.io/flow={NAME}")["items"]
-        return {one["metadata"]["name"] for one in listed}
+        return {deployment["metadata"]["name"] for deployment in listed}
 
     with OperatorProcess(
         kubeconfig=operator.kubeconfig, folder=tmp_path / "operator", environment=_environment()
     ) as process:
         process.wait_until_leading()
         administrator.apply(flow)
-        wait_until("all connectors are there", lambda: len(deployments()) == 3)
+        wait_until("all connectors exist", lambda: len(deployments()) == 3)
         wait_until(
             "the status is written",
             lambda: "observedGeneration" in administrator.get("mirrorflow", NAME).get("status", {}),
@@ -54,13 +58,13 @@ def test_the_operator_does_its_work_with_the_charts_rights_under_the_charts_poli
         administrator(
             "patch", "mirrorflow", NAME, "--type=merge", '--patch={"spec":{"groups":{"include":[]}}}'
         )
-        wait_until("what is no longer planned is gone", lambda: f"{NAME}-checkpoint" not in deployments())
+        wait_until("the unplanned connector is gone", lambda: f"{NAME}-checkpoint" not in deployments())
         wait_until("nothing is left to do", lambda: process.idle)
         administrator("delete", "mirrorflow", NAME)
 
-    asked = list(installed.log_of(OPERATOR_USER, since))
-    assert [] == [one for one in asked if one.status in {401, 403, 422}]
-    assert {one.asked for one in asked} <= granted(WHOLE_CLUSTER)
+    requests = list(installed.log_of(OPERATOR_USER, since))
+    assert [] == [request for request in requests if request.status in {401, 403, 422}]
+    assert {request.asked for request in requests} <= granted(WHOLE_CLUSTER)
     assert Asked(verb="patch", group="mirrorflow.io", resource="mirrorflows/status") in {
-        one.asked for one in asked
+        request.asked for request in requests
     }

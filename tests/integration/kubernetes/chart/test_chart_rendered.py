@@ -1,4 +1,4 @@
-"""What Helm makes of the chart in each mode: rights, names, security, and a word on each wrong value."""
+"""The objects that Helm renders from the chart in each mode: rights, names, security, and errors for wrong values."""
 
 import functools
 import json
@@ -49,26 +49,30 @@ FORBIDDEN = {
 
 
 @functools.cache
-def _of(mode: str) -> list[Manifest]:
+def _rendered_in(mode: str) -> list[Manifest]:
     return rendered(MODES[mode])
 
 
-def _one(manifests: list[Manifest], kind: str, name: str = OPERATOR) -> Manifest:
-    return next(one for one in manifests if one["kind"] == kind and one["metadata"]["name"] == name)
+def _object(manifests: list[Manifest], kind: str, name: str = OPERATOR) -> Manifest:
+    return next(
+        manifest
+        for manifest in manifests
+        if manifest["kind"] == kind and manifest["metadata"]["name"] == name
+    )
 
 
 def _pods(manifests: list[Manifest]) -> Iterator[dict[str, Any]]:
-    for one in manifests:
-        if one["kind"] == "Pod":
-            yield one["spec"]
-        elif one["kind"] == "Deployment":
-            yield one["spec"]["template"]["spec"]
+    for manifest in manifests:
+        if manifest["kind"] == "Pod":
+            yield manifest["spec"]
+        elif manifest["kind"] == "Deployment":
+            yield manifest["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_helm_finds_nothing_wrong(mode: str):
-    """Not even a warning."""
-    said = chart.helm(
+def test_helm_lint_reports_no_problem(mode: str):
+    """It reports no warning either."""
+    report = chart.helm(
         "lint",
         str(CHART),
         f"--kube-version={chart.KUBERNETES}",
@@ -77,14 +81,14 @@ def test_helm_finds_nothing_wrong(mode: str):
         stdin=yaml.safe_dump(MODES[mode]),
     )
 
-    assert "0 chart(s) failed" in said
-    assert "[WARNING]" not in said
+    assert "0 chart(s) failed" in report
+    assert "[WARNING]" not in report
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_operator_may_do_nothing_with_secrets_roles_or_shells(mode: str):
-    """By name, and by no wildcard either."""
-    rules = rules_of(_of(mode))
+    """It has neither these resources nor a wildcard."""
+    rules = rules_of(_rendered_in(mode))
 
     assert rules
     for rule in rules:
@@ -93,37 +97,37 @@ def test_the_operator_may_do_nothing_with_secrets_roles_or_shells(mode: str):
         assert not {"escalate", "bind", "impersonate", "deletecollection"} & set(rule["verbs"])
 
 
-def test_the_documents_list_the_rights_as_they_are():
-    """docs/security.md is what a security review reads: no verb more or less."""
+def test_the_documented_rights_match_the_chart():
+    """A security review reads docs/security.md, so its table has exactly the granted verbs."""
     text = (CHART.parents[1] / "docs" / "security.md").read_text()
     table = text.partition("## What the operator may do")[2].partition("\n\nIn its own namespace")[0]
-    told = {
+    documented = {
         resource: set(re.findall(r"[a-z]+", verbs.replace("of one name", "")))
         for resources, verbs in re.findall(r"^\| (`.*?) \| (.*?) \|", table, re.MULTILINE)
         for resource in re.findall(r"`([a-z/]+)`", resources)
     }
     granted: dict[str, set[str]] = {}
-    for rule in rules_of(_of("own")):
+    for rule in rules_of(_rendered_in("own")):
         for resource in rule["resources"]:
             granted[resource] = granted.get(resource, set()) | set(rule["verbs"])
 
-    assert told == granted
+    assert documented == granted
 
 
-def test_rights_are_given_where_mirrorflows_are_looked_after_and_nowhere_else():
-    """Each mode by the kind of role and its namespaces; the same rules in all."""
-    found = {}
+def test_rights_are_granted_only_where_mirrorflows_are_reconciled():
+    """Each mode has its kind of role and its namespaces, and the same rules."""
+    roles_by_mode = {}
     for mode in ("own", "several", "cluster"):
         roles = [
-            one
-            for one in _of(mode)
-            if one["kind"] in {"Role", "ClusterRole"}
-            and any("deployments" in rule["resources"] for rule in one["rules"])
+            manifest
+            for manifest in _rendered_in(mode)
+            if manifest["kind"] in {"Role", "ClusterRole"}
+            and any("deployments" in rule["resources"] for rule in manifest["rules"])
         ]
-        found[mode] = [(one["kind"], one["metadata"].get("namespace")) for one in roles]
-        assert all(one["rules"] == roles[0]["rules"] for one in roles)
+        roles_by_mode[mode] = [(role["kind"], role["metadata"].get("namespace")) for role in roles]
+        assert all(role["rules"] == roles[0]["rules"] for role in roles)
 
-    assert found == {
+    assert roles_by_mode == {
         "own": [("Role", NAMESPACE)],
         "several": [("Role", "kafka-east"), ("Role", "kafka-west")],
         "cluster": [("ClusterRole", None)],
@@ -134,10 +138,10 @@ def test_rights_are_given_where_mirrorflows_are_looked_after_and_nowhere_else():
     ("mode", "namespaces"),
     [("own", (NAMESPACE,)), ("several", ("kafka-east", "kafka-west")), ("cluster", ())],
 )
-def test_the_operator_reads_its_settings(mode: str, namespaces: tuple[str, ...]):
-    """Each variable of the Deployment is one that it knows, with a value that it takes."""
-    container = next(iter(_pods(_of(mode))))["containers"][0]
-    variables = {one["name"]: one.get("value", "from-the-pod") for one in container["env"]}
+def test_the_operator_accepts_every_variable_of_its_deployment(mode: str, namespaces: tuple[str, ...]):
+    """It knows each variable of the Deployment and accepts its value."""
+    container = next(iter(_pods(_rendered_in(mode))))["containers"][0]
+    variables = {variable["name"]: variable.get("value", "from-the-pod") for variable in container["env"]}
     settings = from_environment(variables)
 
     assert settings.namespaces == namespaces
@@ -149,24 +153,28 @@ def test_the_operator_reads_its_settings(mode: str, namespaces: tuple[str, ...])
     )
 
 
-def test_the_operator_runs_the_release_before_it_too(tmp_path: Path):
-    """Else an upgrade would leave every flow with a version that the new operator does not have."""
-    found = chart.rendered(chart=chart.chart_after("0.2.0", tmp_path))
-    container = next(iter(_pods(found)))["containers"][0]
-    versions = [one["value"] for one in container["env"] if one["name"] == "MIRRORFLOW_REPLICATOR_VERSIONS"]
+def test_the_operator_also_supports_the_previous_replicator_version(tmp_path: Path):
+    """Otherwise an upgrade would leave every flow with a version that the new operator lacks."""
+    manifests = chart.rendered(chart=chart.chart_after("0.2.0", tmp_path))
+    container = next(iter(_pods(manifests)))["containers"][0]
+    versions = [
+        variable["value"]
+        for variable in container["env"]
+        if variable["name"] == "MIRRORFLOW_REPLICATOR_VERSIONS"
+    ]
 
     assert versions == ["0.2.0,0.1.0"]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_pod_is_held_to_the_restricted_standard(mode: str):
-    """And to a read-only root; the only volume is a bounded folder for Python; and, if asked for, an authority of connectors."""
-    pods = list(_pods(_of(mode)))
+def test_every_pod_meets_the_restricted_standard(mode: str):
+    """Its root is read-only; its volumes are a bounded folder for Python and, if set, a certificate authority of connectors."""
+    pods = list(_pods(_rendered_in(mode)))
 
     assert len(pods) == 2
     for pod in pods:
         assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-        assert [list(one) for one in pod.get("volumes", ()) if one["name"] != "progress-ca"] in (
+        assert [list(volume) for volume in pod.get("volumes", ()) if volume["name"] != "progress-ca"] in (
             [],
             [["name", "emptyDir"]],
         )
@@ -180,15 +188,15 @@ def test_every_pod_is_held_to_the_restricted_standard(mode: str):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_each_flows_own_policy_admits_the_operator(mode: str):
-    """Its own pods and no others of its namespace, which needs no label."""
-    deployment = next(one for one in _of(mode) if one["kind"] == "Deployment")
-    operators = deployment["spec"]["template"]["metadata"]["labels"]
+def test_each_flows_network_policy_admits_the_operator(mode: str):
+    """It admits the pods of this operator only, in a namespace that needs no label."""
+    deployment = next(one for one in _rendered_in(mode) if one["kind"] == "Deployment")
+    operator_labels = deployment["spec"]["template"]["metadata"]["labels"]
 
     _, peer = names.progress_readers(NAMESPACE)
 
     assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
-    assert peer["podSelector"]["matchLabels"].items() <= operators.items()
+    assert peer["podSelector"]["matchLabels"].items() <= operator_labels.items()
 
 
 @pytest.mark.parametrize(
@@ -199,121 +207,129 @@ def test_each_flows_own_policy_admits_the_operator(mode: str):
         (chart.WHOLE_CLUSTER, []),
     ],
 )
-def test_further_readers_are_admitted_to_connectors_where_their_namespaces_are_known(
+def test_further_readers_are_admitted_to_connectors_in_known_namespaces(
     values: Values, namespaces: list[str]
 ):
-    """To every pod of a flow, drivers of Spark jobs among them."""
+    """They are admitted to every pod of a flow, which includes drivers of Spark jobs."""
     reader = {"podSelector": {"matchLabels": {"app": "scraper"}}}
     policies = [
-        one
-        for one in rendered({**values, "networkPolicy": {"from": [reader]}})
-        if one["kind"] == "NetworkPolicy" and one["metadata"]["name"].endswith("-connectors")
+        manifest
+        for manifest in rendered({**values, "networkPolicy": {"from": [reader]}})
+        if manifest["kind"] == "NetworkPolicy" and manifest["metadata"]["name"].endswith("-connectors")
     ]
 
-    assert [one["metadata"]["namespace"] for one in policies] == namespaces
-    for one in policies:
-        assert one["spec"]["ingress"][0]["from"] == [reader]
-        selected = one["spec"]["podSelector"]["matchLabels"]
+    assert [policy["metadata"]["namespace"] for policy in policies] == namespaces
+    for policy in policies:
+        assert policy["spec"]["ingress"][0]["from"] == [reader]
+        selected = policy["spec"]["podSelector"]["matchLabels"]
         assert selected.items() <= names.labels("east-to-west", ConnectorKind.SOURCE).items()
         assert selected.items() <= names.run_labels("east-to-west", "seed").items()
-        assert {"http", "progress"} == {port["port"] for port in one["spec"]["ingress"][0]["ports"]}
+        assert {"http", "progress"} == {port["port"] for port in policy["spec"]["ingress"][0]["ports"]}
 
 
-def test_replicas_of_the_operator_spread_over_nodes_without_a_zone():
-    """The scheduler ignores every constraint on a node that lacks the label of one: zones are an affinity, which it does not."""
+def test_operator_replicas_spread_over_nodes_without_a_zone_label():
+    """The scheduler ignores all spread constraints on a node without one of their labels; so zones are a preferred affinity."""
     zone = {"topologyKey": "topology.kubernetes.io/zone"}
 
-    pod = _one(rendered(), "Deployment")["spec"]["template"]["spec"]
-    own = _one(rendered({"affinity": {"nodeAffinity": {}}}), "Deployment")["spec"]["template"]["spec"]
+    pod = _object(rendered(), "Deployment")["spec"]["template"]["spec"]
+    with_own_affinity = _object(rendered({"affinity": {"nodeAffinity": {}}}), "Deployment")["spec"][
+        "template"
+    ]["spec"]
 
     (spread,) = pod["topologySpreadConstraints"]
     (preferred,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert spread["topologyKey"] == "kubernetes.io/hostname"
     assert preferred["podAffinityTerm"] == {"labelSelector": spread["labelSelector"], **zone}
-    assert own["affinity"] == {"nodeAffinity": {}}
+    assert with_own_affinity["affinity"] == {"nodeAffinity": {}}
 
 
 def test_names_and_labels_can_be_set():
-    """Every object has the labels; no name of the chart's is left but those that are the same in every release."""
-    found = rendered({"nameOverride": "mirrors", "commonLabels": {"cost-center": "42"}})
-    longest = rendered({"nameOverride": "m" * 20}, namespace="x")
+    """Every object has the common labels, and only names that are equal in every release stay."""
+    manifests = rendered({"nameOverride": "mirrors", "commonLabels": {"cost-center": "42"}})
+    with_long_name = rendered({"nameOverride": "m" * 20}, namespace="x")
 
-    assert [] == [one for one in found if one["metadata"]["labels"].get("cost-center") != "42"]
-    assert {one["metadata"]["name"] for one in found if one["kind"] == "Deployment"} == {
+    assert [] == [
+        manifest for manifest in manifests if manifest["metadata"]["labels"].get("cost-center") != "42"
+    ]
+    assert {manifest["metadata"]["name"] for manifest in manifests if manifest["kind"] == "Deployment"} == {
         "mirrorflow-mirrors-operator"
     }
-    assert all(len(one["metadata"]["name"]) <= 63 for one in longest)
-    [deployment] = [one for one in found if one["kind"] == "Deployment"]
+    assert all(len(manifest["metadata"]["name"]) <= 63 for manifest in with_long_name)
+    [deployment] = [manifest for manifest in manifests if manifest["kind"] == "Deployment"]
     assert "cost-center" not in deployment["spec"]["selector"]["matchLabels"]
 
 
-def test_two_releases_do_not_meet():
-    """What belongs to no namespace carries the release's own in its name; every name has room."""
-    one, other = rendered(namespace="a"), rendered(namespace="b")
-    of_the_cluster = [
+def test_two_releases_share_no_cluster_wide_object():
+    """A cluster-wide object has the release's namespace in its name, and every name has a valid length."""
+    first, second = rendered(namespace="a"), rendered(namespace="b")
+    cluster_wide = [
         {
-            (thing["kind"], thing["metadata"]["name"])
-            for thing in release
-            if "namespace" not in thing["metadata"]
+            (manifest["kind"], manifest["metadata"]["name"])
+            for manifest in release
+            if "namespace" not in manifest["metadata"]
         }
-        for release in (one, other)
+        for release in (first, second)
     ]
 
-    assert of_the_cluster[0] & of_the_cluster[1] == set()
-    longest = rendered({"fullnameOverride": "a" * 40})
+    assert cluster_wide[0] & cluster_wide[1] == set()
+    with_long_name = rendered({"fullnameOverride": "a" * 40})
     assert all(
-        len(one["metadata"]["name"]) <= 63
-        for one in longest
-        if one["kind"] in {"Service", "Pod", "Deployment"}
+        len(manifest["metadata"]["name"]) <= 63
+        for manifest in with_long_name
+        if manifest["kind"] in {"Service", "Pod", "Deployment"}
     )
 
 
-def test_the_definition_is_no_part_of_a_release():
-    """So Helm installs it, and neither takes it back nor deletes it; the operator updates it, unless it must not."""
-    right = {"customresourcedefinitions"}
+def test_the_crd_is_not_part_of_a_release():
+    """So Helm installs it but never reverts or deletes it; the operator updates it unless the values forbid it."""
+    crd_resource = {"customresourcedefinitions"}
 
-    assert "CustomResourceDefinition" not in {one["kind"] for one in _of("own")}
-    assert any(right == set(rule["resources"]) for rule in rules_of(_of("own")))
+    assert "CustomResourceDefinition" not in {manifest["kind"] for manifest in _rendered_in("own")}
+    assert any(crd_resource == set(rule["resources"]) for rule in rules_of(_rendered_in("own")))
     assert not any(
-        right & set(rule["resources"]) for rule in rules_of(rendered({"crds": {"enabled": False}}))
+        crd_resource & set(rule["resources"]) for rule in rules_of(rendered({"crds": {"enabled": False}}))
     )
 
 
 def test_an_upgrade_reuses_the_values_of_an_earlier_chart(tmp_path: Path):
-    """Helm then has no value that is new since, and refuses none that was removed."""
+    """Such values lack newer settings and may still contain removed ones; Helm accepts both."""
     reused = Path(shutil.copytree(CHART, tmp_path / "chart"))
     shutil.copy(Path(__file__).parent / "values-of-1a40a54.yaml", reused / "values.yaml")
 
-    found = {f"{one['kind']} {one['metadata']['name']}": one for one in rendered(chart=reused)}
-    wanted = {f"{one['kind']} {one['metadata']['name']}": one for one in rendered()}
+    actual = {
+        f"{manifest['kind']} {manifest['metadata']['name']}": manifest for manifest in rendered(chart=reused)
+    }
+    expected = {f"{manifest['kind']} {manifest['metadata']['name']}": manifest for manifest in rendered()}
 
-    assert found == wanted
+    assert actual == expected
 
 
 def test_the_secrets_policy_knows_where_pods_mount_secrets():
-    """The folder is written in two languages."""
+    """The chart's policy and the Python code each contain the folder."""
     from mirrorflow_operator.plan.properties import POD_LAYOUT
 
-    policy = _one(_of("own"), "ValidatingAdmissionPolicy", f"{NAMESPACE}-{OPERATOR}-secrets")
+    policy = _object(_rendered_in("own"), "ValidatingAdmissionPolicy", f"{NAMESPACE}-{OPERATOR}-secrets")
 
     assert f"'{POD_LAYOUT.secrets}/'" in json.dumps(policy)
 
 
-def test_values_are_described_each():
-    """In the schema and, in the same words, nowhere contradicted by a default that it refuses (Helm checks those)."""
+def test_every_value_has_a_description():
+    """Each value in the schema has a description, and values.yaml has exactly the values that are not removed."""
     nodes = [json.loads((CHART / "values.schema.json").read_text())]
     while nodes:
         node = nodes.pop()
-        for name, one in node.get("properties", {}).items():
-            assert one.get("description"), name
-            nodes.append(one)
+        for name, value in node.get("properties", {}).items():
+            assert value.get("description"), name
+            nodes.append(value)
         if "properties" in node and "items" not in node and node.get("additionalProperties") is not False:
             assert "name" in node["properties"], (
                 "only Kubernetes' own objects may have fields that are not listed"
             )
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
-    removed = {name for name, one in schema["properties"].items() if one["description"].startswith("Removed")}
+    removed = {
+        name for name, value in schema["properties"].items() if value["description"].startswith("Removed")
+    }
     assert set(schema["properties"]) - {"global"} - removed == set(defaults)
 
 
@@ -338,30 +354,31 @@ def test_values_are_described_each():
         ),
         ({"serviceAccount": {"create": False}}, "serviceAccount.name is missing"),
     ],
-    ids=lambda one: json.dumps(one)[:40] if isinstance(one, dict) else "",
+    ids=lambda values: json.dumps(values)[:40] if isinstance(values, dict) else "",
 )
-def test_a_wrong_value_is_named(values: dict[str, Any], sentence: str):
-    """Before anything is installed."""
+def test_an_error_names_a_wrong_value(values: dict[str, Any], sentence: str):
+    """Helm refuses the value before it installs anything."""
     with pytest.raises(HelmError) as refused:
         rendered(values)
 
     assert sentence in str(refused.value)
 
 
-def test_an_old_kubernetes_is_refused():
-    """With the version that it would need."""
+def test_an_old_kubernetes_version_is_refused():
+    """The error contains the required version."""
     with pytest.raises(HelmError, match=r"requires kubeVersion: >=1\.30"):
         chart.helm("template", "x", str(CHART), "--kube-version=1.29.0")
 
 
-def test_helms_test_asks_with_no_right_of_its_own():
-    """Its account is bound to nothing, and its pod has no other."""
+def test_helms_test_pod_has_no_rights():
+    """No role is bound to the account of the pod."""
     pod = next(one for one in rendered() if one["kind"] == "Pod")
     account = pod["spec"]["serviceAccountName"]
     bound = [
-        one["metadata"]["name"]
-        for one in rendered()
-        if one["kind"].endswith("Binding") and any(who["name"] == account for who in one.get("subjects", ()))
+        manifest["metadata"]["name"]
+        for manifest in rendered()
+        if manifest["kind"].endswith("Binding")
+        and any(subject["name"] == account for subject in manifest.get("subjects", ()))
     ]
 
     assert bound == []
@@ -369,27 +386,31 @@ def test_helms_test_asks_with_no_right_of_its_own():
 
 
 @pytest.mark.parametrize("kind", ["secretName", "configMapName"])
-def test_the_authority_of_connectors_is_mounted_and_never_asked_for(kind: str):
-    """The operator has no right on Secrets; it finds the file where its variable says."""
-    found = rendered({"progressTls": {kind: "mirrors-ca"}})
-    pod = _one(found, "Deployment")["spec"]["template"]["spec"]
+def test_the_connectors_certificate_authority_is_mounted_without_a_right_to_secrets(kind: str):
+    """The operator has no right on Secrets; its variable points to the mounted file."""
+    manifests = rendered({"progressTls": {kind: "mirrors-ca"}})
+    pod = _object(manifests, "Deployment")["spec"]["template"]["spec"]
     container = pod["containers"][0]
-    settings = from_environment({one["name"]: one["value"] for one in container["env"] if "value" in one})
+    settings = from_environment(
+        {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
+    )
     mount = next(one for one in container["volumeMounts"] if one["name"] == "progress-ca")
     volume = next(one for one in pod["volumes"] if one["name"] == "progress-ca")
 
     assert settings.progress_ca == f"{mount['mountPath']}/ca.crt"
     assert "mirrors-ca" in json.dumps(volume)
-    assert "secrets" not in json.dumps([one for one in found if one["kind"] in {"Role", "ClusterRole"}])
+    assert "secrets" not in json.dumps(
+        [manifest for manifest in manifests if manifest["kind"] in {"Role", "ClusterRole"}]
+    )
 
 
-def test_without_an_authority_connectors_are_asked_over_plain_http():
-    env = _one(_of("own"), "Deployment")["spec"]["template"]["spec"]["containers"][0]["env"]
+def test_without_a_certificate_authority_the_operator_reads_connectors_over_http():
+    env = _object(_rendered_in("own"), "Deployment")["spec"]["template"]["spec"]["containers"][0]["env"]
 
-    assert "MIRRORFLOW_PROGRESS_CA" not in {one["name"] for one in env}
+    assert "MIRRORFLOW_PROGRESS_CA" not in {variable["name"] for variable in env}
 
 
-def test_two_authorities_are_refused():
+def test_two_certificate_authorities_are_refused():
     with pytest.raises(HelmError, match="progressTls"):
         rendered({"progressTls": {"secretName": "a", "configMapName": "b"}})
 
@@ -405,16 +426,14 @@ def test_two_authorities_are_refused():
     ],
     ids=["own", "several", "cluster", "cluster-named", "elsewhere"],
 )
-def test_drivers_of_spark_jobs_may_do_what_spark_asks_for_and_nothing_else(
-    values: Values, namespaces: list[str]
-):
-    """Pods, in the namespaces of flows; who they are is what the operator plans, and the operator has no such right."""
-    manifests = [one for one in rendered(values) if one["metadata"]["name"] == SEED_ACCOUNT]
-    roles = [one for one in manifests if one["kind"] == "Role"]
+def test_spark_drivers_have_only_the_rights_that_spark_needs(values: Values, namespaces: list[str]):
+    """They may use pods in the namespaces of flows; the operator plans their accounts and lacks these rights."""
+    manifests = [manifest for manifest in rendered(values) if manifest["metadata"]["name"] == SEED_ACCOUNT]
+    roles = [manifest for manifest in manifests if manifest["kind"] == "Role"]
 
     assert {kind: namespaces for kind in ("ServiceAccount", "Role", "RoleBinding") if namespaces} == {
-        kind: [one["metadata"]["namespace"] for one in manifests if one["kind"] == kind]
-        for kind in {one["kind"] for one in manifests}
+        kind: [manifest["metadata"]["namespace"] for manifest in manifests if manifest["kind"] == kind]
+        for kind in {manifest["kind"] for manifest in manifests}
     }
     for role in roles:
         assert role["rules"] == [
@@ -424,10 +443,10 @@ def test_drivers_of_spark_jobs_may_do_what_spark_asks_for_and_nothing_else(
                 "verbs": ["get", "list", "watch", "create", "delete", "deletecollection"],
             }
         ]
-    deployment = next(one for one in rendered(values) if one["kind"] == "Deployment")
+    deployment = next(manifest for manifest in rendered(values) if manifest["kind"] == "Deployment")
     variables = {
-        one["name"]: one.get("value")
-        for one in deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+        variable["name"]: variable.get("value")
+        for variable in deployment["spec"]["template"]["spec"]["containers"][0]["env"]
     }
     assert variables["MIRRORFLOW_SEED_SERVICE_ACCOUNT"] == SEED_ACCOUNT
     assert variables["MIRRORFLOW_SEED_IMAGE"] == "mirrorflow/seed"

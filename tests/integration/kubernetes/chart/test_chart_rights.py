@@ -1,6 +1,6 @@
-"""The chart's role is exactly what the operator needs: the API server's own log of a whole run names each right, and no other.
+"""The chart's role contains exactly the rights that the operator uses, by the API server's audit log of a whole run.
 
-A verb too few is a request that is refused; a verb too many is one that the log does not have.
+A missing verb shows as a refused request, and an unneeded verb is missing from the log.
 """
 
 import json
@@ -23,15 +23,15 @@ from tests.harness.kubernetes.operator_process import OperatorProcess
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "valid"
 NAME = "with-every-right"
-HANGING = f"{NAME}-source-hangs"
-LEFT_JOB = {
+HANGING_POD_NAME = f"{NAME}-source-hangs"
+UNPLANNED_JOB = {
     "suspend": True,
     "template": {
         "spec": {"restartPolicy": "Never", "containers": [{"name": "left", "image": "left:behind"}]},
     },
 }
-# As an operator of another release may have left them: its label, its owner, in no plan of this one.
-LEFT_BEHIND = (
+# Objects as an operator of an earlier release may have left them: with its label and owner, but in no current plan.
+UNPLANNED = (
     {"apiVersion": "v1", "kind": "ServiceAccount"},
     {"apiVersion": "v1", "kind": "ConfigMap"},
     {
@@ -57,17 +57,17 @@ LEFT_BEHIND = (
             },
         },
     },
-    {"apiVersion": "batch/v1", "kind": "Job", "spec": LEFT_JOB},
+    {"apiVersion": "batch/v1", "kind": "Job", "spec": UNPLANNED_JOB},
     {
         "apiVersion": "batch/v1",
         "kind": "CronJob",
-        "spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": LEFT_JOB}},
+        "spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": UNPLANNED_JOB}},
     },
 )
 KINDS = "serviceaccounts,configmaps,networkpolicies,services,poddisruptionbudgets,deployments,jobs,cronjobs"
 
 
-def _left(one: dict[str, Any], owner: dict[str, Any]) -> dict[str, Any]:
+def _unplanned(manifest: dict[str, Any], owner: dict[str, Any]) -> dict[str, Any]:
     reference = {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
@@ -81,14 +81,14 @@ def _left(one: dict[str, Any], owner: dict[str, Any]) -> dict[str, Any]:
         "labels": {"mirrorflow.io/flow": NAME, "app.kubernetes.io/managed-by": "mirrorflow-operator"},
         "ownerReferences": [reference],
     }
-    return {**one, "metadata": metadata}
+    return {**manifest, "metadata": metadata}
 
 
-HANGING_POD = {
+HANGING_MANIFEST = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {
-        "name": HANGING,
+        "name": HANGING_POD_NAME,
         "labels": {"mirrorflow.io/flow": NAME, "mirrorflow.io/connector": "source"},
     },
     "spec": {
@@ -99,9 +99,9 @@ HANGING_POD = {
 }
 
 
-def _let_hang(administrator: Kubectl) -> None:
-    """A pod of the flow whose container cannot be made: no kubelet runs, so it is said here."""
-    administrator.apply(HANGING_POD)
+def _add_hanging_pod(administrator: Kubectl) -> None:
+    """Adds a pod of the flow whose container cannot start; no kubelet runs, so this writes the status."""
+    administrator.apply(HANGING_MANIFEST)
     waiting = {"reason": "CreateContainerConfigError", "message": 'secret "east" not found'}
     container = {
         "name": "replicator",
@@ -113,17 +113,22 @@ def _let_hang(administrator: Kubectl) -> None:
     }
     status = {"status": {"phase": "Pending", "containerStatuses": [container]}}
     administrator(
-        "patch", "pod", HANGING, "--subresource=status", "--type=merge", f"--patch={json.dumps(status)}"
+        "patch",
+        "pod",
+        HANGING_POD_NAME,
+        "--subresource=status",
+        "--type=merge",
+        f"--patch={json.dumps(status)}",
     )
 
 
-def test_each_right_is_needed_and_each_need_is_granted(
+def test_the_charts_role_has_exactly_the_rights_that_the_operator_uses(
     installed: ApiServer,
     administrator: Kubectl,
     operator: Kubectl,
     tmp_path: Path,
 ):
-    """A flow comes, changes, loses what is not planned, has a pod that hangs, is stopped and goes; the Lease is taken, kept and left."""
+    """A flow is created, changed, cleaned up, has a hanging pod and is deleted; the Lease is acquired, renewed and released."""
     since = installed.log_size()
     flow = yaml.safe_load((EXAMPLES / "smallest.yaml").read_text())
     flow["metadata"]["name"] = NAME
@@ -135,52 +140,57 @@ def test_each_right_is_needed_and_each_need_is_granted(
         "MIRRORFLOW_REPLICATOR_IMAGE": "mirrorflow/replicator",
     }
     administrator("delete", "lease", OPERATOR, f"--namespace={NAMESPACE}", "--ignore-not-found")
-    administrator(
-        "annotate", "crd", "mirrorflows.mirrorflow.io", "mirrorflow.io/release-"
-    )  # as Helm installs it
+    # Helm installs the CRD without this annotation.
+    administrator("annotate", "crd", "mirrorflows.mirrorflow.io", "mirrorflow.io/release-")
 
-    def found() -> set[str]:
+    def existing_objects() -> set[str]:
         items = administrator.get(KINDS, f"--selector=mirrorflow.io/flow={NAME}")["items"]
-        return {f"{one['kind']} {one['metadata']['name']}" for one in items}
+        return {f"{item['kind']} {item['metadata']['name']}" for item in items}
 
     with OperatorProcess(
         kubeconfig=operator.kubeconfig, folder=tmp_path / "operator", environment=environment
     ) as process:
         process.wait_until_leading()
         administrator.apply(flow)
-        wait_until("everything is there", lambda: len(found()) == 17)
+        wait_until("all objects exist", lambda: len(existing_objects()) == 17)
         owner = administrator.get("mirrorflow", NAME)
-        for one in LEFT_BEHIND:
-            administrator.apply(_left(one, owner))
-        wait_until("what is left behind is gone", lambda: not any("left" in one for one in found()))
-        _let_hang(administrator)
+        for manifest in UNPLANNED:
+            administrator.apply(_unplanned(manifest, owner))
         wait_until(
-            "its events are read",
+            "the unplanned objects are gone", lambda: not any("left" in name for name in existing_objects())
+        )
+        _add_hanging_pod(administrator)
+        wait_until(
+            "the pod's events are read",
             lambda: _verbs(installed, since, "events") == {"create", "list"},
         )
         wait_until(
-            "the Lease is kept", lambda: _verbs(installed, since, "leases") == {"create", "get", "update"}
+            "the Lease is renewed", lambda: _verbs(installed, since, "leases") == {"create", "get", "update"}
         )
         process.child.stop()
 
-    asked = [one for one in installed.log_of(OPERATOR_USER, since) if one.asked.resource]
+    requests = [request for request in installed.log_of(OPERATOR_USER, since) if request.asked.resource]
     administrator("delete", "mirrorflow", NAME)
-    administrator("delete", "pod", HANGING, "--grace-period=0", "--force")
-    assert [] == [one for one in asked if not one.allowed]
-    used = _as_granted({one.asked for one in asked})
-    assert "secrets" not in {one.resource for one in used}
+    administrator("delete", "pod", HANGING_POD_NAME, "--grace-period=0", "--force")
+    assert [] == [request for request in requests if not request.allowed]
+    used = _with_create({request.asked for request in requests})
+    assert "secrets" not in {kind.resource for kind in used}
     assert set(granted(WHOLE_CLUSTER)) == used
 
 
 def _verbs(server: ApiServer, since: int, resource: str) -> set[str]:
-    return {one.asked.verb for one in server.log_of(OPERATOR_USER, since) if one.asked.resource == resource}
+    return {
+        request.asked.verb
+        for request in server.log_of(OPERATOR_USER, since)
+        if request.asked.resource == resource
+    }
 
 
-def _as_granted(asked: set[Asked]) -> set[Asked]:
-    """A server-side apply of what is not there yet is logged as a patch, and needs `create` as well."""
-    made = set(KINDS.split(","))
-    return asked | {
-        Asked(verb="create", group=one.group, resource=one.resource)
-        for one in asked
-        if one.verb == "patch" and one.resource in made
+def _with_create(used: set[Asked]) -> set[Asked]:
+    """Adds the verb `create` to a server-side apply, which is logged as a patch even where it creates the object."""
+    created = set(KINDS.split(","))
+    return used | {
+        Asked(verb="create", group=kind.group, resource=kind.resource)
+        for kind in used
+        if kind.verb == "patch" and kind.resource in created
     }

@@ -1,4 +1,4 @@
-"""Helm's upgrade, rollback and upgrade again, with eight flows: nothing that flows have is lost, and no connector is replaced."""
+"""An upgrade, a rollback and a second upgrade by Helm keep all data of eight flows and replace no connector."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ OLD_TEMPLATE = Path(__file__).parent / "crd-of-1a40a54.tpl"
 
 
 def _earlier_chart(folder: Path) -> Path:
-    """A chart with the values of an earlier release, and a CRD without a field that is pinned and one of the spec."""
+    """Copies the chart with the values of an earlier release; its CRD lacks one pinned status field and one spec field."""
     chart = Path(shutil.copytree(CHART, folder / "earlier"))
     shutil.copy(OLD_VALUES, chart / "values.yaml")
     file = chart / "crds" / "mirrorflows.yaml"
@@ -37,7 +37,7 @@ def _earlier_chart(folder: Path) -> Path:
 
 
 def _pre_release_chart(folder: Path) -> Path:
-    """The same, with the CRD among its templates."""
+    """Copies the chart like `_earlier_chart`, with the CRD among its templates."""
     chart = _earlier_chart(folder)
     (chart / "crds" / "mirrorflows.yaml").rename(chart / "files" / "mirrorflows.yaml")
     (chart / "crds").rmdir()
@@ -47,7 +47,7 @@ def _pre_release_chart(folder: Path) -> Path:
 
 
 def _flow(name: str) -> dict[str, Any]:
-    """Between clusters of its own."""
+    """Returns a flow between two clusters that no other flow has."""
     sides = {
         side: {"alias": f"{side}-{name}", "bootstrapServers": [f"{side}.{name}.example:9092"]}
         for side in ("source", "target")
@@ -61,7 +61,7 @@ def _flow(name: str) -> dict[str, Any]:
 
 
 def _fields(kubectl: Kubectl) -> set[str]:
-    """Which of both fields the CRD has."""
+    """Returns which of the two fields the CRD has."""
     version = kubectl.get("crd", CRD)["spec"]["versions"][0]
     properties = version["schema"]["openAPIV3Schema"]["properties"]
     return {"flowId", "takeOverFrom"} & {
@@ -70,7 +70,7 @@ def _fields(kubectl: Kubectl) -> set[str]:
 
 
 def _make_definition_newer(kubectl: Kubectl) -> None:
-    """As the operator of a later release leaves it behind: each flow has its new field, by default."""
+    """Adds a field with a default to the CRD, as the operator of a later release leaves it."""
     field = {"type": "string", "default": "as ever"}
     path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/newer"
     patch = [
@@ -82,26 +82,26 @@ def _make_definition_newer(kubectl: Kubectl) -> None:
 
 def _pinned(kubectl: Kubectl) -> Mapping[str, tuple[str, str, list[str]]]:
     return {
-        one["metadata"]["name"]: (
-            one["status"].get("version", ""),
-            one["status"].get("flowId", ""),
-            one["spec"].get("takeOverFrom", []),
+        flow["metadata"]["name"]: (
+            flow["status"].get("version", ""),
+            flow["status"].get("flowId", ""),
+            flow["spec"].get("takeOverFrom", []),
         )
-        for one in kubectl.get("mirrorflows")["items"]
-        if "status" in one
+        for flow in kubectl.get("mirrorflows")["items"]
+        if "status" in flow
     }
 
 
 def _templates(kubectl: Kubectl) -> Mapping[str, Any]:
     return {
-        one["metadata"]["name"]: (one["metadata"]["uid"], one["spec"]["template"])
-        for one in kubectl.get("deployments", "--selector=mirrorflow.io/flow")["items"]
+        deployment["metadata"]["name"]: (deployment["metadata"]["uid"], deployment["spec"]["template"])
+        for deployment in kubectl.get("deployments", "--selector=mirrorflow.io/flow")["items"]
     }
 
 
 @pytest.mark.usefixtures("with_helm")
-def test_upgrade_rollback_and_upgrade_again_lose_nothing(tmp_path: Path):
-    """The CRD gets the newer fields and keeps them; reused values that were removed are named and refuse nothing."""
+def test_upgrade_rollback_and_second_upgrade_lose_nothing(tmp_path: Path):
+    """The CRD gets the newer fields and keeps them; removed values are reported, but do not fail the upgrade."""
     with ApiServer(folder=tmp_path / "server", controllers=False) as server:
         helm = Helm(kubectl=server.kubectl.within(NAMESPACE))
         helm(
@@ -113,34 +113,34 @@ def test_upgrade_rollback_and_upgrade_again_lose_nothing(tmp_path: Path):
         )
         server.kubectl("create", "namespace", "team")
         team = server.kubectl.within("team")
-        earlier = _fields(team)
+        before_upgrade = _fields(team)
 
-        said = helm("upgrade", RELEASE, str(CHART), "--reuse-values")
-        of_helm = _fields(team)
+        report = helm("upgrade", RELEASE, str(CHART), "--reuse-values")
+        after_helm_upgrade = _fields(team)
         _reconcile(server, tmp_path / "first", apply=True)
         pinned, templates = _pinned(team), _templates(team)
         helm("rollback", RELEASE)
-        after_rollback, kept = _fields(team), _pinned(team)
+        after_rollback, pinned_after_rollback = _fields(team), _pinned(team)
         _make_definition_newer(team)
         helm("upgrade", RELEASE, str(CHART), "--reuse-values")
         _reconcile(server, tmp_path / "second", apply=False)
 
-        assert (earlier, of_helm) == (set(), set())
+        assert (before_upgrade, after_helm_upgrade) == (set(), set())
         for flow in team.get("mirrorflows")["items"]:
             assert flow["spec"]["newer"] == "as ever"
             assert condition(flow, "Accepted")["status"] == "True"
             assert "spec.newer: this operator is older" in condition(flow, "Degraded")["message"]
-        assert "The value autoscaleCalmSeconds was removed and has no effect" in said
+        assert "The value autoscaleCalmSeconds was removed and has no effect" in report
         assert set(pinned) == set(FLOWS)
         assert all(version and id_ and former for version, id_, former in pinned.values())
         assert after_rollback == _fields(team) == {"flowId", "takeOverFrom"}
-        assert pinned == kept == _pinned(team)
+        assert pinned == pinned_after_rollback == _pinned(team)
         assert templates == _templates(team)
         assert len(templates) == 3 * len(FLOWS)
 
 
 def _reconcile(server: ApiServer, folder: Path, *, apply: bool) -> None:
-    """The operator of this work tree, with the rights that the chart gives, works until nothing is left to do."""
+    """Runs the current operator with the chart's rights until nothing is left to do."""
     user = server.user(OPERATOR_USER, OPERATOR_GROUPS)
     team = server.kubectl.within("team")
     with OperatorProcess(
@@ -152,7 +152,7 @@ def _reconcile(server: ApiServer, folder: Path, *, apply: bool) -> None:
         for name in FLOWS if apply else ():
             team.apply(_flow(name))
         wait_until(
-            "all are reconciled",
+            "all flows are reconciled",
             lambda: len(_pinned(team)) == len(FLOWS) and len(_templates(team)) == 3 * len(FLOWS),
         )
         wait_until("nothing is left to do", lambda: process.idle)
@@ -160,13 +160,17 @@ def _reconcile(server: ApiServer, folder: Path, *, apply: bool) -> None:
 
 
 @pytest.mark.usefixtures("with_helm")
-def test_the_way_back_to_a_pre_release_takes_nothing_back(tmp_path: Path):
-    """Helm refuses the rollback, because the CRD is no part of the release; an upgrade to that chart without it goes back."""
+def test_downgrade_to_a_pre_release_removes_nothing(tmp_path: Path):
+    """Helm refuses the rollback, because the CRD is not part of the release; an upgrade to that chart without CRD works."""
     with ApiServer(folder=tmp_path / "server", controllers=False) as server:
         helm = Helm(kubectl=server.kubectl.within(NAMESPACE))
-        before = _pre_release_chart(tmp_path)
+        pre_release = _pre_release_chart(tmp_path)
         helm(
-            "install", RELEASE, str(before), "--create-namespace", "--set=watch.cluster=true,crds.keep=false"
+            "install",
+            RELEASE,
+            str(pre_release),
+            "--create-namespace",
+            "--set=watch.cluster=true,crds.keep=false",
         )
         server.kubectl("create", "namespace", "team")
         team = server.kubectl.within("team")
@@ -177,22 +181,24 @@ def test_the_way_back_to_a_pre_release_takes_nothing_back(tmp_path: Path):
         assert team.get("crd", CRD)
 
         server.kubectl("annotate", "crd", CRD, "helm.sh/resource-policy=keep")
-        said = helm("upgrade", RELEASE, str(CHART), "--reuse-values")
+        report = helm("upgrade", RELEASE, str(CHART), "--reuse-values")
         _reconcile(server, tmp_path / "first", apply=True)
         pinned, templates = _pinned(team), _templates(team)
         with pytest.raises(HelmError, match=f'no CustomResourceDefinition with the name "{CRD}" found'):
             helm("rollback", RELEASE, "1")
         after_rollback = _fields(team), _pinned(team), _templates(team)
-        back = tmp_path / "values.yaml"
-        back.write_text(helm("get", "values", RELEASE, "--revision=1", "--output=yaml"))
-        helm("upgrade", RELEASE, str(before), f"--values={back}", "--set=crds.enabled=false")
-        after_way_back = _fields(team), _pinned(team), _templates(team)
+        old_values = tmp_path / "values.yaml"
+        old_values.write_text(helm("get", "values", RELEASE, "--revision=1", "--output=yaml"))
+        helm("upgrade", RELEASE, str(pre_release), f"--values={old_values}", "--set=crds.enabled=false")
+        after_downgrade = _fields(team), _pinned(team), _templates(team)
         helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set=crds.enabled=true")
         _reconcile(server, tmp_path / "second", apply=False)
 
-        assert f"helm upgrade {RELEASE} CHART --namespace {NAMESPACE} --values values.yaml" in said
+        assert f"helm upgrade {RELEASE} CHART --namespace {NAMESPACE} --values values.yaml" in report
         assert len(pinned) == len(FLOWS)
         assert all(version and id_ and former for version, id_, former in pinned.values())
         assert len(templates) == 3 * len(FLOWS)
-        there = {"flowId", "takeOverFrom"}, pinned, templates
-        assert there == after_rollback == after_way_back == (_fields(team), _pinned(team), _templates(team))
+        expected = {"flowId", "takeOverFrom"}, pinned, templates
+        assert (
+            expected == after_rollback == after_downgrade == (_fields(team), _pinned(team), _templates(team))
+        )

@@ -1,4 +1,4 @@
-"""install.yaml, for people without Helm: a real API server takes it as one file."""
+"""install.yaml installs the operator without Helm: a real API server accepts the file."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ NAMESPACE = "mirrorflow-system"
 
 @pytest.mark.usefixtures("with_helm")
 def test_one_file_installs_the_operator(tmp_path: Path):
-    """And a second time nothing changes."""
+    """A second apply changes nothing."""
     rendered = chart.helm(
         "template", "mirrorflow", str(CHART), f"--namespace={NAMESPACE}",
         f"--kube-version={KUBERNETES}", "--include-crds", "--no-hooks",
@@ -27,7 +27,7 @@ def test_one_file_installs_the_operator(tmp_path: Path):
         operator = server.kubectl.within(NAMESPACE)
         operator(*apply)
         wait_until(
-            "MirrorFlows are known",
+            "the API server serves MirrorFlows",
             lambda: "mirrorflows" in server.kubectl("api-resources", "--api-group=mirrorflow.io"),
         )
         before = operator.get("deployment", "mirrorflow-operator")["metadata"]["generation"]
