@@ -11,9 +11,13 @@ from mirrorflow_replicator.logs import NUMBERS, Loggers
 class FollowerStub:
     def __init__(self):
         self.levels = []
+        self.replays = 0
 
     def set_level(self, logger, level):
         self.levels.append((logger, level))
+
+    def write_replays(self):
+        self.replays += 1
 
 
 @pytest.fixture
@@ -44,6 +48,15 @@ def test_a_level_applies_to_a_logger_and_its_children():
     assert levels[f"{own}.a"].changed_ms is not None
     assert [(f"{own}.a", "TRACE")] * 2 == follower.levels
     assert {f"{own}.a": "TRACE"} == loggers.was_set
+
+
+def test_followers_write_replays():
+    loggers, follower = Loggers(), FollowerStub()
+    loggers.followers.add(follower)
+
+    loggers.write_replays()
+
+    assert follower.replays == 1
 
 
 @pytest.mark.usefixtures("root")
