@@ -46,6 +46,13 @@ CALL_TIMEOUT_PART: Final = 5  # of the duration: one lost response must not cost
 RENEWALS: Final = 3  # within the duration
 SILENT_DURATIONS: Final = 2  # a candidate reads the Lease several times within one duration
 RELEASE_TIMEOUT_S: Final = 2.0  # a small part of a pod's grace period
+_LOG = logging.getLogger(__name__)
+DEFINITION_EVERY_S: Final = 2.0  # between two checks for a CRD that is installed after the operator
+RETRY_MIN_S: Final = 1.0
+RETRY_MAX_S: Final = 25.0  # between two attempts to read the cluster, without jitter
+WATCH_GRACE_S: Final = 10.0  # a watch reports within milliseconds what a list shows
+CHECK_EVERY_S: Final = 1.0  # between two checks whether the watches have ended
+STUCK_MAX_S: Final = 300.0  # a pass takes seconds; five minutes if every request times out
 
 
 @dataclass(slots=True, kw_only=True)
@@ -183,15 +190,6 @@ class Lease:
         await self.client.replace(
             LEASE, self.namespace, self.name, {**found, "spec": spec}, timeout_s=self._timeout_s
         )
-
-
-_LOG = logging.getLogger(__name__)
-DEFINITION_EVERY_S: Final = 2.0  # between two checks for a CRD that is installed after the operator
-RETRY_MIN_S: Final = 1.0
-RETRY_MAX_S: Final = 25.0  # between two attempts to read the cluster, without jitter
-WATCH_GRACE_S: Final = 10.0  # a watch reports within milliseconds what a list shows
-CHECK_EVERY_S: Final = 1.0  # between two checks whether the watches have ended
-STUCK_MAX_S: Final = 300.0  # a pass takes seconds; five minutes if every request times out
 
 
 @dataclass(slots=True, kw_only=True)

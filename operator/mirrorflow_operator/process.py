@@ -46,6 +46,9 @@ _LOG = logging.getLogger("mirrorflow_operator")
 # For work in flight after the Lease was lost; the watchdog ends the process before the Lease expires
 STOP_TIMEOUT_S: Final = 5.0
 WATCHDOG_EVERY_S: Final = 0.5
+DEADLINE_S: Final = 10.0  # Prometheus' default timeout of a scrape; probes wait for less
+CONNECTIONS_MAX: Final = 64  # probes, a few Prometheus servers and people
+SHUTDOWN_TIMEOUT_S: Final = 1.0  # a scrape takes a millisecond
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,11 +211,6 @@ def _watchdog(lease: Lease) -> None:
         if until is not None and time.monotonic() > until - WATCHDOG_EVERY_S:
             os.write(2, b"The Lease is about to expire; exiting.\n")
             os._exit(1)
-
-
-DEADLINE_S: Final = 10.0  # Prometheus' default timeout of a scrape; probes wait for less
-CONNECTIONS_MAX: Final = 64  # probes, a few Prometheus servers and people
-SHUTDOWN_TIMEOUT_S: Final = 1.0  # a scrape takes a millisecond
 
 
 @asynccontextmanager

@@ -63,6 +63,8 @@ UNAUTHORIZED = {TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
 OPERATIONS = (DESCRIBE, READ, WRITE, ALTER, DESCRIBE_CONFIGS, ALTER_CONFIGS)
 # Topic -> operations.
 Needed = Mapping[str, tuple[Operation, ...]]
+# Each group costs a request or two, and permissions are usually granted by pattern, so a sample is enough.
+GROUPS_CHECKED_MAX = 100
 
 
 async def check_source(
@@ -231,10 +233,6 @@ def _merge_needed(one: Needed, other: Needed) -> Needed:
         topic: tuple(dict.fromkeys((*one.get(topic, ()), *other.get(topic, ()))))
         for topic in {**one, **other}
     }
-
-
-# Each group costs a request or two, and permissions are usually granted by pattern, so a sample is enough.
-GROUPS_CHECKED_MAX = 100
 
 
 def checkpoints_topic(settings: CheckpointSettings) -> str:

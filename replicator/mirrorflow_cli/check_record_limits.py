@@ -27,6 +27,12 @@ from mirrorflow_kafka.client.cluster import Cluster
 FIRST_TIMESTAMP, MAX_TIMESTAMP = 0, -3
 READ_PARTITIONS_MAX = 100
 READ_BYTES = 64 * 1024  # of each partition
+SIZE, TIMESTAMP_TYPE = "max.message.bytes", "message.timestamp.type"
+AFTER_MAX, BEFORE_MAX = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
+# Setting of a topic -> the broker's default for it.
+BROKER_SETTINGS = {SIZE: "message.max.bytes"} | {
+    name: f"log.{name}" for name in (TIMESTAMP_TYPE, AFTER_MAX, BEFORE_MAX)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +123,6 @@ async def _first_keyless(source: Cluster, partition: TopicPartition, start: int)
     except MirrorFlowError:
         pass  # a missing permission is reported by itself, and `run` reports records that cannot be read
     return None
-
-
-SIZE, TIMESTAMP_TYPE = "max.message.bytes", "message.timestamp.type"
-AFTER_MAX, BEFORE_MAX = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
-# Setting of a topic -> the broker's default for it.
-BROKER_SETTINGS = {SIZE: "message.max.bytes"} | {
-    name: f"log.{name}" for name in (TIMESTAMP_TYPE, AFTER_MAX, BEFORE_MAX)
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

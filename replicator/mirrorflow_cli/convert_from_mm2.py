@@ -64,6 +64,29 @@ _PROCESS = re.compile(
 _NAMES_WITHOUT_EFFECT = {"client.id", "config.storage.topic", "status.storage.topic"}
 # Without these, another flow than that of the file would be converted.
 _REQUIRED = (*FIELDS, "bootstrap.servers")
+_MECHANISMS = {"PLAIN": "Plain", "SCRAM-SHA-256": "ScramSha256", "SCRAM-SHA-512": "ScramSha512"}
+_MODULES = {
+    "Plain": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "ScramSha256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "ScramSha512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+_KEYSTORE = ("ssl.keystore.", "ssl.key.password")
+_TRUSTSTORE = "ssl.truststore."
+_OAUTH = "sasl.oauthbearer."
+_OAUTH_ENDPOINT = f"{_OAUTH}token.endpoint.url"
+_OAUTH_ID = f"{_OAUTH}client.credentials.client.id"
+_OAUTH_OF_CLIENT = f"{_OAUTH}client.credentials.client.secret"
+_OAUTH_SCOPE = f"{_OAUTH}scope"
+_OAUTH_HANDLER = "sasl.login.callback.handler.class"
+# Expressed by `type`, `tls` and their fields; any other setting needs Custom.
+_EXPRESSED = {
+    "security.protocol",
+    "ssl.endpoint.identification.algorithm",
+    "sasl.mechanism",
+    "sasl.jaas.config",
+}
+_OAUTH_EXPRESSED = {_OAUTH_ENDPOINT, _OAUTH_ID, _OAUTH_OF_CLIENT, _OAUTH_SCOPE, _OAUTH_HANDLER}
+_SECRET_OPTIONS = {"password", "clientSecret"}
 
 
 def java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
@@ -232,31 +255,6 @@ def _resolved(raw: Mapping[str, str], findings: ConversionFindings) -> dict[str,
             )
             del out[key]
     return out
-
-
-_MECHANISMS = {"PLAIN": "Plain", "SCRAM-SHA-256": "ScramSha256", "SCRAM-SHA-512": "ScramSha512"}
-_MODULES = {
-    "Plain": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "ScramSha256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "ScramSha512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
-_KEYSTORE = ("ssl.keystore.", "ssl.key.password")
-_TRUSTSTORE = "ssl.truststore."
-_OAUTH = "sasl.oauthbearer."
-_OAUTH_ENDPOINT = f"{_OAUTH}token.endpoint.url"
-_OAUTH_ID = f"{_OAUTH}client.credentials.client.id"
-_OAUTH_OF_CLIENT = f"{_OAUTH}client.credentials.client.secret"
-_OAUTH_SCOPE = f"{_OAUTH}scope"
-_OAUTH_HANDLER = "sasl.login.callback.handler.class"
-# Expressed by `type`, `tls` and their fields; any other setting needs Custom.
-_EXPRESSED = {
-    "security.protocol",
-    "ssl.endpoint.identification.algorithm",
-    "sasl.mechanism",
-    "sasl.jaas.config",
-}
-_OAUTH_EXPRESSED = {_OAUTH_ENDPOINT, _OAUTH_ID, _OAUTH_OF_CLIENT, _OAUTH_SCOPE, _OAUTH_HANDLER}
-_SECRET_OPTIONS = {"password", "clientSecret"}
 
 
 class ConvertedSecurity:

@@ -107,6 +107,16 @@ _SET_BY_FIELDS = {
     "connector.class": "Strimzi sets it itself",
 }
 _ALIASES = {"source.cluster.alias", "target.cluster.alias"}
+_PASSWORD_TYPES = {"plain": "Plain", "scram-sha-256": "ScramSha256", "scram-sha-512": "ScramSha512"}
+_OAUTH_READ = {"type", "clientId", "clientSecret", "tokenEndpointUri", "scope"}
+_READ_BY_TYPE = {
+    "tls": ("type", "certificateAndKey"),
+    **dict.fromkeys(_PASSWORD_TYPES, ("type", "username", "passwordSecret")),
+    "custom": ("type", "sasl", "config"),
+}
+# KubernetesSecretConfigProvider references, by Strimzi's or the usual name: namespace/secret:key.
+_SECRET_REFERENCE = re.compile(r"\$\{(?:strimzisecrets|secrets):[^/}]*/([^:}]+):([^}]+)\}")
+_ALL_CERTIFICATES = "*.crt"
 
 
 def java_flows(found: Mapping[str, Any], findings: ConversionFindings) -> list[JavaFlow]:
@@ -380,18 +390,6 @@ def _mapping(value: Any, path: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise UsageError(f"{path}: it is missing or not an object; see Strimzi's KafkaMirrorMaker2.")
     return value
-
-
-_PASSWORD_TYPES = {"plain": "Plain", "scram-sha-256": "ScramSha256", "scram-sha-512": "ScramSha512"}
-_OAUTH_READ = {"type", "clientId", "clientSecret", "tokenEndpointUri", "scope"}
-_READ_BY_TYPE = {
-    "tls": ("type", "certificateAndKey"),
-    **dict.fromkeys(_PASSWORD_TYPES, ("type", "username", "passwordSecret")),
-    "custom": ("type", "sasl", "config"),
-}
-# KubernetesSecretConfigProvider references, by Strimzi's or the usual name: namespace/secret:key.
-_SECRET_REFERENCE = re.compile(r"\$\{(?:strimzisecrets|secrets):[^/}]*/([^:}]+):([^}]+)\}")
-_ALL_CERTIFICATES = "*.crt"
 
 
 def security(cluster: Mapping[str, Any], *, flow: str, findings: ConversionFindings) -> dict[str, Any]:

@@ -57,6 +57,27 @@ _EMPTY_SEPARATOR = (
     "mm2-offset-syncs.B.internal and A.checkpoints.internal, and translates groups for records that it copies"
 )
 _NO_FIELD = "the resource has no field for a custom class"
+_DEFAULTS = {
+    "state": "Running",
+    "isolationLevel": "ReadUncommitted",
+    "offsetSyncs": {"location": "Target"},
+    "heartbeats": {"emitTo": ["Target", "Source"]},
+}
+_OFFSET_SYNCS = "emit.offset-syncs.enabled"
+_OFFSETS_RF = "offset.storage.replication.factor"
+# Java's worker gets it because of its prefix; the connectors use it.
+_TASKS = "tasks.max"
+# Worker settings that a MirrorFlow has in connectors.source.config.
+_WORKER_IN_SOURCE = ("offset.flush.interval.ms", "metrics.level", "task.shutdown.graceful.timeout.ms")
+# Read from the connector named here; all other fields from the source connector.
+_READ_FROM = {
+    **dict.fromkeys(("groups", "groups.exclude", "sync.group.offsets.enabled"), CHECKPOINT),
+    "emit.heartbeats.enabled": HEARTBEAT,
+    **{key: reader for key, reader, _ in REPLICATION_FACTORS},
+}
+_OF_EACH_CONNECTOR = {
+    "name", "connector.class", "enabled", "tasks.max", "source.cluster.alias", "target.cluster.alias",
+}  # fmt: skip
 
 
 def document(flow: JavaFlow, findings: ConversionFindings) -> dict[str, Any]:
@@ -88,14 +109,6 @@ def document(flow: JavaFlow, findings: ConversionFindings) -> dict[str, Any]:
         | ({"namespace": flow.namespace} if flow.namespace else {}),
         "spec": {key: value for key, value in spec.items() if value and value != _DEFAULTS.get(key)},
     }
-
-
-_DEFAULTS = {
-    "state": "Running",
-    "isolationLevel": "ReadUncommitted",
-    "offsetSyncs": {"location": "Target"},
-    "heartbeats": {"emitTo": ["Target", "Source"]},
-}
 
 
 def flow_name(text: str) -> str:
@@ -258,14 +271,6 @@ def _flag(properties: Mapping[str, str], key: str, *, default: bool) -> bool:
     return properties.get(key, str(default)).strip().lower() == "true"
 
 
-_OFFSET_SYNCS = "emit.offset-syncs.enabled"
-_OFFSETS_RF = "offset.storage.replication.factor"
-# Java's worker gets it because of its prefix; the connectors use it.
-_TASKS = "tasks.max"
-# Worker settings that a MirrorFlow has in connectors.source.config.
-_WORKER_IN_SOURCE = ("offset.flush.interval.ms", "metrics.level", "task.shutdown.graceful.timeout.ms")
-
-
 def connectors(flow: JavaFlow, findings: ConversionFindings, *, replication_factor: int) -> dict[str, Any]:
     """Returns `spec.connectors` without default values."""
     out: dict[str, Any] = {}
@@ -376,17 +381,6 @@ def _config(
         else:
             _note_unread(flow, kind, key, value, findings)
     return config.values
-
-
-# Read from the connector named here; all other fields from the source connector.
-_READ_FROM = {
-    **dict.fromkeys(("groups", "groups.exclude", "sync.group.offsets.enabled"), CHECKPOINT),
-    "emit.heartbeats.enabled": HEARTBEAT,
-    **{key: reader for key, reader, _ in REPLICATION_FACTORS},
-}
-_OF_EACH_CONNECTOR = {
-    "name", "connector.class", "enabled", "tasks.max", "source.cluster.alias", "target.cluster.alias",
-}  # fmt: skip
 
 
 def _note_unread(flow: JavaFlow, kind: str, key: str, value: str, findings: ConversionFindings) -> None:

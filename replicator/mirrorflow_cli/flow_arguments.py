@@ -32,6 +32,28 @@ from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.http.rest_plugins import problems
 
 FILE_MAX_BYTES = 1024 * 1024  # etcd takes no larger object
+_OTHER_FORMS = {
+    "Strimzi's KafkaMirrorMaker2": re.compile(r"""(?:^|[\s{,])["']?kind["']?\s*:\s*["']?KafkaMirrorMaker2"""),
+    "an mm2.properties": re.compile(r"^[ \t]*clusters[ \t]*=", re.MULTILINE),
+}
+_FLAGS = {
+    "spec.source.bootstrapServers": "--from",
+    "spec.target.bootstrapServers": "--to",
+    "spec.topics.include": "--topics",
+    "spec.groups.include": "--groups",
+    "spec.source.authentication.config": "--from-config",
+    "spec.target.authentication.config": "--to-config",
+    "spec.source.config": "--from-config",
+    "spec.target.config": "--to-config",
+    "spec.source.alias": "--from-alias",
+    "spec.target.alias": "--to-alias",
+}
+ADDRESSES = "bootstrap.servers"
+_PROTOCOL = "security.protocol"
+_HOST_NAMES = "ssl.endpoint.identification.algorithm"
+_ENDS_A_PATH = (":", "}")
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_CLIENT_SCOPES = (setting_table.Scope.CLIENT,)
 
 
 def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
@@ -65,12 +87,6 @@ def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
         return parse_flow(document_of(arguments))
     except InvalidSpecError as error:
         raise UsageError(errors_in_flags(error, arguments)) from error
-
-
-_OTHER_FORMS = {
-    "Strimzi's KafkaMirrorMaker2": re.compile(r"""(?:^|[\s{,])["']?kind["']?\s*:\s*["']?KafkaMirrorMaker2"""),
-    "an mm2.properties": re.compile(r"^[ \t]*clusters[ \t]*=", re.MULTILINE),
-}
 
 
 def _load(name: str) -> MirrorFlow:
@@ -174,20 +190,6 @@ def _patterns(texts: Iterable[str]) -> list[str]:
     return [pattern for text in texts for pattern in read_list(text)]
 
 
-_FLAGS = {
-    "spec.source.bootstrapServers": "--from",
-    "spec.target.bootstrapServers": "--to",
-    "spec.topics.include": "--topics",
-    "spec.groups.include": "--groups",
-    "spec.source.authentication.config": "--from-config",
-    "spec.target.authentication.config": "--to-config",
-    "spec.source.config": "--from-config",
-    "spec.target.config": "--to-config",
-    "spec.source.alias": "--from-alias",
-    "spec.target.alias": "--to-alias",
-}
-
-
 def errors_in_flags(error: InvalidSpecError, arguments: argparse.Namespace) -> str:
     """Returns one line per error, with the flag or the field as the user wrote it."""
     lines = [str(one) for one in error.errors]
@@ -196,13 +198,6 @@ def errors_in_flags(error: InvalidSpecError, arguments: argparse.Namespace) -> s
     for path, flag in _FLAGS.items():
         lines = [line.replace(path, flag) for line in lines]
     return "\n".join(lines)
-
-
-ADDRESSES = "bootstrap.servers"
-_PROTOCOL = "security.protocol"
-_HOST_NAMES = "ssl.endpoint.identification.algorithm"
-_ENDS_A_PATH = (":", "}")
-_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def read_client_file(name: str, flag: str) -> dict[str, str]:
@@ -253,9 +248,6 @@ def cluster_fields(properties: Mapping[str, str], name: str, flag: str) -> dict[
         )
         del more[key]
     return fields | ({"config": more} if more else {})
-
-
-_CLIENT_SCOPES = (setting_table.Scope.CLIENT,)
 
 
 def _is_mistyped(key: str) -> bool:

@@ -48,6 +48,31 @@ from mirrorflow_core.errors import (
 from mirrorflow_operator.plan.properties import ConnectorPlan
 from mirrorflow_replicator.http.progress_text import counted
 
+TICK_S = 0.1  # largest delay in noticing a signal, the process's end or the end of catching up
+PROGRESS_INTERVAL_S = 1.0
+CATCH_UP_INTERVAL_S = 0.25  # a script waits for the result
+GRACE_S = 30.0  # Kubernetes' default; in-flight requests end within the brokers' 30 s
+KILLED_WITHIN_S = 10.0  # a process that survives SIGKILL longer is stuck in the kernel
+HTTP_LISTENERS = "mirrorflow.http.listeners"
+# A blocker may end by itself within this time after it was first reported: a refused creation is tried again after
+# 1, 3 and 7 s, and brokers that start do not know all of their topics yet.
+HEALS_WITHIN_S = 15.0
+# Topics are listed again 2 s after the start, and 2 s later: then `topics` is probably mistyped.
+LISTED_AGAIN_WITHIN_S = 5.0
+# Reasons that only a user can remove.
+_FINAL = frozenset(
+    error.reason
+    for error in (
+        ClusterChangedError,
+        FlowExistsError,
+        InvalidSettingError,
+        RefusedSettingError,
+        SameClusterError,
+        UnsupportedBrokerError,
+    )
+)
+NOTHING_SELECTED = "nothing selected"
+
 
 def run_flow(
     arguments: argparse.Namespace, environment: Mapping[str, str], prepared: PreparedReplicator | None
@@ -97,14 +122,6 @@ def _log(name: str | None, flow: str) -> LogFile | None:
     if name == "-":
         return None
     return LogFile(Path(name)) if name else log_of_flow(flow)
-
-
-TICK_S = 0.1  # largest delay in noticing a signal, the process's end or the end of catching up
-PROGRESS_INTERVAL_S = 1.0
-CATCH_UP_INTERVAL_S = 0.25  # a script waits for the result
-GRACE_S = 30.0  # Kubernetes' default; in-flight requests end within the brokers' 30 s
-KILLED_WITHIN_S = 10.0  # a process that survives SIGKILL longer is stuck in the kernel
-HTTP_LISTENERS = "mirrorflow.http.listeners"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,28 +287,6 @@ class Runner:
             if process.ended() is not None or not process.running:
                 return
             time.sleep(TICK_S)
-
-
-# A blocker may end by itself within this time after it was first reported: a refused creation is tried again after
-# 1, 3 and 7 s, and brokers that start do not know all of their topics yet.
-HEALS_WITHIN_S = 15.0
-# Topics are listed again 2 s after the start, and 2 s later: then `topics` is probably mistyped.
-LISTED_AGAIN_WITHIN_S = 5.0
-# Reasons that only a user can remove.
-_FINAL = frozenset(
-    error.reason
-    for error in (
-        ClusterChangedError,
-        FlowExistsError,
-        InvalidSettingError,
-        RefusedSettingError,
-        SameClusterError,
-        UnsupportedBrokerError,
-    )
-)
-
-
-NOTHING_SELECTED = "nothing selected"
 
 
 def blocker(progress: Progress | None) -> str:

@@ -19,6 +19,77 @@ SOURCE, CHECKPOINT, HEARTBEAT = (kind.value for kind in ConnectorKind)
 CLASS_NAMES = {kind.value: kind.java_class for kind in ConnectorKind}
 # Path of a Secret in a pod, for `${dir:...}`. On a laptop `type: Custom` needs the path given with --secrets.
 SECRETS_MOUNT = "/mnt/mirrorflow/secrets"
+_READERS = {
+    (SOURCE,): """
+        config.property.filter.class offset.lag.max refresh.topics.enabled refresh.topics.interval.seconds
+        sync.topic.configs.interval.seconds sync.topic.acls.interval.seconds heartbeats.replication.enabled
+        use.defaults.from exactly.once.support offset.flush.interval.ms metrics.level mirrorflow.flow
+    """,
+    (CHECKPOINT,): """
+        group.filter.class refresh.groups.enabled refresh.groups.interval.seconds emit.checkpoints.enabled
+        emit.checkpoints.interval.seconds sync.group.offsets.interval.seconds
+    """,
+    (HEARTBEAT,): "emit.heartbeats.interval.seconds",
+    (SOURCE, CHECKPOINT): """
+        topic.filter.class emit.offset-syncs.enabled replication.policy.internal.topic.separator.enabled
+    """,
+}
+_OWN = {key: readers for readers, keys in _READERS.items() for key in keys.split()}
+# Key, its only reader, MM2's default. In the resource topics.replicationFactor sets them all.
+REPLICATION_FACTORS = (
+    ("offset-syncs.topic.replication.factor", SOURCE, "3"),
+    ("checkpoints.topic.replication.factor", CHECKPOINT, "3"),
+    ("heartbeats.topic.replication.factor", HEARTBEAT, "3"),
+)
+# Keys that fields of the resource, or its plan, express.
+FIELDS = frozenset(
+    [
+        "name",
+        "connector.class",
+        "enabled",
+        "tasks.max",
+        "topics",
+        "topics.exclude",
+        "groups",
+        "groups.exclude",
+        "replication.factor",
+        "replication.policy.class",
+        "replication.policy.separator",
+        "config.properties.exclude",
+        "sync.topic.configs.enabled",
+        "sync.topic.acls.enabled",
+        "sync.group.offsets.enabled",
+        "offset-syncs.topic.location",
+        "emit.heartbeats.enabled",
+        "mirrorflow.start.from",
+        "mirrorflow.state",
+        "mirrorflow.takeover.from",
+        "mirrorflow.source.loss.policy",
+        "mirrorflow.bytes.per.second",
+        "mirrorflow.heartbeats.emit.to",
+        "source.cluster.alias",
+        "target.cluster.alias",
+        "mirrorflow.config.properties.exclude.by.topic",
+        "mirrorflow.sync.topic.configs.report.only",
+        "mirrorflow.sync.topic.acls.report.only",
+    ]
+) | {key for key, _, _ in REPLICATION_FACTORS}
+CLIENT_KINDS = ("consumer.", "producer.", "admin.")
+OVERRIDES = ("producer.override.", "consumer.override.", "admin.override.")
+# Defaults of an mm2.properties, which need not be written into one.
+MM2_DEFAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "replication.policy.class": "org.apache.kafka.connect.mirror.DefaultReplicationPolicy",
+        "replication.policy.separator": ".",
+        "sync.topic.configs.enabled": "true",
+        "offset-syncs.topic.location": "source",
+        "sync.group.offsets.enabled": "false",
+        "sync.topic.acls.enabled": "true",
+        "tasks.max": "1",
+        "groups": ".*",
+        "mirrorflow.source.loss.policy": "fail",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,79 +178,6 @@ class ConversionFindings:
         """Records a Secret key that has to be created, and returns the reference to it."""
         self.secrets.add(NeededSecret(secret=secret, key=key, origin=origin))
         return {"secretName": secret, "key": key}
-
-
-_READERS = {
-    (SOURCE,): """
-        config.property.filter.class offset.lag.max refresh.topics.enabled refresh.topics.interval.seconds
-        sync.topic.configs.interval.seconds sync.topic.acls.interval.seconds heartbeats.replication.enabled
-        use.defaults.from exactly.once.support offset.flush.interval.ms metrics.level mirrorflow.flow
-    """,
-    (CHECKPOINT,): """
-        group.filter.class refresh.groups.enabled refresh.groups.interval.seconds emit.checkpoints.enabled
-        emit.checkpoints.interval.seconds sync.group.offsets.interval.seconds
-    """,
-    (HEARTBEAT,): "emit.heartbeats.interval.seconds",
-    (SOURCE, CHECKPOINT): """
-        topic.filter.class emit.offset-syncs.enabled replication.policy.internal.topic.separator.enabled
-    """,
-}
-_OWN = {key: readers for readers, keys in _READERS.items() for key in keys.split()}
-# Key, its only reader, MM2's default. In the resource topics.replicationFactor sets them all.
-REPLICATION_FACTORS = (
-    ("offset-syncs.topic.replication.factor", SOURCE, "3"),
-    ("checkpoints.topic.replication.factor", CHECKPOINT, "3"),
-    ("heartbeats.topic.replication.factor", HEARTBEAT, "3"),
-)
-# Keys that fields of the resource, or its plan, express.
-FIELDS = frozenset(
-    [
-        "name",
-        "connector.class",
-        "enabled",
-        "tasks.max",
-        "topics",
-        "topics.exclude",
-        "groups",
-        "groups.exclude",
-        "replication.factor",
-        "replication.policy.class",
-        "replication.policy.separator",
-        "config.properties.exclude",
-        "sync.topic.configs.enabled",
-        "sync.topic.acls.enabled",
-        "sync.group.offsets.enabled",
-        "offset-syncs.topic.location",
-        "emit.heartbeats.enabled",
-        "mirrorflow.start.from",
-        "mirrorflow.state",
-        "mirrorflow.takeover.from",
-        "mirrorflow.source.loss.policy",
-        "mirrorflow.bytes.per.second",
-        "mirrorflow.heartbeats.emit.to",
-        "source.cluster.alias",
-        "target.cluster.alias",
-        "mirrorflow.config.properties.exclude.by.topic",
-        "mirrorflow.sync.topic.configs.report.only",
-        "mirrorflow.sync.topic.acls.report.only",
-    ]
-) | {key for key, _, _ in REPLICATION_FACTORS}
-CLIENT_KINDS = ("consumer.", "producer.", "admin.")
-OVERRIDES = ("producer.override.", "consumer.override.", "admin.override.")
-# Defaults of an mm2.properties, which need not be written into one.
-MM2_DEFAULTS: Mapping[str, str] = MappingProxyType(
-    {
-        "replication.policy.class": "org.apache.kafka.connect.mirror.DefaultReplicationPolicy",
-        "replication.policy.separator": ".",
-        "sync.topic.configs.enabled": "true",
-        "offset-syncs.topic.location": "source",
-        "sync.group.offsets.enabled": "false",
-        "sync.topic.acls.enabled": "true",
-        "tasks.max": "1",
-        "groups": ".*",
-        "mirrorflow.source.loss.policy": "fail",
-    }
-)
 
 
 def readers(key: str) -> tuple[str, ...]:

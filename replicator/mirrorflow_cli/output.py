@@ -11,6 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+GAP = 2  # spaces between columns
+SHOWN_MAX = 20  # names of one kind; the others are counted
+
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -43,9 +46,6 @@ def print_table(
         shown = fitting(columns, rows, width=width, gap=GAP, dispensable=dispensable)
     for row in (columns, *rows):
         print((" " * GAP).join(row[at].ljust(widths[at]) for at in shown).rstrip())
-
-
-GAP = 2  # spaces between columns
 
 
 def is_live_terminal(stream: TextIO) -> bool:
@@ -84,9 +84,6 @@ def shortened(name: str, length_max: int) -> str:
         return name
     tail = (length_max - 1) // 2
     return f"{name[: length_max - 1 - tail]}…{name[len(name) - tail :]}"
-
-
-SHOWN_MAX = 20  # names of one kind; the others are counted
 
 
 class Findings:

@@ -35,14 +35,25 @@ from mirrorflow_replicator.worker import running_processes
 
 # The children of a run have its log open, too. The kernel ends them with it, in a moment if it was killed.
 LOCK_WAIT_S, LOCK_POLL_S = 0.5, 0.05
+LOG_BYTES_MAX = 10 * 1024 * 1024  # some 60,000 lines
+KEPT_MAX = 3  # NAME.1 is the newest
+RUNS_MAX = 100  # of one flow at a time; each has a log of its own
+RESTART_BACKOFF_MIN_S = 0.5
+RESTART_BACKOFF_MAX_S = 30.0  # contacts a broken cluster twice a minute, and notices its recovery soon
+# A process that ran this long was working, so its next end restarts the backoff from the minimum.
+HEALTHY_AFTER_S = 60.0
+EXIT_SETTINGS = 2  # exit status of the replicator for an invalid setting, which no restart fixes
+TAIL_BYTES = 4_096  # bytes at the end of the log in which to search for the last error
+# Start of a line that the replicator logs; lines of a traceback and its exit message do not match.
+_LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) ")
+_ROUTINE_LEVELS = frozenset({"INFO", "DEBUG"})
+WRITTEN_MAX_MS = 60_000  # a replicator writes its progress every 5 s; an older one says nothing about now
+MODE = "standalone"
+REPLICATOR = (*PROGRAM, MODE)
 
 
 class LogInUseError(FailedError):
     """Another run writes the log."""
-
-
-LOG_BYTES_MAX = 10 * 1024 * 1024  # some 60,000 lines
-KEPT_MAX = 3  # NAME.1 is the newest
 
 
 class LogFile:
@@ -99,9 +110,6 @@ def _lock(file: IO[bytes]) -> bool:
     except OSError:  # a file system without locks
         return True
     return True
-
-
-RUNS_MAX = 100  # of one flow at a time; each has a log of its own
 
 
 def log_of_flow(name: str) -> LogFile:
@@ -183,20 +191,6 @@ class ProcessFiles:
         """Deletes the address and the process id, so that neither of an ended process is used."""
         self.http.unlink(missing_ok=True)
         self.pid.unlink(missing_ok=True)
-
-
-RESTART_BACKOFF_MIN_S = 0.5
-RESTART_BACKOFF_MAX_S = 30.0  # contacts a broken cluster twice a minute, and notices its recovery soon
-# A process that ran this long was working, so its next end restarts the backoff from the minimum.
-HEALTHY_AFTER_S = 60.0
-EXIT_SETTINGS = 2  # exit status of the replicator for an invalid setting, which no restart fixes
-TAIL_BYTES = 4_096  # bytes at the end of the log in which to search for the last error
-# Start of a line that the replicator logs; lines of a traceback and its exit message do not match.
-_LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) ")
-_ROUTINE_LEVELS = frozenset({"INFO", "DEBUG"})
-WRITTEN_MAX_MS = 60_000  # a replicator writes its progress every 5 s; an older one says nothing about now
-MODE = "standalone"
-REPLICATOR = (*PROGRAM, MODE)
 
 
 class ReplicatorProcess:

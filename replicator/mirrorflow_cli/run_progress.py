@@ -20,6 +20,15 @@ from mirrorflow_replicator.http.progress_text import counted, partitions_total, 
 ANSWER_TIMEOUT_S = 2.0  # on the loopback address; a busy process is polled again shortly
 ANSWER_MAX_BYTES = 64 * 1024 * 1024  # 100,000 partitions at about 600 bytes
 PARTITIONS_MAX = 100_000
+WINDOW_S = 5.0  # ten reports of a task: short enough to show a stop, long enough not to flicker
+SPAN_MIN_S = 0.5  # with a shorter span, the timing of the two answers would dominate the rate
+# (topic, partition) -> (records, bytes), of partitions with any
+Counts = Mapping[tuple[str, int], tuple[int, int]]
+COLUMNS = ("topic", "target", "partitions", "lag", "records/s", "MB/s", "phase", "guarantee", "reason")
+FIGURES = frozenset({"partitions", "lag", "records/s", "MB/s"})
+# Left out in this order where they do not fit: first those that do not change while a flow runs.
+DISPENSABLE = ("guarantee", "target", "partitions", "MB/s", "reason")
+PHASES = ("stopped", "waiting", "starting", "copying")  # worst first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,13 +147,6 @@ def _get(url: str, path: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-WINDOW_S = 5.0  # ten reports of a task: short enough to show a stop, long enough not to flicker
-SPAN_MIN_S = 0.5  # with a shorter span, the timing of the two answers would dominate the rate
-
-# (topic, partition) -> (records, bytes), of partitions with any
-Counts = Mapping[tuple[str, int], tuple[int, int]]
-
-
 class RecentRates:
     """Keeps the answers of the last 5 seconds for each connector."""
 
@@ -190,13 +192,6 @@ def _with_rates(progress: Progress, counts: Counts, before: Counts, span_s: floa
         rows.append({**row, **rates})
     summary = {**progress.summary, "recordsPerSecond": records, "bytesPerSecond": bytes_}
     return replace(progress, summary=summary, partitions=tuple(rows))
-
-
-COLUMNS = ("topic", "target", "partitions", "lag", "records/s", "MB/s", "phase", "guarantee", "reason")
-FIGURES = frozenset({"partitions", "lag", "records/s", "MB/s"})
-# Left out in this order where they do not fit: first those that do not change while a flow runs.
-DISPENSABLE = ("guarantee", "target", "partitions", "MB/s", "reason")
-PHASES = ("stopped", "waiting", "starting", "copying")  # worst first
 
 
 def by_topic(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

@@ -24,6 +24,7 @@ from mirrorflow_cli.run_process import ProcessFiles
 from mirrorflow_core.java.properties import read_size_bytes
 
 LINE_EVERY_S: Final = 5.0  # seconds between lines, where the output is no terminal
+STOPPED = EXIT_SIGNAL_BASE + 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +122,6 @@ class BarDisplay:
 
     def close(self) -> None:
         self._progress.stop()
-
-
-STOPPED = EXIT_SIGNAL_BASE + 2
 
 
 def add_job_arguments(parser: argparse.ArgumentParser, *, run_id: str = "name of the run in reports") -> None:

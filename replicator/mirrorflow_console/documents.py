@@ -21,6 +21,52 @@ NAME_MAX: Final = 512  # Kafka's names have 249 characters, names in Kubernetes 
 TEXT_MAX: Final = 2_000  # of a sentence
 LIST_MAX: Final = 100
 _NUMBER_MAX: Final = 1 << 63  # Kafka's offsets are signed 64-bit numbers
+_TEXT: Final = (str,)
+_NUMBER: Final = (int, float)
+_MAYBE_TEXT: Final = (str, type(None))
+_MAYBE_NUMBER: Final = (int, float, type(None))
+_INT: Final = (int,)
+_MAYBE_INT: Final = (int, type(None))
+_FLAG: Final = (bool,)
+Kinds = Mapping[str, tuple[type, ...]]
+_PARTITION: Final[Kinds] = {
+    "topic": _TEXT,
+    "targetTopic": _TEXT,
+    "partition": _INT,
+    "phase": _TEXT,
+    "sourceOffset": _MAYBE_INT,
+    "sourceEndOffset": _MAYBE_INT,
+    "targetOffset": _MAYBE_INT,
+    "lagRecords": _MAYBE_INT,
+    "lagSeconds": _MAYBE_NUMBER,
+    "recordsPerSecond": _NUMBER,
+    "bytesPerSecond": _NUMBER,
+    "records": _INT,
+    "bytes": _INT,
+    "reachedStartEnd": _FLAG,
+    "guarantee": _TEXT,
+    "guaranteeReason": _TEXT,
+    "reason": _TEXT,
+    "message": _TEXT,
+    "stalledSeconds": _MAYBE_NUMBER,
+}
+_OFFSET: Final[Kinds] = {
+    "group": _TEXT,
+    "topic": _TEXT,
+    "partition": _INT,
+    "targetTopic": _TEXT,
+    "sourceOffset": _MAYBE_INT,
+    "targetOffset": _MAYBE_INT,
+    "targetOffsetAtMost": _MAYBE_INT,
+    "translation": _TEXT,
+    "checkpointOffset": _MAYBE_INT,
+    "checkpointAgeSeconds": _MAYBE_NUMBER,
+    "groupOffset": _MAYBE_INT,
+    "written": _FLAG,
+    "why": _MAYBE_TEXT,
+    "readAgainAtLeast": _MAYBE_INT,
+    "readAgainAtMost": _MAYBE_INT,
+}
 
 
 class DocumentError(ValueError):
@@ -121,54 +167,6 @@ def group_offsets(value: Any) -> tuple[tuple[Mapping[str, Any], ...], bool]:
     received = value["offsets"][:OFFSETS_MAX]
     truncated = value.get("truncated") is True or len(value["offsets"]) > OFFSETS_MAX
     return tuple(row for row in received if _is_row(row, _OFFSET)), truncated
-
-
-_TEXT: Final = (str,)
-_NUMBER: Final = (int, float)
-_MAYBE_TEXT: Final = (str, type(None))
-_MAYBE_NUMBER: Final = (int, float, type(None))
-_INT: Final = (int,)
-_MAYBE_INT: Final = (int, type(None))
-_FLAG: Final = (bool,)
-Kinds = Mapping[str, tuple[type, ...]]
-_PARTITION: Final[Kinds] = {
-    "topic": _TEXT,
-    "targetTopic": _TEXT,
-    "partition": _INT,
-    "phase": _TEXT,
-    "sourceOffset": _MAYBE_INT,
-    "sourceEndOffset": _MAYBE_INT,
-    "targetOffset": _MAYBE_INT,
-    "lagRecords": _MAYBE_INT,
-    "lagSeconds": _MAYBE_NUMBER,
-    "recordsPerSecond": _NUMBER,
-    "bytesPerSecond": _NUMBER,
-    "records": _INT,
-    "bytes": _INT,
-    "reachedStartEnd": _FLAG,
-    "guarantee": _TEXT,
-    "guaranteeReason": _TEXT,
-    "reason": _TEXT,
-    "message": _TEXT,
-    "stalledSeconds": _MAYBE_NUMBER,
-}
-_OFFSET: Final[Kinds] = {
-    "group": _TEXT,
-    "topic": _TEXT,
-    "partition": _INT,
-    "targetTopic": _TEXT,
-    "sourceOffset": _MAYBE_INT,
-    "targetOffset": _MAYBE_INT,
-    "targetOffsetAtMost": _MAYBE_INT,
-    "translation": _TEXT,
-    "checkpointOffset": _MAYBE_INT,
-    "checkpointAgeSeconds": _MAYBE_NUMBER,
-    "groupOffset": _MAYBE_INT,
-    "written": _FLAG,
-    "why": _MAYBE_TEXT,
-    "readAgainAtLeast": _MAYBE_INT,
-    "readAgainAtMost": _MAYBE_INT,
-}
 
 
 def _is_row(row: Any, kinds: Kinds) -> bool:

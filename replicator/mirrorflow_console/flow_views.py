@@ -28,6 +28,22 @@ from mirrorflow_replicator.http.progress_text import (
 
 # As the alerts MirrorFlowLagging and MirrorFlowFallingBehind, which wait longer before they wake a person.
 LAGGING_S: Final = 60.0
+# Reasons of Ready and Replicating that a person asked for, or that pass by themselves.
+_WAITING_REASONS: Final = frozenset(
+    {
+        "Pausing",
+        "Paused",
+        "Stopping",
+        "Stopped",
+        "Seeding",
+        "Starting",
+        "Waiting",
+        "RollingOut",
+        "Deleting",
+        "NotAsked",
+    }
+)
+_CLUSTER_CONDITIONS: Final = {"SourceReachable": "source", "TargetReachable": "target"}
 
 
 class Level(IntEnum):
@@ -328,24 +344,6 @@ def _lag_troubles(progress: Progress, outlook: Forecast) -> Iterator[Trouble]:
         reason="FallingBehind",
         advice=advice_for("FallingBehind"),
     )
-
-
-# Reasons of Ready and Replicating that a person asked for, or that pass by themselves.
-_WAITING_REASONS: Final = frozenset(
-    {
-        "Pausing",
-        "Paused",
-        "Stopping",
-        "Stopped",
-        "Seeding",
-        "Starting",
-        "Waiting",
-        "RollingOut",
-        "Deleting",
-        "NotAsked",
-    }
-)
-_CLUSTER_CONDITIONS: Final = {"SourceReachable": "source", "TargetReachable": "target"}
 
 
 def _conditions(status: Mapping[str, Any] | None) -> tuple[ConditionRow, ...]:

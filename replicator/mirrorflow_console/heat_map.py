@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from mirrorflow_console.flow_views import Level, is_internal, partition_level
 
+_LAG_STEPS_S: Final = (1.0, 10.0, 60.0, 600.0)
+
 
 class Measure(Enum):
     """What the colour of a cell shows."""
@@ -28,7 +30,6 @@ LEGENDS: Final[Mapping[Measure, tuple[str, ...]]] = {
     Measure.GUARANTEE: ("at least once", "exactly once"),
     Measure.WRITES: ("nothing yet", "unchanged", "merged", "re-encoded"),
 }
-_LAG_STEPS_S: Final = (1.0, 10.0, 60.0, 600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

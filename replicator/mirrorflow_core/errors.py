@@ -17,15 +17,13 @@ KEPT_ON_COPY = (
 
 # Where a flow's source gets its alias: in the resource, in properties, and at the command line.
 ALIAS_SETTINGS = "spec.source.alias, source.cluster.alias or --from-alias"
+# The advice for a topic whose replicas are not in sync; the clause before it names them.
+FEW_REPLICAS = "if it has fewer of them (replication.factor) than its min.insync.replicas, give it more, or lower that setting"
 
 
 def accept_or_skip(change: str) -> str:
     """Returns the advice for records that a copy refuses: *change* its settings, or leave the records out."""
     return f"{change}, or leave such records out with mirrorflow.refused.records=skip; {KEPT_ON_COPY}"
-
-
-# The advice for a topic whose replicas are not in sync; the clause before it names them.
-FEW_REPLICAS = "if it has fewer of them (replication.factor) than its min.insync.replicas, give it more, or lower that setting"
 
 
 class MirrorFlowError(Exception):

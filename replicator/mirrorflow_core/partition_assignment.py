@@ -31,6 +31,20 @@ from mirrorflow_core.partitions import TopicPartition
 NEWEST = 0.3  # weight of the newest sample; after three samples an old one has about 1/e of its weight
 CATCH_UP_S = 600.0  # lag counts as if it were to be copied within this time
 RECORD_BYTES = 1_000.0  # used where no record was sampled
+Assignment = tuple[tuple[TopicPartition, ...], ...]
+Loads = Mapping[TopicPartition, float]
+# The load of an idle partition: its share of fetch sessions, and of queries after a leader change.
+IDLE_BYTES_PER_S = 1_000.0
+# A move interrupts its partition for about a second. A task can copy a hundred times this rate, so less is
+# not worth it.
+WORTH_BYTES_PER_S = float(1 << 20)
+UNEVEN = 0.25  # share of the busier task's load; a smaller difference has no noticeable effect
+WORTH = 0.05  # share of the busiest task's load that a rebalance must remove in total
+ROUNDING = 1e-9  # relative error of sums of loads
+PATIENCE = 3  # checks in a row
+STAY = 10  # checks during which a moved partition is not moved again
+# The maximum number of partitions that a rebalance moves: a twentieth of all, but at least 2 and at most 64.
+MOVES_MIN, MOVES_PART, MOVES_MAX = 2, 0.05, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +100,6 @@ def loads(
     }
 
 
-Assignment = tuple[tuple[TopicPartition, ...], ...]
-
-
 def assign(
     partitions: Iterable[TopicPartition], tasks: int, previous: Sequence[Sequence[TopicPartition]] = ()
 ) -> Assignment:
@@ -118,22 +129,6 @@ def assign(
         if not load:
             load.append(max(loads, key=len).pop())
     return tuple(tuple(sorted(load)) for load in loads)
-
-
-Loads = Mapping[TopicPartition, float]
-
-# The load of an idle partition: its share of fetch sessions, and of queries after a leader change.
-IDLE_BYTES_PER_S = 1_000.0
-# A move interrupts its partition for about a second. A task can copy a hundred times this rate, so less is
-# not worth it.
-WORTH_BYTES_PER_S = float(1 << 20)
-UNEVEN = 0.25  # share of the busier task's load; a smaller difference has no noticeable effect
-WORTH = 0.05  # share of the busiest task's load that a rebalance must remove in total
-# The maximum number of partitions that a rebalance moves: a twentieth of all, but at least 2 and at most 64.
-MOVES_MIN, MOVES_PART, MOVES_MAX = 2, 0.05, 64
-ROUNDING = 1e-9  # relative error of sums of loads
-PATIENCE = 3  # checks in a row
-STAY = 10  # checks during which a moved partition is not moved again
 
 
 def assign_by_load(

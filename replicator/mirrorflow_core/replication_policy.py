@@ -17,6 +17,14 @@ from typing import Final, Literal, Protocol, runtime_checkable
 from mirrorflow_core.settings import PolicyKind, PolicySettings
 
 _PLACE: Final = "@"  # neither names of MirrorFlows nor MM2's `A->B` have it
+# Connect workers and MirrorFlow always name these with dots, whatever `replication.policy.separator` is. With
+# another separator, Java relies on `topics.exclude`, which a user may have replaced. A policy that keeps
+# names would then write one flow's stored offsets, or what it knows of itself, into the topic of another flow.
+_WORKER_TOPIC = re.compile(
+    r"mm2-(?:configs|offsets|status|claims|identity|offset-map)\..+\.internal", re.DOTALL
+)
+HEARTBEATS = "heartbeats"
+_INTERNAL_SEPARATOR = "."
 
 
 def flow_id(name: str, namespace: str, kubernetes_id: str) -> str:
@@ -35,14 +43,6 @@ def runs_elsewhere(id_: str, owner: str) -> bool:
     return id_ == flow_name(owner) != owner
 
 
-# Connect workers and MirrorFlow always name these with dots, whatever `replication.policy.separator` is. With
-# another separator, Java relies on `topics.exclude`, which a user may have replaced. A policy that keeps
-# names would then write one flow's stored offsets, or what it knows of itself, into the topic of another flow.
-_WORKER_TOPIC = re.compile(
-    r"mm2-(?:configs|offsets|status|claims|identity|offset-map)\..+\.internal", re.DOTALL
-)
-
-
 def worker_topic(store: Literal["offsets", "configs", "status"], source_alias: str) -> str:
     """Returns the name that MM2's dedicated mode gives to the topic of *store*."""
     return f"mm2-{store}.{source_alias}.internal"
@@ -51,10 +51,6 @@ def worker_topic(store: Literal["offsets", "configs", "status"], source_alias: s
 def is_worker_topic(topic: str) -> bool:
     """Returns whether *topic* is a worker's, or holds what a flow knows of itself."""
     return _WORKER_TOPIC.fullmatch(topic) is not None
-
-
-HEARTBEATS = "heartbeats"
-_INTERNAL_SEPARATOR = "."
 
 
 def is_alias_split(alias: str, separator: str) -> bool:

@@ -26,6 +26,84 @@ from mirrorflow_core.java.properties import property_pairs, read_list, trailing_
 from mirrorflow_core.java.security_keys import SECURITY_KEYS, verdict
 from mirrorflow_core.settings import GROUPS_EXCLUDE, TOPICS_EXCLUDE
 
+INTERNAL_REST_KEY = "dedicated.mode.enable.internal.rest"
+SERVER_NAME_KEY = "mirrorflow.internal.rest.server.name"
+_GROUP = "in a group of nodes"
+_NO_TOPIC = (
+    "required in `distributed`; always `mm2-{}.<source>.internal` in an mm2.properties; a standalone process "
+    "reads its connectors from files"
+)
+_CONVERTER = (
+    "bytes are copied unchanged with every converter; a connector without a ByteArrayConverter of its own has the "
+    "warning `ConverterNotUsed` for any other class"
+)
+_NO_RECORDS = "batches are copied as bytes, without Java's converters and transformations"
+_BATCHES = "batches are copied unchanged"
+_WITHOUT_EFFECT = {
+    "the copier manages its own connections and timeouts": """
+        request.timeout.ms default.api.timeout.ms connections.max.idle.ms reconnect.backoff.ms reconnect.backoff.max.ms
+        retry.backoff.ms retry.backoff.max.ms socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms
+        send.buffer.bytes receive.buffer.bytes metadata.max.age.ms metadata.max.idle.ms metadata.recovery.strategy
+        metadata.recovery.rebootstrap.trigger.ms client.dns.lookup bootstrap.controllers
+    """,
+    "the copier sizes its fetches itself": """
+        fetch.min.bytes fetch.max.bytes fetch.max.wait.ms max.partition.fetch.bytes max.poll.records max.poll.interval.ms
+    """,
+    "no group is joined": """
+        session.timeout.ms heartbeat.interval.ms group.instance.id partition.assignment.strategy auto.commit.interval.ms
+        exclude.internal.topics allow.auto.create.topics group.protocol group.remote.assignor share.acknowledgement.mode
+    """,
+    _BATCHES: """
+        batch.size linger.ms buffer.memory max.request.size compression.gzip.level compression.lz4.level
+        compression.zstd.level check.crcs key.serializer value.serializer key.deserializer value.deserializer
+        partitioner.ignore.keys partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms
+        transaction.two.phase.commit.enable
+    """,
+    "metrics are served by HTTP": """
+        metrics.num.samples metrics.sample.window.ms metrics.recording.level metric.reporters auto.include.jmx.reporter
+        enable.metrics.push
+    """,
+}
+SYNONYMS = {
+    "emit.heartbeats": "emit.heartbeats.enabled",
+    "emit.checkpoints": "emit.checkpoints.enabled",
+    "emit.offset-syncs": "emit.offset-syncs.enabled",
+    "sync.group.offsets": "sync.group.offsets.enabled",
+    "sync.topic.configs": "sync.topic.configs.enabled",
+    "sync.topic.acls": "sync.topic.acls.enabled",
+    "refresh.topics": "refresh.topics.enabled",
+    "refresh.groups": "refresh.groups.enabled",
+    "heartbeats.replication": "heartbeats.replication.enabled",
+    "topics.blacklist": "topics.exclude",
+    "groups.blacklist": "groups.exclude",
+    "config.properties.blacklist": "config.properties.exclude",
+    "topics.whitelist": "topics",
+    "groups.whitelist": "groups",
+    "topics.include": "topics",
+    "groups.include": "groups",
+}
+# Longest first, so that `source.consumer.` is not read as a key that begins with `source.`.
+_CLIENT_PREFIXES = (
+    *(
+        f"{side}.{kind}."
+        for side in ("source", "target")
+        for kind in ("cluster", "consumer", "producer", "admin")
+    ),
+    *(f"{kind}.override." for kind in ("consumer", "producer", "admin")),
+    "consumer.",
+    "producer.",
+    "admin.",
+    "offset.storage.kafka.",
+    "listeners.https.",
+)
+_EXPRESSIONS = ("topics", "groups", "topics.exclude", "groups.exclude", "config.properties.exclude")
+# Lists of expressions, by their old names too, transforms, secrets, PEM text, and names that the user chooses.
+_FREE_TEXT = re.compile(
+    rf"(.*\.)?({'|'.join(map(re.escape, (*_EXPRESSIONS, *(old for old, proper in SYNONYMS.items() if proper in _EXPRESSIONS))))}"
+    r"|exclude\.by\.topic|(transforms|predicates)\..*"
+    r"|jaas\.config|password|secret|certificates|certificate\.chain|keystore\.key|scope|client\.id|client\.rack|name)"
+)
+
 
 class Verdict(Enum):
     """How a key is treated."""
@@ -104,45 +182,6 @@ def rows(
         )
     return tuple(found)
 
-
-INTERNAL_REST_KEY = "dedicated.mode.enable.internal.rest"
-SERVER_NAME_KEY = "mirrorflow.internal.rest.server.name"
-_GROUP = "in a group of nodes"
-_NO_TOPIC = (
-    "required in `distributed`; always `mm2-{}.<source>.internal` in an mm2.properties; a standalone process "
-    "reads its connectors from files"
-)
-_CONVERTER = (
-    "bytes are copied unchanged with every converter; a connector without a ByteArrayConverter of its own has the "
-    "warning `ConverterNotUsed` for any other class"
-)
-_NO_RECORDS = "batches are copied as bytes, without Java's converters and transformations"
-_BATCHES = "batches are copied unchanged"
-_WITHOUT_EFFECT = {
-    "the copier manages its own connections and timeouts": """
-        request.timeout.ms default.api.timeout.ms connections.max.idle.ms reconnect.backoff.ms reconnect.backoff.max.ms
-        retry.backoff.ms retry.backoff.max.ms socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms
-        send.buffer.bytes receive.buffer.bytes metadata.max.age.ms metadata.max.idle.ms metadata.recovery.strategy
-        metadata.recovery.rebootstrap.trigger.ms client.dns.lookup bootstrap.controllers
-    """,
-    "the copier sizes its fetches itself": """
-        fetch.min.bytes fetch.max.bytes fetch.max.wait.ms max.partition.fetch.bytes max.poll.records max.poll.interval.ms
-    """,
-    "no group is joined": """
-        session.timeout.ms heartbeat.interval.ms group.instance.id partition.assignment.strategy auto.commit.interval.ms
-        exclude.internal.topics allow.auto.create.topics group.protocol group.remote.assignor share.acknowledgement.mode
-    """,
-    _BATCHES: """
-        batch.size linger.ms buffer.memory max.request.size compression.gzip.level compression.lz4.level
-        compression.zstd.level check.crcs key.serializer value.serializer key.deserializer value.deserializer
-        partitioner.ignore.keys partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms
-        transaction.two.phase.commit.enable
-    """,
-    "metrics are served by HTTP": """
-        metrics.num.samples metrics.sample.window.ms metrics.recording.level metric.reporters auto.include.jmx.reporter
-        enable.metrics.push
-    """,
-}
 
 # fmt: off
 KEYS: tuple[Key, ...] = (
@@ -392,44 +431,12 @@ KEYS: tuple[Key, ...] = (
 )
 # fmt: on
 
-SYNONYMS = {
-    "emit.heartbeats": "emit.heartbeats.enabled",
-    "emit.checkpoints": "emit.checkpoints.enabled",
-    "emit.offset-syncs": "emit.offset-syncs.enabled",
-    "sync.group.offsets": "sync.group.offsets.enabled",
-    "sync.topic.configs": "sync.topic.configs.enabled",
-    "sync.topic.acls": "sync.topic.acls.enabled",
-    "refresh.topics": "refresh.topics.enabled",
-    "refresh.groups": "refresh.groups.enabled",
-    "heartbeats.replication": "heartbeats.replication.enabled",
-    "topics.blacklist": "topics.exclude",
-    "groups.blacklist": "groups.exclude",
-    "config.properties.blacklist": "config.properties.exclude",
-    "topics.whitelist": "topics",
-    "groups.whitelist": "groups",
-    "topics.include": "topics",
-    "groups.include": "groups",
-}
 
 WORKER_SCOPES: tuple[Scope, ...] = (Scope.WORKER, Scope.REST, Scope.CLIENT)
 CONNECTOR_SCOPES: tuple[Scope, ...] = (Scope.CONNECTOR, Scope.CLIENT)
 CLUSTER_SCOPES: tuple[Scope, ...] = (Scope.WORKER, Scope.CLIENT)
 DRIVER_SCOPES: tuple[Scope, ...] = (Scope.DRIVER, Scope.CONNECTOR, Scope.WORKER, Scope.REST, Scope.CLIENT)
 
-# Longest first, so that `source.consumer.` is not read as a key that begins with `source.`.
-_CLIENT_PREFIXES = (
-    *(
-        f"{side}.{kind}."
-        for side in ("source", "target")
-        for kind in ("cluster", "consumer", "producer", "admin")
-    ),
-    *(f"{kind}.override." for kind in ("consumer", "producer", "admin")),
-    "consumer.",
-    "producer.",
-    "admin.",
-    "offset.storage.kafka.",
-    "listeners.https.",
-)
 DEFAULTS = {key.name: key.default for key in KEYS if key.default and key.verdict is Verdict.HONOURED}
 _EXACT = {(key.scope, key.name): key for key in KEYS if "*" not in key.name}
 _PATTERNS = tuple(key for key in KEYS if "*" in key.name)
@@ -590,15 +597,6 @@ def suggestion(name: str, scopes: tuple[Scope, ...]) -> str:
     names = [key.name for key in KEYS if key.scope in scopes and "*" not in key.name]
     close = difflib.get_close_matches(name.removeprefix(prefix), names, n=1, cutoff=0.85)
     return f"; did you mean {prefix}{close[0]}?" if close else "."
-
-
-_EXPRESSIONS = ("topics", "groups", "topics.exclude", "groups.exclude", "config.properties.exclude")
-# Lists of expressions, by their old names too, transforms, secrets, PEM text, and names that the user chooses.
-_FREE_TEXT = re.compile(
-    rf"(.*\.)?({'|'.join(map(re.escape, (*_EXPRESSIONS, *(old for old, proper in SYNONYMS.items() if proper in _EXPRESSIONS))))}"
-    r"|exclude\.by\.topic|(transforms|predicates)\..*"
-    r"|jaas\.config|password|secret|certificates|certificate\.chain|keystore\.key|scope|client\.id|client\.rack|name)"
-)
 
 
 def read_properties(text: str, warnings: list[str]) -> dict[str, str]:

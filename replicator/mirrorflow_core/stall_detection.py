@@ -21,6 +21,32 @@ from mirrorflow_core.reports import PartitionPhase
 # An election, a broker restart or a lost connection takes less. With a much longer limit, a source with a
 # short retention could delete records that were not copied before a user is warned.
 STALLED_AFTER_S: Final = 30.0
+# Most retry loops take less than 3 s. A broker that waits for its replicas refuses after 30 s
+# (REQUEST_TIMED_OUT); then the target is queried, and the batch is sent again.
+_EXPLAINS_S: Final = 45.0
+# So many queries within STALLED_AFTER_S are a loop; a new connection, an election or a process pause causes
+# one or two.
+_ASKED_AGAIN_MIN: Final = 5
+# A successful fetch without records is not recorded here, so an older refusal may be over. Leaders are looked
+# up and queried again four times a second, and within 2 s after a diverging response.
+_FETCH_EXPLAINS_S: Final = 5.0
+_OUT_OF_SYNC: Final = "bring the replicas of {target} back in sync; " + FEW_REPLICAS
+_TOO_LARGE: Final = (
+    "compare compression.type and max.message.bytes of {target} with those of the source topic: a target that compresses "
+    "less makes batches larger, and then they may exceed its limit"
+)
+# By name of the error code; {target} is the target partition. For other codes only the broker's log helps.
+_ADVICE: Final = {
+    "NOT_ENOUGH_REPLICAS": _OUT_OF_SYNC,
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": _OUT_OF_SYNC,
+    "REQUEST_TIMED_OUT": "find out why the followers of {target} do not fetch from its leader",
+    "MESSAGE_TOO_LARGE": _TOO_LARGE,
+    "RECORD_LIST_TOO_LARGE": _TOO_LARGE,
+    "OUT_OF_ORDER_SEQUENCE_NUMBER": "stop any second copier of this flow; if there is none, let another broker lead "
+    "{target}, and report this with the log of the broker that led it",
+    "INVALID_TXN_STATE": "stop any second copier of this flow; if there is none, check the transaction coordinator of the target",
+}
+_ADVICE_ELSE: Final = "the log of the broker that leads {target} says more"
 
 
 class StallReason(Enum):
@@ -60,15 +86,6 @@ class Obstacle:
         return replace(self, times=before.times + 1)
 
 
-# Most retry loops take less than 3 s. A broker that waits for its replicas refuses after 30 s
-# (REQUEST_TIMED_OUT); then the target is queried, and the batch is sent again.
-_EXPLAINS_S: Final = 45.0
-# So many queries within STALLED_AFTER_S are a loop; a new connection, an election or a process pause causes
-# one or two.
-_ASKED_AGAIN_MIN: Final = 5
-# A successful fetch without records is not recorded here, so an older refusal may be over. Leaders are looked
-# up and queried again four times a second, and within 2 s after a diverging response.
-_FETCH_EXPLAINS_S: Final = 5.0
 # Responses of the source without records; then the known end of its log may be outdated.
 OF_FETCHES: Final = frozenset({ObstacleKind.FETCH_REFUSED, ObstacleKind.DIVERGED})
 
@@ -199,25 +216,6 @@ def _failed(facts: CopyFacts, failed: Obstacle) -> Stall:
     return Stall(
         reason=failed.name, sentence=f"{own}nothing was copied for more than {STALLED_AFTER_S:g} s: {text}"
     )
-
-
-_OUT_OF_SYNC: Final = "bring the replicas of {target} back in sync; " + FEW_REPLICAS
-_TOO_LARGE: Final = (
-    "compare compression.type and max.message.bytes of {target} with those of the source topic: a target that compresses "
-    "less makes batches larger, and then they may exceed its limit"
-)
-# By name of the error code; {target} is the target partition. For other codes only the broker's log helps.
-_ADVICE: Final = {
-    "NOT_ENOUGH_REPLICAS": _OUT_OF_SYNC,
-    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": _OUT_OF_SYNC,
-    "REQUEST_TIMED_OUT": "find out why the followers of {target} do not fetch from its leader",
-    "MESSAGE_TOO_LARGE": _TOO_LARGE,
-    "RECORD_LIST_TOO_LARGE": _TOO_LARGE,
-    "OUT_OF_ORDER_SEQUENCE_NUMBER": "stop any second copier of this flow; if there is none, let another broker lead "
-    "{target}, and report this with the log of the broker that led it",
-    "INVALID_TXN_STATE": "stop any second copier of this flow; if there is none, check the transaction coordinator of the target",
-}
-_ADVICE_ELSE: Final = "the log of the broker that leads {target} says more"
 
 
 def _writes_refused(facts: CopyFacts, refused: Obstacle) -> Stall:

@@ -27,6 +27,10 @@ _DATE_LENGTH = len("2026-01-31")  # Java accepts no other length for a date
 _DELIMITERS = frozenset(':,{}[]"\\')
 _FLOAT_DIGITS_MAX = 9  # enough to distinguish any two floats
 _LONG = 2**63
+Headers = tuple[tuple[bytes, bytes | None], ...]
+TRANSFORMS_PACKAGE = "org.apache.kafka.connect.transforms."
+_PREDICATE = "TopicNameMatches"
+_BUILT_IN = "RegexRouter, Filter, InsertHeader and DropHeaders are built in"
 
 
 def literal_bytes(text: str) -> bytes | None:
@@ -73,9 +77,6 @@ def _as_float(number: float) -> str:
             plain = f"{Decimal(text):f}"
             return plain if "." in plain else f"{plain}.0"
     return "it in another way"
-
-
-Headers = tuple[tuple[bytes, bytes | None], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,11 +222,6 @@ class _Stage:
             return name
         found = self._regex.find(name)
         return name if found is None else self._replacement.first(found)
-
-
-TRANSFORMS_PACKAGE = "org.apache.kafka.connect.transforms."
-_PREDICATE = "TopicNameMatches"
-_BUILT_IN = "RegexRouter, Filter, InsertHeader and DropHeaders are built in"
 
 
 def read_transforms(read: PropertyReader) -> tuple[TransformSettings, ...]:

@@ -21,6 +21,20 @@ LEVEL_VARIABLE: Final = "MIRRORFLOW_LOG_LEVEL"
 FORMAT_VARIABLE: Final = "MIRRORFLOW_LOG_FORMAT"
 FORMATS: Final = ("text", "json")
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+ROOT: Final = "root"
+NUMBERS: Final[Mapping[str, int]] = {
+    "ALL": 1,
+    "TRACE": 5,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "OFF": logging.CRITICAL + 10,
+}
+# The logger of task processes: listed here all the same, so that users find it.
+TASK_LOGGER: Final = "mirrorflow.task"
+SET_MAX = 1000  # set by hand, one at a time; a client that sends more names must not fill memory
 
 
 class JsonFormatter(logging.Formatter):
@@ -53,19 +67,6 @@ def set_up(environment: Mapping[str, str]) -> None:
     logging.basicConfig(level=NUMBERS[level], handlers=[handler])
 
 
-ROOT: Final = "root"
-NUMBERS: Final[Mapping[str, int]] = {
-    "ALL": 1,
-    "TRACE": 5,
-    "DEBUG": logging.DEBUG,
-    "INFO": logging.INFO,
-    "WARN": logging.WARNING,
-    "ERROR": logging.ERROR,
-    "FATAL": logging.CRITICAL,
-    "OFF": logging.CRITICAL + 10,
-}
-
-
 def apply(namespace: str, level: str) -> None:
     """Sets *level*, one of NUMBERS, for *namespace* and all loggers below it in this process."""
     for logger in known(namespace).values():
@@ -83,11 +84,6 @@ def known(namespace: str = ROOT) -> dict[str, logging.Logger]:
         return {ROOT: logging.root, **every}
     below = {name: logger for name, logger in every.items() if name.startswith(f"{namespace}.")}
     return {namespace: logging.getLogger(namespace), **below}
-
-
-# The logger of task processes: listed here all the same, so that users find it.
-TASK_LOGGER: Final = "mirrorflow.task"
-SET_MAX = 1000  # set by hand, one at a time; a client that sends more names must not fill memory
 
 
 class LoggerLevel(NamedTuple):

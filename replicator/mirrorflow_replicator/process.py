@@ -23,6 +23,13 @@ MMAP_THRESHOLD_BYTES = 32 << 20  # the largest value that glibc accepts; fetch r
 TRIM_THRESHOLD_BYTES = 256 << 20  # so high that glibc never trims by itself; `give_back` does
 # Batches are tuples that the collector need not visit, thousands a second; reference counting frees them.
 GC_THRESHOLD = 200_000
+_PR_SET_PDEATHSIG = 1
+_PROC = Path("/proc")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
+# Fields of /proc/PID/stat after the name in brackets, counted from the state (proc_pid_stat(5)). The four
+# times are the process's own and those of its children that have ended.
+_TIMES, _THREADS, _RESIDENT = slice(11, 15), 17, 21
 
 
 @contextlib.contextmanager
@@ -70,9 +77,6 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-_PR_SET_PDEATHSIG = 1
-
-
 def die_with_parent() -> None:
     """Makes the kernel kill this process when its parent dies. Linux only; elsewhere use `stdin_ended`.
 
@@ -96,14 +100,6 @@ async def stdin_ended() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while await reader.read(4096):
         pass
-
-
-_PROC = Path("/proc")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_TICKS = os.sysconf("SC_CLK_TCK")
-# Fields of /proc/PID/stat after the name in brackets, counted from the state (proc_pid_stat(5)). The four
-# times are the process's own and those of its children that have ended.
-_TIMES, _THREADS, _RESIDENT = slice(11, 15), 17, 21
 
 
 class ResourceUsage(NamedTuple):

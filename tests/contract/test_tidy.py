@@ -179,3 +179,45 @@ def test_the_operator_folder_does_not_shadow_the_standard_library():
     from operator import itemgetter
 
     assert itemgetter(0)("a") == "a"
+
+
+# Folders where constants may still begin again below the first definition, and tables whose constants stand by their rules.
+CONSTANTS_BELOW = (
+    "operator/mirrorflow_operator/api/rules/table.py",
+    "operator/mirrorflow_operator/plan/job_objects.py",
+    "replicator/mirrorflow_core/copying/",
+    "replicator/mirrorflow_replicator/",
+    "replicator/mirrorflow_seed/",
+)
+
+
+def test_constants_stand_above_the_first_definition():
+    """Only what is made of a module's own classes and functions stands below them."""
+    found = {
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in SOURCES
+        if not str(path.relative_to(ROOT)).startswith(CONSTANTS_BELOW)
+        for line in lines_of_late_constants(tree(path))
+    }
+
+    assert not found
+
+
+def lines_of_late_constants(module: ast.Module) -> list[int]:
+    """Returns the lines of constants below the first definition that could stand above it."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    below: set[str] = set()  # names that exist only below the first definition
+    lines = []
+    for node in module.body:
+        if isinstance(node, kinds):
+            below.add(node.name)
+        elif below and isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+            if names & below:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                below |= {
+                    one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)
+                }
+            else:
+                lines.append(node.lineno)
+    return lines

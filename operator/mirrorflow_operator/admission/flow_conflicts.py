@@ -22,6 +22,20 @@ from mirrorflow_core.java.pattern_syntax import SlowPatternError
 from mirrorflow_core.java.patterns import JavaPattern
 from mirrorflow_core.topics.topic_selection import TopicSelection
 
+ANY = "any-topic"  # the sample for .*
+# Pairs grow with the square of the patterns; this many names are checked in well under a second.
+SAMPLES_MAX = 400
+_SIMPLIFICATIONS = (
+    (re.compile(r"\\([.\-_])"), r"\1"),
+    (re.compile(r"\\d"), "1"),
+    (re.compile(r"\\w"), "a"),
+    (re.compile(r"\[([A-Za-z0-9])[^\]]*\]"), r"\1"),
+    (re.compile(r"\(\?[:a-z!=<]*|[()^$]"), ""),
+    (re.compile(r"\.\*"), ""),
+    (re.compile(r"(?<!\\)\.\+"), "x"),
+    (re.compile(r"[+*?]|\{[\d,]*\}"), ""),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
@@ -260,21 +274,6 @@ def _slow_conflicts(search: _TopicSearch) -> Iterator[Conflict]:
     for at, error in search.slow.items():
         flow = search.routes[at].flow
         yield Conflict(kind=ConflictKind.SLOW, flows=(flow,), sentence=f"Flow {flow}: {error}")
-
-
-ANY = "any-topic"  # the sample for .*
-# Pairs grow with the square of the patterns; this many names are checked in well under a second.
-SAMPLES_MAX = 400
-_SIMPLIFICATIONS = (
-    (re.compile(r"\\([.\-_])"), r"\1"),
-    (re.compile(r"\\d"), "1"),
-    (re.compile(r"\\w"), "a"),
-    (re.compile(r"\[([A-Za-z0-9])[^\]]*\]"), r"\1"),
-    (re.compile(r"\(\?[:a-z!=<]*|[()^$]"), ""),
-    (re.compile(r"\.\*"), ""),
-    (re.compile(r"(?<!\\)\.\+"), "x"),
-    (re.compile(r"[+*?]|\{[\d,]*\}"), ""),
-)
 
 
 def samples(patterns: Iterable[str]) -> tuple[str, ...]:

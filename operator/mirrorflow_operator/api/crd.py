@@ -29,6 +29,27 @@ _BOUNDS: Final = ("minimum", "pattern", "maxLength")  # each applies only to val
 # first manager that sets some: `include: [orders]` would still copy `.*`.
 MERGED_LIST_TYPES: Final = frozenset({"set", "map"})
 LEFT_OUT: Final = frozenset({"title", "examples", "propertyNames", "patternProperties"})
+GROUP: Final = "mirrorflow.io"
+VERSION: Final = "v1alpha1"
+PLURAL: Final = "mirrorflows"
+_NAMES: Final = {
+    "kind": KIND,
+    "listKind": f"{KIND}List",
+    "plural": PLURAL,
+    "singular": "mirrorflow",
+    "shortNames": ["mf"],
+    "categories": ["mirrorflow"],
+}
+_HEADER: Final = "# Generated from operator/mirrorflow_operator/api by `make crds`; changes go there.\n"
+# Only the source connector has work that several pods can share.
+_SUBRESOURCES: Final = {
+    "status": {},
+    "scale": {
+        "specReplicasPath": ".spec.connectors.source.replicas",
+        "statusReplicasPath": ".status.connectors.source.replicas",
+        "labelSelectorPath": ".status.connectors.source.selector",
+    },
+}
 
 
 def structural(model: type[BaseModel]) -> Schema:
@@ -98,20 +119,6 @@ def _with_default(schema: Schema) -> Schema:
         return schema
     inner = {name: one["default"] for name, one in schema["properties"].items() if "default" in one}
     return {**schema, "default": inner}
-
-
-GROUP: Final = "mirrorflow.io"
-VERSION: Final = "v1alpha1"
-PLURAL: Final = "mirrorflows"
-_NAMES: Final = {
-    "kind": KIND,
-    "listKind": f"{KIND}List",
-    "plural": PLURAL,
-    "singular": "mirrorflow",
-    "shortNames": ["mf"],
-    "categories": ["mirrorflow"],
-}
-_HEADER: Final = "# Generated from operator/mirrorflow_operator/api by `make crds`; changes go there.\n"
 
 
 def definition() -> dict[str, Any]:
@@ -201,15 +208,6 @@ _COLUMNS: Final = [
     _column("Version", ".status.version", priority=1),
     _column("Message", _condition("Ready", "message"), priority=1),
 ]
-# Only the source connector has work that several pods can share.
-_SUBRESOURCES: Final = {
-    "status": {},
-    "scale": {
-        "specReplicasPath": ".spec.connectors.source.replicas",
-        "statusReplicasPath": ".status.connectors.source.replicas",
-        "labelSelectorPath": ".status.connectors.source.selector",
-    },
-}
 
 if __name__ == "__main__":
     sys.stdout.write(text())

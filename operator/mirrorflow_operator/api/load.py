@@ -29,6 +29,54 @@ NESTING_MAX = 64  # a MirrorFlow has about 15 levels, with pod templates
 # Values and keys after alias expansion; an object within the 1.5 MB limit of etcd has fewer.
 NODES_MAX = 200_000
 _BOOLEAN = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
+# Forms of texts in words, by the expression that checks them: a user reads no regular expressions.
+_LABEL = "letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+_FORMS: Mapping[str, str] = MappingProxyType(
+    {
+        QUANTITY_PATTERN: "a quantity such as 2, 500m or 256Mi",
+        r"^[a-zA-Z0-9._-]+$": "letters, digits, '.', '_' and '-'",
+        r"^[a-zA-Z0-9._-]*$": "letters, digits, '.', '_' and '-'",
+        r"^[-._a-zA-Z0-9]*$": "letters, digits, '.', '_' and '-'",
+        r"^[a-zA-Z0-9._>@-]+$": "letters, digits, '.', '_', '-', '>' and '@', such as east-to-west",
+        r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "lower-case letters, digits, '-' and '.', such as east-mirror",
+        r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lower-case letters, digits and '-', such as east-to-west",
+        r"^\.{0,2}[-_a-zA-Z0-9][-._a-zA-Z0-9]*$": "the name of a key, such as ca.crt",
+        r"^[a-zA-Z][a-zA-Z0-9._-]*$": "the name of a property, such as client.rack",
+        r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?$": (
+            f"{_LABEL}, after an optional prefix/"
+        ),
+        r"^([a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?)?$": _LABEL,
+        r"^https?://\S+$": "a URL that begins with https:// or http://",
+        FIELD_PATH_PATTERN: "a field of the pod, such as metadata.name, status.podIP or metadata.labels['app']",
+        r"^/mnt/[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$": "a path below /mnt, such as /mnt/secrets-store",
+        r"^(/[A-Za-z0-9_.-]+)+$": "a path that begins with /, such as /var/cache",
+        r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and '_', not beginning with a digit",
+        r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:.]*)$": "an IP address, such as 10.0.0.1",
+        r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$": "an image, such as registry.example/mirrorflow:1.0",
+        r"^[A-Za-z0-9_+/-]+$": "a time zone, such as UTC or Europe/Berlin",
+        r"^(0(\.[0-9]+)?|1(\.0+)?)$": 'a number from 0 to 1, in quotes, such as "0.1"',
+    }
+)
+# What is wrong, by pydantic's type of an error; {name} is a value of the error's context.
+_PROBLEMS: Mapping[str, str] = MappingProxyType(
+    {
+        "missing": "it is missing",
+        "string_type": "it should be a text; put it in quotes",
+        "int_type": "it should be a whole number, without quotes",
+        "bool_type": "it should be true or false, without quotes",
+        "model_type": "it should be an object with fields of its own",
+        "dict_type": "it should be an object with fields of its own",
+        "tuple_type": "it should be a list: [a, b], or a line that begins with - for each entry",
+        "too_short": "it should have at least {min_length} entry",
+        "too_long": "it should have at most {max_length} entries",
+        "string_too_short": "it is empty",
+        "string_too_long": "it should have at most {max_length} characters",
+        "greater_than_equal": "it should be at least {ge}",
+        "less_than_equal": "it should be at most {le}",
+        "enum": "it should be {expected}",
+        "literal_error": "it should be {expected}",
+    }
+)
 
 
 class _KubernetesLoader(yaml.SafeLoader):
@@ -106,56 +154,6 @@ def read_document(text: str) -> Mapping[str, Any]:
 
 def _error(message: str, action: str, *, path: str = "the file") -> InvalidSpecError:
     return InvalidSpecError([FieldError(path=path, message=message, action=action)])
-
-
-# Forms of texts in words, by the expression that checks them: a user reads no regular expressions.
-_LABEL = "letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
-_FORMS: Mapping[str, str] = MappingProxyType(
-    {
-        QUANTITY_PATTERN: "a quantity such as 2, 500m or 256Mi",
-        r"^[a-zA-Z0-9._-]+$": "letters, digits, '.', '_' and '-'",
-        r"^[a-zA-Z0-9._-]*$": "letters, digits, '.', '_' and '-'",
-        r"^[-._a-zA-Z0-9]*$": "letters, digits, '.', '_' and '-'",
-        r"^[a-zA-Z0-9._>@-]+$": "letters, digits, '.', '_', '-', '>' and '@', such as east-to-west",
-        r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "lower-case letters, digits, '-' and '.', such as east-mirror",
-        r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lower-case letters, digits and '-', such as east-to-west",
-        r"^\.{0,2}[-_a-zA-Z0-9][-._a-zA-Z0-9]*$": "the name of a key, such as ca.crt",
-        r"^[a-zA-Z][a-zA-Z0-9._-]*$": "the name of a property, such as client.rack",
-        r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?$": (
-            f"{_LABEL}, after an optional prefix/"
-        ),
-        r"^([a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?)?$": _LABEL,
-        r"^https?://\S+$": "a URL that begins with https:// or http://",
-        FIELD_PATH_PATTERN: "a field of the pod, such as metadata.name, status.podIP or metadata.labels['app']",
-        r"^/mnt/[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$": "a path below /mnt, such as /mnt/secrets-store",
-        r"^(/[A-Za-z0-9_.-]+)+$": "a path that begins with /, such as /var/cache",
-        r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and '_', not beginning with a digit",
-        r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:.]*)$": "an IP address, such as 10.0.0.1",
-        r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$": "an image, such as registry.example/mirrorflow:1.0",
-        r"^[A-Za-z0-9_+/-]+$": "a time zone, such as UTC or Europe/Berlin",
-        r"^(0(\.[0-9]+)?|1(\.0+)?)$": 'a number from 0 to 1, in quotes, such as "0.1"',
-    }
-)
-# What is wrong, by pydantic's type of an error; {name} is a value of the error's context.
-_PROBLEMS: Mapping[str, str] = MappingProxyType(
-    {
-        "missing": "it is missing",
-        "string_type": "it should be a text; put it in quotes",
-        "int_type": "it should be a whole number, without quotes",
-        "bool_type": "it should be true or false, without quotes",
-        "model_type": "it should be an object with fields of its own",
-        "dict_type": "it should be an object with fields of its own",
-        "tuple_type": "it should be a list: [a, b], or a line that begins with - for each entry",
-        "too_short": "it should have at least {min_length} entry",
-        "too_long": "it should have at most {max_length} entries",
-        "string_too_short": "it is empty",
-        "string_too_long": "it should have at most {max_length} characters",
-        "greater_than_equal": "it should be at least {ge}",
-        "less_than_equal": "it should be at most {le}",
-        "enum": "it should be {expected}",
-        "literal_error": "it should be {expected}",
-    }
-)
 
 
 def field_errors(error: ValidationError) -> list[FieldError]:

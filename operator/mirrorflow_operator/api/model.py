@@ -19,29 +19,8 @@ PROPERTIES_MAX = 100
 LIST_MAX = 100
 TEXT_MAX = 2_048
 PATTERNS_MAX = 500  # patterns of topics or groups; a longer list is unreadable
-
-
-class ApiModel(BaseModel):
-    """A frozen part of the resource; camelCase outside, unknown fields refused."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        populate_by_name=True,
-        extra="forbid",
-        frozen=True,
-        use_attribute_docstrings=False,
-    )
-
-
 # Server-side apply merges lists of several managers by member or by key; without a list type, as a whole.
 LIST_SET: dict[str, Any] = {"x-kubernetes-list-type": "set"}
-
-
-def list_map(*keys: str) -> dict[str, Any]:
-    """Returns the schema extension of a list whose members are identified by *keys*."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
-
-
 # RFC 1123, the rule for names of Secrets and ConfigMaps.
 ObjectName = Annotated[
     str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", examples=["east-mirror"])
@@ -70,20 +49,34 @@ FlowId = Annotated[
     str, Field(min_length=1, max_length=256, pattern=r"^[a-zA-Z0-9._>@-]+$", examples=["east-to-west"])
 ]
 RunId = Annotated[str, Field(max_length=63, pattern=r"^[-._a-zA-Z0-9]*$")]
-
-
 _UNITS: Final = "numkMGTPE"
 QUANTITY_PATTERN: Final = rf"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[{_UNITS}]|[eE][+-]?[0-9]{{1,2}})?$"
 _VALID: Final = re.compile(QUANTITY_PATTERN)
 _THOUSANDS: Final = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
-
 _AS_KUBERNETES: Final[dict[str, Any]] = {"x-kubernetes-int-or-string": True}
 # A plain number is a quantity, too: `cpu: 1`.
 Quantity = Annotated[
     Annotated[int, Field(strict=True, ge=0)] | Annotated[str, Field(max_length=20, pattern=QUANTITY_PATTERN)],
     Field(json_schema_extra=_AS_KUBERNETES),
 ]
+
+
+class ApiModel(BaseModel):
+    """A frozen part of the resource; camelCase outside, unknown fields refused."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=False,
+    )
+
+
+def list_map(*keys: str) -> dict[str, Any]:
+    """Returns the schema extension of a list whose members are identified by *keys*."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
 def amount(quantity: int | str) -> Decimal:

@@ -27,6 +27,13 @@ from mirrorflow_operator.api.model import (
 )
 from mirrorflow_operator.api.workloads import Connectors, RollingRestart, Seed, Verify
 
+# Each has two lists; with more, the API server would refuse the rules on their entries as too costly.
+EXCEPTIONS_MAX = 20
+API_VERSION = "mirrorflow.io/v1alpha1"
+KIND = "MirrorFlow"
+# Names of child objects are the flow's name and a suffix; Kubernetes allows 63 characters in all.
+NAME_MAX = 40
+
 
 class AuthenticationType(Enum):
     """How the flow authenticates to the cluster."""
@@ -140,10 +147,6 @@ class ClusterSpec(ApiModel):
         "that client. Values may contain references. Security and bootstrap properties are "
         "refused.",
     )
-
-
-# Each has two lists; with more, the API server would refuse the rules on their entries as too costly.
-EXCEPTIONS_MAX = 20
 
 
 class NamingPolicy(Enum):
@@ -323,12 +326,6 @@ class Heartbeats(ApiModel):
         "(replicationHops) needs those on the source.",
         json_schema_extra=LIST_SET,
     )
-
-
-API_VERSION = "mirrorflow.io/v1alpha1"
-KIND = "MirrorFlow"
-# Names of child objects are the flow's name and a suffix; Kubernetes allows 63 characters in all.
-NAME_MAX = 40
 
 
 class State(Enum):

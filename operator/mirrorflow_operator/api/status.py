@@ -23,6 +23,7 @@ Image = Annotated[str, Field(max_length=512)]
 ClusterId = Annotated[str, Field(max_length=64)]
 Guarantee = Annotated[str, Field(max_length=64, pattern=r"^[a-z-]*$")]
 Count = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
+_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class ConditionStatus(Enum):
@@ -247,9 +248,6 @@ def _condition(row: Any) -> Condition | None:
         return Condition.model_validate(row, extra="ignore")
     except ValidationError:
         return None
-
-
-_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def timestamp(at_s: float) -> str:

@@ -28,6 +28,66 @@ FIELD_PATH_PATTERN = (
     r"^(metadata\.(name|namespace|uid|(labels|annotations)\['[^']+'\])"
     r"|spec\.(nodeName|serviceAccountName)|status\.(hostIP|hostIPs|podIP|podIPs))$"
 )
+LabelValue = Annotated[str, Field(max_length=63, pattern=r"^([a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?)?$")]
+Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=PROPERTIES_MAX)]
+Annotations = Annotated[
+    dict[LabelName, Annotated[str, Field(max_length=TEXT_MAX)]], Field(max_length=PROPERTIES_MAX)
+]
+# Defined by Kubernetes; the API server checks the content.
+Preserved = Annotated[
+    dict[str, Any],
+    Field(max_length=LIST_MAX, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True}),
+]
+VOLUMES_MAX = 20
+PosixId = Annotated[int, Field(ge=1, le=2**31 - 1, json_schema_extra={"format": "int64"})]
+ImageName = Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")]
+INIT_CONTAINERS_MAX = 5
+_Arguments = Annotated[tuple[Annotated[str, Field(max_length=TEXT_MAX)], ...], Field(max_length=LIST_MAX)]
+# Set by fields of the resource; if `config` set one as well, one of the two values would silently win.
+FIELD_OF_KEY = {
+    "connector.class": "spec.connectors",
+    "tasks.max": "tasks",
+    "topics": "spec.topics.include",
+    "topics.exclude": "spec.topics.exclude",
+    "topics.blacklist": "spec.topics.exclude",
+    "groups": "spec.groups.include",
+    "groups.exclude": "spec.groups.exclude",
+    "groups.blacklist": "spec.groups.exclude",
+    "replication.policy.class": "spec.topics.naming.policy",
+    "replication.policy.separator": "spec.topics.naming.separator",
+    "replication.factor": "spec.topics.replicationFactor",
+    "sync.topic.configs.enabled": "spec.topics.configs.sync",
+    "config.properties.exclude": "spec.topics.configs.exclude",
+    "mirrorflow.config.properties.exclude.by.topic": "spec.topics.configs.exceptions",
+    "mirrorflow.sync.topic.configs.report.only": "spec.topics.configs.sync",
+    "sync.topic.acls.enabled": "spec.topics.acls.sync",
+    "mirrorflow.sync.topic.acls.report.only": "spec.topics.acls.sync",
+    "sync.group.offsets.enabled": "spec.groups.syncOffsets",
+    "offset-syncs.topic.location": "spec.offsetSyncs.location",
+    "emit.heartbeats.enabled": "spec.heartbeats.emitTo",
+    "source.consumer.isolation.level": "spec.isolationLevel",
+    "mirrorflow.start.from": "spec.topics.startFrom",
+    "mirrorflow.state": "spec.state",
+    "mirrorflow.source.loss.policy": "spec.topics.onSourceLoss",
+    "mirrorflow.bytes.per.second": "spec.limits.bytesPerSecond",
+    "mirrorflow.takeover.from": "spec.takeOverFrom",
+}
+FIELD_OF_PREFIX = {
+    "source.cluster.": "spec.source",
+    "target.cluster.": "spec.target",
+    "config.providers": "the secret fields of spec.source and spec.target",
+}
+# Keys of a connector's `config` that its worker reads: where offsets are stored, and how a process stops.
+KEYS_OF_WORKER = (
+    "offset.storage.",
+    "config.storage.",
+    "status.storage.",
+    "group.id",
+    "task.shutdown.graceful.timeout.ms",
+)
+# Security and addresses of one client or of all; CEL and Python use the same expression.
+SECURITY = "^((source|target)[.])?((consumer|producer|admin)[.])?(override[.])?((security|ssl|sasl)[.]|bootstrap[.]servers)"
+SECURITY_FIELDS = "tls, authentication and bootstrapServers of spec.source and spec.target"
 
 
 class ObjectReference(ApiModel):
@@ -144,22 +204,6 @@ class Logging(ApiModel):
     )
 
 
-LabelValue = Annotated[str, Field(max_length=63, pattern=r"^([a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?)?$")]
-Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=PROPERTIES_MAX)]
-Annotations = Annotated[
-    dict[LabelName, Annotated[str, Field(max_length=TEXT_MAX)]], Field(max_length=PROPERTIES_MAX)
-]
-# Defined by Kubernetes; the API server checks the content.
-Preserved = Annotated[
-    dict[str, Any],
-    Field(max_length=LIST_MAX, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True}),
-]
-
-
-VOLUMES_MAX = 20
-PosixId = Annotated[int, Field(ge=1, le=2**31 - 1, json_schema_extra={"format": "int64"})]
-
-
 class EnvironmentVariable(ApiModel):
     """Environment variable of the container, with a plain value or a reference to one."""
 
@@ -221,9 +265,6 @@ class PodSecurityContext(ApiModel):
     )
 
 
-ImageName = Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")]
-
-
 class ComputeAmounts(ApiModel):
     """CPU, memory and local storage."""
 
@@ -277,10 +318,6 @@ class InitVolumeMount(ApiModel):
     mount_path: Annotated[str, Field(max_length=256, pattern=r"^(/[A-Za-z0-9_.-]+)+$")] = Field(
         description="Path of the folder."
     )
-
-
-INIT_CONTAINERS_MAX = 5
-_Arguments = Annotated[tuple[Annotated[str, Field(max_length=TEXT_MAX)], ...], Field(max_length=LIST_MAX)]
 
 
 class InitContainer(ApiModel):
@@ -574,53 +611,6 @@ class RollingRestart(ApiModel):
     run_id: RunId = Field(
         "", description="Id of the restart. A new value restarts the connectors; if empty, none is restarted."
     )
-
-
-# Set by fields of the resource; if `config` set one as well, one of the two values would silently win.
-FIELD_OF_KEY = {
-    "connector.class": "spec.connectors",
-    "tasks.max": "tasks",
-    "topics": "spec.topics.include",
-    "topics.exclude": "spec.topics.exclude",
-    "topics.blacklist": "spec.topics.exclude",
-    "groups": "spec.groups.include",
-    "groups.exclude": "spec.groups.exclude",
-    "groups.blacklist": "spec.groups.exclude",
-    "replication.policy.class": "spec.topics.naming.policy",
-    "replication.policy.separator": "spec.topics.naming.separator",
-    "replication.factor": "spec.topics.replicationFactor",
-    "sync.topic.configs.enabled": "spec.topics.configs.sync",
-    "config.properties.exclude": "spec.topics.configs.exclude",
-    "mirrorflow.config.properties.exclude.by.topic": "spec.topics.configs.exceptions",
-    "mirrorflow.sync.topic.configs.report.only": "spec.topics.configs.sync",
-    "sync.topic.acls.enabled": "spec.topics.acls.sync",
-    "mirrorflow.sync.topic.acls.report.only": "spec.topics.acls.sync",
-    "sync.group.offsets.enabled": "spec.groups.syncOffsets",
-    "offset-syncs.topic.location": "spec.offsetSyncs.location",
-    "emit.heartbeats.enabled": "spec.heartbeats.emitTo",
-    "source.consumer.isolation.level": "spec.isolationLevel",
-    "mirrorflow.start.from": "spec.topics.startFrom",
-    "mirrorflow.state": "spec.state",
-    "mirrorflow.source.loss.policy": "spec.topics.onSourceLoss",
-    "mirrorflow.bytes.per.second": "spec.limits.bytesPerSecond",
-    "mirrorflow.takeover.from": "spec.takeOverFrom",
-}
-FIELD_OF_PREFIX = {
-    "source.cluster.": "spec.source",
-    "target.cluster.": "spec.target",
-    "config.providers": "the secret fields of spec.source and spec.target",
-}
-# Keys of a connector's `config` that its worker reads: where offsets are stored, and how a process stops.
-KEYS_OF_WORKER = (
-    "offset.storage.",
-    "config.storage.",
-    "status.storage.",
-    "group.id",
-    "task.shutdown.graceful.timeout.ms",
-)
-# Security and addresses of one client or of all; CEL and Python use the same expression.
-SECURITY = "^((source|target)[.])?((consumer|producer|admin)[.])?(override[.])?((security|ssl|sasl)[.]|bootstrap[.]servers)"
-SECURITY_FIELDS = "tls, authentication and bootstrapServers of spec.source and spec.target"
 
 
 def field_of(key: str) -> str | None:

@@ -58,6 +58,18 @@ NO_FLOWS: frozenset[Key] = frozenset()
 # The response to an own write arrives within seconds of the watch event that reports the deletion. This many
 # deletions lie between them only where a cluster deletes all objects of a thousand flows at once.
 DELETED_MAX = 10_000
+_LOG = logging.getLogger(__name__)
+# The longest time until a connection that a load balancer dropped is noticed. The API takes whole seconds.
+SERVER_TIMEOUT_S: Final = 300
+CLIENT_TIMEOUT_S: Final = 360.0
+# After these backoffs kopf gives up a watch. Then the leader lists everything again and restarts the watches.
+ERROR_BACKOFFS_S: Final = (0.5, 1.0, 2.0, 4.0)
+IDLE_TIMEOUT_S: Final = 0.05  # kopf's task for an object keeps the whole object in memory until then
+STOP_TIMEOUT_S: Final = 1.0
+# kopf's name prefix of the tasks that watch one kind in one namespace. kopf does not notice a failed one.
+TASK_NAME: Final = "watcher for "
+MONITOR_EVERY_S: Final = 1.0
+OnEvent = Callable[[ObjectKind, str | None, Mapping[str, Any]], None]
 
 
 @dataclass(slots=True)
@@ -297,20 +309,6 @@ async def _list(
             seen.add(body["metadata"]["uid"])
             changed |= cache.put(kind, body)
     return changed | cache.remove_absent(kind, namespace, seen, until)
-
-
-_LOG = logging.getLogger(__name__)
-# The longest time until a connection that a load balancer dropped is noticed. The API takes whole seconds.
-SERVER_TIMEOUT_S: Final = 300
-CLIENT_TIMEOUT_S: Final = 360.0
-# After these backoffs kopf gives up a watch. Then the leader lists everything again and restarts the watches.
-ERROR_BACKOFFS_S: Final = (0.5, 1.0, 2.0, 4.0)
-IDLE_TIMEOUT_S: Final = 0.05  # kopf's task for an object keeps the whole object in memory until then
-STOP_TIMEOUT_S: Final = 1.0
-# kopf's name prefix of the tasks that watch one kind in one namespace. kopf does not notice a failed one.
-TASK_NAME: Final = "watcher for "
-MONITOR_EVERY_S: Final = 1.0
-OnEvent = Callable[[ObjectKind, str | None, Mapping[str, Any]], None]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,6 +23,24 @@ from mirrorflow_operator import errors
 from mirrorflow_operator.metrics import Metrics
 
 FIELD_MANAGER: Final = "mirrorflow-operator"
+REQUEST_TIMEOUT_S: Final = 30.0
+CONNECT_TIMEOUT_S: Final = 10.0
+CREDENTIALS_AGE_MAX_S: Final = 60.0
+LOGIN_TIMEOUT_S: Final = 10.0  # an exec plugin may wait for a person; a request must not
+CHUNK: Final = 200  # objects in one response to a list: 1 MB, and a few more while it is parsed
+RESPONSE_QUOTE_MAX: Final = 1_000  # characters of a response quoted in an error; policies quote whole objects
+APPLY: Final = "application/apply-patch+yaml"
+_CLASSES: Final[Mapping[int, type[errors.ApiServerError]]] = {
+    401: errors.ForbiddenError,
+    403: errors.ForbiddenError,
+    404: errors.NotFoundError,
+    409: errors.ConflictError,
+    410: errors.GoneError,
+    429: errors.BusyError,
+    500: errors.BrokenError,
+}
+Object = dict[str, Any]
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,27 +100,6 @@ _BY_NAME: Final = {kind.name: kind for kind in CHILDREN}
 def kind_of(planned: dict[str, object]) -> ObjectKind:
     """Returns a planned object's kind. Raises KeyError for a kind that the operator's role cannot write."""
     return _BY_NAME[str(planned["kind"])]
-
-
-REQUEST_TIMEOUT_S: Final = 30.0
-CONNECT_TIMEOUT_S: Final = 10.0
-CREDENTIALS_AGE_MAX_S: Final = 60.0
-LOGIN_TIMEOUT_S: Final = 10.0  # an exec plugin may wait for a person; a request must not
-CHUNK: Final = 200  # objects in one response to a list: 1 MB, and a few more while it is parsed
-RESPONSE_QUOTE_MAX: Final = 1_000  # characters of a response quoted in an error; policies quote whole objects
-APPLY: Final = "application/apply-patch+yaml"
-_CLASSES: Final[Mapping[int, type[errors.ApiServerError]]] = {
-    401: errors.ForbiddenError,
-    403: errors.ForbiddenError,
-    404: errors.NotFoundError,
-    409: errors.ConflictError,
-    410: errors.GoneError,
-    429: errors.BusyError,
-    500: errors.BrokenError,
-}
-Object = dict[str, Any]
-
-_LOG: Final = logging.getLogger(__name__)
 
 
 class Client:

@@ -36,6 +36,8 @@ MESSAGE_MAX: Final = 1_000  # characters of a container's or a condition's messa
 REPORT_MAX: Final = 4_096  # Kubernetes' limit for a termination message
 _CONTAINERS: Final = frozenset({CONTAINER, DRIVER})
 Object = Mapping[str, Any]
+# Of Kubernetes' garbage collector, which deletes the owned objects meanwhile.
+_OWN_FINALIZERS: Final = frozenset({"foregroundDeletion", "orphan"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +112,6 @@ def cached_flow(body: Object) -> CachedFlow:
         resource_version=metadata["resourceVersion"],
         deleting="deletionTimestamp" in metadata,
     )
-
-
-# Of Kubernetes' garbage collector, which deletes the owned objects meanwhile.
-_OWN_FINALIZERS: Final = frozenset({"foregroundDeletion", "orphan"})
 
 
 def _held_by(metadata: Object) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ _HEADERS: Final = {
     "Accept-Encoding": "identity",
     "User-Agent": "mirrorflow-operator",
 }
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +116,6 @@ async def _body(content: aiohttp.StreamReader) -> bytes:
     while len(body) <= BODY_MAX_BYTES and (part := await content.read(BODY_MAX_BYTES + 1 - len(body))):
         body += part
     return body
-
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -24,6 +24,7 @@ PAUSE_ANNOTATION: Final = "mirrorflow.io/pause-reconciliation"
 # Labels of Spark jobs. The driver, not the operator, manages executors: they have these two, not FLOW_LABEL.
 RUN_LABEL: Final = "mirrorflow.io/run"  # seed, verify
 RUN_OF_LABEL: Final = "mirrorflow.io/run-of"  # the flow
+_POLICY_KINDS = {NamingPolicy.PREFIX: PolicyKind.DEFAULT, NamingPolicy.IDENTITY: PolicyKind.IDENTITY}
 
 
 def object_name(flow: str, kind: ConnectorKind) -> str:
@@ -84,9 +85,6 @@ def labels(flow: str, kind: ConnectorKind | None = None) -> dict[str, str]:
 def metadata(flow: str, namespace: str, name: str, kind: ConnectorKind | None = None) -> dict[str, Any]:
     """Returns the metadata of an object of *flow*, without its owner, whose uid only the cluster has."""
     return {"name": name, "namespace": namespace, "labels": labels(flow, kind)}
-
-
-_POLICY_KINDS = {NamingPolicy.PREFIX: PolicyKind.DEFAULT, NamingPolicy.IDENTITY: PolicyKind.IDENTITY}
 
 
 def policy_settings(flow: MirrorFlow) -> PolicySettings:

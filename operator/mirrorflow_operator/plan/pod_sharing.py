@@ -24,6 +24,13 @@ from mirrorflow_operator.plan.properties import POD_LAYOUT, PROVIDER
 CONNECTOR_FILE: Final = "connector.properties"  # the file of a connector that has its own pod
 _SUFFIX: Final = ".properties"
 Pods = Mapping[ConnectorKind, tuple[ConnectorKind, ...]]
+INTERNAL_PORT: Final = 8083  # Connect's default
+POD_IP: Final = "MIRRORFLOW_POD_IP"
+HTTPS_PREFIX: Final = "listeners.https."
+_ENVIRONMENT_PROVIDER: Final = "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+# One pod may be evicted at a time, so that the others take over its work before the next eviction.
+_UNAVAILABLE_MAX: Final = 1
+CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"  # keys in Secrets of cert-manager
 
 
 def connectors_by_pod(
@@ -59,15 +66,6 @@ def connectors_in(container: Mapping[str, Any], own: str) -> tuple[str, ...]:
     files = (container.get("args") or ())[2:]  # after the subcommand and the worker's file
     connectors = tuple(file.rpartition("/")[2].removesuffix(_SUFFIX) for file in files)
     return connectors if len(connectors) > 1 else (own,)
-
-
-INTERNAL_PORT: Final = 8083  # Connect's default
-POD_IP: Final = "MIRRORFLOW_POD_IP"
-CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"  # keys in Secrets of cert-manager
-HTTPS_PREFIX: Final = "listeners.https."
-_ENVIRONMENT_PROVIDER: Final = "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
-# One pod may be evicted at a time, so that the others take over its work before the next eviction.
-_UNAVAILABLE_MAX: Final = 1
 
 
 def distributed_properties(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> dict[str, str]:

@@ -40,6 +40,34 @@ from mirrorflow_operator.plan.pod_sharing import (
 from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan
 from mirrorflow_operator.plan.rollouts import MODES, Shape
 
+CONFIG_FOLDER: Final = "/etc/mirrorflow"
+WORKER_FILE: Final = "worker.properties"
+SECRET_MODE: Final = 0o440
+# The restricted Pod Security Standard; no user id, so that any platform may choose one.
+POD_SECURITY: Final[Mapping[str, Any]] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+# One task under load uses 95 MiB (README, Speed); an idle connector uses 0.01 cores.
+REQUESTS: Final = ComputeAmounts(cpu="100m", memory="96Mi")
+# For the cluster autoscaler: the emptyDir holds only temporary files, and another pod continues the work.
+SAFE_TO_EVICT: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
+# So a failed node takes as few pods as possible; a cluster with too few nodes still runs all of them.
+SPREAD: Final = (TopologySpread(topology_key="kubernetes.io/hostname"),)
+HTTP_PORT: Final = 8080
+LISTENERS_KEY: Final = "mirrorflow.http.listeners"
+CLIENT_AUTH_KEY: Final = "mirrorflow.http.client.auth"
+# A first start loads Python and connects to both clusters; slow disks or DNS must not cause a restart loop.
+STARTUP_PERIOD_S: Final = 2
+STARTUP_FAILURES: Final = 60
+# Liveness checks the event loop, not Kafka: a restart does not repair a broker.
+LIVENESS_PERIOD_S: Final = 10
+LIVENESS_FAILURES: Final = 6
+READINESS_PERIOD_S: Final = 5
+TMP_SIZE: Final = "64Mi"  # for Python; the replicator stores nothing on disk
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounts:
@@ -60,18 +88,6 @@ def mounts(properties: Iterable[Mapping[str, str]]) -> Mounts:
 def _below(folder: str, values: Iterable[str]) -> tuple[str, ...]:
     below = re.compile(re.escape(folder) + r"/([a-z0-9][-a-z0-9.]*)[:/]")
     return tuple(sorted({name for value in values for name in below.findall(value)}))
-
-
-CONFIG_FOLDER: Final = "/etc/mirrorflow"
-WORKER_FILE: Final = "worker.properties"
-SECRET_MODE: Final = 0o440
-# The restricted Pod Security Standard; no user id, so that any platform may choose one.
-POD_SECURITY: Final[Mapping[str, Any]] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "capabilities": {"drop": ["ALL"]},
-}
 
 
 def pod_security(template: Template) -> dict[str, Any]:
@@ -222,14 +238,6 @@ def scheduling(template: Template, selector: Mapping[str, str]) -> dict[str, Any
     return {name: part for name, part in parts.items() if part}
 
 
-# One task under load uses 95 MiB (README, Speed); an idle connector uses 0.01 cores.
-REQUESTS: Final = ComputeAmounts(cpu="100m", memory="96Mi")
-# For the cluster autoscaler: the emptyDir holds only temporary files, and another pod continues the work.
-SAFE_TO_EVICT: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
-# So a failed node takes as few pods as possible; a cluster with too few nodes still runs all of them.
-SPREAD: Final = (TopologySpread(topology_key="kubernetes.io/hostname"),)
-
-
 def with_requests(resources: Resources) -> Resources:
     """Returns *resources* with default requests for what has neither request nor limit.
 
@@ -250,19 +258,6 @@ def with_defaults(template: Template, *, is_shared: bool) -> Template:
             "topology_spread": template.topology_spread or (SPREAD if is_shared else ()),
         }
     )
-
-
-HTTP_PORT: Final = 8080
-LISTENERS_KEY: Final = "mirrorflow.http.listeners"
-CLIENT_AUTH_KEY: Final = "mirrorflow.http.client.auth"
-# A first start loads Python and connects to both clusters; slow disks or DNS must not cause a restart loop.
-STARTUP_PERIOD_S: Final = 2
-STARTUP_FAILURES: Final = 60
-# Liveness checks the event loop, not Kafka: a restart does not repair a broker.
-LIVENESS_PERIOD_S: Final = 10
-LIVENESS_FAILURES: Final = 6
-READINESS_PERIOD_S: Final = 5
-TMP_SIZE: Final = "64Mi"  # for Python; the replicator stores nothing on disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,30 @@ from mirrorflow_operator.api.workloads import KEYS_OF_WORKER, ConnectorKind
 
 PROVIDER = "dir"
 FILE_PROVIDER = "file"
+STATE_KEY = "mirrorflow.state"
+CLIENT_ROLES = ("consumer", "producer", "admin")
+_SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+_OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+_MECHANISMS: Mapping[AuthenticationType, tuple[str, str]] = {
+    AuthenticationType.PLAIN: ("PLAIN", _PLAIN_MODULE),
+    AuthenticationType.SCRAM_SHA_256: ("SCRAM-SHA-256", _SCRAM_MODULE),
+    AuthenticationType.SCRAM_SHA_512: ("SCRAM-SHA-512", _SCRAM_MODULE),
+}
+_DIRECTORY_PROVIDER = "org.apache.kafka.common.config.provider.DirectoryConfigProvider"
+_FILE_PROVIDER = "org.apache.kafka.common.config.provider.FileConfigProvider"
+_POLICY_CLASSES = {
+    NamingPolicy.PREFIX: "org.apache.kafka.connect.mirror.DefaultReplicationPolicy",
+    NamingPolicy.IDENTITY: "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
+}
+_NAMING_KEYS = {"transforms", "predicates"}
+CONNECTOR_PACKAGE = "org.apache.kafka.connect.mirror."
+_GROUPS_WITHOUT_OFFSET_SYNCS = (
+    "Consumer groups are not translated: emit.offset-syncs.enabled=false in spec.connectors.source.config, and"
+    " MirrorCheckpointConnector translates by offset syncs."
+)
+_TRUE, _FALSE = "true", "false"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +92,6 @@ class SecretLayout:
 
 
 POD_LAYOUT = SecretLayout(secrets="/mnt/mirrorflow/secrets", config_maps="/mnt/mirrorflow/config-maps")
-
-
-STATE_KEY = "mirrorflow.state"
-CLIENT_ROLES = ("consumer", "producer", "admin")
-_SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
-_PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-_OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
-_OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
-_MECHANISMS: Mapping[AuthenticationType, tuple[str, str]] = {
-    AuthenticationType.PLAIN: ("PLAIN", _PLAIN_MODULE),
-    AuthenticationType.SCRAM_SHA_256: ("SCRAM-SHA-256", _SCRAM_MODULE),
-    AuthenticationType.SCRAM_SHA_512: ("SCRAM-SHA-512", _SCRAM_MODULE),
-}
 
 
 def cluster_properties(side: str, cluster: ClusterSpec, layout: SecretLayout) -> dict[str, str]:
@@ -208,16 +219,6 @@ def _text(source: TextSource | None, layout: SecretLayout) -> str:
 
 def _secret(secret: SecretKey | None, layout: SecretLayout) -> str:
     return "" if secret is None else layout.secret_reference(secret.secret_name, secret.key)
-
-
-_DIRECTORY_PROVIDER = "org.apache.kafka.common.config.provider.DirectoryConfigProvider"
-_FILE_PROVIDER = "org.apache.kafka.common.config.provider.FileConfigProvider"
-_POLICY_CLASSES = {
-    NamingPolicy.PREFIX: "org.apache.kafka.connect.mirror.DefaultReplicationPolicy",
-    NamingPolicy.IDENTITY: "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
-}
-_NAMING_KEYS = {"transforms", "predicates"}
-_TRUE, _FALSE = "true", "false"
 
 
 def worker_properties(flow: MirrorFlow, layout: SecretLayout) -> dict[str, str]:
@@ -361,13 +362,6 @@ def _start_from(start: StartFrom) -> str:
 
 def _flag(value: bool) -> str:  # noqa: FBT001  one argument, one meaning
     return _TRUE if value else _FALSE
-
-
-CONNECTOR_PACKAGE = "org.apache.kafka.connect.mirror."
-_GROUPS_WITHOUT_OFFSET_SYNCS = (
-    "Consumer groups are not translated: emit.offset-syncs.enabled=false in spec.connectors.source.config, and"
-    " MirrorCheckpointConnector translates by offset syncs."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,23 @@ FOLLOWED_KEYS: Final = frozenset({STATE_KEY})
 
 # Keys of workers of several pods that pods without DEFAULTS_ANNOTATION do not have. They read them at their next start.
 ADDED_KEYS: Final = frozenset({"rest.modify.enable"})
+# Subcommand of the replicator, by whether pods share the connector's work.
+MODES: Final[Mapping[bool, str]] = {False: "standalone", True: "distributed"}
+NAMED_MAX: Final = 10  # settings named in one Event; more would be unreadable
+_POD_PARTS: Final = {
+    "serviceAccountName": "ServiceAccount",
+    "terminationGracePeriodSeconds": "grace period",
+    "nodeSelector": "node selector",
+    "tolerations": "tolerations",
+    "affinity": "affinity",
+    "topologySpreadConstraints": "topology spread",
+    "priorityClassName": "priority class",
+    "imagePullSecrets": "image pull Secrets",
+    "hostAliases": "host aliases",
+    "dnsConfig": "DNS settings",
+    "securityContext": "security context",
+    "initContainers": "init containers",
+}
 
 
 def template_annotations(
@@ -49,10 +66,6 @@ def template_annotations(
         HASH_ANNOTATION: content_hash(files),
         **({RESTART_ANNOTATION: restart_run_id} if restart_run_id else {}),
     }
-
-
-# Subcommand of the replicator, by whether pods share the connector's work.
-MODES: Final[Mapping[bool, str]] = {False: "standalone", True: "distributed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,23 +214,6 @@ def _runs_connector(live: ObservedDeployment | None, connector: str) -> bool:
     if live is None or connector not in live.connectors or live.observed_generation < live.generation:
         return False
     return live.wanted == 0 or (live.updated == live.replicas and live.ready >= live.wanted)
-
-
-NAMED_MAX: Final = 10  # settings named in one Event; more would be unreadable
-_POD_PARTS: Final = {
-    "serviceAccountName": "ServiceAccount",
-    "terminationGracePeriodSeconds": "grace period",
-    "nodeSelector": "node selector",
-    "tolerations": "tolerations",
-    "affinity": "affinity",
-    "topologySpreadConstraints": "topology spread",
-    "priorityClassName": "priority class",
-    "imagePullSecrets": "image pull Secrets",
-    "hostAliases": "host aliases",
-    "dnsConfig": "DNS settings",
-    "securityContext": "security context",
-    "initContainers": "init containers",
-}
 
 
 def reasons_to_roll(

@@ -59,6 +59,7 @@ SETTLED_MAX: Final = 10_000  # a forgotten entry costs one apply that changes no
 # reports a changed policy.
 REFUSED_AGAIN_S: Final = 300.0
 _WORKLOADS: Final = frozenset({DEPLOYMENT, JOB, CRON_JOB})
+_UNTYPED: Final = "failed to create typed patch object"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,9 +295,6 @@ def is_final(error: OperatorError) -> bool:
     """Whether the object itself is refused, so that sending it again has the same result."""
     # The API server has status 500 for an object that its types cannot hold.
     return isinstance(error, RejectedError) or (isinstance(error, BrokenError) and _UNTYPED in error.response)
-
-
-_UNTYPED: Final = "failed to create typed patch object"
 
 
 def refusal_of(planned: Object, error: OperatorError, *, is_absent: bool) -> RefusedObject:

@@ -26,6 +26,21 @@ from mirrorflow_operator.status.assess import Assessment
 from mirrorflow_operator.status.conditions import ConditionType, new_problems
 from mirrorflow_operator.status.observation import Resource
 
+FIGURES_EVERY_S: Final = 60.0  # under traffic, at most one status write per minute and flow
+_OF_RUNS: Final = {
+    "run_id",
+    "phase",
+    "start_time",
+    "completion_time",
+    "ended_run_id",
+    "job",
+    "verdict_time",
+    "driver",
+}
+_Run = TypeVar("_Run", SeedStatus, VerifyStatus)
+# Each Deployment's ready count rises one pod at a time; one write covers several steps.
+COUNTS_EVERY_S: Final = 5.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusMemory:
@@ -80,22 +95,6 @@ class FlowStatusWriter:
         return StatusMemory(
             written_at_s=now_s, written=status, stored=None if stored is None else stored.resource.status
         )
-
-
-FIGURES_EVERY_S: Final = 60.0  # under traffic, at most one status write per minute and flow
-_OF_RUNS: Final = {
-    "run_id",
-    "phase",
-    "start_time",
-    "completion_time",
-    "ended_run_id",
-    "job",
-    "verdict_time",
-    "driver",
-}
-_Run = TypeVar("_Run", SeedStatus, VerifyStatus)
-# Each Deployment's ready count rises one pod at a time; one write covers several steps.
-COUNTS_EVERY_S: Final = 5.0
 
 
 def status_document(status: Status) -> dict[str, Any]:

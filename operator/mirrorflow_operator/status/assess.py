@@ -62,6 +62,20 @@ from mirrorflow_operator.status.spark_jobs import seed_status, seeded
 from mirrorflow_operator.status.summary_conditions import accepted, degraded, ready, reconciling, stalled
 from mirrorflow_operator.status.verification import overdue_in_s, verified, verify_status
 
+# The end of such a reason shows at once, too, instead of after a minute.
+_IMMEDIATE: Final = frozenset(reason.value for reason in IMMEDIATE)
+_REACHABILITY: Final = frozenset({ConditionType.SOURCE_REACHABLE, ConditionType.TARGET_REACHABLE})
+_RUNS: Final = frozenset({ConditionType.SEEDED, ConditionType.VERIFIED})
+_FROM_PODS: Final = frozenset(ConditionType) - {*_RUNS, ConditionType.RECONCILING, ConditionType.STALLED}
+_NONE: Final = ConnectorStatus()
+# Reachability settles this many times faster than Ready.
+_REACHABILITY_SOONER: Final = 6.0
+_UNJUDGED: Final = yes(
+    ConditionType.RECONCILING,
+    Reason.SPEC_CHANGED,
+    "No pod has reported yet how it works with the present spec.",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
@@ -153,23 +167,6 @@ def _wait_s(finding: Finding, settle_s: float) -> float:
     # The replicator itself waits half a minute before it reports Stuck.
     is_replicating = finding.kind is ConditionType.REPLICATING and finding.status is ConditionStatus.TRUE
     return settle_s if is_replicating else 0.0
-
-
-# The end of such a reason shows at once, too, instead of after a minute.
-_IMMEDIATE: Final = frozenset(reason.value for reason in IMMEDIATE)
-_REACHABILITY: Final = frozenset({ConditionType.SOURCE_REACHABLE, ConditionType.TARGET_REACHABLE})
-_RUNS: Final = frozenset({ConditionType.SEEDED, ConditionType.VERIFIED})
-_FROM_PODS: Final = frozenset(ConditionType) - {*_RUNS, ConditionType.RECONCILING, ConditionType.STALLED}
-_NONE: Final = ConnectorStatus()
-# Reachability settles this many times faster than Ready.
-_REACHABILITY_SOONER: Final = 6.0
-
-
-_UNJUDGED: Final = yes(
-    ConditionType.RECONCILING,
-    Reason.SPEC_CHANGED,
-    "No pod has reported yet how it works with the present spec.",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

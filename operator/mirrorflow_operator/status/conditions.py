@@ -20,6 +20,9 @@ from typing import Final, NamedTuple
 
 from mirrorflow_operator.api.status import MESSAGE_MAX, Condition, ConditionStatus
 
+_MORE: Final = " ..."
+_WORD: Final = re.compile(r"[A-Za-z0-9]+")
+
 
 class ConditionType(Enum):
     """The types of the status conditions, in the order in which they are shown."""
@@ -173,9 +176,6 @@ _FAILED_RUNS: Final = frozenset(
 )
 
 
-_MORE: Final = " ..."
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """The current value of one condition. `message` contains no values that change while the state does not.
@@ -222,9 +222,6 @@ def bounded(text: str, length_max: int = MESSAGE_MAX) -> str:
         "".join(letter if letter.isprintable() else " " for letter in text[: 4 * length_max]).split()
     )
     return line if len(line) <= length_max else line[: length_max - len(_MORE)] + _MORE
-
-
-_WORD: Final = re.compile(r"[A-Za-z0-9]+")
 
 
 def new_problems(

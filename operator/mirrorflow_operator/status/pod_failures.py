@@ -14,6 +14,21 @@ from mirrorflow_operator.status.conditions import Problem, Reason, bounded
 from mirrorflow_operator.status.observation import ObservedConnector, ObservedPod, has_outdated_pods
 
 KEYS_MAX = 5  # in one message
+QUOTE_MAX: Final = 300  # characters quoted from Kubernetes or a process within one of our messages
+SETTINGS_EXIT: Final = 2  # the replicator's exit status for wrong settings; its last line names the setting
+EVENT_MAX_AGE_S: Final = 600.0  # the kubelet repeats a warning within this time while it holds
+_AT_WORK: Final = frozenset({"RUNNING", "PAUSED"})
+_IMAGE: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+)
+_CONTAINER: Final = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"}
+)
+# A kubelet that starts a pod right after its ConfigMap was created may not have it in its cache yet. It
+# retries within seconds.
+_CACHE_BEHIND: Final = re.compile(r"failed to sync (?:configmap|secret) cache")
+_MISSING: Final = re.compile(r'\b(secret|configmap) "([a-z0-9][-a-z0-9.]{0,252})" not found')
+_KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap"}
 
 
 def needed_keys(flow: MirrorFlow | None, name: str, *, is_secret: bool) -> tuple[str, ...]:
@@ -40,23 +55,6 @@ def _keys(part: Any, field: str, name: str) -> Iterator[str]:
     elif isinstance(part, list | tuple):
         for value in part:
             yield from _keys(value, field, name)
-
-
-QUOTE_MAX: Final = 300  # characters quoted from Kubernetes or a process within one of our messages
-SETTINGS_EXIT: Final = 2  # the replicator's exit status for wrong settings; its last line names the setting
-EVENT_MAX_AGE_S: Final = 600.0  # the kubelet repeats a warning within this time while it holds
-_AT_WORK: Final = frozenset({"RUNNING", "PAUSED"})
-_IMAGE: Final = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
-)
-_CONTAINER: Final = frozenset(
-    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"}
-)
-# A kubelet that starts a pod right after its ConfigMap was created may not have it in its cache yet. It
-# retries within seconds.
-_CACHE_BEHIND: Final = re.compile(r"failed to sync (?:configmap|secret) cache")
-_MISSING: Final = re.compile(r'\b(secret|configmap) "([a-z0-9][-a-z0-9.]{0,252})" not found')
-_KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,23 @@ from mirrorflow_operator.status.conditions import bounded
 # The versions of pods of this operator's release and of the previous one.
 VERSIONS: Final = frozenset({1})
 NUMBER_MAX: Final = 2.0**63  # what a 64-bit counter can hold
+MESSAGE_MAX: Final = 500  # characters of the job's own message
+COUNT_MAX: Final = 2**53  # the largest integer that every JSON reader represents exactly
+_GUARANTEE: Final = re.compile(r"[a-z-]{1,64}")
+_KINDS: Final = {kind.value: kind for kind in RunKind}
+# An error right after the start is mostly transient: another connector has yet to create a topic, or a broker
+# answers at the second attempt. And a reported failure disappears only after a minute without it.
+YOUNG_S: Final = 30.0
+BODY_MAX_BYTES: Final = 4_096  # of `GET /progress`: with a thousand flows, at maximum 4 MiB per polling round
+REASONS_MAX: Final = 8
+WARNINGS_MAX: Final = 3
+SENTENCE_MAX: Final = 200  # characters of an example or a warning
+SIDE_MESSAGE_MAX: Final = 300  # characters of why a cluster cannot be used
+_E = TypeVar("_E", bound=Enum)
+_WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
+_NAME: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_OBJECT: Final = re.compile(r"[a-z0-9][-.a-z0-9]{0,252}")  # RFC 1123
+_ID: Final = re.compile(r"[-._a-zA-Z0-9]{1,64}")
 
 
 def object_at(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -47,12 +64,6 @@ def number(value: Any, maximum: float = NUMBER_MAX) -> float | None:
 def count(value: Any, maximum: float = NUMBER_MAX) -> int:
     """Returns `number` as an integer; 0 where it is None."""
     return int(number(value, maximum) or 0)
-
-
-MESSAGE_MAX: Final = 500  # characters of the job's own message
-COUNT_MAX: Final = 2**53  # the largest integer that every JSON reader represents exactly
-_GUARANTEE: Final = re.compile(r"[a-z-]{1,64}")
-_KINDS: Final = {kind.value: kind for kind in RunKind}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,21 +136,6 @@ def report_from_json(value: Mapping[str, Any]) -> Report | None:
 
 def _count(value: Any) -> int:
     return count(value, COUNT_MAX)
-
-
-# An error right after the start is mostly transient: another connector has yet to create a topic, or a broker
-# answers at the second attempt. And a reported failure disappears only after a minute without it.
-YOUNG_S: Final = 30.0
-BODY_MAX_BYTES: Final = 4_096  # of `GET /progress`: with a thousand flows, at maximum 4 MiB per polling round
-REASONS_MAX: Final = 8
-WARNINGS_MAX: Final = 3
-SENTENCE_MAX: Final = 200  # characters of an example or a warning
-SIDE_MESSAGE_MAX: Final = 300  # characters of why a cluster cannot be used
-_E = TypeVar("_E", bound=Enum)
-_WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
-_NAME: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
-_OBJECT: Final = re.compile(r"[a-z0-9][-.a-z0-9]{0,252}")  # RFC 1123
-_ID: Final = re.compile(r"[-._a-zA-Z0-9]{1,64}")
 
 
 class Replicating(Enum):

@@ -74,6 +74,12 @@ _INTERVALS_MISSED: Final = 3
 _STALE_AFTER_S: Final = 180.0
 # Characters of explained causes in one message. The rest of MESSAGE_MAX holds the names of further causes.
 EXPLAINED_MAX: Final = 600
+_BUCKETS: Final = (
+    (1.0, Lag.UNDER_A_SECOND),
+    (10.0, Lag.UNDER_TEN_SECONDS),
+    (60.0, Lag.UNDER_A_MINUTE),
+    (600.0, Lag.UNDER_TEN_MINUTES),
+)
 
 
 def replicating(observation: Observation, state: State) -> Finding:
@@ -347,14 +353,6 @@ def topics_selected(observation: Observation) -> Finding:
     if any(summary.partitions for summary in summaries):
         return yes(kind, Reason.SELECTED, "The source has topics that the flow copies.")
     return unknown(kind, Reason.NOT_ASKED, "No connector has reported yet which topics it copies.")
-
-
-_BUCKETS: Final = (
-    (1.0, Lag.UNDER_A_SECOND),
-    (10.0, Lag.UNDER_TEN_SECONDS),
-    (60.0, Lag.UNDER_A_MINUTE),
-    (600.0, Lag.UNDER_TEN_MINUTES),
-)
 
 
 def lag(observation: Observation) -> Lag | None:

@@ -35,6 +35,19 @@ from mirrorflow_operator.status.pod_failures import QUOTE_MAX, pod_problems
 from mirrorflow_operator.status.pod_reports import Report, parse_report
 
 _ENDED: Final = frozenset({RunPhase.SUCCEEDED.value, RunPhase.FAILED.value})
+_FINAL: Final = {"Complete": RunPhase.SUCCEEDED, "Failed": RunPhase.FAILED}
+_GIVEN_UP: Final = {
+    "BackoffLimitExceeded": "its driver failed repeatedly",
+    "DeadlineExceeded": "it exceeded its deadline",
+    "PodFailurePolicy": "its driver reported an error that a retry cannot fix",
+}
+_KIND: Final = ConditionType.SEEDED
+_UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
+_JOB_DELETED: Final = "Its Job was deleted before it ended; a new one continues from there."
+_CONTINUED_IN_ANOTHER_JOB: Final = (
+    "It continued in another Job: the previous one was deleted, or the spec was changed."
+)
+_HOW_TO_SEED_AGAIN: Final = "Set another spec.seed.runId to seed again."
 
 
 def is_open(kind: RunKind, run_id: str, status: Status, jobs: Iterable[ObservedJob]) -> bool:
@@ -92,14 +105,6 @@ def has_no_driver(job: ObservedJob) -> bool:
     return not (job.outcome or job.suspended) and live_driver(job) is None
 
 
-_FINAL: Final = {"Complete": RunPhase.SUCCEEDED, "Failed": RunPhase.FAILED}
-_GIVEN_UP: Final = {
-    "BackoffLimitExceeded": "its driver failed repeatedly",
-    "DeadlineExceeded": "it exceeded its deadline",
-    "PodFailurePolicy": "its driver reported an error that a retry cannot fix",
-}
-
-
 def phase_of(job: ObservedJob) -> RunPhase:
     if job.outcome in _FINAL:
         return _FINAL[job.outcome]
@@ -155,15 +160,6 @@ def seed_totals(before: SeedStatus, reports: Iterable[tuple[ObservedPod, Report]
         records = driver.earlier_records + report.records
         size_bytes = driver.earlier_bytes + report.bytes
     return {"driver": driver, "records": records, "bytes": size_bytes}
-
-
-_KIND: Final = ConditionType.SEEDED
-_UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
-_JOB_DELETED: Final = "Its Job was deleted before it ended; a new one continues from there."
-_CONTINUED_IN_ANOTHER_JOB: Final = (
-    "It continued in another Job: the previous one was deleted, or the spec was changed."
-)
-_HOW_TO_SEED_AGAIN: Final = "Set another spec.seed.runId to seed again."
 
 
 def seed_status(observation: Observation, flow: MirrorFlow | None) -> SeedStatus | None:

@@ -36,6 +36,14 @@ _REFUSALS: Final = {
     "InvalidSettings": (Reason.SETTINGS_REFUSED, "a setting is invalid"),
     "RefusedSettings": (Reason.SETTINGS_REFUSED, "a setting needs a Java process"),
 }
+# Reasons that keep new pods from starting; running pods continue to replicate with the previous spec.
+_POD_REASONS: Final = frozenset({Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED})
+_ENDING: Final = frozenset({Reason.PAUSING, Reason.STOPPING})
+_UNREACHABLE: Final = {
+    ConditionType.SOURCE_REACHABLE: Reason.SOURCE_UNREACHABLE,
+    ConditionType.TARGET_REACHABLE: Reason.TARGET_UNREACHABLE,
+}
+_PAUSED: Final = f"The annotation {PAUSE_ANNOTATION} is true: the operator changes nothing of this flow until it is removed."
 
 
 def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding:
@@ -78,15 +86,6 @@ def _reference_missing(missing: MissingReference) -> str:
     kind = "Secret" if missing.is_secret else "ConfigMap"
     key = f"key {missing.key} of {kind} {missing.name}" if missing.key else f"{kind} {missing.name}"
     return f"The pod lacks {key}; add it, and the connector continues without a restart."
-
-
-# Reasons that keep new pods from starting; running pods continue to replicate with the previous spec.
-_POD_REASONS: Final = frozenset({Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED})
-_ENDING: Final = frozenset({Reason.PAUSING, Reason.STOPPING})
-_UNREACHABLE: Final = {
-    ConditionType.SOURCE_REACHABLE: Reason.SOURCE_UNREACHABLE,
-    ConditionType.TARGET_REACHABLE: Reason.TARGET_UNREACHABLE,
-}
 
 
 def ready(
@@ -149,9 +148,6 @@ def _is_scaled_away(workload: Workload) -> bool:
     return (
         workload.observed.kind is ConnectorKind.SOURCE and deployment is not None and deployment.wanted == 0
     )
-
-
-_PAUSED: Final = f"The annotation {PAUSE_ANNOTATION} is true: the operator changes nothing of this flow until it is removed."
 
 
 def reconciling(

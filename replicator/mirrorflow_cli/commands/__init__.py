@@ -42,6 +42,9 @@ _GROUPS = {
 }
 COMMANDS = {name: summary for group in _GROUPS.values() for name, summary in group.items()}
 _HEADINGS = {next(iter(group)): heading for heading, group in _GROUPS.items()}
+_NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)' ")
+_NO_OPTION = re.compile(r"unrecognized arguments: (--[\w-]+)")
+_OPTION = re.compile(r"--[\w-]+")
 
 
 class _GroupedHelp(argparse.HelpFormatter):
@@ -51,11 +54,6 @@ class _GroupedHelp(argparse.HelpFormatter):
         text = super()._format_action(action)
         heading = None if action.option_strings else _HEADINGS.get(action.dest)
         return text if heading is None else f"\n  {heading}:\n{text}"
-
-
-_NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)' ")
-_NO_OPTION = re.compile(r"unrecognized arguments: (--[\w-]+)")
-_OPTION = re.compile(r"--[\w-]+")
 
 
 class _CommandParser(argparse.ArgumentParser):

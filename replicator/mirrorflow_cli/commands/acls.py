@@ -43,6 +43,8 @@ from mirrorflow_operator.plan.names import policy_settings
 from mirrorflow_operator.plan.pod_sharing import group_and_topics
 from mirrorflow_operator.plan.properties import disables_offset_syncs
 
+PRINCIPAL_DEFAULT = "User:mirrorflow"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
@@ -174,9 +176,6 @@ def heartbeat_grants(flow: MirrorFlow, side: Side) -> Iterator[Grant]:
     if side in flow.spec.heartbeats.emit_to:
         topic = internal_names(flow).heartbeats_topic()
         yield Grant(kind="topic", name=topic, access=HEARTBEATS)
-
-
-PRINCIPAL_DEFAULT = "User:mirrorflow"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -80,6 +80,9 @@ TARGET_APIS = {
     44: ("IncrementalAlterConfigs", "2.3", "topic settings"),
 }
 SOURCE_APIS = {23: ("OffsetForLeaderEpoch", "0.11", "noticing that records were truncated")}
+LIST_CLIENT_METRICS = 74  # an API key since Kafka 3.7
+MAX_TIMEOUT = "transaction.max.timeout.ms"
+MIN_IN_SYNC, DEFAULT_FACTOR = "min.insync.replicas", "default.replication.factor"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -314,11 +317,6 @@ async def _newest_claim(target: Cluster, settings: SourceSettings) -> Claim | No
         return None  # `check_permissions` reports the missing permission.
     claims = decided_records(log, Claim).committed
     return claims[-1] if claims else None
-
-
-LIST_CLIENT_METRICS = 74  # an API key since Kafka 3.7
-MIN_IN_SYNC, DEFAULT_FACTOR = "min.insync.replicas", "default.replication.factor"
-MAX_TIMEOUT = "transaction.max.timeout.ms"
 
 
 async def check_creation(

@@ -24,31 +24,6 @@ from mirrorflow_operator.api.spec import InitialPosition, MirrorFlow, Side, Stat
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.properties import PROVIDER, Plan, SecretLayout, plan_all
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_flow_arguments(parser, addresses=False, several=True)
-    add_json_argument(parser)
-
-
-def execute(arguments: argparse.Namespace) -> int:
-    """Prints the file. Raises UsageError for flows that are invalid or do not fit into one file."""
-    if not arguments.file:
-        raise UsageError("Specify a flow: -f FILE (repeatable).")
-    flows, layout = flows_from(arguments), layout_from(arguments)
-    valid_plans(flows, layout)
-    out = exported(flows, layout)
-    losses = list(dict.fromkeys(out.losses))
-    if arguments.json:
-        print_json({"properties": out.lines, "unsupported": losses})
-        return EXIT_DONE
-    print(text(out.lines), end="")
-    if losses:
-        print("Without a counterpart in an mm2.properties:", file=sys.stderr)
-        for loss in losses:
-            print(f"  {loss}", file=sys.stderr)
-    return EXIT_DONE
-
-
 _ISOLATION = "source.consumer.isolation.level"
 _HEARTBEATS = "emit.heartbeats.enabled"
 _HEARTBEAT_KEYS = (
@@ -73,6 +48,30 @@ _FROM_PLAN = {
 }
 _WRITTEN_ELSEWHERE = {"name", "tasks.max", "mirrorflow.heartbeats.emit.to"}
 _WORKER = ("offset.storage.", "group.id", "task.shutdown.graceful.timeout.ms")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_flow_arguments(parser, addresses=False, several=True)
+    add_json_argument(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Prints the file. Raises UsageError for flows that are invalid or do not fit into one file."""
+    if not arguments.file:
+        raise UsageError("Specify a flow: -f FILE (repeatable).")
+    flows, layout = flows_from(arguments), layout_from(arguments)
+    valid_plans(flows, layout)
+    out = exported(flows, layout)
+    losses = list(dict.fromkeys(out.losses))
+    if arguments.json:
+        print_json({"properties": out.lines, "unsupported": losses})
+        return EXIT_DONE
+    print(text(out.lines), end="")
+    if losses:
+        print("Without a counterpart in an mm2.properties:", file=sys.stderr)
+        for loss in losses:
+            print(f"  {loss}", file=sys.stderr)
+    return EXIT_DONE
 
 
 @dataclass(slots=True, kw_only=True)

@@ -39,6 +39,7 @@ from mirrorflow_replicator.http.progress import group_offset_json
 
 COLUMNS = ("group", "partition", "source", "target", "translation", "age", "written", "why")
 FAILOVER_COLUMNS = ("group", "partitions", "reread", "of which uncertain", "starts at")
+GROUPS_AT_ONCE = 16  # a coordinator answers this many requests within some hundredths of a second
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,9 +134,6 @@ def failover(lines: Sequence[GroupOffset]) -> Iterator[tuple[str, ...]]:
             begins.add(f"auto.offset.reset in {without}")
         again = str(most) if all(most is not None for _, most in known) else f"at least {least}"
         yield group, str(len(own)), again, str(max(0, most - least)), ", ".join(sorted(begins))
-
-
-GROUPS_AT_ONCE = 16  # a coordinator answers this many requests within some hundredths of a second
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,9 @@ from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.connectors.internal_topics import internal_topics
 from mirrorflow_replicator.http.progress_text import counted, duration
 
+# Cluster id and topics.
+ClusterContents = tuple[str, frozenset[str]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
@@ -234,10 +237,6 @@ def _as_json(one: PlannedFlow) -> dict[str, Any]:
             for topic in one.topics
         ],
     }
-
-
-# Cluster id and topics.
-ClusterContents = tuple[str, frozenset[str]]
 
 
 def find_conflicts(

@@ -33,6 +33,9 @@ PROTOCOLS: Final = {"sessioned": 2, "compatible": 1}  # versions by name, prefer
 NO_ERROR: Final = 0
 CONFIG_MISMATCH: Final = 1  # the leader could not read the config topic as far as another member
 CONNECTOR: Final = -1  # task number of the connector itself
+NO_URL: Final = "NOTUSED"  # what a member advertises that serves no HTTP, as Java's MirrorMaker
+Counts = Mapping[str, Mapping[str, int]]  # kind -> member -> units
+Step = tuple[str, str, str]  # (kind, giver, taker): one unit of the kind moves from giver to taker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -57,9 +60,6 @@ class GroupAssignment:
     assigned: frozenset[Unit] = frozenset()
     revoked: frozenset[Unit] = frozenset()
     delay_ms: int = 0  # until the next rebalance, for work held back for a lost member
-
-
-NO_URL: Final = "NOTUSED"  # what a member advertises that serves no HTTP, as Java's MirrorMaker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +147,6 @@ class _ProtocolReader(RecordReader):
             connector = self.string()
             found.update(Unit(connector=connector, task=self.int32()) for _ in range(self.int32()))
         return frozenset(found)
-
-
-Counts = Mapping[str, Mapping[str, int]]  # kind -> member -> units
-Step = tuple[str, str, str]  # (kind, giver, taker): one unit of the kind moves from giver to taker
 
 
 def even_shares(

@@ -34,6 +34,7 @@ _INT64 = struct.Struct(">q")
 _TWO_OFFSETS = struct.Struct(">qq")
 _VERSION_AND_OFFSETS = struct.Struct(">hqq")
 _VERSION_AND_TIME = struct.Struct(">hq")
+_SOONER_OR_LATER = 4  # times RUNS_MAX: the most runs accepted, as a later version may keep more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +199,6 @@ class RecordReader:
             raise ValueError(f"its {self._what} ends too early") from None
         self._at += form.size
         return value
-
-
-_SOONER_OR_LATER = 4  # times RUNS_MAX: the most runs accepted, as a later version may keep more
 
 
 def offset_map_topic(source_alias: str) -> str:

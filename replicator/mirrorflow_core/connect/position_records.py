@@ -37,6 +37,8 @@ EPOCH_STARTS = PREFIX + "source.epoch.starts"
 SOURCE_TOPIC_ID, TARGET_TOPIC_ID = PREFIX + "source.topic.id", PREFIX + "target.topic.id"
 WRITTEN_MS = PREFIX + "written.ms"
 REVISION = PREFIX + "revision"
+_INT32_MAX = 2**31 - 1
+K = TypeVar("K")
 
 
 def _with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
@@ -51,9 +53,6 @@ def _with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
         target_topic_id=text_field(fields, TARGET_TOPIC_ID),
         written_ms=integer_field(fields, WRITTEN_MS) if WRITTEN_MS in fields else UNKNOWN,
     )
-
-
-_INT32_MAX = 2**31 - 1
 
 
 class PositionKey(NamedTuple):
@@ -134,9 +133,6 @@ class Recency(NamedTuple):
         int | None
     )  # larger than that of all earlier positions of the key; None: Java's record, or altered
     time_ms: int  # when the record was written
-
-
-K = TypeVar("K")
 
 
 def newest(records: Mapping[K, Recency]) -> K:

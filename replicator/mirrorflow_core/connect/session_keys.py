@@ -17,6 +17,18 @@ from typing import Final
 
 from mirrorflow_core.settings import SessionKeySettings
 
+MISSING_SIGNATURE: Final = "Internal request missing required signature"
+DEFAULT_ALGORITHM: Final = "HmacSHA256"
+# Java's name -> hashlib's name and the default key size in bytes of Java's generators.
+ALGORITHMS: Final = {
+    "HmacMD5": ("md5", 64),
+    "HmacSHA1": ("sha1", 64),
+    "HmacSHA224": ("sha224", 28),
+    "HmacSHA256": ("sha256", 32),
+    "HmacSHA384": ("sha384", 48),
+    "HmacSHA512": ("sha512", 64),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
@@ -35,19 +47,6 @@ class ConnectError(Exception):
     def __init__(self, status: int, message: str) -> None:
         self.status = status
         super().__init__(message)
-
-
-MISSING_SIGNATURE: Final = "Internal request missing required signature"
-DEFAULT_ALGORITHM: Final = "HmacSHA256"
-# Java's name -> hashlib's name and the default key size in bytes of Java's generators.
-ALGORITHMS: Final = {
-    "HmacMD5": ("md5", 64),
-    "HmacSHA1": ("sha1", 64),
-    "HmacSHA224": ("sha224", 28),
-    "HmacSHA256": ("sha256", 32),
-    "HmacSHA384": ("sha384", 48),
-    "HmacSHA512": ("sha512", 64),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from mirrorflow_core.partitions import TopicPartition
 INDEX = "task.index"
 PARTITIONS = "task.assigned.partitions"
 INITIAL = "mirrorflow.task.initial"
+Properties = Mapping[str, str]
 
 
 def source_task_configs(
@@ -75,9 +76,6 @@ def are_same_tasks(tasks: Sequence[Mapping[str, str]], others: Sequence[Mapping[
 
 def _work(task: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in task.items() if key != INITIAL}
-
-
-Properties = Mapping[str, str]
 
 
 class WorkerConfigs:

@@ -10,6 +10,8 @@ from typing import Any
 from mirrorflow_core.partitions import UNKNOWN
 
 INT64_MAX = 2**63 - 1
+# What json.dumps has escaped, and the characters that Jackson's UTF8JsonGenerator escapes in addition.
+_ESCAPES = re.compile(r"\\(?:u(?P<code>....)|.)|(?P<pair>[\ud800-\udfff\U00010000-\U0010ffff])")
 
 
 def parsed(data: bytes) -> Any:
@@ -49,10 +51,6 @@ def text_field(fields: dict[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name} is not a string")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
     return value
-
-
-# What json.dumps has escaped, and the characters that Jackson's UTF8JsonGenerator escapes in addition.
-_ESCAPES = re.compile(r"\\(?:u(?P<code>....)|.)|(?P<pair>[\ud800-\udfff\U00010000-\U0010ffff])")
 
 
 def dumped(value: Any) -> str:

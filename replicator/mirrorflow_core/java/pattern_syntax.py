@@ -12,57 +12,6 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 NAME_SHOWN_MAX = 60  # the beginning identifies a name; a topic's has up to 249 characters, a group's 32767
-
-
-class PatternSyntaxError(ValueError):
-    """The text is not a Java regular expression, or uses an unsupported construct; *action* is the remedy, if not obvious."""
-
-    def __init__(self, problem: str, action: str = "") -> None:
-        self.action = action
-        super().__init__(problem)
-
-
-class SlowPatternError(Exception):
-    """Matching *pattern* against *name* was aborted after its time limit."""
-
-    action = "write it without a repetition inside a repetition: a+ instead of (a+)+, [ab]* instead of (a|b)*"
-
-    def __init__(self, *, pattern: str, name: str, why: str) -> None:
-        self.pattern, self.name = pattern, name
-        shown = name if len(name) <= NAME_SHOWN_MAX else f"{name[:NAME_SHOWN_MAX]}..."
-        super().__init__(f"{pattern!r} cannot be matched against {shown!r}: {why}")
-
-
-def unquoted(pattern: str) -> str:
-    r"""Returns *pattern* without `\Q` and `\E`."""
-    out: list[str] = []
-    at, quoted, begins = 0, False, False
-    while at < len(pattern):
-        pair = pattern[at : at + 2]
-        if quoted:
-            if pair == "\\E":
-                at, quoted = at + 2, False
-                continue
-            out.append(_as_character(pattern[at], after_escape=begins))
-            at, begins = at + 1, False
-        elif pair == "\\Q":
-            at, quoted, begins = at + 2, True, True
-        else:
-            # Keep a backslash and the character it escapes together: `\\Q` is no quotation.
-            step = 2 if pair[0] == "\\" else 1
-            out.append(pair[:step])
-            at += step
-    return "".join(out)
-
-
-def _as_character(letter: str, *, after_escape: bool) -> str:
-    if letter.isascii() and letter.isdigit() and after_escape:
-        return f"\\x3{letter}"  # a plain digit would extend an escape before the quotation
-    if letter.isascii() and not letter.isalnum():
-        return "\\" + letter
-    return letter
-
-
 LINE_ENDS = r"\n\r\x85\u2028\u2029"
 _POSIX = {
     "Lower": "[a-z]",
@@ -166,6 +115,75 @@ _ESCAPES = {
 # Letters with cases that Java finds with the flags i and u, beyond `str.lower` and `str.upper`.
 _FOREIGN_CASES = {"s": "\u017f", "k": "\u212a", "i": "\u0130\u0131"}
 CASED_RANGE_MAX = 5000  # characters of a range whose other cases are added; covers every alphabet
+REPEAT_MAX = 2**31 - 1  # maximum of Java's int
+_SIMPLE_ESCAPES = {"a": 7, "e": 27, "f": 12, "n": 10, "r": 13, "t": 9}
+NESTING_MAX = 100  # nested groups or classes; the translation and the engine recurse
+_NEVER = "(?:(?!))"
+_LINE_BREAK = r"(?:\r\n|[\n\x0b\f\r\x85\u2028\u2029])"
+_WORD_EDGE = "(?:(?<={w})(?!{w})|(?<!{w})(?={w}))"
+_NO_WORD_EDGE = "(?:(?<={w})(?={w})|(?<!{w})(?!{w}))"
+# Anchors by (flag m, flag d). `\r\n` is one line terminator, so no anchor matches between the two.
+_BEGIN = {
+    (False, False): r"\A",
+    (False, True): r"\A",
+    (True, False): r"(?:(?!\Z)(?:\A|(?<=[\n\x85\u2028\u2029])|(?<=\r)(?!\n)))",
+    (True, True): r"(?:(?!\Z)(?:\A|(?<=\n)))",
+}
+_END = {
+    (False, False): r"(?:(?=(?:\r\n|[\r\x85\u2028\u2029])?\Z)|(?<!\r)(?=\n\Z))",
+    (False, True): r"(?=\n?\Z)",
+    (True, False): r"(?:(?=\Z|[\r\x85\u2028\u2029])|(?<!\r)(?=\n))",
+    (True, True): r"(?=\Z|\n)",
+}
+
+
+class PatternSyntaxError(ValueError):
+    """The text is not a Java regular expression, or uses an unsupported construct; *action* is the remedy, if not obvious."""
+
+    def __init__(self, problem: str, action: str = "") -> None:
+        self.action = action
+        super().__init__(problem)
+
+
+class SlowPatternError(Exception):
+    """Matching *pattern* against *name* was aborted after its time limit."""
+
+    action = "write it without a repetition inside a repetition: a+ instead of (a+)+, [ab]* instead of (a|b)*"
+
+    def __init__(self, *, pattern: str, name: str, why: str) -> None:
+        self.pattern, self.name = pattern, name
+        shown = name if len(name) <= NAME_SHOWN_MAX else f"{name[:NAME_SHOWN_MAX]}..."
+        super().__init__(f"{pattern!r} cannot be matched against {shown!r}: {why}")
+
+
+def unquoted(pattern: str) -> str:
+    r"""Returns *pattern* without `\Q` and `\E`."""
+    out: list[str] = []
+    at, quoted, begins = 0, False, False
+    while at < len(pattern):
+        pair = pattern[at : at + 2]
+        if quoted:
+            if pair == "\\E":
+                at, quoted = at + 2, False
+                continue
+            out.append(_as_character(pattern[at], after_escape=begins))
+            at, begins = at + 1, False
+        elif pair == "\\Q":
+            at, quoted, begins = at + 2, True, True
+        else:
+            # Keep a backslash and the character it escapes together: `\\Q` is no quotation.
+            step = 2 if pair[0] == "\\" else 1
+            out.append(pair[:step])
+            at += step
+    return "".join(out)
+
+
+def _as_character(letter: str, *, after_escape: bool) -> str:
+    if letter.isascii() and letter.isdigit() and after_escape:
+        return f"\\x3{letter}"  # a plain digit would extend an escape before the quotation
+    if letter.isascii() and not letter.isalnum():
+        return "\\" + letter
+    return letter
 
 
 def escape_set(letter: str, flags: Collection[str]) -> str | None:
@@ -259,34 +277,10 @@ def _other_cases(first: int, last: int, flags: Collection[str]) -> Iterable[int]
     return sorted(point for point in found if not first <= point <= last)
 
 
-REPEAT_MAX = 2**31 - 1  # maximum of Java's int
-_SIMPLE_ESCAPES = {"a": 7, "e": 27, "f": 12, "n": 10, "r": 13, "t": 9}
-
-
 def _from_hexadecimal(digits: str) -> int:
     if not digits or not set(digits) <= set("0123456789abcdefABCDEF") or int(digits, 16) > 0x10FFFF:
         raise PatternSyntaxError(f"{digits!r} is not a hexadecimal number of a character")
     return int(digits, 16)
-
-
-NESTING_MAX = 100  # nested groups or classes; the translation and the engine recurse
-_NEVER = "(?:(?!))"
-_LINE_BREAK = r"(?:\r\n|[\n\x0b\f\r\x85\u2028\u2029])"
-_WORD_EDGE = "(?:(?<={w})(?!{w})|(?<!{w})(?={w}))"
-_NO_WORD_EDGE = "(?:(?<={w})(?={w})|(?<!{w})(?!{w}))"
-# Anchors by (flag m, flag d). `\r\n` is one line terminator, so no anchor matches between the two.
-_BEGIN = {
-    (False, False): r"\A",
-    (False, True): r"\A",
-    (True, False): r"(?:(?!\Z)(?:\A|(?<=[\n\x85\u2028\u2029])|(?<=\r)(?!\n)))",
-    (True, True): r"(?:(?!\Z)(?:\A|(?<=\n)))",
-}
-_END = {
-    (False, False): r"(?:(?=(?:\r\n|[\r\x85\u2028\u2029])?\Z)|(?<!\r)(?=\n\Z))",
-    (False, True): r"(?=\n?\Z)",
-    (True, False): r"(?:(?=\Z|[\r\x85\u2028\u2029])|(?<!\r)(?=\n))",
-    (True, True): r"(?=\Z|\n)",
-}
 
 
 def translated(pattern: str) -> str:

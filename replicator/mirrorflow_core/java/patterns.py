@@ -31,6 +31,13 @@ WINDOW_LIMIT_S: Final = 2.0
 # length.
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_-]|\\[._-]|\.[*+]?|\|)*", re.ASCII)
 PLAIN_REPETITIONS_MAX: Final = 2
+BLAMED_MAX = 10  # items tried alone to find the slow one, each up to the limit of a match
+_Result = TypeVar("_Result")
+_NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
+# A name with a * behind one of its own characters: valid as an expression, and most often meant as a shell's pattern.
+_GLOB = re.compile(r"[a-zA-Z0-9_.*-]*[a-zA-Z0-9_-]\*[a-zA-Z0-9_.*-]*")
+_STAR = re.compile(r"(?<![.*])\*")
+_TOKEN = re.compile(r"\\(?P<escaped>.)|\$\{(?P<name>[^}]*)\}|\$(?P<digits>[0-9]+)|(?P<plain>.)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +118,6 @@ def _compiled(text: str) -> Any:
         raise PatternSyntaxError("it is too large") from error
 
 
-BLAMED_MAX = 10  # items tried alone to find the slow one, each up to the limit of a match
-_Result = TypeVar("_Result")
-
-
 class SettingPattern:
     """The expressions of setting *key*, joined to one as in `MirrorUtils.compilePatternList`. Raises PatternSyntaxError.
 
@@ -187,9 +190,6 @@ def compile_pattern(key: str, pattern: str) -> SettingPattern:
         ) from error
 
 
-_NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
-
-
 def literal_name(pattern: str) -> str | None:
     """Returns the name of a topic or group that *pattern* is, not an expression; None otherwise.
 
@@ -198,17 +198,9 @@ def literal_name(pattern: str) -> str | None:
     return pattern.replace("\\", "") if _NAME.fullmatch(pattern) else None
 
 
-# A name with a * behind one of its own characters: valid as an expression, and most often meant as a shell's pattern.
-_GLOB = re.compile(r"[a-zA-Z0-9_.*-]*[a-zA-Z0-9_-]\*[a-zA-Z0-9_.*-]*")
-_STAR = re.compile(r"(?<![.*])\*")
-
-
 def meant_by_glob(pattern: str) -> str:
     """Returns the expression for what *pattern* means as a shell's pattern; "" if it does not look like one."""
     return _STAR.sub(".*", pattern) if _GLOB.fullmatch(pattern) else ""
-
-
-_TOKEN = re.compile(r"\\(?P<escaped>.)|\$\{(?P<name>[^}]*)\}|\$(?P<digits>[0-9]+)|(?P<plain>.)", re.DOTALL)
 
 
 class Replacement:

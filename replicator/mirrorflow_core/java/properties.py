@@ -23,6 +23,24 @@ from typing import Protocol
 from mirrorflow_core.errors import InvalidSettingError
 
 _REFERENCE = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
+_BLANK = " \t\f"
+_NATURAL_LINE = re.compile(r"\r\n|\r|\n")
+_ENDS_IN_BACKSLASH = re.compile(r"\\[\r\n]?\Z")
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
+_ESCAPED_IN_KEYS = " =:#!"  # `store` escapes all but the blank in values, too, where `load` needs none of it
+# Nearly all keys and most values: escaping each character took a tenth of the operator's CPU time.
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9._-]*")
+_PLAIN_VALUE = re.compile(r"(?! )[ -\[\]-~]*")
+_COMMENT_BEHIND = re.compile(r"(?:^|[ \t\f]+)(?:#|//).*\Z", re.DOTALL)
+_DURATION = re.compile(
+    r"([-+]?)P(?:([-+]?\d+)D)?(?:T(?=[-+\d])(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+)(?:[.,](\d{0,9}))?S)?)?",
+    re.IGNORECASE,
+)
+_SECONDS = (86_400, 3_600, 60, 1)
+_SIZE = re.compile(r"(\d+)\s*(|k|M|G|Ki|Mi|Gi)B?")
+_SIZE_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_NO_DEFAULTS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +83,6 @@ def _reference(match: re.Match[str]) -> Reference:
     return Reference(
         provider=match.group(1), path=match.group(3) or "", key=match.group(4), text=match.group(0)
     )
-
-
-_BLANK = " \t\f"
-_NATURAL_LINE = re.compile(r"\r\n|\r|\n")
-_ENDS_IN_BACKSLASH = re.compile(r"\\[\r\n]?\Z")
-_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
-_ESCAPED_IN_KEYS = " =:#!"  # `store` escapes all but the blank in values, too, where `load` needs none of it
-# Nearly all keys and most values: escaping each character took a tenth of the operator's CPU time.
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9._-]*")
-_PLAIN_VALUE = re.compile(r"(?! )[ -\[\]-~]*")
-_COMMENT_BEHIND = re.compile(r"(?:^|[ \t\f]+)(?:#|//).*\Z", re.DOTALL)
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -199,13 +205,6 @@ def _escape_character(character: str) -> str:
     return "".join(f"\\u{units[at] << 8 | units[at + 1]:04X}" for at in range(0, len(units), 2))
 
 
-_DURATION = re.compile(
-    r"([-+]?)P(?:([-+]?\d+)D)?(?:T(?=[-+\d])(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+)(?:[.,](\d{0,9}))?S)?)?",
-    re.IGNORECASE,
-)
-_SECONDS = (86_400, 3_600, 60, 1)
-
-
 def parse_duration_ms(text: str) -> int:
     """Returns the milliseconds of `PnDTnHnMn.nS`. Raises ValueError for anything else."""
     found = _DURATION.fullmatch(text.strip())
@@ -233,10 +232,6 @@ def parse_instant_ms(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-_SIZE = re.compile(r"(\d+)\s*(|k|M|G|Ki|Mi|Gi)B?")
-_SIZE_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-
-
 def read_size_bytes(text: str) -> int | None:
     """Returns the bytes of *text*, a number with k, M, G, Ki, Mi or Gi; None if it is not one, or 0."""
     found = _SIZE.fullmatch(text)
@@ -246,9 +241,6 @@ def read_size_bytes(text: str) -> int | None:
 def read_list(text: str) -> list[str]:
     """Returns the items of *text*, separated by commas, trimmed, without empty ones."""
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-_NO_DEFAULTS: Mapping[str, str] = MappingProxyType({})
 
 
 class ReferenceResolver(Protocol):

@@ -21,6 +21,22 @@ from mirrorflow_core.java.patterns import compile_patterns
 from mirrorflow_core.offsets.offset_translation import Committed, TranslatedOffset, TranslatedOffsets
 from mirrorflow_core.partitions import TopicPartition
 
+_CONSUMER_TYPES = frozenset({"", "classic", "consumer"})  # "": a broker that reports no types has no others
+_CONSUMER_PROTOCOLS = frozenset({"", "consumer"})
+# A classic coordinator reports "Dead" for a group that it does not know.
+_IDLE_STATES = frozenset({"empty", "dead"})
+_NAMED_TYPES = {
+    "share": "it is a share group, whose progress is not a committed offset",
+    "streams": "it is a streams group, whose tasks keep state besides offsets",
+}
+NOT_KNOWN = "nothing is known of where it stands on the target: that lies before all that was copied, or nothing is copied yet"
+NOT_ASKED = "sync.group.offsets.enabled is false, so only the checkpoint says it"
+HAS_MEMBERS = "the target's group has members, which say themselves where it stands"
+OTHER_KIND = "the target has a group of another kind under that name"
+NO_CHECKPOINT = "no checkpoint says it yet"
+WAS_RESET = "the group was set back on the source, and the target's group never goes back"
+DUE = "it is due with the next pass"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
@@ -124,16 +140,6 @@ def _point(translated: TranslatedOffset, downstream_offset: int) -> Point:
     )
 
 
-_CONSUMER_TYPES = frozenset({"", "classic", "consumer"})  # "": a broker that reports no types has no others
-_CONSUMER_PROTOCOLS = frozenset({"", "consumer"})
-# A classic coordinator reports "Dead" for a group that it does not know.
-_IDLE_STATES = frozenset({"empty", "dead"})
-_NAMED_TYPES = {
-    "share": "it is a share group, whose progress is not a committed offset",
-    "streams": "it is a streams group, whose tasks keep state besides offsets",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """A group as a cluster lists it; "" for fields that its brokers are too old to report."""
@@ -198,15 +204,6 @@ class GroupSelection:
         if self._admits is not None:
             return self._admits(group)
         return self._include.matches(group) and not self._exclude.matches(group)
-
-
-NOT_KNOWN = "nothing is known of where it stands on the target: that lies before all that was copied, or nothing is copied yet"
-NOT_ASKED = "sync.group.offsets.enabled is false, so only the checkpoint says it"
-HAS_MEMBERS = "the target's group has members, which say themselves where it stands"
-OTHER_KIND = "the target has a group of another kind under that name"
-NO_CHECKPOINT = "no checkpoint says it yet"
-WAS_RESET = "the group was set back on the source, and the target's group never goes back"
-DUE = "it is due with the next pass"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from mirrorflow_core.offsets.offset_syncs import TOO_OLD, OffsetSyncStore
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.transforms import TopicTransforms
 
+Rename = Callable[[TopicPartition], TopicPartition]
+
 
 class Translator:
     """Translates group offsets; see the module for the rules.
@@ -60,9 +62,6 @@ class Translator:
                 break
             at_most = downstream
         return MappedOffset(at_least, at_most)
-
-
-Rename = Callable[[TopicPartition], TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)

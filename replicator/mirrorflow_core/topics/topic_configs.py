@@ -12,6 +12,8 @@ from enum import IntEnum
 
 from mirrorflow_core.java.patterns import SettingPattern
 
+CLEANUP_POLICY = "cleanup.policy"
+
 
 class ConfigSource(IntEnum):
     """Where a topic's setting comes from (DescribeConfigs, `ConfigSource`)."""
@@ -24,7 +26,6 @@ class ConfigSource(IntEnum):
     DEFAULT = 5
 
 
-CLEANUP_POLICY = "cleanup.policy"
 _INHERITED = (ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER, ConfigSource.DEFAULT)
 
 

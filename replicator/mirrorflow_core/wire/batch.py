@@ -33,6 +33,35 @@ _DIGIT_BITS = 6  # of a length; each digit and place has a table of 4 KiB, creat
 _DIGIT_MASK = (1 << _DIGIT_BITS) - 1
 
 _Images = tuple[int, ...]  # images of the 32 single bits under a linear map
+OVERHEAD_BYTES = 12  # base offset and length field, not included in the length
+HEADER_BYTES = 61  # a magic 2 batch without records
+CRC_FROM = 21  # the checksum covers everything from the attributes on
+LEGACY_CRC_FROM = 16
+LEGACY_BYTES_MIN = 26  # a magic 0 message without key and value
+MAGIC_AT = 16
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+COUNT_UNKNOWN = -1  # a compressed legacy wrapper that has not been decoded
+# base offset, length, leader epoch, magic, crc, attributes, last offset delta, base and max timestamp,
+# producer id, producer epoch, base sequence, count
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_HEAD = struct.Struct(">qiibI")  # the fields before the checksummed part
+_ATTRIBUTES = struct.Struct(">h")
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_AT = 43
+_CHANGED_TO = _PRODUCER_AT + _PRODUCER.size
+_CRC = struct.Struct(">I")
+_CRC_AT = 17
+_LEGACY = struct.Struct(">qiIbb")  # offset, size, crc, magic, attributes
+_SIZE = struct.Struct(">i")
+_TIMESTAMP = struct.Struct(">q")
+_OFFSET = struct.Struct(">q")
+_LAST_OFFSET_DELTA = struct.Struct(">i")
+_LAST_OFFSET_DELTA_AT = 23
+_new = tuple.__new__
 
 
 def crc_delta(change: int, bytes_after: int) -> int:
@@ -92,41 +121,6 @@ def _zero_byte(value: int) -> int:
     for _ in range(8):
         value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
     return value
-
-
-OVERHEAD_BYTES = 12  # base offset and length field, not included in the length
-HEADER_BYTES = 61  # a magic 2 batch without records
-CRC_FROM = 21  # the checksum covers everything from the attributes on
-LEGACY_CRC_FROM = 16
-LEGACY_BYTES_MIN = 26  # a magic 0 message without key and value
-MAGIC_AT = 16
-
-CODEC_MASK = 0x07
-LOG_APPEND_TIME_BIT = 0x08
-TRANSACTIONAL_BIT = 0x10
-CONTROL_BIT = 0x20
-DELETE_HORIZON_BIT = 0x40
-
-COUNT_UNKNOWN = -1  # a compressed legacy wrapper that has not been decoded
-
-# base offset, length, leader epoch, magic, crc, attributes, last offset delta, base and max timestamp,
-# producer id, producer epoch, base sequence, count
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_HEAD = struct.Struct(">qiibI")  # the fields before the checksummed part
-_ATTRIBUTES = struct.Struct(">h")
-_PRODUCER = struct.Struct(">qhi")
-_PRODUCER_AT = 43
-_CHANGED_TO = _PRODUCER_AT + _PRODUCER.size
-_CRC = struct.Struct(">I")
-_CRC_AT = 17
-_LEGACY = struct.Struct(">qiIbb")  # offset, size, crc, magic, attributes
-_SIZE = struct.Struct(">i")
-_TIMESTAMP = struct.Struct(">q")
-_OFFSET = struct.Struct(">q")
-_LAST_OFFSET_DELTA = struct.Struct(">i")
-_LAST_OFFSET_DELTA_AT = 23
-
-_new = tuple.__new__
 
 
 class Batch(NamedTuple):

@@ -25,6 +25,21 @@ from mirrorflow_core.wire.primitives import Cursor, uvarint
 
 _ABORT = 0
 _CONTROL_KEY = struct.Struct(">hh")  # version, type (ControlRecordType)
+API_KEY = 1
+VERSIONS = (11, 12, 13)
+_MIN_BYTES = 1  # the broker answers as soon as there is anything
+_HEAD = struct.Struct(">iiiibii")
+_PARTITION_V11 = struct.Struct(">iiqqi")
+_PARTITION_V12 = struct.Struct(">iiqiqib")  # ends with an empty tagged-field section
+_PARTITION_RESPONSE = struct.Struct(">ihqqq")
+_INFLEXIBLE_PARTITION_RESPONSE = struct.Struct(
+    ">ihqqqBi"
+)  # Flexible form up to the preferred replica, for a response without aborted transactions.
+_NOTHING = (0, 1)  # encoded length of a null and of an empty array, flexible form
+_ABORTED = struct.Struct(">qq")
+FULL = 0  # epoch of a request that opens a session
+NO_SESSION = -1  # epoch of a request outside of any session
+_EPOCH_MAX = 0x7FFFFFFF
 
 
 class AbortedFilter:
@@ -80,20 +95,6 @@ def is_abort_marker(batch: Batch) -> bool:
     return kind == _ABORT
 
 
-API_KEY = 1
-VERSIONS = (11, 12, 13)
-_MIN_BYTES = 1  # the broker answers as soon as there is anything
-_HEAD = struct.Struct(">iiiibii")
-_PARTITION_V11 = struct.Struct(">iiqqi")
-_PARTITION_V12 = struct.Struct(">iiqiqib")  # ends with an empty tagged-field section
-_PARTITION_RESPONSE = struct.Struct(">ihqqq")
-_INFLEXIBLE_PARTITION_RESPONSE = struct.Struct(
-    ">ihqqqBi"
-)  # Flexible form up to the preferred replica, for a response without aborted transactions.
-_NOTHING = (0, 1)  # encoded length of a null and of an empty array, flexible form
-_ABORTED = struct.Struct(">qq")
-
-
 class FetchKey(NamedTuple):
     """A partition as the fetch session identifies it: by topic id from version 13, by topic name before."""
 
@@ -137,11 +138,6 @@ class FetchResponse:
     error: int
     session_id: int
     partitions: tuple[PartitionFetchResponse, ...]
-
-
-FULL = 0  # epoch of a request that opens a session
-NO_SESSION = -1  # epoch of a request outside of any session
-_EPOCH_MAX = 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True)

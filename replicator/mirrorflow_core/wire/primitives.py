@@ -15,6 +15,9 @@ SMALL_VARINTS_MAX = 8192
 _BYTES_MAX = 10  # the longest encoding of 64 bits
 _WRAP = 1 << 64
 _HALF = 1 << 63
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
 
 
 def wrapped(number: int) -> int:
@@ -64,11 +67,6 @@ def decode_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     except IndexError:
         pass
     raise CorruptRecordsError(f"the integer at byte {at} does not end")
-
-
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-_INT64 = struct.Struct(">q")
 
 
 def uvarint(value: int) -> bytes:

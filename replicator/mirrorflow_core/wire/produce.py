@@ -40,6 +40,17 @@ _KEPT: Final = {
 # bytes.
 _FRAMES_SHIFT: Final = 10
 _FRAMES_BYTES: Final = 64
+API_KEY = 0
+VERSION = 8
+ACKS_ALL = -1
+_COUNT = struct.Struct(">i")
+_PARTITION = struct.Struct(">ii")
+_SHORT = struct.Struct(">h")
+# partition, error, base offset, append time, log start offset, number of record errors, length of the error
+# message if there are no record errors
+_PARTITION_RESPONSE = struct.Struct(">ihqqqih")
+Buffer = bytes | bytearray | memoryview
+_new = tuple.__new__  # takes half the time of calling the class, several times per request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,20 +120,6 @@ def uncompressed_bytes(batch: Batch, *, max_bytes: int | None = None) -> int:
     if batch.codec == NONE:
         return batch.size_bytes
     return HEADER_BYTES + len(decompress(batch.codec, batch.data[HEADER_BYTES:], max_bytes=max_bytes))
-
-
-API_KEY = 0
-VERSION = 8
-ACKS_ALL = -1
-_COUNT = struct.Struct(">i")
-_PARTITION = struct.Struct(">ii")
-_SHORT = struct.Struct(">h")
-# partition, error, base offset, append time, log start offset, number of record errors, length of the error
-# message if there are no record errors
-_PARTITION_RESPONSE = struct.Struct(">ihqqqih")
-
-Buffer = bytes | bytearray | memoryview
-_new = tuple.__new__  # takes half the time of calling the class, several times per request
 
 
 class PartitionProduceResponse(NamedTuple):

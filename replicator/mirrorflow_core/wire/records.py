@@ -32,6 +32,13 @@ from mirrorflow_core.wire.codecs import NONE, ZSTD, compress, decompress
 _M = 0x5BD1E995
 _SEED = 0x9747B28C
 _MASK = 0xFFFFFFFF
+Message = tuple[int, int, bytes | None, bytes | None]  # offset, timestamp in ms or -1, key, value
+_OVERHEAD = struct.Struct(">qi")  # offset, size
+_LENGTH = struct.Struct(">i")
+_TIMESTAMP = struct.Struct(">q")
+_FIELDS_AT = LEGACY_CRC_FROM + 2  # after magic and attributes
+SEQUENCE_MASK = 0x7FFFFFFF  # sequence numbers wrap from 2^31 - 1 to 0
+Header = tuple[bytes, bytes | None]
 
 
 def murmur2(data: bytes) -> int:
@@ -56,14 +63,6 @@ def partition_for(key: bytes, count: int) -> int:
     Utils.murmur2, BuiltInPartitioner.
     """
     return (murmur2(key) & 0x7FFFFFFF) % count
-
-
-Message = tuple[int, int, bytes | None, bytes | None]  # offset, timestamp in ms or -1, key, value
-
-_OVERHEAD = struct.Struct(">qi")  # offset, size
-_LENGTH = struct.Struct(">i")
-_TIMESTAMP = struct.Struct(">q")
-_FIELDS_AT = LEGACY_CRC_FROM + 2  # after magic and attributes
 
 
 def legacy_messages(entry: bytes) -> list[Message]:
@@ -139,11 +138,6 @@ def _legacy_field(data: bytes, at: int) -> tuple[bytes | None, int]:
     if at + size_bytes > len(data):
         raise CorruptRecordsError("a field of an old message ends too early")
     return data[at : at + size_bytes], at + size_bytes
-
-
-SEQUENCE_MASK = 0x7FFFFFFF  # sequence numbers wrap from 2^31 - 1 to 0
-
-Header = tuple[bytes, bytes | None]
 
 
 class Record(NamedTuple):

@@ -27,6 +27,16 @@ ANY: Final = 1  # the code of "any" in every enumeration used here
 # The controller writes one record per ACL and refuses more than 10,000 records in one request.
 ACLS_MAX: Final = 500
 CLUSTER_RESOURCE: Final = "the cluster itself (kafka-acls --cluster)"
+SETTING = "allow.everyone.if.no.acl.found"
+_AUTHORIZER = "authorizer.class.name"
+# Authorizers that deny what no ACL allows, unless SETTING is there.
+_KNOWN_AUTHORIZERS = (
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "kafka.security.authorizer.AclAuthorizer",
+)
+PROBE_USER = "User:mirrorflow-acl-probe"
+APPLIED_TIMEOUT_S = 15.0
+APPLIED_POLL_S = 0.05
 
 
 async def describe_acls(
@@ -114,18 +124,6 @@ async def cluster_operations(cluster: Cluster) -> frozenset[int]:
     answer = await cluster.call(DescribeClusterRequest(include_cluster_authorized_operations=True))
     cluster.raise_for(answer.error_code, "DescribeCluster", message=answer.error_message)
     return frozenset(answer.authorized_operations or ())
-
-
-SETTING = "allow.everyone.if.no.acl.found"
-_AUTHORIZER = "authorizer.class.name"
-# Authorizers that deny what no ACL allows, unless SETTING is there.
-_KNOWN_AUTHORIZERS = (
-    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "kafka.security.authorizer.AclAuthorizer",
-)
-PROBE_USER = "User:mirrorflow-acl-probe"
-APPLIED_TIMEOUT_S = 15.0
-APPLIED_POLL_S = 0.05
 
 
 async def may_be_open(cluster: Cluster) -> bool:

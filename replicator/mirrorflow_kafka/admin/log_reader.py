@@ -59,6 +59,14 @@ THROTTLED_TOGETHER_MAX_S: Final = 1800.0
 ATTEMPTS_MAX: Final = 30
 BACKOFF_MIN_S: Final = 0.1
 BACKOFF_MAX_S: Final = 1.0
+RETRY_TIMEOUT_S: Final = 60.0
+MARKER_POLL_S: Final = 0.02
+FORMER_LEADER_S: Final = 1.0  # a marker that takes longer may be in the log of another leader
+BYTES_PER_OFFSET: Final = 4096  # of a fetch; the first batch is returned whole anyway
+T = TypeVar("T")
+Decode = Callable[[Record], object | None]
+Span = tuple[int, int]  # the offsets of a log: its start, and its end
+RETRY_MIN_S, RETRY_MAX_S = 0.1, 1.0
 
 
 class ThrottledError(ClusterError):
@@ -229,16 +237,6 @@ def _understood(connection: Connection, version: int, answer: memoryview) -> Fet
         problem = "its answer to Fetch has no partition and no reason for that"
         raise ConnectionLostError(cluster=connection.cluster, address=connection.address, problem=problem)
     return fetched
-
-
-RETRY_TIMEOUT_S: Final = 60.0
-RETRY_MIN_S, RETRY_MAX_S = 0.1, 1.0
-MARKER_POLL_S: Final = 0.02
-FORMER_LEADER_S: Final = 1.0  # a marker that takes longer may be in the log of another leader
-BYTES_PER_OFFSET: Final = 4096  # of a fetch; the first batch is returned whole anyway
-T = TypeVar("T")
-Decode = Callable[[Record], object | None]
-Span = tuple[int, int]  # the offsets of a log: its start, and its end
 
 
 async def retrying(read: Callable[[], Awaitable[T]], *, timeout_s: float = RETRY_TIMEOUT_S) -> T:

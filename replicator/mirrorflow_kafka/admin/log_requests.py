@@ -36,6 +36,8 @@ ROUND_BACKOFF_MAX_S = 1.0
 # thread.
 PARTITIONS_MAX = 5000
 Key = tuple[str, int]
+Codes = dict[TopicPartition, int]
+LATEST, EARLIEST = -1, -2  # ListOffsets timestamps
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +157,6 @@ def _why_no_leader(cluster: Cluster, partition: TopicPartition) -> int:
 def _believed_epoch(cluster: Cluster, topic: str, partition: int) -> int:
     """Returns the cached leader epoch; a broker that knows another epoch returns an error."""
     return cluster.metadata.topics[topic].partitions[partition].leader_epoch
-
-
-LATEST, EARLIEST = -1, -2  # ListOffsets timestamps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,9 +375,6 @@ async def log_sizes(cluster: Cluster) -> dict[TopicPartition, int]:
                         key = TopicPartition(topic.name, one.partition_index)
                         sizes[key] = max(sizes.get(key, 0), one.partition_size)
     return sizes
-
-
-Codes = dict[TopicPartition, int]
 
 
 class Appended(NamedTuple):

@@ -46,6 +46,17 @@ CREATED_TOGETHER_S = (
     0.02  # the topics of a start are wanted within some 10 ms, and a controller takes 30 ms for a request
 )
 _DEFAULT_REPLICATION_SINCE = 4  # the first version that accepts -1 (KIP-464, Kafka 2.4)
+_TOPIC: Final = 2  # ConfigResource.Type
+_BROKER: Final = 4
+_SET: Final = 0  # AlterConfigOp.OpType
+_DELETE: Final = 1
+_SOURCES: Final = frozenset(ConfigSource)
+Changes = tuple[ConfigChange, ...]
+Refusals = Mapping[str, BrokerRefusal | None]
+Validate = Callable[[Mapping[str, Changes]], Awaitable[Refusals]]
+# Codes that may be about a single setting; POLICY_VIOLATION is that of create.topic.policy and
+# alter.config.policy.
+_OF_A_SETTING = frozenset({INVALID_CONFIG, INVALID_REQUEST, POLICY_VIOLATION})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,13 +232,6 @@ async def topic_operations(
     return found
 
 
-_TOPIC: Final = 2  # ConfigResource.Type
-_BROKER: Final = 4
-_SET: Final = 0  # AlterConfigOp.OpType
-_DELETE: Final = 1
-_SOURCES: Final = frozenset(ConfigSource)
-
-
 async def describe_topic_configs(
     cluster: Cluster, topics: Iterable[str]
 ) -> dict[str, tuple[ConfigEntry, ...]]:
@@ -352,14 +356,6 @@ async def alter_topic_configs(
             one.resource_name: BrokerRefusal.of(one.error_code, one.error_message) for one in answer.responses
         }
     return answers
-
-
-Changes = tuple[ConfigChange, ...]
-Refusals = Mapping[str, BrokerRefusal | None]
-Validate = Callable[[Mapping[str, Changes]], Awaitable[Refusals]]
-# Codes that may be about a single setting; POLICY_VIOLATION is that of create.topic.policy and
-# alter.config.policy.
-_OF_A_SETTING = frozenset({INVALID_CONFIG, INVALID_REQUEST, POLICY_VIOLATION})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,34 @@ from mirrorflow_kafka.security.client_security import ClientSecurity
 from mirrorflow_kafka.security.tls import tls_problem
 
 Versions = Mapping[int, tuple[int, int]]  # API key -> (lowest, highest) version that the broker supports
+HANDSHAKE_TIMEOUT_S = 30.0  # per request; `open_connection` limits the whole handshake
+# SCRAM takes two rounds, GSSAPI three; a broker that sends more challenges is not authenticating.
+SASL_ROUNDS_MAX = 10
+UNSUPPORTED_SASL_MECHANISM = 33
+ILLEGAL_SASL_STATE = 34
+_HANDSHAKE_VERSION = 1
+_VERSION = metadata.version("mirrorflow")
+# Java's request.timeout.ms is 30 s, and a broker may take all of it for a produce request; the rest covers
+# the round trip. A broker that is frozen with the socket open is detected after this time, and after the time that
+# its measured rate takes for what is in flight.
+ANSWER_TIMEOUT_S = 40.0
+# A throttled response extends the deadline of the next ones (KIP-219), at most by this. With a broker's
+# default quota windows throttling lasts about ten seconds, unless one request is many times larger than the
+# quota allows.
+MUTED_MAX_S = 300.0
+# Java re-authenticates at a random 85 to 95 % of the session lifetime, so that connections spread out
+# (KIP-368).
+REAUTHENTICATE_AT = (0.85, 0.95)
+REAUTHENTICATION_TIMEOUT_S = 30.0
+# When a replaced connection is closed: later than any response takes, so only a holder that keeps sending is
+# cut off.
+RETIRED_MAX_S = 60.0
+RETIRED_LOOK_S = 0.5
+_API_VERSIONS_KEY = 18
+Part = bytes | bytearray | memoryview
+_HEADER = struct.Struct(">ihhih")  # size, api key, api version, correlation id, length of the client id
+_CORRELATION = struct.Struct(">i")
+_generations = itertools.count(1)
 
 
 def _versions_of(response: Any) -> dict[int, tuple[int, int]]:
@@ -72,38 +100,6 @@ def choose_version(request: Any, versions: Versions, *, cluster: str) -> int:
             needs=f"another version of Kafka (the broker supports versions {known[0]} to {known[1]} of {feature} only)",
         )
     return highest
-
-
-HANDSHAKE_TIMEOUT_S = 30.0  # per request; `open_connection` limits the whole handshake
-# SCRAM takes two rounds, GSSAPI three; a broker that sends more challenges is not authenticating.
-SASL_ROUNDS_MAX = 10
-UNSUPPORTED_SASL_MECHANISM = 33
-ILLEGAL_SASL_STATE = 34
-_HANDSHAKE_VERSION = 1
-_VERSION = metadata.version("mirrorflow")
-
-
-# Java's request.timeout.ms is 30 s, and a broker may take all of it for a produce request; the rest covers
-# the round trip. A broker that is frozen with the socket open is detected after this time, and after the time that
-# its measured rate takes for what is in flight.
-ANSWER_TIMEOUT_S = 40.0
-# A throttled response extends the deadline of the next ones (KIP-219), at most by this. With a broker's
-# default quota windows throttling lasts about ten seconds, unless one request is many times larger than the
-# quota allows.
-MUTED_MAX_S = 300.0
-# Java re-authenticates at a random 85 to 95 % of the session lifetime, so that connections spread out
-# (KIP-368).
-REAUTHENTICATE_AT = (0.85, 0.95)
-REAUTHENTICATION_TIMEOUT_S = 30.0
-# When a replaced connection is closed: later than any response takes, so only a holder that keeps sending is
-# cut off.
-RETIRED_MAX_S = 60.0
-RETIRED_LOOK_S = 0.5
-_API_VERSIONS_KEY = 18
-Part = bytes | bytearray | memoryview
-_HEADER = struct.Struct(">ihhih")  # size, api key, api version, correlation id, length of the client id
-_CORRELATION = struct.Struct(">i")
-_generations = itertools.count(1)
 
 
 class Answer(Protocol):

@@ -22,6 +22,24 @@ from time import monotonic
 KEPT_MAX = 4
 GRAIN_BYTES = 1 << 20  # response sizes differ slightly
 UNUSED_MAX = 4  # after this many small responses in a row the backlog is over, so the memory is released
+# A fetch response is at most fetch.max.bytes (50 MiB) plus one batch that is larger than that. A larger
+# length is not Kafka's protocol (a TLS alert read as a length is 352 MB, "HTTP" is 1.2 GB) and must not be
+# allocated.
+FRAME_BYTES_MAX = 256 * 1024 * 1024
+FRAME_BYTES_MIN = 4  # the correlation id
+# Two produce requests of 1 MiB for each of a few partitions; above this the sender waits in `drained`.
+WRITE_BUFFER_HIGH_BYTES = 4 * 1024 * 1024
+WRITE_BUFFER_LOW_BYTES = 1024 * 1024
+# Room for hundreds of produce responses, and cheap to copy if a large body begins in it.
+SCRATCH_BYTES = 32 * 1024
+# Below this size, joining the parts costs less than a gathering system call (writev).
+GATHERED_BYTES_MIN = 64 * 1024
+GATHERED_PARTS_MAX = 512  # IOV_MAX is 1024 on Linux
+# The bytes of a large body to wait for before waking up, because a wake-up costs more than the system call.
+# Much less than the kernel's socket buffer, or the sender would stall meanwhile.
+WAKE_BYTES = 512 * 1024
+_SIZE = struct.Struct(">i")
+_TLS_ALERT, _TLS_HANDSHAKE = 0x15, 0x16
 
 
 class Buffers:
@@ -60,28 +78,6 @@ def _is_free(buffer: bytearray) -> bool:
     except BufferError:
         return False
     return True
-
-
-# A fetch response is at most fetch.max.bytes (50 MiB) plus one batch that is larger than that. A larger
-# length is not Kafka's protocol (a TLS alert read as a length is 352 MB, "HTTP" is 1.2 GB) and must not be
-# allocated.
-FRAME_BYTES_MAX = 256 * 1024 * 1024
-FRAME_BYTES_MIN = 4  # the correlation id
-# Two produce requests of 1 MiB for each of a few partitions; above this the sender waits in `drained`.
-WRITE_BUFFER_HIGH_BYTES = 4 * 1024 * 1024
-WRITE_BUFFER_LOW_BYTES = 1024 * 1024
-
-# Room for hundreds of produce responses, and cheap to copy if a large body begins in it.
-SCRATCH_BYTES = 32 * 1024
-# Below this size, joining the parts costs less than a gathering system call (writev).
-GATHERED_BYTES_MIN = 64 * 1024
-GATHERED_PARTS_MAX = 512  # IOV_MAX is 1024 on Linux
-# The bytes of a large body to wait for before waking up, because a wake-up costs more than the system call.
-# Much less than the kernel's socket buffer, or the sender would stall meanwhile.
-WAKE_BYTES = 512 * 1024
-
-_SIZE = struct.Struct(">i")
-_TLS_ALERT, _TLS_HANDSHAKE = 0x15, 0x16
 
 
 class FrameError(Exception):

@@ -32,6 +32,15 @@ from mirrorflow_kafka.client.connection import Connection
 from mirrorflow_kafka.security.client_security import ClientSecurity
 from mirrorflow_kafka.security.tls import certificate_name, tls_problem
 
+CONNECT_TIMEOUT_S = 10.0  # Java's socket.connection.setup.timeout.ms
+# How long to wait for an address before the next address of the same name is tried in parallel (RFC 8305).
+NEXT_ADDRESS_DELAY_S = 0.25
+# Java's reconnect.backoff.ms and reconnect.backoff.max.ms.
+RECONNECT_BACKOFF_MIN_S = 0.05
+RECONNECT_BACKOFF_MAX_S = 1.0
+# After this time a connection counts as stable: its loss restarts the backoff instead of extending it.
+STEADY_AFTER_S = 5.0
+
 
 class Reachability:
     """The reachability of one cluster. *is_open* returns whether a connection to one of its brokers is open."""
@@ -63,11 +72,6 @@ class Reachability:
         return SideReport(
             reason=self._reason, since_s=self._since_s, cluster_id=cluster_id, message=self._message
         )
-
-
-CONNECT_TIMEOUT_S = 10.0  # Java's socket.connection.setup.timeout.ms
-# How long to wait for an address before the next address of the same name is tried in parallel (RFC 8305).
-NEXT_ADDRESS_DELAY_S = 0.25
 
 
 async def open_connection(
@@ -146,13 +150,6 @@ async def _connect(connection: Connection, host: str, port: int, security: Clien
         raise connection.authentication_error("TLS", tls_problem(error)) from error
     assert isinstance(encrypted, asyncio.Transport)
     connection.frames.use(encrypted)
-
-
-# Java's reconnect.backoff.ms and reconnect.backoff.max.ms.
-RECONNECT_BACKOFF_MIN_S = 0.05
-RECONNECT_BACKOFF_MAX_S = 1.0
-# After this time a connection counts as stable: its loss restarts the backoff instead of extending it.
-STEADY_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)

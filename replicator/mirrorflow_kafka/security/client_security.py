@@ -36,6 +36,9 @@ from mirrorflow_kafka.security.sasl import (
 from mirrorflow_kafka.security.tls import build_context
 
 PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
+_ADDRESS = re.compile(r"^(?:[a-zA-Z][a-zA-Z\d_+.-]*://)?\[?([0-9a-zA-Z\-%._:]+)\]?:(\d{1,5})$")
+PORT_MAX = 65535
+_UNKNOWN = "unknown"  # stands for what a reference resolves to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +137,6 @@ def check_protocol(properties: Mapping[str, str]) -> tuple[str, tuple[str, ...]]
     return protocol, tuple(warnings)
 
 
-_ADDRESS = re.compile(r"^(?:[a-zA-Z][a-zA-Z\d_+.-]*://)?\[?([0-9a-zA-Z\-%._:]+)\]?:(\d{1,5})$")
-PORT_MAX = 65535
-
-
 def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
     """Returns (host, port) of each address. Raises InvalidSettingError that names the invalid one."""
     addresses = []
@@ -155,9 +154,6 @@ def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
             key="bootstrap.servers", problem="no address is given", action="write host:port,host:port"
         )
     return tuple(addresses)
-
-
-_UNKNOWN = "unknown"  # stands for what a reference resolves to
 
 
 class ClientSettingError(SettingError):

@@ -32,6 +32,17 @@ JKS_MAGIC = b"\xfe\xed\xfe\xed"
 JCEKS_MAGIC = b"\xce\xce\xce\xce"
 _DIGEST_BYTES = 20
 _PROTECTOR_OID = bytes.fromhex("060a2b060104012a02110101")  # with its tag and length
+_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----([^-]*)-----END \1-----")
+# A store with all public CAs is about 200 KiB; a path such as /dev/zero must not fill the memory.
+STORE_BYTES_MAX = 16 << 20
+# Errors show a path up to this length; a longer value, or one with line breaks, is a pasted store.
+_PATH_CHARS_MAX = 300
+ADVICE = {
+    "JCEKS": "JCEKS is not read; convert the store with keytool -importkeystore -deststoretype pkcs12",
+    "PKCS11": "keys in hardware are not reachable from here",
+}
+_TYPES = frozenset({"JKS", "PKCS12", "PEM"})
+_Content = TypeVar("_Content")
 
 
 class StoreError(Exception):
@@ -149,9 +160,6 @@ def _utf16(password: str) -> bytes:
     return password.encode("utf-16-be", "surrogatepass")
 
 
-_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----([^-]*)-----END \1-----")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientKey:
     """A client's key and certificate chain in PEM, its own certificate first. The key may be encrypted with `password`."""
@@ -217,16 +225,6 @@ def armoured(label: str, der: bytes) -> bytes:
 
 def _chain(certificates: tuple[bytes, ...]) -> bytes:
     return b"".join(armoured("CERTIFICATE", der) for der in certificates)
-
-
-# A store with all public CAs is about 200 KiB; a path such as /dev/zero must not fill the memory.
-STORE_BYTES_MAX = 16 << 20
-# Errors show a path up to this length; a longer value, or one with line breaks, is a pasted store.
-_PATH_CHARS_MAX = 300
-ADVICE = {
-    "JCEKS": "JCEKS is not read; convert the store with keytool -importkeystore -deststoretype pkcs12",
-    "PKCS11": "keys in hardware are not reachable from here",
-}
 
 
 def read_store(location: str, key: str) -> bytes:
@@ -330,10 +328,6 @@ def _only_pem(properties: Mapping[str, str], side: str, key: str) -> None:
     declared = properties.get(f"{side}.type", "").upper()
     if declared not in {"", "PEM"}:
         raise InvalidSettingError(key=key, problem=f"it is for PEM only, but {side}.type is {declared}")
-
-
-_TYPES = frozenset({"JKS", "PKCS12", "PEM"})
-_Content = TypeVar("_Content")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

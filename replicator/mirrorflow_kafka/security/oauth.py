@@ -28,6 +28,15 @@ from mirrorflow_kafka.security.tls import certificate_name
 # A token with a hundred roles is 8 KiB; anything above this limit is not a token.
 TOKEN_BYTES_MAX = 1 << 20
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, b64token: nothing that could end the SASL message
+Request = tuple[str, list[tuple[str, str]], bytes]  # target, headers, body
+# HttpAccessTokenRetriever does not retry these, because they are caused by settings and are not transient.
+_FINAL_STATUSES = frozenset({400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 505})
+_ERROR_CODE = re.compile(r"[a-z_]{1,40}")  # RFC 6749, 5.2
+# ExpiringCredentialRefreshingLogin waits this long after a failed refresh while the old token is still valid.
+REFRESH_RETRY_S = 10.0
+# A stalled endpoint must not delay re-authentication, which closes connections when late, while the old token
+# is valid.
+REFRESH_WAIT_S = 5.0
 
 
 class TokenError(Exception):
@@ -71,9 +80,6 @@ def _claims(text: str) -> dict[str, object]:
     return claims if isinstance(claims, dict) else {}
 
 
-Request = tuple[str, list[tuple[str, str]], bytes]  # target, headers, body
-
-
 async def _exchange(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: Request, endpoint: str
 ) -> tuple[int, bytes]:
@@ -95,11 +101,6 @@ async def _exchange(
             final=False,
         ) from None
     return found.status, found.body
-
-
-# HttpAccessTokenRetriever does not retry these, because they are caused by settings and are not transient.
-_FINAL_STATUSES = frozenset({400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 505})
-_ERROR_CODE = re.compile(r"[a-z_]{1,40}")  # RFC 6749, 5.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,13 +250,6 @@ class UnsecuredToken:
 
 def _to_base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-# ExpiringCredentialRefreshingLogin waits this long after a failed refresh while the old token is still valid.
-REFRESH_RETRY_S = 10.0
-# A stalled endpoint must not delay re-authentication, which closes connections when late, while the old token
-# is valid.
-REFRESH_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

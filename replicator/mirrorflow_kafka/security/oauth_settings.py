@@ -17,6 +17,22 @@ from mirrorflow_kafka.security.tls import build_context
 # As OAuthBearerClientInitialResponse: names and values that cannot break out of the message.
 _EXTENSION_NAME, _EXTENSION_VALUE = re.compile(r"[A-Za-z]+"), re.compile(r"[\x21-\x7e \t\r\n]+")
 _CLAIM_KINDS = ("String", "Number", "List")
+PACKAGE = "org.apache.kafka.common.security."
+HANDLER = "sasl.login.callback.handler.class"
+_RETRIEVER = "sasl.oauthbearer.jwt.retriever.class"
+_URL = "sasl.oauthbearer.token.endpoint.url"
+# Java's default handler makes unsecured tokens; Kafka 3.x and 4.x use different names for the other handler.
+_UNSECURED_HANDLER = f"{PACKAGE}oauthbearer.internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler"
+_OAUTH_HANDLERS = frozenset(
+    {
+        f"{PACKAGE}oauthbearer.OAuthBearerLoginCallbackHandler",
+        f"{PACKAGE}oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+    }
+)
+_RETRIEVERS = frozenset(
+    f"{PACKAGE}oauthbearer.{name}"
+    for name in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
+)
 
 
 def unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
@@ -86,24 +102,6 @@ def number(
     if not least <= value <= most:
         raise InvalidSettingError(key=key, problem=f"must be a number from {least:g} to {most:g}")
     return value
-
-
-PACKAGE = "org.apache.kafka.common.security."
-HANDLER = "sasl.login.callback.handler.class"
-_RETRIEVER = "sasl.oauthbearer.jwt.retriever.class"
-_URL = "sasl.oauthbearer.token.endpoint.url"
-# Java's default handler makes unsecured tokens; Kafka 3.x and 4.x use different names for the other handler.
-_UNSECURED_HANDLER = f"{PACKAGE}oauthbearer.internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler"
-_OAUTH_HANDLERS = frozenset(
-    {
-        f"{PACKAGE}oauthbearer.OAuthBearerLoginCallbackHandler",
-        f"{PACKAGE}oauthbearer.secured.OAuthBearerLoginCallbackHandler",
-    }
-)
-_RETRIEVERS = frozenset(
-    f"{PACKAGE}oauthbearer.{name}"
-    for name in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
-)
 
 
 def token_source(

@@ -21,6 +21,9 @@ from mirrorflow_kafka.security.oauth_settings import HANDLER, PACKAGE
 # ScramMechanism.minIterations: with fewer, a false broker could find the password by brute force.
 SCRAM_ITERATIONS_MIN = 4096
 SCRAM_MECHANISMS = frozenset({"SCRAM-SHA-256", "SCRAM-SHA-512"})
+MECHANISMS = frozenset({"PLAIN", "OAUTHBEARER"}) | SCRAM_MECHANISMS
+_LOGIN_MODULES = frozenset({f"{PACKAGE}plain.PlainLoginModule", f"{PACKAGE}scram.ScramLoginModule"})
+_OAUTH_MODULE = f"{PACKAGE}oauthbearer.OAuthBearerLoginModule"
 
 
 class SaslClient(Protocol):
@@ -165,11 +168,6 @@ class OAuthBearerClient:
         # The broker may have refused a token that looked valid (revoked, keys rotated): do not send it again.
         self._tokens.forget()
         return b"\x01"
-
-
-MECHANISMS = frozenset({"PLAIN", "OAUTHBEARER"}) | SCRAM_MECHANISMS
-_LOGIN_MODULES = frozenset({f"{PACKAGE}plain.PlainLoginModule", f"{PACKAGE}scram.ScramLoginModule"})
-_OAUTH_MODULE = f"{PACKAGE}oauthbearer.OAuthBearerLoginModule"
 
 
 def chosen_mechanism(properties: Mapping[str, str]) -> str:

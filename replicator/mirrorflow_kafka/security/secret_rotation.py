@@ -24,6 +24,12 @@ Properties = Mapping[str, str]
 Resolve = Callable[[Properties], Properties]
 
 _SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
+# Secrets are small files, read in under a millisecond; the kubelet takes up to a minute to update one.
+SECRETS_POLL_S = 5.0
+# A broker may get a new password later than this client, and one that counts failures must not lock the
+# client out.
+REFUSED_AGAIN_S = 20.0
+log = logging.getLogger("mirrorflow.secrets")
 
 
 class Credentials:
@@ -75,15 +81,6 @@ def file_version(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-# Secrets are small files, read in under a millisecond; the kubelet takes up to a minute to update one.
-SECRETS_POLL_S = 5.0
-# A broker may get a new password later than this client, and one that counts failures must not lock the
-# client out.
-REFUSED_AGAIN_S = 20.0
-
-log = logging.getLogger("mirrorflow.secrets")
 
 
 class SecretRotation:

@@ -29,27 +29,6 @@ _VERIFY_PROBLEMS = {
     62: "the broker's certificate is for another host name; use the name it was made for",
     64: "the broker's certificate is not for this IP address; use the name it was made for",
 }
-
-
-def tls_problem(error: Exception) -> str:
-    """Returns what went wrong in the TLS handshake, and what to do."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        known = _VERIFY_PROBLEMS.get(error.verify_code)
-        return known or f"the broker's certificate is not accepted ({error.verify_message})"
-    reason = (getattr(error, "reason", None) or "").upper() if isinstance(error, ssl.SSLError) else ""
-    if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
-        return "the listener does not speak TLS; it may be a plaintext one"
-    if "CERTIFICATE_REQUIRED" in reason:
-        return "the broker wants a client certificate; set ssl.keystore.*"
-    if "UNKNOWN_CA" in reason or "CERTIFICATE" in reason:
-        return f"the broker does not accept our client certificate ({reason}); check ssl.keystore.*"
-    if "PROTOCOL_VERSION" in reason or "NO_SHARED" in reason or "HANDSHAKE_FAILURE" in reason:
-        return f"no common TLS version or cipher, or a client certificate is wanted ({reason}); check ssl.* settings"
-    if isinstance(error, ssl.SSLEOFError | ConnectionError) or not reason:
-        return "the connection was closed during the TLS handshake; the listener may be a plaintext one"
-    return f"TLS failed ({reason})"
-
-
 _OLD = frozenset({"TLSv1.1", "TLSv1", "SSLv3", "SSLv2Hello"})
 _TLS13 = frozenset(
     {
@@ -69,6 +48,25 @@ _KEY_EXCHANGE = {
 }
 # Signalling values that are not ciphers; OpenSSL always sends that of RFC 5746.
 _SIGNALS = frozenset({"TLS_EMPTY_RENEGOTIATION_INFO_SCSV"})
+
+
+def tls_problem(error: Exception) -> str:
+    """Returns what went wrong in the TLS handshake, and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        known = _VERIFY_PROBLEMS.get(error.verify_code)
+        return known or f"the broker's certificate is not accepted ({error.verify_message})"
+    reason = (getattr(error, "reason", None) or "").upper() if isinstance(error, ssl.SSLError) else ""
+    if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
+        return "the listener does not speak TLS; it may be a plaintext one"
+    if "CERTIFICATE_REQUIRED" in reason:
+        return "the broker wants a client certificate; set ssl.keystore.*"
+    if "UNKNOWN_CA" in reason or "CERTIFICATE" in reason:
+        return f"the broker does not accept our client certificate ({reason}); check ssl.keystore.*"
+    if "PROTOCOL_VERSION" in reason or "NO_SHARED" in reason or "HANDSHAKE_FAILURE" in reason:
+        return f"no common TLS version or cipher, or a client certificate is wanted ({reason}); check ssl.* settings"
+    if isinstance(error, ssl.SSLEOFError | ConnectionError) or not reason:
+        return "the connection was closed during the TLS handshake; the listener may be a plaintext one"
+    return f"TLS failed ({reason})"
 
 
 def choose_versions(context: ssl.SSLContext, properties: Mapping[str, str]) -> list[str]:

@@ -44,6 +44,7 @@ WRITE_ATTEMPTS_MAX = 6
 WRITE_RETRY_S, WRITE_RETRY_MAX_S = 0.2, 3.2
 OWN_PREFIXES = ("mm2-offsets.", "mm2-claims.")  # a topic with any other name may hold foreign data
 SETTLE_S = 0.05  # a transaction with source offsets is open for a few milliseconds
+MIRROR_TOPIC_CONFIGS = {"cleanup.policy": "compact"}  # Java's MirrorUtils.createSinglePartitionCompactedTopic
 
 
 class CompactedTopic:
@@ -226,9 +227,6 @@ async def append_batches(cluster: Cluster, batches: Mapping[TopicPartition, byte
 def batches_of(records: Iterable[Record]) -> list[bytearray]:
     """Returns *records* in batches that every topic accepts; they carry no producer id."""
     return [batch for batch, _ in encode_split(list(records), max_bytes=BATCH_BYTES_MAX, codec=0)]
-
-
-MIRROR_TOPIC_CONFIGS = {"cleanup.policy": "compact"}  # Java's MirrorUtils.createSinglePartitionCompactedTopic
 
 
 async def create_mirror_topic(cluster: Cluster, topic: str, *, replication_factor: int, key: str) -> None:

@@ -33,6 +33,8 @@ from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
 
 WARNINGS_MAX = 20  # the newest are kept; a topic full of unreadable records must not fill memory
+TOPIC_KEY = "offset.storage.topic"
+_SETTING = "offset.storage.file.filename"
 
 
 class _Append(Protocol):
@@ -101,9 +103,6 @@ class PositionStore(ABC):
         return partition
 
 
-TOPIC_KEY = "offset.storage.topic"
-
-
 async def ensure_topic(settings: OffsetStorageSettings, *, resolve: Resolve) -> None:
     """Creates the topic before the first connector needs it, as Java's worker does. Raises as `OffsetsLog.open`."""
     cluster = await Cluster.connect(settings.client, resolve=resolve)
@@ -144,9 +143,6 @@ class OffsetsLog(PositionStore):
             await self._log.refresh()
             await self._log.read_new(take)
         return frozenset(changed)
-
-
-_SETTING = "offset.storage.file.filename"
 
 
 class OffsetsFile(PositionStore):

@@ -45,6 +45,33 @@ from mirrorflow_replicator.config.worker_properties import (
 )
 
 _LITERAL = re.compile(r"[\w.-]+")  # a dot may match any character; in practice it separates parts of a name
+# In the order in which MirrorMaker configures them.
+_CONNECTORS = (SOURCE_CONNECTOR, HEARTBEAT_CONNECTOR, CHECKPOINT_CONNECTOR)
+# Top-level keys with these prefixes reach the worker, and override the target cluster's own.
+_WORKER_PREFIXES = (
+    "offset.storage",
+    "config.storage",
+    "status.storage",
+    "key.converter",
+    "value.converter",
+    "header.converter",
+    "task",
+    "worker",
+    "replication.policy",
+)
+# Own and REST keys have no cluster: they belong to the process. The internal server's `ssl.*` is not listed.
+_PROCESS_KEYS = (
+    INTERNAL_REST_KEY,
+    SERVER_NAME_KEY,
+    "rest.advertised.host.name",
+    "rest.advertised.port",
+    "mirrorflow.http.listeners",
+    "metrics.level",
+    "rest.modify.enable",
+    "offset.flush.interval.ms",
+)
+_CLIENT_KINDS = ("producer.", "consumer.", "admin.")
+_BYTE_CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,35 +179,6 @@ def _shortest_loop(flow: EnabledFlow, by_source: dict[str, list[EnabledFlow]]) -
                 seen.add(onward.target)
                 waiting.append((*path, onward))
     return ()
-
-
-# In the order in which MirrorMaker configures them.
-_CONNECTORS = (SOURCE_CONNECTOR, HEARTBEAT_CONNECTOR, CHECKPOINT_CONNECTOR)
-# Top-level keys with these prefixes reach the worker, and override the target cluster's own.
-_WORKER_PREFIXES = (
-    "offset.storage",
-    "config.storage",
-    "status.storage",
-    "key.converter",
-    "value.converter",
-    "header.converter",
-    "task",
-    "worker",
-    "replication.policy",
-)
-# Own and REST keys have no cluster: they belong to the process. The internal server's `ssl.*` is not listed.
-_PROCESS_KEYS = (
-    INTERNAL_REST_KEY,
-    SERVER_NAME_KEY,
-    "rest.advertised.host.name",
-    "rest.advertised.port",
-    "mirrorflow.http.listeners",
-    "metrics.level",
-    "rest.modify.enable",
-    "offset.flush.interval.ms",
-)
-_CLIENT_KINDS = ("producer.", "consumer.", "admin.")
-_BYTE_CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 
 def load_mm2(

@@ -29,6 +29,14 @@ from mirrorflow_core.transforms import TopicTransforms, Transforms
 PYTHON = "python:"
 _PYTHON_CLASS = re.compile(r"python:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 MIRROR_PACKAGE = "org.apache.kafka.connect.mirror."
+_BUILT_IN_FILTERS = {
+    "topic.filter.class": "DefaultTopicFilter",
+    "config.property.filter.class": "DefaultConfigPropertyFilter",
+    "group.filter.class": "DefaultGroupFilter",
+}
+BY_TOPIC_KEY = "mirrorflow.config.properties.exclude.by.topic"
+# Neither topics nor settings have a colon in their names; that of `(?:` is part of an expression.
+_COLON = re.compile(r"(?<!\(\?):")
 
 
 def policy_settings(read: PropertyReader, source_alias: str) -> PolicySettings:
@@ -70,13 +78,6 @@ def policy_settings(read: PropertyReader, source_alias: str) -> PolicySettings:
         source_alias=source_alias,
         custom=custom,
     )
-
-
-_BUILT_IN_FILTERS = {
-    "topic.filter.class": "DefaultTopicFilter",
-    "config.property.filter.class": "DefaultConfigPropertyFilter",
-    "group.filter.class": "DefaultGroupFilter",
-}
 
 
 def filter_class(read: PropertyReader, key: str) -> str:
@@ -207,11 +208,6 @@ def load_python_class(key: str, written: str) -> type:
     if not isinstance(loaded, type):
         raise InvalidSettingError(key=key, problem=f"{written} is not a class", action="name a class")
     return loaded
-
-
-BY_TOPIC_KEY = "mirrorflow.config.properties.exclude.by.topic"
-# Neither topics nor settings have a colon in their names; that of `(?:` is part of an expression.
-_COLON = re.compile(r"(?<!\(\?):")
 
 
 def config_exceptions(read: PropertyReader) -> tuple[tuple[str, str], ...]:

@@ -26,6 +26,22 @@ from mirrorflow_replicator.config.clients import is_shared
 
 # Java's limit is its heap; a secret or properties file larger than this means a wrong path (a device, a log).
 SOURCE_SIZE_MAX_BYTES = 4 * 1024 * 1024
+PROVIDERS_KEY = "config.providers"
+_JAVA_PACKAGE = "org.apache.kafka.common.config.provider."
+HIDDEN = "[hidden]"
+_JAAS = re.compile(r"(?:^|\.)sasl\.jaas\.config$")
+# By their last part, after any prefix: ssl.key.password, source.cluster.ssl.keystore.key, ....client.secret,
+# a basic.auth.user.info.
+_SECRET = re.compile(
+    r"(?:^|\.)(?:password|passphrase|secret|token|credentials?|user\.info|ssl\.keystore\.key)$",
+    re.IGNORECASE,
+)
+_TEXT = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)"""
+_WELL_FORMED = re.compile(rf"\s*[\w.$]+\s+\w+(?:\s+[\w.]+\s*=\s*{_TEXT})*\s*;\s*", re.DOTALL)
+# A secret option of a login module: password="...", clientSecret='...', or without quotes.
+_OPTION = re.compile(
+    rf"(\b\w*(?:password|secret|token|privatekey)\w*\s*=\s*)({_TEXT})", re.IGNORECASE | re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +99,6 @@ class FileSource:
             return data.decode()
         except UnicodeDecodeError:
             raise LookupError("the file is not UTF-8 text") from None
-
-
-PROVIDERS_KEY = "config.providers"
-_JAVA_PACKAGE = "org.apache.kafka.common.config.provider."
 
 
 class Resolver:
@@ -181,22 +193,6 @@ def _allowed_paths(key: str, properties: Mapping[str, str]) -> tuple[Path, ...] 
                 action="name existing absolute paths",
             )
     return tuple(path.resolve() for path in paths)
-
-
-HIDDEN = "[hidden]"
-_JAAS = re.compile(r"(?:^|\.)sasl\.jaas\.config$")
-# By their last part, after any prefix: ssl.key.password, source.cluster.ssl.keystore.key, ....client.secret,
-# a basic.auth.user.info.
-_SECRET = re.compile(
-    r"(?:^|\.)(?:password|passphrase|secret|token|credentials?|user\.info|ssl\.keystore\.key)$",
-    re.IGNORECASE,
-)
-_TEXT = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)"""
-_WELL_FORMED = re.compile(rf"\s*[\w.$]+\s+\w+(?:\s+[\w.]+\s*=\s*{_TEXT})*\s*;\s*", re.DOTALL)
-# A secret option of a login module: password="...", clientSecret='...', or without quotes.
-_OPTION = re.compile(
-    rf"(\b\w*(?:password|secret|token|privatekey)\w*\s*=\s*)({_TEXT})", re.IGNORECASE | re.DOTALL
-)
 
 
 def shown(properties: Mapping[str, str]) -> dict[str, str]:

@@ -47,6 +47,7 @@ HTTP_LISTENERS_KEY = "mirrorflow.http.listeners"
 HTTP_CLIENT_AUTH_KEY = "mirrorflow.http.client.auth"
 PORT_MAX = 65_535
 MODIFY_KEY = "rest.modify.enable"
+REBALANCE_MAX_MS = 30_000  # Connect's default is 60000; our nodes rejoin as soon as they learn of it
 
 
 def load_standalone(
@@ -206,9 +207,6 @@ def parse_listener(listener: str) -> tuple[str, str, int]:
         problem=f"{listener!r} is not a listener address",
         action="write http://host:port or https://host:port",
     )
-
-
-REBALANCE_MAX_MS = 30_000  # Connect's default is 60000; our nodes rejoin as soon as they learn of it
 
 
 def group_settings(

@@ -28,6 +28,8 @@ from mirrorflow_kafka.client.cluster import Cluster
 
 # Errors about the whole cluster; a missing ACL is not one.
 _CLUSTER_ERRORS = (UnreachableError, AuthenticationFailedError, UnsupportedBrokerError)
+PAUSE_MIN_S: Final = 0.5
+log = logging.getLogger("mirrorflow.worker")
 
 
 class ClusterClients:
@@ -71,11 +73,6 @@ def missing_of(error: MirrorFlowError | None) -> tuple[str, str] | None:
     if isinstance(error, UnresolvedReferenceError):
         return next(((one.path, one.key) for one in references(error.reference)), None)
     return None
-
-
-PAUSE_MIN_S: Final = 0.5
-
-log = logging.getLogger("mirrorflow.worker")
 
 
 class RetryState:

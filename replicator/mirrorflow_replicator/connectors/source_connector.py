@@ -29,6 +29,8 @@ from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic
 from mirrorflow_replicator.http.partition_rates import Samples
 
 STANDBY_WARNING = "Another process owns this flow and copies; this one takes over when it stops."
+TRACE_MESSAGES_MAX = 3  # about partitions, in a task's trace; /progress/partitions has all of them
+log = logging.getLogger("mirrorflow.worker")
 
 
 def standby_warning(owner: ClaimRecord | None) -> str:
@@ -39,11 +41,6 @@ def standby_warning(owner: ClaimRecord | None) -> str:
         f"{STANDBY_WARNING} The owner is {owner.running_process}, which runs flow {owner.flow}. "
         f"To run both, give this source another alias ({ALIAS_SETTINGS})."
     )
-
-
-TRACE_MESSAGES_MAX = 3  # about partitions, in a task's trace; /progress/partitions has all of them
-
-log = logging.getLogger("mirrorflow.worker")
 
 
 class SourceParts:

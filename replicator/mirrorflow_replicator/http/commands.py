@@ -46,6 +46,42 @@ _INITIAL_STATES = {
     "STOPPED": TargetState.STOPPED,
 }
 _TARGETS = {"pause": TargetState.PAUSED, "resume": TargetState.STARTED, "stop": TargetState.STOPPED}
+READING = ("GET", "HEAD", "OPTIONS")
+_ANY = "*"
+_NUMBER = "#"
+INTEGER = re.compile(r"-?[0-9]+")  # Java's Integer parameter: other text matches no resource
+_RESOURCES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("", ("GET",)),
+    ("health", ("GET",)),
+    ("connectors", ("GET", "POST")),
+    ("connectors/*", ("GET", "DELETE")),
+    ("connectors/*/config", ("GET", "PUT", "PATCH")),
+    ("connectors/*/status", ("GET",)),
+    ("connectors/*/topics", ("GET",)),
+    ("connectors/*/topics/reset", ("PUT",)),
+    ("connectors/*/offsets", ("GET", "PATCH", "DELETE")),
+    ("connectors/*/restart", ("POST",)),
+    ("connectors/*/pause", ("PUT",)),
+    ("connectors/*/resume", ("PUT",)),
+    ("connectors/*/stop", ("PUT",)),
+    ("connectors/*/fence", ("PUT",)),
+    ("connectors/*/tasks", ("GET", "POST")),
+    ("connectors/*/tasks/#/status", ("GET",)),
+    ("connectors/*/tasks/#/restart", ("POST",)),
+    ("connectors/*/tasks-config", ("GET",)),  # until 3.9
+    ("connector-plugins", ("GET",)),
+    ("connector-plugins/*/config", ("GET",)),
+    ("connector-plugins/*/config/validate", ("PUT",)),
+    ("admin/loggers", ("GET",)),
+    ("admin/loggers/*", ("GET", "PUT")),
+)
+Problems = Callable[[str, Mapping[str, str]], Mapping[str, str]]
+_TASKS = {
+    "MirrorSourceConnector": "MirrorSourceTask",
+    "MirrorCheckpointConnector": "MirrorCheckpointTask",
+    "MirrorHeartbeatConnector": "MirrorHeartbeatTask",
+}
+_STATES = frozenset(state.value for state in WorkerState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,37 +381,6 @@ def _text(value: object) -> str:
     raise ConnectError(400, "A property is an object or a list; send each property as a string.")
 
 
-READING = ("GET", "HEAD", "OPTIONS")
-_ANY = "*"
-_NUMBER = "#"
-INTEGER = re.compile(r"-?[0-9]+")  # Java's Integer parameter: other text matches no resource
-_RESOURCES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("", ("GET",)),
-    ("health", ("GET",)),
-    ("connectors", ("GET", "POST")),
-    ("connectors/*", ("GET", "DELETE")),
-    ("connectors/*/config", ("GET", "PUT", "PATCH")),
-    ("connectors/*/status", ("GET",)),
-    ("connectors/*/topics", ("GET",)),
-    ("connectors/*/topics/reset", ("PUT",)),
-    ("connectors/*/offsets", ("GET", "PATCH", "DELETE")),
-    ("connectors/*/restart", ("POST",)),
-    ("connectors/*/pause", ("PUT",)),
-    ("connectors/*/resume", ("PUT",)),
-    ("connectors/*/stop", ("PUT",)),
-    ("connectors/*/fence", ("PUT",)),
-    ("connectors/*/tasks", ("GET", "POST")),
-    ("connectors/*/tasks/#/status", ("GET",)),
-    ("connectors/*/tasks/#/restart", ("POST",)),
-    ("connectors/*/tasks-config", ("GET",)),  # until 3.9
-    ("connector-plugins", ("GET",)),
-    ("connector-plugins/*/config", ("GET",)),
-    ("connector-plugins/*/config/validate", ("PUT",)),
-    ("admin/loggers", ("GET",)),
-    ("admin/loggers/*", ("GET", "PUT")),
-)
-
-
 def methods(path: Sequence[str]) -> tuple[str, ...]:
     """Returns the methods of the resource at *path* (its parts), sorted; none if it does not exist."""
     for pattern, found in _RESOURCES:
@@ -389,16 +394,6 @@ def _matches(pattern: str, part: str) -> bool:
     if pattern == _NUMBER:
         return INTEGER.fullmatch(part) is not None
     return pattern in (_ANY, part)
-
-
-Problems = Callable[[str, Mapping[str, str]], Mapping[str, str]]
-
-_TASKS = {
-    "MirrorSourceConnector": "MirrorSourceTask",
-    "MirrorCheckpointConnector": "MirrorCheckpointTask",
-    "MirrorHeartbeatConnector": "MirrorHeartbeatTask",
-}
-_STATES = frozenset(state.value for state in WorkerState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

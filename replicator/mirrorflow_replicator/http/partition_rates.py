@@ -14,6 +14,8 @@ from mirrorflow_core.reports import PartitionPhase, PartitionReport, TaskReport
 
 WINDOW_S = 30.0  # metrics.sample.window.ms of Kafka's clients
 HALF_S = WINDOW_S / 2  # a query covers between one and two halves
+SPAN_MIN_S = 1.0  # a shorter span would give absurd rates for a single batch
+Counts = tuple[int, int, int]  # records, bytes, bytes of values
 
 
 class Spread(NamedTuple):
@@ -59,12 +61,6 @@ class Window:
             self._previous = self._current if halves == 1 else [0.0] * 4
             self._current = [0.0] * 4
             self._begin_s += halves * HALF_S
-
-
-SPAN_MIN_S = 1.0  # a shorter span would give absurd rates for a single batch
-
-
-Counts = tuple[int, int, int]  # records, bytes, bytes of values
 
 
 @dataclass(slots=True, kw_only=True)

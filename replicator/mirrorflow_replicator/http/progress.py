@@ -34,6 +34,26 @@ from mirrorflow_replicator.http.worker_view import (
 STUCK_AFTER_S = 30.0  # one window without a record while the source has some
 NOT_COPIED = "TopicNotCopied"  # reason of a topic that is selected but not, or not completely, copied
 NOTHING_MATCHES = "NothingMatches"  # reason of a connector that selects no topic
+VERSION = 1
+BATCH_PATHS = ("raw", "coalesced", "reencoded")
+SUMMARY_MAX_BYTES = 4096  # an operator of a thousand flows reads at most 4 MiB a round
+REASONS_MAX = 8  # the most frequent; a partition has one, so more are rare
+EXAMPLE_MAX = 200  # characters: the partition and the error; `/progress/partitions` has it whole
+WARNING_MAX = 200
+MESSAGE_MAX = 300  # of why a cluster cannot be used: the address, what failed there and what to do
+WARNINGS_IN_SUMMARY = 3  # in the summary
+WORD_MAX = 64  # reasons are PascalCase words; connector names are cut below
+PATH_MAX = 320  # the end of the folder of a Secret, whose name has up to 253 characters
+NAME_MAX = 249  # as for Kafka's topic names; a resource's name has up to 253 characters with its namespace
+_NOT_PLAIN = re.compile(r"[^-A-Za-z0-9._/]")
+LIMIT_DEFAULT = 1000  # of `/progress/partitions`: longer tables are not read to the end
+LIMIT_MAX = 1_000_000
+WARNINGS_MAX = 100  # of one connector there; a checkpoint connector reports at most as many
+FAILED_TASKS_MAX = 100  # of one connector there; they tend to fail alike
+UNCOPIED_MAX = 100  # messages about them in `/progress/partitions`; they tend to be alike
+OFFSETS_VERSION = 1
+OFFSETS_DEFAULT = 1_000
+OFFSETS_MAX = 100_000  # about 30 MB
 
 
 class ReplicatingState(Enum):
@@ -190,25 +210,6 @@ def _heartbeats(report: ConnectorReport) -> frozenset[str]:
     topics = {part.topic for part in partitions_of(report)}
     recognised = frozenset(filter(policy.is_heartbeats_topic, topics))
     return recognised if topics - recognised else recognised & {HEARTBEATS}
-
-
-VERSION = 1
-BATCH_PATHS = ("raw", "coalesced", "reencoded")
-SUMMARY_MAX_BYTES = 4096  # an operator of a thousand flows reads at most 4 MiB a round
-REASONS_MAX = 8  # the most frequent; a partition has one, so more are rare
-EXAMPLE_MAX = 200  # characters: the partition and the error; `/progress/partitions` has it whole
-WARNING_MAX = 200
-MESSAGE_MAX = 300  # of why a cluster cannot be used: the address, what failed there and what to do
-WARNINGS_IN_SUMMARY = 3  # in the summary
-WORD_MAX = 64  # reasons are PascalCase words; connector names are cut below
-PATH_MAX = 320  # the end of the folder of a Secret, whose name has up to 253 characters
-NAME_MAX = 249  # as for Kafka's topic names; a resource's name has up to 253 characters with its namespace
-_NOT_PLAIN = re.compile(r"[^-A-Za-z0-9._/]")
-LIMIT_DEFAULT = 1000  # of `/progress/partitions`: longer tables are not read to the end
-LIMIT_MAX = 1_000_000
-WARNINGS_MAX = 100  # of one connector there; a checkpoint connector reports at most as many
-FAILED_TASKS_MAX = 100  # of one connector there; they tend to fail alike
-UNCOPIED_MAX = 100  # messages about them in `/progress/partitions`; they tend to be alike
 
 
 def answer(query: dict[str, str], view: WorkerView) -> Response:
@@ -466,11 +467,6 @@ def _partition(
 def _chosen(query: dict[str, str], view: WorkerView) -> tuple[ConnectorReport, ...]:
     name = query.get("connector")
     return tuple(report for report in view.connectors if name is None or report.name == name)
-
-
-OFFSETS_VERSION = 1
-OFFSETS_DEFAULT = 1_000
-OFFSETS_MAX = 100_000  # about 30 MB
 
 
 def offsets(query: dict[str, str], view: WorkerView) -> Response:

@@ -49,6 +49,11 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     ),
 }
 Definition = Mapping[str, Any]  # Java's ConfigKeyInfo
+_REQUIRED = ("name", "connector.class", "source.cluster.alias")
+# Replaces a required value that is a reference.
+_UNKNOWN = "reference-{}"
+_CONNECTING = ("source.cluster.bootstrap.servers", "target.cluster.bootstrap.servers", "target.cluster.alias")
+_CHAINED = ("transforms", "predicates")
 
 
 def plugins(state: WorkerView) -> list[dict[str, str]]:
@@ -181,13 +186,6 @@ def _type(name: str) -> str:
     if name.endswith((".by.topic", ".listeners", ".emit.to")):
         return "LIST"
     return "STRING"
-
-
-_REQUIRED = ("name", "connector.class", "source.cluster.alias")
-# Replaces a required value that is a reference.
-_UNKNOWN = "reference-{}"
-_CONNECTING = ("source.cluster.bootstrap.servers", "target.cluster.bootstrap.servers", "target.cluster.alias")
-_CHAINED = ("transforms", "predicates")
 
 
 def problems(plugin: str, properties: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:

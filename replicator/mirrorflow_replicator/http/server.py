@@ -43,6 +43,13 @@ BODILESS = (204, 304)  # for which HTTP forbids a body and its length
 _MAC, _ALGORITHM = (name.lower().encode() for name in (SIGNATURE_HEADER, ALGORITHM_HEADER))
 
 Answer = Callable[[Request], Awaitable[Response]]
+CarryOut = Callable[[Command, Request], Awaitable[Response]]
+Route = Callable[[Request], Response | Command]
+log = logging.getLogger(__name__)
+OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/progress", "/progress/partitions", "/offsets"})
+TICK_S = 1.0
+CARRY_OUT_S = 90.0  # as for Connect's REST requests
+STALLED_S = 10.0  # a healthy worker never blocks the loop for a hundredth of that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,17 +234,6 @@ def _pieces(body: bytes | Iterable[bytes]) -> Iterable[bytes]:
     if not isinstance(body, bytes):
         return body
     return (body[begin : begin + WRITE_BYTES] for begin in range(0, len(body), WRITE_BYTES))
-
-
-CarryOut = Callable[[Command, Request], Awaitable[Response]]
-Route = Callable[[Request], Response | Command]
-
-log = logging.getLogger(__name__)
-
-OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/progress", "/progress/partitions", "/offsets"})
-TICK_S = 1.0
-CARRY_OUT_S = 90.0  # as for Connect's REST requests
-STALLED_S = 10.0  # a healthy worker never blocks the loop for a hundredth of that
 
 
 async def refuse(_command: Command, _request: Request) -> Response:

@@ -23,6 +23,22 @@ from mirrorflow_replicator.http.commands import AlterOffsets, ResetOffsets, simp
 from mirrorflow_replicator.process import now_ms
 
 CONNECT_TIMEOUT_S = 15.0
+Part = Mapping[str, Any]
+# By class: the text fields of a source partition. Then the fields in the order of Java's hash map.
+_SOURCE = "MirrorSourceConnector"
+_TEXTS = {
+    _SOURCE: ("cluster", "topic"),
+    "MirrorCheckpointConnector": ("group", "topic"),
+    "MirrorHeartbeatConnector": ("sourceClusterAlias", "targetClusterAlias"),
+}
+_ORDERS = (
+    ("cluster", "partition", "topic"),
+    ("partition", "topic", "group"),
+    ("sourceClusterAlias", "targetClusterAlias"),
+)
+_NUMBERED = (_SOURCE, "MirrorCheckpointConnector")
+_OFFSET = "offset"
+_INT32_MAX = 2**31 - 1
 
 
 class OffsetChanges:
@@ -72,25 +88,6 @@ class OffsetChanges:
             self._records.pop(bytes(record.key), None)
         else:
             self._records[bytes(record.key)] = bytes(record.value)
-
-
-Part = Mapping[str, Any]
-
-# By class: the text fields of a source partition. Then the fields in the order of Java's hash map.
-_SOURCE = "MirrorSourceConnector"
-_TEXTS = {
-    _SOURCE: ("cluster", "topic"),
-    "MirrorCheckpointConnector": ("group", "topic"),
-    "MirrorHeartbeatConnector": ("sourceClusterAlias", "targetClusterAlias"),
-}
-_ORDERS = (
-    ("cluster", "partition", "topic"),
-    ("partition", "topic", "group"),
-    ("sourceClusterAlias", "targetClusterAlias"),
-)
-_NUMBERED = (_SOURCE, "MirrorCheckpointConnector")
-_OFFSET = "offset"
-_INT32_MAX = 2**31 - 1
 
 
 def connector_of(key: bytes | None) -> str | None:

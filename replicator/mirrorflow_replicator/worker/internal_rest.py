@@ -51,6 +51,9 @@ FENCE_TIMEOUT_MS = 1_000  # of a transaction that never begins; brokers may refu
 CONFLICT = (
     "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"  # RestClient's text
 )
+CONNECT_TIMEOUT_S = 5.0  # for a node of the same cluster; the caller retries one that is gone
+RESPONSE_BYTES_MAX = 16 << 20  # all stored offsets of a flow; nothing else comes near
+Flow = tuple[str, str]  # aliases of source and target
 
 
 class TasksChangedError(MirrorFlowError):
@@ -159,10 +162,6 @@ class PeerClient:
         return f"{self._group.group_id}-{name}-{task}"
 
 
-CONNECT_TIMEOUT_S = 5.0  # for a node of the same cluster; the caller retries one that is gone
-RESPONSE_BYTES_MAX = 16 << 20  # all stored offsets of a flow; nothing else comes near
-
-
 async def call(
     url: str, request: Request, *, tls: ssl.SSLContext | None = None, server_name: str = "", timeout_s: float
 ) -> Response:
@@ -214,9 +213,6 @@ def _response(found: HttpResponse) -> Response:
 
 def _unreachable(url: str, problem: str) -> UnreachableError:
     return UnreachableError(cluster="the group's own workers", addresses=url, problem=problem)
-
-
-Flow = tuple[str, str]  # aliases of source and target
 
 
 def flow_path(source: str, target: str) -> str:

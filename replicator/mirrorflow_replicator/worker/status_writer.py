@@ -24,6 +24,7 @@ from mirrorflow_replicator.process import now_ms
 FINAL_WRITE_TIMEOUT_S = 3.0  # for the last statuses; a later worker writes its own
 
 log = logging.getLogger("mirrorflow.worker")
+NO_WORKER = "-"  # the worker id of a task without any status yet
 
 
 class StatusWriter:
@@ -117,9 +118,6 @@ def is_settled(report: ConnectorReport) -> bool:
         and all(task.state in steady for task in report.tasks)
         and len(report.tasks) == len(report.task_properties)
     )
-
-
-NO_WORKER = "-"  # the worker id of a task without any status yet
 
 
 class SharedStatuses(StatusWriter):
