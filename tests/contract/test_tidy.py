@@ -212,11 +212,14 @@ def lines_of_late_constants(module: ast.Module) -> list[int]:
         if isinstance(node, kinds):
             below.add(node.name)
         elif below and isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+            names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
             if names & below:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 below |= {
-                    one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)
+                    child.id
+                    for target in targets
+                    for child in ast.walk(target)
+                    if isinstance(child, ast.Name)
                 }
             else:
                 lines.append(node.lineno)
