@@ -204,9 +204,7 @@ def test_a_refused_single_record_is_packed_again_with_newly_read_settings() -> N
 
 
 def test_an_estimate_is_kept_while_the_settings_are_unchanged(topics: Topics) -> None:
-    """Unchanged settings do not explain the refusal; the leader may use different ones. Changed settings apply
-    again.
-    """
+    """Unchanged settings do not explain the refusal, so the leader may use different ones."""
     copier = begun_copier(NOW_MS)
 
     async def scenario(task: Task) -> None:

@@ -1,6 +1,4 @@
-"""Offset syncs are correct after any failure, and an offset-syncs topic that refuses writes does not disturb
-copying.
-"""
+"""Offset syncs are correct after any failure, and a topic that refuses them does not stop the copying."""
 
 import asyncio
 from collections import Counter

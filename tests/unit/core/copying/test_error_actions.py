@@ -233,9 +233,7 @@ def fetch_response(
 
 
 def test_a_refused_fetch_is_recorded_as_an_obstacle():
-    """The fetch is retried with a new leader. Without the obstacle, endless refusals would look like an idle
-    partition.
-    """
+    """The fetch is retried with a new leader. The obstacle distinguishes endless refusals from an idle partition."""
     copier = begun_copier(0)
     response = fetch_response(error=NOT_LEADER_OR_FOLLOWER)
 
