@@ -217,14 +217,14 @@ class Trial:
         self._compare()
 
     def _replay(self) -> None:
-        """Replays what partitions did when they stopped, and in the end."""
+        """Replays the event logs that partitions have written when they stopped and at the end of the trial."""
         count = 0
         for path in self.folder.glob("copier-*/temporary/*/*.json"):
-            with contextlib.suppress(json.JSONDecodeError):  # its process was killed while it wrote
+            with contextlib.suppress(json.JSONDecodeError):  # the process was killed while it wrote the file
                 for difference in differences(json.loads(path.read_text())):
                     self._problem(f"{path.name}: {difference}")
                 count += 1
-        self._note(f"{count} partitions replayed")
+        self._note(f"{count} event logs replayed")
 
     def _copier(self, east: KafkaCluster, west: KafkaCluster, number: int) -> Copier:
         client = west.java_client("PROXIED" if west.proxied else west.listeners[0])

@@ -77,16 +77,14 @@ class Brokers:
         self.last_sequence = last_sequence  # in the producer state of the leader
         self.batches: tuple[LogBatch, ...] = ()  # in the target
         self.busy: set[str] = set()  # ids whose last transaction cannot end
-        self.next_producers: dict[
-            str, list[tuple[int, int]]
-        ] = {}  # the next producer ids and epochs of an id
+        # The next producer ids and epochs of an id.
+        self.next_producers: dict[str, list[tuple[int, int]]] = {}
         self.paused_ms = 0
         self.refuses_positions = False  # applies once
         self.transactions: list[Transaction] = []
         self.unread: dict[TopicPartition, MirrorFlowError] = {}  # partitions without an available leader
-        self.denied: dict[
-            TopicPartition, MirrorFlowError
-        ] = {}  # partitions that transactions must not include
+        # Partitions that transactions must not include.
+        self.denied: dict[TopicPartition, MirrorFlowError] = {}
         # The next source offset of each reported loss, and the number of transactions before the report.
         self.reported: list[tuple[int, int]] = []
 
