@@ -62,7 +62,7 @@ class Mutant:
     replaced: Callable[[], tuple[Replaced, ...]]
     scenarios: tuple[str, ...]
     seeds: int = 300
-    is_quick: bool = True  # found within a second
+    is_quick: bool = True  # the search takes less than a second
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -940,7 +940,7 @@ MUTANTS = (
     Mutant(
         name="transactions of other tasks stay open",
         rule="After an election, a session takes the ids of all tasks if a transaction of an unknown id has no marker.",
-        replaced=_missing_markers_are(lambda _, __, found: found._replace(has_unknown=False)),
+        replaced=_missing_markers_are(lambda _, __, markers: markers._replace(has_unknown=False)),
         scenarios=("unclean_target_in_transactions",),
         seeds=2000,
         is_quick=False,
@@ -1005,7 +1005,7 @@ MUTANTS = (
     Mutant(
         name="aborted transactions of busy ids are ignored",
         rule="Nothing is written after a transaction of an unknown id that was aborted at the end of the copy.",
-        replaced=_missing_markers_are(lambda _, __, found: found._replace(has_unknown=False)),
+        replaced=_missing_markers_are(lambda _, __, markers: markers._replace(has_unknown=False)),
         scenarios=("late_decisions",),
     ),
     Mutant(
