@@ -1,6 +1,6 @@
-"""`python -m tests.chaos --seconds 600 --seed 7`: exits 1 when the two sides differ, and keeps the evidence.
+"""`python -m tests.chaos --seconds 600 --seed 7` exits with 1 and keeps logs when source and target differ.
 
-Several trials end with a line for each (seed, dimensions, result) and their number.
+After several trials it prints a line for each (seed, dimensions, result) and their number.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from tests.chaos.dimensions import CHOICES, Dimensions, draw
 from tests.chaos.trial import Result, Trial
 
 EQUAL = "equal"
-PROBLEM_MAX = 160  # of its first problem; the rest is in the evidence
+PROBLEM_MAX = 160  # characters of the first problem in a line; the folder of the trial has the rest
 EVIDENCE = Path(__file__).parents[2] / ".cache" / "chaos"
 
 
@@ -38,48 +38,51 @@ def main() -> int:
         metavar="NAME=VALUE",
         help="a dimension to set instead of drawing it: " + ", ".join(CHOICES),
     )
-    given = parser.parse_args()
-    asked = dict(pair.partition("=")[::2] for pair in given.set)
+    arguments = parser.parse_args()
+    requested = dict(pair.partition("=")[::2] for pair in arguments.set)
     try:
-        draw(0, asked)
+        draw(0, requested)
     except ValueError as error:
         parser.error(str(error))
-    lines = [_trial(given, seed, asked) for seed in range(given.seed, given.seed + given.runs)]
+    lines = [
+        _run_trial(arguments, seed, requested)
+        for seed in range(arguments.seed, arguments.seed + arguments.runs)
+    ]
     print(*lines, sep="\n")
-    bad = sum(not line.endswith(EQUAL) for line in lines)
-    print(f"{len(lines)} runs of {given.seconds:g} s, {bad} bad")
-    return bool(bad)
+    unequal = sum(not line.endswith(EQUAL) for line in lines)
+    print(f"{len(lines)} runs of {arguments.seconds:g} s, {unequal} bad")
+    return bool(unequal)
 
 
-def _trial(given: argparse.Namespace, seed: int, asked: Mapping[str, str]) -> str:
-    """Returns a line about the trial of *seed*; a trial that fails to run counts as bad, and the others follow."""
-    dimensions = draw(seed, asked)
-    again = f"python -m tests.chaos --seconds {given.seconds:g} --rate {given.rate} --seed {seed} {dimensions.arguments}"
-    print(again)
+def _run_trial(arguments: argparse.Namespace, seed: int, requested: Mapping[str, str]) -> str:
+    """Returns a line about the trial of *seed*. A trial that raises an error counts as bad."""
+    dimensions = draw(seed, requested)
+    command = f"python -m tests.chaos --seconds {arguments.seconds:g} --rate {arguments.rate} --seed {seed} {dimensions.arguments}"
+    print(command)
     trial = Trial(
         seed=seed,
-        seconds=given.seconds,
-        records_per_s=given.rate,
+        seconds=arguments.seconds,
+        records_per_s=arguments.rate,
         dimensions=dimensions,
         folder=EVIDENCE / str(seed),
-        say=partial(print, flush=True),
+        log=partial(print, flush=True),
     )
     try:
         result = trial.run()
-    except Exception as error:  # noqa: BLE001  whatever it is, the other trials are to be run
+    except Exception as error:  # noqa: BLE001  the other trials must run after any error
         traceback.print_exc()
         trial.result.problems.append(f"{type(error).__name__}: {error}")
         result = trial.result
     print(result.summary())
     if result.problems:
-        print(f"Evidence: {trial.folder}; again: {again}")
+        print(f"Evidence: {trial.folder}; command: {command}")
     return line_of(dimensions, result)
 
 
 def line_of(dimensions: Dimensions, result: Result) -> str:
-    """The trial in one line: seed, dimensions, what came of it."""
-    said = f"NOT EQUAL: {' '.join(result.problems[0].split())[:PROBLEM_MAX]}" if result.problems else EQUAL
-    return f"seed {result.seed}: {dimensions}: {result.target_records} records, {said}"
+    """Returns the trial in one line: seed, dimensions and outcome."""
+    outcome = f"NOT EQUAL: {' '.join(result.problems[0].split())[:PROBLEM_MAX]}" if result.problems else EQUAL
+    return f"seed {result.seed}: {dimensions}: {result.target_records} records, {outcome}"
 
 
 if __name__ == "__main__":

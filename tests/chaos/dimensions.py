@@ -1,4 +1,4 @@
-"""What kind of flow a trial runs: drawn from its seed, or as asked for."""
+"""The dimensions of a trial's flow: drawn from its seed, or requested by the caller."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -6,16 +6,17 @@ from dataclasses import dataclass, fields
 
 from tests.harness.kafka.installation import OLD_VERSION, VERSION
 
-# How old the records of a burst are, in days; None: as old as can be (librdkafka takes timestamp 0 for "now").
+# The age of records in days. None: timestamp 1, the oldest possible, because librdkafka replaces timestamp 0 by the
+# current time.
 AGES_DAYS: Mapping[str, Sequence[int | None]] = {
     "fresh": (0,),
     "old": (40, None),
-    "mixed": (0, 0, 40),  # from record to record
-    "changing": (0, 40, 40, None),  # from burst to burst
+    "mixed": (0, 0, 40),  # changes with each record
+    "changing": (0, 40, 40, None),  # changes with each burst
 }
 CHOICES: Mapping[str, Sequence[str]] = {
     "age": tuple(AGES_DAYS),
-    # How long the target remembers producers: with a minute all records are written inside transactions.
+    # How long the target keeps producer ids. With a minute the flow writes all records inside transactions.
     "expiry": ("day", "day", "minute"),
     "isolation": ("read_uncommitted", "read_committed"),
     "tasks": ("1", "2", "3"),
@@ -24,34 +25,33 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "times": ("CreateTime", "CreateTime", "LogAppendTime"),  # message.timestamp.type of the target's topics
     "brokers": (VERSION, VERSION, OLD_VERSION),
     "cleanup": ("delete", "delete", "compact"),  # cleanup.policy of the topics on both sides
-    # Whether the flow may use its transactional ids; where not, it copies at least once.
+    # Whether the flow may use transactional ids. Without them it copies at least once.
     "transactions": ("allowed", "allowed", "denied"),
-    # Whether all copiers are now and then restarted with another number of tasks and another isolation level.
+    # Whether all copiers are sometimes restarted with a different number of tasks and isolation level.
     "settings": ("fixed", "rolling"),
-    # Whether the source loses tails in unclean elections, and with which policy for losses.
+    # Whether the source loses records in unclean elections, and the flow's policy for such a loss.
     "truncation": ("never", "never", "alert", "fail", "restart"),
-    # The topics of the flow itself: with one replica each they are without a leader whenever its broker is away; altered,
-    # they are deleted, grown and given another cleanup.policy while the flow copies.
+    # The flow's internal topics. With a single replica they have no leader while that broker is unavailable. Altered
+    # ones are deleted, extended and given a different cleanup.policy while the flow copies.
     "internals": ("replicated", "single", "altered"),
-    # Whether the wall clocks of copiers step, back and forth, by up to an hour.
+    # Whether the wall clocks of copiers step forward and back by up to an hour.
     "clocks": ("true", "stepping"),
-    # Whether settings of the copies change that decide how they are written.
+    # Whether the target topics' settings change that decide how records are written.
     "copies": ("fixed", "changing"),
-    # Whether a cluster limits the rates of its clients now and then.
+    # Whether a cluster sometimes limits the rates of its clients.
     "quotas": ("none", "passing"),
-    # Whether the flow is now and then denied to write one of the copies.
+    # Whether the flow is sometimes denied to write one of the target topics.
     "rights": ("fixed", "changing"),
-    # Whether some records are of 200 KiB that compress to a hundred bytes.
+    # Whether some records have 200 KiB that compress to a hundred bytes.
     "padding": ("none", "large"),
-    # Whether requests to the target arrive after their repetitions now and then: connections break, and what was on its way
-    # comes late.
+    # Whether connections to the target sometimes break and requests in flight arrive after their retries.
     "network": ("direct", "late"),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimensions:
-    """One of `CHOICES` for each."""
+    """The value of each dimension, one of its `CHOICES`."""
 
     age: str
     expiry: str
@@ -75,28 +75,28 @@ class Dimensions:
 
     @property
     def has_times(self) -> bool:
-        """Whether the copies have the timestamps of their source."""
+        """Whether copied records keep the timestamps of the source."""
         return (self.times, self.copies) == ("CreateTime", "fixed")
 
     @property
     def has_authorizer(self) -> bool:
-        """Whether the target asks for a password and knows rights."""
+        """Whether the target has an authorizer and authenticates clients."""
         return self.transactions == "denied" or self.rights == "changing"
 
     @property
     def has_forgotten_records(self) -> bool:
-        """Whether leaders on the target forget the producer of some records at once."""
+        """Whether leaders on the target expire the producers of some records at once."""
         return self.age != "fresh" or self.expiry == "minute"
 
     @property
     def has_transactions(self) -> bool:
-        """Whether the flow writes some records inside transactions, which only readers of committed records see once."""
+        """Whether the flow writes some records inside transactions, which only read_committed reads once each."""
         has_gaps = self.has_source_transactions or self.cleanup == "compact"
         return not self.has_repeats and (self.has_forgotten_records or has_gaps)
 
     @property
     def has_repeats(self) -> bool:
-        """Whether records are copied again after a kill."""
+        """Whether records may be copied again after a kill."""
         return self.transactions == "denied"
 
     @property
@@ -106,53 +106,57 @@ class Dimensions:
 
     @property
     def has_source_transactions(self) -> bool:
-        """Whether producers write transactions to the source. A lost marker would leave a transaction open for ever."""
+        """Whether producers write transactions to the source. A truncation could lose a marker for ever."""
         return not self.is_truncated
 
     @property
     def has_aborts(self) -> bool:
         """Whether transactions on the source are aborted.
 
-        Compaction removes aborted records, also from the sight of readers of uncommitted ones, who may have copied them.
+        Compaction also removes aborted records that a read_uncommitted flow may have copied before.
         """
         return self.cleanup == "delete" or (self.isolation, self.settings) == ("read_committed", "fixed")
 
     def __str__(self) -> str:
-        return " ".join(f"{one.name}={getattr(self, one.name)}" for one in fields(self))
+        return " ".join(f"{dimension.name}={getattr(self, dimension.name)}" for dimension in fields(self))
 
     @property
     def arguments(self) -> str:
-        """The command line that asks for these."""
-        return " ".join(f"--set {one.name}={getattr(self, one.name)}" for one in fields(self))
+        """The command-line arguments that request these dimensions."""
+        return " ".join(
+            f"--set {dimension.name}={getattr(self, dimension.name)}" for dimension in fields(self)
+        )
 
 
-def draw(seed: int, asked: Mapping[str, str]) -> Dimensions:
-    """The dimensions of *seed*, but for those *asked* for.
+def draw(seed: int, requested: Mapping[str, str]) -> Dimensions:
+    """Draws the dimensions of *seed*, except for those *requested*.
 
-    Raises ValueError for a choice that does not exist, and for a combination about which nothing is promised.
+    Raises ValueError for an unknown choice and for a combination without a delivery guarantee.
     """
-    for name, value in asked.items():
+    for name, value in requested.items():
         if value not in CHOICES.get(name, ()):
-            known = ", ".join(f"{one}={'|'.join(dict.fromkeys(values))}" for one, values in CHOICES.items())
+            known = ", ".join(
+                f"{dimension}={'|'.join(dict.fromkeys(values))}" for dimension, values in CHOICES.items()
+            )
             raise ValueError(f"{name}={value} is none of {known}")
-    chance = random.Random(seed)
-    drawn = {name: chance.choice(values) for name, values in CHOICES.items()} | dict(asked)
-    changed = _promised(drawn)
-    if broken := [f"{name}={asked[name]}" for name in asked if changed[name] != asked[name]]:
+    rng = random.Random(seed)
+    drawn = {name: rng.choice(values) for name, values in CHOICES.items()} | dict(requested)
+    changed = _guaranteed(drawn)
+    if broken := [f"{name}={requested[name]}" for name in requested if changed[name] != requested[name]]:
         raise ValueError(f"nothing is promised for {', '.join(broken)} together with the other choices")
     return Dimensions(**changed)
 
 
-def _promised(drawn: Mapping[str, str]) -> dict[str, str]:
-    """*drawn*, with as few changes as make it a combination that docs/exactly-once.md promises something about."""
+def _guaranteed(drawn: Mapping[str, str]) -> dict[str, str]:
+    """Returns *drawn* with the changes that make it a combination with a guarantee of docs/exactly-once.md."""
     changed = dict(drawn)
-    one = Dimensions(**drawn)
-    if one.has_repeats:
-        # Without a lock, a slow copier writes earlier values of a key behind later ones.
+    dimensions = Dimensions(**drawn)
+    if dimensions.has_repeats:
+        # Without a lock, a slow copier writes earlier values of a key after later ones.
         changed |= {"copiers": "1", "cleanup": "delete"}
-    if one.is_truncated:
-        # What compaction leaves of a log with a lost tail cannot be compared: the copy has newer values of some keys.
+    if dimensions.is_truncated:
+        # After a loss the copy has newer values of some keys, so compacted logs cannot be compared.
         changed["cleanup"] = "delete"
-    if one.has_authorizer:
-        changed["network"] = "direct"  # the listener behind the proxy knows no users
+    if dimensions.has_authorizer:
+        changed["network"] = "direct"  # the listener of the proxy has no authentication
     return changed

@@ -1,4 +1,4 @@
-"""What befalls whom, and when: the same for the same seed, whatever happens on the way."""
+"""The steps of a trial: the same seed gives the same steps, whatever happens during the trial."""
 
 import random
 from collections.abc import Collection, Iterator
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What is done, as the summary names it."""
+    """The kinds of steps, with their names in the summary."""
 
     KILL_COPIER = "copier kill -9"
     KILL_TASK = "task kill -9"
@@ -28,7 +28,7 @@ class Kind(Enum):
     LATE_REQUESTS = "requests late"
 
 
-OFTEN = {
+WEIGHTS = {
     Kind.KILL_COPIER: 3,
     Kind.KILL_TASK: 3,
     Kind.FREEZE_COPIER: 3,
@@ -47,7 +47,7 @@ OFTEN = {
     Kind.DENY_COPY: 2,
     Kind.LATE_REQUESTS: 4,
 }
-# What only some trials have; those begin with it, however short they are, once there is something copied.
+# Steps that only some trials have. Such a trial begins with them, so that a short one has them, too.
 SPECIAL = (
     Kind.LATE_REQUESTS,
     Kind.DENY_COPY,
@@ -60,37 +60,37 @@ SPECIAL = (
 )
 FIRST_S = 5.0
 NEXT_SPECIAL_S = 2.0
-# Between steps: shorter than a succession, an election or a restart takes, so that they overlap.
+# The pause between steps: shorter than a takeover, an election or a restart, so that these overlap.
 PAUSE_S = (0.2, 3.5)
-# Long enough for a session to end (3 s) or a pause to be noticed (1 s), and short enough for neither.
+# Sometimes longer than a session timeout (3 s) or the threshold of a noticed pause (1 s), and sometimes shorter.
 AWAY_S = (0.2, 8.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Do *kind* to number *who* (modulo those there are), for *away_s*; brokers: the leader of a partition if *leads*."""
+    """Applies *kind* for *away_s* to a process that *choice* selects, or to a partition's leader if *leads*."""
 
     after_s: float
     kind: Kind
-    who: int
+    choice: int
     away_s: float
     leads: bool
 
 
 def steps(seed: int, *, without: Collection[Kind] = ()) -> Iterator[Step]:
-    """The steps of *seed*, without end."""
-    chance = random.Random(seed)
-    often = {kind: weight for kind, weight in OFTEN.items() if kind not in without}
-    kinds, weights = list(often), list(often.values())
-    first = [kind for kind in SPECIAL if kind in often]
+    """Yields the steps of *seed* without end."""
+    rng = random.Random(seed)
+    weights_by_kind = {kind: weight for kind, weight in WEIGHTS.items() if kind not in without}
+    kinds, weights = list(weights_by_kind), list(weights_by_kind.values())
+    first = [kind for kind in SPECIAL if kind in weights_by_kind]
     first_s = FIRST_S
     while True:
-        after_s = first_s if first else chance.uniform(*PAUSE_S)
+        after_s = first_s if first else rng.uniform(*PAUSE_S)
         first_s = NEXT_SPECIAL_S
         yield Step(
             after_s=after_s,
-            kind=first.pop() if first else chance.choices(kinds, weights)[0],
-            who=chance.randrange(1 << 16),
-            away_s=chance.uniform(*AWAY_S),
-            leads=chance.random() < 0.7,
+            kind=first.pop() if first else rng.choices(kinds, weights)[0],
+            choice=rng.randrange(1 << 16),
+            away_s=rng.uniform(*AWAY_S),
+            leads=rng.random() < 0.7,
         )

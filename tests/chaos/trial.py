@@ -1,4 +1,4 @@
-"""One trial: everybody at work and taken away at random, then rest, then both sides compared record by record."""
+"""One trial: faults at random, then recovery, then a comparison of source and target record by record."""
 
 import contextlib
 import json
@@ -29,10 +29,10 @@ from tests.harness.replicator import Replicator
 
 TOPICS = {"chaos.orders": 4, "chaos.events": 3}
 BROKERS = {"min.insync.replicas": "2", "transaction.state.log.min.isr": "2"}
-# A hundred expiry checks a minute, where a broker as it comes makes one in ten minutes. What is written now is remembered for
-# much longer than anybody is away: with a day it is so by itself.
-FORGETFUL = {"producer.id.expiration.ms": "60000", "producer.id.expiration.check.interval.ms": "500"}
-# As quickly as a broker compacts: closed segments every few seconds, each looked at twice a second.
+# A broker checks for expired producers every half second instead of every ten minutes. A minute is much longer than
+# any process is unavailable, so producers of current records do not expire.
+EXPIRING = {"producer.id.expiration.ms": "60000", "producer.id.expiration.check.interval.ms": "500"}
+# The fastest compaction of a broker: segments close every three seconds and are checked twice a second.
 COMPACTED = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1 << 20),
@@ -40,23 +40,23 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.01",
 }
 MIRROR = User(name="mirror", password="secret")
-# All that a flow needs on the target but its transactional ids.
-RIGHTS = ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
+# The operations that a flow needs on the target, without those on transactional ids.
+OPERATIONS = ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
 TRANSACTIONAL_IDS = "mirrorflow:"
-# Of clocks that step: what NTP corrects, a daylight-saving mistake, and right again.
+# Clock offsets: as NTP corrects them, a daylight-saving mistake, and the right time.
 STEPS_S = (20, -20, 3600, -3600, 0)
-PASSING = 3  # rates and rights are changed for longer than a process is away: a restart falls into that time
-LATE_MARGIN_S = 1.0  # all that was late has arrived
+LIMIT_FACTOR = 3  # limits and denials outlast a process's unavailability, so it restarts under them
+LATE_MARGIN_S = 1.0  # after this time all late requests have arrived
 TICK_S = 0.05
-COUNT_S = 3.0  # each count reads all copies; markers take offsets, so those do not say
-# Elections, sessions that end and successions in a row on a busy machine; what takes longer is stuck.
+COUNT_S = 3.0  # the pause between two counts, each of which reads all records
+# Several elections, session timeouts and takeovers on a busy machine take less; a longer wait means a stuck copier.
 SETTLE_S = 240.0
-LAST_RECORDS = 500  # written when all is calm: a copier that continued at a wrong offset shows it now
+LAST_RECORDS = 500  # written at the end: they reveal a copier that continues at a wrong offset
 
 
 @dataclass(kw_only=True, slots=True)
 class Result:
-    """The result; `problems` is empty if both sides are equal and no copier got stuck."""
+    """The result. `problems` is empty if both sides are equal and no copier was stuck."""
 
     seed: int
     seconds: float
@@ -67,7 +67,7 @@ class Result:
     problems: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
-        """For people."""
+        """Returns the lines that are printed after the trial."""
         lines = [f"seed {self.seed}, {self.seconds:.0f} s"]
         lines += [f"  {self.done[kind]:4}  {kind.value}" for kind in Kind]
         lines.append(f"  {self.source_records} records on the source, {self.target_records} on the target")
@@ -86,20 +86,20 @@ class Trial:
         records_per_s: int,
         dimensions: Dimensions,
         folder: Path,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self.folder = folder
         self.result = Result(seed=seed, seconds=seconds)
         self._records_per_s = records_per_s
         self._dimensions = dimensions
-        self._say = say
+        self._log = log
         self._began_s = time.monotonic()
         self._sides: dict[str, Side] = {}
         self._copiers: list[Copier] = []
         self._late_until_s = 0.0
 
     def run(self) -> Result:
-        """The whole trial; brokers and copiers are gone afterwards."""
+        """Runs the trial and stops all brokers and copiers."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         with (
@@ -131,7 +131,7 @@ class Trial:
             name="chaos-west",
             brokers=3,
             version=self._dimensions.brokers,
-            config=BROKERS | (FORGETFUL if self._dimensions.expiry == "minute" else {}),
+            config=BROKERS | (EXPIRING if self._dimensions.expiry == "minute" else {}),
             authorizer=has_authorizer,
             listeners=("SASL_PLAINTEXT" if has_authorizer else "PLAINTEXT",),
             users=(MIRROR,),
@@ -140,7 +140,7 @@ class Trial:
 
     def _create_topics(self, east: KafkaCluster, west: KafkaCluster) -> None:
         config = FOREVER | (COMPACTED if self._dimensions.cleanup == "compact" else {})
-        of_copy = {
+        copy_config = {
             "compression.type": self._dimensions.codec,
             "message.timestamp.type": self._dimensions.times,
         }
@@ -150,10 +150,13 @@ class Trial:
             else:
                 east.create_topic(topic, partitions=partitions, replication_factor=3, config=config)
             west.create_topic(
-                f"{east.name}.{topic}", partitions=partitions, replication_factor=3, config=config | of_copy
+                f"{east.name}.{topic}",
+                partitions=partitions,
+                replication_factor=3,
+                config=config | copy_config,
             )
         if west.authorizer:
-            for operation in RIGHTS:
+            for operation in OPERATIONS:
                 west.allow(operation, "TOPIC", "*", user=MIRROR.name)
             west.allow("DESCRIBE_CONFIGS", "CLUSTER", "kafka-cluster", user=MIRROR.name)
             if self._dimensions.transactions == "allowed":
@@ -189,23 +192,23 @@ class Trial:
         writers.start()
         if self._dimensions.has_source_transactions:
             transactions.start()
-        self._note(f"all at work: {self._dimensions}")
+        self._note(f"all processes run: {self._dimensions}")
         try:
-            self._chaos()
-            self._calm()
+            self._inject_faults()
+            self._recover()
         finally:
             writers.stop()
             transactions.stop()
         self._note(f"{transactions.committed} transactions committed, {transactions.aborted} aborted")
-        self._note("calm")
-        self._wait_until_equal_ends()
-        # These show an offset or a sequence that is off by one, which is invisible while records still arrive.
+        self._note("all processes have recovered")
+        self._wait_until_copied()
+        # A restart and more records reveal an offset or sequence that is off by one.
         for copier in self._copiers:
             copier.replicator.kill()
             copier.start()
         writers.write(LAST_RECORDS)
         writers.stop()
-        self._wait_until_equal_ends()
+        self._wait_until_copied()
         for copier in self._copiers:
             os.kill(copier.replicator.pid, signal.SIGUSR1)
             copier.replicator.stop()
@@ -214,14 +217,14 @@ class Trial:
         self._compare()
 
     def _replay(self) -> None:
-        """Replays what partitions did when they stopped, and in the end."""
+        """Replays the event logs that partitions have written when they stopped and at the end of the trial."""
         count = 0
         for path in self.folder.glob("copier-*/temporary/*/*.json"):
-            with contextlib.suppress(json.JSONDecodeError):  # its process was killed while it wrote
+            with contextlib.suppress(json.JSONDecodeError):  # the process was killed while it wrote the file
                 for difference in differences(json.loads(path.read_text())):
                     self._problem(f"{path.name}: {difference}")
                 count += 1
-        self._note(f"{count} partitions replayed")
+        self._note(f"{count} event logs replayed")
 
     def _copier(self, east: KafkaCluster, west: KafkaCluster, number: int) -> Copier:
         client = west.java_client("PROXIED" if west.proxied else west.listeners[0])
@@ -252,22 +255,22 @@ class Trial:
         replicator.name = f"copier-{number}"
         return Copier(replicator=replicator, clock=clock)
 
-    # The chaos.
-
-    def _chaos(self) -> None:
+    def _inject_faults(self) -> None:
         end_s = time.monotonic() + self.result.seconds
-        one = self._dimensions
-        has = {
-            Kind.CHANGE_SETTINGS: one.settings == "rolling",
-            Kind.TRUNCATE_SOURCE: one.is_truncated,
-            Kind.ALTER_INTERNAL: one.internals == "altered",
-            Kind.STEP_CLOCK: one.clocks == "stepping",
-            Kind.ALTER_COPY: one.copies == "changing",
-            Kind.LIMIT_RATE: one.quotas == "passing",
-            Kind.DENY_COPY: one.rights == "changing",
-            Kind.LATE_REQUESTS: one.network == "late",
+        dimensions = self._dimensions
+        is_enabled = {
+            Kind.CHANGE_SETTINGS: dimensions.settings == "rolling",
+            Kind.TRUNCATE_SOURCE: dimensions.is_truncated,
+            Kind.ALTER_INTERNAL: dimensions.internals == "altered",
+            Kind.STEP_CLOCK: dimensions.clocks == "stepping",
+            Kind.ALTER_COPY: dimensions.copies == "changing",
+            Kind.LIMIT_RATE: dimensions.quotas == "passing",
+            Kind.DENY_COPY: dimensions.rights == "changing",
+            Kind.LATE_REQUESTS: dimensions.network == "late",
         }
-        schedule = steps(self.result.seed, without=[kind for kind, is_there in has.items() if not is_there])
+        schedule = steps(
+            self.result.seed, without=[kind for kind, enabled in is_enabled.items() if not enabled]
+        )
         step = next(schedule)
         due_s = time.monotonic() + step.after_s
         while (now := time.monotonic()) < end_s:
@@ -283,20 +286,20 @@ class Trial:
             side.tick()
         for copier in self._copiers:
             copier.tick()
-        if not self._is_any_away:
+        if not self._is_any_broker_unavailable:
             self._administrators.tick()
 
     @property
-    def _is_any_away(self) -> bool:
-        return any(side.away for side in self._sides.values())
+    def _is_any_broker_unavailable(self) -> bool:
+        return any(side.unavailable_id for side in self._sides.values())
 
     def _note_logs(self, broker: int) -> None:
-        """Notes what is in the logs of a source broker that is away, and may lose it."""
+        """Notes the records in the logs of an unavailable source broker, which may lose them."""
         for topic in TOPICS:
             self._comparison.note_log(topic, self._sides["source"].cluster.broker(broker))
 
     def _do(self, step: Step) -> None:
-        copier = self._copiers[step.who % len(self._copiers)]
+        copier = self._copiers[step.choice % len(self._copiers)]
         kind = step.kind
         match kind:
             case Kind.KILL_COPIER:
@@ -304,19 +307,19 @@ class Trial:
             case Kind.STOP_COPIER:
                 done = copier.stop(step.away_s)
             case Kind.KILL_TASK:
-                done = copier.kill_task(step.who)
+                done = copier.kill_task(step.choice)
             case Kind.FREEZE_COPIER | Kind.FREEZE_TASK:
-                done = copier.freeze(step.who, step.away_s, task=kind is Kind.FREEZE_TASK)
+                done = copier.freeze(step.choice, step.away_s, task=kind is Kind.FREEZE_TASK)
             case Kind.CHANGE_SETTINGS:
                 done = self._change_settings(step)
             case Kind.STEP_CLOCK:
-                done = self._step_clock(copier, STEPS_S[step.who // 7 % len(STEPS_S)])
+                done = self._step_clock(copier, STEPS_S[step.choice // 7 % len(STEPS_S)])
             case Kind.ALTER_INTERNAL | Kind.ALTER_COPY | Kind.LIMIT_RATE | Kind.DENY_COPY:
                 done = self._administer(step)
             case Kind.LATE_REQUESTS:
                 done = self._make_late(step)
             case Kind.TRUNCATE_SOURCE:
-                lost = self._sides["source"].lose_tail(step.who, away_s=step.away_s / 2)
+                lost = self._sides["source"].lose_tail(step.choice, away_s=step.away_s / 2)
                 done = bool(lost)
                 if done:
                     self._note(f"source broker {lost} lost what was written for {step.away_s / 2:.1f} s")
@@ -324,27 +327,26 @@ class Trial:
             case _:
                 side = self._sides["source" if kind in {Kind.KILL_SOURCE, Kind.FREEZE_SOURCE} else "target"]
                 freeze = kind in {Kind.FREEZE_SOURCE, Kind.FREEZE_TARGET}
-                found = side.strike(step.who, leads=step.leads, freeze=freeze, away_s=step.away_s)
-                done = bool(found)
+                broker_id = side.strike(step.choice, leads=step.leads, freeze=freeze, away_s=step.away_s)
+                done = bool(broker_id)
                 if done:
-                    self._note(f"{kind.value} {found} for {step.away_s:.1f} s")
+                    self._note(f"{kind.value} {broker_id} for {step.away_s:.1f} s")
                 if (
                     side is self._sides["source"]
-                    and found in {LEADER, FOLLOWER}
+                    and broker_id in {LEADER, FOLLOWER}
                     and self._dimensions.is_truncated
                 ):
-                    self._note_logs(
-                        found
-                    )  # on a slow machine the other replica is out of sync, and elected nevertheless
+                    # On a slow machine the other replica is out of sync, and is elected nevertheless.
+                    self._note_logs(broker_id)
         if done:
             self.result.done[kind] += 1
             if kind.value.startswith(("copier", "task")):
                 self._note(f"{copier.replicator.name}: {kind.value} for {step.away_s:.1f} s")
 
     def _change_settings(self, step: Step) -> bool:
-        """Restart one copier after another with other settings, which all have from then on."""
+        """Restarts all copiers with changed settings."""
         lines = {
-            name: CHOICES[dimension][step.who % len(CHOICES[dimension])]
+            name: CHOICES[dimension][step.choice % len(CHOICES[dimension])]
             for name, dimension in (("tasks.max", "tasks"), ("source.consumer.isolation.level", "isolation"))
         }
         for copier in self._copiers:
@@ -360,51 +362,51 @@ class Trial:
         return True
 
     def _make_late(self, step: Step) -> bool:
-        """Breaks the connections to a broker of the target, and lets what was on its way to it arrive late."""
+        """Breaks the connections to a target broker and delays the requests in flight."""
         west = self._sides["target"].cluster
-        broker = 1 + step.who % west.brokers
+        broker = 1 + step.choice % west.brokers
         west.proxy(broker).make_late(int(step.away_s * 1000))
         self._late_until_s = max(self._late_until_s, time.monotonic() + step.away_s)
         self._note(f"requests to target broker {broker} late by {step.away_s:.1f} s")
         return True
 
     def _administer(self, step: Step) -> bool:
-        """Has the administrators do it, while all brokers are there: they would wait for one that is frozen."""
-        if self._is_any_away:
+        """Changes the clusters while all brokers are available, because a request to a frozen one would block."""
+        if self._is_any_broker_unavailable:
             return False
-        administrators, away_s = self._administrators, PASSING * step.away_s
+        administrators, away_s = self._administrators, LIMIT_FACTOR * step.away_s
         match step.kind:
             case Kind.ALTER_INTERNAL:
-                done = administrators.alter_internal(step.who)
+                done = administrators.alter_internal(step.choice)
             case Kind.ALTER_COPY:
-                done = administrators.alter_copy(step.who)
+                done = administrators.alter_copy(step.choice)
             case Kind.LIMIT_RATE:
-                done = administrators.limit_rate(step.who, away_s)
+                done = administrators.limit_rate(step.choice, away_s)
             case _:
-                done = administrators.deny_copy(step.who, away_s)
+                done = administrators.deny_copy(step.choice, away_s)
         if done:
             self._note(done)
         return bool(done)
 
-    def _calm(self) -> None:
-        """Everybody comes back, and gets what was taken from the flow."""
-        self._note("everybody comes back")
+    def _recover(self) -> None:
+        """Waits until all processes run, and removes limits and denials."""
+        self._note("processes recover")
 
-        def is_calm() -> bool:
+        def is_recovered() -> bool:
             self._tick()
             if time.monotonic() < self._late_until_s + LATE_MARGIN_S:
                 return False
-            return not any(side.away for side in self._sides.values()) and not any(
-                copier.is_away or copier.is_leaving or copier.is_outdated or copier.frozen_pids
+            return not any(side.unavailable_id for side in self._sides.values()) and not any(
+                copier.has_ended or copier.is_stopping or copier.is_outdated or copier.frozen_pids
                 for copier in self._copiers
             )
 
-        wait_until("everybody is back and every replica in sync", is_calm, timeout_s=SETTLE_S, poll_s=TICK_S)
-        self._administrators.give_back()
+        wait_until(
+            "all processes run and every replica is in sync", is_recovered, timeout_s=SETTLE_S, poll_s=TICK_S
+        )
+        self._administrators.restore()
 
-    # The reckoning.
-
-    def _wait_until_equal_ends(self) -> None:
+    def _wait_until_copied(self) -> None:
         def is_copied() -> bool:
             self._tick()
             try:
@@ -413,17 +415,19 @@ class Trial:
                 return False
 
         try:
-            wait_until("all is copied", is_copied, timeout_s=SETTLE_S, poll_s=COUNT_S)
+            wait_until("every record is copied", is_copied, timeout_s=SETTLE_S, poll_s=COUNT_S)
         except HarnessError as error:
-            said = [
-                f"{copier.replicator.name}: {one['topic']}-{one['partition']} {one['phase']} at {one['sourceOffset']}"
-                f" of {one['sourceEndOffset']}: {one.get('message', '')}"
+            reports = [
+                f"{copier.replicator.name}: {partition['topic']}-{partition['partition']} {partition['phase']} at {partition['sourceOffset']}"
+                f" of {partition['sourceEndOffset']}: {partition.get('message', '')}"
                 for copier in self._copiers
-                for one in copier.replicator.partitions()
-                if one["phase"] != "waiting"
+                for partition in copier.replicator.partitions()
+                if partition["phase"] != "waiting"
             ]
-            differences = [found for topic in TOPICS if (found := self._comparison.difference(topic))]
-            self._problem("\n  ".join([str(error), *said, *differences]))
+            differences = [
+                difference for topic in TOPICS if (difference := self._comparison.difference(topic))
+            ]
+            self._problem("\n  ".join([str(error), *reports, *differences]))
             raise
 
     def _compare(self) -> None:
@@ -432,24 +436,24 @@ class Trial:
             self.result.source_records += self._comparison.count("source", topic)
             self.result.target_records += self._comparison.count("target", topic)
             ends += sum(self._sides["target"].cluster.end_offsets(f"chaos-east.{topic}").values())
-            if found := self._comparison.difference(topic):
-                self._problem(found)
+            if difference := self._comparison.difference(topic):
+                self._problem(difference)
         is_whole = self._dimensions.cleanup == "delete"
         if self._dimensions.has_transactions and is_whole and ends == self.result.target_records:
-            self._problem("no commit has left a marker, so nothing was written in transactions")
+            self._problem("there is no commit marker, so no record was written inside a transaction")
 
     def _note(self, event: str) -> None:
         line = f"{time.monotonic() - self._began_s:7.2f}  {time.strftime('%H:%M:%S')}  {event}"
         with (self.folder / "events.log").open("a") as file:
             file.write(line + "\n")
-        self._say(line)
+        self._log(line)
 
     def _problem(self, problem: str) -> None:
         self.result.problems.append(problem)
         self._note(problem)
 
     def _keep(self) -> None:
-        """The brokers' logs would go with their clusters; the copiers' lie in the folder already."""
+        """Copies the brokers' logs, which the clusters delete when they close."""
         for name, side in self._sides.items():
             for id_, broker in side.cluster.nodes.items():
                 if broker.log.exists():

@@ -1,7 +1,7 @@
-"""Record batches as a simulated log holds them: header fields to decide by, and the bytes that a fetch gives.
+"""Record batches of a simulated log: header fields for decisions, and the bytes that a fetch returns.
 
-Bytes are read and written by the product's own `wire.batch` and `wire.records`: their correctness is other tests' affair.
-What a broker does to a batch (offsets, LogAppendTime, another codec, compaction) is done here, on the bytes.
+The product's `wire.batch` and `wire.records`, which have their own tests, read and write the bytes. Changes that a
+broker makes to a batch (offsets, LogAppendTime, recompression, compaction) are made here, on the bytes.
 """
 
 import struct
@@ -31,7 +31,7 @@ ABORT, COMMIT = 0, 1  # ControlRecordType
 
 @dataclass(slots=True, kw_only=True)
 class LoggedBatch:
-    """A batch at its place in a log. `data` is what a fetch gives."""
+    """A batch in a log, with its offsets. `data` is what a fetch returns."""
 
     base_offset: int
     last_offset: int
@@ -43,12 +43,12 @@ class LoggedBatch:
     attributes: int
     count: int
     data: bytes
-    marker: int | None = None  # ABORT or COMMIT, of a control batch
+    marker: int | None = None  # ABORT or COMMIT for a control batch
     _records: list[Record] | None = field(default=None, repr=False)
 
     @property
     def last_sequence(self) -> int:
-        """DefaultRecordBatch.lastSequence: by the offsets that it had when it was written."""
+        """DefaultRecordBatch.lastSequence, computed from the original offsets."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset - self.base_offset) % SEQUENCES
@@ -63,15 +63,15 @@ class LoggedBatch:
 
     @property
     def records(self) -> list[Record]:
-        """The records with their offsets; none of a marker."""
+        """The records with their offsets; a marker has none."""
         if self._records is None:
             batch = split(bytearray(self.data))[0]
             self._records = [] if self.is_control or not self.count else decode(batch)
         return self._records
 
 
-def logged(batch: Batch, *, base_offset: int, leader_epoch: int) -> LoggedBatch:
-    """*batch*, as a producer sent it, at its place. Neither field that is set here is part of the checksum."""
+def with_offsets(batch: Batch, *, base_offset: int, leader_epoch: int) -> LoggedBatch:
+    """Assigns offsets to a producer's *batch*. The checksum covers neither field that is set here."""
     data = bytearray(batch.data)
     _OFFSET.pack_into(data, 0, base_offset)
     _LEADER_EPOCH.pack_into(data, 12, leader_epoch)
@@ -89,23 +89,23 @@ def logged(batch: Batch, *, base_offset: int, leader_epoch: int) -> LoggedBatch:
     )
 
 
-def _resealed(data: bytearray) -> bytes:
+def _with_checksum(data: bytearray) -> bytes:
     _CRC.pack_into(data, 17, crc32c(memoryview(data)[_ATTRIBUTES_AT:]))
     return bytes(data)
 
 
-def stamped(batch: LoggedBatch, now_ms: int) -> LoggedBatch:
-    """With LogAppendTime: the records keep their bytes, the header says when they were appended."""
+def with_log_append_time(batch: LoggedBatch, now_ms: int) -> LoggedBatch:
+    """Sets LogAppendTime: the record bytes stay, and the header gets the append time."""
     data = bytearray(batch.data)
     attributes = batch.attributes | LOG_APPEND_TIME
     _ATTRIBUTES.pack_into(data, _ATTRIBUTES_AT, attributes)
     _MAX_TIMESTAMP.pack_into(data, _MAX_TIMESTAMP_AT, now_ms)
-    batch.attributes, batch.max_timestamp, batch.data = attributes, now_ms, _resealed(data)
+    batch.attributes, batch.max_timestamp, batch.data = attributes, now_ms, _with_checksum(data)
     return batch
 
 
 def recompressed(batch: Batch, codec: int) -> Batch:
-    """The same records of the same producer in another codec."""
+    """The same batch in a different codec."""
     data = encode(
         decode(batch),
         codec=codec,
@@ -148,24 +148,24 @@ def marker(
         max_timestamp=now_ms,
         attributes=attributes,
         count=1,
-        data=_resealed(data + record),
+        data=_with_checksum(data + record),
         marker=kind,
     )
 
 
-def cleaned(batch: LoggedBatch, kept: Sequence[Record]) -> LoggedBatch:
-    """What the log cleaner leaves of *batch*: its offsets, producer and sequences, and the records that are *kept*.
+def compacted(batch: LoggedBatch, kept: Sequence[Record]) -> LoggedBatch:
+    """The batch after log cleaning: offsets, producer and sequences stay, and only the *kept* records.
 
-    MemoryRecords.filterTo, buildRetainedRecordsInto; without records writeEmptyHeader.
+    Source: MemoryRecords.filterTo and buildRetainedRecordsInto; writeEmptyHeader if no record is kept.
     """
     if kept:
         data = encode_as_logged(kept, codec=0, next_offset=batch.last_offset + 1)
         fields = list(_HEADER.unpack_from(data))
-        # `encode_as_logged` begins at its first record; the batch keeps the offset at which it began.
+        # `encode_as_logged` starts at the first record, but the batch keeps its original base offset.
         shift = kept[0].offset - batch.base_offset
         if shift:
-            kept_as = [kept[0]._replace(offset=batch.base_offset), *kept]
-            data = _without_first(encode_as_logged(kept_as, codec=0, next_offset=batch.last_offset + 1))
+            with_first = [kept[0]._replace(offset=batch.base_offset), *kept]
+            data = _without_first(encode_as_logged(with_first, codec=0, next_offset=batch.last_offset + 1))
             fields = list(_HEADER.unpack_from(data))
         body = bytes(data[_HEADER_BYTES:])
     else:
@@ -186,13 +186,13 @@ def cleaned(batch: LoggedBatch, kept: Sequence[Record]) -> LoggedBatch:
         max_timestamp=fields[8],
         attributes=attributes,
         count=len(kept),
-        data=_resealed(bytearray(_HEADER.pack(*fields)) + body),
+        data=_with_checksum(bytearray(_HEADER.pack(*fields)) + body),
         marker=batch.marker,
     )
 
 
 def _without_first(data: bytearray) -> bytearray:
-    """*data*, uncompressed, without its first record: the ones behind it keep their offset differences."""
+    """Removes the first record of the uncompressed *data*; the others keep their offset deltas."""
     length, start = primitives.decode_varint(bytes(data), _HEADER_BYTES)
     del data[_HEADER_BYTES : start + length]
     return data

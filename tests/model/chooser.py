@@ -1,7 +1,7 @@
-"""Every nondeterministic choice of a run: drawn from a seed, or given as a list.
+"""The nondeterministic choices of a run: drawn from a seed, or given as a list.
 
-A *point* is a place where the run could go on in several ways; way 0 is the quiet one, in which nothing happens. The
-random sequence behind `random` is what builds a world (how many records, how old) and what product code takes for jitter.
+A *choice* selects one of several ways in which a run can continue. Way 0 is the quiet one, in which nothing happens.
+`random` builds the world (the number and age of records) and provides the jitter of product code.
 """
 
 import random
@@ -9,51 +9,49 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
-JITTER_SEED = 0  # of runs whose points are enumerated: what is drawn besides is the same in all of them
+JITTER_SEED = 0  # runs with enumerated choices share all other random values
 
 
 class Chooser(Protocol):
-    """Takes the choices of one run."""
+    """Makes the choices of one run."""
 
     random: random.Random
-    taken: list[int]  # the way taken at each point so far
-    ways: list[int]  # how many there were
+    choices: list[int]  # the way taken at each choice so far
+    way_counts: list[int]  # the number of ways at each choice
 
-    def point(self, ways: int, weight: float) -> int:
-        """Which of *ways* to take; *weight* is how likely a random run takes another one than 0."""
+    def choose(self, ways: int, weight: float) -> int:
+        """Chooses one of *ways*; *weight* is the probability that a random run takes a way other than 0."""
 
 
 class Seeded:
-    """All choices are drawn from *seed*."""
+    """Draws all choices from *seed*."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.taken: list[int] = []
-        self.ways: list[int] = []
-        # Points draw from a sequence of their own: another number of them leaves the world as it was.
-        self._points = random.Random(seed ^ 0x5DEECE66D)
+        self.choices: list[int] = []
+        self.way_counts: list[int] = []
+        # Choices draw from a separate sequence, so that their number does not change the world.
+        self._draws = random.Random(seed ^ 0x5DEECE66D)
 
-    def point(self, ways: int, weight: float) -> int:
-        """See `Chooser`."""
-        way = self._points.randrange(1, ways) if ways > 1 and self._points.random() < weight else 0
-        self.taken.append(way)
-        self.ways.append(ways)
+    def choose(self, ways: int, weight: float) -> int:
+        way = self._draws.randrange(1, ways) if ways > 1 and self._draws.random() < weight else 0
+        self.choices.append(way)
+        self.way_counts.append(ways)
         return way
 
 
 class Enumerated:
-    """The ways at the first points are *prefix*; at all further ones nothing happens."""
+    """Takes *prefix* as its first choices, and the quiet way at all further ones."""
 
     def __init__(self, prefix: Sequence[int], *, seed: int = JITTER_SEED) -> None:
         self.random = random.Random(seed)
-        self.taken: list[int] = []
-        self.ways: list[int] = []
+        self.choices: list[int] = []
+        self.way_counts: list[int] = []
         self._prefix = prefix
 
-    def point(self, ways: int, weight: float) -> int:
-        """See `Chooser`."""
-        at = len(self.taken)
-        way = self._prefix[at] if at < len(self._prefix) else 0
-        self.taken.append(min(way, ways - 1))
-        self.ways.append(ways)
-        return self.taken[-1]
+    def choose(self, ways: int, weight: float) -> int:
+        index = len(self.choices)
+        way = self._prefix[index] if index < len(self._prefix) else 0
+        self.choices.append(min(way, ways - 1))
+        self.way_counts.append(ways)
+        return self.choices[-1]

@@ -1,8 +1,8 @@
-"""A model of Kafka's transaction coordinator, for clients that use the old requests (AddPartitionsToTxn and EndTxn 0 and 1).
+"""A model of Kafka's transaction coordinator for clients of AddPartitionsToTxn and EndTxn versions 0 and 1.
 
-`TransactionCoordinator`, `TransactionMetadata`, `TransactionStateManager`, `TransactionMarkerChannelManager`. The state of
-a transaction is durable as soon as it is decided; markers are written one partition after the other, when the world lets
-them arrive, and until the last one is replicated every request gets CONCURRENT_TRANSACTIONS.
+Source: `TransactionCoordinator`, `TransactionMetadata`, `TransactionStateManager`, `TransactionMarkerChannelManager`.
+The decision about a transaction is durable at once. The world delivers its markers to one partition after the other.
+Until the last marker is replicated, every request gets CONCURRENT_TRANSACTIONS.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,12 +24,12 @@ from tests.model.errors import (
 )
 
 EPOCHS_MAX: Final = 32_766  # TransactionMetadata.isEpochExhausted
-# What the coordinator gives up on, rather than write the marker again (TransactionMarkerRequestCompletionHandler).
+# After these errors the coordinator does not write the marker again (TransactionMarkerRequestCompletionHandler).
 _GIVEN_UP = {INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED}
 
 
-class State(Enum):
-    """TransactionState, without those that last no time here."""
+class TransactionState(Enum):
+    """TransactionState, without states that have no duration in the model."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -39,24 +39,24 @@ class State(Enum):
     COMPLETE_ABORT = "CompleteAbort"
 
 
-PREPARING = {State.PREPARE_COMMIT, State.PREPARE_ABORT}
+PREPARING = {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT}
 
 
 @dataclass(slots=True)
 class TransactionMetadata:
-    """One transactional id."""
+    """The state of one transactional id."""
 
     producer_id: int
     epoch: int = -1
     timeout_ms: int = 60_000
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     partitions: set[TopicPartition] = field(default_factory=set)
     started_ms: int = -1
     updated_ms: int = 0
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, as partitions are told of it."""
+    """A transaction marker for the leaders of partitions."""
 
     producer_id: int
     epoch: int
@@ -65,21 +65,21 @@ class Marker(NamedTuple):
 
 
 class Markers(Protocol):
-    """Takes markers to the leaders of partitions."""
+    """Delivers markers to the leaders of partitions."""
 
     def write_marker(self, partition: TopicPartition, marker: "Marker", done: Callable[[int], None]) -> None:
-        """Write it, sooner or later; *done* gets NONE when it is replicated, or the error."""
+        """Writes the marker at any later time; *done* gets NONE when it is replicated, or the error code."""
 
 
 class Coordinator:
-    """The coordinator of all transactional ids. Times are wall clock milliseconds, given by the caller."""
+    """The coordinator of all transactional ids. The caller passes the wall-clock time."""
 
     def __init__(self, markers: Markers) -> None:
         self.expiration_ms = 7 * 86_400_000  # transactional.id.expiration.ms
         self._markers = markers
         self._transactions: dict[str, TransactionMetadata] = {}
         self._next_producer_id = 0
-        self._epoch = 0  # of the leader of its partition of the transaction log
+        self._epoch = 0  # the leader epoch of its transaction log partition
 
     def new_producer_id(self) -> int:
         """ProducerIdManager.generateProducerId."""
@@ -87,35 +87,35 @@ class Coordinator:
         return self._next_producer_id - 1
 
     def has_producer_id(self, producer_id: int) -> bool:
-        """Whether a transactional id has this producer id now."""
-        return any(one.producer_id == producer_id for one in self._transactions.values())
+        """Whether a transactional id has this producer id."""
+        return any(metadata.producer_id == producer_id for metadata in self._transactions.values())
 
-    def known(self, transactional_id: str) -> TransactionMetadata | None:
+    def metadata_of(self, transactional_id: str) -> TransactionMetadata | None:
         return self._transactions.get(transactional_id)
 
     def init_producer_id(
         self, transactional_id: str | None, timeout_ms: int, now_ms: int
     ) -> tuple[int, int, int]:
-        """Error, producer id, epoch (handleInitProducerId without an expected producer id).
+        """Returns the error, producer id and epoch (handleInitProducerId without an expected producer id).
 
-        An ongoing transaction is aborted under an epoch that no client gets, and the client has to ask again.
+        An ongoing transaction is aborted with an epoch that no client receives, and the client must retry.
         """
         if transactional_id is None:
             return NONE, self.new_producer_id(), 0
-        found = self._transactions.get(transactional_id)
-        if found is None:
-            found = self._transactions[transactional_id] = TransactionMetadata(self.new_producer_id())
-        if found.state in PREPARING:
+        metadata = self._transactions.get(transactional_id)
+        if metadata is None:
+            metadata = self._transactions[transactional_id] = TransactionMetadata(self.new_producer_id())
+        if metadata.state in PREPARING:
             return CONCURRENT_TRANSACTIONS, -1, -1
-        if found.state is State.ONGOING:
-            self._fence(found, now_ms)
+        if metadata.state is TransactionState.ONGOING:
+            self._fence(metadata, now_ms)
             return CONCURRENT_TRANSACTIONS, -1, -1
-        if found.epoch >= EPOCHS_MAX:
-            found.producer_id, found.epoch = self.new_producer_id(), -1
-        found.epoch += 1
-        found.state, found.timeout_ms, found.updated_ms = State.EMPTY, timeout_ms, now_ms
-        found.partitions.clear()
-        return NONE, found.producer_id, found.epoch
+        if metadata.epoch >= EPOCHS_MAX:
+            metadata.producer_id, metadata.epoch = self.new_producer_id(), -1
+        metadata.epoch += 1
+        metadata.state, metadata.timeout_ms, metadata.updated_ms = TransactionState.EMPTY, timeout_ms, now_ms
+        metadata.partitions.clear()
+        return NONE, metadata.producer_id, metadata.epoch
 
     def add_partitions(
         self,
@@ -125,98 +125,107 @@ class Coordinator:
         partitions: Iterable[TopicPartition],
         now_ms: int,
     ) -> int:
-        """The error, for all of them (handleAddPartitionsToTransaction); what is fenced is 47, as versions 0 and 1 have it."""
-        found = self._transactions.get(transactional_id)
-        if found is None or found.producer_id != producer_id:
+        """Returns one error code for all partitions (handleAddPartitionsToTransaction); 47 if fenced."""
+        metadata = self._transactions.get(transactional_id)
+        if metadata is None or metadata.producer_id != producer_id:
             return INVALID_PRODUCER_ID_MAPPING
-        if found.epoch != epoch:
+        if metadata.epoch != epoch:
             return INVALID_PRODUCER_EPOCH
-        if found.state in PREPARING:
+        if metadata.state in PREPARING:
             return CONCURRENT_TRANSACTIONS
-        if found.state is not State.ONGOING:
-            found.state, found.started_ms = State.ONGOING, now_ms
-        found.partitions.update(partitions)
-        found.updated_ms = now_ms
+        if metadata.state is not TransactionState.ONGOING:
+            metadata.state, metadata.started_ms = TransactionState.ONGOING, now_ms
+        metadata.partitions.update(partitions)
+        metadata.updated_ms = now_ms
         return NONE
 
     def verify(self, transactional_id: str, producer_id: int, epoch: int, partition: TopicPartition) -> int:
-        """Whether a leader may take a transactional batch (handleVerifyPartitionsInTransaction, for old produce requests)."""
-        found = self._transactions.get(transactional_id)
-        if found is None or found.producer_id != producer_id:
+        """Returns whether a leader may append a transactional batch (handleVerifyPartitionsInTransaction)."""
+        metadata = self._transactions.get(transactional_id)
+        if metadata is None or metadata.producer_id != producer_id:
             return INVALID_PRODUCER_ID_MAPPING
-        if found.epoch != epoch:
+        if metadata.epoch != epoch:
             return PRODUCER_FENCED
-        if found.state in PREPARING:
+        if metadata.state in PREPARING:
             return CONCURRENT_TRANSACTIONS
-        # TRANSACTION_ABORTABLE of newer clients. A completed transaction has no partitions any more.
-        return NONE if partition in found.partitions else INVALID_TXN_STATE
+        # Newer clients get TRANSACTION_ABORTABLE. A completed transaction has no partitions.
+        return NONE if partition in metadata.partitions else INVALID_TXN_STATE
 
     def end(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool, now_ms: int) -> int:
-        """The error (endTransaction); an answer of NONE says that it is decided, not that markers are written."""
-        found = self._transactions.get(transactional_id)
-        if found is None or found.producer_id != producer_id:
+        """Returns the error code (endTransaction). NONE means that the end is decided, not that markers are written."""
+        metadata = self._transactions.get(transactional_id)
+        if metadata is None or metadata.producer_id != producer_id:
             return INVALID_PRODUCER_ID_MAPPING
-        if found.epoch != epoch:
+        if metadata.epoch != epoch:
             return INVALID_PRODUCER_EPOCH
         complete, preparing = (
-            (State.COMPLETE_COMMIT, State.PREPARE_COMMIT)
+            (TransactionState.COMPLETE_COMMIT, TransactionState.PREPARE_COMMIT)
             if commit
-            else (State.COMPLETE_ABORT, State.PREPARE_ABORT)
+            else (TransactionState.COMPLETE_ABORT, TransactionState.PREPARE_ABORT)
         )
-        if found.state is State.ONGOING:
-            self._decide(found, preparing, now_ms)
+        if metadata.state is TransactionState.ONGOING:
+            self._decide(metadata, preparing, now_ms)
             return NONE
-        if found.state is complete:
+        if metadata.state is complete:
             return NONE
-        return CONCURRENT_TRANSACTIONS if found.state is preparing else INVALID_TXN_STATE
+        return CONCURRENT_TRANSACTIONS if metadata.state is preparing else INVALID_TXN_STATE
 
     def abort_timed_out(self, now_ms: int) -> None:
-        """abortTimedOutTransactions: aborts transactions that were not ended in time, and raises the epoch."""
-        for found in self._transactions.values():
-            if found.state is State.ONGOING and now_ms - found.started_ms > found.timeout_ms:
-                self._fence(found, now_ms)
+        """Aborts transactions that exceed their timeout, with a higher epoch (abortTimedOutTransactions)."""
+        for metadata in self._transactions.values():
+            if (
+                metadata.state is TransactionState.ONGOING
+                and now_ms - metadata.started_ms > metadata.timeout_ms
+            ):
+                self._fence(metadata, now_ms)
 
     def expire(self, now_ms: int) -> None:
-        """Forget transactional ids that were unused for transactional.id.expiration.ms (TransactionStateManager)."""
-        for transactional_id, found in list(self._transactions.items()):
-            is_over = found.state in {State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}
-            if is_over and now_ms - found.updated_ms >= self.expiration_ms:
+        """Removes ids that were unused for transactional.id.expiration.ms (TransactionStateManager)."""
+        for transactional_id, metadata in list(self._transactions.items()):
+            is_over = metadata.state in {
+                TransactionState.EMPTY,
+                TransactionState.COMPLETE_COMMIT,
+                TransactionState.COMPLETE_ABORT,
+            }
+            if is_over and now_ms - metadata.updated_ms >= self.expiration_ms:
                 del self._transactions[transactional_id]
 
-    def _fence(self, found: TransactionMetadata, now_ms: int) -> None:
-        """Abort with the next epoch (prepareFenceProducerEpoch)."""
-        found.epoch += 1
-        self._decide(found, State.PREPARE_ABORT, now_ms)
+    def _fence(self, metadata: TransactionMetadata, now_ms: int) -> None:
+        """Aborts with the next epoch (prepareFenceProducerEpoch)."""
+        metadata.epoch += 1
+        self._decide(metadata, TransactionState.PREPARE_ABORT, now_ms)
 
     def fail_over(self) -> None:
-        """Another broker coordinates: markers of transactions that are not complete are written again, to all partitions."""
+        """Moves to a different broker, which writes the markers of all incomplete transactions again."""
         self._epoch += 1
-        for found in self._transactions.values():
-            if found.state in PREPARING:
-                self._write_markers(found)
+        for metadata in self._transactions.values():
+            if metadata.state in PREPARING:
+                self._write_markers(metadata)
 
-    def _decide(self, found: TransactionMetadata, preparing: State, now_ms: int) -> None:
-        found.state, found.updated_ms = preparing, now_ms
-        self._write_markers(found)
+    def _decide(self, metadata: TransactionMetadata, preparing: TransactionState, now_ms: int) -> None:
+        metadata.state, metadata.updated_ms = preparing, now_ms
+        self._write_markers(metadata)
 
-    def _write_markers(self, found: TransactionMetadata) -> None:
-        preparing, coordinator_epoch = found.state, self._epoch
-        kind = COMMIT if preparing is State.PREPARE_COMMIT else ABORT
-        left = set(found.partitions)
+    def _write_markers(self, metadata: TransactionMetadata) -> None:
+        preparing, coordinator_epoch = metadata.state, self._epoch
+        kind = COMMIT if preparing is TransactionState.PREPARE_COMMIT else ABORT
+        pending = set(metadata.partitions)
 
         def complete() -> None:
-            found.state = State.COMPLETE_COMMIT if kind == COMMIT else State.COMPLETE_ABORT
-            found.partitions.clear()
+            metadata.state = (
+                TransactionState.COMPLETE_COMMIT if kind == COMMIT else TransactionState.COMPLETE_ABORT
+            )
+            metadata.partitions.clear()
 
         def done(partition: TopicPartition, code: int) -> None:
             if code in _GIVEN_UP:
-                return  # the transaction stays as it is: a batch had an epoch that the coordinator never gave
-            left.discard(partition)
-            if not left and found.state is preparing and self._epoch == coordinator_epoch:
+                return  # the transaction stays pending: a batch had an epoch that the coordinator has not assigned
+            pending.discard(partition)
+            if not pending and metadata.state is preparing and self._epoch == coordinator_epoch:
                 complete()
 
-        if not left:
+        if not pending:
             complete()
-        marker = Marker(found.producer_id, found.epoch, kind, coordinator_epoch)
-        for partition in sorted(left):
+        marker = Marker(metadata.producer_id, metadata.epoch, kind, coordinator_epoch)
+        for partition in sorted(pending):
             self._markers.write_marker(partition, marker, partial(done, partition))

@@ -1,4 +1,4 @@
-"""Kafka's error codes that the simulated brokers answer with (org.apache.kafka.common.protocol.Errors)."""
+"""The Kafka error codes that the simulated brokers return (org.apache.kafka.common.protocol.Errors)."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ PRODUCER_FENCED: Final = 90
 
 
 class RefusedError(Exception):
-    """A broker does not do what it was asked, and answers with *code*."""
+    """A broker refuses a request with *code*."""
 
     def __init__(self, code: int, message: str = "") -> None:
         self.code = code

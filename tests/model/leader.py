@@ -1,9 +1,9 @@
-"""A model of a partition leader, faithful to Kafka's source in all that decides about an append.
+"""A model of a partition leader that follows Kafka's source in every decision about an append.
 
-The path of a produce request, in Kafka's order:
+A produce request passes these steps in Kafka's order:
 
 1. `ReplicaManager.maybeStartTransactionVerificationForPartition`: a transactional batch of a producer without an open
-   transaction here needs the coordinator's word (KIP-890). `PartitionLeader.start_verification`; the caller asks
+transaction here needs the coordinator's approval (KIP-890). `PartitionLeader.start_verification`; the caller asks
    `tests.model.coordinator`, and then calls `append`.
 2. `Partition.appendRecordsToLeader`: NOT_ENOUGH_REPLICAS while the ISR is too small.
 3. `UnifiedLog.analyzeAndValidateRecords`: size, then checksum.
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from mirrorflow_core.wire.batch import Batch, checksum_holds
 from mirrorflow_core.wire.codecs import NAMES
 from mirrorflow_core.wire.records import decode
-from tests.model.batches import ABORT, LoggedBatch, logged, marker, recompressed, stamped
+from tests.model.batches import ABORT, LoggedBatch, marker, recompressed, with_log_append_time, with_offsets
 from tests.model.errors import (
     CORRUPT_MESSAGE,
     INVALID_PRODUCER_EPOCH,
@@ -37,14 +37,14 @@ DEFAULTS = {
     "compression.type": "producer",
     "max.message.bytes": "1048588",
     "message.timestamp.type": "CreateTime",
-    "message.timestamp.after.max.ms": "9223372036854775807",  # an hour since 4.0; sources are not that far ahead here
+    "message.timestamp.after.max.ms": "9223372036854775807",  # an hour since 4.0, which the model never reaches
     "retention.ms": "604800000",
     "retention.bytes": "-1",
 }
 
 
 class Appended(NamedTuple):
-    """The answer to a batch that is in the log: `log_append_time` is -1 for an append of a CreateTime topic (LogAppendInfo)."""
+    """The response to an appended batch (LogAppendInfo). `log_append_time` is -1 for a new CreateTime batch."""
 
     base_offset: int
     log_append_time: int
@@ -53,10 +53,10 @@ class Appended(NamedTuple):
 
 
 class PartitionLeader:
-    """The replica that leads a partition; an election makes it another one (`elect`)."""
+    """The leading replica of a partition; `elect` replaces it."""
 
     def __init__(self, rules: Rules, configs: dict[str, str]) -> None:
-        self.configs = configs  # of its topic, shared by its partitions
+        self.configs = configs  # topic configs, shared by the topic's partitions
         self.rules = rules
         self.log = PartitionLog()
         self.producers = ProducerStates(rules)
@@ -71,13 +71,13 @@ class PartitionLeader:
     # -- appends
 
     def start_verification(self, batch: Batch, now_ms: int) -> VerificationStateEntry | None:
-        """The guard with which *batch* may be appended once the coordinator has answered; None where it need not be asked."""
+        """Returns the guard to append *batch* with after the coordinator's response; None if no request is needed."""
         return self.producers.start_verification(
             batch.producer_id, batch.base_sequence, batch.producer_epoch, now_ms
         )
 
     def append(self, batch: Batch, now_ms: int, guard: VerificationStateEntry | None = None) -> Appended:
-        """Append a client's *batch*. Raises RefusedError."""
+        """Appends a client's *batch*. Raises RefusedError."""
         if self.lacks_replicas:
             raise RefusedError(NOT_ENOUGH_REPLICAS)
         candidate = self._validated(batch, now_ms)
@@ -95,15 +95,15 @@ class PartitionLeader:
         return Appended(candidate.base_offset, append_time, candidate.last_offset)
 
     def _validated(self, batch: Batch, now_ms: int) -> LoggedBatch:
-        """What would be appended of *batch* now. Raises RefusedError."""
+        """Returns *batch* in the form in which it would be appended. Raises RefusedError."""
         max_bytes = int(self.config("max.message.bytes"))
         if batch.size_bytes > max_bytes:
             raise RefusedError(MESSAGE_TOO_LARGE)
         if not checksum_holds(batch):
             raise RefusedError(CORRUPT_MESSAGE)
         if batch.base_offset != 0 or batch.count != batch.last_offset_delta + 1:
-            raise RefusedError(INVALID_RECORD, "offsets are the broker's to give")
-        if "compact" in self.config("cleanup.policy") and any(one.key is None for one in decode(batch)):
+            raise RefusedError(INVALID_RECORD, "the broker assigns offsets")
+        if "compact" in self.config("cleanup.policy") and any(record.key is None for record in decode(batch)):
             raise RefusedError(INVALID_RECORD, "a compacted topic needs keys")
         is_log_append_time = self.config("message.timestamp.type") == "LogAppendTime"
         if not is_log_append_time and batch.max_timestamp > now_ms + int(
@@ -115,13 +115,13 @@ class PartitionLeader:
             batch = recompressed(batch, NAMES.index(codec.replace("uncompressed", "none")))
             if batch.size_bytes > max_bytes:
                 raise RefusedError(MESSAGE_TOO_LARGE, "after recompression")
-        candidate = logged(batch, base_offset=self.log.end, leader_epoch=self.epoch)
-        return stamped(candidate, now_ms) if is_log_append_time else candidate
+        candidate = with_offsets(batch, base_offset=self.log.end, leader_epoch=self.epoch)
+        return with_log_append_time(candidate, now_ms) if is_log_append_time else candidate
 
     def append_marker(
         self, *, producer_id: int, producer_epoch: int, kind: int, coordinator_epoch: int, now_ms: int
     ) -> int:
-        """Append a coordinator's marker; its offset. Raises RefusedError (ProducerAppendInfo.appendEndTxnMarker)."""
+        """Appends a marker and returns its offset. Raises RefusedError (ProducerAppendInfo.appendEndTxnMarker)."""
         entry = self.producers.producers.get(producer_id)
         if entry is not None and producer_epoch < entry.epoch:
             raise RefusedError(INVALID_PRODUCER_EPOCH)
@@ -135,9 +135,9 @@ class PartitionLeader:
             leader_epoch=self.epoch,
             now_ms=now_ms,
         )
-        began = self.producers.append_marker(batch, coordinator_epoch)
-        if began is not None:
-            self.log.complete(producer_id, began, batch.base_offset, aborted=kind == ABORT)
+        first_offset = self.producers.append_marker(batch, coordinator_epoch)
+        if first_offset is not None:
+            self.log.complete(producer_id, first_offset, batch.base_offset, aborted=kind == ABORT)
         self._take(batch)
         return batch.base_offset
 
@@ -149,21 +149,22 @@ class PartitionLeader:
     # -- replication
 
     def replicate(self) -> None:
-        """The followers have all of the log."""
+        """Replicates the whole log to the followers."""
         self.log.high_watermark = self.log.end
 
     @property
     def last_stable_offset(self) -> int:
-        ongoing = [one.txn_first_offset for one in self.producers.producers.values()]
+        ongoing = [entry.txn_first_offset for entry in self.producers.producers.values()]
         return self.log.last_stable_offset([offset for offset in ongoing if offset is not None])
 
-    # -- what happens to a partition
+    # -- events of a partition
 
     def elect(self, end: int, *, is_restarted: bool = False) -> None:
-        """Another replica leads, whose log ends at *end*: the high watermark or above it in a clean election, else below.
+        """Makes a replica the leader whose log ends at *end*; a clean election never ends below the high watermark.
 
-        What it remembers of producers is what its log has had, also where retention has deleted that since. One that *is
-        restarted* has read its log and a snapshot: it knows the last batch alone, and nothing of what is deleted.
+        Its state has the producers of its log, including batches that retention has deleted since then. A restarted
+        replica (*is_restarted*) loads its log and a snapshot: it has only each producer's last batch, and no deleted
+        one.
         """
         before = self.producers
         self.log.truncate(end)
@@ -171,7 +172,7 @@ class PartitionLeader:
         self.epoch += 1
         self.log.assign_epoch(self.epoch)
         self.replicates, self.lacks_replicas = True, False
-        self.producers = self._remembered_by_log()
+        self.producers = self._rebuilt_producers()
         if is_restarted:
             self.producers.reload()
         else:
@@ -180,27 +181,27 @@ class PartitionLeader:
                 if is_deleted and producer_id not in self.producers.producers:
                     self.producers.producers[producer_id] = entry.copy()
 
-    def _remembered_by_log(self) -> ProducerStates:
-        """UnifiedLog.rebuildProducerState, loadProducersFromRecords: without validation, empty batches included."""
-        found = ProducerStates(self.rules)
+    def _rebuilt_producers(self) -> ProducerStates:
+        """UnifiedLog.rebuildProducerState and loadProducersFromRecords: no validation, empty batches included."""
+        producers = ProducerStates(self.rules)
         for batch in self.log.batches:
             if batch.producer_id < 0:
                 continue
             if not batch.is_control:
-                found.append(batch)
+                producers.append(batch)
             elif batch.count:
-                found.append_marker(batch, coordinator_epoch=0)
-        return found
+                producers.append_marker(batch, coordinator_epoch=0)
+        return producers
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """The check that brokers make every producer.id.expiration.check.interval.ms (ten minutes)."""
+        """Runs the broker's check of every producer.id.expiration.check.interval.ms (ten minutes)."""
         self.producers.remove_expired(now_ms, expiration_ms)
 
     def compact(self, end: int) -> set[int]:
-        """The log cleaner has come as far as *end*; the offsets of the records that went (LogCleaner, Cleaner)."""
+        """Cleans the log below *end*; returns the offsets of the removed records (LogCleaner, Cleaner)."""
         last = {entry.batches[-1].last_offset for entry in self.producers.producers.values() if entry.batches}
         return self.log.compact(min(end, self.last_stable_offset), last)
 
     def delete_before(self, offset: int) -> None:
-        """Retention, or DeleteRecords. What is remembered of producers stays (ProducerStateManager.onLogStartOffsetIncremented)."""
+        """Deletes records; producer state stays (ProducerStateManager.onLogStartOffsetIncremented)."""
         self.log.delete_before(offset)

@@ -1,4 +1,4 @@
-"""What a partition leader remembers of producers, and whether it takes their next batch.
+"""The producer state of a partition leader, and its decision about the next batch of a producer.
 
 A model of Kafka's `org.apache.kafka.storage.internals.log`: `ProducerStateManager`, `ProducerStateEntry`,
 `ProducerAppendInfo` and `VerificationStateEntry` (KIP-98, KIP-360, KIP-890), of 3.9 and 4.x. Names are Kafka's.
@@ -23,12 +23,12 @@ BATCHES_RETAINED: Final = 5  # ProducerStateEntry.NUM_BATCHES_TO_RETAIN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Where versions of the broker differ."""
+    """The differences between broker versions."""
 
-    # transaction.partition.verification.enable (KIP-890): not there before 3.6.
+    # transaction.partition.verification.enable (KIP-890), since 3.6.
     verifies: bool = True
-    # UnifiedLog.maybeStartTransactionVerification refuses an older epoch at once, and takes a transaction of another epoch
-    # for over (4.0; KAFKA-17507, KAFKA-18401).
+    # UnifiedLog.maybeStartTransactionVerification refuses an older epoch at once, and treats a transaction of a
+    # different epoch as ended (4.0; KAFKA-17507, KAFKA-18401).
     knows_epochs: bool = True
 
 
@@ -38,7 +38,7 @@ KAFKA_4 = Rules()
 
 
 class BatchMetadata(NamedTuple):
-    """One of the last batches of a producer (BatchMetadata)."""
+    """One of a producer's last batches (BatchMetadata)."""
 
     last_sequence: int
     last_offset: int
@@ -57,7 +57,7 @@ class BatchMetadata(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerStateEntry:
-    """What is remembered of one producer id; an epoch of -1 is that of a producer of which nothing is."""
+    """The state of one producer id. Its epoch is -1 if the producer is unknown."""
 
     producer_id: int
     epoch: int = NO_EPOCH
@@ -71,14 +71,17 @@ class ProducerStateEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, batch: LoggedBatch) -> BatchMetadata | None:
-        """ProducerStateEntry.findDuplicateBatch: one of the last five with exactly these sequences."""
+        """ProducerStateEntry.findDuplicateBatch: the batch among the last five with the same sequence numbers."""
         if batch.producer_epoch != self.epoch:
             return None
-        wanted = (batch.base_sequence, batch.last_sequence)
-        return next((one for one in self.batches if (one.first_sequence, one.last_sequence) == wanted), None)
+        sequences = (batch.base_sequence, batch.last_sequence)
+        return next(
+            (known for known in self.batches if (known.first_sequence, known.last_sequence) == sequences),
+            None,
+        )
 
     def copy(self) -> "ProducerStateEntry":
-        """A copy that can be changed."""
+        """A mutable copy."""
         return ProducerStateEntry(
             self.producer_id,
             self.epoch,
@@ -89,13 +92,13 @@ class ProducerStateEntry:
         )
 
     def _take_epoch(self, epoch: int) -> None:
-        """ProducerStateEntry.maybeUpdateProducerEpoch: batches of another epoch are forgotten."""
+        """ProducerStateEntry.maybeUpdateProducerEpoch: a new epoch removes the batches of the last one."""
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch
 
     def add_batch(self, batch: LoggedBatch) -> None:
-        """ProducerStateEntry.addBatch, and the beginning of a transaction (ProducerAppendInfo.appendDataBatch)."""
+        """ProducerStateEntry.addBatch, and the start of a transaction (ProducerAppendInfo.appendDataBatch)."""
         self._take_epoch(batch.producer_epoch)
         delta = batch.last_offset - batch.base_offset
         self.batches.append(BatchMetadata(batch.last_sequence, batch.last_offset, delta, batch.max_timestamp))
@@ -104,7 +107,7 @@ class ProducerStateEntry:
             self.txn_first_offset = batch.base_offset
 
     def end_transaction(self, batch: LoggedBatch, coordinator_epoch: int) -> None:
-        """ProducerStateEntry.update by a marker: the sequences of the same epoch stay remembered."""
+        """ProducerStateEntry.update for a marker: the sequence numbers of the same epoch stay."""
         self._take_epoch(batch.producer_epoch)
         self.coordinator_epoch = coordinator_epoch
         self.txn_first_offset = None
@@ -113,11 +116,11 @@ class ProducerStateEntry:
 
 @dataclass(slots=True)
 class VerificationStateEntry:
-    """A transactional producer of which the coordinator is asked, or was asked in vain (KIP-890).
+    """A transactional producer whose verification is pending or has failed (KIP-890).
 
-    It is kept until a batch of a transaction, or a marker, of that producer is appended, or until it is as old as
-    producer.id.expiration.ms. Until then *every* batch of the producer with a sequence above the lowest is refused,
-    inside a transaction or not (ProducerAppendInfo.checkSequence).
+    The entry exists until a transactional batch or a marker of the producer is appended, or until it is as old as
+    producer.id.expiration.ms. Until then the leader refuses *every* batch of the producer with a sequence number above
+    the lowest one, transactional or not (ProducerAppendInfo.checkSequence).
     """
 
     created_ms: int
@@ -133,7 +136,7 @@ class VerificationStateEntry:
 
 
 class ProducerStates:
-    """ProducerStateManager of one partition. An entry that verifies is its own guard (VerificationGuard)."""
+    """ProducerStateManager of one partition. A VerificationStateEntry is its own guard (VerificationGuard)."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -141,18 +144,18 @@ class ProducerStates:
         self.verifications: dict[int, VerificationStateEntry] = {}
 
     def reload(self) -> None:
-        """Forget what a snapshot does not hold (ProducerStateManager.writeSnapshot, readSnapshot).
+        """Drops what a snapshot does not contain (ProducerStateManager.writeSnapshot, readSnapshot).
 
-        It has the last batch of each producer alone, and one time for the producer: that of a marker, if one came since.
+        A snapshot has only the last batch of each producer, and one timestamp: that of a later marker if there is one.
         """
         for entry in self.producers.values():
-            last = [one._replace(timestamp=entry.last_timestamp) for one in entry.batches][-1:]
+            last = [batch._replace(timestamp=entry.last_timestamp) for batch in entry.batches][-1:]
             entry.batches = deque(last, maxlen=BATCHES_RETAINED)
 
     def start_verification(
         self, producer_id: int, sequence: int, epoch: int, now_ms: int
     ) -> VerificationStateEntry | None:
-        """UnifiedLog.maybeStartTransactionVerification: None where the transaction is known to be open."""
+        """UnifiedLog.maybeStartTransactionVerification; None if the transaction is open already."""
         known = self.producers.get(producer_id)
         if self.rules.knows_epochs and known is not None and epoch < known.epoch:
             raise RefusedError(
@@ -165,7 +168,7 @@ class ProducerStates:
         return entry
 
     def check(self, batch: LoggedBatch, guard: VerificationStateEntry | None) -> None:
-        """Whether a client's *batch* may be appended; raises RefusedError (UnifiedLog.analyzeAndValidateProducerState)."""
+        """Raises RefusedError unless *batch* may be appended (UnifiedLog.analyzeAndValidateProducerState)."""
         entry = self.producers.get(batch.producer_id) or ProducerStateEntry(batch.producer_id)
         if batch.is_transactional and not self._is_ongoing(entry, batch.producer_epoch):
             known = self.verifications.get(batch.producer_id)
@@ -198,31 +201,31 @@ class ProducerStates:
             )
         if batch.producer_epoch != entry.epoch:
             if first != 0 and entry.epoch != NO_EPOCH:
-                raise RefusedError(OUT_OF_ORDER_SEQUENCE_NUMBER, f"a new epoch cannot begin with {first}")
+                raise RefusedError(OUT_OF_ORDER_SEQUENCE_NUMBER, f"a new epoch cannot start with {first}")
             return
         if entry.epoch == NO_EPOCH:
-            return  # nothing is remembered, and the batch has no epoch
+            return  # the producer is unknown, and the batch has no epoch
         last = entry.last_sequence
         if first != last + 1 and not (first == 0 and last == SEQUENCES - 1):
             raise RefusedError(OUT_OF_ORDER_SEQUENCE_NUMBER, f"{first}, {last} (current end sequence number)")
 
     def append(self, batch: LoggedBatch) -> None:
-        """Remember an appended data batch of a producer (UnifiedLog.updateProducers)."""
+        """Records an appended data batch of a producer (UnifiedLog.updateProducers)."""
         entry = self.producers.setdefault(batch.producer_id, ProducerStateEntry(batch.producer_id))
         entry.add_batch(batch)
         if batch.is_transactional:
             self.verifications.pop(batch.producer_id, None)
 
     def append_marker(self, batch: LoggedBatch, coordinator_epoch: int) -> int | None:
-        """The same of a marker; where its transaction began here, None if it had no record here."""
+        """Records an appended marker; returns the first offset of its transaction here, or None."""
         entry = self.producers.setdefault(batch.producer_id, ProducerStateEntry(batch.producer_id))
-        began = entry.txn_first_offset
+        first_offset = entry.txn_first_offset
         entry.end_transaction(batch, coordinator_epoch)
         self.verifications.pop(batch.producer_id, None)
-        return began
+        return first_offset
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
-        """ProducerStateManager.removeExpiredProducers: by the timestamp of the last batch, however busy the producer is."""
+        """ProducerStateManager.removeExpiredProducers: by the timestamp of the last batch."""
         for producer_id, entry in list(self.producers.items()):
             if entry.txn_first_offset is None and now_ms - entry.last_timestamp >= expiration_ms:
                 del self.producers[producer_id]

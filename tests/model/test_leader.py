@@ -1,4 +1,4 @@
-"""The modelled leader keeps the rules that brokers were seen to keep (shown on 3.9.1 and 4.3.1 by the differential test)."""
+"""The model leader follows the rules of brokers 3.9.1 and 4.3.1, which the differential test compares."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from tests.model.producer_state import KAFKA_3_5, KAFKA_3_9, KAFKA_4
 
 NOW_MS = 1_800_000_000_000
 DAY_MS = 86_400_000
-US = 7
+PRODUCER_ID = 7
 
 
 @pytest.fixture
@@ -27,10 +27,19 @@ def leader():
 
 
 def batch(
-    sequence, count=2, *, producer=US, epoch=0, at_ms=NOW_MS, transactional=False, keys=False, codec=0, size=1
+    sequence,
+    count=2,
+    *,
+    producer=PRODUCER_ID,
+    epoch=0,
+    time_ms=NOW_MS,
+    transactional=False,
+    keys=False,
+    codec=0,
+    size=1,
 ):
     records = [
-        Record(0, at_ms + i, b"k%d" % i if keys else None, b"%d" % (sequence + i) * size)
+        Record(0, time_ms + i, b"k%d" % i if keys else None, b"%d" % (sequence + i) * size)
         for i in range(count)
     ]
     data = encode(
@@ -45,7 +54,7 @@ def batch(
 
 
 def code_of(leader, *arguments, **settings):
-    """The error with which *leader* refuses that batch; 0 if it appends it."""
+    """The error code with which *leader* refuses the batch; 0 if it appends it."""
     try:
         append(leader, *arguments, **settings)
     except RefusedError as error:
@@ -54,26 +63,26 @@ def code_of(leader, *arguments, **settings):
 
 
 def append(leader, *arguments, now_ms=NOW_MS, verified=False, **settings):
-    one = batch(*arguments, **settings)
-    guard = leader.start_verification(one, now_ms) if one.is_transactional else None
-    return leader.append(one, now_ms, guard if verified else None)
+    new_batch = batch(*arguments, **settings)
+    guard = leader.start_verification(new_batch, now_ms) if new_batch.is_transactional else None
+    return leader.append(new_batch, now_ms, guard if verified else None)
 
 
 def end(leader, kind=COMMIT, epoch=0, now_ms=NOW_MS):
     return leader.append_marker(
-        producer_id=US, producer_epoch=epoch, kind=kind, coordinator_epoch=0, now_ms=now_ms
+        producer_id=PRODUCER_ID, producer_epoch=epoch, kind=kind, coordinator_epoch=0, now_ms=now_ms
     )
 
 
-def test_who_is_not_remembered_may_begin_anywhere(leader):
+def test_an_unknown_producer_may_start_with_any_sequence(leader):
     assert code_of(leader, 500) == 0
     assert code_of(leader, 600) == OUT_OF_ORDER_SEQUENCE_NUMBER
     assert code_of(leader, 502) == 0
 
 
-def test_one_of_the_last_five_batches_is_answered_as_it_was(leader):
-    first = append(leader, 0, at_ms=NOW_MS - 5000)
-    again = append(leader, 0, at_ms=NOW_MS - 5000)
+def test_a_repeat_of_one_of_the_last_five_batches_gets_the_first_response(leader):
+    first = append(leader, 0, time_ms=NOW_MS - 5000)
+    again = append(leader, 0, time_ms=NOW_MS - 5000)
     for sequence in (2, 4, 6, 8, 10):
         append(leader, sequence)
 
@@ -83,16 +92,16 @@ def test_one_of_the_last_five_batches_is_answered_as_it_was(leader):
     assert leader.log.end == 12
 
 
-def test_a_foreign_batch_with_our_number_is_taken_and_ours_answered_as_its_repeat(leader):
+def test_a_batch_with_the_sequence_of_a_foreign_batch_is_treated_as_its_repeat(leader):
     append(leader, 0)
-    foreign = append(leader, 2, at_ms=NOW_MS - 9000)
-    ours = append(leader, 2, at_ms=NOW_MS)
+    foreign = append(leader, 2, time_ms=NOW_MS - 9000)
+    ours = append(leader, 2, time_ms=NOW_MS)
 
     assert ours.base_offset == foreign.base_offset
     assert ours.log_append_time == NOW_MS - 8999
 
 
-def test_a_later_epoch_begins_with_zero_and_ends_the_earlier_one(leader):
+def test_a_later_epoch_starts_at_zero_and_fences_the_earlier_one(leader):
     append(leader, 0)
 
     assert code_of(leader, 2, epoch=1) == OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -100,14 +109,14 @@ def test_a_later_epoch_begins_with_zero_and_ends_the_earlier_one(leader):
     assert code_of(leader, 2) == INVALID_PRODUCER_EPOCH
 
 
-def test_sequences_wrap(leader):
+def test_sequence_numbers_wrap(leader):
     append(leader, SEQUENCES - 3, 4)
 
-    assert leader.producers.producers[US].last_sequence == 0
+    assert leader.producers.producers[PRODUCER_ID].last_sequence == 0
     assert code_of(leader, 1) == 0
 
 
-def test_an_empty_transaction_makes_the_leader_take_zero_alone(leader):
+def test_after_an_empty_transaction_only_sequence_zero_is_accepted(leader):
     append(leader, 0)
     end(leader, ABORT, epoch=1)
 
@@ -116,30 +125,30 @@ def test_an_empty_transaction_makes_the_leader_take_zero_alone(leader):
     assert code_of(leader, 0, epoch=1) == 0
 
 
-def test_producers_are_forgotten_by_the_time_of_their_last_record(leader):
-    append(leader, 0, at_ms=NOW_MS - DAY_MS)
+def test_producers_expire_by_the_timestamp_of_their_last_record(leader):
+    append(leader, 0, time_ms=NOW_MS - DAY_MS)
     leader.expire(NOW_MS, DAY_MS)
 
-    assert US in leader.producers.producers, "the second record is a millisecond younger"
+    assert PRODUCER_ID in leader.producers.producers, "the second record is one millisecond newer"
     leader.expire(NOW_MS + 1, DAY_MS)
-    assert US not in leader.producers.producers
+    assert PRODUCER_ID not in leader.producers.producers
     assert code_of(leader, 500) == 0
 
 
-def test_no_producer_is_forgotten_within_a_transaction_and_a_marker_counts_as_now(leader):
-    append(leader, 0, transactional=True, verified=True, at_ms=NOW_MS - 40 * DAY_MS)
+def test_no_producer_expires_in_a_transaction_and_a_marker_renews_it(leader):
+    append(leader, 0, transactional=True, verified=True, time_ms=NOW_MS - 40 * DAY_MS)
     leader.expire(NOW_MS, DAY_MS)
-    assert US in leader.producers.producers
+    assert PRODUCER_ID in leader.producers.producers
 
     end(leader)
     leader.expire(NOW_MS + DAY_MS - 1, DAY_MS)
-    assert US in leader.producers.producers
+    assert PRODUCER_ID in leader.producers.producers
     leader.expire(NOW_MS + DAY_MS, DAY_MS)
-    assert US not in leader.producers.producers
+    assert PRODUCER_ID not in leader.producers.producers
 
 
-def test_what_is_refused_inside_a_transaction_blocks_what_comes_behind_it_outside(leader):
-    """KIP-890's entry keeps the lowest sequence until a transactional append or a marker (issue 13, point 1)."""
+def test_a_refused_transactional_batch_blocks_later_plain_batches(leader):
+    """The verification entry of KIP-890 keeps the lowest sequence until a transactional append or a marker."""
     append(leader, 0)
     assert code_of(leader, 2, transactional=True) == INVALID_TXN_STATE
     assert code_of(leader, 2) == 0
@@ -149,7 +158,7 @@ def test_what_is_refused_inside_a_transaction_blocks_what_comes_behind_it_outsid
     assert code_of(leader, 4) == 0
 
 
-def test_the_entry_goes_with_age_and_is_not_there_before_3_6(leader):
+def test_the_verification_entry_expires_and_does_not_exist_before_3_6(leader):
     code_of(leader, 2, transactional=True)
     leader.expire(NOW_MS + DAY_MS, DAY_MS)
     assert leader.producers.verifications == {}
@@ -159,7 +168,7 @@ def test_the_entry_goes_with_age_and_is_not_there_before_3_6(leader):
     assert code_of(old, 2, transactional=True) == 0
 
 
-def test_a_transaction_takes_nothing_from_outside(leader):
+def test_a_plain_batch_is_refused_during_a_transaction(leader):
     append(leader, 0, transactional=True, verified=True)
 
     assert code_of(leader, 2) == INVALID_TXN_STATE
@@ -170,15 +179,15 @@ def test_a_transaction_takes_nothing_from_outside(leader):
 
 
 @pytest.mark.parametrize(("rules", "verifies"), [(KAFKA_3_9, True), (KAFKA_4, False)])
-def test_an_older_epoch_is_refused_before_it_is_verified_since_4(rules, verifies):
+def test_since_4_0_an_older_epoch_is_refused_before_verification(rules, verifies):
     leader = PartitionLeader(rules, {})
     append(leader, 0, epoch=1)
 
     assert code_of(leader, 1, epoch=0, transactional=True) in {INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE}
-    assert (US in leader.producers.verifications) is verifies
+    assert (PRODUCER_ID in leader.producers.verifications) is verifies
 
 
-def test_nothing_is_appended_while_replicas_are_missing_nor_readable_before_they_follow(leader):
+def test_missing_replicas_refuse_appends_and_lagging_ones_delay_the_high_watermark(leader):
     leader.lacks_replicas = True
     assert code_of(leader, 0) == NOT_ENOUGH_REPLICAS
     leader.lacks_replicas, leader.replicates = False, False
@@ -189,7 +198,7 @@ def test_nothing_is_appended_while_replicas_are_missing_nor_readable_before_they
     assert leader.log.high_watermark == 2
 
 
-def test_a_clean_election_loses_what_is_not_replicated_and_remembers_what_is():
+def test_a_clean_election_keeps_exactly_the_replicated_batches_and_their_producer_state():
     leader = PartitionLeader(KAFKA_4, {})
     append(leader, 0)
     leader.replicates = False
@@ -201,17 +210,17 @@ def test_a_clean_election_loses_what_is_not_replicated_and_remembers_what_is():
     assert code_of(leader, 2) == 0
 
 
-def test_a_restarted_broker_knows_the_last_batch_alone_and_the_time_of_the_marker_behind_it(leader):
-    append(leader, 0, transactional=True, verified=True, at_ms=NOW_MS - 9000)
-    append(leader, 2, transactional=True, at_ms=NOW_MS - 9000)
+def test_a_restarted_broker_knows_only_the_last_batch_with_the_time_of_the_marker_after_it(leader):
+    append(leader, 0, transactional=True, verified=True, time_ms=NOW_MS - 9000)
+    append(leader, 2, transactional=True, time_ms=NOW_MS - 9000)
     end(leader, now_ms=NOW_MS)
     leader.elect(leader.log.end, is_restarted=True)
 
-    assert append(leader, 2, at_ms=NOW_MS - 9000).log_append_time == NOW_MS
-    assert code_of(leader, 0, at_ms=NOW_MS - 9000) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(leader, 2, time_ms=NOW_MS - 9000).log_append_time == NOW_MS
+    assert code_of(leader, 0, time_ms=NOW_MS - 9000) == OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_retention_leaves_memory_alone_until_a_restart(leader):
+def test_retention_keeps_producer_state_until_a_restart(leader):
     append(leader, 0)
     append(leader, 0, producer=8)
     leader.delete_before(2)
@@ -222,16 +231,16 @@ def test_retention_leaves_memory_alone_until_a_restart(leader):
     assert code_of(leader, 9) == 0
 
 
-def test_compaction_keeps_a_header_of_the_last_batch_of_who_is_remembered():
+def test_compaction_keeps_an_empty_last_batch_of_each_known_producer():
     leader = PartitionLeader(KAFKA_4, {"cleanup.policy": "compact"})
     append(leader, 0, keys=True)
     append(leader, 2, keys=True)
     append(leader, 0, producer=8, keys=True)
-    gone = leader.compact(leader.log.end)
+    removed = leader.compact(leader.log.end)
 
-    assert gone == {0, 1, 2, 3}
-    assert [(one.producer_id, one.count, one.last_sequence) for one in leader.log.batches] == [
-        (US, 0, 3),
+    assert removed == {0, 1, 2, 3}
+    assert [(batch.producer_id, batch.count, batch.last_sequence) for batch in leader.log.batches] == [
+        (PRODUCER_ID, 0, 3),
         (8, 2, 1),
     ]
     leader.elect(leader.log.end, is_restarted=True)
@@ -239,10 +248,10 @@ def test_compaction_keeps_a_header_of_the_last_batch_of_who_is_remembered():
     assert code_of(leader, 4, keys=True) == 0
 
 
-def test_log_append_time_replaces_timestamps_and_is_answered():
+def test_log_append_time_replaces_timestamps_and_is_returned():
     leader = PartitionLeader(KAFKA_4, {"message.timestamp.type": "LogAppendTime"})
-    appended = append(leader, 0, at_ms=NOW_MS - DAY_MS)
-    again = append(leader, 0, at_ms=NOW_MS - DAY_MS, now_ms=NOW_MS + 50)
+    appended = append(leader, 0, time_ms=NOW_MS - DAY_MS)
+    again = append(leader, 0, time_ms=NOW_MS - DAY_MS, now_ms=NOW_MS + 50)
 
     assert appended.log_append_time == again.log_append_time == NOW_MS
     assert [record.timestamp for record in leader.log.batches[0].records] == [NOW_MS, NOW_MS]
@@ -256,7 +265,7 @@ def test_the_size_limit_counts_after_recompression():
     assert code_of(leader, 0, 2, codec=4, size=400) == 0
 
 
-def test_epochs_end_where_the_next_one_began(leader):
+def test_each_epoch_ends_at_the_start_of_the_next(leader):
     append(leader, 0)
     leader.elect(leader.log.end)
     append(leader, 2)
@@ -267,7 +276,7 @@ def test_epochs_end_where_the_next_one_began(leader):
     assert [leader.log.end_of_epoch(epoch) for epoch in (0, 1, 2, 3)] == [(0, 2), (1, 4), (2, 6), (-1, -1)]
 
 
-def test_an_unclean_election_ends_epochs_earlier():
+def test_an_unclean_election_truncates_epochs():
     leader = PartitionLeader(KAFKA_4, {})
     append(leader, 0)
     append(leader, 2)

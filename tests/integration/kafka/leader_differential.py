@@ -168,7 +168,7 @@ class Pair:
             max_version=OLD_VERSION,
         )
         response = await self._call(transactional_id, request)
-        if self.model.coordinator.known(transactional_id) is None:
+        if self.model.coordinator.metadata_of(transactional_id) is None:
             self.model.coordinator._next_producer_id = response.producer_id
         while True:
             result = self.model.coordinator.init_producer_id(transactional_id, TIMEOUT_MS, self.model.wall_ms)
@@ -232,7 +232,7 @@ class Pair:
 
     def is_stuck(self, transactional_id: str) -> bool:
         """Returns whether the last transaction never completes, according to the model."""
-        transaction = self.model.coordinator.known(transactional_id)
+        transaction = self.model.coordinator.metadata_of(transactional_id)
         return transaction is not None and transaction.state in PREPARING
 
     async def _call(self, transactional_id: str, request: Any, **options: Any) -> Any:

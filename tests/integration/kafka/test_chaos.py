@@ -47,7 +47,7 @@ def test_both_sides_are_equal_after_the_chaos(tmp_path: Path, age: str) -> None:
         records_per_s=2000,
         dimensions=draw(SEED, {"age": age} | dimensions),
         folder=tmp_path / "chaos",
-        say=lines.append,
+        log=lines.append,
     ).run()
 
     assert [] == result.problems, "\n".join([*lines, result.summary()])

@@ -1,7 +1,7 @@
-"""Mutants: the protocol with one rule of its design taken out, each to be found by the model within some seeds.
+"""Mutants: the protocol without one rule of its design, which the model must detect within some seeds.
 
-A rule that no mutant breaks is not tested by the model. Most mutants let a step of the protocol get an answer without its
-request being made.
+The model does not test a rule that no mutant breaks. Most mutants give a step of the protocol a response without
+making the request.
 """
 
 import contextlib
@@ -49,41 +49,41 @@ from tests.model.writer import world
 from tests.model.writer.running import Outcome, Scenario, run
 from tests.model.writer.scenarios import SCENARIOS
 
-Replaced = tuple[Any, str, Any]  # owner, attribute, what stands there in the mutant
+Replaced = tuple[Any, str, Any]  # owner, attribute name, value in the mutant
 Steps = Any
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """*rule* is the sentence that it breaks."""
+    """The product without the rule that *rule* states."""
 
     name: str
     rule: str
     replaced: Callable[[], tuple[Replaced, ...]]
     scenarios: tuple[str, ...]
     seeds: int = 300
-    is_quick: bool = True  # found within a second
+    is_quick: bool = True  # the search takes less than a second
 
     @contextlib.contextmanager
-    def in_place(self) -> Iterator[None]:
-        """The protocol has it inside the block."""
+    def applied(self) -> Iterator[None]:
+        """Applies the mutant inside the block."""
         replaced = self.replaced()
-        kept = [(owner, name, vars(owner).get(name)) for owner, name, _ in replaced]
+        originals = [(owner, name, vars(owner).get(name)) for owner, name, _ in replaced]
         for owner, name, value in replaced:
             setattr(owner, name, value)
         try:
             yield
         finally:
-            for owner, name, value in kept:
-                if value is None:  # an attribute of its instances
+            for owner, name, value in originals:
+                if value is None:  # inherited, or set only on instances
                     delattr(owner, name)
                 else:
                     setattr(owner, name, value)
 
     def find(self) -> tuple[int, Outcome] | None:
-        """The first seed that shows it; None if none does."""
+        """The first seed whose run fails, with its outcome; None if no run fails."""
         scenarios: list[Scenario] = [SCENARIOS[name] for name in self.scenarios]
-        with self.in_place():
+        with self.applied():
             for seed in range(self.seeds):
                 for scenario in scenarios:
                     outcome = run(scenario, seed=seed)
@@ -92,27 +92,33 @@ class Mutant:
         return None
 
 
-def _answered(function: Callable[..., Steps], answer: Callable[[Any], Any]) -> Callable[..., Steps]:
-    """*function* of the protocol, in which *answer* gives the answers to some requests; None: the broker does."""
+def _with_responses(function: Callable[..., Steps], respond: Callable[[Any], Any]) -> Callable[..., Steps]:
+    """*function* with the responses of *respond*; the broker responds where *respond* returns None."""
 
     def steps(*args: Any, **kwargs: Any) -> Steps:
         running = function(*args, **kwargs)
-        got: tuple[Any, ...] | None = None
+        results: tuple[Any, ...] | None = None
         while True:
             try:
-                asked = next(running) if got is None else running.send(got)
+                pending = next(running) if results is None else running.send(results)
             except StopIteration as stop:
                 return stop.value
-            given = [answer(request) for request in asked]
-            rest = tuple(request for request, one in zip(asked, given, strict=True) if one is None)
-            answers = iter((yield rest) if rest else ())
-            got = tuple(next(answers) if one is None else one for one in given)
+            responses_or_none = [respond(request) for request in pending]
+            rest = tuple(
+                request
+                for request, response in zip(pending, responses_or_none, strict=True)
+                if response is None
+            )
+            responses = iter((yield rest) if rest else ())
+            results = tuple(
+                next(responses) if response is None else response for response in responses_or_none
+            )
 
     return steps
 
 
 def _returns(value: Any) -> Callable[..., Steps]:
-    """A step of the protocol that asks nothing and returns *value*."""
+    """A step of the protocol that makes no requests and returns *value*."""
 
     def steps(*_args: Any, **_kwargs: Any) -> Steps:
         return value
@@ -121,8 +127,8 @@ def _returns(value: Any) -> Callable[..., Steps]:
     return steps
 
 
-def _at_once(_decisions: Any, _asked: Any, now: Any) -> Steps:
-    """A step of a task's transaction that asks nothing."""
+def _without_requests(_decisions: Any, _partitions: Any, now: Any) -> Steps:
+    """A step of a task's transaction that makes no requests."""
     return now
     yield
 
@@ -135,11 +141,11 @@ def _transactions_succeed(request: Any) -> Any:
 
 
 def _no_position_first() -> tuple[Replaced, ...]:
-    return ((takeover, "_start_task", _answered(takeover._start_task, _transactions_succeed)),)
+    return ((takeover, "_start_task", _with_responses(takeover._start_task, _transactions_succeed)),)
 
 
 def _no_reason(**ignored: Any) -> Callable[[], tuple[Replaced, ...]]:
-    """Nothing ends a start for the reason in *ignored*."""
+    """No session ends for the reason in *ignored*."""
 
     def replaced() -> tuple[Replaced, ...]:
         original = task_restart_reason.restart_reason
@@ -154,15 +160,15 @@ def _no_reason(**ignored: Any) -> Callable[[], tuple[Replaced, ...]]:
     return replaced
 
 
-def _leaders_are_not_asked() -> tuple[Replaced, ...]:
-    return ((TaskTransaction, "_ask_leaders", _at_once),)
+def _leader_epochs_are_not_read() -> tuple[Replaced, ...]:
+    return ((TaskTransaction, "_ask_leaders", _without_requests),)
 
 
-def _new_leaders_do_not_end_it() -> tuple[Replaced, ...]:
-    return (*_no_reason(has_new_leader=False)(), *_leaders_are_not_asked())
+def _new_leaders_do_not_end_the_session() -> tuple[Replaced, ...]:
+    return (*_no_reason(has_new_leader=False)(), *_leader_epochs_are_not_read())
 
 
-def _left_in_spite_of_lost_answers() -> tuple[Replaced, ...]:
+def _left_in_spite_of_lost_responses() -> tuple[Replaced, ...]:
     return ((PartitionCopier, "has_uncertain_writes", property(lambda copier: False)),)  # noqa: ARG005
 
 
@@ -171,14 +177,14 @@ def _final_codes_are_harmless() -> tuple[Replaced, ...]:
 
 
 def _offsets_are_not_compared() -> tuple[Replaced, ...]:
-    """What is acknowledged counts, at whatever offset, also instead of a refused batch."""
+    """An acknowledged batch counts at any offset, even after a refused batch."""
     original = Stream.acknowledge
 
     def acknowledge(stream: Stream, base_offset: int) -> Any:
         stream.has_refusals = False
-        found = original(stream, base_offset)
+        result = original(stream, base_offset)
         stream.has_fallen_back = False
-        return found
+        return result
 
     return ((Stream, "acknowledge", acknowledge),)
 
@@ -187,7 +193,7 @@ def _commits_are_repeated() -> tuple[Replaced, ...]:
     return ((world, "may_repeat", lambda _: True),)
 
 
-def _beginnings_are_repeated() -> tuple[Replaced, ...]:
+def _add_partitions_is_repeated() -> tuple[Replaced, ...]:
     return ((world, "may_repeat", lambda api: api == "AddPartitionsToTxn" or may_repeat(api)),)
 
 
@@ -195,8 +201,8 @@ def _replaced_ids_are_awaited() -> tuple[Replaced, ...]:
     original = stored_positions._complete_positions
 
     def complete(producers: Any, lost: Any) -> Steps:
-        found = yield from original(producers, lost)
-        return found if all(one.transactional_id for one in lost) else None
+        completed = yield from original(producers, lost)
+        return completed if all(producer.transactional_id for producer in lost) else None
 
     return ((stored_positions, "_complete_positions", complete),)
 
@@ -218,7 +224,7 @@ def _acknowledged_is_in_the_target() -> tuple[Replaced, ...]:
     def unknown(request: Any) -> Any:
         return LeaderEpochEnd(-1, -1) if isinstance(request, ReadEpochEnd) else None
 
-    return ((takeover, "_newer_position", _answered(takeover._newer_position, unknown)),)
+    return ((takeover, "_newer_position", _with_responses(takeover._newer_position, unknown)),)
 
 
 # -- rule 2
@@ -242,14 +248,14 @@ def _own_ids_only() -> tuple[Replaced, ...]:
 
 def _spares_are_not_taken() -> tuple[Replaced, ...]:
     def without_spares(claims: Any, own: Any, positions: Any) -> tuple[str, ...]:
-        named = {name for one in positions for name in one.open_writer or ()}
-        found = ids_to_take(claims, own, positions)
-        return tuple(one for one in found if one in named or not one.endswith("-spare"))
+        named = {name for position in positions for name in position.open_writer or ()}
+        taken = ids_to_take(claims, own, positions)
+        return tuple(name for name in taken if name in named or not name.endswith("-spare"))
 
     return ((ownership, "ids_to_take", without_spares),)
 
 
-def _open_transactions_of_busy_ids_are_passed() -> tuple[Replaced, ...]:
+def _open_transactions_of_busy_ids_are_ignored() -> tuple[Replaced, ...]:
     return ((partition_start, "_has_replaced", lambda position, producers: False),)  # noqa: ARG005
 
 
@@ -265,12 +271,12 @@ def _positions_of_aborted_records_are_trusted() -> tuple[Replaced, ...]:
     return ((partition_start, "aborted_after", _returns({})),)
 
 
-def _no_epoch_behind_a_loss() -> tuple[Replaced, ...]:
+def _no_epoch_after_a_loss() -> tuple[Replaced, ...]:
     original = partition_start._end_in_source
 
     def end_in_source(partition: Any, epoch: int, epochs: SourceEpochs) -> Steps:
-        found, has_epoch = yield from original(partition, epoch, epochs)
-        return found if has_epoch else found._replace(epoch=-1), has_epoch
+        end, has_epoch = yield from original(partition, epoch, epochs)
+        return end if has_epoch else end._replace(epoch=-1), has_epoch
 
     return ((partition_start, "_end_in_source", end_in_source),)
 
@@ -279,22 +285,22 @@ def _losses_are_reported_when_the_task_starts() -> tuple[Replaced, ...]:
     def reported(request: Any) -> Any:
         return () if isinstance(request, ReportLoss) else None
 
-    return ((takeover, "_start_task", _answered(takeover._start_task, reported)),)
+    return ((takeover, "_start_task", _with_responses(takeover._start_task, reported)),)
 
 
 def _named_writers_are_trusted() -> tuple[Replaced, ...]:
     original = stored_positions.decided_positions
 
     def decided(lock: Any, producers: Any, partitions: Any, acknowledged: Any) -> Steps:
-        known = set(producers)
-        found = yield from original(lock, producers, partitions, acknowledged)
-        if isinstance(found, Refused):
-            return found
+        initialized = set(producers)
+        positions = yield from original(lock, producers, partitions, acknowledged)
+        if isinstance(positions, Refused):
+            return positions
         newest = {
-            key: one if set(one.writer or ()) <= known else replace(one, left=True)
-            for key, one in found.newest.items()
+            key: position if set(position.writer or ()) <= initialized else replace(position, left=True)
+            for key, position in positions.newest.items()
         }
-        return found._replace(newest=newest)
+        return positions._replace(newest=newest)
 
     return (
         (takeover, "decided_positions", decided),
@@ -321,18 +327,18 @@ def _positions_from_before_the_ids() -> tuple[Replaced, ...]:
     original = ownership.take_flow
 
     def take_flow(plan: Any) -> Steps:
-        running, first, got = original(plan), None, None
+        running, first, responses = original(plan), None, None
         while True:
             try:
-                asked = next(running) if got is None else running.send(got)
+                pending = next(running) if responses is None else running.send(responses)
             except StopIteration as stop:
                 return stop.value
-            if asked and isinstance(asked[0], ReadPositions) and first is not None:
-                got = first
+            if pending and isinstance(pending[0], ReadPositions) and first is not None:
+                responses = first
                 continue
-            got = yield asked
-            if asked and isinstance(asked[0], ReadPositions):
-                first = got
+            responses = yield pending
+            if pending and isinstance(pending[0], ReadPositions):
+                first = responses
 
     return ((ownership, "take_flow", take_flow),)
 
@@ -344,7 +350,7 @@ def _no_fence() -> tuple[Replaced, ...]:
     )
 
 
-def _fenced_when_the_coordinator_has_answered() -> tuple[Replaced, ...]:
+def _fenced_when_the_coordinator_has_responded() -> tuple[Replaced, ...]:
     return ((partition_start, "EndLookup", lambda **fields: EndLookup(**fields | {"is_fenced": True})),)
 
 
@@ -352,7 +358,7 @@ def _no_second_check() -> tuple[Replaced, ...]:
     def take_ids(lock: Any, names: Any, spares: Any = MappingProxyType({})) -> Steps:  # noqa: ARG001
         return (yield from flow_lock.initialize(names, spares))
 
-    return tuple((one, "take_ids", take_ids) for one in (ownership, stored_positions, takeover))
+    return tuple((module, "take_ids", take_ids) for module in (ownership, stored_positions, takeover))
 
 
 def _no_lookup() -> tuple[Replaced, ...]:
@@ -366,43 +372,43 @@ def _lost_markers_are_awaited() -> tuple[Replaced, ...]:
 # -- rule 3
 
 
-def _markers_are_found(change: Callable[[Any, Any, Any], Any]) -> Callable[[], tuple[Replaced, ...]]:
-    """*change* is given the producers, the position and the transactions that lack markers."""
+def _missing_markers_are(change: Callable[[Any, Any, Any], Any]) -> Callable[[], tuple[Replaced, ...]]:
+    """*change* replaces the missing markers; it gets the producers, the position and the missing markers."""
 
     def replaced() -> tuple[Replaced, ...]:
         original = partition_start._missing_markers
 
-        def find(producers: Any, position: Any, *args: Any) -> Steps:
+        def missing_markers(producers: Any, position: Any, *args: Any) -> Steps:
             return change(producers, position, (yield from original(producers, position, *args)))
 
-        return ((partition_start, "_missing_markers", find),)
+        return ((partition_start, "_missing_markers", missing_markers),)
 
     return replaced
 
 
-def _of_the_last_writer_only(producers: Any, position: Any, found: Any) -> Any:
+def _only_of_the_last_writer(producers: Any, position: Any, missing: Any) -> Any:
     writer = None if position.writer is None else producers.get(position.writer.transactional)
-    return found._replace(
-        decisions={one: commit and one == writer for one, commit in found.decisions.items()}
+    return missing._replace(
+        decisions={producer: commit and producer == writer for producer, commit in missing.decisions.items()}
     )
 
 
-def _plain_batches_pass_markers() -> tuple[Replaced, ...]:
-    return ((TaskTransaction, "_use_ids", _at_once),)
+def _plain_batches_precede_markers() -> tuple[Replaced, ...]:
+    return ((TaskTransaction, "_use_ids", _without_requests),)
 
 
 def _open_transactions_stay() -> tuple[Replaced, ...]:
     return ((takeover, "_decide_open_transactions", _returns(None)),)
 
 
-def _always(*, commit: bool) -> Callable[[], tuple[Replaced, ...]]:
+def _missing_markers_always(*, commit: bool) -> Callable[[], tuple[Replaced, ...]]:
     def replaced() -> tuple[Replaced, ...]:
         original = takeover._decide_open_transactions
 
         def decide(starts: Any, left_out: Any) -> Steps:
             decided = {
-                key: replace(one, open_transactions=dict.fromkeys(one.open_transactions, commit))
-                for key, one in starts.items()
+                key: replace(start, open_transactions=dict.fromkeys(start.open_transactions, commit))
+                for key, start in starts.items()
             }
             return original(decided, left_out)
 
@@ -420,12 +426,12 @@ def _markers_count_as_records() -> tuple[Replaced, ...]:
     return ((flow_plan, "position_at", position_at),)
 
 
-def _nothing_written_is_unknown() -> tuple[Replaced, ...]:
+def _empty_producers_are_unknown() -> tuple[Replaced, ...]:
     original = takeover._remembered_sequences
 
     def remembered(*args: Any) -> Steps:
-        found = yield from original(*args)
-        return {one: None if sequence == -1 else sequence for one, sequence in found.items()}
+        sequences = yield from original(*args)
+        return {partition: None if sequence == -1 else sequence for partition, sequence in sequences.items()}
 
     return ((takeover, "_remembered_sequences", remembered),)
 
@@ -433,30 +439,35 @@ def _nothing_written_is_unknown() -> tuple[Replaced, ...]:
 # -- partitions that cannot be read or written
 
 
-def _read_until_answered() -> tuple[Replaced, ...]:
-    def patiently(steps: Steps) -> Steps:
-        """*steps*, in which what is unavailable is asked for again and again."""
+def _read_until_available() -> tuple[Replaced, ...]:
+    def until_available(steps: Steps) -> Steps:
+        """Repeats the requests of *steps* until they are available."""
         try:
-            asked = next(steps)
+            pending = next(steps)
             while True:
-                answers = list((yield asked))
-                while missing := [at for at, one in enumerate(answers) if isinstance(one, Unavailable)]:
-                    again = yield tuple(asked[at] for at in missing)
-                    for at, answer in zip(missing, again, strict=True):
-                        answers[at] = answer
-                asked = steps.send(tuple(answers))
+                responses = list((yield pending))
+                while missing := [
+                    index for index, response in enumerate(responses) if isinstance(response, Unavailable)
+                ]:
+                    again = yield tuple(pending[index] for index in missing)
+                    for index, response in zip(missing, again, strict=True):
+                        responses[index] = response
+                pending = steps.send(tuple(responses))
         except StopIteration as stop:
             return stop.value
 
     def each(steps: Any, _left_out: Any) -> Steps:
-        return (yield from side_by_side({key: patiently(its) for key, its in steps.items()}))
+        return (yield from side_by_side({key: until_available(of_key) for key, of_key in steps.items()}))
 
     return ((takeover, "each_available", each),)
 
 
 def _refused_fences_are_repeated() -> tuple[Replaced, ...]:
     def refuse(responses: Any, _left_out: Any) -> Any:
-        return next((Refused(-1) for one in responses if isinstance(one, Refused) or one.left_out), None)
+        return next(
+            (Refused(-1) for response in responses if isinstance(response, Refused) or response.left_out),
+            None,
+        )
 
     return ((takeover, "_note_left_out", refuse),)
 
@@ -481,7 +492,7 @@ def _pipelines_at_once() -> tuple[Replaced, ...]:
 
 
 def _checked(alter: Callable[[Any, Any, int, dict[str, Any]], Any]) -> Callable[[], tuple[Replaced, ...]]:
-    """The mode of a batch is checked after *alter* has changed the tracker or the arguments; it returns the batch."""
+    """*alter* changes the tracker, the fields or the batch before the mode of the batch is checked."""
 
     def replaced() -> tuple[Replaced, ...]:
         original = WriteModeTracker.check
@@ -498,8 +509,8 @@ def _without_age(_tracker: Any, batch: Any, _from_offset: int, fields: dict[str,
     return batch._replace(base_timestamp=fields["now_ms"], max_timestamp=fields["now_ms"])
 
 
-def _nothing_is_held_back() -> tuple[Replaced, ...]:
-    """The packer takes old records for plain batches."""
+def _no_record_is_held_back() -> tuple[Replaced, ...]:
+    """The packer puts old records into plain batches."""
     original = Packer.hold_back_before
 
     def hold_back_before(packer: Packer, timestamp_ms: int) -> None:
@@ -509,21 +520,21 @@ def _nothing_is_held_back() -> tuple[Replaced, ...]:
 
 
 def _old_records_are_plain() -> tuple[Replaced, ...]:
-    return *_checked(_without_age)(), *_nothing_is_held_back()
+    return *_checked(_without_age)(), *_no_record_is_held_back()
 
 
-def _young_where_the_target_sets_timestamps() -> tuple[Replaced, ...]:
+def _recent_where_the_target_sets_timestamps() -> tuple[Replaced, ...]:
     next_batch, check, hold_back = PartitionCopier.next_batch, WriteModeTracker.check, Packer.hold_back_before
-    asking: list[PartitionCopier] = []
+    current: list[PartitionCopier] = []
 
     def sets_timestamps() -> bool:
-        return asking[0].target_topic in asking[0].session.log_append_time_topics
+        return current[0].target_topic in current[0].session.log_append_time_topics
 
-    def asked(copier: PartitionCopier, *args: Any) -> Any:
-        asking[:] = [copier]
+    def recording_next_batch(copier: PartitionCopier, *args: Any) -> Any:
+        current[:] = [copier]
         return next_batch(copier, *args)
 
-    def checked(tracker: Any, batch: Any, from_offset: int, **fields: Any) -> ChangeMode | None:
+    def check_as_recent(tracker: Any, batch: Any, from_offset: int, **fields: Any) -> ChangeMode | None:
         if sets_timestamps():
             batch = _without_age(tracker, batch, from_offset, fields)
         return check(tracker, batch, from_offset, **fields)
@@ -532,8 +543,8 @@ def _young_where_the_target_sets_timestamps() -> tuple[Replaced, ...]:
         hold_back(packer, NO_AGE_MS if sets_timestamps() and timestamp_ms != ANY_AGE_MS else timestamp_ms)
 
     return (
-        (PartitionCopier, "next_batch", asked),
-        (WriteModeTracker, "check", checked),
+        (PartitionCopier, "next_batch", recording_next_batch),
+        (WriteModeTracker, "check", check_as_recent),
         (Packer, "hold_back_before", hold_back_before),
     )
 
@@ -552,7 +563,7 @@ def _without_epoch(tracker: Any, batch: Any, _from_offset: int, _fields: dict[st
     return batch
 
 
-def _plain_with_a_short_memory() -> tuple[Replaced, ...]:
+def _plain_with_a_short_expiration() -> tuple[Replaced, ...]:
     return ((write_mode, "SHORTEST_EXPIRATION_MS", 0),)
 
 
@@ -576,19 +587,19 @@ def _no_position_after_a_resync() -> tuple[Replaced, ...]:
 
 
 def _positions_apart_from_their_records() -> tuple[Replaced, ...]:
-    """What is written is committed before the positions are added."""
+    """Records are committed before their positions are added."""
     original = TaskTransaction.commit
 
     def commit(decisions: Any, now: Any) -> Any:
-        running, answer = original(decisions, now), None
+        running, response = original(decisions, now), None
         while True:
             try:
-                request = running.send(answer)  # type: ignore[arg-type]  # None begins it
+                request = running.send(response)  # type: ignore[arg-type]  # None starts it
             except StopIteration as stop:
                 return stop.value
             if isinstance(request, StorePositions):
                 yield Commit(request.producer)
-            answer = yield request
+            response = yield request
 
     return ((TaskTransaction, "commit", commit),)
 
@@ -596,28 +607,28 @@ def _positions_apart_from_their_records() -> tuple[Replaced, ...]:
 # -- rule 7
 
 
-def _source_epochs_are_not_asked() -> tuple[Replaced, ...]:
+def _source_epochs_are_not_read() -> tuple[Replaced, ...]:
     original = ReadCursor.request
 
     def request(cursor: ReadCursor, partition_bytes: int) -> Any:
         return original(cursor, partition_bytes)._replace(last_epoch=-1)
 
-    def answer(request: Any) -> Any:
+    def respond(request: Any) -> Any:
         return LeaderEpochEnd(-1, -1) if getattr(request, "on_target", None) is False else None
 
     return (
-        (takeover, "start_of_partition", _answered(partition_start.start_of_partition, answer)),
+        (takeover, "start_of_partition", _with_responses(partition_start.start_of_partition, respond)),
         (ReadCursor, "request", request),
     )
 
 
-def _target_epochs_are_not_asked() -> tuple[Replaced, ...]:
-    def answer(request: Any) -> Any:
+def _target_epochs_are_not_read() -> tuple[Replaced, ...]:
+    def respond(request: Any) -> Any:
         return LeaderEpochEnd(-1, -1) if getattr(request, "on_target", None) is True else None
 
     return (
-        (takeover, "start_of_partition", _answered(partition_start.start_of_partition, answer)),
-        *_new_leaders_do_not_end_it(),
+        (takeover, "start_of_partition", _with_responses(partition_start.start_of_partition, respond)),
+        *_new_leaders_do_not_end_the_session(),
         *_offsets_are_not_compared(),
     )
 
@@ -625,13 +636,13 @@ def _target_epochs_are_not_asked() -> tuple[Replaced, ...]:
 # -- rules 9, 10, 11
 
 
-def _fenced_comes_back() -> tuple[Replaced, ...]:
-    """A refused writer takes new epochs without asking whether the flow is still its own."""
-    yes = _returns(True)
-    return ((ownership, "holds_lock", yes), (flow_lock, "holds_lock", yes))
+def _fenced_writer_continues() -> tuple[Replaced, ...]:
+    """A refused writer takes new epochs without checking whether it still owns the flow."""
+    always = _returns(True)
+    return ((ownership, "holds_lock", always), (flow_lock, "holds_lock", always))
 
 
-def _forgotten_ids_are_not_waited_for() -> tuple[Replaced, ...]:
+def _expired_ids_are_not_waited_for() -> tuple[Replaced, ...]:
     return ((takeover, "_wait_for_closed_connections", _returns(None)),)
 
 
@@ -643,8 +654,8 @@ def _low_epochs() -> tuple[Replaced, ...]:
     return ((flow_lock, "FIRST_EPOCH", 0), (world, "FIRST_EPOCH", 0))
 
 
-def _repeats_are_not_noticed() -> tuple[Replaced, ...]:
-    """An answer about a batch that the leader had already counts as an answer to ours."""
+def _repeats_are_not_detected() -> tuple[Replaced, ...]:
+    """A response about a batch that the leader already had counts as a response to our batch."""
     original = PartitionCopier.acknowledged
 
     def acknowledged(copier: PartitionCopier, base_offset: int, _append_time_ms: int, now_ms: int) -> Any:
@@ -672,53 +683,53 @@ MUTANTS = (
         scenarios=("race",),
     ),
     Mutant(
-        name="left in spite of lost answers",
-        rule="No position says `left`, or changes the mode, while a batch without an answer can still be appended.",
-        replaced=_left_in_spite_of_lost_answers,
+        name="left in spite of lost responses",
+        rule="No position is stored as `left` or changes the mode while a batch without a response can still be appended.",
+        replaced=_left_in_spite_of_lost_responses,
         scenarios=("connections",),
         seeds=1000,
         is_quick=False,
     ),
     Mutant(
-        name="lost answers do not end the start",
-        rule="A lost answer ends the start of its task.",
+        name="lost responses do not end the session",
+        rule="A lost response ends the session of the task.",
         replaced=_no_reason(has_lost_responses=False),
         scenarios=("connections", "fresh_leaders"),
     ),
     Mutant(
-        name="new leaders do not end the start",
-        rule="Another leader of the target partition ends the start of its task.",
-        replaced=_new_leaders_do_not_end_it,
+        name="new leaders do not end the session",
+        rule="A new leader of the target partition ends the session of the task.",
+        replaced=_new_leaders_do_not_end_the_session,
         scenarios=("leaders", "unclean_target"),
         is_quick=False,
     ),
     Mutant(
-        name="leaders are not asked",
-        rule="Before a commit, and before a partition joins a transaction, its leader is asked for its epoch.",
-        replaced=_leaders_are_not_asked,
+        name="leader epochs are not read",
+        rule="Before a commit, and before a partition joins a transaction, the epoch of its leader is read.",
+        replaced=_leader_epochs_are_not_read,
         scenarios=("leaders", "offline"),
     ),
     Mutant(
-        name="repeats do not end the start",
-        rule="An answer that another batch has our numbers ends the start.",
+        name="repeats do not end the session",
+        rule="A response that shows a different batch with our sequence numbers ends the session.",
         replaced=_no_reason(has_repeat=False),
-        scenarios=("stamped",),
+        scenarios=("log_append_time",),
     ),
     Mutant(
-        name="final refusals are harmless",
-        rule="A refusal that leaves open what was appended ends the start.",
+        name="final refusals do not end the session",
+        rule="A refusal that does not show what was appended ends the session.",
         replaced=_final_codes_are_harmless,
-        scenarios=("forgetful_leaders", "leaders"),
+        scenarios=("expired_producers", "leaders"),
     ),
     Mutant(
         name="newcomers do not wait",
-        rule="A newcomer waits until the claim says `left` or was not renewed for 15 s.",
+        rule="A newcomer waits until the claim is marked `left` or was not renewed for 15 s.",
         replaced=_newcomers_do_not_wait,
         scenarios=("waiting",),
     ),
     Mutant(
         name="ages by the wall clock",
-        rule="The age of a claim is measured by a monotonic clock since the claim was seen to change.",
+        rule="The age of a claim is the monotonic time since the last observed change.",
         replaced=_ages_by_the_wall_clock,
         scenarios=("clocks",),
     ),
@@ -730,40 +741,40 @@ MUTANTS = (
     ),
     Mutant(
         name="own ids only",
-        rule="The ids to take are all below the largest task count of the last committed and all later claims.",
+        rule="A newcomer takes all ids below the largest task count of the last committed claim and all later ones.",
         replaced=_own_ids_only,
         scenarios=("fewer_tasks",),
         is_quick=False,
     ),
     Mutant(
         name="named writers are trusted",
-        rule="Every writer that a position without `left` names is taken, too.",
+        rule="A newcomer also takes every writer that a position without `left` names.",
         replaced=_named_writers_are_trusted,
         scenarios=("dying_newcomers",),
         seeds=1500,
         is_quick=False,
     ),
     Mutant(
-        name="read until answered",
-        rule="A partition that cannot be read is left out of a start, and the others go on.",
-        replaced=_read_until_answered,
-        scenarios=("partitions_away",),
+        name="read until available",
+        rule="A partition that cannot be read is left out of a session, and the others continue.",
+        replaced=_read_until_available,
+        scenarios=("unavailable_partitions",),
     ),
     Mutant(
         name="refused fences are repeated",
-        rule="A partition that cannot be part of a fence is left out of a start, and the others go on.",
+        rule="A partition that cannot be fenced is left out of a session, and the others continue.",
         replaced=_refused_fences_are_repeated,
-        scenarios=("partitions_away",),
+        scenarios=("unavailable_partitions",),
     ),
     Mutant(
         name="lost positions are read from the topic",
-        rule="A task that runs knows its positions; it stores them again where the offsets topic has lost them.",
+        rule="A running task stores its positions again if the offsets topic has lost them.",
         replaced=_lost_positions_are_read_from_the_topic,
         scenarios=("lost_positions",),
     ),
     Mutant(
         name="the last partition of positions wins",
-        rule="The newest position counts, in whichever partition of the offsets topic it lies.",
+        rule="The newest position counts, whichever partition of the offsets topic has it.",
         replaced=_the_last_partition_of_positions_wins,
         scenarios=("growing_positions",),
     ),
@@ -775,22 +786,22 @@ MUTANTS = (
     ),
     Mutant(
         name="no fence",
-        rule="The plain writers that positions without `left` name are fenced in their partitions.",
+        rule="A takeover fences the plain writers that positions without `left` name.",
         replaced=_no_fence,
         scenarios=("race",),
         is_quick=False,
     ),
     Mutant(
-        name="fenced when the coordinator has answered",
-        rule="The fence stands when its marker is in the partition's log, not when EndTxn has answered.",
-        replaced=_fenced_when_the_coordinator_has_answered,
+        name="fenced when the coordinator has responded",
+        rule="A fence is complete when its marker is in the partition's log, not at the response to EndTxn.",
+        replaced=_fenced_when_the_coordinator_has_responded,
         scenarios=("race",),
         seeds=1500,
         is_quick=False,
     ),
     Mutant(
         name="lost markers are awaited",
-        rule="A fence whose marker does not come is repeated (KAFKA-20734).",
+        rule="A fence without a marker is repeated (KAFKA-20734).",
         replaced=_lost_markers_are_awaited,
         scenarios=("offline",),
         is_quick=False,
@@ -804,9 +815,9 @@ MUTANTS = (
         is_quick=False,
     ),
     Mutant(
-        name="fenced comes back",
-        rule="A refused writer checks the lock, and is out if it is another's.",
-        replaced=_fenced_comes_back,
+        name="fenced writer continues",
+        rule="A refused writer checks the lock, and stops if a different process has it.",
+        replaced=_fenced_writer_continues,
         scenarios=("race",),
     ),
     Mutant(
@@ -817,27 +828,27 @@ MUTANTS = (
     ),
     Mutant(
         name="open transactions stay",
-        rule="A transaction whose marker is missing in a partition gets it.",
+        rule="A session writes the missing markers of open transactions.",
         replaced=_open_transactions_stay,
         scenarios=("offline",),
         is_quick=False,
     ),
     Mutant(
         name="missing markers are committed",
-        rule="A missing marker aborts what the position does not count.",
-        replaced=_always(commit=True),
+        rule="A missing marker aborts records that the position does not count.",
+        replaced=_missing_markers_always(commit=True),
         scenarios=("offline",),
     ),
     Mutant(
         name="missing markers are aborted",
-        rule="A missing marker commits what the position counts.",
-        replaced=_always(commit=False),
+        rule="A missing marker commits records that the position counts.",
+        replaced=_missing_markers_always(commit=False),
         scenarios=("offline",),
         is_quick=False,
     ),
     Mutant(
-        name="transactions have no largest size",
-        rule="A transaction has no more than the target answers in a tenth of its time limit.",
+        name="transactions have no size limit",
+        rule="A transaction has at most what the target acknowledges in a tenth of the transaction timeout.",
         replaced=lambda: ((SendWindow, "after", lambda window, *_: replace(window, size_bytes=1 << 40)),),
         scenarios=("slow_target",),
     ),
@@ -845,13 +856,13 @@ MUTANTS = (
         name="commits are repeated",
         rule="An EndTxn without a response is not sent again in its epoch: a late copy ends a later transaction.",
         replaced=_commits_are_repeated,
-        scenarios=("late_commits",),
+        scenarios=("late_end_txn",),
     ),
     Mutant(
-        name="beginnings are repeated",
-        rule="Nor is an AddPartitionsToTxn: a late copy begins a transaction whose abort includes positions without a marker.",
-        replaced=_beginnings_are_repeated,
-        scenarios=("late_beginnings",),
+        name="AddPartitionsToTxn is repeated",
+        rule="An AddPartitionsToTxn without a response is not sent again: a late copy starts a transaction, whose abort includes positions without a marker.",
+        replaced=_add_partitions_is_repeated,
+        scenarios=("late_add_partitions",),
         is_quick=False,
     ),
     Mutant(
@@ -862,9 +873,9 @@ MUTANTS = (
     ),
     Mutant(
         name="transactions of replaced ids are awaited",
-        rule="A transaction that no process can end, because its producer id is replaced, counts no more once its data is read.",
+        rule="A transaction of a replaced producer id, which no process can end, is ignored once its data is read.",
         replaced=_replaced_ids_are_awaited,
-        scenarios=("forgotten_open_positions",),
+        scenarios=("expired_ids_with_open_positions",),
         is_quick=False,
     ),
     Mutant(
@@ -889,63 +900,63 @@ MUTANTS = (
     ),
     Mutant(
         name="markers of positions are not awaited",
-        rule="A task begins its next transaction when the marker of the last one is in the offsets topic.",
+        rule="A task starts its next transaction when the marker of the last one is in the offsets topic.",
         replaced=lambda: ((world.World, "await_marker", _returns(value=True)),),
         scenarios=("offline_internal_topics",),
         is_quick=False,
     ),
     Mutant(
         name="decided transactions are not awaited",
-        rule="A start waits until the markers of decided transactions are in the log.",
+        rule="A session starts when the markers of decided transactions are in the log.",
         replaced=_decided_transactions_are_not_awaited,
         scenarios=("undone_decisions",),
     ),
     Mutant(
         name="earlier epochs are not compared",
-        rule="A source without the epoch of the last copied record is compared by the epochs before it.",
+        rule="If the source lacks the epoch of the last copied record, earlier epochs are compared.",
         replaced=_earlier_epochs_are_not_compared,
         scenarios=("source",),
     ),
     Mutant(
-        name="no epoch behind a loss",
-        rule="Behind a loss, fetches name an epoch that the source knows, so that a second loss is found.",
-        replaced=_no_epoch_behind_a_loss,
+        name="no epoch after a loss",
+        rule="After a loss, fetches name an epoch that the source has, so that a second loss is detected.",
+        replaced=_no_epoch_after_a_loss,
         scenarios=("rewritten_again",),
     ),
     Mutant(
         name="losses are reported when the task starts",
-        rule="A loss is reported before the position behind it is stored.",
+        rule="A loss is reported before the position after it is stored.",
         replaced=_losses_are_reported_when_the_task_starts,
         scenarios=("retention",),
         is_quick=False,
     ),
     Mutant(
         name="transactions of earlier writers are aborted",
-        rule="A missing marker commits what the position counts, whichever task of the flow has written it.",
-        replaced=_markers_are_found(_of_the_last_writer_only),
+        rule="A missing marker commits records that the position counts, whichever task of the flow has written them.",
+        replaced=_missing_markers_are(_only_of_the_last_writer),
         scenarios=("moved_partitions",),
         is_quick=False,
     ),
     Mutant(
         name="transactions of other tasks stay open",
-        rule="Behind an election, the ids of all tasks are taken if a transaction of an unknown id has no marker.",
-        replaced=_markers_are_found(lambda _, __, found: found._replace(has_unknown=False)),
+        rule="After an election, a session takes the ids of all tasks if a transaction of an unknown id has no marker.",
+        replaced=_missing_markers_are(lambda _, __, markers: markers._replace(has_unknown=False)),
         scenarios=("unclean_target_in_transactions",),
         seeds=2000,
         is_quick=False,
     ),
     Mutant(
         name="transactions that were copied again are committed",
-        rule="A missing marker aborts records that the offset map lacks, if the target has lost what was copied behind them.",
+        rule="A missing marker aborts records that the offset map lacks, if the target has lost records copied after them.",
         replaced=lambda: ((partition_start, "_is_mapped", _returns(value=True)),),
         scenarios=("unclean_target_in_transactions",),
         seeds=1000,
         is_quick=False,
     ),
     Mutant(
-        name="plain batches pass markers",
+        name="plain batches precede markers",
         rule="Plain batches follow the marker of the last transaction, so that they are lost with it.",
-        replaced=_plain_batches_pass_markers,
+        replaced=_plain_batches_precede_markers,
         scenarios=("late_markers",),
     ),
     Mutant(
@@ -958,15 +969,15 @@ MUTANTS = (
     ),
     Mutant(
         name="markers count as records",
-        rule="A position names the target offset before which its plain epoch has written nothing.",
+        rule="A position has the target offset before which its plain epoch has written nothing.",
         replaced=_markers_count_as_records,
         scenarios=("idle",),
     ),
     Mutant(
-        name="nothing written is unknown",
-        rule="A leader that knows a producer epoch without a batch shows that nothing was written.",
-        replaced=_nothing_written_is_unknown,
-        scenarios=("idle_with_strangers",),
+        name="empty producers are unknown",
+        rule="A producer epoch without a batch in a leader's state shows that no record was written.",
+        replaced=_empty_producers_are_unknown,
+        scenarios=("idle_with_foreign_writers",),
     ),
     Mutant(
         name="spares are not taken",
@@ -976,43 +987,43 @@ MUTANTS = (
         is_quick=False,
     ),
     Mutant(
-        name="open transactions of busy ids are passed",
-        rule="Nothing is written behind an open transaction of an id that a spare replaces.",
-        replaced=_open_transactions_of_busy_ids_are_passed,
+        name="open transactions of busy ids are ignored",
+        rule="Nothing is written after an open transaction of an id that a spare id replaces.",
+        replaced=_open_transactions_of_busy_ids_are_ignored,
         scenarios=("unclean_long_offline",),
         seeds=4000,
         is_quick=False,
     ),
     Mutant(
         name="only named ids count as replaced",
-        rule="That holds for each id that a spare replaces, whichever id the position names.",
+        rule="Nothing is written after an open transaction of a replaced id, even if the position names a different id.",
         replaced=_only_named_ids_count_as_replaced,
-        scenarios=("elections_behind_spares",),
+        scenarios=("elections_after_spares",),
         seeds=400,
         is_quick=False,
     ),
     Mutant(
-        name="aborted transactions of busy ids are passed",
-        rule="Nor is anything written behind a transaction of an unknown id that was aborted where the copy ends.",
-        replaced=_markers_are_found(lambda _, __, found: found._replace(has_unknown=False)),
+        name="aborted transactions of busy ids are ignored",
+        rule="Nothing is written after a transaction of an unknown id that was aborted at the end of the copy.",
+        replaced=_missing_markers_are(lambda _, __, markers: markers._replace(has_unknown=False)),
         scenarios=("late_decisions",),
     ),
     Mutant(
-        name="acknowledged is in the target",
-        rule="What the last start acknowledged counts only if the target has not lost it.",
+        name="acknowledged records are in the target",
+        rule="Records that the last session acknowledged count only if the target has not lost them.",
         replaced=_acknowledged_is_in_the_target,
         scenarios=("leaders", "fresh_leaders"),
         is_quick=False,
     ),
     Mutant(
         name="sequences start again",
-        rule="In an epoch that has written to the partition, sequences go on behind our last one.",
+        rule="In an epoch that has written to the partition, sequence numbers continue after our last one.",
         replaced=_sequences_start_again,
         scenarios=("quiet",),
     ),
     Mutant(
         name="transactions count in the plain sequence",
-        rule="A position has the last sequence of plain batches alone.",
+        rule="A position has the last sequence number of plain batches only.",
         replaced=_transactions_count_in_the_plain_sequence,
         scenarios=("mixed_race",),
         is_quick=False,
@@ -1025,37 +1036,37 @@ MUTANTS = (
     ),
     Mutant(
         name="old records are plain",
-        rule="Old timestamps never go under the plain id.",
+        rule="Records with old timestamps are never written with the plain id.",
         replaced=_old_records_are_plain,
-        scenarios=("hours", "mixed_race"),
+        scenarios=("hours_pass", "mixed_race"),
         seeds=1500,
         is_quick=False,
     ),
     Mutant(
-        name="records are young where the target sets timestamps",
-        rule="Old records go in transactions, whatever message.timestamp.type is: it can change.",
-        replaced=_young_where_the_target_sets_timestamps,
-        scenarios=("stamped_at_times",),
+        name="records are recent where the target sets timestamps",
+        rule="Old records are written in transactions for any message.timestamp.type, because it can change.",
+        replaced=_recent_where_the_target_sets_timestamps,
+        scenarios=("changing_timestamp_type",),
         seeds=1500,
         is_quick=False,
     ),
     Mutant(
-        name="plain with a short memory",
-        rule="Below one hour of producer.id.expiration.ms nothing is plain.",
-        replaced=_plain_with_a_short_memory,
-        scenarios=("short_memory",),
+        name="plain with a short expiration",
+        rule="No batch is plain if producer.id.expiration.ms is below one hour.",
+        replaced=_plain_with_a_short_expiration,
+        scenarios=("short_producer_expiration",),
         seeds=1500,
         is_quick=False,
     ),
     Mutant(
         name="gaps without a position",
-        rule="A position is stored at every gap of the source's offsets.",
+        rule="A position is stored at every gap in the source's offsets.",
         replaced=_checked(_without_gap_before),
         scenarios=("mixed_race",),
     ),
     Mutant(
         name="gaps inside batches are plain",
-        rule="A batch with gaps between its records goes in a transaction.",
+        rule="A batch with gaps between its records is written in a transaction.",
         replaced=_checked(_without_gap_inside),
         scenarios=("source",),
     ),
@@ -1067,60 +1078,60 @@ MUTANTS = (
     ),
     Mutant(
         name="changes without a position",
-        rule="A position is stored before the mode changes, and before plain batches that do not continue the ones before.",
+        rule="A position is stored before the mode changes, and before plain batches that do not follow the last ones.",
         replaced=_changes_without_a_position,
         scenarios=("mixed_race",),
     ),
     Mutant(
         name="no position after a resync",
-        rule="After a resync a position is stored before the next plain batch: a gap may have been passed.",
+        rule="After a resync, a position is stored before the next plain batch, because there may have been a gap.",
         replaced=_no_position_after_a_resync,
         scenarios=("leaders",),
         seeds=1500,
         is_quick=False,
     ),
     Mutant(
-        name="positions apart from their records",
+        name="positions are committed apart from their records",
         rule="Records and positions are committed together.",
         replaced=_positions_apart_from_their_records,
         scenarios=("mixed_race",),
     ),
     Mutant(
-        name="source epochs are not asked",
-        rule="OffsetsForLeaderEpoch is asked on the source: a rewritten source goes to the loss policy.",
-        replaced=_source_epochs_are_not_asked,
+        name="source epochs are not read",
+        rule="The leader epochs of the source are compared, so that a rewritten source is handled by the loss policy.",
+        replaced=_source_epochs_are_not_read,
         scenarios=("source",),
         is_quick=False,
     ),
     Mutant(
-        name="target epochs are not asked",
-        rule="OffsetsForLeaderEpoch is asked on the target: a target that lost its tail is filled again.",
-        replaced=_target_epochs_are_not_asked,
+        name="target epochs are not read",
+        rule="The leader epochs of the target are compared, so that a lost tail is copied again.",
+        replaced=_target_epochs_are_not_read,
         scenarios=("unclean_target",),
     ),
     Mutant(
-        name="forgotten ids are not waited for",
-        rule="If the producer id is another than the position's, held bytes must meet a closed connection first.",
-        replaced=_forgotten_ids_are_not_waited_for,
-        scenarios=("forgotten_ids",),
+        name="expired ids are not waited for",
+        rule="If the producer id differs from the position's, the takeover waits until old connections are closed.",
+        replaced=_expired_ids_are_not_waited_for,
+        scenarios=("expired_ids",),
         seeds=1500,
     ),
     Mutant(
         name="the last epoch is used",
-        rule="Plain batches are not written in an epoch that the next start cannot fence.",
+        rule="Plain batches are not written in an epoch that the next session cannot fence.",
         replaced=_the_last_epoch_is_used,
         scenarios=("idle_at_the_last_epochs",),
     ),
     Mutant(
         name="low epochs",
-        rule="Ids begin at a high epoch: a stranger with our producer id has a low one.",
+        rule="Ids start at a high epoch, because a foreign producer with our producer id has a low one.",
         replaced=_low_epochs,
-        scenarios=("strangers",),
+        scenarios=("foreign_writers",),
     ),
     Mutant(
-        name="repeats are not noticed",
-        rule="An answer about a batch that the leader had already does not count as an answer to ours.",
-        replaced=_repeats_are_not_noticed,
-        scenarios=("strangers",),
+        name="repeats are not detected",
+        rule="A response about a batch that the leader already had does not count as a response to our batch.",
+        replaced=_repeats_are_not_detected,
+        scenarios=("foreign_writers",),
     ),
 )

@@ -1,4 +1,4 @@
-"""Packs the records of the model: a batch that is sent has the numbers of its records instead of bytes."""
+"""A packer for the model: its batches have record numbers instead of bytes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,21 +12,21 @@ from tests.model.writer.partition_logs import ProducedBatch, SourceRecords
 
 
 class ModelPacker(Packer):
-    """The packer of one partition; batches have at most *most_records*."""
+    """The packer of one partition; batches have at most *max_records*."""
 
     def __init__(
-        self, partition: TopicPartition, plain: Producer, most_records: int, record_bytes: int
+        self, partition: TopicPartition, plain: Producer, max_records: int, record_bytes: int
     ) -> None:
         super().__init__(*partition, partition.topic, plain)
-        self.most_records = most_records
+        self.max_records = max_records
         self._record_bytes = record_bytes
-        self._fetched: dict[Batch, SourceRecords] = {}  # of what was fetched
+        self._fetched: dict[Batch, SourceRecords] = {}
 
     def split(self, records: Any) -> Sequence[Batch]:
         """The batches of a fetch response."""
-        found: Sequence[SourceRecords] = records
-        self._fetched |= {one.batch: one for one in found}
-        return [one.batch for one in found]
+        batches: Sequence[SourceRecords] = records
+        self._fetched |= {fetched.batch: fetched for fetched in batches}
+        return [fetched.batch for fetched in batches]
 
     def clear(self) -> None:
         super().clear()
@@ -42,7 +42,7 @@ class ModelPacker(Packer):
             self.needs_transaction = True
             return None
         fetched = self._fetched[batch]
-        offsets, numbers = fetched.from_offset(stream.next_offset, self.most_records)
+        offsets, numbers = fetched.from_offset(stream.next_offset, self.max_records)
         is_whole = numbers[-1:] == fetched.numbers[-1:] or not numbers
         if is_whole:
             self._take(1)

@@ -1,7 +1,7 @@
-"""The partitions of the model: target leaders without bytes, and source logs that are truncated, compacted and re-created.
+"""Target leaders without bytes, and source logs that can be truncated and compacted.
 
-A target partition is `tests.model.leader.PartitionLeader`, whose decisions about appends are Kafka's. Its batches have
-values instead of bytes: record numbers in data partitions, claims and positions in internal topics.
+A target partition is a `tests.model.leader.PartitionLeader`, which decides about appends as Kafka does. Its batches
+have values instead of bytes: record numbers in data partitions, claims and positions in internal topics.
 """
 
 import random
@@ -39,13 +39,12 @@ class ModelLeader(PartitionLeader):
         super().__init__(rules, configs)
         self.key_of = key_of
         self.is_online = True
-        self.max_records = 1000  # of a batch, after recompression
-        self.loses_replicas = False  # the ISR falls below min.insync.replicas behind an append
+        self.max_records = 1000  # in a batch, after recompression
+        self.loses_replicas = False  # the ISR falls below min.insync.replicas after an append
         self._read: dict[int, tuple[LoggedBatch, LogBatch]] = {}
-        self.cleaned: list[LoggedBatch] = []  # what compaction removed; the judge counts it as delivered
-        self.was_aborted: set[tuple[int, int]] = (
-            set()
-        )  # base offsets and epochs of batches that have lost this marker
+        self.cleaned: list[LoggedBatch] = []  # removed by compaction; the judge counts it as delivered
+        # Base offsets and leader epochs of aborted batches, which may have lost the abort marker since.
+        self.was_aborted: set[tuple[int, int]] = set()
 
     @property
     def is_writable(self) -> bool:
@@ -70,7 +69,7 @@ class ModelLeader(PartitionLeader):
             attributes=TRANSACTIONAL * batch.is_transactional | LOG_APPEND_TIME * is_log_append_time,
             count=len(batch.values),
             data=b"",
-            _records=[(base + at, value) for at, value in enumerate(batch.values)],  # type: ignore[misc]
+            _records=[(base + index, value) for index, value in enumerate(batch.values)],  # type: ignore[misc]
         )
 
     def last_sequence(self, producer_id: int, producer_epoch: int) -> int | None:
@@ -80,62 +79,64 @@ class ModelLeader(PartitionLeader):
 
     @property
     def batches(self) -> list[LogBatch]:
-        """What a consumer reads below the high watermark."""
+        """The batches below the high watermark."""
         end = self.log.high_watermark
-        return [self._as_read(one) for one in self.log.batches if one.last_offset < end]
+        return [self._cached_log_batch(batch) for batch in self.log.batches if batch.last_offset < end]
 
-    def _as_read(self, batch: LoggedBatch) -> LogBatch:
+    def _cached_log_batch(self, batch: LoggedBatch) -> LogBatch:
         known = self._read.get(batch.base_offset)
         if known is None or known[0] is not batch:
-            known = self._read[batch.base_offset] = batch, as_read(batch)
+            known = self._read[batch.base_offset] = batch, log_batch(batch)
         return known[1]
 
     def compact(self, end: int) -> set[int]:
-        """Keep the last record of each key below *end*, and the last batch of each producer if only as a header."""
+        """Keeps only the last record of each key below *end*, and an empty last batch of each producer."""
         end = min(end, self.last_stable_offset)
-        last = {one.batches[-1].last_offset for one in self.producers.producers.values() if one.batches}
+        last = {entry.batches[-1].last_offset for entry in self.producers.producers.values() if entry.batches}
         newest = {
             self.key_of(value): offset
             for batch in self.log.batches
             if batch.last_offset < end and not batch.is_control and not self.log.is_aborted(batch)
             for offset, value in rows_of(batch)
         }
-        left: list[LoggedBatch] = []
-        gone: set[int] = set()
+        kept_batches: list[LoggedBatch] = []
+        removed_offsets: set[int] = set()
         for batch in self.log.batches:
             if batch.last_offset >= end or batch.is_control:
-                left.append(batch)
+                kept_batches.append(batch)
                 continue
             kept = [row for row in rows_of(batch) if newest.get(self.key_of(row[1])) == row[0]]
             removed = [row for row in rows_of(batch) if row not in kept]
-            gone |= {row[0] for row in removed}
+            removed_offsets |= {row[0] for row in removed}
             if removed and not self.log.is_aborted(batch):
                 self.cleaned.append(replace(batch, _records=cast("Any", removed)))
             if kept or batch.last_offset in last:
-                left.append(replace(batch, count=len(kept), _records=cast("Any", kept)))
-        self.log.batches = left
-        return gone
+                kept_batches.append(replace(batch, count=len(kept), _records=cast("Any", kept)))
+        self.log.batches = kept_batches
+        return removed_offsets
 
     def delete_before(self, offset: int) -> None:
-        """DeleteRecords, or retention; the judge counts what is gone as delivered."""
+        """Deletes records, which the judge counts as delivered."""
         end = min(offset, self.last_stable_offset)
         self.cleaned += [
-            one
-            for one in self.log.batches
-            if one.last_offset < end and not one.is_control and not self.log.is_aborted(one)
+            batch
+            for batch in self.log.batches
+            if batch.last_offset < end and not batch.is_control and not self.log.is_aborted(batch)
         ]
         self.log.delete_before(end)
 
     def elect(self, end: int, *, is_restarted: bool = False) -> None:
-        """See `PartitionLeader.elect`; what was compacted and is now truncated is gone as well."""
+        """Elects as `PartitionLeader` does, and truncates the compacted records too."""
         self.was_aborted |= {
-            (one.base_offset, one.leader_epoch) for one in self.log.batches if self.log.is_aborted(one)
+            (batch.base_offset, batch.leader_epoch)
+            for batch in self.log.batches
+            if self.log.is_aborted(batch)
         }
         super().elect(end, is_restarted=is_restarted)
-        self.cleaned = [one for one in self.cleaned if one.last_offset < self.log.end]
+        self.cleaned = [batch for batch in self.cleaned if batch.last_offset < self.log.end]
 
     def revived(self) -> set[tuple[int, int]]:
-        """Producer ids and record numbers of transactions that were aborted, have lost that marker, and are committed."""
+        """Producer ids and record numbers of committed transactions whose earlier abort marker was lost."""
         return {
             (batch.producer_id, value)
             for batch in self.log.batches
@@ -144,15 +145,15 @@ class ModelLeader(PartitionLeader):
         }
 
     def delivered(self, *, committed: bool = True) -> list[int]:
-        """The record numbers that readers have seen, in order; without those of foreign writers, which are negative."""
+        """The record numbers that consumers have received, in order; foreign writers' negative numbers are excluded."""
         batches = [
-            one
-            for one in (*self.cleaned, *self.log.batches)
-            if not one.is_control and not (committed and self.log.is_aborted(one))
+            batch
+            for batch in (*self.cleaned, *self.log.batches)
+            if not batch.is_control and not (committed and self.log.is_aborted(batch))
         ]
         end = self.last_stable_offset if committed else self.log.high_watermark
         rows = sorted(
-            (row for one in batches for row in rows_of(one) if row[0] < end), key=lambda row: row[0]
+            (row for batch in batches for row in rows_of(batch) if row[0] < end), key=lambda row: row[0]
         )
         return [value for _, value in rows if value >= 0]
 
@@ -162,7 +163,7 @@ def rows_of(batch: LoggedBatch) -> list[tuple[int, Any]]:
     return cast("list[tuple[int, Any]]", batch.records)
 
 
-def as_read(batch: LoggedBatch) -> LogBatch:
+def log_batch(batch: LoggedBatch) -> LogBatch:
     return LogBatch(
         base_offset=batch.base_offset,
         last_offset=batch.last_offset,
@@ -176,17 +177,17 @@ def as_read(batch: LoggedBatch) -> LogBatch:
 
 
 class SourceRecord(NamedTuple):
-    """A record of the source. Numbers grow with the order in which records were written."""
+    """A record of the source. Numbers increase in the order in which records were written."""
 
     offset: int
     number: int
     timestamp: int
     leader_epoch: int
-    batch: tuple[int, int]  # where its batch begins and ends; compaction leaves that as it was
+    batch: tuple[int, int]  # the start and end offset of its batch, which compaction keeps
 
 
 class SkippedOffsets(NamedTuple):
-    """Offsets before *next_offset* that hold markers and aborted records."""
+    """Offsets before *next_offset* that have markers and aborted records."""
 
     next_offset: int
     leader_epoch: int
@@ -200,9 +201,9 @@ class SourceRecords(NamedTuple):
     numbers: tuple[int, ...]
 
     def from_offset(self, offset: int, most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The offsets and numbers from *offset* on, at most *most*."""
-        at = bisect_left(self.offsets, offset)
-        return self.offsets[at : at + most], self.numbers[at : at + most]
+        """At most *most* offsets and numbers from *offset* on."""
+        index = bisect_left(self.offsets, offset)
+        return self.offsets[index : index + most], self.numbers[index : index + most]
 
 
 @dataclass
@@ -210,7 +211,7 @@ class SourceLog:
     """One partition of the source."""
 
     records: list[SourceRecord] = field(default_factory=list)
-    skipped: list[tuple[int, SkippedOffsets]] = field(default_factory=list)  # with their first offset
+    skipped: list[tuple[int, SkippedOffsets]] = field(default_factory=list)  # with their first offsets
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])  # epoch, first offset
     epoch: int = 0
     end: int = 0
@@ -233,27 +234,30 @@ class SourceLog:
         self.end += count
 
     def elect(self, end: int) -> None:
-        """Another leader, whose log ends at *end*."""
+        """Elects a leader whose log ends at *end*."""
         self.truncations += end < self.end
-        self.lost_end = end < self.end  # of the epoch before
+        self.lost_end = end < self.end  # the last epoch has lost its end
         self.records = [
-            one._replace(batch=(one.batch[0], min(one.batch[1], end)))
-            for one in self.records
-            if one.offset < end
+            record._replace(batch=(record.batch[0], min(record.batch[1], end)))
+            for record in self.records
+            if record.offset < end
         ]
         self.skipped = [
-            (first, one._replace(next_offset=min(one.next_offset, end)))
-            for first, one in self.skipped
+            (first, skipped._replace(next_offset=min(skipped.next_offset, end)))
+            for first, skipped in self.skipped
             if first < end
         ]
         self.end = min(self.end, end)
         self.epoch += 1
-        self.epochs = [*(one for one in self.epochs if one[1] < self.end), (self.epoch, self.end)]
+        self.epochs = [
+            *((epoch, start) for epoch, start in self.epochs if start < self.end),
+            (self.epoch, self.end),
+        ]
 
     def elect_earlier(self, count: int, timestamp: int) -> None:
-        """A leader of the epoch before returns, and has *count* records of it that no other replica has."""
+        """Elects the leader of the previous epoch, with *count* records of that epoch that no other replica has."""
         if len(self.epochs) < 2 or self.lost_end:
-            return  # its records there would be those that were lost
+            return  # its records would be the lost ones
         newest = self.epoch
         self.elect(self.epochs[-1][1])
         self.epochs.pop()
@@ -263,44 +267,48 @@ class SourceLog:
         self.epochs.append((self.epoch, self.end))
 
     def compact(self, rng: random.Random) -> None:
-        """Remove some records, not the last."""
-        self.records = [one for one in self.records[:-1] if rng.random() < 0.7] + self.records[-1:]
+        """Removes some records, but not the last one."""
+        self.records = [record for record in self.records[:-1] if rng.random() < 0.7] + self.records[-1:]
 
     @property
     def start(self) -> SourceStart:
-        """ListOffsets: the first offset, with the leader epoch of the record there."""
+        """ListOffsets: the first offset and the leader epoch of its record."""
         return SourceStart(0, self.epochs[0][0] if self.end else UNKNOWN)
 
     def epoch_end(self, epoch: int) -> LeaderEpochEnd:
-        """OffsetsForLeaderEpoch, with the epoch that it is about."""
-        known = max((one for one, _ in self.epochs if one <= epoch), default=-1)
+        """OffsetsForLeaderEpoch: the largest known epoch up to *epoch* and its end offset."""
+        known = max((first for first, _ in self.epochs if first <= epoch), default=-1)
         return (
             LeaderEpochEnd(known, self.end_of_epoch(epoch)) if epoch <= self.epoch else LeaderEpochEnd(-1, -1)
         )
 
     def end_of_epoch(self, epoch: int) -> int:
-        """OffsetsForLeaderEpoch."""
+        """OffsetsForLeaderEpoch: the end offset; -1 if the epoch is too new."""
         if epoch > self.epoch:
             return -1
         return next((start for later, start in self.epochs if later > epoch), self.end)
 
     def fetch(self, next_offset: int) -> SourceRecords | SkippedOffsets:
-        """What a fetch at *next_offset*, which is below the end, finds first: a batch, or what consumers never get."""
-        at = bisect_left(self.records, next_offset, key=lambda record: record.offset)
-        first = self.records[at] if at < len(self.records) else None
+        """The first part of a fetch response at *next_offset*: a batch, or offsets that consumers never receive."""
+        index = bisect_left(self.records, next_offset, key=lambda record: record.offset)
+        first = self.records[index] if index < len(self.records) else None
         for begins, skipped in self.skipped:
             if skipped.next_offset > next_offset and (first is None or begins < first.offset):
                 return skipped
         if first is None:
             return SkippedOffsets(self.end, self.epoch)
-        found = [one for one in self.records[max(0, at - 20) : at + 20] if one.batch == first.batch]
+        records = [
+            record for record in self.records[max(0, index - 20) : index + 20] if record.batch == first.batch
+        ]
         base, end = first.batch
-        batch = _batch(base, end, first.leader_epoch, timestamp=first.timestamp, count=len(found))
-        return SourceRecords(batch, tuple(one.offset for one in found), tuple(one.number for one in found))
+        batch = _batch(base, end, first.leader_epoch, timestamp=first.timestamp, count=len(records))
+        return SourceRecords(
+            batch, tuple(record.offset for record in records), tuple(record.number for record in records)
+        )
 
 
 def control_batch(offset: int, skipped: SkippedOffsets) -> Batch:
-    """Offsets from *offset* on that consumers never get."""
+    """A control batch for offsets from *offset* on that consumers never receive."""
     return _batch(
         offset, skipped.next_offset, skipped.leader_epoch, timestamp=0, count=0, attributes=CONTROL_BIT
     )

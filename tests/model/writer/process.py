@@ -1,4 +1,4 @@
-"""A process of the model: it takes a flow and copies, by the product's own decisions (`mirrorflow_core.writer`)."""
+"""A process of the model: it takes a flow and copies it with the product's code (`mirrorflow_core.writer`)."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tests.model.writer.world import Coroutine, Until, World
 
 
 class Process:
-    """One replicator process. *tasks* of them share the partitions."""
+    """A replicator process whose *tasks* tasks share the partitions."""
 
     def __init__(
         self,
@@ -28,12 +28,12 @@ class Process:
         *,
         tasks: int,
         waits: bool = False,
-        comebacks: int = 2,
+        retries: int = 2,
         loss_policy: LossPolicy = LossPolicy.ALERT,
     ) -> None:
-        self.world, self.name, self.waits, self.comebacks = world, name, waits, comebacks
-        self.began_ms: int = world.now_ms
-        self.clock_ms: int = 0  # of its wall clock, before that of the world
+        self.world, self.name, self.waits, self.retries = world, name, waits, retries
+        self.start_ms: int = world.now_ms
+        self.clock_ms: int = 0  # by which its wall clock is ahead of the world
         rng = world.random
         partitions = list(world.data)
         rng.shuffle(partitions)
@@ -42,44 +42,45 @@ class Process:
             assignment=tuple(tuple(partitions[number::tasks]) for number in range(tasks)),
             loss_policy=loss_policy,
         )
-        self.losses_seen = 0  # how often the offsets topic had lost its records before the flow was taken
+        # How often the offsets topic had lost its records before the process took the flow.
+        self.losses_seen = 0
         self.is_dead = False
         self.is_out = False
         self.is_stopping = False
         self.is_over = False
         self.is_owner = False
         self.frozen_until = 0
-        self.steps_left = -1  # until it sleeps, for so many steps of the world
+        self.steps_left = -1  # until it sleeps for `sleep_steps` steps of the world
         self.sleep_steps = 0
         self.losses: set[TopicPartition] = set()
-        self.trimmed: set[TopicPartition] = set()  # of the losses; what was copied is unknown then
+        self.trimmed: set[TopicPartition] = set()  # losses after which the copied offset is unknown
         self.problems: dict[TopicPartition, PartitionProblem] = {}
-        self.batch_records: dict[TopicPartition, int] = {}  # what the target was found to take
-        # Whether it has found that the target sets timestamps; sometimes only the first response shows it.
+        self.batch_records: dict[TopicPartition, int] = {}  # batch sizes that the target accepts
+        # Topics known to set timestamps; in some runs only the first response shows it.
         self.log_append_time_topics: set[str] = set()
         if world.options.stamps_time and rng.random() < 0.7:
             self.log_append_time_topics.add(self.world.data[0].topic)
         self.copied = 0
         self.recoveries = 0
         self.was_fenced = False
-        self.has_waited_for_connections = False  # of a writer that cannot be fenced
+        self.has_waited_for_connections = False  # because the last writer cannot be fenced
         self.tasks_left = 0
         world.processes.append(self)
-        world.spawn(name, self._live(), self)
+        world.spawn(name, self._run(), self)
 
-    def made_step(self, step: int) -> None:
-        """Count down to the next sleep."""
+    def count_step(self, step: int) -> None:
+        """Counts down to the next sleep."""
         self.steps_left -= 1
         if self.steps_left == 0:
             self.is_dead = self.sleep_steps == 10**9
             self.frozen_until = step + self.sleep_steps
 
     def die_after(self, steps: int) -> None:
-        """Die after so many requests."""
+        """Makes the process die after *steps* requests."""
         self.steps_left, self.sleep_steps = steps + 1, 10**9
 
     def sleep_after(self, steps: int) -> None:
-        """Sleep once, for long, after so many requests."""
+        """Makes the process sleep once for a long time after *steps* requests."""
         self.steps_left = steps + 1
         self.sleep_steps = self.world.random.choice((150, 400, 800))
 
@@ -91,76 +92,76 @@ class Process:
 
     # -- life
 
-    def _live(self) -> Coroutine:
-        for comeback in range(self.comebacks + 1):
-            if self.waits or comeback:
+    def _run(self) -> Coroutine:
+        for retry in range(self.retries + 1):
+            if self.waits or retry:
                 yield from self.perform(ownership.wait_for_turn(self.plan))
             if self.is_stopping:
                 break
             self.losses_seen = self.world.position_losses
-            taken = yield from self.perform(ownership.take_flow(self._examined(self.plan)))
-            if isinstance(taken, Fenced):
+            flow = yield from self.perform(ownership.take_flow(self._with_unavailable(self.plan)))
+            if isinstance(flow, Fenced):
                 continue
-            yield from self._own(taken)
+            yield from self._own(flow)
             if not self.is_out:
                 break
             self.is_out, self.was_fenced = False, True
         self.is_over = True
 
-    def _examined(self, plan: FlowPlan) -> FlowPlan:
-        """*plan* with the partitions that are found to be unavailable; they can become so right after that, too."""
-        unavailable = [one for one in self.world.data if not self.world.is_available(one)]
+    def _with_unavailable(self, plan: FlowPlan) -> FlowPlan:
+        """Sets the unavailable partitions of *plan*, or none: a partition can become unavailable after a check."""
+        unavailable = [partition for partition in self.world.data if not self.world.is_available(partition)]
         if not unavailable or self.world.random.random() < 0.3:
             return replace(plan, unavailable={})
         return replace(plan, unavailable=dict.fromkeys(unavailable, MirrorFlowError("unavailable")))
 
-    def _own(self, taken: Ownership) -> Coroutine:
+    def _own(self, flow: Ownership) -> Coroutine:
         self.is_owner = True
-        self.tasks_left = len(taken.tasks)
-        for number, start in enumerate(taken.tasks):
-            self._started(taken, start)
-            self.world.spawn(f"{self.name}/{number}", self._task(taken, start), self)
+        self.tasks_left = len(flow.tasks)
+        for number, start in enumerate(flow.tasks):
+            self._started(flow, start)
+            self.world.spawn(f"{self.name}/{number}", self._task(flow, start), self)
         while True:
             next_ms = self.world.now_ms + RENEW_MS
             yield Until(lambda: self.is_out or not self.tasks_left, next_ms)
             if self.is_out or not self.tasks_left:
                 break
-            if not (yield from self.perform(ownership.renew_claim(taken))):
+            if not (yield from self.perform(ownership.renew_claim(flow))):
                 self.is_out = True
         yield Until(lambda: not self.tasks_left)
         self.is_owner = False
         if not self.is_out:
-            yield from self.perform(ownership.renew_claim(taken, left=True))
+            yield from self.perform(ownership.renew_claim(flow, left=True))
 
     def _sleep_before(
-        self, is_moment: Callable[[Request], bool], steps: Steps[SessionStart | Fenced]
+        self, is_due: Callable[[Request], bool], steps: Steps[SessionStart | Fenced]
     ) -> Steps[SessionStart | Fenced]:
-        """Sleep before a request; another process with one task takes the flow then."""
-        asked = next(steps)
+        """Sleeps before a request for which *is_due* holds, while a new process with one task takes the flow."""
+        pending = next(steps)
         while True:
             is_disturbed = self.world.faults_left > 0 and len(self.world.processes) < 4
-            if is_disturbed and is_moment(asked[0]):
+            if is_disturbed and is_due(pending[0]):
                 self.frozen_until = self.world.steps + self.world.random.randint(20, 150)
                 Process(self.world, "XYZ"[len(self.world.processes) - 1], tasks=1)
-            responses = yield asked
+            responses = yield pending
             try:
-                asked = steps.send(responses)
+                pending = steps.send(responses)
             except StopIteration as stop:
                 return cast("SessionStart | Fenced", stop.value)
 
-    def _started(self, taken: Ownership, start: SessionStart) -> None:
+    def _started(self, flow: Ownership, start: SessionStart) -> None:
         for partition in start.points:
-            rank = self.world.ranks[taken.lock[1:]], self.world.ranks[start.producers.plain[1:]]
+            rank = self.world.ranks[flow.lock[1:]], self.world.ranks[start.producers.plain[1:]]
             self.world.own(partition, rank, (start.producers.transactional, start.producers.plain))
         self.problems |= start.problems
 
-    def lost(self, partition: TopicPartition, why: str) -> None:
-        """Note a loss that the protocol reports."""
+    def lost(self, partition: TopicPartition, reason: str) -> None:
+        """Records a loss that the protocol reports."""
         self.losses.add(partition)
-        if why == PartitionProblem.TARGET_TRIMMED.value:
+        if reason == PartitionProblem.TARGET_TRIMMED.value:
             self.trimmed.add(partition)
 
-    def _task(self, taken: Ownership, start: SessionStart) -> Coroutine:
+    def _task(self, flow: Ownership, start: SessionStart) -> Coroutine:
         earlier: dict[TopicPartition, PartitionCopier] = {}
         ids, assigned = start.producers.ids, [*start.points, *start.waiting]
         losses_seen = self.losses_seen
@@ -172,16 +173,16 @@ class Process:
                     return
                 self.recoveries += 1
                 earlier = {copier.source: copier for copier in task.copiers}
-                owned = replace(taken, plan=self._examined(taken.plan))
+                updated = replace(flow, plan=self._with_unavailable(flow.plan))
                 losses_seen = self.world.position_losses
-                steps = ownership.recover_task(owned, ids, assigned, recover)
+                steps = ownership.recover_task(updated, ids, assigned, recover)
                 if self.world.options.sleeps_before is not None:
                     steps = self._sleep_before(self.world.options.sleeps_before, steps)
-                again = yield from self.perform(steps)
-                if isinstance(again, Fenced):
+                restarted = yield from self.perform(steps)
+                if isinstance(restarted, Fenced):
                     self.is_out = True
                     return
-                start = again
-                self._started(taken, start)
+                start = restarted
+                self._started(flow, start)
         finally:
             self.tasks_left -= 1

@@ -15,26 +15,26 @@ _SETTLE_STEPS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A world and what can happen to it."""
+    """A world and its possible faults."""
 
     name: str
     faults: tuple[Fault, ...]
     options: Options = field(default_factory=Options)
     faults_max: int = 8
     tasks: int = 2
-    first_sleeps: bool = False  # during its takeover
-    is_quiet: bool = False  # nothing happens for which a writer must be fenced or recover
-    is_idle: bool = False  # a process dies only when its positions have all that it has copied
+    first_sleeps: bool = False  # the first process sleeps during its takeover
+    is_quiet: bool = False  # no fault requires fencing or recovery of a writer
+    is_idle: bool = False  # a process dies only when its positions cover all that it has copied
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run went."""
+    """The result of a run."""
 
     scenario: str
     broken: list[str]
-    taken: list[int]
-    ways: list[int]
+    choices: list[int]
+    way_counts: list[int]
     events: list[str]
     steps: int
 
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def run(scenario: Scenario, *, seed: int | None = None, choices: tuple[int, ...] = ()) -> Outcome:
-    """One run, by its seed or by its list of choices."""
+    """Runs *scenario* with a seed or with a list of choices."""
     chooser: Chooser = Enumerated(choices) if seed is None else Seeded(seed)
     world = World(chooser, scenario.options)
     world.faults_left = scenario.faults_max
@@ -53,30 +53,38 @@ def run(scenario: Scenario, *, seed: int | None = None, choices: tuple[int, ...]
         first.sleep_after(world.random.randint(10, 50))
     broken: list[str] = []
     try:
-        _disturb(world, scenario)
+        _run_with_faults(world, scenario)
         _settle(world)
         _finish(world)
     except _StuckError as stuck:
         broken.append(str(stuck))
     broken += judge(world)
     if scenario.is_quiet:
-        broken += [f"{one.name} recovered without a reason" for one in world.processes if one.recoveries]
-        broken += [f"{one.name} was fenced alive" for one in world.processes if one.was_fenced]
+        broken += [
+            f"{process.name} recovered without a reason" for process in world.processes if process.recoveries
+        ]
+        broken += [
+            f"{process.name} was fenced without a reason" for process in world.processes if process.was_fenced
+        ]
     if scenario.is_idle:
-        broken += [f"{one.name} does not know what was copied" for one in world.processes if one.trimmed]
-        waited = [one.name for one in world.processes if one.has_waited_for_connections]
+        broken += [
+            f"{process.name} could not determine the copied offset"
+            for process in world.processes
+            if process.trimmed
+        ]
+        waited = [process.name for process in world.processes if process.has_waited_for_connections]
         broken += [f"{name} could not fence the last writer" for name in waited]
-    return Outcome(scenario.name, broken, chooser.taken, chooser.ways, world.events, world.steps)
+    return Outcome(scenario.name, broken, chooser.choices, chooser.way_counts, world.events, world.steps)
 
 
 class _StuckError(Exception):
-    """The world does not come to rest."""
+    """The world still has work to do after the limit of steps."""
 
 
-def _disturb(world: World, scenario: Scenario) -> None:
+def _run_with_faults(world: World, scenario: Scenario) -> None:
     for _ in range(scenario.options.steps_max):
         if world.faults_left > 0:
-            way = world.chooser.point(1 + len(scenario.faults), FAULT_RATE)
+            way = world.chooser.choose(1 + len(scenario.faults), FAULT_RATE)
             if way:
                 world.faults_left -= 1
                 fault = scenario.faults[way - 1]
@@ -90,7 +98,7 @@ def _disturb(world: World, scenario: Scenario) -> None:
 
 
 def _settle(world: World) -> None:
-    """All faults end, and the processes stop in order."""
+    """Ends all faults and stops the processes in order."""
     world.faults_left = 0
     world.is_settling = True
     world.denied.clear()
@@ -103,16 +111,22 @@ def _settle(world: World) -> None:
         leader.replicate()
     for process in world.processes:
         process.is_stopping, process.frozen_until = True, 0
-    _run(world, lambda: all(one.is_dead or one.is_over for one in world.processes), "a process does not stop")
+    _run(
+        world,
+        lambda: all(process.is_dead or process.is_over for process in world.processes),
+        "a process does not stop",
+    )
 
 
 def _finish(world: World) -> None:
-    """A last process takes the flow and copies the rest."""
-    last = Process(world, "last", tasks=world.random.choice((1, 2)) if world.chooser.ways is not None else 1)
+    """Starts a last process, which takes the flow and copies the rest."""
+    last = Process(
+        world, "last", tasks=world.random.choice((1, 2)) if world.chooser.way_counts is not None else 1
+    )
     _run(world, lambda: _is_caught_up(world) or bool(last.problems), "a partition is not copied to its end")
     last.is_stopping = True
     _run(world, lambda: last.is_over, "the last process does not stop")
-    while any(one.name.startswith("marker") for one in world.actors) and world.step():
+    while any(actor.name.startswith("marker") for actor in world.actors) and world.step():
         pass
 
 
@@ -128,4 +142,4 @@ def _run(world: World, until: object, failure: str) -> None:
 
 
 def _is_caught_up(world: World) -> bool:
-    return world.is_copied_but(())
+    return world.is_copied_except(())

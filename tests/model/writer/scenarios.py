@@ -1,4 +1,4 @@
-"""The worlds in which the protocol is tried."""
+"""The scenarios in which the protocol is tested."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,19 +18,19 @@ def _stores_with_a_spare(request: Request) -> bool:
 
 
 SCENARIOS = {
-    one.name: one
-    for one in (
+    scenario.name: scenario
+    for scenario in (
         Scenario(
             name="quiet",
             faults=(f.append_to_source,),
-            options=Options(old_share=0.3, gap_share=0.2, loses_answers=False),
+            options=Options(old_share=0.3, gap_share=0.2, loses_responses=False),
             is_quiet=True,
         ),
         Scenario(name="race", faults=RACE, options=SMALL, tasks=3),
         Scenario(
             name="recovery",
             faults=(f.raise_ids,),
-            options=replace(SMALL, sleeps_before=lambda one: isinstance(one, InitProducerId)),
+            options=replace(SMALL, sleeps_before=lambda request: isinstance(request, InitProducerId)),
             faults_max=8,
             tasks=3,
         ),
@@ -58,13 +58,13 @@ SCENARIOS = {
         Scenario(
             name="waiting",
             faults=(f.waiting_newcomer, f.stop, f.append_to_source),
-            options=Options(old_share=0.1, loses_answers=False),
+            options=Options(old_share=0.1, loses_responses=False),
             is_quiet=True,
         ),
         Scenario(
             name="clocks",
             faults=(f.waiting_newcomer, f.step_clock, f.step_clock, f.stop, f.append_to_source),
-            options=Options(old_share=0.1, loses_answers=False),
+            options=Options(old_share=0.1, loses_responses=False),
             is_quiet=True,
         ),
         Scenario(
@@ -73,7 +73,7 @@ SCENARIOS = {
             options=Options(
                 records=80,
                 old_share=0.8,
-                loses_answers=False,
+                loses_responses=False,
                 record_ms=20,
                 coordinator_ms=100,
                 transaction_timeout_ms=6_000,
@@ -88,7 +88,7 @@ SCENARIOS = {
         Scenario(
             name="lost_positions",
             faults=(f.lose_positions, f.lose_positions, f.elect, f.cut_connections, f.append_to_source),
-            options=Options(old_share=0.4, gap_share=0.2, loses_answers=False),
+            options=Options(old_share=0.4, gap_share=0.2, loses_responses=False),
             faults_max=5,
         ),
         Scenario(
@@ -120,7 +120,7 @@ SCENARIOS = {
             faults_max=12,
         ),
         Scenario(
-            name="forgetful_leaders",
+            name="expired_producers",
             faults=(
                 f.lack_replicas,
                 f.lack_replicas,
@@ -135,7 +135,7 @@ SCENARIOS = {
         Scenario(
             name="offline",
             faults=(f.go_offline, f.go_offline, f.newcomer, f.kill, f.append_to_source),
-            options=Options(old_share=0.5, disturb=f.go_offline_while_healing),
+            options=Options(old_share=0.5, on_request=f.go_offline_while_completing),
         ),
         Scenario(
             name="offline_on_3",
@@ -154,7 +154,7 @@ SCENARIOS = {
                 partitions=3,
                 old_share=1.0,
                 is_kafka_3=True,
-                disturb=f.return_before_spares,
+                on_request=f.return_before_spares,
                 sleeps_before=_stores_with_a_spare,
             ),
             faults_max=16,
@@ -162,11 +162,18 @@ SCENARIOS = {
         ),
         Scenario(
             name="long_offline",
-            faults=(f.stay_behind, f.lose_marker, f.go_offline, f.go_offline, f.newcomer, f.append_to_source),
+            faults=(
+                f.stop_followers,
+                f.lose_marker,
+                f.go_offline,
+                f.go_offline,
+                f.newcomer,
+                f.append_to_source,
+            ),
             options=Options(partitions=3, old_share=0.7),
         ),
         Scenario(
-            name="partitions_away",
+            name="unavailable_partitions",
             faults=(
                 f.deny,
                 f.lose_leader,
@@ -186,13 +193,13 @@ SCENARIOS = {
                 f.lose_marker_and_die,
                 f.lose_marker_and_die,
                 f.go_offline_anywhere,
-                f.stay_behind_anywhere,
+                f.stop_followers_anywhere,
                 f.newcomer,
                 f.kill,
                 f.stop,
                 f.append_to_source,
             ),
-            options=Options(old_share=0.5, gap_share=0.2, disturb=f.go_offline_while_healing),
+            options=Options(old_share=0.5, gap_share=0.2, on_request=f.go_offline_while_completing),
         ),
         Scenario(
             name="held_positions",
@@ -219,7 +226,7 @@ SCENARIOS = {
             options=Options(old_share=0.5, gap_share=0.2, is_kafka_3=True),
         ),
         Scenario(
-            name="forgotten_open_positions",
+            name="expired_ids_with_open_positions",
             faults=(
                 f.lose_internal_marker,
                 f.lose_marker_and_die,
@@ -244,7 +251,7 @@ SCENARIOS = {
             name="unclean_long_offline",
             faults=(
                 f.elect_uncleanly,
-                f.stay_behind,
+                f.stop_followers,
                 f.lose_marker,
                 f.go_offline,
                 f.newcomer,
@@ -260,7 +267,7 @@ SCENARIOS = {
                 f.elect_before_a_marker,
                 f.append_to_source,
             ),
-            options=Options(partitions=3, old_share=0.5, disturb=f.lose_healing),
+            options=Options(partitions=3, old_share=0.5, on_request=f.lose_completion),
             faults_max=16,
         ),
         Scenario(
@@ -269,16 +276,16 @@ SCENARIOS = {
             options=Options(old_share=0.8),
         ),
         Scenario(
-            name="elections_behind_spares",
-            faults=(f.stay_behind, f.cut_connections, f.append_to_source),
-            options=Options(partitions=3, records=60, old_share=1.0, disturb=f.elect_behind_spares),
+            name="elections_after_spares",
+            faults=(f.stop_followers, f.cut_connections, f.append_to_source),
+            options=Options(partitions=3, records=60, old_share=1.0, on_request=f.elect_after_spares),
             faults_max=16,
             tasks=1,
         ),
         Scenario(
             name="undone_decisions",
             faults=(f.lose_data_marker, f.append_to_source),
-            options=Options(partitions=1, records=80, old_share=0.5, disturb=f.undo_healing),
+            options=Options(partitions=1, records=80, old_share=0.5, on_request=f.undo_completion),
             faults_max=16,
             tasks=1,
         ),
@@ -300,7 +307,7 @@ SCENARIOS = {
             options=Options(old_share=0.2),
         ),
         Scenario(
-            name="hours",
+            name="hours_pass",
             faults=(
                 f.pass_hours,
                 f.pass_hours,
@@ -314,16 +321,16 @@ SCENARIOS = {
             options=Options(old_share=0.1),
         ),
         Scenario(
-            name="short_memory",
+            name="short_producer_expiration",
             faults=(f.freeze_owner, f.newcomer, f.pass_seconds, f.pass_seconds, f.append_to_source),
             options=replace(SMALL, producer_expiration_ms=3_000),
         ),
         Scenario(
-            name="forgotten_ids",
+            name="expired_ids",
             faults=(f.forget_ids, f.forget_ids, f.cut_connections, *RACE, f.append_to_source),
         ),
         Scenario(
-            name="strangers",
+            name="foreign_writers",
             faults=(
                 f.write_foreign,
                 f.impersonate,
@@ -349,16 +356,16 @@ SCENARIOS = {
         Scenario(
             name="rewritten_again",
             faults=(f.elect_source, f.truncate_source, f.append_to_source),
-            options=Options(disturb=f.rewrite_source_again),
+            options=Options(on_request=f.rewrite_source_again),
         ),
         Scenario(
-            name="late_commits",
+            name="late_end_txn",
             faults=(f.append_to_source, f.kill),
             options=Options(records=120, old_share=1.0, loss_rate=0.5, **LATE_ENDS),
             faults_max=14,
         ),
         Scenario(
-            name="late_beginnings",
+            name="late_add_partitions",
             faults=(
                 f.lose_internal_marker,
                 f.lose_marker_and_die,
@@ -385,7 +392,7 @@ SCENARIOS = {
                 records=80,
                 old_share=1.0,
                 loss_rate=0.1,
-                disturb=f.interrupt_healing,
+                on_request=f.interrupt_completion,
                 **LATE_ENDS,
             ),
             faults_max=16,
@@ -409,19 +416,19 @@ SCENARIOS = {
                 f.elect,
                 f.append_to_source,
             ),
-            options=Options(records=12, old_share=0.2, gap_share=0.1, loses_answers=False),
+            options=Options(records=12, old_share=0.2, gap_share=0.1, loses_responses=False),
             is_idle=True,
         ),
         Scenario(
-            name="idle_with_strangers",
+            name="idle_with_foreign_writers",
             faults=(*[f.restart_idle] * 3, f.write_foreign, f.append_to_source),
-            options=Options(partitions=1, records=12, loses_answers=False),
+            options=Options(partitions=1, records=12, loses_responses=False),
             is_idle=True,
         ),
         Scenario(
             name="idle_at_the_last_epochs",
             faults=(*[f.restart_idle] * 4, f.append_to_source),
-            options=Options(records=12, old_share=0.2, first_epoch=32_763, loses_answers=False),
+            options=Options(records=12, old_share=0.2, first_epoch=32_763, loses_responses=False),
             is_idle=True,
         ),
         Scenario(
@@ -431,12 +438,12 @@ SCENARIOS = {
             tasks=3,
         ),
         Scenario(
-            name="stamped",
+            name="log_append_time",
             faults=(f.newcomer, f.kill, f.elect, f.lag, f.append_to_source, f.compact),
             options=Options(stamps_time=True, gap_share=0.2),
         ),
         Scenario(
-            name="stamped_at_times",
+            name="changing_timestamp_type",
             faults=(
                 f.freeze_owner,
                 f.newcomer,
@@ -450,7 +457,7 @@ SCENARIOS = {
     )
 }
 
-_ONE = Options(partitions=1, records=10, loses_answers=False)
+_ONE = Options(partitions=1, records=10, loses_responses=False)
 SMALL_WORLDS = (
     Scenario(
         name="small_takeover", faults=(f.newcomer, f.kill, f.freeze), options=_ONE, faults_max=2, tasks=1

@@ -1,6 +1,6 @@
-"""One session of a task in the model: the product's state machine and transactions, between simulated brokers.
+"""One session of a task in the model: the product's state machine and transactions with simulated brokers.
 
-What is here carries effects out and performs requests, as `mirrorflow_replicator.copy` does; it decides nothing.
+This module carries out effects and requests, as `mirrorflow_replicator.copy` does. It makes no decisions.
 """
 
 import math
@@ -40,7 +40,7 @@ from tests.model.writer.world import CLAIMS, Call, Connection, Coroutine, Until
 if TYPE_CHECKING:
     from tests.model.writer.process import Process
 
-# The product's five seconds, 250 ms and so on, on the scale of a world where each request takes one millisecond.
+# The product's intervals, scaled to a world in which each request takes one millisecond.
 POSITION_MS = 25
 COMMIT_MS = 15
 SCALE = modes.COMMIT_INTERVAL_MS / COMMIT_MS
@@ -50,7 +50,7 @@ DEPTH = 4
 BATCH_RECORDS = 5
 RESPONSE_BYTES = 1
 REQUEST_BYTES = 1 << 20
-# Where the target is slow: a first transaction has some batches, and a connection takes more than a transaction may.
+# With a slow target, the first transaction has some batches, and a connection accepts more than a transaction may have.
 SLOW_RECORD_BYTES = LEAST_BYTES // 12
 SLOW_DEPTH = 100
 
@@ -59,11 +59,11 @@ class Link:
     """The connection of a partition, and the responses that have arrived on it."""
 
     def __init__(self, leader_epoch: int) -> None:
-        self.leader_epoch = leader_epoch  # of the target, by the task's metadata
+        self.leader_epoch = leader_epoch  # of the target, from the task's metadata
         self.connection: Connection | None = None
         self.responses: deque[Any] = deque()
-        self.is_ready = False  # there may be something to send
-        self.due_ms: int | None = None  # when it continues
+        self.is_ready = False  # whether there may be something to send
+        self.due_ms: int | None = None  # the time at which it resumes
 
     @property
     def is_connected(self) -> bool:
@@ -71,14 +71,14 @@ class Link:
 
 
 class Task:
-    """It copies until it stops or its session ends."""
+    """A task that copies until it stops or its session ends."""
 
     def __init__(
         self,
         process: "Process",
         start: SessionStart,
         earlier: Mapping[TopicPartition, PartitionCopier],
-        losses_seen: int,  # how often the offsets topic had lost its records when the session was begun
+        losses_seen: int,  # how often the offsets topic had lost its records when the session started
     ) -> None:
         self.process, self.producers = process, start.producers
         self.left_out = list(start.waiting)
@@ -95,9 +95,9 @@ class Task:
         )
         self.record_bytes = SLOW_RECORD_BYTES if options.record_ms else 0
         self.depth = SLOW_DEPTH if options.record_ms else DEPTH
-        self.why = ""  # it has ended
+        self.end_reason = ""  # why the session has ended
         self.losses_seen = losses_seen
-        self.is_leaving = False  # nothing more is sent
+        self.is_leaving = False  # whether sending has stopped
         self.has_left = False
         self.transaction = TaskTransaction(
             self.session,
@@ -112,7 +112,7 @@ class Task:
         self.copiers = list(self.links)
         self.by_source = {copier.source: copier for copier in self.copiers}
         self.store_ms = self.world.now_ms + POSITION_MS
-        # Next source offsets of the positions that are stored.
+        # The next source offsets of the stored positions.
         self.stored = {partition: point.next_source_offset for partition, point in start.points.items()}
 
     def _copier(self, partition: TopicPartition, earlier: PartitionCopier | None) -> PartitionCopier:
@@ -127,22 +127,22 @@ class Task:
         return Now(self.world.now_ms * SCALE / 1000, self.world.now_ms)
 
     def copy(self) -> Coroutine:
-        """Copy until the process stops or is out: None; or until the session ends: what is acknowledged."""
+        """Copies until the process stops or is fenced; returns the acknowledged positions if only the session ends."""
         name = f"{self.process.name} session"
         actors = [
             self.world.spawn(f"{name} copies", self._copy(), self.process),
             self.world.spawn(f"{name} commits", self._commit_all(), self.process),
         ]
-        yield Until(lambda: bool(self.why) or self.has_left or self.process.is_out)
+        yield Until(lambda: bool(self.end_reason) or self.has_left or self.process.is_out)
         for actor in actors:
             self.world.abandon(actor)
         self.close()
-        if not self.why or self.process.is_out or self.is_leaving:
+        if not self.end_reason or self.process.is_out or self.is_leaving:
             return None
         return self.transaction.acknowledged(self.copiers, self.world.now_ms)
 
     def close(self) -> None:
-        """Close the connections; what is on its way may still arrive."""
+        """Closes the connections; sent batches may still arrive."""
         self.world.busy.discard((self.process, self.producers.transactional.transactional_id))
         for link in self.links.values():
             if link.connection is not None:
@@ -150,16 +150,16 @@ class Task:
                 if link.connection.actor is not None and self.random.random() < 0.3:
                     self.world.slow_down(link.connection.actor)
 
-    def _end(self, why: str) -> None:
-        if why and not self.why:
-            self.why = why
-            self.transaction.end(why)
-            self.world.events.append(f"{self.world.steps} {self.process.name}: {why}")
+    def _end(self, reason: str) -> None:
+        if reason and not self.end_reason:
+            self.end_reason = reason
+            self.transaction.end(reason)
+            self.world.events.append(f"{self.world.steps} {self.process.name}: {reason}")
 
     # -- effects
 
     def apply(self, copier: PartitionCopier, effects: Effects) -> None:
-        """Carry out what an event of *copier* asks for."""
+        """Carries out the effects of an event of *copier*."""
         link = self.links[copier]
         for effect in effects:
             match effect:
@@ -176,8 +176,8 @@ class Task:
                 case ReadBatchLimit(span):
                     packer = copier.packer
                     assert isinstance(packer, ModelPacker)
-                    packer.most_records = max(1, span.count // 2)
-                    self.process.batch_records[copier.source] = packer.most_records
+                    packer.max_records = max(1, span.count // 2)
+                    self.process.batch_records[copier.source] = packer.max_records
                 case Alert():
                     self.process.losses.add(copier.source)
                 case StopPartition():
@@ -188,31 +188,31 @@ class Task:
     # -- copying
 
     def _copy(self) -> Coroutine:
-        while not self.why:
+        while not self.end_reason:
             for copier, link in self.links.items():
                 self._advance(copier, link)
-            if self._is_led_again():
-                self._end("a partition that was left out is available")
+            if self._has_available_partition():
+                self._end("an excluded partition is available")
             if self._has_lost_positions():
                 self._end("the offsets topic has lost its records")
             due = [link.due_ms for link in self.links.values() if link.due_ms is not None]
             yield Until(
                 lambda: (
-                    self._is_led_again()
+                    self._has_available_partition()
                     or self._has_lost_positions()
                     or any(self._can_act(copier, link) for copier, link in self.links.items())
                 ),
                 max(min(due), self.world.now_ms + 1) if due and not self.is_leaving else None,
             )
 
-    def _is_led_again(self) -> bool:
-        return not self.is_leaving and any(self.world.is_available(one) for one in self.left_out)
+    def _has_available_partition(self) -> bool:
+        return not self.is_leaving and any(self.world.is_available(partition) for partition in self.left_out)
 
     def _has_lost_positions(self) -> bool:
         return not self.is_leaving and self.losses_seen != self.world.position_losses
 
     def _can_act(self, copier: PartitionCopier, link: Link) -> bool:
-        if self.why:
+        if self.end_reason:
             return False
         if link.responses or self.world.metadata[copier.source] != link.leader_epoch:
             return True
@@ -231,13 +231,13 @@ class Task:
         )
 
     def _can_fetch(self, copier: PartitionCopier, link: Link) -> bool:
-        """Whether the source has more, or other records than before, for a partition that has sent what it fetched."""
+        """Whether the source has new or changed records for a partition that has sent all fetched ones."""
         if copier.packer or not link.is_connected or copier.is_held:
             return False
-        source, at = self.world.sources[copier.source], copier.next_fetch(RESPONSE_BYTES)
-        if at is None or not source.is_online:
+        source, request = self.world.sources[copier.source], copier.next_fetch(RESPONSE_BYTES)
+        if request is None or not source.is_online:
             return False
-        return at.offset != source.end or _diverges(source, at)
+        return request.offset != source.end or _diverges(source, request)
 
     def _advance(self, copier: PartitionCopier, link: Link) -> None:
         while link.responses:
@@ -254,7 +254,7 @@ class Task:
         if link.due_ms is not None and self.world.now_ms >= link.due_ms:
             link.due_ms = None
             self._resume(copier, link)
-        while not self.why:
+        while not self.end_reason:
             if self._can_send(copier, link):
                 self._send(copier, link)
             elif self._can_fetch(copier, link):
@@ -263,7 +263,7 @@ class Task:
                 break
 
     def _take(self, copier: PartitionCopier, response: Any) -> None:
-        """Handle the response to the oldest batch in flight."""
+        """Handles the response to the oldest batch in flight."""
         if not isinstance(response, int):
             appended, _ = response
             effects = copier.acknowledged(appended.base_offset, appended.log_append_time, self.world.now_ms)
@@ -278,35 +278,35 @@ class Task:
         if copier.repeat is not None:
             offset = copier.repeat.base_offset
             is_stamped = any(
-                one.attributes & LOG_APPEND_TIME
-                for one in self.world.leaders[copier.source].log.batches
-                if one.base_offset == offset
+                batch.attributes & LOG_APPEND_TIME
+                for batch in self.world.leaders[copier.source].log.batches
+                if batch.base_offset == offset
             )
             copier.repeat_answered(is_log_append_time=is_stamped)
         seen = Surroundings(link.is_connected, "", "", link.leader_epoch)
         self.apply(copier, copier.resumed(seen, self.world.now_ms))
 
     def _fetch(self, copier: PartitionCopier) -> None:
-        """Fetch one batch, or what consumers never get."""
-        source, at = self.world.sources[copier.source], copier.next_fetch(RESPONSE_BYTES)
-        assert at is not None
-        offset = at.offset
+        """Fetches one batch, or offsets that consumers never receive."""
+        source, request = self.world.sources[copier.source], copier.next_fetch(RESPONSE_BYTES)
+        assert request is not None
+        offset = request.offset
         key, end = FetchKey(copier.topic.encode(), copier.partition), source.end
         records: Any = []
         error, diverging = NONE, None
-        if _diverges(source, at):
-            diverging = source.epoch_end(at.last_epoch)
+        if _diverges(source, request):
+            diverging = source.epoch_end(request.last_epoch)
         elif offset > end:
             error = OFFSET_OUT_OF_RANGE
-        elif isinstance(found := source.fetch(offset), SkippedOffsets):
-            records = [SourceRecords(control_batch(offset, found), (), ())]
+        elif isinstance(fetched := source.fetch(offset), SkippedOffsets):
+            records = [SourceRecords(control_batch(offset, fetched), (), ())]
         else:
-            records = [found]
+            records = [fetched]
         response = PartitionFetchResponse(key, error, end, end, 0, (), -1, records, diverging)
         self.apply(copier, copier.fetched(response, offset))
 
     def _send(self, copier: PartitionCopier, link: Link) -> None:
-        """Send one batch, if there is one now."""
+        """Sends one batch, if there is one."""
         link.is_ready = False
         batch: Any
         batch, effects = copier.next_batch(self.world.now_ms, REQUEST_BYTES)
@@ -321,7 +321,7 @@ class Task:
     # -- transactions
 
     def _commit_all(self) -> Coroutine:
-        while not self.why:
+        while not self.end_reason:
             if self.process.is_stopping:
                 yield from self._leave()
                 return
@@ -331,7 +331,7 @@ class Task:
             steps = self.transaction.due(self._now)
             if steps is not None:
                 yield from self._in_turn(steps)
-                # A commit takes a large part of the time here, and shall not delay the next one.
+                # A commit takes a large part of the model's time, and must not delay the next one.
                 self.transaction.took_ms.clear()
                 continue
             yield Until(self._has_to_work, self._next_ms())
@@ -351,13 +351,13 @@ class Task:
         return max(min(due), self.world.now_ms + 1) if due else None
 
     def _has_progress(self, copier: PartitionCopier) -> bool:
-        """Whether plain batches are acknowledged whose position is not stored."""
+        """Whether acknowledged plain batches have no stored position yet."""
         if copier.stream is None or copier.mode is None or not copier.mode.is_plain:
             return False
         return self.stored[copier.source] != copier.stream.delivered.source_offset + 1
 
     def _in_turn(self, steps: transaction.Steps) -> Coroutine:
-        """The runner lets one transaction of a producer run at a time."""
+        """Runs one transaction of a producer at a time, as the runner does."""
         key = self.process, self.producers.transactional.transactional_id
         yield Until(lambda: key not in self.world.busy)
         self.world.busy.add(key)
@@ -369,14 +369,14 @@ class Task:
         self.world.busy.discard(key)
 
     def _perform(self, steps: transaction.Steps) -> Coroutine:
-        answer: Any = None
+        result: Any = None
         while True:
             try:
-                request = steps.send(answer)
+                request = steps.send(result)
             except StopIteration:
                 return
             response = yield from self._respond(request)
-            answer = response, self._now
+            result = response, self._now
 
     def _respond(self, request: transaction.TransactionRequest) -> Coroutine:
         match request:
@@ -384,12 +384,14 @@ class Task:
                 self.apply(copier, effects)
             case transaction.Drain(copiers, ends_s):
                 ends_ms = min(self.world.now_ms + DRAIN_MS, math.ceil(ends_s * 1000 / SCALE))
-                yield Until(lambda: bool(self.why) or all(one.is_drained for one in copiers), ends_ms)
+                yield Until(
+                    lambda: bool(self.end_reason) or all(copier.is_drained for copier in copiers), ends_ms
+                )
             case transaction.BeginTransaction(producer, positions):
-                # The markers of the transaction before are written, or never will be, when this is answered.
-                yield from self._add(producer, {*self.world.by_home(positions)})
+                # At its response, the markers of the last transaction are written, or never will be.
+                yield from self._add(producer, {*self.world.by_offsets_partition(positions)})
             case transaction.AskLeaders(partitions):
-                return (yield from self._ask_leaders(partitions))
+                return (yield from self._read_leader_epochs(partitions))
             case transaction.AddPartitions(producer, partitions):
                 return (yield from self._add_data(producer, partitions))
             case transaction.StorePositions(producer, positions):
@@ -405,68 +407,72 @@ class Task:
     def _add(self, producer: Producer, partitions: set[TopicPartition]) -> Coroutine:
         code = yield from self.world.add_partitions(self.process, producer, partitions)
         if code != NONE:
-            raise MirrorFlowError(f"AddPartitionsToTxn was answered with {code}")
+            raise MirrorFlowError(f"AddPartitionsToTxn failed with {code}")
 
     def _add_data(self, producer: Producer, partitions: Any) -> Coroutine:
-        """A coordinator refuses all partitions of a request if it refuses one."""
+        """Adds data partitions. A coordinator refuses all partitions of a request if it refuses one."""
         if self.world.denied.isdisjoint(partitions):
             yield from self._add(producer, set(partitions))
             return dict.fromkeys(partitions, NONE)
         return {
-            one: TOPIC_AUTHORIZATION_FAILED if one in self.world.denied else OPERATION_NOT_ATTEMPTED
-            for one in partitions
+            partition: TOPIC_AUTHORIZATION_FAILED
+            if partition in self.world.denied
+            else OPERATION_NOT_ATTEMPTED
+            for partition in partitions
         }
 
-    def _ask_leaders(self, partitions: Any) -> Coroutine:
-        """The metadata may be older than an election."""
+    def _read_leader_epochs(self, partitions: Any) -> Coroutine:
+        """Reads the epochs from the leaders, because metadata may be older than an election."""
         leaders = {partition: self.world.leaders[partition] for partition in partitions}
         epochs = yield Call(
-            lambda: {one: leader.epoch for one, leader in leaders.items() if leader.is_online}
+            lambda: {partition: leader.epoch for partition, leader in leaders.items() if leader.is_online}
         )
         for partition in leaders.keys() - epochs.keys():
             raise MirrorFlowError(f"{partition} has no leader")
         return epochs
 
     def _store_positions(self, producer: Producer, positions: Any) -> Coroutine:
-        by_home: dict[TopicPartition, tuple[WriterPosition, ...]] = self.world.by_home(positions)
-        yield from self._add(producer, {*by_home})
-        for home, group in by_home.items():
-            response = yield from self.world.append_in_transaction(self.process, producer, home, group)
+        by_offsets_partition: dict[TopicPartition, tuple[WriterPosition, ...]] = (
+            self.world.by_offsets_partition(positions)
+        )
+        yield from self._add(producer, {*by_offsets_partition})
+        for partition, group in by_offsets_partition.items():
+            response = yield from self.world.append_in_transaction(self.process, producer, partition, group)
             if isinstance(response, int):
-                raise MirrorFlowError(f"the positions were answered with {response}")
-        self.stored |= {one.topic_partition: one.next_source_offset for one in positions}
+                raise MirrorFlowError(f"storing the positions failed with {response}")
+        self.stored |= {position.topic_partition: position.next_source_offset for position in positions}
 
     def _commit(self, producer: Producer) -> Coroutine:
         code = yield from self.world.end_transaction(self.process, producer, commit=True)
         if code != NONE:
-            raise MirrorFlowError(f"EndTxn was answered with {code}")
+            raise MirrorFlowError(f"EndTxn failed with {code}")
 
     def _await_markers(self, producer: Producer) -> Coroutine:
         if not (yield from self.world.await_marker(producer)):
             raise MirrorFlowError("the offsets topic lacks a marker")
 
     def _complete(self, producer: Producer) -> Coroutine:
-        """An empty transaction: it begins when the markers of the last one are written, or never will be."""
+        """Runs an empty transaction, which starts when the markers of the last one are written, or never will be."""
         code = yield from self.world.add_partitions(self.process, producer, {CLAIMS})
         if code == NONE:
             code = yield from self.world.end_transaction(self.process, producer, commit=True)
         return Done() if code == NONE else Refused(code)
 
     def _leave(self) -> Coroutine:
-        """An orderly stop: what is in flight is answered, the positions say that nothing follows them."""
+        """Stops in order: waits for batches in flight, then stores the positions as left."""
         self.is_leaving = True
         for copier in self.copiers:
             self.apply(copier, copier.leave())
-        yield Until(lambda: all(one.is_drained for one in self.copiers), self.world.now_ms + DRAIN_MS)
-        if not self.why:
+        yield Until(lambda: all(copier.is_drained for copier in self.copiers), self.world.now_ms + DRAIN_MS)
+        if not self.end_reason:
             yield from self._in_turn(self.transaction.finish(self._now))
-        if not self.why:
+        if not self.end_reason:
             yield from self._in_turn(self.transaction.store_left(self.copiers, self._now))
         self.has_left = True
 
 
-def _diverges(source: SourceLog, at: FetchFrom) -> bool:
-    """A fetch names the leader epoch of the record before: the source answers with a diverging epoch (KIP-595)."""
-    found = source.epoch_end(at.last_epoch)
-    is_different = found.epoch < at.last_epoch or found.end < at.offset
-    return at.last_epoch >= 0 and is_different
+def _diverges(source: SourceLog, request: FetchFrom) -> bool:
+    """Whether the source returns a diverging epoch for the last fetched epoch of *request* (KIP-595)."""
+    fetched = source.epoch_end(request.last_epoch)
+    is_different = fetched.epoch < request.last_epoch or fetched.end < request.offset
+    return request.last_epoch >= 0 and is_different

@@ -1,4 +1,4 @@
-"""The event logs of partitions: replayed without their payloads, they lead to the states that were recorded."""
+"""Replaying the event log of a partition without payloads leads to the recorded state."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ MORE_SEEDS = 12
 
 @pytest.fixture
 def documents(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The replay documents of all partitions, as of the end of each session."""
+    """The replay documents of all partitions, collected when their sessions end."""
     documents: list[dict[str, Any]] = []
     close = Task.close
 
@@ -45,7 +45,7 @@ def test_replayed_events_lead_to_the_recorded_state_for_many_seeds(scenario, doc
         documents.clear()
 
 
-def test_a_missing_event_is_found(documents):
+def test_a_missing_event_is_reported_as_a_difference(documents):
     run(SCENARIOS["race"], seed=0)
     document = next(document for document in documents if document["segments"])
     document["segments"][-1]["events"] = []

@@ -1,8 +1,8 @@
 """A small world for the ownership protocol: brokers, a source, and a scheduler that interleaves everything.
 
-An actor does one thing at a time: a coroutine of a process makes one broker request, a connection delivers one batch, a
-coordinator writes one marker. Between any two of them, processes die, sleep and thaw, leaders change, time passes.
-Every choice comes from a chooser (`tests.model.chooser`), so a run is repeated by its seed or by its list of choices.
+An actor takes one step at a time: a process makes one broker request, a connection delivers one batch, or the
+coordinator writes one marker. Between two steps, processes die, sleep and wake, leaders change, and time passes.
+Every choice comes from a chooser (`tests.model.chooser`), so a seed or a list of choices repeats a run.
 """
 
 import random
@@ -47,27 +47,25 @@ from tests.model.writer.partition_logs import ModelLeader, ProducedBatch, Source
 CLAIMS: Final = TopicPartition("claims", 0)
 POSITIONS: Final = TopicPartition("positions", 0)
 STEP_MS: Final = 1
-ANSWER_MS: Final = (
-    50  # the product's five seconds, after which a partition without a leader is not waited for
-)
+UNAVAILABLE_MS: Final = 50  # the product's five seconds; then a partition without a leader is unavailable
 IDLE_LIMIT_MS: Final = 600_000  # connections.max.idle.ms
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
-FIRST_EPOCH = 16  # of the ids of a new cluster, to save the first calls of InitProducerId
+FIRST_EPOCH = 16  # of the ids of a new cluster, which saves the first InitProducerId requests
 RETRIABLE: Final = {NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS}
 
 
 @dataclass
 class Call:
-    """One broker request of a coroutine: sent, executed and answered in one step, unless its answer is lost."""
+    """One broker request, which is sent, executed and answered in one step unless its response is lost."""
 
     execute: Callable[[], Any]
-    lost: Any = None  # the answer if none arrives; None: the request is sent until one arrives
-    api: str = ""  # of a request that changes something, so that its late copy matters
+    lost: Any = None  # the result if the response is lost; None: the request is repeated
+    api: str = ""  # the request type, if a late copy of the request would have effects
 
 
 @dataclass
 class Until:
-    """Wait for a condition, or for a time."""
+    """Waits for a condition, or for a time."""
 
     condition: Callable[[], bool] | None = None
     deadline_ms: int | None = None
@@ -78,7 +76,7 @@ Coroutine = Generator[Call | Until, Any, Any]
 
 @dataclass(eq=False)
 class Actor:
-    """A coroutine of *process*; None: of the world."""
+    """A coroutine of *process*, or of the world if that is None."""
 
     name: str
     coroutine: Coroutine
@@ -100,52 +98,53 @@ class Actor:
             return  # repeated
         self._advance(operation.lost if is_lost else operation.execute())
 
-    def _advance(self, answer: Any) -> None:
+    def _advance(self, result: Any) -> None:
         try:
-            self.operation = self.coroutine.send(answer)
+            self.operation = self.coroutine.send(result)
         except StopIteration:
             self.operation, self.is_over = None, True
 
 
 @dataclass(eq=False)
 class Connection:
-    """Produce requests on their way to one leader, in order; the broker takes the next when one is answered."""
+    """Produce requests in flight to one leader; the broker handles one after the other."""
 
     partition: TopicPartition
     leader_epoch: int
     queue: deque[tuple[ProducedBatch, Callable[[Any], None]]] = field(default_factory=deque)
     sent_ms: int = 0
-    is_cut: bool = False  # no answers arrive any more
+    is_cut: bool = False  # whether responses are lost
     actor: Actor | None = None
     process: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a world is like."""
+    """The properties of a world."""
 
     partitions: int = 2
     records: int = 40
     is_kafka_3: bool = False
     stamps_time: bool = False
-    old_share: float = 0.0  # of the source's records, too old to be plain
+    old_share: float = 0.0  # of source records that are too old for plain batches
     gap_share: float = 0.0
 
     first_epoch: int | None = None  # of each id; None: FIRST_EPOCH
     id_expiration_ms: int = 7 * 86_400_000
     producer_expiration_ms: int = 86_400_000
     steps_max: int = 30_000
-    loses_answers: bool = True
-    # Requests whose connection breaks can arrive later, behind their repetition and everything that followed.
+    loses_responses: bool = True
+    # Requests whose connection breaks can arrive later, after their repetition and all later requests.
     delays_requests: bool = False
     loses_only: frozenset[str] = frozenset()  # the requests that can be lost; empty: all
     loss_rate: float = 0.004
-    # How long the target needs for each record that is produced, over all connections, and the coordinator for each request.
+    # The time that the target needs for each produced record, and the coordinator for each request.
     record_ms: int = 0
     coordinator_ms: int = 0
     transaction_timeout_ms: int = 60_000
-    disturb: Callable[["World", requests.Request], None] | None = None  # called before each request
-    sleeps_before: Callable[[requests.Request], bool] | None = None  # of those that recover a task
+    on_request: Callable[["World", requests.Request], None] | None = None  # called before each request
+    # Selects the requests of a task recovery before which a process sleeps.
+    sleeps_before: Callable[[requests.Request], bool] | None = None
 
 
 @dataclass
@@ -166,18 +165,19 @@ class World:
         configs = {TIMESTAMP_TYPE: "LogAppendTime"} if self.options.stamps_time else {}
         self.random: random.Random = self.chooser.random
         self.data = [TopicPartition("data", number) for number in range(self.options.partitions)]
-        self.leaders = {one: ModelLeader(rules, configs, lambda value: value) for one in self.data}
+        self.leaders = {
+            partition: ModelLeader(rules, configs, lambda value: value) for partition in self.data
+        }
         self.leaders[CLAIMS] = ModelLeader(rules, {}, lambda claim: claim.flow)
-        self.sources = {one: SourceLog() for one in self.data}
-        self.source_offsets: dict[tuple[TopicPartition, int], int] = {}  # of record numbers
-        self.completed: set[tuple[TopicPartition, int]] = (
-            set()
-        )  # transactions of these ids, which a start has committed
-        # Where counts of copied records have begun: offsets of the target, and of the source.
+        self.sources = {partition: SourceLog() for partition in self.data}
+        self.source_offsets: dict[tuple[TopicPartition, int], int] = {}  # by partition and record number
+        # Partitions and producer ids whose transactions a session has committed.
+        self.completed: set[tuple[TopicPartition, int]] = set()
+        # The target and source offsets at which counts of copied records have started.
         self.counts: defaultdict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
         self.coordinator = Coordinator(self)
         self.coordinator.expiration_ms = self.options.id_expiration_ms
-        # Leader epochs as clients find them: later than the elections.
+        # The leader epochs in client metadata, which lag behind elections.
         self.metadata = dict.fromkeys(self.leaders, 0)
         self.reached = dict.fromkeys(self.leaders, 0)  # the leader epochs of the brokers that they connect to
         self.position_losses = 0  # how often the offsets topic has lost its records
@@ -187,24 +187,22 @@ class World:
         self.connections: list[Connection] = []
         self.sequences: dict[tuple[int, int, TopicPartition], int] = {}
         self.busy: set[Any] = set()
-        self.lost_next: set[str] = set()  # requests of which the next one is lost on its way
-        self.unanswered: set[tuple[Any, Producer]] = set()  # by process; a request's answer was lost
-        # Which plain and transactional epochs may write to a partition: those of its newest owner.
+        self.lost_next: set[str] = set()  # request types whose next request is lost
+        self.unanswered: set[tuple[Any, Producer]] = set()  # processes and producers with a lost response
+        # The producer epochs of each partition's newest owner, which alone may write to it.
         self.owners: dict[TopicPartition, tuple[tuple[int, int], frozenset[tuple[int, int]]]] = {}
         self.foreign: set[tuple[int, int]] = set()
-        self.denied: set[TopicPartition] = set()  # data partitions whose topic must not be written
-        self.away: set[TopicPartition] = set()  # those that come back when the others are copied
+        self.denied: set[TopicPartition] = set()  # data partitions without Write permission
+        self.unavailable: set[TopicPartition] = set()  # partitions that return when the others are copied
         self.is_settling = False
         self.before_marker: Callable[[TopicPartition, Marker], None] | None = None
-        self.given = 0
+        self.epochs_given = 0
         self.names: set[str] = set()
         self.slow_markers_until = 0
         self.record_ms, self.busy_until_ms = self.options.record_ms, 0
-        self.ranks: dict[
-            tuple[int, int], int
-        ] = {}  # of producer epochs, by the order in which they were given
+        self.ranks: dict[tuple[int, int], int] = {}  # the order in which producer epochs were assigned
         self.last: Actor | None = None
-        self._cumulated: list[float] = []
+        self._cumulative_weights: list[float] = []
         for partition in self.data:
             self._fill(partition, self.options.records)
         if self.record_ms:
@@ -229,24 +227,26 @@ class World:
         self.metadata[new] = self.reached[new] = 0
         self.positions.append(new)
 
-    def by_home(
+    def by_offsets_partition(
         self, positions: Iterable[WriterPosition]
     ) -> dict[TopicPartition, tuple[WriterPosition, ...]]:
-        """The positions by their partition of the offsets topic, as a client with older metadata may see it."""
+        """The positions by offsets-topic partition, as a client with outdated metadata may assign them."""
         if len(self.positions) == 1:
             return {POSITIONS: tuple(positions)}
-        found: dict[TopicPartition, tuple[WriterPosition, ...]] = {}
-        for one in positions:
-            home = self.positions[hash(one.partition + 7) % self.random.randint(1, len(self.positions))]
-            found[home] = (*found.get(home, ()), one)
-        return found
+        by_partition: dict[TopicPartition, tuple[WriterPosition, ...]] = {}
+        for position in positions:
+            partition = self.positions[
+                hash(position.partition + 7) % self.random.randint(1, len(self.positions))
+            ]
+            by_partition[partition] = (*by_partition.get(partition, ()), position)
+        return by_partition
 
     def elect(
         self, partition: TopicPartition, end: int, *, is_restarted: bool = False, is_same_broker: bool = False
     ) -> None:
-        """Elect a leader whose log ends at *end*; clients find out later.
+        """Elects a leader whose log ends at *end*; client metadata changes later.
 
-        The same broker can lead again, with another epoch: its connections stay, unless it is restarted.
+        The same broker can lead again with a new epoch; its connections stay unless it is restarted.
         """
         leader = self.leaders[partition]
         leader.elect(end, is_restarted=is_restarted)
@@ -272,20 +272,20 @@ class World:
         actor.start()
         if not actor.is_over:
             self.actors.append(actor)
-            self._cumulated = []
+            self._cumulative_weights = []
         return actor
 
     def abandon(self, actor: Actor) -> None:
-        """Stop *actor*; the request that it has sent may be executed later, or never."""
+        """Stops *actor*; the request that it has sent may be executed later, or never."""
         operation = actor.operation
         if not actor.is_over and isinstance(operation, Call) and self.random.random() < 0.5:
             self.spawn(f"late {actor.name}", _late(operation))
         actor.is_over = True
 
     def enabled(self) -> list[Actor]:
-        self.actors = [one for one in self.actors if not one.is_over]
-        self._cumulated = []
-        return [one for one in self.actors if self._is_enabled(one)]
+        self.actors = [actor for actor in self.actors if not actor.is_over]
+        self._cumulative_weights = []
+        return [actor for actor in self.actors if self._is_enabled(actor)]
 
     def _is_enabled(self, actor: Actor) -> bool:
         if actor.is_over or (actor.process is not None and not actor.process.is_running(self.steps)):
@@ -299,15 +299,15 @@ class World:
         )
 
     def step(self) -> bool:
-        """Let one actor do one thing. False: nothing can happen any more."""
+        """Lets one actor take a step; returns False when nothing can happen any more."""
         self.steps += 1
         self.now_ms += STEP_MS
-        actor = self._drawn() if isinstance(self.chooser, Seeded) else self._chosen()
+        actor = self._random_actor() if isinstance(self.chooser, Seeded) else self._chosen_actor()
         if actor is None:
             return self._pass_time()
         self.last = actor
         if actor.process is not None:
-            actor.process.made_step(self.steps)
+            actor.process.count_step(self.steps)
         call = actor.operation
         if isinstance(call, Call) and call.api in self.lost_next:
             self.lost_next.discard(call.api)
@@ -317,14 +317,14 @@ class World:
             actor.step()
             return True
         ways = 4 if self.options.delays_requests else 3
-        match self.chooser.point(ways, self.options.loss_rate):
+        match self.chooser.choose(ways, self.options.loss_rate):
             case 0:
                 actor.step()
                 return True
-            case 2:  # executed, but the answer is lost
+            case 2:  # executed, but the response is lost
                 if call.lost is not None or call.api:
                     call.execute()
-            case 3 if call.api:  # it arrives later
+            case 3 if call.api:  # arrives later
                 self._delay(actor.name, call)
         self.faults_left -= 1
         actor.step(is_lost=True)
@@ -334,7 +334,7 @@ class World:
         options = self.options
         return (
             self.faults_left > 0
-            and options.loses_answers
+            and options.loses_responses
             and actor.process is not None
             and (not options.loses_only or call.api in options.loses_only)
         )
@@ -345,46 +345,50 @@ class World:
         if self.random.random() < 0.3:
             self.slow_down(late)
 
-    def _drawn(self) -> Actor | None:
-        """An actor that can act, by the weights of all."""
+    def _random_actor(self) -> Actor | None:
+        """A random enabled actor, drawn by weight; None without one."""
         if not self.actors:
             return None
         if self.random.random() < 0.01:
             self.random.choice(self.actors).weight = self.random.choice((0.03, 0.3, 1.0, 3.0))
-            self._cumulated = []
-        if len(self._cumulated) != len(self.actors):
-            self._cumulated = list(accumulate(one.weight for one in self.actors))
+            self._cumulative_weights = []
+        if len(self._cumulative_weights) != len(self.actors):
+            self._cumulative_weights = list(accumulate(actor.weight for actor in self.actors))
         for _ in range(6):
-            at = bisect_right(self._cumulated, self.random.random() * self._cumulated[-1])
-            actor = self.actors[min(at, len(self.actors) - 1)]
+            index = bisect_right(
+                self._cumulative_weights, self.random.random() * self._cumulative_weights[-1]
+            )
+            actor = self.actors[min(index, len(self.actors) - 1)]
             if self._is_enabled(actor):
                 return actor
         enabled = self.enabled()
-        return self.random.choices(enabled, [one.weight for one in enabled])[0] if enabled else None
+        return self.random.choices(enabled, [actor.weight for actor in enabled])[0] if enabled else None
 
-    def _chosen(self) -> Actor | None:
-        """An actor that can act; the quiet way is the one that acted last."""
+    def _chosen_actor(self) -> Actor | None:
+        """An enabled actor by choice; the quiet way is the one that acted last."""
         order = self.enabled()
         if not order:
             return None
         if self.last in order:
-            order = [self.last, *(one for one in order if one is not self.last)]
-        return order[self.chooser.point(len(order), 0.0)]
+            order = [self.last, *(actor for actor in order if actor is not self.last)]
+        return order[self.chooser.choose(len(order), 0.0)]
 
     def _pass_time(self) -> bool:
         deadlines = [
-            one.operation.deadline_ms
-            for one in self.actors
-            if isinstance(one.operation, Until)
-            and one.operation.deadline_ms is not None
-            # What a dead process waited for does not hold up the time.
-            and (one.process is None or not one.process.is_dead)
+            actor.operation.deadline_ms
+            for actor in self.actors
+            if isinstance(actor.operation, Until)
+            and actor.operation.deadline_ms is not None
+            # Deadlines of dead processes do not count.
+            and (actor.process is None or not actor.process.is_dead)
         ]
         frozen = [
-            one.frozen_until for one in self.processes if not one.is_dead and one.frozen_until > self.steps
+            process.frozen_until
+            for process in self.processes
+            if not process.is_dead and process.frozen_until > self.steps
         ]
         if frozen:
-            # While faults are to come, they can come during the sleep.
+            # Remaining faults can happen during the sleep.
             self.steps = self.steps if self.faults_left > 0 else min(frozen)
             return True
         if not deadlines:
@@ -395,13 +399,13 @@ class World:
     # -- coordinator
 
     def _abort_timed_out(self) -> Coroutine:
-        """The coordinator aborts transactions that take too long (transaction.abort.timed.out.transaction.cleanup.interval.ms)."""
+        """Aborts timed-out transactions every transaction.abort.timed.out.transaction.cleanup.interval.ms."""
         while True:
             yield Until(deadline_ms=self.now_ms + self.options.transaction_timeout_ms // 6)
             self.coordinator.abort_timed_out(self.now_ms)
 
     def write_marker(self, partition: TopicPartition, marker: Marker, done: Callable[[int], None]) -> None:
-        """See `tests.model.coordinator.Markers`."""
+        """Implements `tests.model.coordinator.Markers`."""
         actor = self.spawn(f"marker {partition}", self._marker(partition, marker, done))
         if self.steps < self.slow_markers_until:
             self.slow_down(actor)
@@ -412,13 +416,13 @@ class World:
             self.before_marker(partition, marker)
         if self.options.is_kafka_3:
             yield Until(lambda: leader.is_online)
-        # 4.x drops the markers of a partition that has no leader at that moment (KAFKA-20734).
+        # 4.x drops the marker of a partition that has no leader at that time (KAFKA-20734).
         code = yield Call(partial(self._append_marker, leader, marker))
         if code == NONE:
-            at, epoch = leader.log.end - 1, leader.epoch
-            yield Until(lambda: leader.log.high_watermark > at or leader.epoch != epoch)
-            if leader.epoch != epoch and leader.log.end <= at:
-                # The new leader does not have it: the coordinator writes it again.
+            offset, epoch = leader.log.end - 1, leader.epoch
+            yield Until(lambda: leader.log.high_watermark > offset or leader.epoch != epoch)
+            if leader.epoch != epoch and leader.log.end <= offset:
+                # The new leader does not have the marker, so the coordinator writes it again.
                 yield from self._marker(partition, marker, done)
                 return
         done(NONE if code == NOT_LEADER_OR_FOLLOWER else code)
@@ -439,7 +443,7 @@ class World:
         return NONE
 
     def init_producer_id(self, transactional_id: str) -> Producer | Busy | Refused:
-        found = self.coordinator.known(transactional_id)
+        previous = self.coordinator.metadata_of(transactional_id)
         code, producer_id, epoch = self.coordinator.init_producer_id(
             transactional_id, self.options.transaction_timeout_ms, self.now_ms
         )
@@ -447,19 +451,19 @@ class World:
             return Busy()
         if code != NONE:
             return Refused(code)
-        self.given += 1
+        self.epochs_given += 1
         self.names.add(transactional_id)
-        if found is None:
-            known = self.coordinator.known(transactional_id)
-            assert known is not None
-            known.epoch = epoch = max(epoch, self.options.first_epoch or FIRST_EPOCH)
-        self.ranks[producer_id, epoch] = self.given
+        if previous is None:
+            metadata = self.coordinator.metadata_of(transactional_id)
+            assert metadata is not None
+            metadata.epoch = epoch = max(epoch, self.options.first_epoch or FIRST_EPOCH)
+        self.ranks[producer_id, epoch] = self.epochs_given
         return Producer(transactional_id, producer_id, epoch)
 
     # -- produce
 
     def append(self, partition: TopicPartition, batch: ProducedBatch) -> Any:
-        """Append *batch*; `Appended`, or an error code."""
+        """Appends *batch*; returns `Appended` or an error code."""
         leader = self.leaders[partition]
         try:
             guard = None
@@ -476,27 +480,30 @@ class World:
         except RefusedError as error:
             return error.code
         if leader.log.end > before:
-            self._watch(partition, batch)
+            self._check_fence(partition, batch)
         return appended
 
-    def _watch(self, partition: TopicPartition, batch: ProducedBatch) -> None:
-        """A fenced writer has no effect after its fence."""
+    def _check_fence(self, partition: TopicPartition, batch: ProducedBatch) -> None:
+        """Records a violation if a fenced writer has written *batch*."""
         writer = batch.producer_id, batch.producer_epoch
         if partition in self.owners and writer not in self.foreign | self.owners[partition][1]:
             self.violations.append(f"a fenced writer {writer} wrote {batch.values} to {partition}")
 
     def own(self, partition: TopicPartition, rank: tuple[int, int], producers: Iterable[Producer]) -> None:
-        """From now on only these may write to *partition*, unless a newer owner is known."""
+        """Makes *producers* the only ones that may write to *partition*, unless there is a newer owner."""
         if partition not in self.owners or self.owners[partition][0] <= rank:
-            self.owners[partition] = rank, frozenset((one.producer_id, one.epoch) for one in producers)
+            self.owners[partition] = (
+                rank,
+                frozenset((producer.producer_id, producer.epoch) for producer in producers),
+            )
 
     def slow_down(self, actor: Actor) -> None:
-        """It hardly gets its turn any more."""
+        """Makes the scheduler select *actor* very rarely."""
         actor.weight = 0.002
-        self._cumulated = []
+        self._cumulative_weights = []
 
     def connect(self, process: Any, partition: TopicPartition) -> Connection:
-        """A new connection to the leader of *partition*."""
+        """Opens a connection to the leader of *partition*."""
         connection = Connection(partition, self.reached[partition], sent_ms=self.now_ms, process=process)
         self.connections.append(connection)
         connection.actor = self.spawn(f"connection {partition}", self._deliver(partition, connection))
@@ -510,17 +517,17 @@ class World:
             if connection.is_cut and self.now_ms - connection.sent_ms > IDLE_LIMIT_MS:
                 return
             if self.record_ms:
-                begun_ms = max(self.now_ms, self.busy_until_ms)
-                self.busy_until_ms = begun_ms + self.record_ms * len(connection.queue[0][0].values)
+                start_ms = max(self.now_ms, self.busy_until_ms)
+                self.busy_until_ms = start_ms + self.record_ms * len(connection.queue[0][0].values)
                 yield Until(deadline_ms=self.busy_until_ms)
-            answer = yield from self._replicated(
-                self.leaders[partition], (yield Call(partial(self._deliver_one, partition, connection)))
+            response = yield from self._replicated(
+                self.leaders[partition], (yield Call(partial(self._append_next, partition, connection)))
             )
             _, receive = connection.queue.popleft()
             if not connection.is_cut:
-                receive(answer if isinstance(answer, int) else (answer, self.leaders[partition].epoch))
+                receive(response if isinstance(response, int) else (response, self.leaders[partition].epoch))
 
-    def _deliver_one(self, partition: TopicPartition, connection: Connection) -> Any:
+    def _append_next(self, partition: TopicPartition, connection: Connection) -> Any:
         if partition in self.denied:
             return TOPIC_AUTHORIZATION_FAILED
         is_closed = self.now_ms - connection.sent_ms > IDLE_LIMIT_MS
@@ -531,24 +538,24 @@ class World:
     # -- requests of the protocol
 
     def perform(self, process: Any, steps: requests.Steps[Any]) -> Coroutine:
-        """Run a generator of the protocol; independent requests are made in any order, one after the other."""
-        answers: tuple[Any, ...] | None = None
+        """Runs a generator of the protocol; makes independent requests one after the other, in any order."""
+        responses: tuple[Any, ...] | None = None
         while True:
             try:
-                asked = next(steps) if answers is None else steps.send(answers)
+                pending = next(steps) if responses is None else steps.send(responses)
             except StopIteration as stop:
                 return stop.value
-            found: list[Any] = [None] * len(asked)
-            order = list(range(len(asked)))
+            results: list[Any] = [None] * len(pending)
+            order = list(range(len(pending)))
             if isinstance(self.chooser, Seeded):
                 self.random.shuffle(order)
-            for at in order:
-                found[at] = yield from self._answer(process, asked[at])
-            answers = tuple(found)
+            for index in order:
+                results[index] = yield from self._respond(process, pending[index])
+            responses = tuple(results)
 
-    def _answer(self, process: Any, request: requests.Request) -> Coroutine:
-        if self.options.disturb is not None:
-            self.options.disturb(self, request)
+    def _respond(self, process: Any, request: requests.Request) -> Coroutine:
+        if self.options.on_request is not None:
+            self.options.on_request(self, request)
         match request:
             case requests.InitProducerId(name):
                 return (yield Call(partial(self.init_producer_id, name), api="InitProducerId"))
@@ -568,9 +575,9 @@ class World:
                     yield from self._read(
                         partition,
                         lambda leader: tuple(
-                            one
-                            for one in leader.batches
-                            if one.last_offset >= start and one.base_offset < end
+                            batch
+                            for batch in leader.batches
+                            if batch.last_offset >= start and batch.base_offset < end
                         ),
                     )
                 )
@@ -579,9 +586,12 @@ class World:
                     yield from self._read(
                         partition,
                         lambda leader: {
-                            one.producer_id: one.first_offset
-                            for one in leader.log.aborted
-                            if one.first_offset < offset <= one.last_offset < leader.log.high_watermark
+                            aborted.producer_id: aborted.first_offset
+                            for aborted in leader.log.aborted
+                            if aborted.first_offset
+                            < offset
+                            <= aborted.last_offset
+                            < leader.log.high_watermark
                         },
                     )
                 )
@@ -603,8 +613,8 @@ class World:
                         partition, lambda leader: self._mapped(partition, leader, target_offset)
                     )
                 )
-            case requests.ReportLoss(partition, _, why):
-                process.lost(partition, why)
+            case requests.ReportLoss(partition, _, reason):
+                process.lost(partition, reason)
                 return None
             case requests.ReadIdleLimit():
                 process.has_waited_for_connections = True
@@ -618,18 +628,20 @@ class World:
         raise AssertionError(request)
 
     def monotonic_ms(self, process: Any) -> int:
-        """What the monotonic clock of *process* shows: it began at its start."""
-        began_ms: int = process.began_ms
-        return self.now_ms - began_ms
+        """The monotonic clock of *process*, which starts at 0."""
+        start_ms: int = process.start_ms
+        return self.now_ms - start_ms
 
     def wall_ms(self, process: Any) -> int:
-        """What the wall clock of *process* shows."""
+        """The wall clock of *process*."""
         ahead_ms: int = process.clock_ms
         return self.now_ms + ahead_ms
 
     def _read(self, partition: TopicPartition, read: Callable[[ModelLeader], Any]) -> Coroutine:
         leader = self.leaders[partition]
-        yield Until(lambda: leader.is_online, self.now_ms + ANSWER_MS if partition in self.data else None)
+        yield Until(
+            lambda: leader.is_online, self.now_ms + UNAVAILABLE_MS if partition in self.data else None
+        )
         if not leader.is_online:
             return Unavailable(MirrorFlowError(f"{partition} has no leader"))
         return (yield Call(lambda: read(leader)))
@@ -637,18 +649,18 @@ class World:
     def _read_source(self, partition: TopicPartition, read: Callable[[SourceLog], Any]) -> Coroutine:
         source = self.sources[partition]
         if not source.is_online:
-            yield Until(lambda: source.is_online, self.now_ms + ANSWER_MS)
+            yield Until(lambda: source.is_online, self.now_ms + UNAVAILABLE_MS)
         if not source.is_online:
             return Unavailable(MirrorFlowError(f"the source of {partition} has no leader"))
         return (yield Call(lambda: read(source)))
 
-    def is_copied_but(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether all but *partitions* are copied to the end of the source."""
+    def is_copied_except(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether all partitions except *partitions* are copied to the end of the source."""
         left_out = frozenset(partitions)
         return all(
-            not source.records or source.records[-1].number in self.leaders[one].delivered()[-1:]
-            for one, source in self.sources.items()
-            if one not in left_out
+            not source.records or source.records[-1].number in self.leaders[partition].delivered()[-1:]
+            for partition, source in self.sources.items()
+            if partition not in left_out
         )
 
     def is_available(self, partition: TopicPartition) -> bool:
@@ -665,7 +677,7 @@ class World:
         return requests.LeaderEpochEnd(epoch, leader.log.end_of_epoch(epoch).end_offset)
 
     def _mapped(self, partition: TopicPartition, leader: ModelLeader, target_offset: int) -> int:
-        """The offset map: the source offset behind the last record that was copied before *target_offset*."""
+        """The offset map: the source offset after the last record that was copied before *target_offset*."""
         rows = [
             row
             for batch in (*leader.cleaned, *leader.log.batches)
@@ -676,25 +688,32 @@ class World:
         ]
         end = max((offset + 1 for offset, _ in rows), default=0)
         last = max((number for _, number in rows), default=-1)
-        behind = self.source_offsets[partition, last] + 1 if rows else 0
+        next_offset = self.source_offsets[partition, last] + 1 if rows else 0
         later = [source_offset for begin, source_offset in self.counts[partition] if begin >= end]
-        return min([behind, *later])
+        return min([next_offset, *later])
 
-    def _begin_counts(self, positions: Iterable[WriterPosition]) -> None:
-        for one in positions:
-            if one.records == 0:
-                earlier = [known for known in self.counts[one.topic_partition] if known[0] < one.target_end]
-                self.counts[one.topic_partition] = [*earlier, (one.target_end, one.next_source_offset)]
+    def _start_counts(self, positions: Iterable[WriterPosition]) -> None:
+        for position in positions:
+            if position.records == 0:
+                earlier = [
+                    known for known in self.counts[position.topic_partition] if known[0] < position.target_end
+                ]
+                self.counts[position.topic_partition] = [
+                    *earlier,
+                    (position.target_end, position.next_source_offset),
+                ]
 
     def transaction(self, process: Any, request: requests.Transaction) -> Coroutine:
-        """Run one whole transaction."""
+        """Runs one whole transaction."""
         producer = request.producer
         left_out = {
-            one: MirrorFlowError(f"{one} is denied") for one in request.partitions if one in self.denied
+            partition: MirrorFlowError(f"{partition} is denied")
+            for partition in request.partitions
+            if partition in self.denied
         }
         partitions = set(request.partitions) - left_out.keys()
-        by_home = self.by_home(request.positions) if request.positions else {}
-        partitions |= {*by_home, *(self.positions if request.is_barrier else ())}
+        by_offsets_partition = self.by_offsets_partition(request.positions) if request.positions else {}
+        partitions |= {*by_offsets_partition, *(self.positions if request.is_barrier else ())}
         partitions |= {CLAIMS} if request.is_barrier else set()
         partitions |= {CLAIMS} if request.claim is not None or not partitions else set()
         key = process, producer.transactional_id
@@ -706,15 +725,21 @@ class World:
                 return Refused(code)
             appends: list[tuple[TopicPartition, tuple[object, ...]]]
             appends = [(CLAIMS, (request.claim,))] if request.claim is not None else []
-            appends += [*by_home.items()]
+            appends += [*by_offsets_partition.items()]
             for partition, values in appends:
-                answer = yield from self.append_in_transaction(process, producer, partition, values)
-                if isinstance(answer, int):
-                    return Refused(answer)
-            self._begin_counts(request.positions)
+                response = yield from self.append_in_transaction(process, producer, partition, values)
+                if isinstance(response, int):
+                    return Refused(response)
+            self._start_counts(request.positions)
             if request.commit:
-                revived = {(one, id_) for one in request.partitions for id_, _ in self.leaders[one].revived()}
-                self.completed |= {one for one in revived if one[1] == producer.producer_id}
+                revived = {
+                    (partition, id_)
+                    for partition in request.partitions
+                    for id_, _ in self.leaders[partition].revived()
+                }
+                self.completed |= {
+                    (partition, id_) for partition, id_ in revived if id_ == producer.producer_id
+                }
             code = yield from self.end_transaction(process, producer, commit=request.commit)
             if code == NONE and request.positions and not (yield from self.await_marker(producer)):
                 return Refused(NO_RESPONSE)
@@ -748,8 +773,11 @@ class World:
             self.unanswered.add((process, producer))
 
     def await_marker(self, producer: Producer) -> Coroutine:
-        """Wait until none of the producer's positions is undecided; False if that takes longer than a marker needs."""
-        leaders, until_ms = [self.leaders[one] for one in self.positions], self.now_ms + MARKER_WAIT_MS
+        """Waits until all positions of the producer are decided; False if that takes longer than a marker needs."""
+        leaders, until_ms = (
+            [self.leaders[partition] for partition in self.positions],
+            self.now_ms + MARKER_WAIT_MS,
+        )
 
         def is_decided() -> bool:
             logs = [decided_records(leader.batches, WriterPosition) for leader in leaders]
@@ -763,16 +791,16 @@ class World:
         """Whether a request of *producer* may still arrive in a later transaction of this epoch."""
         return (process, producer) in self.unanswered
 
-    def _until_free(self, api: str, ask: Callable[[], int]) -> Coroutine:
-        """Repeat while the markers of the last transaction are on their way; for 30 s, then it counts as refused.
+    def _until_free(self, api: str, request: Callable[[], int]) -> Coroutine:
+        """Repeats a request while markers of the last transaction are missing; after 30 s it counts as refused.
 
-        `Cluster.call` repeats what may be repeated when its answer is lost, and sometimes gives up.
+        `Cluster.call` repeats a repeatable request whose response is lost, and sometimes gives up.
         """
         until_ms = self.now_ms + 30_000
         while True:
             if self.options.coordinator_ms:
                 yield Until(deadline_ms=self.now_ms + self.options.coordinator_ms)
-            code = yield Call(ask, lost=NO_RESPONSE, api=api)
+            code = yield Call(request, lost=NO_RESPONSE, api=api)
             if code == NO_RESPONSE and may_repeat(api) and self.random.random() < 0.8:
                 continue
             if code != CONCURRENT_TRANSACTIONS or self.now_ms >= until_ms:
@@ -782,7 +810,7 @@ class World:
     def append_in_transaction(
         self, process: Any, producer: Producer, partition: TopicPartition, values: tuple[object, ...]
     ) -> Coroutine:
-        """Append one batch; its `Appended` once it is replicated, or an error code."""
+        """Appends one batch; returns `Appended` when it is replicated, or an error code."""
         key = producer.producer_id, producer.epoch, partition
         leader = self.leaders[partition]
         batch = ProducedBatch(
@@ -794,30 +822,30 @@ class World:
             values,
             producer.transactional_id,
         )
-        answer = yield Call(partial(self.append, partition, batch), lost=NO_RESPONSE, api="Produce")
-        if answer == NO_RESPONSE:
+        response = yield Call(partial(self.append, partition, batch), lost=NO_RESPONSE, api="Produce")
+        if response == NO_RESPONSE:
             self.unanswered.add((process, producer))
-        if isinstance(answer, int):
-            return answer
+        if isinstance(response, int):
+            return response
         self.sequences[key] = self.sequences.get(key, -1) + len(values)
-        return (yield from self._replicated(leader, answer))
+        return (yield from self._replicated(leader, response))
 
     @staticmethod
-    def _replicated(leader: ModelLeader, answer: Any) -> Coroutine:
-        """Wait until what was appended is replicated; an election answers that the leader is none any more."""
-        if isinstance(answer, int):
-            return answer
+    def _replicated(leader: ModelLeader, response: Any) -> Coroutine:
+        """Waits until the batch is replicated; after an election the response is NOT_LEADER_OR_FOLLOWER."""
+        if isinstance(response, int):
+            return response
         epoch = leader.epoch
         yield Until(
             lambda: (
-                leader.log.high_watermark > answer.last_offset
+                leader.log.high_watermark > response.last_offset
                 or leader.epoch != epoch
                 or leader.loses_replicas
             )
         )
         if leader.loses_replicas:
             return NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        return NOT_LEADER_OR_FOLLOWER if leader.epoch != epoch else answer
+        return NOT_LEADER_OR_FOLLOWER if leader.epoch != epoch else response
 
 
 def _late(operation: Call) -> Coroutine:

@@ -1,4 +1,4 @@
-"""Connector properties of a checkpoint connector: MM2's keys, defaults, prefixes, and what cannot work together."""
+"""A checkpoint connector has MM2's keys, defaults and prefixes, and refuses contradictory settings."""
 
 import pytest
 
@@ -29,8 +29,8 @@ def parse(**extra: str) -> CheckpointSettings:
     return parse_checkpoint(properties, {"bootstrap.servers": "b:9092"})
 
 
-def test_defaults_are_mm2_s():
-    """MirrorCheckpointConfig of 4.3."""
+def test_checkpoint_defaults_equal_those_of_mm2():
+    """The expected values are those of MirrorCheckpointConfig of Kafka 4.3."""
     settings = parse()
 
     assert ((".*",), ("console-consumer-.*", "connect-.*", "__.*")) == (
@@ -50,8 +50,7 @@ def test_defaults_are_mm2_s():
     )
 
 
-def test_every_key_has_its_effect():
-    """Lists, intervals, and where the syncs are."""
+def test_every_key_of_a_checkpoint_connector_takes_effect():
     settings = parse(
         groups="orders, pay.*",
         groups_exclude="pay-test",
@@ -76,8 +75,8 @@ def test_every_key_has_its_effect():
     )
 
 
-def test_clients_have_mm2_s_prefixes_and_names():
-    """`consumer.` for those who read, `admin.` for groups, the worker's producer for checkpoints."""
+def test_checkpoint_clients_have_the_prefixes_and_client_ids_of_mm2():
+    """Consumers use `consumer.`, admin clients `admin.`, and the producer of checkpoints the worker's properties."""
     settings = parse(
         source_admin_request_timeout_ms="1",
         source_consumer_fetch_max_wait_ms="2",
@@ -102,7 +101,10 @@ def test_clients_have_mm2_s_prefixes_and_names():
         "A->B|MirrorCheckpointConnector-0|checkpoint-source-admin",
         "A->B|MirrorCheckpointConnector-0|checkpoint-target-admin",
         "connector-producer-MirrorCheckpointConnector-0",
-    ] == [one.client_id for one in (settings.source_admin, settings.target_admin, settings.target_producer)]
+    ] == [
+        client.client_id
+        for client in (settings.source_admin, settings.target_admin, settings.target_producer)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -117,29 +119,30 @@ def test_clients_have_mm2_s_prefixes_and_names():
         ({"source_cluster_bootstrap_servers": ""}, "source.cluster.bootstrap.servers"),
     ],
 )
-def test_what_cannot_work_names_its_key(extra: dict[str, str], key: str):
-    """Before anything starts."""
+def test_invalid_checkpoint_setting_is_refused_by_key(extra: dict[str, str], key: str):
     with pytest.raises(InvalidSettingError) as caught:
         parse(**extra)
     assert key == caught.value.key
 
 
-def test_a_java_filter_is_refused():
-    """Translating other groups than asked would be worse."""
+def test_java_group_filter_is_refused():
+    """Without the filter the connector would translate groups that the user has not selected."""
     with pytest.raises(RefusedSettingError, match=r"^group\.filter\.class"):
         parse(group_filter_class="com.example.Groups")
 
 
-def test_groups_are_moved_on_without_checkpoints():
-    """Java accepts this and does nothing."""
+def test_group_offsets_are_synchronised_without_checkpoints():
+    """MM2 accepts these settings and does nothing."""
     settings = parse(emit_checkpoints_enabled="false", sync_group_offsets_enabled="true")
     assert (None, 60.0) == (settings.emit_s, settings.sync_s)
 
 
-def test_mm2_properties_have_a_checkpoint_connector_for_each_enabled_flow():
-    """With what the flow says of it."""
+def test_mm2_properties_create_a_checkpoint_connector_for_each_enabled_flow():
+    """The connector has the settings of its flow."""
     (herder,) = load_mm2(MM2 + "A->B.groups = orders\nsync.group.offsets.enabled = true\n")
-    (settings,) = [one.checkpoint for one in herder.connectors if one.checkpoint is not None]
+    (settings,) = [
+        connector.checkpoint for connector in herder.connectors if connector.checkpoint is not None
+    ]
 
     assert (("orders",), 60.0, "a:9092", "b:9092") == (
         settings.groups,
@@ -150,10 +153,10 @@ def test_mm2_properties_have_a_checkpoint_connector_for_each_enabled_flow():
 
 
 @pytest.mark.parametrize("line", ["emit.offset-syncs.enabled = false", "emit.checkpoints.enabled = false"])
-def test_mm2_properties_that_forbid_checkpoints_still_copy(line: str):
-    """Java's herder refuses this connector and runs the others; here a warning says so."""
+def test_mm2_properties_without_checkpoints_still_copy(line: str):
+    """Like MM2, only the checkpoint connector is left out; here a warning states it."""
     (herder,) = load_mm2(MM2 + f"A->B.{line}\n")
 
-    assert not [one for one in herder.connectors if one.checkpoint is not None]
-    assert [one for one in herder.connectors if one.source is not None]
+    assert not [connector for connector in herder.connectors if connector.checkpoint is not None]
+    assert [connector for connector in herder.connectors if connector.source is not None]
     assert any("MirrorCheckpointConnector is not run" in warning for warning in herder.warnings)

@@ -1,4 +1,4 @@
-"""mm2.properties: every block of MM2's README, and the derivation rules of MirrorMakerConfig."""
+"""mm2.properties is read as by MirrorMakerConfig, for every block of MM2's README."""
 
 import pytest
 
@@ -16,13 +16,13 @@ from mirrorflow_replicator.config.dedicated_mode import (
 )
 from tests.unit.cli.mm2_blocks import BLOCKS
 
-TWO = """
+ONE_WAY = """
 clusters = A, B
 A.bootstrap.servers = a:9092
 B.bootstrap.servers = b:9092
 A->B.enabled = true
 """
-SIX = BLOCKS["six clusters"]
+SIX_CLUSTERS = BLOCKS["six clusters"]
 NO_HEARTBEATS = "emit.heartbeats.enabled = false\n"
 
 
@@ -40,17 +40,17 @@ def enabled(workers: tuple[WorkerSettings, ...]) -> list[str]:
     return [worker.name for worker in workers if worker.connectors[0].source is not None]
 
 
-def test_one_direction_has_a_herder_back_for_its_heartbeats():
-    """MM2's surprise: B->A runs too, with its source connector disabled."""
-    workers = load_mm2(TWO)
+def test_disabled_opposite_flow_has_a_herder_for_heartbeats():
+    """MM2 also runs B->A, with its source connector disabled."""
+    workers = load_mm2(ONE_WAY)
 
     assert [worker.name for worker in workers] == ["A->B", "B->A"]
     assert enabled(workers) == ["A->B"]
 
 
-def test_each_herder_writes_its_heartbeats_to_its_own_target():
-    """B->A, of which nothing else is enabled, writes to A what A->B then copies: by that B knows of A."""
-    beats = {worker.name: worker.connectors[1].heartbeat for worker in load_mm2(TWO)}
+def test_each_herder_writes_heartbeats_to_its_own_target():
+    """B->A writes heartbeats to A, which A->B copies to B."""
+    heartbeats = {worker.name: worker.connectors[1].heartbeat for worker in load_mm2(ONE_WAY)}
 
     assert {
         "A->B": ("A", "B", "b:9092"),
@@ -61,7 +61,7 @@ def test_each_herder_writes_its_heartbeats_to_its_own_target():
             settings.beats[0].target_alias,
             settings.beats[0].producer.bootstrap_servers.split(",")[0],
         )
-        for name, settings in beats.items()
+        for name, settings in heartbeats.items()
         if settings is not None
     }
 
@@ -77,30 +77,30 @@ def test_each_herder_writes_its_heartbeats_to_its_own_target():
     ],
 )
 def test_herders_exist_for_flows_and_heartbeats(extra: str, expected: list[str]):
-    """The rule of MirrorMakerConfig.clusterPairs."""
-    assert expected == [worker.name for worker in load_mm2(TWO + extra)]
+    """The rule is that of MirrorMakerConfig.clusterPairs."""
+    assert expected == [worker.name for worker in load_mm2(ONE_WAY + extra)]
 
 
-def test_connectors_come_in_mm2_s_order_with_its_names():
-    """Names are part of the keys of stored positions."""
-    assert [connector.name for connector in herder(TWO).connectors] == [
+def test_connectors_have_the_order_and_names_of_mm2():
+    """The keys of stored positions contain these names."""
+    assert [connector.name for connector in herder(ONE_WAY).connectors] == [
         "MirrorSourceConnector",
         "MirrorHeartbeatConnector",
         "MirrorCheckpointConnector",
     ]
 
 
-def test_readme_six_clusters():
-    """Six clusters in three places: twelve flows, a herder for each of the thirty pairs."""
-    workers = load_mm2(SIX)
+def test_readme_six_clusters_have_twelve_flows():
+    """Each of the thirty pairs of clusters has a herder, because of the heartbeats."""
+    workers = load_mm2(SIX_CLUSTERS)
 
     assert len(workers) == 30
     assert len(enabled(workers)) == 12
 
 
-def test_readme_clusters_option_keeps_what_writes_nearby():
-    """`--clusters west-1 west-2`: only flows whose target is listed."""
-    assert enabled(load_mm2(SIX, ["west-1", "west-2"])) == [
+def test_readme_clusters_option_keeps_flows_to_the_listed_clusters():
+    """The option is `--clusters west-1 west-2`."""
+    assert enabled(load_mm2(SIX_CLUSTERS, ["west-1", "west-2"])) == [
         "west-1->west-2",
         "west-2->west-1",
         "east-1->west-1",
@@ -108,14 +108,14 @@ def test_readme_clusters_option_keeps_what_writes_nearby():
     ]
 
 
-def test_unknown_cluster_of_the_option_is_named():
-    """A misspelt alias would start nothing, silently."""
+def test_unknown_cluster_of_the_option_is_refused_by_name():
+    """A misspelt alias would otherwise start no flow without an error."""
     with pytest.raises(InvalidSettingError, match="'west-3'"):
-        load_mm2(SIX, ["west-3"])
+        load_mm2(SIX_CLUSTERS, ["west-3"])
 
 
-def test_readme_quick_start_with_its_slips():
-    """Flow and cluster overrides, a comment behind a flag, `emit.heartbeats` without `.enabled`."""
+def test_readme_quick_start_is_accepted_with_warnings_about_its_mistakes():
+    """Its mistakes are a comment after a value, and `emit.heartbeats` without `.enabled`."""
     workers = load_mm2(
         """
         # mm2.properties
@@ -139,20 +139,21 @@ def test_readme_quick_start_with_its_slips():
     assert any(text.startswith("us-west->us-east.emit.heartbeats: read as") for text in workers[0].warnings)
 
 
-def test_readme_active_active_with_topics_of_each_flow():
-    """Each flow its own topics; what a flow says wins over what all say."""
+def test_readme_active_active_flows_have_their_own_topics():
+    """The setting of a flow wins over the setting without a prefix."""
     text = (
-        TWO + "B->A.enabled = true\nA->B.topics = topic-1, topic-2\nA->B.groups = group-1\ntopics = other\n"
+        ONE_WAY
+        + "B->A.enabled = true\nA->B.topics = topic-1, topic-2\nA->B.groups = group-1\ntopics = other\n"
     )
 
     assert source(text).topics == ("topic-1", "topic-2")
     assert source(text, "B->A").topics == ("other",)
 
 
-def test_readme_general_connect_config():
-    """Connect's own settings without a prefix hold for every flow, `tasks.max` before all."""
+def test_readme_connect_settings_without_a_prefix_apply_to_every_flow():
+    """The most important one is `tasks.max`."""
     text = (
-        TWO
+        ONE_WAY
         + "B->A.enabled = true\nB->A.tasks.max = 3\n"
         + "tasks.max = 2\n"
         + "offset.storage.replication.factor = 1\n"
@@ -161,13 +162,18 @@ def test_readme_general_connect_config():
         + "security.protocol = SSL\n"
         + "key.converter = org.apache.kafka.connect.converters.ByteArrayConverter\n"
     )
-    there, back = source(text), source(text, "B->A")
+    forward, backward = source(text), source(text, "B->A")
 
-    assert (2, 3) == (there.tasks_max, back.tasks_max)
+    assert (2, 3) == (forward.tasks_max, backward.tasks_max)
     assert {"2"} == {connector.properties["tasks.max"] for connector in herder(text).connectors}
-    assert (1, 5) == (there.offsets.replication_factor, there.offsets.partitions)
+    assert (1, 5) == (forward.offsets.replication_factor, forward.offsets.partitions)
     assert 9.0 == herder(text, "B->A").shutdown_s
-    for client in (there.source_consumer, there.target_producer, there.offsets.client, back.source_admin):
+    for client in (
+        forward.source_consumer,
+        forward.target_producer,
+        forward.offsets.client,
+        backward.source_admin,
+    ):
         assert "SSL" == client.properties["security.protocol"]
     assert () == herder(text).warnings
 
@@ -175,22 +181,23 @@ def test_readme_general_connect_config():
 @pytest.mark.parametrize(
     "key",
     [
-        "errors.deadletterqueue.topic.name",  # of sink connectors, which the README names too
+        "errors.deadletterqueue.topic.name",  # a key of sink connectors, which the README also names
         "topic.creation.default.replication.factor",
         "offsets.storage.topic",
     ],
 )
-def test_readme_general_connect_config_that_mm2_drops_stops_nothing(key: str):
-    """What would be refused for a flow is without effect at the top level, in MM2 as here."""
-    assert f"{key}: it has no effect at the top level, as in MM2." in herder(TWO + f"{key} = x\n").warnings
+def test_readme_connect_settings_that_mm2_drops_have_a_warning(key: str):
+    """A key that is refused for a flow has no effect at the top level, as in MM2."""
+    assert (
+        f"{key}: it has no effect at the top level, as in MM2." in herder(ONE_WAY + f"{key} = x\n").warnings
+    )
     with pytest.raises(RefusedSettingError, match=key):
-        load_mm2(TWO + f"A->B.{key} = x\n")
+        load_mm2(ONE_WAY + f"A->B.{key} = x\n")
 
 
-def test_readme_shared_configuration():
-    """The README's race: two processes, one flow, other topics. Each file is read by itself; both name the same flow,
-    by which the target recognizes them as one."""
-    processes = [herder(TWO + f"A->B.topics = {topics}\n") for topics in ("foo", "bar")]
+def test_processes_with_different_topics_belong_to_one_flow():
+    """The README warns of this configuration: two processes of one flow with different topics."""
+    processes = [herder(ONE_WAY + f"A->B.topics = {topics}\n") for topics in ("foo", "bar")]
     flows = [process.connectors[0].source for process in processes]
 
     assert [("foo",), ("bar",)] == [flow.topics for flow in flows if flow is not None]
@@ -200,8 +207,8 @@ def test_readme_shared_configuration():
     assert [(), ()] == [process.warnings for process in processes]
 
 
-def test_readme_connector_overrides():
-    """`topics.blacklist`, `sync.group.offsets`, and `// comments` behind values."""
+def test_readme_connector_overrides_are_accepted_with_old_names_and_comments():
+    """The block has `topics.blacklist`, `sync.group.offsets`, and `//` comments after values."""
     text = """
     clusters = primary, backup
     primary.bootstrap.servers = p:9092
@@ -224,8 +231,8 @@ def test_readme_connector_overrides():
     assert "security.protocol" not in settings.source_consumer.properties
 
 
-def test_readme_client_overrides():
-    """Producer of the target, consumer and admin of the source."""
+def test_readme_client_overrides_reach_their_clients():
+    """The block sets properties of a target producer, a source consumer and a source admin client."""
     text = """
     clusters = primary, backup
     primary.bootstrap.servers = p:9092
@@ -244,10 +251,10 @@ def test_readme_client_overrides():
     assert settings.source_admin.bootstrap_servers == "localhost:9092"
 
 
-def test_readme_exactly_once():
-    """Accepted as MM2 knows it; `listeners` is where processes with the same file call each other, and nothing else."""
+def test_readme_exactly_once_settings_are_accepted():
+    """`listeners` has the address at which processes with the same file call each other."""
     worker = herder(
-        TWO
+        ONE_WAY
         + "B.exactly.once.source.support = enabled\nA.consumer.isolation.level = read_committed\n"
         + "dedicated.mode.enable.internal.rest = true\nlisteners = http://localhost:8080\n"
     )
@@ -258,10 +265,10 @@ def test_readme_exactly_once():
     assert worker.connectors[0].source.read_committed
 
 
-def test_processes_with_one_file_are_a_group_for_each_flow():
-    """KIP-710: MM2's own group and topics on the target, and its three connectors as the leader writes them down."""
+def test_processes_with_one_file_form_a_group_for_each_flow():
+    """The group and its topics are those of MM2 (KIP-710), and the leader stores the three connectors."""
     worker = herder(
-        TWO + "dedicated.mode.enable.internal.rest = true\nB.session.timeout.ms = 7000\n"
+        ONE_WAY + "dedicated.mode.enable.internal.rest = true\nB.session.timeout.ms = 7000\n"
         "rest.advertised.host.name = me\nrest.advertised.port = 81\nemit.offset-syncs.enabled = false\n"
     )
 
@@ -282,29 +289,29 @@ def test_processes_with_one_file_are_a_group_for_each_flow():
     assert worker.http.internal == ("http://:8083",)
     assert not any("session.timeout.ms" in warning for warning in worker.warnings)
     assert [f"Mirror{word}Connector" for word in ("Source", "Heartbeat", "Checkpoint")] == [
-        one["name"] for one in worker.distributed.seeds
+        seed["name"] for seed in worker.distributed.seeds
     ]
-    assert "false" == worker.distributed.seeds[2]["enabled"]  # checkpoints cannot be without offset syncs
+    assert "false" == worker.distributed.seeds[2]["enabled"]  # checkpoints need offset syncs
 
 
-def test_secrets_in_plain_text_are_warned_of_by_key():
-    """Config topics keep what the file has; a reference stays one."""
+def test_secret_in_plain_text_has_a_warning_with_its_key():
+    """The config topic would store the secret. A reference is stored unresolved."""
     reference = "A.ssl.key.password = ${env:WORD}\n"
-    assert not any("in plain text" in warning for warning in herder(TWO + reference).warnings)
+    assert not any("in plain text" in text for text in herder(ONE_WAY + reference).warnings)
 
-    (said,) = (
-        warning
-        for warning in herder(TWO + reference + "B.ssl.keystore.password = hunter2\n").warnings
-        if "in plain text" in warning
+    (warning,) = (
+        text
+        for text in herder(ONE_WAY + reference + "B.ssl.keystore.password = hunter2\n").warnings
+        if "in plain text" in text
     )
 
-    assert said.startswith("B.ssl.keystore.password: in plain text")
-    assert "hunter2" not in said
+    assert warning.startswith("B.ssl.keystore.password: in plain text")
+    assert "hunter2" not in warning
 
 
-def test_process_joins_the_group_of_its_flow_without_internal_rest():
-    """As Java's MirrorMaker, which has a group and topics for one process, too; nothing listens then."""
-    worker = herder(TWO + "listeners = http://localhost:8080\n")
+def test_process_joins_the_group_of_its_flow_without_the_internal_rest_api():
+    """MM2 also uses a group and topics for a single process. The process then has no listener."""
+    worker = herder(ONE_WAY + "listeners = http://localhost:8080\n")
 
     assert worker.distributed is not None
     assert worker.distributed.group is not None
@@ -316,8 +323,8 @@ def test_process_joins_the_group_of_its_flow_without_internal_rest():
     assert ((), ()) == (worker.http.internal, worker.http.listeners)
 
 
-def test_ssl_of_a_cluster_reaches_all_its_clients():
-    """MirrorMakerConfigTest.testClusterConfigProperties and testClientConfigProperties."""
+def test_security_settings_of_a_cluster_apply_to_all_its_clients():
+    """The cases are those of MirrorMakerConfigTest.testClusterConfigProperties and testClientConfigProperties."""
     raw = {
         "clusters": "a, b",
         "a.bootstrap.servers": "servers-one",
@@ -343,8 +350,8 @@ def test_ssl_of_a_cluster_reaches_all_its_clients():
     assert "producer.other" not in a
 
 
-def test_worker_has_mm2_s_names_and_the_top_level_wins():
-    """Defaults of the worker of A->B; `offset.storage.*` at the top level wins over the cluster's (a trap of MM2)."""
+def test_worker_of_a_flow_has_the_names_of_mm2():
+    """As in MM2, `offset.storage.*` at the top level wins over the same key of a cluster."""
     raw = {
         "B.offset.storage.replication.factor": "3",
         "offset.storage.replication.factor": "1",
@@ -365,8 +372,8 @@ def test_worker_has_mm2_s_names_and_the_top_level_wins():
     }.items() <= worker.items()
 
 
-def test_connector_properties_are_those_that_mm2_stores():
-    """Prefixes, defaults and what is dropped, as Connect's REST API would show it."""
+def test_connector_properties_equal_those_that_mm2_stores():
+    """Connect's REST API of MM2 shows the same properties."""
     raw = {
         "clusters": "A, B",
         "A.bootstrap.servers": "a:1",
@@ -409,19 +416,19 @@ def test_connector_properties_are_those_that_mm2_stores():
 @pytest.mark.parametrize(
     "key", ["use.defaults.from", "consumer.isolation.level", "producer.override.client.id", "group.id"]
 )
-def test_keys_that_mm2_drops_at_the_top_level_are_named(key: str):
-    """MM2 drops them silently; so do we, aloud."""
+def test_keys_that_mm2_drops_at_the_top_level_have_a_warning(key: str):
+    """MM2 drops them without a warning."""
     if key == "use.defaults.from":
-        assert not source(TWO + f"{key} = source\n").use_defaults_from_source
+        assert not source(ONE_WAY + f"{key} = source\n").use_defaults_from_source
     assert any(
         text.startswith(f"{key}: it has no effect at the top level")
-        for text in herder(TWO + f"{key} = x\n").warnings
+        for text in herder(ONE_WAY + f"{key} = x\n").warnings
     )
 
 
-def test_client_ids_are_mm2_s():
-    """Quotas on the clusters name them."""
-    settings = source(TWO + "A.consumer.client.id = me\n")
+def test_client_ids_equal_those_of_mm2():
+    """Quotas on the clusters may name these ids."""
+    settings = source(ONE_WAY + "A.consumer.client.id = me\n")
 
     assert settings.source_consumer.client_id == "me|A->B|MirrorSourceConnector-0|replication-consumer"
     assert settings.source_admin.client_id == "A->B|MirrorSourceConnector|replication-source-admin"
@@ -430,10 +437,10 @@ def test_client_ids_are_mm2_s():
     assert settings.offsets.client.client_id == "A-mm2-A->B-offsets"
 
 
-def test_references_stay_and_no_secret_is_in_the_settings(monkeypatch: pytest.MonkeyPatch):
-    """MirrorMakerConfigTest.testLazyConfigResolution: resolved when a client is built, never before."""
+def test_references_are_kept_so_that_settings_contain_no_secret(monkeypatch: pytest.MonkeyPatch):
+    """References are resolved when a client is created, as in MirrorMakerConfigTest.testLazyConfigResolution."""
     monkeypatch.setenv("MM_TEST_SECRET", "hunter2")
-    text = TWO + (
+    text = ONE_WAY + (
         "config.providers = env\n"
         "config.providers.env.class = org.apache.kafka.common.config.provider.EnvVarConfigProvider\n"
         'A.sasl.jaas.config = x password="${env:MM_TEST_SECRET}";\n'
@@ -452,11 +459,11 @@ def test_references_stay_and_no_secret_is_in_the_settings(monkeypatch: pytest.Mo
     assert {"config.providers", "config.providers.env.class"} == set(settings.providers)
 
 
-def test_values_that_are_not_secret_may_be_references(monkeypatch: pytest.MonkeyPatch):
-    """`clusters` and what is typed are resolved on this host when the process starts."""
+def test_clusters_and_topics_may_be_references(monkeypatch: pytest.MonkeyPatch):
+    """The process resolves `clusters` and typed values when it starts."""
     monkeypatch.setenv("MM_TEST_CLUSTERS", "A, B")
     monkeypatch.setenv("MM_TEST_TOPICS", "orders")
-    text = TWO.replace("A, B", "${env:MM_TEST_CLUSTERS}") + (
+    text = ONE_WAY.replace("A, B", "${env:MM_TEST_CLUSTERS}") + (
         "config.providers = env\n"
         "config.providers.env.class = org.apache.kafka.common.config.provider.EnvVarConfigProvider\n"
         "topics = ${env:MM_TEST_TOPICS}\n"
@@ -471,8 +478,8 @@ def test_values_that_are_not_secret_may_be_references(monkeypatch: pytest.Monkey
     [
         ("", "clusters"),
         ("clusters = A\nA.bootstrap.servers = a:1", "clusters"),
-        (TWO.replace("= true", "= false") + NO_HEARTBEATS, "clusters"),
-        (TWO.replace("= true", "= yes"), "A->B.enabled"),
+        (ONE_WAY.replace("= true", "= false") + NO_HEARTBEATS, "clusters"),
+        (ONE_WAY.replace("= true", "= yes"), "A->B.enabled"),
         (
             "clusters = A, B\nA->B.enabled = true\nB.bootstrap.servers = b:1",
             "source.cluster.bootstrap.servers",
@@ -480,43 +487,42 @@ def test_values_that_are_not_secret_may_be_references(monkeypatch: pytest.Monkey
         ("clusters = A, B\nA->B.enabled = true\nA.bootstrap.servers = a:1", "bootstrap.servers"),
     ],
 )
-def test_wrong_files_are_refused_by_key(text: str, key: str):
-    """The key to correct is a field of the error."""
+def test_invalid_mm2_file_is_refused_by_key(text: str, key: str):
+    """The error has the key as a field."""
     with pytest.raises(InvalidSettingError) as raised:
         load_mm2(text)
     assert key == raised.value.key
 
 
-def test_java_classes_of_a_flow_are_refused_with_the_whole_key():
-    """The key as it stands in the file."""
+def test_unsupported_setting_of_a_flow_is_refused_with_the_whole_key():
+    """The error names the key of the file, with its prefix."""
     with pytest.raises(RefusedSettingError, match=r"^A->B\.errors\.tolerance is refused"):
-        load_mm2(TWO + "A->B.errors.tolerance = all\n")
+        load_mm2(ONE_WAY + "A->B.errors.tolerance = all\n")
 
 
 @pytest.mark.parametrize(
     "key", ["rest.extension.classes", "admin.listeners", "admin.listeners.https.ssl.protocol"]
 )
-def test_rest_keys_that_mm2_ignores_are_ignored_aloud(key: str):
-    """In mm2 mode Java does not read them."""
-    assert f"{key}: it has no effect in mm2 mode, as in Java." in herder(TWO + f"{key} = x\n").warnings
+def test_rest_keys_that_mm2_ignores_have_a_warning(key: str):
+    """MM2 does not read them in dedicated mode."""
+    assert f"{key}: it has no effect in mm2 mode, as in Java." in herder(ONE_WAY + f"{key} = x\n").warnings
 
 
-def test_misspelt_key_is_named_once_with_a_suggestion():
-    """The most common cause of topics that are not copied."""
-    warnings = herder(TWO + "A->B.topcs.exclude = x\n").warnings
+def test_misspelt_key_has_one_warning_with_a_suggestion():
+    """A misspelt key is the most common reason why topics are not copied."""
+    warnings = herder(ONE_WAY + "A->B.topcs.exclude = x\n").warnings
 
     assert warnings == ("A->B.topcs.exclude: unknown, it has no effect; did you mean topics.exclude?",)
 
 
-def test_flow_of_an_unlisted_cluster_is_named():
-    """Its keys would otherwise be lost without a word."""
-    assert any("does not list C" in text for text in herder(TWO + "A->C.enabled = true\n").warnings)
+def test_flow_of_an_unlisted_cluster_has_a_warning():
+    """Its keys would otherwise be ignored without a warning."""
+    assert any("does not list C" in text for text in herder(ONE_WAY + "A->C.enabled = true\n").warnings)
 
 
-def test_start_and_http_of_the_process_are_read_from_the_top_level():
-    """Own keys work at the top level."""
+def test_mirrorflow_keys_apply_at_the_top_level():
     text = (
-        TWO
+        ONE_WAY
         + "mirrorflow.http.listeners = http://127.0.0.1:0\nmirrorflow.start.from = latest\nmetrics.level = topic\n"
     )
 
@@ -534,8 +540,8 @@ us.east->us.west.enabled = true
 
 
 @pytest.mark.parametrize("more", ["", "us.west->us.east.topics = users.*"])
-def test_an_alias_with_the_separator_is_refused_where_copies_would_go_in_circles(more: str):
-    """As by the resource: MM2 copies us.east.orders back as us.west.us.east.orders, and so on."""
+def test_alias_with_the_separator_is_refused_where_flows_would_copy_in_a_loop(more: str):
+    """MM2 would copy us.east.orders back as us.west.us.east.orders, and so on without end."""
     with pytest.raises(InvalidSettingError) as raised:
         load_mm2(DOTTED + "us.west->us.east.enabled = true\n" + more)
 
@@ -554,70 +560,70 @@ def test_an_alias_with_the_separator_is_refused_where_copies_would_go_in_circles
         "us.west->us.east.enabled = true\nus.west->us.east.topics = users",
         "us.west->us.east.enabled = true\nreplication.policy.class = IdentityReplicationPolicy",
     ],
-    ids=["one way", "another separator", "names only", "unchanged names"],
+    ids=["one direction", "different separator", "topic names without patterns", "identity policy"],
 )
-def test_an_alias_with_a_dot_is_fine_where_nothing_goes_in_circles(more: str):
+def test_alias_with_the_separator_is_accepted_without_a_loop(more: str):
     assert "us.east->us.west" in enabled(load_mm2(DOTTED + more))
 
 
-def test_the_identity_policy_takes_an_empty_separator():
-    """For years the way to keep names was a policy class beside an empty separator, so many files have both."""
-    kept = "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy\nreplication.policy.separator =\n"
-    settings = source(TWO + kept)
+def test_identity_policy_accepts_an_empty_separator():
+    """Many existing files have both, because an empty separator was needed to keep topic names."""
+    lines = "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy\nreplication.policy.separator =\n"
+    settings = source(ONE_WAY + lines)
     policy = make_policy(settings.policy)
 
     assert policy.remote_topic("A", "orders") == "orders"
     assert policy.remote_topic("A", "heartbeats") == "A.heartbeats"
-    # As Java's IdentityReplicationPolicy calls them then.
+    # These are the names of Java's IdentityReplicationPolicy.
     assert policy.offset_syncs_topic("B") == "mm2-offset-syncsBinternal"
     assert policy.checkpoints_topic("A") == "Acheckpointsinternal"
     assert policy.is_internal_topic("mm2-offset-syncsBinternal")
     with pytest.raises(InvalidSettingError, match=r"it is empty, .*IdentityReplicationPolicy"):
-        load_mm2(TWO + "replication.policy.separator =\n")
+        load_mm2(ONE_WAY + "replication.policy.separator =\n")
 
 
-def test_an_expression_with_a_comma_is_refused_and_the_comma_named():
-    """A list is split there: Java refuses the halves joined by |, too."""
+def test_expression_with_a_comma_is_refused_with_a_hint_about_the_comma():
+    """A list is split at commas. Java also refuses the two parts."""
     with pytest.raises(
         InvalidSettingError, match=r"orders\.\{1'.*one that holds a comma, as in \{1,3\}, is split there"
     ):
-        load_mm2(TWO + "A->B.topics = orders.{1,3}\n")
+        load_mm2(ONE_WAY + "A->B.topics = orders.{1,3}\n")
 
 
 CLUSTERS = (
     "clusters = A, B, C\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nC.bootstrap.servers = c:1\n"
 )
 IDENTITY = "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n"
-AROUND = "A->B.enabled = true\nB->C.enabled = true\nC->A.enabled = true\n"
+THREE_FLOWS = "A->B.enabled = true\nB->C.enabled = true\nC->A.enabled = true\n"
 BOTH_WAYS = "A->B.enabled = true\nB->A.enabled = true\n"
 
 
-def warnings(lines: str) -> list[str]:
-    """The warnings about flows of a file with *lines*, each once."""
-    found = [warning for worker in load_mm2(CLUSTERS + lines) for warning in worker.warnings]
-    return [one for one in dict.fromkeys(found) if "Without effect" not in one]
+def unique_warnings(lines: str) -> list[str]:
+    """Returns each different warning about a file with *lines*."""
+    repeated = [warning for worker in load_mm2(CLUSTERS + lines) for warning in worker.warnings]
+    return [warning for warning in dict.fromkeys(repeated) if "Without effect" not in warning]
 
 
-def test_an_ordinary_file_has_no_warning() -> None:
-    assert [] == warnings(BOTH_WAYS)
+def test_valid_file_has_no_warning() -> None:
+    assert [] == unique_warnings(BOTH_WAYS)
 
 
-def test_a_file_without_an_enabled_flow_is_warned_of() -> None:
+def test_file_without_an_enabled_flow_has_a_warning() -> None:
     assert ["No flow is enabled, so only heartbeats are written"] == [
-        one.partition(";")[0] for one in warnings("")
+        warning.partition(";")[0] for warning in unique_warnings("")
     ]
 
 
-def test_an_empty_list_of_topics_is_warned_of() -> None:
-    (found,) = warnings("A->B.enabled = true\nA->B.topics =\n")
+def test_empty_list_of_topics_has_a_warning() -> None:
+    (warning,) = unique_warnings("A->B.enabled = true\nA->B.topics =\n")
 
-    assert found.startswith("A->B.topics is empty")
+    assert warning.startswith("A->B.topics is empty")
 
 
-def test_a_duplicate_key_is_warned_of() -> None:
-    (found,) = warnings("A->B.enabled = true\nA->B.topics = x\nA->B.topics: y\n")
+def test_duplicate_key_has_a_warning() -> None:
+    (warning,) = unique_warnings("A->B.enabled = true\nA->B.topics = x\nA->B.topics: y\n")
 
-    assert "A->B.topics is set twice; the last line applies, as in Java." == found
+    assert "A->B.topics is set twice; the last line applies, as in Java." == warning
 
 
 @pytest.mark.parametrize(
@@ -627,14 +633,14 @@ def test_a_duplicate_key_is_warned_of() -> None:
         "A->B.topics = orders\nB->A.topics = orders, payments\n",
         "A->B.topics = orders\n",
         "A->B.topics = or.*\nB->A.topics = .*s\n",
-        f"A->B.topics = {'a' * 60}-1\nB->A.topics = (a|a)*\n",  # takes too long, so it is not known
+        f"A->B.topics = {'a' * 60}-1\nB->A.topics = (a|a)*\n",  # matching takes too long, so the loop is possible
     ],
 )
-def test_a_circle_of_unchanged_names_is_warned_of(topics: str) -> None:
-    (found,) = warnings(BOTH_WAYS + IDENTITY + topics)
+def test_loop_of_two_flows_with_unchanged_names_has_a_warning(topics: str) -> None:
+    (warning,) = unique_warnings(BOTH_WAYS + IDENTITY + topics)
 
-    assert found.startswith("A->B and B->A keep the names of topics")
-    assert "so records of a topic that both select are copied in an endless loop" in found
+    assert warning.startswith("A->B and B->A keep the names of topics")
+    assert "so records of a topic that both select are copied in an endless loop" in warning
 
 
 @pytest.mark.parametrize(
@@ -646,27 +652,27 @@ def test_a_circle_of_unchanged_names_is_warned_of(topics: str) -> None:
         "A->B.topics = or.*\nB->C.topics = .*s\nC->A.topics = [a-z]+\n",
     ],
 )
-def test_a_circle_of_three_is_warned_of(topics: str) -> None:
-    (found,) = warnings(AROUND + IDENTITY + topics)
+def test_loop_of_three_flows_has_a_warning(topics: str) -> None:
+    (warning,) = unique_warnings(THREE_FLOWS + IDENTITY + topics)
 
-    assert found.startswith("A->B, B->C and C->A keep the names of topics")
-    assert "so records of a topic that all of them select are copied in an endless loop" in found
+    assert warning.startswith("A->B, B->C and C->A keep the names of topics")
+    assert "so records of a topic that all of them select are copied in an endless loop" in warning
 
 
 def test_each_loop_is_reported_once_by_its_shortest_path() -> None:
-    found = warnings(AROUND + "B->A.enabled = true\n" + IDENTITY)
+    reported = unique_warnings(THREE_FLOWS + "B->A.enabled = true\n" + IDENTITY)
 
-    assert ["A->B and B->A", "A->B, B->C and C->A"] == [one.partition(" keep")[0] for one in found]
+    assert ["A->B and B->A", "A->B, B->C and C->A"] == [warning.partition(" keep")[0] for warning in reported]
 
 
-def test_many_clusters_in_many_circles_are_told_in_pairs() -> None:
-    """Flows between all of twelve clusters make millions of circles."""
+def test_loops_of_many_clusters_are_reported_in_pairs() -> None:
+    """Flows between all of twelve clusters form millions of loops."""
     names = [f"c{number}" for number in range(12)]
     flows = [
-        EnabledFlow(source=one, target=other, topics=(".*",), keeps_names=True)
-        for one in names
-        for other in names
-        if one != other
+        EnabledFlow(source=source_name, target=target_name, topics=(".*",), keeps_names=True)
+        for source_name in names
+        for target_name in names
+        if source_name != target_name
     ]
 
     assert 12 * 11 / 2 == len(list(flow_warnings(flows)))
@@ -678,18 +684,19 @@ def test_many_clusters_in_many_circles_are_told_in_pairs() -> None:
         BOTH_WAYS + IDENTITY + "A->B.topics = orders\nB->A.topics = payments\n",
         BOTH_WAYS + IDENTITY + "A->B.topics = orders\nB->A.topics = pay.*\n",
         "A->B.enabled = true\nB->C.enabled = true\n" + IDENTITY,
-        AROUND + IDENTITY + "A->B.topics = orders\nB->C.topics = orders, pay.*\nC->A.topics = payments\n",
-        AROUND + IDENTITY + "C->A.replication.policy.class = DefaultReplicationPolicy\n",
+        THREE_FLOWS
+        + IDENTITY
+        + "A->B.topics = orders\nB->C.topics = orders, pay.*\nC->A.topics = payments\n",
+        THREE_FLOWS + IDENTITY + "C->A.replication.policy.class = DefaultReplicationPolicy\n",
         BOTH_WAYS,
     ],
 )
-def test_flows_that_copy_nothing_in_a_circle_are_not_warned_of(lines: str) -> None:
-    assert [] == warnings(lines)
+def test_flows_without_a_loop_have_no_warning(lines: str) -> None:
+    assert [] == unique_warnings(lines)
 
 
-def test_an_address_that_cannot_be_resolved_is_named_as_in_the_file():
-    """Before anything is started."""
-    text = TWO.replace("A.bootstrap.servers = ", "A.bootstrap.servers = ${env:MIRRORFLOW_UNSET}")
+def test_unresolved_address_is_refused_with_the_key_of_the_file():
+    text = ONE_WAY.replace("A.bootstrap.servers = ", "A.bootstrap.servers = ${env:MIRRORFLOW_UNSET}")
     providers = "config.providers = env\nconfig.providers.env.class = EnvVarConfigProvider\n"
 
     with pytest.raises(
@@ -700,7 +707,7 @@ def test_an_address_that_cannot_be_resolved_is_named_as_in_the_file():
 
 
 @pytest.mark.parametrize("key", ["transforms.h.value.literal", "predicates.p.pattern", "topics.blacklist"])
-def test_a_text_of_the_user_s_own_keeps_what_looks_like_a_comment(key):
+def test_free_text_value_keeps_what_looks_like_a_comment(key):
     warnings: list[str] = []
 
     assert setting_table.without_comments({key: "a # b"}, warnings) == {key: "a # b"}

@@ -1,4 +1,4 @@
-"""The defaults of the table of settings, and so of docs/settings.md, are valid and those that the parsers use."""
+"""The documented defaults of settings are valid and equal those of the parsers."""
 
 import pytest
 
@@ -18,7 +18,7 @@ Parsed = tuple[SourceSettings, CheckpointSettings | None, HeartbeatSettings | No
 
 
 def documented(scope: Scope) -> dict[str, str]:
-    """Returns key -> the default of the table."""
+    """Returns the documented default of each key of *scope*."""
     return {
         key.name: key.default
         for key in KEYS
@@ -35,15 +35,15 @@ def parsed(connector: dict[str, str], worker: dict[str, str]) -> Parsed:
 
 
 @pytest.mark.parametrize(("key", "value"), documented(Scope.CONNECTOR).items())
-def test_a_connector_is_parsed_the_same_with_its_documented_defaults(key: str, value: str) -> None:
+def test_documented_defaults_do_not_change_a_connector(key: str, value: str) -> None:
     assert parsed({key: value}, {}) == parsed({}, {})
 
 
 @pytest.mark.parametrize(("key", "value"), documented(Scope.WORKER).items())
-def test_a_worker_is_parsed_the_same_with_its_documented_defaults(key: str, value: str) -> None:
+def test_documented_defaults_do_not_change_a_worker(key: str, value: str) -> None:
     assert parsed({}, {key: value}) == parsed({}, {})
 
 
-def test_most_keys_have_a_default() -> None:
+def test_most_keys_have_a_documented_default() -> None:
     assert len(documented(Scope.CONNECTOR)) > 40
     assert len(documented(Scope.WORKER)) > 8

@@ -1,4 +1,4 @@
-"""The properties of a MirrorHeartbeatConnector, as MM2's MirrorHeartbeatConfig reads them."""
+"""The properties of a heartbeat connector have the same meaning as in MM2's MirrorHeartbeatConfig."""
 
 import pytest
 
@@ -17,14 +17,14 @@ EMIT_TO = "mirrorflow.heartbeats.emit.to"
 
 
 def parsed(worker: dict[str, str] | None = None, /, **properties: str) -> HeartbeatSettings:
-    changes = {key.replace("_", "."): value for key, value in properties.items()}
-    settings = parse_heartbeat(CONNECTOR | changes, WORKER if worker is None else worker)
+    overrides = {key.replace("_", "."): value for key, value in properties.items()}
+    settings = parse_heartbeat(CONNECTOR | overrides, WORKER if worker is None else worker)
     assert settings is not None
     return settings
 
 
-def test_it_writes_to_the_target_each_second_as_mm2_does():
-    """With the names that MM2's clients have, the connection of the worker, and replication factor 3."""
+def test_heartbeat_defaults_equal_those_of_mm2():
+    """Clients have MM2's ids and the worker's connection."""
     settings = parsed()
     [beat] = settings.beats
 
@@ -40,8 +40,8 @@ def test_it_writes_to_the_target_each_second_as_mm2_does():
     assert {"bootstrap.servers": "b:1", "security.protocol": "SSL"} == beat.admin.properties
 
 
-def test_the_admin_client_may_have_credentials_of_its_own():
-    """Who creates topics may be another user than who writes."""
+def test_admin_client_may_have_its_own_credentials():
+    """The user who creates topics may differ from the user who writes."""
     settings = parsed(
         **{"target.cluster.bootstrap.servers": "b:2", "target.admin.sasl.jaas.config": "${file:x:y}"}
     )
@@ -51,14 +51,14 @@ def test_the_admin_client_may_have_credentials_of_its_own():
     assert "b:1" == beat.producer.properties["bootstrap.servers"]
 
 
-def test_a_worker_that_says_nothing_leaves_the_target_to_the_connector():
+def test_connector_sets_the_target_of_a_worker_without_an_address():
     settings = parsed({}, target_cluster_bootstrap_servers="b:2")
 
     assert "b:2" == settings.beats[0].producer.bootstrap_servers
 
 
-def test_heartbeats_on_the_source_are_those_of_the_way_back():
-    """Roles change: there the target is what heartbeats are said to come from."""
+def test_heartbeats_on_the_source_are_those_of_the_opposite_flow():
+    """The aliases are exchanged: these heartbeats have the target as their source."""
     settings = parsed(**{EMIT_TO: "target, source", "source.producer.linger.ms": "5"})
     target, source = settings.beats
 
@@ -69,7 +69,7 @@ def test_heartbeats_on_the_source_are_those_of_the_way_back():
     assert {"bootstrap.servers": "a:1"} == source.admin.properties
 
 
-def test_the_source_alone_needs_no_target():
+def test_heartbeats_only_on_the_source_need_no_target_address():
     settings = parsed({}, **{EMIT_TO: "source"})
 
     assert ["A"] == [beat.target_alias for beat in settings.beats]
@@ -84,13 +84,13 @@ def test_the_source_alone_needs_no_target():
         {EMIT_TO: ""},
     ],
 )
-def test_nothing_is_written_where_it_is_switched_off(properties: dict[str, str]):
-    """A negative interval is never, as in Java."""
+def test_disabled_heartbeats_are_not_written(properties: dict[str, str]):
+    """A negative interval disables heartbeats, as in Java."""
     assert parse_heartbeat(CONNECTOR | properties, WORKER) is None
 
 
-def test_enabled_means_nothing_to_heartbeats():
-    """As in Java: in an mm2.properties the way back is not enabled, and its heartbeats are."""
+def test_heartbeats_do_not_depend_on_the_enabled_property():
+    """As in MM2, a flow that is not enabled still has heartbeats."""
     assert parsed(enabled="false").beats
 
 
@@ -105,21 +105,21 @@ def test_enabled_means_nothing_to_heartbeats():
         ("source.cluster.bootstrap.servers", {EMIT_TO: "source", "source.cluster.bootstrap.servers": " "}),
     ],
 )
-def test_a_wrong_setting_is_named(key: str, properties: dict[str, str]):
+def test_invalid_heartbeat_setting_is_refused_by_key(key: str, properties: dict[str, str]):
     with pytest.raises(InvalidSettingError) as caught:
         parse_heartbeat(CONNECTOR | properties, WORKER)
 
     assert key == caught.value.key
 
 
-def test_a_target_without_address_is_named():
+def test_missing_target_address_is_refused_by_key():
     with pytest.raises(InvalidSettingError) as caught:
         parse_heartbeat(CONNECTOR, {})
 
     assert "bootstrap.servers" == caught.value.key
 
 
-def test_the_policy_is_the_flows():
+def test_heartbeats_use_the_replication_policy_of_the_flow():
     settings = parsed(replication_policy_separator="_", replication_policy_class="IdentityReplicationPolicy")
 
     assert ("_", "A") == (settings.policy.separator, settings.policy.source_alias)

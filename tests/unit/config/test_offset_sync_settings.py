@@ -1,4 +1,4 @@
-"""Where offset syncs go, how often and by which clients, is MM2's word for word."""
+"""Settings of offset syncs have the meaning, topics and client ids of MM2."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def with_keys(properties, worker=WORKER):
     return parse_source(PROPERTIES | properties, worker)
 
 
-def test_by_default_they_are_written_to_the_source():
+def test_offset_syncs_are_written_to_the_source_by_default():
     settings = with_keys({})
     syncs = settings.syncs
 
@@ -33,14 +33,14 @@ def test_by_default_they_are_written_to_the_source():
     assert syncs.admin.client_id == "A->B|MirrorSourceConnector|offset-syncs-source-admin"
 
 
-def test_a_task_has_its_number_in_the_name_of_its_client():
+def test_client_id_of_the_sync_producer_contains_the_task_number():
     syncs = for_task(with_keys({}), 3).syncs
 
     assert syncs is not None
     assert syncs.producer.client_id == "A->B|MirrorSourceConnector-3|offset-syncs-source-producer"
 
 
-def test_on_the_target_the_topic_is_named_after_the_source():
+def test_sync_topic_on_the_target_has_the_source_alias_in_its_name():
     settings = with_keys({"offset-syncs.topic.location": "target"})
     syncs = settings.syncs
 
@@ -50,7 +50,7 @@ def test_on_the_target_the_topic_is_named_after_the_source():
     assert syncs.producer.client_id == "A->B|MirrorSourceConnector-0|offset-syncs-target-producer"
 
 
-def test_a_target_that_only_the_worker_knows_is_reached_as_the_worker_reaches_it():
+def test_sync_clients_use_the_address_of_the_worker_by_default():
     properties = {key: value for key, value in PROPERTIES.items() if not key.startswith("target.cluster.b")}
     settings = parse_source(properties | {"offset-syncs.topic.location": "target"}, WORKER)
 
@@ -63,13 +63,13 @@ def test_a_target_that_only_the_worker_knows_is_reached_as_the_worker_reaches_it
 @pytest.mark.parametrize(
     ("separator", "topic"), [("_", "mm2-offset-syncs_B_internal"), (".", "mm2-offset-syncs.B.internal")]
 )
-def test_the_topic_follows_the_separator(separator, topic):
+def test_sync_topic_name_uses_the_separator(separator, topic):
     settings = with_keys({"replication.policy.separator": separator})
 
     assert topic == offset_syncs_topic(settings, on_source=True)
 
 
-def test_the_producer_is_the_connectors_own_and_not_the_workers():
+def test_sync_producer_uses_properties_of_the_connector_and_not_of_the_worker():
     syncs = with_keys(
         {
             "source.cluster.sasl.mechanism": "PLAIN",
@@ -87,30 +87,30 @@ def test_the_producer_is_the_connectors_own_and_not_the_workers():
     assert syncs.admin.properties["sasl.mechanism"] == "OAUTHBEARER"
 
 
-def test_any_lag_is_taken_as_by_java():
-    settings = [with_keys({"offset.lag.max": text}).syncs for text in ("0", "-5", "9000000000")]
+def test_any_integer_is_accepted_as_offset_lag():
+    syncs = [with_keys({"offset.lag.max": text}).syncs for text in ("0", "-5", "9000000000")]
 
-    assert [one.lag_max for one in settings if one] == [0, -5, 9_000_000_000]
+    assert [sync.lag_max for sync in syncs if sync] == [0, -5, 9_000_000_000]
 
 
-def test_none_are_written_if_they_are_switched_off():
+def test_disabled_offset_syncs_are_not_written():
     assert with_keys({"emit.offset-syncs.enabled": "false"}).syncs is None
 
 
 @pytest.mark.parametrize("key", ["offset-syncs.topic.location", "offset-syncs-source-producer.acks"])
-def test_switched_off_and_configured_is_a_contradiction_as_in_mm2(key):
+def test_configuring_disabled_offset_syncs_is_refused(key):
     with pytest.raises(InvalidSettingError, match="false contradicts") as raised:
         with_keys({"emit.offset-syncs.enabled": "false", key: "target"})
 
     assert raised.value.key == "emit.offset-syncs.enabled"
 
 
-def test_a_place_that_is_neither_cluster_is_refused():
+def test_unknown_location_of_offset_syncs_is_refused():
     with pytest.raises(InvalidSettingError, match="nowhere"):
         with_keys({"offset-syncs.topic.location": "nowhere"})
 
 
-def test_in_an_mm2_file_the_producer_is_the_clusters_own():
+def test_sync_producer_of_an_mm2_file_uses_properties_of_its_cluster():
     (herder, *_) = load_mm2(
         "clusters=A,B\nA.bootstrap.servers=a:1\nB.bootstrap.servers=b:1\nA->B.enabled=true\n"
         "A.producer.sasl.mechanism=PLAIN\nB.producer.sasl.mechanism=SCRAM-SHA-512\n"

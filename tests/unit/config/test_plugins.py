@@ -1,4 +1,4 @@
-"""Classes that settings name: the built-in ones, and Python's own."""
+"""Settings may name built-in classes and Python classes of the user."""
 
 import dataclasses
 import sys
@@ -14,7 +14,7 @@ from mirrorflow_replicator.config.plugins import make_config_filter, make_replic
 
 
 class Suffixed(DefaultPolicy):
-    """A policy of the user's own: `topic.alias`."""
+    """A policy of the user, which names topics `topic.alias`."""
 
     def __init__(self, settings: SourceSettings) -> None:
         super().__init__(settings.policy.separator)
@@ -24,7 +24,7 @@ class Suffixed(DefaultPolicy):
 
 
 class Filters:
-    """Topic and setting filters of the user's own."""
+    """Filters of the user for topics and for their settings."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self.allowed = settings.name
@@ -49,13 +49,15 @@ def settings(**extra: str) -> SourceSettings:
     )
 
 
-def test_built_in_classes_follow_the_lists():
-    """Selection, names and the filter of topic settings of a plain flow."""
-    plain = settings(topics="orders.*")
-    admits = make_config_filter(plain)
+def test_built_in_filters_apply_the_configured_lists():
+    default_flow = settings(topics="orders.*")
+    admits = make_config_filter(default_flow)
 
-    assert [make_selection(plain).selects(topic) for topic in ("orders-1", "payments")] == [True, False]
-    assert make_selection(plain).target_topic("orders") == "A.orders"
+    assert [make_selection(default_flow).selects(topic) for topic in ("orders-1", "payments")] == [
+        True,
+        False,
+    ]
+    assert make_selection(default_flow).target_topic("orders") == "A.orders"
     assert [
         admits(name)
         for name in (
@@ -67,38 +69,36 @@ def test_built_in_classes_follow_the_lists():
     ] == [False, False, True, True]
 
 
-def test_python_classes_are_called_with_the_settings(monkeypatch: pytest.MonkeyPatch):
-    """Policy, topic filter and config filter."""
+def test_python_classes_receive_the_settings(monkeypatch: pytest.MonkeyPatch):
     module = types.ModuleType("acme_plugins")
     vars(module).update(Suffixed=Suffixed, Filters=Filters)
     monkeypatch.setitem(sys.modules, "acme_plugins", module)
-    own = settings(
+    custom = settings(
         replication_policy_class="python:acme_plugins:Suffixed",
         topic_filter_class="python:acme_plugins:Filters",
         config_property_filter_class="python:acme_plugins:Filters",
     )
 
-    assert make_replication_policy(own).remote_topic("A", "orders") == "orders.A"
-    assert [make_selection(own).selects(topic) for topic in ("orders", "payments")] == [True, False]
-    assert [make_config_filter(own)(name) for name in ("retention.ms", "cleanup.policy")] == [True, False]
+    assert make_replication_policy(custom).remote_topic("A", "orders") == "orders.A"
+    assert [make_selection(custom).selects(topic) for topic in ("orders", "payments")] == [True, False]
+    assert [make_config_filter(custom)(name) for name in ("retention.ms", "cleanup.policy")] == [True, False]
 
 
 @pytest.mark.parametrize("written", ["python:acme_missing:Policy", "python:json:Policy", "python:json:dumps"])
-def test_class_that_cannot_be_had_is_named(written: str):
-    """The module, the class, or what is no class."""
-    own = dataclasses.replace(
+def test_unavailable_python_class_is_refused(written: str):
+    """The module or the class is missing, or the name is not a class."""
+    custom = dataclasses.replace(
         settings(), policy=PolicySettings(kind=PolicyKind.CUSTOM, custom=written, source_alias="A")
     )
 
     with pytest.raises(InvalidSettingError, match=r"^replication\.policy\.class: .*python:"):
-        make_replication_policy(own)
+        make_replication_policy(custom)
 
 
-def test_class_that_is_no_policy_is_named():
-    """All methods of ReplicationPolicy are asked for before anything starts."""
-    own = dataclasses.replace(
+def test_class_without_the_methods_of_a_policy_is_refused():
+    custom = dataclasses.replace(
         settings(), policy=PolicySettings(kind=PolicyKind.CUSTOM, custom="python:builtins:str")
     )
 
     with pytest.raises(InvalidSettingError, match="lacks methods"):
-        make_replication_policy(own)
+        make_replication_policy(custom)

@@ -1,4 +1,4 @@
-"""References in values: what they stand for on this host, and when."""
+"""Config providers resolve references in values on this host."""
 
 from pathlib import Path
 
@@ -34,14 +34,16 @@ def declared(**params: str) -> dict[str, str]:
         ("${env:}", [("env", "", "")]),
     ],
 )
-def test_references_are_found_as_by_java(value: str, expected: list[tuple[str, str, str]]):
-    """The expression of ConfigTransformer, which is not greedy and knows no nesting."""
-    assert expected == [(found.provider, found.path, found.key) for found in references(value)]
+def test_references_are_parsed_like_in_java(value: str, expected: list[tuple[str, str, str]]):
+    """The expression is that of ConfigTransformer, which is not greedy and does not nest."""
+    assert expected == [
+        (reference.provider, reference.path, reference.key) for reference in references(value)
+    ]
     assert bool(expected) == has_reference(value)
 
 
-def test_unknown_references_stay_as_written():
-    """As in Java; nothing is replaced twice."""
+def test_unknown_references_are_kept():
+    """As in Java, a resolved value is not resolved again."""
 
     def lookup(reference: Reference) -> str | None:
         return "${env:B}" if reference.key == "A" else None
@@ -49,8 +51,8 @@ def test_unknown_references_stay_as_written():
     assert substitute("${env:A}-${env:C}", lookup) == "${env:B}-${env:C}"
 
 
-def test_each_kind_of_provider_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A variable, a key of a properties file, and a whole file with its line end."""
+def test_each_provider_resolves_its_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The values come from a variable, a properties file and a whole file with its line end."""
     (tmp_path / "secret.properties").write_text("password=from\\u0020file\n")
     (tmp_path / "token").write_text("whole\n")
     monkeypatch.setenv("MM_TEST", "from env")
@@ -70,8 +72,8 @@ def test_each_kind_of_provider_is_read(tmp_path: Path, monkeypatch: pytest.Monke
     ("written", "read"), [("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), ("a ", "a "), ("\n", "")]
 )
 @pytest.mark.parametrize("key", ["ssl.key.password", "sasl.jaas.config"])
-def test_a_secret_loses_one_line_end_where_it_connects(tmp_path: Path, key: str, written: str, read: str):
-    """Editors leave one behind, and so does `kubectl create secret --from-file` of their files."""
+def test_secret_for_a_client_loses_one_line_end(tmp_path: Path, key: str, written: str, read: str):
+    """Editors append one, and `kubectl create secret --from-file` keeps it."""
     (tmp_path / "password").write_bytes(written.encode())
 
     resolved = Resolver(declared()).resolve_client({key: f"${{dir:{tmp_path}:password}}"})
@@ -79,7 +81,7 @@ def test_a_secret_loses_one_line_end_where_it_connects(tmp_path: Path, key: str,
     assert resolved[key] == read
 
 
-def test_a_quote_in_a_password_adds_no_option(monkeypatch: pytest.MonkeyPatch):
+def test_quote_in_a_password_adds_no_jaas_option(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MM_TEST", 'p" evil="1')
 
     resolved = Resolver(declared()).resolve_client(
@@ -89,8 +91,8 @@ def test_a_quote_in_a_password_adds_no_option(monkeypatch: pytest.MonkeyPatch):
     assert {"password": 'p" evil="1'} == parse_jaas(resolved["sasl.jaas.config"]).options
 
 
-def test_rotated_secret_is_seen_by_the_next_client(tmp_path: Path):
-    """Files are read anew at each call (KIP-710)."""
+def test_next_client_receives_a_rotated_secret(tmp_path: Path):
+    """Files are read again for each client."""
     resolver = Resolver(declared())
     properties = {"ssl.key.password": f"${{dir:{tmp_path}:password}}"}
     (tmp_path / "password").write_text("old")
@@ -113,8 +115,8 @@ def test_rotated_secret_is_seen_by_the_next_client(tmp_path: Path):
         "${file::key}",
     ],
 )
-def test_unresolved_reference_is_left_but_refused_where_it_connects(reference: str):
-    """Java would log in with the text of the reference; here the key and the reference are named."""
+def test_unresolved_reference_is_kept_but_refused_for_a_client(reference: str):
+    """Java would log in with the text of the reference."""
     resolver = Resolver(declared())
 
     assert {"topics": reference} == resolver.resolve({"topics": reference})
@@ -123,15 +125,15 @@ def test_unresolved_reference_is_left_but_refused_where_it_connects(reference: s
     assert ("sasl.jaas.config", reference) == (raised.value.key, raised.value.reference)
 
 
-def test_only_declared_providers_exist(monkeypatch: pytest.MonkeyPatch):
-    """`env` is a name like any other: without a declaration it resolves nothing."""
+def test_undeclared_provider_resolves_nothing(monkeypatch: pytest.MonkeyPatch):
+    """`env` is not built in without a declaration."""
     monkeypatch.setenv("MM_TEST", "value")
 
     assert Resolver({}).resolve({"a": "${env:MM_TEST}"}) == {"a": "${env:MM_TEST}"}
 
 
-def test_paths_outside_of_the_allowed_ones_are_not_read(tmp_path: Path):
-    """A link out of the allowed folder is followed before it is judged."""
+def test_paths_outside_the_allowed_ones_are_not_read(tmp_path: Path):
+    """A symbolic link is resolved before its path is checked."""
     allowed = tmp_path / "allowed"
     allowed.mkdir()
     (tmp_path / "outside").write_text("secret")
@@ -152,7 +154,7 @@ def test_paths_outside_of_the_allowed_ones_are_not_read(tmp_path: Path):
     )
 
 
-def test_variables_outside_of_the_allowlist_are_not_read(monkeypatch: pytest.MonkeyPatch):
+def test_variables_outside_the_allowlist_are_not_read(monkeypatch: pytest.MonkeyPatch):
     """The pattern must match the whole name."""
     monkeypatch.setenv("MM_TEST", "yes")
     monkeypatch.setenv("MM_TEST_2", "no")
@@ -164,16 +166,16 @@ def test_variables_outside_of_the_allowlist_are_not_read(monkeypatch: pytest.Mon
     }
 
 
-def test_huge_file_is_not_read(tmp_path: Path):
-    """A path that points to a log must not fill the memory."""
+def test_file_above_the_size_limit_is_not_read(tmp_path: Path):
+    """A path to a large file must not fill the memory."""
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(SOURCE_SIZE_MAX_BYTES + 1)
     with pytest.raises(UnresolvedReferenceError, match="larger than"):
         Resolver(declared()).resolve_client({"ssl.keystore.key": f"${{dir:{tmp_path}:huge}}"})
 
 
-def test_other_provider_classes_are_refused():
-    """A Java class cannot be loaded; leaving its references would fail far from the cause."""
+def test_java_provider_class_is_refused():
+    """Its references would otherwise fail later, far from the cause."""
     with pytest.raises(RefusedSettingError, match=r"config\.providers\.v\.class .*com\.acme\.Vault"):
         Resolver({"config.providers": "v", "config.providers.v.class": "com.acme.Vault"})
 
@@ -187,8 +189,7 @@ def test_other_provider_classes_are_refused():
         (declared(dir_param_allowed_paths="/nonexistent/path"), "config.providers.dir.param.allowed.paths"),
     ],
 )
-def test_wrong_declarations_are_named(properties: dict[str, str], key: str):
-    """The error carries the key to correct."""
+def test_invalid_provider_declaration_is_refused_by_key(properties: dict[str, str], key: str):
     with pytest.raises(InvalidSettingError) as raised:
         Resolver(properties)
     assert key == raised.value.key

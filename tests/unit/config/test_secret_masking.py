@@ -1,4 +1,4 @@
-"""What is shown of a configuration: no secret in plain text, and everything else as it is."""
+"""Secrets of a configuration are hidden in output; all other values are shown unchanged."""
 
 import pytest
 
@@ -15,15 +15,15 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
         "source.cluster.basic.auth.user.info", "password",
     ],
 )  # fmt: skip
-def test_secrets_are_hidden_behind_any_prefix(key: str) -> None:
-    """By the last part of the key; a reference is no secret."""
+def test_secrets_are_hidden_with_any_key_prefix(key: str) -> None:
+    """The last part of the key decides. A reference is not a secret."""
     assert HIDDEN == shown_value(key, "hunter2")
     assert HIDDEN == shown_value(key, "hunter2${env:REST}")
     assert "${dir:/secrets:password}" == shown_value(key, "${dir:/secrets:password}")
 
 
 @pytest.mark.parametrize(
-    ("written", "seen"),
+    ("value", "shown"),
     [
         (f'{SCRAM} username="me" password="hunter2";', f'{SCRAM} username="me" password="[hidden]";'),
         (f"{SCRAM} password='hunter2' username=me;", f'{SCRAM} password="[hidden]" username=me;'),
@@ -37,14 +37,12 @@ def test_secrets_are_hidden_behind_any_prefix(key: str) -> None:
         (f'{SCRAM} password="${{dir:/s:p}}";', f'{SCRAM} password="${{dir:/s:p}}";'),
     ],
 )
-def test_of_a_login_configuration_only_the_secret_options_are_hidden(written: str, seen: str) -> None:
-    """Who it is may be read."""
-    assert seen == shown_value("target.cluster.sasl.jaas.config", written)
+def test_only_secret_options_of_a_jaas_configuration_are_hidden(value: str, shown: str) -> None:
+    assert shown == shown_value("target.cluster.sasl.jaas.config", value)
 
 
 @pytest.mark.parametrize(
     "key", ["bootstrap.servers", "topics", "ssl.keystore.location", "sasl.mechanism", "offset.storage.topic"]
 )
-def test_the_rest_is_shown(key: str) -> None:
-    """As it is."""
+def test_other_values_are_shown(key: str) -> None:
     assert "value" == shown_value(key, "value")

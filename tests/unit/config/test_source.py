@@ -1,4 +1,4 @@
-"""Connector properties of a source connector: MM2's keys, defaults and prefixes; our own; and what is refused."""
+"""A source connector accepts the keys of MM2 and MirrorFlow, and refuses unsupported values."""
 
 import pytest
 
@@ -24,8 +24,8 @@ def parse(worker: dict[str, str] | None = None, **extra: str) -> SourceSettings:
     return parse_source(properties, WORKER if worker is None else worker, now_ms=NOW_MS)
 
 
-def test_defaults_are_mm2_s():
-    """MirrorSourceConfig of 4.3; positions are stored more often than by Connect."""
+def test_source_defaults_equal_those_of_mm2():
+    """The values are those of MirrorSourceConfig of Kafka 4.3, but positions are stored more often."""
     settings = parse()
 
     assert settings.topics == (".*",)
@@ -52,8 +52,8 @@ def test_defaults_are_mm2_s():
     ) == ("mm2-offsets.A.internal", 25, -1, OffsetStore.KAFKA)
 
 
-def test_topic_settings_left_out_are_those_of_all_versions():
-    """Both lists of `config.properties.exclude` that MM2 has had."""
+def test_topic_settings_excluded_by_any_mm2_version_are_excluded():
+    """The list joins both defaults of `config.properties.exclude` that MM2 has had."""
     assert {
         "follower\\.replication\\.throttled\\.replicas",
         "leader\\.replication\\.throttled\\.replicas",
@@ -66,8 +66,8 @@ def test_topic_settings_left_out_are_those_of_all_versions():
     } == set(parse().config_exclude)
 
 
-def test_prefixes_of_clients_win_in_mm2_s_order():
-    """source.cluster (shared keys only) < consumer < source.consumer (MirrorConnectorConfigTest)."""
+def test_prefixes_of_client_properties_have_the_precedence_of_mm2():
+    """As in MirrorConnectorConfigTest: source.cluster (shared keys only) < consumer < source.consumer."""
     settings = parse(
         source_cluster_ssl_key_password="1",
         source_cluster_max_poll_records="dropped",
@@ -86,8 +86,8 @@ def test_prefixes_of_clients_win_in_mm2_s_order():
     assert settings.target_admin.bootstrap_servers == "b:9093"
 
 
-def test_data_producer_is_the_worker_s():
-    """Its connection is the worker's; `producer.override.` wins over `target.producer.` over the worker's `producer.`."""
+def test_data_producer_uses_the_connection_of_the_worker():
+    """`producer.override.` wins over `target.producer.`, which wins over the worker's `producer.`."""
     worker = WORKER | {"producer.a": "1", "producer.b": "1", "producer.c": "1"}
 
     producer = parse(
@@ -98,39 +98,43 @@ def test_data_producer_is_the_worker_s():
     assert (producer.bootstrap_servers, producer.properties["security.protocol"]) == ("b:9092", "SSL")
 
 
-def test_target_may_be_told_by_either_file():
-    """A worker without a cluster uses the connector's target, and the other way round."""
+def test_target_address_may_be_in_either_file():
+    """The worker's file or the connector's file may omit it."""
     assert parse({}).target_producer.bootstrap_servers == "b:9093"
     assert parse({}).offsets.client.bootstrap_servers == "b:9093"
-    alone = {key: value for key, value in CONNECTOR.items() if key != "target.cluster.bootstrap.servers"}
-    settings = parse_source(alone, WORKER)
+    without_target = {
+        key: value for key, value in CONNECTOR.items() if key != "target.cluster.bootstrap.servers"
+    }
+    settings = parse_source(without_target, WORKER)
     assert (
         settings.target_admin.bootstrap_servers,
         settings.target_admin.properties["security.protocol"],
     ) == ("b:9092", "SSL")
 
 
-def test_task_has_its_number_in_the_names_of_its_clients():
-    """As Java names them; before its number is known they are task 0's."""
+def test_client_ids_contain_the_task_number():
+    """The ids are those of Java. Settings without a task number have the ids of task 0."""
     worker = {key: value for key, value in WORKER.items() if key != "producer.client.id"}
     settings = parse(worker, consumer_client_id="me")
-    third = for_task(settings, 3)
+    of_task_3 = for_task(settings, 3)
 
     assert settings.source_consumer.client_id == "me|A->B|source-0|replication-consumer"
     assert settings.target_producer.client_id == "connector-producer-source-0"
-    assert third.source_consumer.client_id == "me|A->B|source-3|replication-consumer"
-    assert third.target_producer.client_id == "connector-producer-source-3"
+    assert of_task_3.source_consumer.client_id == "me|A->B|source-3|replication-consumer"
+    assert of_task_3.target_producer.client_id == "connector-producer-source-3"
 
 
-def test_a_client_id_of_the_user_takes_the_place_of_the_data_producer_s():
-    """Connect lets `producer.client.id` of the worker and `producer.override.client.id` of the connector replace its own."""
-    by_worker = for_task(parse(WORKER | {"producer.client.id": "w"}), 3)
-    by_connector = for_task(parse(WORKER | {"producer.client.id": "w"}, producer_override_client_id="o"), 3)
-    of_syncs = for_task(parse({}, target_producer_client_id="s"), 3)
+def test_client_id_of_the_user_replaces_that_of_the_data_producer():
+    """As in Connect, both `producer.client.id` of the worker and `producer.override.client.id` replace it."""
+    with_worker_id = for_task(parse(WORKER | {"producer.client.id": "w"}), 3)
+    with_connector_id = for_task(
+        parse(WORKER | {"producer.client.id": "w"}, producer_override_client_id="o"), 3
+    )
+    with_target_producer_id = for_task(parse({}, target_producer_client_id="s"), 3)
 
-    assert by_worker.target_producer.client_id == "w"
-    assert by_connector.target_producer.client_id == "o"
-    assert of_syncs.target_producer.client_id == "connector-producer-source-3"
+    assert with_worker_id.target_producer.client_id == "w"
+    assert with_connector_id.target_producer.client_id == "o"
+    assert with_target_producer_id.target_producer.client_id == "connector-producer-source-3"
 
 
 @pytest.mark.parametrize(
@@ -153,15 +157,16 @@ def test_a_client_id_of_the_user_takes_the_place_of_the_data_producer_s():
         ),
     ],
 )
-def test_start(extra: dict[str, str], start: StartPosition, timestamp_ms: int):
-    """MM2's way and our own, which wins."""
+def test_start_position_is_read_from_either_key(
+    extra: dict[str, str], start: StartPosition, timestamp_ms: int
+):
+    """`mirrorflow.start.from` wins over MM2's `auto.offset.reset`."""
     settings = parse(None, **extra)
 
     assert (start, timestamp_ms) == (settings.start, settings.start_timestamp_ms)
 
 
-def test_everything_can_be_set():
-    """Each typed key arrives."""
+def test_every_key_of_a_source_connector_takes_effect():
     settings = parse(
         WORKER | {"offset.flush.interval.ms": "250"},
         topics="a, b.*",
@@ -236,8 +241,8 @@ def test_everything_can_be_set():
         ("name", ""),
     ],
 )
-def test_wrong_values_are_named_with_what_to_write(key: str, value: str):
-    """The key is a field of the error, and the sentence ends in an action."""
+def test_invalid_source_value_is_refused_with_its_key_and_an_instruction(key: str, value: str):
+    """The error has the key as a field, and its message ends with an instruction."""
     with pytest.raises(InvalidSettingError, match=r"; .+\.$") as raised:
         parse_source(CONNECTOR | {key: value}, WORKER)
     assert key == raised.value.key
@@ -251,16 +256,16 @@ def test_wrong_values_are_named_with_what_to_write(key: str, value: str):
         ("config.property.filter.class", "com.acme.Filter"),
     ],
 )
-def test_java_classes_are_refused(key: str, value: str):
-    """Under another policy or filter other topics would be written."""
+def test_java_class_of_the_user_is_refused(key: str, value: str):
+    """A different policy or filter would copy different topics."""
     with pytest.raises(RefusedSettingError) as raised:
         parse_source(CONNECTOR | {key: value}, WORKER)
     assert key == raised.value.key
 
 
 @pytest.mark.parametrize("prefix", ["offset.storage.", "offset.storage.kafka."])
-def test_offset_storage_is_spelled_both_ways(prefix: str):
-    """KIP-304's spelling and Connect's; the rest are settings of the topic, connections are the client's."""
+def test_offset_storage_accepts_both_prefixes(prefix: str):
+    """The prefixes are those of Connect and KIP-304. Remaining keys are settings of the topic or the client."""
     offsets = parse(
         WORKER
         | {
@@ -282,8 +287,7 @@ def test_offset_storage_is_spelled_both_ways(prefix: str):
     assert offsets.topic_configs == {"min.insync.replicas": "2"}
 
 
-def test_positions_may_be_in_a_file():
-    """For a laptop; the file must be named."""
+def test_positions_may_be_stored_in_a_named_file():
     worker = WORKER | {"offset.storage.store": "file"}
     with pytest.raises(InvalidSettingError, match=r"^offset\.storage\.file\.filename"):
         parse(worker)
@@ -293,8 +297,8 @@ def test_positions_may_be_in_a_file():
     assert (offsets.store, offsets.file) == (OffsetStore.FILE, "/tmp/positions")
 
 
-def test_acls_follow_every_ten_minutes_unless_they_are_switched_off():
-    """MM2's keys and defaults; reporting alone is ours, for ACLs and for topic settings."""
+def test_acls_are_synchronised_every_ten_minutes_unless_disabled():
+    """Keys and defaults are those of MM2, except for the keys that only report differences."""
     settings = parse()
     assert (settings.sync_acls_s, settings.acls_report_only, settings.configs_report_only) == (
         600.0,
@@ -310,8 +314,8 @@ def test_acls_follow_every_ten_minutes_unless_they_are_switched_off():
     assert (reporting.acls_report_only, reporting.configs_report_only) == (True, True)
 
 
-def test_settings_of_single_topics_are_left_alone():
-    """Pairs of expressions; a colon of `(?:` parts nothing."""
+def test_excluded_settings_of_single_topics_are_not_synchronised():
+    """A colon separates two expressions, except in `(?:`."""
     settings = parse(
         mirrorflow_config_properties_exclude_by_topic=r"orders\.(?:eu|us)? : retention\..*, a(b)?:(?:b|c)"
     )
@@ -325,8 +329,7 @@ def test_settings_of_single_topics_are_left_alone():
 
 
 @pytest.mark.parametrize("written", ["retention.ms", "a:b:c", "orders:", "or(ders:x"])
-def test_an_exception_that_is_no_pair_is_refused(written: str):
-    """Named by its key, before anything starts."""
+def test_topic_exception_that_is_not_a_pair_is_refused_by_key(written: str):
     with pytest.raises(InvalidSettingError) as raised:
         parse(mirrorflow_config_properties_exclude_by_topic=written)
 

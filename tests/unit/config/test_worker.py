@@ -1,4 +1,4 @@
-"""The files of a standalone process (KIP-304)."""
+"""The files of a standalone process (KIP-304) and of a distributed worker are parsed into settings."""
 
 import pytest
 
@@ -49,15 +49,20 @@ status.storage.replication.factor=1
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 
-def test_three_connectors_of_one_process():
-    """With or without Java's package; each has the settings of its own class."""
+def test_standalone_process_runs_all_three_connectors():
+    """Connector classes may be named with or without the Java package."""
     worker = load_standalone(
         WORKER, [SOURCE.replace("org.apache.kafka.connect.mirror.", ""), CHECKPOINT, HEARTBEAT]
     )
 
     assert [
-        (each.name, each.connector_class, each.source is not None, each.heartbeat is not None)
-        for each in worker.connectors
+        (
+            connector.name,
+            connector.connector_class,
+            connector.source is not None,
+            connector.heartbeat is not None,
+        )
+        for connector in worker.connectors
     ] == [
         ("source", "MirrorSourceConnector", True, False),
         ("checkpoint", "MirrorCheckpointConnector", False, False),
@@ -68,8 +73,8 @@ def test_three_connectors_of_one_process():
     assert worker.warnings == ()
 
 
-def test_properties_are_kept_as_rest_shows_them():
-    """As written, references unresolved."""
+def test_properties_are_kept_as_written():
+    """References stay unresolved, as the REST API shows them."""
     properties = (
         load_standalone(WORKER, [SOURCE + "source.cluster.ssl.key.password=${env:X}\n"])
         .connectors[0]
@@ -80,8 +85,7 @@ def test_properties_are_kept_as_rest_shows_them():
     assert properties["connector.class"] == "org.apache.kafka.connect.mirror.MirrorSourceConnector"
 
 
-def test_disabled_source_connector_copies_nothing():
-    """`enabled=false` as in MM2."""
+def test_disabled_source_connector_has_no_source_settings():
     assert load_standalone(WORKER, [SOURCE + "enabled=false\n"]).connectors[0].source is None
 
 
@@ -99,51 +103,52 @@ def test_disabled_source_connector_copies_nothing():
         ("mirrorflow.http.listeners=\n", "", ()),
     ],
 )
-def test_http_listeners(worker: str, connector: str, listeners: tuple[str, ...]):
-    """Connect's default and key, and our own, which wins."""
+def test_http_listeners_are_read_from_either_key(worker: str, connector: str, listeners: tuple[str, ...]):
+    """`mirrorflow.http.listeners` wins over Connect's `listeners`."""
     assert listeners == load_standalone(WORKER + worker, [SOURCE + connector]).http.listeners
 
 
-def test_http_is_read_only_unless_told_otherwise():
-    """KIP-304. A worker that replaces one of Connect takes changes as that did."""
+def test_http_of_a_standalone_process_is_read_only_by_default():
+    """A distributed worker accepts changes by default, as in Connect."""
     assert not load_standalone(WORKER, [SOURCE]).http.modify_enabled
     assert load_standalone(WORKER + "rest.modify.enable=true\n", [SOURCE]).http.modify_enabled
     assert load_distributed(WORKER_OF_CONNECT, []).http.modify_enabled
     assert not load_distributed(WORKER_OF_CONNECT + "rest.modify.enable=false\n", []).http.modify_enabled
 
 
-def test_a_connectors_file_may_open_rest_for_its_process() -> None:
-    """The operator puts the key into the files of both; the worker's value wins."""
-    opened = load_standalone(WORKER, [SOURCE + "rest.modify.enable=true\n"])
+def test_connector_file_may_allow_changes_over_rest() -> None:
+    """The value of the worker's file wins."""
+    modifiable = load_standalone(WORKER, [SOURCE + "rest.modify.enable=true\n"])
 
-    assert (opened.http.modify_enabled, opened.warnings) == (True, ())
-    closed = load_standalone(WORKER + "rest.modify.enable=false\n", [SOURCE + "rest.modify.enable=true\n"])
-    assert not closed.http.modify_enabled
+    assert (modifiable.http.modify_enabled, modifiable.warnings) == (True, ())
+    read_only = load_standalone(WORKER + "rest.modify.enable=false\n", [SOURCE + "rest.modify.enable=true\n"])
+    assert not read_only.http.modify_enabled
 
 
-def test_the_advertised_address_is_that_of_any_worker():
-    """A lone one is called by it in statuses, as Java's is."""
+def test_advertised_address_is_read_in_every_mode():
+    """A single worker has this address in statuses, as in Java."""
     lines = "rest.advertised.host.name=mirror.example\nrest.advertised.port=81\n"
-    found = [load_standalone(WORKER + lines, [SOURCE]), load_distributed(WORKER_OF_CONNECT + lines, [])]
+    workers = [load_standalone(WORKER + lines, [SOURCE]), load_distributed(WORKER_OF_CONNECT + lines, [])]
 
-    assert {("mirror.example", 81)} == {(one.http.advertised_host, one.http.advertised_port) for one in found}
+    assert {("mirror.example", 81)} == {
+        (worker.http.advertised_host, worker.http.advertised_port) for worker in workers
+    }
 
 
-def test_tls_of_http_is_all_or_nothing():
-    """Where any `listeners.https.` key is given, plain `ssl.` keys are the clients' alone."""
-    plain = WORKER + "ssl.keystore.location=/a\nssl.key.password=p\n"
+def test_https_listener_keys_replace_the_ssl_keys_of_clients():
+    """With any `listeners.https.` key, `ssl.` keys without a prefix apply only to clients."""
+    ssl_keys = WORKER + "ssl.keystore.location=/a\nssl.key.password=p\n"
 
-    assert load_standalone(plain, [SOURCE]).http.tls == {
+    assert load_standalone(ssl_keys, [SOURCE]).http.tls == {
         "ssl.keystore.location": "/a",
         "ssl.key.password": "p",
     }
-    assert load_standalone(plain + "listeners.https.ssl.keystore.location=/b\n", [SOURCE]).http.tls == {
+    assert load_standalone(ssl_keys + "listeners.https.ssl.keystore.location=/b\n", [SOURCE]).http.tls == {
         "ssl.keystore.location": "/b"
     }
 
 
-def test_worker_values_are_typed():
-    """Metrics level and grace at stop."""
+def test_metrics_level_and_shutdown_timeout_are_parsed():
     worker = load_standalone(
         WORKER + "metrics.level=flow\ntask.shutdown.graceful.timeout.ms=1500\n", [SOURCE]
     )
@@ -163,8 +168,8 @@ def test_worker_values_are_typed():
         (WORKER + "metrics.level=atom", [SOURCE], "metrics.level"),
     ],
 )
-def test_wrong_files_are_refused_by_key(worker: str, connectors: list[str], key: str):
-    """The key to correct is a field of the error."""
+def test_invalid_worker_file_is_refused_by_key(worker: str, connectors: list[str], key: str):
+    """The error has the key as a field."""
     with pytest.raises(InvalidSettingError) as raised:
         load_standalone(worker, connectors)
     assert key == raised.value.key
@@ -193,23 +198,23 @@ def test_wrong_files_are_refused_by_key(worker: str, connectors: list[str], key:
         ("admin.listeners=http://h:1\n", "", "admin.listeners"),
     ],
 )
-def test_what_needs_java_is_refused(worker: str, connector: str, key: str):
-    """Going on without it would copy something else than requested."""
+def test_setting_that_needs_a_java_class_is_refused(worker: str, connector: str, key: str):
+    """Without the class the process would copy different records than requested."""
     with pytest.raises(RefusedSettingError) as raised:
         load_standalone(WORKER + worker, [SOURCE + connector])
     assert key == raised.value.key
 
 
-def test_stock_files_of_kafka_start_and_their_converters_are_warned_of():
-    """Java would write JSON with them; here bytes are copied, and each connector that inherits them says so."""
-    (found,) = load_standalone(STOCK_STANDALONE, [SOURCE]).connectors
+def test_converters_of_kafka_sample_files_have_a_warning():
+    """Java would write JSON with them, but bytes are copied here. Each connector that inherits them has a warning."""
+    (connector,) = load_standalone(STOCK_STANDALONE, [SOURCE]).connectors
 
-    (warning,) = found.warnings
+    (warning,) = connector.warnings
     assert warning.startswith(
         "ConverterNotUsed: the worker has key.converter=JsonConverter, value.converter=Json"
     )
     assert f"set key.converter and value.converter to {BYTES} in the connector" in warning
-    assert found.warnings == load_distributed(STOCK_DISTRIBUTED, [SOURCE]).connectors[0].warnings
+    assert connector.warnings == load_distributed(STOCK_DISTRIBUTED, [SOURCE]).connectors[0].warnings
 
 
 @pytest.mark.parametrize(
@@ -220,8 +225,8 @@ def test_stock_files_of_kafka_start_and_their_converters_are_warned_of():
         ("", ""),
     ],
 )
-def test_converters_that_keep_bytes_are_not_warned_of(worker: str, connector: str):
-    """Those of the connector win over those of the worker."""
+def test_converters_that_keep_bytes_have_no_warning(worker: str, connector: str):
+    """The connector's converters win over the worker's."""
     assert () == load_standalone(WORKER + worker, [SOURCE + connector]).connectors[0].warnings
 
 
@@ -238,13 +243,12 @@ def test_converters_that_keep_bytes_are_not_warned_of(worker: str, connector: st
         "transforms=",
     ],
 )
-def test_built_in_equivalents_are_taken_without_a_word(line: str):
-    """What Java's default classes do is built in."""
+def test_built_in_equivalents_of_java_classes_have_no_warning(line: str):
     assert load_standalone(WORKER, [SOURCE + line + "\n"]).warnings == ()
 
 
 @pytest.mark.parametrize(
-    ("slip", "proper", "value"),
+    ("old_name", "name", "value"),
     [
         ("topics.blacklist", "topics.exclude", "x"),
         ("topics.whitelist", "topics", "x"),
@@ -253,18 +257,18 @@ def test_built_in_equivalents_are_taken_without_a_word(line: str):
         ("emit.heartbeats", "emit.heartbeats.enabled", "false"),
     ],
 )
-def test_old_names_and_slips_are_understood(slip: str, proper: str, value: str):
-    """With a warning that names the right spelling; the right spelling wins."""
-    worker = load_standalone(WORKER, [SOURCE + f"{slip}={value}\n"])
-    assert value == worker.connectors[0].properties[proper]
-    assert (f"{slip}: read as {proper}, which is its name.",) == worker.warnings
+def test_old_name_of_a_setting_is_accepted_with_a_warning(old_name: str, name: str, value: str):
+    """The warning has the current name, whose value wins."""
+    worker = load_standalone(WORKER, [SOURCE + f"{old_name}={value}\n"])
+    assert value == worker.connectors[0].properties[name]
+    assert (f"{old_name}: read as {name}, which is its name.",) == worker.warnings
 
-    both = load_standalone(WORKER, [SOURCE + f"{slip}={value}\n{proper}=true\n"])
-    assert both.connectors[0].properties[proper] == "true"
+    both = load_standalone(WORKER, [SOURCE + f"{old_name}={value}\n{name}=true\n"])
+    assert both.connectors[0].properties[name] == "true"
 
 
-def test_ignored_keys_are_listed_in_one_sentence():
-    """Connect's sample files hold many of them; tuning of clients is not worth a word."""
+def test_keys_without_effect_are_listed_in_one_warning():
+    """Connect's sample files have many of them. Tuning of clients has no warning."""
     worker = load_standalone(
         WORKER + "session.timeout.ms=1\nplugin.path=/x\nproducer.linger.ms=5\n",
         [SOURCE + "errors.retry.timeout=1\n"],
@@ -276,8 +280,8 @@ def test_ignored_keys_are_listed_in_one_sentence():
     )
 
 
-def test_comments_behind_values_are_named_without_the_value():
-    """Cut off where they can only be comments; kept, as in Java, where a password may hold them."""
+def test_comment_after_a_value_has_a_warning_without_the_value():
+    """A comment is removed unless the value may contain its text, as a password may."""
     worker = load_standalone(
         WORKER,
         [
@@ -305,40 +309,40 @@ LINES = {
 }
 
 
-def group(**changed: str | None) -> GroupSettings | None:
-    """Of `LINES` with *changed*; None leaves a line out."""
-    lines = LINES | {key.replace("_", "."): value for key, value in changed.items()}
+def group(**overrides: str | None) -> GroupSettings | None:
+    """Returns the group of a worker file of `LINES` and *overrides*; None removes a line."""
+    lines = LINES | {key.replace("_", "."): value for key, value in overrides.items()}
     text = "\n".join(f"{key}={value}" for key, value in lines.items() if value is not None)
     settings = load_distributed(text, [])
     assert settings.distributed is not None
     return settings.distributed.group
 
 
-def test_a_worker_is_alone_unless_it_says_otherwise() -> None:
+def test_worker_has_no_group_unless_the_internal_rest_api_is_enabled() -> None:
     assert None is group(dedicated_mode_enable_internal_rest=None)
     assert None is group(dedicated_mode_enable_internal_rest="false")
-    found = group()
-    assert found is not None
+    settings = group()
+    assert settings is not None
     assert ("A-mm2", ("sessioned", "compatible"), 10.0, 0.5) == (
-        found.group_id,
-        found.protocols,
-        found.session_s,
-        found.heartbeat_s,
+        settings.group_id,
+        settings.protocols,
+        settings.session_s,
+        settings.heartbeat_s,
     )
-    assert SessionKeySettings() == found.keys
+    assert SessionKeySettings() == settings.keys
 
 
-def test_connects_keys_are_heeded() -> None:
-    found = group(
+def test_group_settings_of_connect_take_effect() -> None:
+    settings = group(
         session_timeout_ms="6000",
         heartbeat_interval_ms="700",
         connect_protocol="compatible",
         inter_worker_key_generation_algorithm="HmacSHA512",
         inter_worker_key_ttl_ms="0",
     )
-    assert found is not None
-    assert (("compatible",), 6.0, 0.7) == (found.protocols, found.session_s, found.heartbeat_s)
-    assert ("HmacSHA512", 64, 0) == (found.keys.algorithm, found.keys.size_bytes, found.keys.ttl_ms)
+    assert settings is not None
+    assert (("compatible",), 6.0, 0.7) == (settings.protocols, settings.session_s, settings.heartbeat_s)
+    assert ("HmacSHA512", 64, 0) == (settings.keys.algorithm, settings.keys.size_bytes, settings.keys.ttl_ms)
 
 
 @pytest.mark.parametrize(
@@ -352,6 +356,6 @@ def test_connects_keys_are_heeded() -> None:
         ("rebalance_timeout_ms", "60000"),
     ],
 )
-def test_what_would_not_work_is_refused(key: str, value: str) -> None:
+def test_unsupported_group_setting_is_refused(key: str, value: str) -> None:
     with pytest.raises(SettingError, match=key.replace("_", ".")):
         group(**{key: value})

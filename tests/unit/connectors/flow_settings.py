@@ -1,11 +1,11 @@
-"""The settings of a flow from east to west, for tests that need no others."""
+"""The settings of a flow from east to west."""
 
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_replicator.config.connector_properties import parse_source
 
 
 def settings() -> SourceSettings:
-    """The flow begins with the latest records."""
+    """Returns settings with which the flow begins at the latest records."""
     return parse_source(
         {
             "name": "source",

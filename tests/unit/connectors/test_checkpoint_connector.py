@@ -24,26 +24,30 @@ source.cluster.bootstrap.servers=127.0.0.1:{port}
 
 def connectors(more: str = "") -> tuple[object, ...]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]  # silent from here on
+        port = server.getsockname()[1]  # nothing listens there after the `with` statement
     text = CONNECTOR.format(port=port, more=more)
     worker = load_standalone(f"bootstrap.servers=127.0.0.1:{port}\n", [text])
-    return tuple(host(one, samples=view().samples) for one in worker.connectors if one.is_enabled)
+    return tuple(
+        host(connector, samples=view().samples) for connector in worker.connectors if connector.is_enabled
+    )
 
 
 def hosted() -> CheckpointConnector:
-    (found,) = connectors()
-    assert isinstance(found, CheckpointConnector)
-    return found
+    (connector,) = connectors()
+    assert isinstance(connector, CheckpointConnector)
+    return connector
 
 
-def report_when(checkpoints: CheckpointConnector, told: Callable[[ConnectorReport], bool]) -> ConnectorReport:
-    """The first report, while it runs, of which *told* is true."""
+def report_until(
+    checkpoints: CheckpointConnector, is_wanted: Callable[[ConnectorReport], bool]
+) -> ConnectorReport:
+    """Returns the first report of the running connector for which *is_wanted* is true."""
 
     async def main() -> ConnectorReport:
         running = asyncio.create_task(checkpoints.run())
         try:
             async with asyncio.timeout(WAIT_S):
-                while not told(checkpoints.report()):
+                while not is_wanted(checkpoints.report()):
                     assert not running.done()
                     await asyncio.sleep(0.01)
             return checkpoints.report()
@@ -53,8 +57,8 @@ def report_when(checkpoints: CheckpointConnector, told: Callable[[ConnectorRepor
     return asyncio.run(main())
 
 
-def test_before_the_clusters_were_reached_nothing_is_said_to_run():
-    """One task without partitions, and no group count before groups were listed."""
+def test_connector_is_unassigned_before_it_reaches_its_clusters():
+    """It has one task without partitions, and no number of groups."""
     report = hosted().report()
 
     assert ("UNASSIGNED", "UNASSIGNED", 1) == (report.state, report.tasks[0].state, len(report.tasks))
@@ -63,8 +67,8 @@ def test_before_the_clusters_were_reached_nothing_is_said_to_run():
 
 
 def test_unreachable_cluster_is_reported_and_retried():
-    """Attempt after attempt: the process never ends for it."""
-    report = report_when(hosted(), lambda one: one.tasks[0].errors.get("Unreachable", 0) >= 2)
+    """The connector runs on and counts each failed attempt."""
+    report = report_until(hosted(), lambda report: report.tasks[0].errors.get("Unreachable", 0) >= 2)
 
     assert ("FAILED", "FAILED", "Unreachable") == (report.state, report.tasks[0].state, report.reason)
     assert "Cluster B cannot be reached" in report.trace
@@ -72,6 +76,5 @@ def test_unreachable_cluster_is_reported_and_retried():
     assert "Stuck" == replicating(report, totals(report, view(report)), view(report)).value
 
 
-def test_a_connector_that_is_switched_off_is_not_run():
-    """`enabled=false`."""
+def test_disabled_connector_is_not_run():
     assert () == connectors("enabled=false")

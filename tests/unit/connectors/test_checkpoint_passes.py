@@ -1,4 +1,4 @@
-"""Which groups a checkpoint connector follows where an expression takes too long, and how refusals of the target end."""
+"""A checkpoint connector keeps its groups when a filter takes too long, and moves groups despite refused partitions."""
 
 import asyncio
 from collections.abc import Iterable
@@ -50,17 +50,19 @@ def refresh(
     *names: str,
     problem: ClusterError | None = None,
 ) -> int:
-    """The number of groups that are followed after the source lists *names*."""
+    """Returns the number of selected groups after the source has listed *names*."""
 
-    async def listed(_: Cluster) -> GroupListing:
+    async def list_groups(_: Cluster) -> GroupListing:
         return GroupListing({name: Group(name=name, protocol_type="consumer") for name in names}, problem)
 
-    monkeypatch.setattr(groups, "list_reachable_groups", listed)
+    monkeypatch.setattr(groups, "list_reachable_groups", list_groups)
     asyncio.run(passes.refresh())
     return passes.report.selected
 
 
-def test_known_groups_are_still_followed(passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch):
+def test_selected_groups_are_kept_when_an_expression_takes_too_long(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
     assert refresh(passes, monkeypatch, "g-a") == 1
 
     assert refresh(passes, monkeypatch, "g-a", SLOW) == 1
@@ -71,7 +73,7 @@ def test_known_groups_are_still_followed(passes: CheckpointPasses, monkeypatch: 
     )
 
 
-def test_without_known_groups_it_is_the_connectors_problem(
+def test_slow_expression_fails_the_connector_before_groups_are_selected(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
     with pytest.raises(InvalidSettingError, match=r"^groups: "):
@@ -79,80 +81,85 @@ def test_without_known_groups_it_is_the_connectors_problem(
 
 
 LIMIT = 4096
-COPY = [TopicPartition("A.orders", number) for number in range(3)]
+TARGET_PARTITIONS = [TopicPartition("A.orders", number) for number in range(3)]
 
 
 class Target:
-    """The target's group g, without members: where it stands, and each commit that was tried."""
+    """The target's group g without members: its committed offsets, and each attempted commit."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, *, codes: dict[TopicPartition, int] | None = None
+        self, monkeypatch: pytest.MonkeyPatch, *, error_codes: dict[TopicPartition, int] | None = None
     ) -> None:
-        self.own: dict[TopicPartition, Committed] = {}
+        self.offsets: dict[TopicPartition, Committed] = {}
         self.commits: list[dict[TopicPartition, Committed]] = []
-        self.listed: dict[str, Group] = {}
+        self.listed_groups: dict[str, Group] = {}
         self.problem: ClusterError | None = None
-        self.described = Group(name="g", state="Dead")
-        self._codes = codes or {}
+        self.description = Group(name="g", state="Dead")
+        self._error_codes = error_codes or {}
         monkeypatch.setattr(groups, "list_reachable_groups", self._list)
         monkeypatch.setattr(groups, "describe_group", self._describe)
         monkeypatch.setattr(groups, "fetch_offsets", self._fetch)
         monkeypatch.setattr(groups, "commit_offsets", self._commit)
-        monkeypatch.setattr(admin, "list_offsets", self._ends)
+        monkeypatch.setattr(admin, "list_offsets", self._list_offsets)
 
     async def _list(self, _: object) -> GroupListing:
-        return GroupListing(self.listed, self.problem)
+        return GroupListing(self.listed_groups, self.problem)
 
     async def _describe(self, *_: object) -> Group:
-        return self.described
+        return self.description
 
     async def _fetch(self, *_: object) -> dict[TopicPartition, Committed]:
-        return dict(self.own)
+        return dict(self.offsets)
 
-    async def _ends(
+    async def _list_offsets(
         self, _: object, partitions: Iterable[TopicPartition], *__: object
     ) -> dict[TopicPartition, ListedOffset]:
         return {partition: ListedOffset(offset=1000) for partition in partitions}
 
-    async def _commit(self, *given: Any) -> dict[TopicPartition, int]:
-        _, _, offsets = given
+    async def _commit(self, *arguments: Any) -> dict[TopicPartition, int]:
+        _, _, offsets = arguments
         self.commits.append(dict(offsets))
         codes = {
-            partition: 12 if len(one.metadata) > LIMIT else self._codes.get(partition, 0)
-            for partition, one in offsets.items()
+            partition: 12 if len(committed.metadata) > LIMIT else self._error_codes.get(partition, 0)
+            for partition, committed in offsets.items()
         }
-        self.own |= {partition: one for partition, one in offsets.items() if not codes[partition]}
+        self.offsets |= {
+            partition: committed for partition, committed in offsets.items() if not codes[partition]
+        }
         return codes
 
 
 def sync(passes: CheckpointPasses, *metadata: str, offset: int = 90) -> None:
-    """A pass after group g has committed *metadata* in as many partitions, at *offset* on both sides."""
-    pairs = dict(zip(COPY, metadata, strict=False))
+    """Runs a pass after group g has committed *offset* with each of *metadata* in its own partition."""
+    metadata_of = dict(zip(TARGET_PARTITIONS, metadata, strict=False))
     passes._groups = ("g",)
     passes._translated["g"] = {
-        at: TranslatedOffset(upstream_offset=offset, downstream_offset=offset, metadata=one, at_most=offset)
-        for at, one in pairs.items()
+        partition: TranslatedOffset(
+            upstream_offset=offset, downstream_offset=offset, metadata=text, at_most=offset
+        )
+        for partition, text in metadata_of.items()
     }
     points = {
-        at: Point(upstream_offset=offset, downstream_offset=offset, metadata=one) for at, one in pairs.items()
+        partition: Point(upstream_offset=offset, downstream_offset=offset, metadata=text)
+        for partition, text in metadata_of.items()
     }
     passes._store.take("g", points)
     asyncio.run(passes.sync_groups())
 
 
-def test_a_group_is_moved_without_metadata_that_the_target_refuses(
+def test_group_is_moved_without_the_metadata_that_the_target_refuses(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
     target = Target(monkeypatch)
 
     sync(passes, "m" * 5000, "kept", "m" * 5000)
 
-    assert target.own == {
-        COPY[0]: Committed(offset=90),
-        COPY[1]: Committed(offset=90, metadata="kept"),
-        COPY[2]: Committed(offset=90),
+    assert target.offsets == {
+        TARGET_PARTITIONS[0]: Committed(offset=90),
+        TARGET_PARTITIONS[1]: Committed(offset=90, metadata="kept"),
+        TARGET_PARTITIONS[2]: Committed(offset=90),
     }
-    assert [len(one) for one in target.commits] == [3, 2]
+    assert [len(commit) for commit in target.commits] == [3, 2]
     assert passes.report.failing == 0
     assert passes.report.moved == 3
     (warning,) = passes.warnings
@@ -162,76 +169,77 @@ def test_a_group_is_moved_without_metadata_that_the_target_refuses(
     )
 
 
-def test_the_warning_lasts_while_the_group_stands_there_without_metadata(
+def test_metadata_warning_lasts_until_an_offset_is_committed_with_metadata(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
     target = Target(monkeypatch)
     sync(passes, "m" * 5000)
 
     sync(passes, "m" * 5000)
-    still = passes.warnings
+    warnings = passes.warnings
     sync(passes, "fits", offset=95)
 
-    assert (len(still), passes.warnings) == (1, ())
-    assert [len(one) for one in target.commits] == [1, 1, 1]  # nothing is committed again at the same offset
+    assert (len(warnings), passes.warnings) == (1, ())
+    # Nothing is committed again at the same offset.
+    assert [len(commit) for commit in target.commits] == [1, 1, 1]
 
 
-def test_the_warning_ends_when_the_group_consumes_on_the_target(
+def test_metadata_warning_ends_when_the_group_consumes_on_the_target(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
     target = Target(monkeypatch)
     sync(passes, "m" * 5000)
 
-    target.listed = {"g": Group(name="g", protocol_type="consumer", state="Stable")}
+    target.listed_groups = {"g": Group(name="g", protocol_type="consumer", state="Stable")}
     asyncio.run(passes.sync_groups())
 
     assert passes.warnings == ()
 
 
 @pytest.mark.parametrize(
-    ("code", "why"),
+    ("code", "reason"),
     [
         (29, "TOPIC_AUTHORIZATION_FAILED (Describe and Read on its topic are needed)"),
         (3, "UNKNOWN_TOPIC_OR_PARTITION (its topic is missing; the source connector's warnings say why)"),
         (28, "INVALID_COMMIT_OFFSET_SIZE"),
     ],
 )
-def test_a_partition_that_is_refused_is_named_and_the_others_are_moved(
-    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch, code: int, why: str
+def test_refused_partition_has_a_warning_and_the_others_are_moved(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch, code: int, reason: str
 ):
-    target = Target(monkeypatch, codes={COPY[1]: code})
+    target = Target(monkeypatch, error_codes={TARGET_PARTITIONS[1]: code})
 
     sync(passes, "a", "b", "m" * 5000)
 
-    assert target.own.keys() == {COPY[0], COPY[2]}
-    (named,) = (one for one in passes.warnings if "not synchronised" in one)
-    assert f"A.orders-1: {why}" in named
+    assert target.offsets.keys() == {TARGET_PARTITIONS[0], TARGET_PARTITIONS[2]}
+    (warning,) = (text for text in passes.warnings if "not synchronised" in text)
+    assert f"A.orders-1: {reason}" in warning
     assert passes.report.failing == 1
 
 
-AWAY = UnreachableError(cluster="B", addresses="b:9092", problem="timed out")
+UNREACHABLE = UnreachableError(cluster="B", addresses="b:9092", problem="timed out")
 
 
-def test_a_broker_that_lists_no_groups_holds_no_other_group_back(
+def test_group_is_moved_although_a_broker_lists_no_groups(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
-    """A group that was not listed is described by its coordinator."""
+    """The connector asks the coordinator to describe a group that no broker listed."""
     target = Target(monkeypatch)
-    target.problem = AWAY
+    target.problem = UNREACHABLE
 
     sync(passes, "a")
 
-    assert target.own == {COPY[0]: Committed(offset=90, metadata="a")}
+    assert target.offsets == {TARGET_PARTITIONS[0]: Committed(offset=90, metadata="a")}
     (warning,) = passes.warnings
     assert warning.startswith("Not every broker of B lists its groups: Cluster B cannot be reached at b:9092")
 
 
-def test_a_group_that_was_not_listed_is_not_moved_while_it_has_members(
+def test_unlisted_group_is_not_moved_while_it_has_members(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
     target = Target(monkeypatch)
-    target.problem = AWAY
-    target.described = Group(name="g", protocol_type="consumer", state="Stable")
+    target.problem = UNREACHABLE
+    target.description = Group(name="g", protocol_type="consumer", state="Stable")
 
     sync(passes, "a")
 
@@ -239,13 +247,13 @@ def test_a_group_that_was_not_listed_is_not_moved_while_it_has_members(
     assert passes.report.active == 1
 
 
-def test_groups_of_a_broker_that_does_not_list_them_are_still_followed(
+def test_groups_stay_selected_while_their_broker_does_not_list_them(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
     assert refresh(passes, monkeypatch, "g-a", "g-aa") == 2
 
-    assert refresh(passes, monkeypatch, "g-a", "g-aaa", problem=AWAY) == 3
-    during = len(passes.warnings)
+    assert refresh(passes, monkeypatch, "g-a", "g-aaa", problem=UNREACHABLE) == 3
+    warnings_during_failure = len(passes.warnings)
     assert refresh(passes, monkeypatch, "g-a", "g-aaa") == 2
 
-    assert (during, passes.warnings) == (1, ())
+    assert (warnings_during_failure, passes.warnings) == (1, ())

@@ -1,4 +1,4 @@
-"""Whether a cluster can be used, told from attempts: one broker of several is no cluster, and what came first counts."""
+"""The reported reachability of clusters, which connectors derive from connections and failures."""
 
 from types import SimpleNamespace
 
@@ -40,25 +40,25 @@ class Clock:
         return self.now_s
 
 
-def silent(cluster: str = "east") -> UnreachableError:
+def unreachable(cluster: str = "east") -> UnreachableError:
     return UnreachableError(cluster=cluster, addresses="kafka:9092", problem="no broker answers")
 
 
-def test_a_cluster_is_lost_from_the_first_failure_without_a_connection() -> None:
-    """And found by a connection to one of its brokers, not by a bootstrap address that answers."""
+def test_cluster_is_unreachable_from_the_first_failure_without_an_open_connection() -> None:
+    """It is reachable again with a connection to a broker, but not with one to a bootstrap address."""
     clock, has_open = Clock(), False
     reach = Reachability(is_open=lambda: has_open, clock=clock)
     assert reach.report("").reason is None
     reach.opened(is_bootstrap=True)
     has_open = True
     clock.now_s = 200
-    reach.failed(silent())
+    reach.failed(unreachable())
     assert SideReport(reason="", since_s=100, cluster_id="id") == reach.report("id")
 
     has_open = False
-    reach.failed(silent())
+    reach.failed(unreachable())
     clock.now_s = 300
-    reach.failed(silent())
+    reach.failed(unreachable())
     reach.opened(is_bootstrap=True)
     assert SideReport(reason="Unreachable", since_s=200) == reach.report("")
 
@@ -66,29 +66,29 @@ def test_a_cluster_is_lost_from_the_first_failure_without_a_connection() -> None
     assert SideReport(reason="", since_s=300) == reach.report("")
 
 
-def test_the_newest_problem_counts_and_a_refusal_more_than_silence() -> None:
-    """A cause that was removed is not reported for as long as another one remains; since when is the first's."""
+def test_the_newest_problem_is_reported_and_a_refusal_before_a_timeout() -> None:
+    """The report keeps the time of the first failure."""
     clock = Clock()
     reach = Reachability(is_open=lambda: False, clock=clock)
-    told = []
+    reports = []
     for problem in ("Name or service not known", "no answer within 10 s"):
         clock.now_s += 10
         reach.failed(UnreachableError(cluster="east", addresses="kafka:9092", problem=problem))
-        told.append(reach.report(""))
+        reports.append(reach.report(""))
     reach.failed(
         AuthenticationFailedError(cluster="east", address="kafka:9092", mechanism="TLS", problem="no")
     )
-    reach.failed(silent())
+    reach.failed(unreachable())
 
-    assert "Name or service not known" in told[0].message
-    assert "no answer within 10 s" in told[1].message
-    assert {110.0} == {one.since_s for one in told}
+    assert "Name or service not known" in reports[0].message
+    assert "no answer within 10 s" in reports[1].message
+    assert {110.0} == {report.since_s for report in reports}
     assert ("AuthenticationFailed", 110.0) == (reach.report("").reason, reach.report("").since_s)
     assert "TLS authentication failed" in reach.report("").message
 
 
-def test_attempt_that_fails_before_connecting_is_reported_by_side() -> None:
-    """The report names that cluster, and no missing permission."""
+def test_failure_before_connecting_is_reported_for_its_cluster() -> None:
+    """A missing permission or a timeout is not reported as unreachable."""
     clock = Clock()
     sides = ClusterClients("east", "west", clock=clock)
     assert (UNKNOWN_SIDE, UNKNOWN_SIDE) == sides.reports(())
@@ -104,14 +104,16 @@ def test_attempt_that_fails_before_connecting_is_reported_by_side() -> None:
     assert (UNKNOWN_SIDE, SideReport(reason="AuthenticationFailed", since_s=100)) == sides.reports(())
 
 
-def test_one_client_that_cannot_is_enough() -> None:
-    """The longest of those, with the id that another one knows."""
-    well = SideReport(reason="", since_s=1, cluster_id="id")
-    lost = [SideReport(reason="Unreachable", since_s=at) for at in (9.0, 5.0)]
+def test_one_unreachable_client_makes_the_side_unreachable() -> None:
+    """The report has the earliest time and the cluster id of a connected client."""
+    reachable = SideReport(reason="", since_s=1, cluster_id="id")
+    unreachable_reports = [SideReport(reason="Unreachable", since_s=since_s) for since_s in (9.0, 5.0)]
 
     assert UNKNOWN_SIDE == worst_side([UNKNOWN_SIDE])
-    assert well == worst_side([UNKNOWN_SIDE, well])
-    assert SideReport(reason="Unreachable", since_s=5, cluster_id="id") == worst_side([well, *lost])
+    assert reachable == worst_side([UNKNOWN_SIDE, reachable])
+    assert SideReport(reason="Unreachable", since_s=5, cluster_id="id") == worst_side(
+        [reachable, *unreachable_reports]
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,15 +133,14 @@ def test_one_client_that_cannot_is_enough() -> None:
         ),
     ],
 )
-def test_what_is_missing_is_named_by_folder_and_file(
+def test_missing_reference_is_reported_by_folder_and_file(
     error: InvalidSettingError | None, missing: tuple[str, str] | None
 ) -> None:
-    """Only names, never the contents of a file."""
+    """The report never has the contents of a file."""
     assert missing == missing_of(error)
 
 
-def test_sides_leave_the_process_whole() -> None:
-    """As the lines in which a task reports."""
+def test_encoded_report_keeps_both_sides() -> None:
     report = TaskReport(
         task=1, state="RUNNING", source=SideReport(reason="Unreachable", since_s=3.5), target=UNKNOWN_SIDE
     )
@@ -157,10 +158,10 @@ def test_sides_leave_the_process_whole() -> None:
         ("Checkpoint", "running"),
     ],
 )
-def test_connectors_measure_how_long_they_run_by_the_monotonic_clock(
+def test_start_time_of_a_connector_is_monotonic(
     monkeypatch: pytest.MonkeyPatch, kind: str, state: str
 ) -> None:
-    """A wall clock may be set, so it is not even read."""
+    """The wall clock may be set, so connectors do not read it."""
     for module in (connector_host, source_connector, heartbeat_connector, checkpoint_connector):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 100.0))
     properties = {
@@ -177,15 +178,15 @@ def test_connectors_measure_how_long_they_run_by_the_monotonic_clock(
     assert host(connector, samples=Samples()).report().started_at_s == 100
 
 
-def test_rates_of_a_source_connector_do_not_follow_its_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_of_a_source_connector_use_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(source_connector, "time", SimpleNamespace(monotonic=clock))
     samples = Samples()
     connector = ConnectorSettings(name="c", connector_class="MirrorSourceConnector", properties={})
     parts = SourceParts(connector, settings(), samples=samples, start=spawn)
     for records in (0, 90):
-        reported = partition(records=records)
-        parts._observe(task(reported))
+        report = partition(records=records)
+        parts._observe(task(report))
         clock.now_s += 10
 
     assert samples.rate("c", "orders", 0, clock.now_s).records == 4.5

@@ -1,4 +1,4 @@
-"""How a flow is owned, where the target allows it and where it does not."""
+"""A flow owner takes, keeps and loses a flow, or runs without ownership where the target forbids it."""
 
 import asyncio
 from typing import cast
@@ -28,13 +28,13 @@ from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignmen
 from tests.unit.connectors.flow_settings import settings
 
 ORDERS = tuple(TopicPartition("orders", number) for number in range(3))
-ASSIGNMENT = (ORDERS[:1],)
+TASKS = (ORDERS[:1],)
 NO_ACL = "west does not grant Write on transactional ids that begin with mirrorflow:east:"
 UNREACHABLE = UnreachableError(cluster="west", addresses="a:1", problem="no leader")
 
 
 class NamedCluster:
-    """A cluster that is asked for nothing but its id."""
+    """A cluster of which only the id is used."""
 
     def __init__(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id
@@ -43,24 +43,23 @@ class NamedCluster:
 CLUSTERS = cast("tuple[Cluster, Cluster]", (NamedCluster("a"), NamedCluster("b")))
 
 
-async def _nothing(*_: object, **__: object) -> None:
-    """All topics are there."""
+async def _do_nothing(*_: object, **__: object) -> None:
+    """Does nothing, because all topics exist."""
 
 
 class Target:
-    """A target that allows owners only if *why* is empty. Notes what is done with the flow."""
+    """A target that allows an owner only if *reason* is empty. It records what is done with the flow."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-        self.why = why
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+        self.reason = reason
         self.done: list[str] = []
         self.failures: list[Exception] = []  # of the next attempts to open the flow's topics
-        self.changed = asyncio.Event()  # one of these
-        self.takes: list[
-            Fenced | None
-        ] = []  # the outcomes of the next takeovers; None: taken, as all later ones
-        monkeypatch.setattr(flow_owner, "why_unfenced", self._why)
+        self.changed = asyncio.Event()  # set after each attempt and action
+        # The outcomes of the next takeovers; None: successful, as all later ones.
+        self.takeovers: list[Fenced | None] = []
+        monkeypatch.setattr(flow_owner, "why_unfenced", self._why_unfenced)
         monkeypatch.setattr(FlowClusters, "open", self._open)
-        monkeypatch.setattr(FlowClusters, "ensure_topics", _nothing)
+        monkeypatch.setattr(FlowClusters, "ensure_topics", _do_nothing)
         monkeypatch.setattr(FlowClusters, "stored_positions", self._no_positions)
         monkeypatch.setattr(UnfencedFlow, "start_task", self._start_unfenced)
         monkeypatch.setattr(FlowTakeover, "take", self._take)
@@ -69,18 +68,18 @@ class Target:
     def new_owner(self, *, group: str) -> FlowOwner:
         return FlowOwner(settings(), on_lost=lambda: self._note("finish the tasks"), group=group)
 
-    def _note(self, done: str) -> None:
-        self.done.append(done)
+    def _note(self, action: str) -> None:
+        self.done.append(action)
         self.changed.set()
 
-    def start_of(self, partition: TopicPartition) -> int:
-        """Return the timestamp from which the flow copies a partition without a position."""
+    def start_timestamp_of(self, partition: TopicPartition) -> int:
+        """Returns the timestamp from which the flow copies a partition without a position."""
         flow = self.owner._flow
         assert flow is not None
         return flow.clusters._start_at(partition)
 
-    async def _why(self, *_: object) -> str:
-        return self.why
+    async def _why_unfenced(self, *_: object) -> str:
+        return self.reason
 
     async def _open(self, *_: object, **__: object) -> None:
         self.changed.set()
@@ -96,8 +95,8 @@ class Target:
         return Assign(assignment=wanted, start=SessionStart(producers=producers, points={}, problems={}))
 
     async def _take(self, clusters: FlowClusters, *_: object, **__: object) -> OwnedFlow | Fenced:
-        if self.takes and (refused := self.takes.pop(0)):
-            return refused
+        if self.takeovers and (fenced := self.takeovers.pop(0)):
+            return fenced
         self._note("take the flow")
         plan = self.owner._takeover.plan(clusters, tasks=1)
         return OwnedFlow(clusters, Ownership(plan=plan, lock=Producer("lock", 1, 16), tasks=()))
@@ -116,9 +115,9 @@ async def until_done(target: Target, *expected: str) -> None:
             await target.changed.wait()
 
 
-def test_what_could_not_be_opened_is_opened_at_the_next_attempt(monkeypatch: pytest.MonkeyPatch):
-    """The offsets topic may have no leader while a broker is away."""
-    target = Target(monkeypatch, why="")
+def test_next_attempt_opens_the_topics_again_after_a_failure(monkeypatch: pytest.MonkeyPatch):
+    """The offsets topic may have no leader while a broker is unavailable."""
+    target = Target(monkeypatch, reason="")
     target.failures = [
         UNREACHABLE,
         BrokerError(cluster="west", request="Metadata", code=3, name="UNKNOWN_TOPIC_OR_PARTITION"),
@@ -130,10 +129,10 @@ def test_what_could_not_be_opened_is_opened_at_the_next_attempt(monkeypatch: pyt
         asyncio.run(target.owner.own(CLUSTERS, ()))
 
 
-def test_a_flow_that_cannot_be_fenced_has_no_owner_and_a_warning(monkeypatch: pytest.MonkeyPatch):
+def test_flow_that_cannot_be_fenced_has_a_warning_and_no_owner(monkeypatch: pytest.MonkeyPatch):
     target = Target(monkeypatch, NO_ACL)
 
-    asyncio.run(target.owner.own(CLUSTERS, ASSIGNMENT))
+    asyncio.run(target.owner.own(CLUSTERS, TASKS))
 
     assert target.done == []
     assert target.owner.warnings == (
@@ -141,20 +140,20 @@ def test_a_flow_that_cannot_be_fenced_has_no_owner_and_a_warning(monkeypatch: py
     )
 
 
-def test_a_job_that_must_own_the_flow_is_refused_where_it_cannot_be_fenced(monkeypatch: pytest.MonkeyPatch):
+def test_preempting_owner_is_refused_where_the_flow_cannot_be_fenced(monkeypatch: pytest.MonkeyPatch):
     target = Target(monkeypatch, NO_ACL)
 
     with pytest.raises(FlowUnfencedError, match="Write on transactional ids"):
-        asyncio.run(target.owner.own(CLUSTERS, ASSIGNMENT, preempts=True))
+        asyncio.run(target.owner.own(CLUSTERS, TASKS, preempts=True))
 
 
-def test_the_flow_is_taken_when_the_target_allows_it(monkeypatch: pytest.MonkeyPatch):
-    """Its tasks finish before: they store how far they have copied."""
+def test_flow_is_taken_as_soon_as_the_target_allows_it(monkeypatch: pytest.MonkeyPatch):
+    """Its tasks finish first, so that they store their positions."""
     target = Target(monkeypatch, NO_ACL)
 
     async def run() -> None:
-        await target.owner.own(CLUSTERS, ASSIGNMENT)
-        target.why = ""
+        await target.owner.own(CLUSTERS, TASKS)
+        target.reason = ""
         await until_done(target, "finish the tasks", "take the flow")
 
     asyncio.run(run())
@@ -162,21 +161,21 @@ def test_the_flow_is_taken_when_the_target_allows_it(monkeypatch: pytest.MonkeyP
     assert target.owner.warnings == ()
 
 
-def test_tasks_continue_until_the_topics_of_a_flow_that_can_be_fenced_are_open(
+def test_tasks_run_until_the_topics_of_the_fenced_flow_are_open(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The claims topic cannot be created while a broker is away; that is tried again."""
+    """The owner retries while the claims topic cannot be created."""
     target = Target(monkeypatch, NO_ACL)
-    message = TaskAssignment(partitions=ORDERS[:1], initial=True)
+    assignment = TaskAssignment(partitions=ORDERS[:1], initial=True)
 
     async def run() -> None:
-        await target.owner.own(CLUSTERS, ASSIGNMENT)
+        await target.owner.own(CLUSTERS, TASKS)
         target.failures = [UNREACHABLE]
-        target.why = ""
+        target.reason = ""
         target.changed.clear()
         await target.changed.wait()
         assert target.done == []
-        assert (await target.owner.start_of(0, message)).assignment == message
+        assert (await target.owner.start_of(0, assignment)).assignment == assignment
         target.owner._held.release(0)  # the task finishes at once
         await until_done(target, "finish the tasks", "take the flow")
 
@@ -184,18 +183,16 @@ def test_tasks_continue_until_the_topics_of_a_flow_that_can_be_fenced_are_open(
 
 
 @pytest.mark.parametrize("group", ["", "group"])
-def test_a_flow_that_another_process_has_taken_is_taken_again_after_it(
-    monkeypatch: pytest.MonkeyPatch, group: str
-):
-    """The tasks of a group continue under the claim of another of its processes."""
-    target = Target(monkeypatch, why="")
+def test_flow_lost_to_another_process_is_taken_again(monkeypatch: pytest.MonkeyPatch, group: str):
+    """The tasks of a group run on under the claim of another process of the group."""
+    target = Target(monkeypatch, reason="")
     owner = target.owner = target.new_owner(group=group)
 
     async def refused(_: OwnedFlow) -> bool:
         return False
 
     async def run() -> None:
-        await owner.own(CLUSTERS, ASSIGNMENT)
+        await owner.own(CLUSTERS, TASKS)
         monkeypatch.setattr(OwnedFlow, "renew", refused)
         monkeypatch.setattr(OwnedFlow, "holds_lock", refused)
         lost = [] if group else ["finish the tasks"]
@@ -204,9 +201,9 @@ def test_a_flow_that_another_process_has_taken_is_taken_again_after_it(
     asyncio.run(run())
 
 
-def test_a_deleted_topic_of_claims_is_no_loss_of_the_flow(monkeypatch: pytest.MonkeyPatch):
-    """The warning has the reason until the claim is stored in the new topic."""
-    target = Target(monkeypatch, why="")
+def test_flow_is_kept_when_its_claims_topic_was_deleted(monkeypatch: pytest.MonkeyPatch):
+    """A warning names the topic until the claim is stored again."""
+    target = Target(monkeypatch, reason="")
     owner, is_missing = target.owner, True
     warnings: list[str] = []
 
@@ -223,26 +220,26 @@ def test_a_deleted_topic_of_claims_is_no_loss_of_the_flow(monkeypatch: pytest.Mo
         is_missing = False
 
     async def run() -> None:
-        await owner.own(CLUSTERS, ASSIGNMENT)
+        await owner.own(CLUSTERS, TASKS)
         monkeypatch.setattr(OwnedFlow, "renew", renew)
         monkeypatch.setattr(FlowClusters, "ensure_topics", ensure)
         await until_done(target, "take the flow", "renew")
 
     asyncio.run(run())
 
-    assert ["mm2-claims.east.internal" in one for one in warnings] == [True]
+    assert ["mm2-claims.east.internal" in warning for warning in warnings] == [True]
     assert owner.warnings == ()
     assert not owner.is_waiting
 
 
-def test_a_takeover_that_is_fenced_leaves_the_flow_to_the_newer_owner(monkeypatch: pytest.MonkeyPatch):
-    target = Target(monkeypatch, why="")
-    target.takes = [None, Fenced()]
+def test_fenced_takeover_leaves_the_flow_to_the_newer_owner(monkeypatch: pytest.MonkeyPatch):
+    target = Target(monkeypatch, reason="")
+    target.takeovers = [None, Fenced()]
 
     async def run() -> None:
-        await target.owner.own(CLUSTERS, ASSIGNMENT)
+        await target.owner.own(CLUSTERS, TASKS)
         with pytest.raises(FlowTakenError):
-            await target.owner.own(CLUSTERS, (*ASSIGNMENT, ORDERS[1:]))
+            await target.owner.own(CLUSTERS, (*TASKS, ORDERS[1:]))
         assert target.owner.is_waiting
         with pytest.raises(FlowTakenError):
             await target.owner.positions()
@@ -252,33 +249,34 @@ def test_a_takeover_that_is_fenced_leaves_the_flow_to_the_newer_owner(monkeypatc
     assert target.done == ["take the flow", "finish the tasks"]
 
 
-def test_a_flow_that_was_never_copied_begins_where_the_settings_say(monkeypatch: pytest.MonkeyPatch):
-    """Only with the partitions that it begins with, also where it has no owner."""
+def test_initial_partitions_begin_where_the_settings_say(monkeypatch: pytest.MonkeyPatch):
+    """Partitions that are assigned later begin at the earliest record."""
     target = Target(monkeypatch, NO_ACL)
 
     async def run() -> None:
-        await target.owner.own(CLUSTERS, ASSIGNMENT)
-        await target.owner.own(CLUSTERS, (*ASSIGNMENT, (TopicPartition("later", 0),)))
+        await target.owner.own(CLUSTERS, TASKS)
+        await target.owner.own(CLUSTERS, (*TASKS, (TopicPartition("later", 0),)))
 
     asyncio.run(run())
 
-    assert target.start_of(ORDERS[0]) == LATEST
-    assert target.start_of(TopicPartition("later", 0)) == EARLIEST
+    assert target.start_timestamp_of(ORDERS[0]) == LATEST
+    assert target.start_timestamp_of(TopicPartition("later", 0)) == EARLIEST
 
 
-def test_tasks_of_a_group_that_start_at_once_all_begin_where_the_settings_say(
+def test_simultaneous_tasks_of_a_group_all_begin_where_the_settings_say(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """A task must not replace the partitions of another, which would then begin at the earliest record."""
+    """A task must not replace the initial partitions of a different task."""
     target = Target(monkeypatch, NO_ACL)
-    messages = [TaskAssignment(partitions=(one,), initial=True) for one in ORDERS]
+    assignments = [TaskAssignment(partitions=(partition,), initial=True) for partition in ORDERS]
 
     async def run() -> None:
         starting = [
-            target.owner.start_in_group(CLUSTERS, task, message) for task, message in enumerate(messages)
+            target.owner.start_in_group(CLUSTERS, task, assignment)
+            for task, assignment in enumerate(assignments)
         ]
         await asyncio.gather(*starting)
 
     asyncio.run(run())
 
-    assert {target.start_of(one) for one in ORDERS} == {LATEST}
+    assert {target.start_timestamp_of(partition) for partition in ORDERS} == {LATEST}

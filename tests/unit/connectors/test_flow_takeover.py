@@ -1,4 +1,4 @@
-"""What a process checks before it takes a flow over, and whether it waits for the owner."""
+"""The checks before a takeover: whether the clusters are the same, and whether the process waits for the owner."""
 
 from dataclasses import replace
 
@@ -25,16 +25,16 @@ FORMER = replace(CLAIM, flow="former")
 
 
 @pytest.mark.parametrize(("side", "alias"), [("source_cluster_id", "east"), ("target_cluster_id", "west")])
-def test_another_cluster_behind_a_known_address_is_refused(side: str, alias: str):
+def test_changed_cluster_id_is_refused(side: str, alias: str):
     changed = replace(CLAIM, **{side: "other"})  # type: ignore[arg-type]
 
     with pytest.raises(ClusterChangedError, match=f"Cluster {alias} was . and is now other"):
         refuse_changed_clusters(CLAIM, changed, settings())
 
 
-@pytest.mark.parametrize("now", [CLAIM, replace(CLAIM, source_cluster_id="")])
-def test_the_same_or_an_unknown_cluster_is_not(now: Claim):
-    refuse_changed_clusters(CLAIM, now, settings())
+@pytest.mark.parametrize("current", [CLAIM, replace(CLAIM, source_cluster_id="")])
+def test_same_or_unknown_cluster_id_is_accepted(current: Claim):
+    refuse_changed_clusters(CLAIM, current, settings())
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_same_or_an_unknown_cluster_is_not(now: Claim):
         (FORMER, SEED, "preempts", "waits"),
     ],
 )
-def test_a_newcomer_waits_for_all_but_its_own_group_unless_it_preempts(
+def test_newcomer_waits_for_owners_outside_its_group_unless_it_preempts(
     owner: Claim, newcomer: Claim, flag: str, expected: str
 ):
     waits_for_group, preempts = flag == "waits_for_group", flag == "preempts"

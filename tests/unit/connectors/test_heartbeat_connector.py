@@ -25,19 +25,21 @@ mirrorflow.heartbeats.emit.to={sides}
 def hosted(port: int, sides: str = "target") -> HeartbeatConnector:
     text = CONNECTOR.format(port=port, sides=sides)
     worker = load_standalone(f"bootstrap.servers=127.0.0.1:{port}\n", [text])
-    found = host(worker.connectors[0], samples=view().samples)
-    assert isinstance(found, HeartbeatConnector)
-    return found
+    connector = host(worker.connectors[0], samples=view().samples)
+    assert isinstance(connector, HeartbeatConnector)
+    return connector
 
 
-def report_when(heartbeats: HeartbeatConnector, told: Callable[[ConnectorReport], bool]) -> ConnectorReport:
-    """The first report, while it runs, of which *told* is true."""
+def report_until(
+    heartbeats: HeartbeatConnector, is_wanted: Callable[[ConnectorReport], bool]
+) -> ConnectorReport:
+    """Returns the first report of the running connector for which *is_wanted* is true."""
 
     async def main() -> ConnectorReport:
         running = asyncio.create_task(heartbeats.run())
         try:
             async with asyncio.timeout(WAIT_S):
-                while not told(heartbeats.report()):
+                while not is_wanted(heartbeats.report()):
                     assert not running.done()
                     await asyncio.sleep(0.01)
             return heartbeats.report()
@@ -47,15 +49,15 @@ def report_when(heartbeats: HeartbeatConnector, told: Callable[[ConnectorReport]
     return asyncio.run(main())
 
 
-def silent_port() -> int:
+def unused_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
     return port
 
 
-def test_before_the_first_heartbeat_nothing_is_said_to_run():
-    """Connect's state; one task, no partitions, and no age of a heartbeat before one was written."""
-    report = hosted(silent_port()).report()
+def test_connector_is_unassigned_before_its_first_heartbeat():
+    """It has one task without partitions, and no heartbeats."""
+    report = hosted(unused_port()).report()
 
     assert ("UNASSIGNED", "UNASSIGNED") == (report.state, report.tasks[0].state)
     assert (1, 1, ()) == (len(report.tasks), len(report.task_properties), report.tasks[0].partitions)
@@ -64,8 +66,10 @@ def test_before_the_first_heartbeat_nothing_is_said_to_run():
 
 
 def test_unreachable_target_is_reported_and_retried():
-    """Attempt after attempt: the process never ends for it."""
-    report = report_when(hosted(silent_port()), lambda one: one.tasks[0].errors.get("Unreachable", 0) >= 2)
+    """The connector runs on and counts each failed attempt."""
+    report = report_until(
+        hosted(unused_port()), lambda report: report.tasks[0].errors.get("Unreachable", 0) >= 2
+    )
 
     assert ("FAILED", "FAILED", "Unreachable") == (report.state, report.tasks[0].state, report.reason)
     assert "Cluster B cannot be reached" in report.trace
@@ -73,15 +77,15 @@ def test_unreachable_target_is_reported_and_retried():
     assert "Stuck" == replicating(report, totals(report, view(report)), view(report)).value
 
 
-def test_a_source_that_cannot_be_reached_is_a_warning_beside_the_target():
-    """Heartbeats on the source are asked for on top; without them the connector does what MM2's does."""
-    report = report_when(hosted(silent_port(), "target,source"), lambda one: bool(one.warnings))
+def test_unreachable_source_is_a_warning_when_the_target_is_also_configured():
+    """Without heartbeats on the source the connector still does what MM2's connector does."""
+    report = report_until(hosted(unused_port(), "target,source"), lambda report: bool(report.warnings))
 
     assert report.warnings[0].startswith("No heartbeats to A: Cluster A cannot be reached")
 
 
-def test_a_source_alone_is_the_connectors_state():
-    report = report_when(hosted(silent_port(), "source"), lambda one: one.state == "FAILED")
+def test_unreachable_source_fails_a_connector_that_writes_only_there():
+    report = report_until(hosted(unused_port(), "source"), lambda report: report.state == "FAILED")
 
     assert "Cluster A cannot be reached" in report.trace
     assert () == report.warnings

@@ -1,4 +1,4 @@
-"""Which settings of the flow's own topics would lose records, and what they are changed to."""
+"""Settings of internal topics that would lose records are corrected."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from mirrorflow_replicator.connectors.internal_topics import (
 )
 from tests.unit.connectors.flow_settings import settings
 
-FOR_EVER = NewTopic(
+KEPT_FOREVER = NewTopic(
     name="t",
     partitions=1,
     configs={"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
@@ -26,14 +26,14 @@ def entries(values: dict[str, str]) -> list[ConfigEntry]:
 
 
 @pytest.mark.parametrize(
-    ("topic", "found", "changed"),
+    ("topic", "current", "corrected"),
     [
-        (FOR_EVER, {**FOR_EVER.configs}, {}),
-        (FOR_EVER, {**FOR_EVER.configs, **LARGER}, {}),
-        (FOR_EVER, {**FOR_EVER.configs, "retention.ms": "604800000"}, {"retention.ms": "-1"}),
-        (FOR_EVER, {**FOR_EVER.configs, "cleanup.policy": "compact"}, {"cleanup.policy": "delete"}),
+        (KEPT_FOREVER, {**KEPT_FOREVER.configs}, {}),
+        (KEPT_FOREVER, {**KEPT_FOREVER.configs, **LARGER}, {}),
+        (KEPT_FOREVER, {**KEPT_FOREVER.configs, "retention.ms": "604800000"}, {"retention.ms": "-1"}),
+        (KEPT_FOREVER, {**KEPT_FOREVER.configs, "cleanup.policy": "compact"}, {"cleanup.policy": "delete"}),
         (
-            FOR_EVER,
+            KEPT_FOREVER,
             {"cleanup.policy": "delete", "retention.ms": "1", "retention.bytes": "1"},
             {"retention.ms": "-1", "retention.bytes": "-1"},
         ),
@@ -43,19 +43,19 @@ def entries(values: dict[str, str]) -> list[ConfigEntry]:
         (COMPACTED, {}, {}),
         (COMPACTED, {"delete.retention.ms": "0"}, {"delete.retention.ms": "86400000"}),
         (COMPACTED, {"delete.retention.ms": "3600000"}, {}),
-        (FOR_EVER, {"delete.retention.ms": "0"}, {}),
+        (KEPT_FOREVER, {"delete.retention.ms": "0"}, {}),
     ],
 )
-def test_only_what_would_lose_records_is_changed(
-    topic: NewTopic, found: dict[str, str], changed: dict[str, str]
+def test_only_settings_that_would_lose_records_are_corrected(
+    topic: NewTopic, current: dict[str, str], corrected: dict[str, str]
 ) -> None:
-    expected = {ConfigChange(name=name, value=value) for name, value in changed.items()}
+    expected = {ConfigChange(name=name, value=value) for name, value in corrected.items()}
 
-    assert expected == set(corrections(topic, entries(found)))
+    assert expected == set(corrections(topic, entries(current)))
 
 
-def test_a_topic_that_may_not_be_read_is_a_warning_as_well() -> None:
-    """Beside those that lose records; the sentence names the right that is missing."""
+def test_topic_whose_settings_may_not_be_read_has_a_warning() -> None:
+    """The warning names the missing permission."""
     uncorrected = UncorrectedTopics(alias="west", refused=("Topic a loses records.",), unread=("b",))
 
     first, second = uncorrected.warnings
@@ -64,8 +64,8 @@ def test_a_topic_that_may_not_be_read_is_a_warning_as_well() -> None:
     assert "DescribeConfigs" in second
 
 
-def test_all_topics_of_a_flow_are_created_compacted_but_that_of_its_decisions() -> None:
-    """Compaction would delete decisions from the identity topic."""
+def test_internal_topics_except_the_identity_topic_are_compacted() -> None:
+    """Compaction would delete records of the identity topic that are still needed."""
     topics = [*internal_topics(settings()), *internal_topics_of_source(settings())]
 
     assert {topic.name: topic.configs["cleanup.policy"] for topic in topics} == {

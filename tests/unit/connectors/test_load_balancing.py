@@ -1,4 +1,4 @@
-"""What partitions cost, where their records may not be read."""
+"""The load balancer weights partitions by records where it may not read their sizes."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,15 +20,15 @@ CONNECTOR = (
     "source.cluster.bootstrap.servers=127.0.0.1:1\ntarget.cluster.bootstrap.servers=127.0.0.1:1\n"
     "tasks.max=2\n"
 )
-EACH_LOOK = 5_000_000  # records
+GROWTH_RECORDS = 5_000_000  # of each busy partition between two listings
 ASSIGNMENT = tuple(
     tuple(TopicPartition("t", number) for number in range(task, 2 * SAMPLES_MAX, 2)) for task in range(2)
 )
-HOT = ASSIGNMENT[0][:2]
+BUSY = ASSIGNMENT[0][:2]
 
 
 class NoPositions:
-    """Nothing was copied yet."""
+    """A position store without positions."""
 
     def __init__(self) -> None:
         self.positions: dict[TopicPartition, object] = {}
@@ -43,44 +43,45 @@ class NoPositions:
 
 @pytest.fixture
 def settings() -> SourceSettings:
-    found = load_standalone(WORKER, [CONNECTOR]).connectors[0].source
-    assert found is not None
-    return found
+    source = load_standalone(WORKER, [CONNECTOR]).connectors[0].source
+    assert source is not None
+    return source
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """A source whose two busy partitions grow with each look, and whose records may not be read; how often that was tried."""
-    looks, tried = [0], [0]
+def count_refused_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Replaces the source by one with two growing partitions and no read permission; counts refused reads."""
+    listings, refused_reads = [0], [0]
 
     async def list_offsets(*_: object, **__: object) -> object:
-        looks[0] += 1
+        listings[0] += 1
         return {
-            one: ListedOffset(offset=looks[0] * EACH_LOOK * (1 if one in HOT else 0))
+            partition: ListedOffset(offset=listings[0] * GROWTH_RECORDS * (1 if partition in BUSY else 0))
             for task in ASSIGNMENT
-            for one in task
+            for partition in task
         }
 
     async def read_once(*_: object, **__: object) -> object:
-        tried[0] += 1
+        refused_reads[0] += 1
         raise NotAuthorizedError(cluster="A", operation="Read", resource="topic t")
 
     monkeypatch.setattr(admin, "list_offsets", list_offsets)
     monkeypatch.setattr(load_balancing, "read_once", read_once)
     monkeypatch.setattr(load_balancing, "position_store", lambda *_: NoPositions())
-    return lambda: tried[0]
+    return lambda: refused_reads[0]
 
 
-def test_records_that_may_not_be_read_count_alike_and_a_warning_says_so(
-    settings: SourceSettings, refused: Callable[[], int]
+def test_partitions_are_balanced_by_records_with_a_warning_without_read_permission(
+    settings: SourceSettings, count_refused_reads: Callable[[], int]
 ) -> None:
     async def run() -> None:
-        measured, assignment = LoadBalancer(settings), ASSIGNMENT
-        for looks in range(1, 5):
-            assignment = await measured.balance(None, None, assignment)  # type: ignore[arg-type]
-            assert looks - 1 == refused()  # the first look has no rates; each later one asks once
-        assert "by records, not by bytes" in measured.warning
-        assert "Read" in measured.warning
-        assert not set(HOT) <= set(assignment[0])
+        balancer, assignment = LoadBalancer(settings), ASSIGNMENT
+        for round_number in range(1, 5):
+            assignment = await balancer.balance(None, None, assignment)  # type: ignore[arg-type]
+            # The first listing gives no rates; each later one tries one read.
+            assert round_number - 1 == count_refused_reads()
+        assert "by records, not by bytes" in balancer.warning
+        assert "Read" in balancer.warning
+        assert not set(BUSY) <= set(assignment[0])
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""How often a source connector lists topics: soon after its start, then ever more rarely, at last as configured."""
+"""A source connector lists topics often after its start, then less often, and finally at the configured interval."""
 
 from itertools import pairwise
 
@@ -9,20 +9,20 @@ ROUNDING_S = 1e-6
 
 
 def listings(every_s: float, until_s: float) -> list[float]:
-    """When topics are listed, by the age of the connector."""
-    at = [0.0]
-    while at[-1] < until_s:
-        at.append(at[-1] + relist_after_s(at[-1], every_s))
-    return at
+    """Returns the ages of the connector at which it lists topics."""
+    ages_s = [0.0]
+    while ages_s[-1] < until_s:
+        ages_s.append(ages_s[-1] + relist_after_s(ages_s[-1], every_s))
+    return ages_s
 
 
-def test_a_topic_of_the_first_minutes_is_seen_within_a_quarter_of_the_connector_s_age():
+def test_pause_between_listings_is_at_most_a_share_of_the_connector_age():
     for before, after in pairwise(listings(INTERVAL_S, 2_400)):
         assert after - before <= max(RELIST_MIN_S, RELIST_SHARE * before) + ROUNDING_S
 
 
-def test_the_steady_state_costs_what_is_configured():
-    """Some thirty listings more than without, and from then on none."""
+def test_listings_settle_at_the_configured_interval():
+    """The ramp adds about thirty listings on the first day."""
     day = listings(INTERVAL_S, 86_400)
 
     assert len(day) <= 86_400 / INTERVAL_S + 32
@@ -30,5 +30,5 @@ def test_the_steady_state_costs_what_is_configured():
     assert all(abs(pause_s - INTERVAL_S) < ROUNDING_S for pause_s in late)
 
 
-def test_a_shorter_interval_stays_as_it_is():
+def test_interval_shorter_than_the_ramp_is_kept():
     assert {1.0} == {after - before for before, after in pairwise(listings(1.0, 60))}

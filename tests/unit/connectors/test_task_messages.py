@@ -1,4 +1,4 @@
-"""Messages of a worker arrive at a task unchanged, however the pipe splits them."""
+"""A task receives the messages of its worker unchanged, however the pipe splits them."""
 
 import asyncio
 from dataclasses import replace
@@ -26,42 +26,42 @@ START = SessionStart(producers=TaskProducers(plain=PRODUCER, transactional=PRODU
 ASSIGN = Assign(assignment=MANY, start=START)
 
 
-def heard(pieces):
-    """Every message of a pipe that brings *pieces* and then ends."""
+def received(pieces):
+    """Returns every message of a pipe that delivers *pieces* and then ends."""
 
-    async def listen():
+    async def receive():
         stream = asyncio.StreamReader()
 
-        async def speak():
+        async def send():
             for piece in pieces:
                 stream.feed_data(piece)
                 await asyncio.sleep(0)
             stream.feed_eof()
 
-        speaking = asyncio.create_task(speak())
-        found = []
+        sending = asyncio.create_task(send())
+        messages = []
         while (message := await read(stream)) is not None:
-            found.append(message)
-        await speaking
-        return found
+            messages.append(message)
+        await sending
+        return messages
 
-    return asyncio.run(listen())
+    return asyncio.run(receive())
 
 
 @pytest.mark.parametrize("size", [1 << 20, 4096, 999])
-def test_messages_arrive_in_order_however_they_are_cut(size):
-    """Thousands of partitions are more than a pipe holds at once."""
-    said: list[Message] = [
+def test_messages_arrive_in_order_for_any_piece_size(size):
+    """A message with thousands of partitions is larger than the buffer of a pipe."""
+    messages: list[Message] = [
         ASSIGN,
         replace(ASSIGN, assignment=replace(MANY, initial=False, partitions=())),
         Stop(),
     ]
-    data = b"".join(map(encode, said))
+    data = b"".join(map(encode, messages))
 
-    assert said == heard([data[at : at + size] for at in range(0, len(data), size)])
+    assert messages == received([data[start : start + size] for start in range(0, len(data), size)])
 
 
 @pytest.mark.parametrize("kept", [0, 3, 4, 100])
-def test_a_worker_that_dies_in_the_middle_has_said_nothing(kept):
-    """Half an assignment is none: the task ends with its worker."""
-    assert [Stop()] == heard([encode(Stop()), encode(ASSIGN)[:kept]])
+def test_incomplete_last_message_is_ignored(kept):
+    """The worker has ended while it wrote the message."""
+    assert [Stop()] == received([encode(Stop()), encode(ASSIGN)[:kept]])

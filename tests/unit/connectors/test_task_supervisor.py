@@ -1,4 +1,4 @@
-"""One task's process: what it is sent, which reports are kept, and how it is restarted and stopped."""
+"""A task supervisor sends messages to its process, keeps its reports, restarts it and stops it."""
 
 import asyncio
 import pickle
@@ -35,7 +35,7 @@ WAIT_S, POLL_S = 10.0, 0.001
 
 
 class FakeProcess:
-    """A task process that only notes its messages. It ends when `end` is called, or at a Stop if it *obeys*."""
+    """A task process that records its messages. It ends when `end` is called, or at a Stop if it *obeys*."""
 
     def __init__(self, *, obeys: bool = True) -> None:
         self.messages: list[Message] = []
@@ -78,18 +78,18 @@ class FakeProcess:
         return [message for message in self.messages if isinstance(message, kind)]
 
 
-class Supervised:
-    """A supervised task, its processes so far, and the assignments for which a start was claimed."""
+class SupervisedTask:
+    """A supervised task, its processes so far, and the assignments for which a session was claimed."""
 
     def __init__(self, *, obeys: bool = True) -> None:
         self.processes: list[FakeProcess] = []
-        self.claimed: list[TaskAssignment] = []
+        self.claimed_assignments: list[TaskAssignment] = []
         self.reports: list[TaskReport] = []
         self.refusals = 0  # of the next claims
-        self.hold = asyncio.Event()  # claims wait for it
-        self.hold.set()
+        self.claims_allowed = asyncio.Event()  # claims wait until it is set
+        self.claims_allowed.set()
         self._obeys = obeys
-        self.task = TaskSupervisor(
+        self.supervisor = TaskSupervisor(
             settings(), 0, on_report=self.reports.append, claim=self._claim, start=self._start
         )
 
@@ -98,8 +98,8 @@ class Supervised:
         return ChildProcess(cast("asyncio.subprocess.Process", self.processes[-1]))
 
     async def _claim(self, task: int, wanted: TaskAssignment) -> Assign:
-        self.claimed.append(wanted)
-        await self.hold.wait()
+        self.claimed_assignments.append(wanted)
+        await self.claims_allowed.wait()
         if self.refusals:
             self.refusals -= 1
             raise FlowTakenError(source="east")
@@ -111,14 +111,14 @@ class Supervised:
 
     @property
     def newest(self) -> TaskReport:
-        return self.task.reports.newest
+        return self.supervisor.reports.newest
 
-    async def starts(self, count: int) -> None:
-        """Waits until the process has been sent *count* starts."""
+    async def wait_for_sessions(self, count: int) -> None:
+        """Waits until the process has received the assignments of *count* sessions."""
         await until(lambda: len(self.process.of(Assign)) == count)
 
     def partitions(self) -> tuple[PartitionReport, ...]:
-        return self.task.report(lambda topic: f"east.{topic}").partitions
+        return self.supervisor.report(lambda topic: f"east.{topic}").partitions
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -126,27 +126,27 @@ async def until(condition: Callable[[], object]) -> None:
         if condition():
             return
         await asyncio.sleep(POLL_S)
-    pytest.fail("The condition was not met in time.")
+    pytest.fail("The condition was not met within the time limit.")
 
 
 @asynccontextmanager
-async def supervised(*, obeys: bool = True) -> AsyncIterator[Supervised]:
-    found = Supervised(obeys=obeys)
+async def supervised(*, obeys: bool = True) -> AsyncIterator[SupervisedTask]:
+    task = SupervisedTask(obeys=obeys)
     try:
-        await until(lambda: found.processes and found.process.of(Begin))
-        yield found
+        await until(lambda: task.processes and task.process.of(Begin))
+        yield task
     finally:
-        await found.task.stop(0)
+        await task.supervisor.stop(0)
 
 
-def part(partition: int, **fields: object) -> PartitionReport:
+def partition_report(partition: int, **fields: object) -> PartitionReport:
     report = PartitionReport(
         topic="orders", target_topic="east.orders", partition=partition, phase=PartitionPhase.COPYING
     )
     return replace(report, **fields)  # type: ignore[arg-type]
 
 
-def run(test: Callable[[Supervised], object], *, obeys: bool = True) -> None:
+def run(test: Callable[[SupervisedTask], object], *, obeys: bool = True) -> None:
     async def main() -> None:
         async with supervised(obeys=obeys) as task:
             await test(task)  # type: ignore[misc]
@@ -155,211 +155,215 @@ def run(test: Callable[[Supervised], object], *, obeys: bool = True) -> None:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_supervisor, "RESTART_MIN_S", 0.001)
     monkeypatch.setattr(task_starter, "CLAIM_RETRY_MIN_S", 0.001)
 
 
-def test_an_assignment_is_sent_with_its_start():
-    async def test(one: Supervised) -> None:
-        one.task.assign(ORDERS)
-        await one.starts(1)
-        one.task.assign(ORDERS)  # the same again
+def test_assignment_is_sent_with_its_session_start():
+    async def test(task: SupervisedTask) -> None:
+        task.supervisor.assign(ORDERS)
+        await task.wait_for_sessions(1)
+        task.supervisor.assign(ORDERS)  # an unchanged assignment
 
-        assert [Begin, Assign] == [type(message) for message in one.process.messages]
-        assert one.process.of(Assign) == [Assign(assignment=ORDERS, start="start 0")]  # type: ignore[arg-type]
-
-    run(test)
-
-
-def test_a_task_is_unassigned_before_its_first_report():
-    async def test(one: Supervised) -> None:
-        assert (one.newest.state, one.partitions()) == ("UNASSIGNED", ())
+        assert [Begin, Assign] == [type(message) for message in task.process.messages]
+        assert task.process.of(Assign) == [Assign(assignment=ORDERS, start="start 0")]  # type: ignore[arg-type]
 
     run(test)
 
 
-def test_the_newest_report_of_each_assigned_partition_is_kept():
-    async def test(one: Supervised) -> None:
-        one.task.assign(ORDERS)
-        one.process.report(part(0, records=1), part(1, records=1), part(7))
-        one.process.report(part(1, records=2), trace="throttled")
-        await until(lambda: len(one.reports) == 2)
-
-        assert one.partitions() == (part(0, records=1), part(1, records=2))
-        assert (one.newest.state, one.newest.trace) == ("RUNNING", "throttled")
-        assert set(one.task.reports.partitions) == set(ORDERS.partitions)
-
-        one.task.assign(FIRST_ORDERS)
-        assert one.partitions() == (part(0, records=1),)
+def test_task_is_unassigned_before_its_first_report():
+    async def test(task: SupervisedTask) -> None:
+        assert (task.newest.state, task.partitions()) == ("UNASSIGNED", ())
 
     run(test)
 
 
-def test_another_assignment_is_claimed_after_the_process_has_finished_the_last():
-    async def test(one: Supervised) -> None:
-        one.task.assign(ORDERS)
-        await one.starts(1)
-        one.task.assign(FIRST_ORDERS)
+def test_newest_report_of_each_assigned_partition_is_kept():
+    async def test(task: SupervisedTask) -> None:
+        task.supervisor.assign(ORDERS)
+        task.process.report(
+            partition_report(0, records=1), partition_report(1, records=1), partition_report(7)
+        )
+        task.process.report(partition_report(1, records=2), trace="throttled")
+        await until(lambda: len(task.reports) == 2)
 
-        assert [Begin, Assign, Finish] == [type(message) for message in one.process.messages]
-        one.process.report(sessions_ended=1, acknowledged=ACKNOWLEDGED)
-        await one.starts(2)
-        assert one.claimed == [ORDERS, replace(FIRST_ORDERS, acknowledged=ACKNOWLEDGED)]
+        assert task.partitions() == (partition_report(0, records=1), partition_report(1, records=2))
+        assert (task.newest.state, task.newest.trace) == ("RUNNING", "throttled")
+        assert set(task.supervisor.reports.partitions) == set(ORDERS.partitions)
+
+        task.supervisor.assign(FIRST_ORDERS)
+        assert task.partitions() == (partition_report(0, records=1),)
 
     run(test)
 
 
-def test_a_start_that_was_fenced_is_followed_by_another():
-    async def test(one: Supervised) -> None:
-        one.task.assign(ORDERS)
+def test_next_assignment_is_claimed_after_the_process_has_finished_the_last():
+    async def test(task: SupervisedTask) -> None:
+        task.supervisor.assign(ORDERS)
+        await task.wait_for_sessions(1)
+        task.supervisor.assign(FIRST_ORDERS)
+
+        assert [Begin, Assign, Finish] == [type(message) for message in task.process.messages]
+        task.process.report(sessions_ended=1, acknowledged=ACKNOWLEDGED)
+        await task.wait_for_sessions(2)
+        assert task.claimed_assignments == [ORDERS, replace(FIRST_ORDERS, acknowledged=ACKNOWLEDGED)]
+
+    run(test)
+
+
+def test_fenced_session_is_followed_by_a_new_one():
+    async def test(task: SupervisedTask) -> None:
+        task.supervisor.assign(ORDERS)
         for number in (1, 2, 3):
-            await one.starts(number)
-            one.process.report(sessions_ended=number)
-        await one.starts(4)
+            await task.wait_for_sessions(number)
+            task.process.report(sessions_ended=number)
+        await task.wait_for_sessions(4)
 
-        assert not one.process.of(Finish)
-
-    run(test)
-
-
-def test_a_refused_claim_is_repeated_for_the_newest_assignment():
-    async def test(one: Supervised) -> None:
-        one.refusals = 2
-        one.hold.clear()
-        one.task.assign(ORDERS)
-        await until(lambda: one.claimed)
-        one.task.assign(FIRST_ORDERS)
-        one.hold.set()
-        await one.starts(1)
-
-        assert one.claimed == [ORDERS, FIRST_ORDERS, FIRST_ORDERS]
+        assert not task.process.of(Finish)
 
     run(test)
 
 
-def test_a_start_claimed_for_an_older_assignment_is_not_sent():
-    async def test(one: Supervised) -> None:
-        one.hold.clear()
-        one.task.assign(ORDERS)
-        await until(lambda: one.claimed)
-        one.task.assign(FIRST_ORDERS)
-        one.hold.set()
-        await one.starts(1)
+def test_refused_claim_is_repeated_for_the_newest_assignment():
+    async def test(task: SupervisedTask) -> None:
+        task.refusals = 2
+        task.claims_allowed.clear()
+        task.supervisor.assign(ORDERS)
+        await until(lambda: task.claimed_assignments)
+        task.supervisor.assign(FIRST_ORDERS)
+        task.claims_allowed.set()
+        await task.wait_for_sessions(1)
 
-        assert one.claimed == [ORDERS, FIRST_ORDERS]
-        assert len(one.process.of(Assign)) == 1
+        assert task.claimed_assignments == [ORDERS, FIRST_ORDERS, FIRST_ORDERS]
 
     run(test)
 
 
-def test_partitions_stall_while_the_start_is_refused_for_long(monkeypatch: pytest.MonkeyPatch):
+def test_session_start_claimed_for_an_older_assignment_is_not_sent():
+    async def test(task: SupervisedTask) -> None:
+        task.claims_allowed.clear()
+        task.supervisor.assign(ORDERS)
+        await until(lambda: task.claimed_assignments)
+        task.supervisor.assign(FIRST_ORDERS)
+        task.claims_allowed.set()
+        await task.wait_for_sessions(1)
+
+        assert task.claimed_assignments == [ORDERS, FIRST_ORDERS]
+        assert len(task.process.of(Assign)) == 1
+
+    run(test)
+
+
+def test_partitions_stall_while_claims_are_refused_for_long(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(task_starter, "STALLED_AFTER_S", 0.005)
 
-    async def test(one: Supervised) -> None:
-        one.refusals = 10**6
-        one.task.assign(ORDERS)
-        one.process.report(part(0, records=5))
-        await until(lambda: one.partitions() and one.partitions()[0].reason == "FlowTaken")
+    async def test(task: SupervisedTask) -> None:
+        task.refusals = 10**6
+        task.supervisor.assign(ORDERS)
+        task.process.report(partition_report(0, records=5))
+        await until(lambda: task.partitions() and task.partitions()[0].reason == "FlowTaken")
 
-        first, second = one.partitions()
+        first, second = task.partitions()
         assert (first.records, second.records) == (5, 0)
         assert first.phase is second.phase is PartitionPhase.STARTING
         assert second.target_topic == "east.orders"
         assert first.stalled_since_ms > 0
-        one.refusals = 0
-        await one.starts(1)
-        assert one.partitions() == (part(0, records=5),)
+        task.refusals = 0
+        await task.wait_for_sessions(1)
+        assert task.partitions() == (partition_report(0, records=5),)
 
     run(test)
 
 
-def test_partitions_stall_while_a_claim_takes_long(monkeypatch: pytest.MonkeyPatch):
+def test_partitions_stall_while_a_claim_is_pending_for_long(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(task_starter, "STALLED_AFTER_S", 0.005)
 
-    async def test(one: Supervised) -> None:
-        one.hold.clear()
-        one.task.assign(ORDERS)
-        await until(one.partitions)
+    async def test(task: SupervisedTask) -> None:
+        task.claims_allowed.clear()
+        task.supervisor.assign(ORDERS)
+        await until(task.partitions)
 
-        assert {part.reason for part in one.partitions()} == {"StartPending"}
-        one.hold.set()
-        await until(lambda: not one.partitions())
+        assert {partition.reason for partition in task.partitions()} == {"StartPending"}
+        task.claims_allowed.set()
+        await until(lambda: not task.partitions())
 
     run(test)
 
 
-def test_a_process_that_neither_reports_nor_ends_is_named_until_it_reports(monkeypatch: pytest.MonkeyPatch):
+def test_process_without_reports_fails_its_task_until_it_reports(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(task_supervisor, "LOOK_S", 0.005)
     monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 0.01)
 
-    async def test(one: Supervised) -> None:
-        one.task.assign(ORDERS)
-        await one.starts(1)
-        one.process.report(part(0, records=5))
-        await until(lambda: {part.reason for part in one.partitions()} == {"TaskSilent"})
+    async def test(task: SupervisedTask) -> None:
+        task.supervisor.assign(ORDERS)
+        await task.wait_for_sessions(1)
+        task.process.report(partition_report(0, records=5))
+        await until(lambda: {partition.reason for partition in task.partitions()} == {"TaskSilent"})
 
-        first, second = one.partitions()
+        first, second = task.partitions()
         assert (first.records, second.records) == (5, 0)
         assert first.is_stalled
         assert second.is_stalled
-        found = one.task.report(str)
-        assert ("FAILED", "TaskSilent") == (found.state, found.reason)
-        assert "task 0 (pid 4711) has reported nothing of its partitions" in found.trace
+        report = task.supervisor.report(str)
+        assert ("FAILED", "TaskSilent") == (report.state, report.reason)
+        assert "task 0 (pid 4711) has reported nothing of its partitions" in report.trace
         monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 3600.0)
-        one.process.report(part(1))
-        await until(lambda: one.task.report(str).state == "RUNNING")
-        assert one.partitions() == (part(0, records=5), part(1))
+        task.process.report(partition_report(1))
+        await until(lambda: task.supervisor.report(str).state == "RUNNING")
+        assert task.partitions() == (partition_report(0, records=5), partition_report(1))
 
     run(test)
 
 
-def test_a_process_that_reports_none_of_its_partitions_is_named(monkeypatch: pytest.MonkeyPatch):
-    """It had its start, and reports as one that waits for it."""
+def test_process_that_reports_no_partitions_fails_its_task(monkeypatch: pytest.MonkeyPatch):
+    """The process has a session start and still reports as unassigned."""
     monkeypatch.setattr(task_supervisor, "LOOK_S", 0.005)
     monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 0.01)
 
-    async def test(one: Supervised) -> None:
-        one.task.assign(ORDERS)
-        await one.starts(1)
+    async def test(task: SupervisedTask) -> None:
+        task.supervisor.assign(ORDERS)
+        await task.wait_for_sessions(1)
 
         def is_named() -> bool:
-            one.process.report(state="UNASSIGNED")
-            return {part.reason for part in one.partitions()} == {"TaskSilent"}
+            task.process.report(state="UNASSIGNED")
+            return {partition.reason for partition in task.partitions()} == {"TaskSilent"}
 
         await until(is_named)
-        one.process.report(part(0), part(1))
-        await until(lambda: one.task.report(str).state == "RUNNING")
-        assert one.partitions() == (part(0), part(1))
+        task.process.report(partition_report(0), partition_report(1))
+        await until(lambda: task.supervisor.report(str).state == "RUNNING")
+        assert task.partitions() == (partition_report(0), partition_report(1))
 
     run(test)
 
 
-def test_a_process_that_cannot_be_started_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_process_that_cannot_be_started_fails_its_task(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(task_supervisor, "LOOK_S", 0.005)
     monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 0.01)
 
     async def test() -> None:
-        async def never() -> ChildProcess:
+        async def never_start() -> ChildProcess:
             await asyncio.Event().wait()
             raise AssertionError
 
-        async def no_claim(_: int, __: TaskAssignment) -> Assign:
+        async def refuse_claim(_: int, __: TaskAssignment) -> Assign:
             raise FlowTakenError(source="east")
 
-        task = TaskSupervisor(settings(), 0, on_report=lambda _: None, claim=no_claim, start=never)
-        task.assign(ORDERS)
-        await until(lambda: task.report(str).reason == "TaskSilent")
+        supervisor = TaskSupervisor(
+            settings(), 0, on_report=lambda _: None, claim=refuse_claim, start=never_start
+        )
+        supervisor.assign(ORDERS)
+        await until(lambda: supervisor.report(str).reason == "TaskSilent")
 
-        found = task.report(str)
-        await task.stop(0)
-        assert found.trace.startswith("The process of task 0 has reported nothing")
-        assert [one.reason for one in found.partitions] == ["TaskSilent"] * 2
+        report = supervisor.report(str)
+        await supervisor.stop(0)
+        assert report.trace.startswith("The process of task 0 has reported nothing")
+        assert [partition.reason for partition in report.partitions] == ["TaskSilent"] * 2
 
     asyncio.run(test())
 
 
-def test_a_spare_process_that_does_not_start_in_time_is_killed_and_not_waited_for(
+def test_spare_process_that_does_not_start_in_time_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(child_process, "STARTED_S", 0.01)
@@ -375,116 +379,118 @@ def test_a_spare_process_that_does_not_start_in_time_is_killed_and_not_waited_fo
         warm = child_process.WarmProcess()
         warm.prepare()
         async with asyncio.timeout(WAIT_S):
-            taken = await warm.take()
+            process = await warm.take()
             await warm.close()
 
-        assert not taken.has_ended
-        assert [-9, -9, None] == sorted((one.returncode for one in spawned), key=lambda code: code is None)
+        assert not process.has_ended
+        assert [-9, -9, None] == sorted(
+            (process.returncode for process in spawned), key=lambda code: code is None
+        )
 
     asyncio.run(test())
 
 
-def test_a_process_that_ends_is_reported_and_replaced():
-    async def test(one: Supervised) -> None:
-        one.task.assign(ORDERS)
-        await one.starts(1)
-        one.process.report(part(0))
-        await until(lambda: one.reports)
-        one.process.end(70)
-        await until(lambda: one.newest.state == "FAILED")
+def test_ended_process_is_reported_and_replaced():
+    async def test(task: SupervisedTask) -> None:
+        task.supervisor.assign(ORDERS)
+        await task.wait_for_sessions(1)
+        task.process.report(partition_report(0))
+        await until(lambda: task.reports)
+        task.process.end(70)
+        await until(lambda: task.newest.state == "FAILED")
 
-        assert one.newest == TaskReport(task=0, state="FAILED", trace=one.newest.trace, reason="TaskEnded")
-        assert "70" in one.newest.trace
-        assert one.partitions() == (part(0),)
-        await until(lambda: len(one.processes) == 2 and one.process.of(Assign))
-        assert [Begin, Assign] == [type(message) for message in one.process.messages]
+        assert task.newest == TaskReport(task=0, state="FAILED", trace=task.newest.trace, reason="TaskEnded")
+        assert "70" in task.newest.trace
+        assert task.partitions() == (partition_report(0),)
+        await until(lambda: len(task.processes) == 2 and task.process.of(Assign))
+        assert [Begin, Assign] == [type(message) for message in task.process.messages]
 
     run(test)
 
 
-def test_a_restart_ends_the_process_and_starts_the_next_at_once(monkeypatch: pytest.MonkeyPatch):
+def test_restart_replaces_the_process_at_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(task_supervisor, "RESTART_MIN_S", 3600.0)
 
-    async def test(one: Supervised) -> None:
-        one.task.assign(ORDERS)
-        one.task.restart()
-        assert one.newest.state == "RESTARTING"
-        await until(lambda: len(one.processes) == 2 and one.process.of(Assign))
+    async def test(task: SupervisedTask) -> None:
+        task.supervisor.assign(ORDERS)
+        task.supervisor.restart()
+        assert task.newest.state == "RESTARTING"
+        await until(lambda: len(task.processes) == 2 and task.process.of(Assign))
 
-        assert len(one.processes[0].of(Stop)) == 1
+        assert len(task.processes[0].of(Stop)) == 1
 
     run(test)
 
 
-def test_a_restart_ends_the_wait_after_a_failure(monkeypatch: pytest.MonkeyPatch):
+def test_restart_ends_the_delay_after_a_failure(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(task_supervisor, "RESTART_MIN_S", 3600.0)
 
-    async def test(one: Supervised) -> None:
-        one.process.end(1)
-        await until(lambda: one.newest.state == "FAILED")
-        one.task.restart()
-        await until(lambda: len(one.processes) == 2)
+    async def test(task: SupervisedTask) -> None:
+        task.process.end(1)
+        await until(lambda: task.newest.state == "FAILED")
+        task.supervisor.restart()
+        await until(lambda: len(task.processes) == 2)
 
     run(test)
 
 
-def test_no_start_is_claimed_for_a_process_that_has_ended(monkeypatch: pytest.MonkeyPatch):
+def test_no_session_is_claimed_for_an_ended_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(task_supervisor, "RESTART_MIN_S", 3600.0)
 
-    async def test(one: Supervised) -> None:
-        one.process.end(1)
-        await until(lambda: one.newest.state == "FAILED")
-        one.hold.clear()
-        one.task.assign(ORDERS)
-        one.task.restart()
-        await until(lambda: len(one.processes) == 2 and one.claimed)
-        one.hold.set()
-        await one.starts(1)
+    async def test(task: SupervisedTask) -> None:
+        task.process.end(1)
+        await until(lambda: task.newest.state == "FAILED")
+        task.claims_allowed.clear()
+        task.supervisor.assign(ORDERS)
+        task.supervisor.restart()
+        await until(lambda: len(task.processes) == 2 and task.claimed_assignments)
+        task.claims_allowed.set()
+        await task.wait_for_sessions(1)
 
-        assert one.claimed == [ORDERS]
+        assert task.claimed_assignments == [ORDERS]
 
     run(test)
 
 
-def test_a_process_that_does_not_stop_for_a_restart_is_killed(monkeypatch: pytest.MonkeyPatch):
+def test_process_that_does_not_stop_for_a_restart_is_killed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(task_supervisor, "RESTART_GRACE_S", 0.01)
 
-    async def test(one: Supervised) -> None:
-        one.task.restart()
-        await until(lambda: len(one.processes) == 2)
+    async def test(task: SupervisedTask) -> None:
+        task.supervisor.restart()
+        await until(lambda: len(task.processes) == 2)
 
-        assert one.processes[0].returncode == -9
+        assert task.processes[0].returncode == -9
 
     run(test, obeys=False)
 
 
-def test_a_stop_ends_the_process_gracefully_and_starts_no_other():
-    async def test(one: Supervised) -> None:
-        one.task.assign(ORDERS)
-        await one.task.stop(WAIT_S)
+def test_stop_ends_the_process_gracefully_without_a_replacement():
+    async def test(task: SupervisedTask) -> None:
+        task.supervisor.assign(ORDERS)
+        await task.supervisor.stop(WAIT_S)
 
-        assert (one.process.returncode, len(one.processes)) == (0, 1)
+        assert (task.process.returncode, len(task.processes)) == (0, 1)
 
     run(test)
 
 
-def test_a_process_that_does_not_stop_in_time_is_killed():
-    async def test(one: Supervised) -> None:
-        await one.task.stop(0.01)
+def test_process_that_does_not_stop_in_time_is_killed():
+    async def test(task: SupervisedTask) -> None:
+        await task.supervisor.stop(0.01)
 
-        assert (one.process.returncode, len(one.processes)) == (-9, 1)
+        assert (task.process.returncode, len(task.processes)) == (-9, 1)
 
     run(test, obeys=False)
 
 
-def test_every_process_gets_the_levels_of_loggers():
-    async def test(one: Supervised) -> None:
-        one.task.set_level("mirrorflow.task", "DEBUG")
-        assert one.process.messages[1:] == [SetLogLevel(logger="mirrorflow.task", level="DEBUG")]
+def test_every_process_receives_the_log_levels():
+    async def test(task: SupervisedTask) -> None:
+        task.supervisor.set_level("mirrorflow.task", "DEBUG")
+        assert task.process.messages[1:] == [SetLogLevel(logger="mirrorflow.task", level="DEBUG")]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(LOGGERS, "was_set", {"mirrorflow": "WARN"})
-            one.process.end(1)
-            await until(lambda: len(one.processes) == 2 and len(one.process.messages) == 2)
-        assert one.process.messages[1] == SetLogLevel(logger="mirrorflow", level="WARN")
+            task.process.end(1)
+            await until(lambda: len(task.processes) == 2 and len(task.process.messages) == 2)
+        assert task.process.messages[1] == SetLogLevel(logger="mirrorflow", level="WARN")
 
     run(test)

@@ -1,4 +1,4 @@
-"""With which settings mirror topics are created."""
+"""Topic synchronisation creates target topics with the settings of their sources."""
 
 import asyncio
 from collections.abc import Iterable
@@ -25,12 +25,12 @@ class MemoryCluster:
         self.policies: dict[str, ConfigEntry] = {}
 
     async def refresh(self, _: object = None) -> None:
-        """Metadata is always fresh."""
+        """Does nothing, because metadata is always current."""
 
     @property
     def metadata(self) -> Any:
-        one = SimpleNamespace(error=0, partitions={0: None})
-        return SimpleNamespace(topics=dict.fromkeys(self.policies, one))
+        topic = SimpleNamespace(error=0, partitions={0: None})
+        return SimpleNamespace(topics=dict.fromkeys(self.policies, topic))
 
     def leader(self, _topic: str, _partition: int) -> int:
         return 1
@@ -42,27 +42,27 @@ async def describe(cluster: MemoryCluster, names: Iterable[str]) -> dict[str, li
 
 async def create(cluster: MemoryCluster, wanted: Iterable[NewTopic], **_: object) -> dict[str, None]:
     wanted = [*wanted]
-    for one in wanted:
-        own = one.configs.get("cleanup.policy")
-        cluster.policies[one.name] = (
-            BY_DEFAULT if own is None else ConfigEntry(name="cleanup.policy", value=own)
+    for topic in wanted:
+        policy = topic.configs.get("cleanup.policy")
+        cluster.policies[topic.name] = (
+            BY_DEFAULT if policy is None else ConfigEntry(name="cleanup.policy", value=policy)
         )
-    return dict.fromkeys(one.name for one in wanted)
+    return dict.fromkeys(topic.name for topic in wanted)
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete"])
-def test_a_mirror_topic_is_created_with_the_cleanup_policy_of_its_source(
+def test_target_topic_is_created_with_the_cleanup_policy_of_its_source(
     monkeypatch: pytest.MonkeyPatch, policy: str
 ):
-    """A compacted topic whose copy is not would lose its oldest keys there."""
+    """A copy of a compacted topic with the policy delete would lose the oldest keys."""
     monkeypatch.setattr(admin, "describe_topic_configs", describe)
     monkeypatch.setattr(topics, "create_topics", create)
     source, target = MemoryCluster("east"), MemoryCluster("west")
     source.policies = {"orders": ConfigEntry(name="cleanup.policy", value=policy), "plain": BY_DEFAULT}
-    found: Any = source, target
+    clusters: Any = source, target
     flow = settings()
 
-    asyncio.run(TopicSync(*found, settings=flow, selection=make_selection(flow)).arrange())
+    asyncio.run(TopicSync(*clusters, settings=flow, selection=make_selection(flow)).arrange())
 
     assert target.policies["east.orders"].value == policy
     assert target.policies["east.plain"] == BY_DEFAULT

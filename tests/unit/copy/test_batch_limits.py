@@ -1,4 +1,4 @@
-"""Batch limits after refusals: a guess at once, then the limit by the topic's settings; nothing learned is forgotten."""
+"""A refused batch halves the batch limit at once; the target topic's settings then replace that estimate."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -18,19 +18,19 @@ from mirrorflow_replicator.copy.batch_limits import BatchLimits
 from tests.unit.core.copying.stubs import begun_copier, new_copier, new_session, put_in_flight, resume
 
 NOW_MS = 0
-SEVERAL, ALONE = 8, 1  # records of a batch
+SEVERAL, ALONE = 8, 1  # records in a batch
 
 
 class Topics:
-    """The settings of target topics, and how often they were asked for."""
+    """The settings of target topics; `requests` counts how often they were read."""
 
     def __init__(self) -> None:
         self.settings = {"max.message.bytes": "20000", "compression.type": "uncompressed"}
         self.error: MirrorFlowError | None = None
-        self.asked = 0
+        self.requests = 0
 
     async def describe(self, cluster: object, topics: list[str]) -> dict[str, tuple[ConfigEntry, ...]]:
-        self.asked += 1
+        self.requests += 1
         await asyncio.sleep(0)
         if self.error is not None:
             raise self.error
@@ -42,14 +42,14 @@ class Topics:
 
 @pytest.fixture
 def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
-    """Settings that may be read, until the test says otherwise."""
-    found = Topics()
-    monkeypatch.setattr(admin, "describe_topic_configs", found.describe)
-    return found
+    """Settings that can be read unless the test sets an error."""
+    stub = Topics()
+    monkeypatch.setattr(admin, "describe_topic_configs", stub.describe)
+    return stub
 
 
 class Task:
-    """The limits, and what they have spawned."""
+    """Batch limits and the jobs that they have spawned."""
 
     def __init__(self) -> None:
         self.jobs: list[asyncio.Task[None]] = []
@@ -65,42 +65,42 @@ class Task:
                 self.limits.refused(copier, effect.span)
 
     def refuse(self, copier: PartitionCopier, count: int = SEVERAL) -> None:
-        """The target refuses a batch of *count* records for its size."""
+        """Refuses a batch of *count* records because of its size."""
         put_in_flight(copier, count)
         self.refuse_next(copier)
 
     def refuse_next(self, copier: PartitionCopier) -> None:
-        """The target refuses the oldest batch in flight for its size."""
+        """Refuses the oldest batch in flight because of its size."""
         self._apply(copier, copier.refused(MESSAGE_TOO_LARGE, ""))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let the jobs run until then."""
+        """Lets the jobs run until *condition* holds."""
         async with asyncio.timeout(300):
             while not condition():  # noqa: ASYNC110  any condition, not one event
                 await asyncio.sleep(0)
 
     async def settle(self) -> None:
-        """Let everything but the watch, which is the second job, come to its end."""
+        """Waits for all jobs except the watch, which is the second one."""
         await asyncio.gather(*(job for index, job in enumerate(self.jobs) if index != 1))
 
 
-def played(story: Callable[[Task], Coroutine[Any, Any, None]]) -> None:
-    """Run *story*; what it has spawned ends with it."""
+def run_scenario(scenario: Callable[[Task], Coroutine[Any, Any, None]]) -> None:
+    """Runs *scenario*, then cancels the jobs that it has spawned."""
 
-    async def play() -> None:
+    async def run() -> None:
         task = Task()
-        await story(task)
+        await scenario(task)
         for job in task.jobs:
             job.cancel()
 
-    asyncio.run(play())
+    asyncio.run(run())
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_refusal_halves_at_once_and_then_applies_the_settings() -> None:
+def test_a_refusal_halves_the_limit_at_once_and_then_applies_the_settings() -> None:
     copier = begun_copier(NOW_MS)
 
-    async def story(task: Task) -> None:
+    async def scenario(task: Task) -> None:
         task.refuse(copier)
         assert (copier.packer.limit.is_known, copier.packer.limit.max_uncompressed_bytes) == (
             False,
@@ -108,7 +108,7 @@ def test_a_refusal_halves_at_once_and_then_applies_the_settings() -> None:
         )
         await task.settle()
 
-    played(story)
+    run_scenario(scenario)
     limit = copier.packer.limit
     assert (20_000, 20_000, "uncompressed") == (
         limit.max_batch_bytes,
@@ -118,10 +118,10 @@ def test_a_refusal_halves_at_once_and_then_applies_the_settings() -> None:
 
 
 def test_refusals_of_batches_in_flight_after_the_first_are_ignored(topics: Topics) -> None:
-    """They were packed by the same limit: one guess, one request."""
+    """They were packed with the same limit, so it is halved once and the settings are read once."""
     copier = begun_copier(NOW_MS)
 
-    async def story(task: Task) -> None:
+    async def scenario(task: Task) -> None:
         for _ in range(5):
             put_in_flight(copier, SEVERAL)
         for _ in range(5):
@@ -129,85 +129,85 @@ def test_refusals_of_batches_in_flight_after_the_first_are_ignored(topics: Topic
         assert DEFAULT_BYTES == copier.packer.limit.max_uncompressed_bytes
         await task.settle()
 
-    played(story)
-    assert 1 == topics.asked
+    run_scenario(scenario)
+    assert 1 == topics.requests
 
 
 def test_partitions_of_a_topic_share_a_request(topics: Topics) -> None:
     session = new_session(partitions=20)
     copiers = [begun_copier(NOW_MS, session, number) for number in range(20)]
 
-    async def story(task: Task) -> None:
+    async def scenario(task: Task) -> None:
         for copier in copiers:
             task.refuse(copier)
         await task.settle()
 
-    played(story)
-    assert 1 == topics.asked
+    run_scenario(scenario)
+    assert 1 == topics.requests
     assert {20_000} == {copier.packer.limit.max_batch_bytes for copier in copiers}
 
 
 @pytest.mark.usefixtures("topics")
 def test_settings_read_after_copying_resumed_resync_the_copier() -> None:
-    """The copier has gone on by the guess meanwhile."""
+    """In the meantime the copier has packed batches with the estimated limit."""
     copier = begun_copier(NOW_MS)
 
-    async def story(task: Task) -> None:
+    async def scenario(task: Task) -> None:
         task.refuse(copier)
         resume(copier, NOW_MS)
         await task.settle()
 
-    played(story)
+    run_scenario(scenario)
     assert 2 == copier.resyncs
 
 
-def test_where_settings_may_not_be_read_each_refusal_halves_the_guess(topics: Topics) -> None:
+def test_each_refusal_halves_the_estimate_when_settings_cannot_be_read(topics: Topics) -> None:
     copier = begun_copier(NOW_MS)
     topics.error = NotAuthorizedError(cluster="west", operation="DescribeConfigs", resource="topic")
 
-    async def story(task: Task) -> None:
+    async def scenario(task: Task) -> None:
         for _ in range(4):
             resume(copier, NOW_MS)
             assert copier.state is CopierState.COPYING
             task.refuse(copier)
             await task.settle()
 
-    played(story)
+    run_scenario(scenario)
     assert DEFAULT_BYTES // 8 == copier.packer.limit.max_uncompressed_bytes
 
 
-def test_a_record_alone_that_nothing_explains_stops_its_partition(topics: Topics) -> None:
+def test_an_unexplained_refusal_of_a_single_record_stops_the_partition(topics: Topics) -> None:
     copier = begun_copier(NOW_MS)
     topics.error = NotAuthorizedError(cluster="west", operation="DescribeConfigs", resource="topic")
 
-    async def story(task: Task) -> None:
+    async def scenario(task: Task) -> None:
         task.refuse(copier, ALONE)
         await task.settle()
 
-    played(story)
+    run_scenario(scenario)
     assert isinstance(copier.error, RecordTooLargeError)
     assert 100 == copier.error.offset
     assert copier.packer.limit is UNLIMITED
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_record_alone_is_packed_again_by_settings_that_were_not_known() -> None:
-    """The packer then measures whether the target's own codec makes it small."""
+def test_a_refused_single_record_is_packed_again_with_newly_read_settings() -> None:
+    """The packer then measures whether the record fits after compression with the target's codec."""
     copier = begun_copier(NOW_MS)
 
-    async def story(task: Task) -> None:
+    async def scenario(task: Task) -> None:
         task.refuse(copier, ALONE)
         await task.settle()
 
-    played(story)
+    run_scenario(scenario)
     assert (None, 20_000) == (copier.error, copier.packer.limit.max_batch_bytes)
 
 
-def test_a_guess_is_kept_while_the_settings_have_not_changed(topics: Topics) -> None:
-    """They were not the reason: perhaps the leader has others. New ones count again."""
+def test_an_estimate_is_kept_while_the_settings_are_unchanged(topics: Topics) -> None:
+    """Unchanged settings do not explain the refusal, so the leader may use different ones."""
     copier = begun_copier(NOW_MS)
 
-    async def story(task: Task) -> None:
+    async def scenario(task: Task) -> None:
         task.refuse(copier)
         await task.settle()
         resume(copier, NOW_MS)
@@ -217,24 +217,24 @@ def test_a_guess_is_kept_while_the_settings_have_not_changed(topics: Topics) -> 
         topics.settings["max.message.bytes"] = "5000"
         await task.limits.read_settings(copier)
 
-    played(story)
+    run_scenario(scenario)
     assert (True, 5_000) == (copier.packer.limit.is_known, copier.packer.limit.max_batch_bytes)
 
 
-def test_a_limit_that_is_raised_is_noticed(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings of limited topics are read again from time to time; those of a copier that has left are not."""
+def test_a_raised_limit_is_detected(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of limited topics are read periodically, but not for a copier that has left."""
     monkeypatch.setattr(batch_limits, "WATCH_S", 0.001)
     copier = begun_copier(NOW_MS)
-    gone = new_copier(copier.session, 3, "east.gone")
-    resume(gone, NOW_MS)
+    left_copier = new_copier(copier.session, 3, "east.left")
+    resume(left_copier, NOW_MS)
 
-    async def story(task: Task) -> None:
+    async def scenario(task: Task) -> None:
         task.refuse(copier)
-        task.refuse(gone)
-        await task.until(lambda: copier.packer.limit.is_known and gone.packer.limit.is_known)
-        gone.leave()
+        task.refuse(left_copier)
+        await task.until(lambda: copier.packer.limit.is_known and left_copier.packer.limit.is_known)
+        left_copier.leave()
         topics.settings["max.message.bytes"] = "100000"
         await task.until(lambda: bool(copier.packer.limit.max_batch_bytes == 100_000))
 
-    played(story)
-    assert 20_000 == gone.packer.limit.max_batch_bytes
+    run_scenario(scenario)
+    assert 20_000 == left_copier.packer.limit.max_batch_bytes

@@ -1,4 +1,4 @@
-"""Partitions are served by the brokers that lead them, whichever response reports a new leader."""
+"""Partitions are routed to the brokers that lead them, whichever response reports a new leader."""
 
 import asyncio
 import contextlib
@@ -13,11 +13,11 @@ from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.partition_dispatch import PartitionDispatch
 from tests.unit.core.copying.stubs import new_copier, new_session
 
-SOON_S = 60.0  # without a request it would take five minutes
+SOON_S = 60.0  # without a refresh request, metadata would be refreshed after five minutes
 
 
 class Broker:
-    """A reader or a writer of one broker, which only keeps what it is given."""
+    """A stub reader or writer of one broker."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -36,8 +36,8 @@ class Broker:
         pass
 
 
-class Leading:
-    """A cluster of one topic with one partition; *leaders* are named one after the other, the last one forever."""
+class LedPartition:
+    """A cluster with one partition. Each refresh returns the next of *leaders*; the last one stays."""
 
     alias = "west"
 
@@ -58,13 +58,13 @@ class Leading:
 
 
 class Task:
-    """Routes with one partition, whose target is led by *target_leaders* one after the other."""
+    """Routes with one partition, whose target has the *target_leaders* in this order."""
 
     def __init__(self, *target_leaders: int) -> None:
-        self.source, self.target = Leading("orders", 1), Leading("east.orders", *target_leaders)
+        self.source, self.target = LedPartition("orders", 1), LedPartition("east.orders", *target_leaders)
         clusters: dict[str, Any] = {"source": self.source, "target": self.target}
-        new: Any = Broker
-        self.routes = BrokerRoutes(**clusters, reader=new, writer=new, on_error=print)
+        broker: Any = Broker
+        self.routes = BrokerRoutes(**clusters, reader=broker, writer=broker, on_error=print)
         services: Any = SimpleNamespace(carry_out=lambda *_: None, count_buffered=lambda _: None)
         self.copier: PartitionCopier = new_copier(new_session(), 0)
         self.dispatch = PartitionDispatch(self.copier, services)
@@ -80,42 +80,40 @@ class Task:
         return connection.node_id
 
 
-def test_the_partitions_of_a_target_broker_that_cannot_be_reached_are_looked_up_until_another_leads_them() -> (
-    None
-):
-    """Right after its death it is still named the leader; the next failure to connect finds its successor."""
+def test_metadata_is_refreshed_until_an_unreachable_broker_has_been_replaced_as_leader() -> None:
+    """Right after it fails, metadata still names it as the leader; a later failure to connect finds the new leader."""
     task = Task(1, 1, 2)
 
     async def main() -> None:
         await task.connect()
         assert task.target_node == 1
-        running = asyncio.create_task(task.routes.run())
+        job = asyncio.create_task(task.routes.run())
         async with asyncio.timeout(SOON_S):
             while task.target_node == 1:
                 task.routes.writer_lost(1)
                 await asyncio.sleep(0)
-        running.cancel()
+        job.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await running
+            await job
 
     asyncio.run(main())
     assert task.target_node == 2
 
 
-def test_a_leader_that_was_elected_again_is_asked_again() -> None:
-    """On the same connection: it may have come back with less than it had."""
+def test_a_reelected_leader_causes_a_resync() -> None:
+    """The connection stays, but the leader may have lost records."""
     task = Task(1)
 
     async def main() -> list[int]:
         await task.connect()
         resyncs = [task.copier.resyncs]
-        for asked, epoch in ((None, 0), (0, 0), (0, 1)):
-            if asked is not None:
-                task.copier.note_target_epoch(asked)
+        for noted_epoch, epoch in ((None, 0), (0, 0), (0, 1)):
+            if noted_epoch is not None:
+                task.copier.note_target_epoch(noted_epoch)
             task.target.epoch = epoch
             await task.connect()
             resyncs.append(task.copier.resyncs)
         return resyncs
 
-    # The first one is of the connection.
+    # The connection itself causes the first resync.
     assert asyncio.run(main()) == [1, 1, 1, 2]

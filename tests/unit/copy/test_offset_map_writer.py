@@ -1,4 +1,4 @@
-"""Maps of offsets tell the truth whatever happens to the copying; what earlier processes knew is kept, and nothing waits for them."""
+"""Offset maps translate correctly after any failure, keep what earlier processes wrote, and never delay copying."""
 
 import asyncio
 from collections import Counter
@@ -14,9 +14,9 @@ from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_replicator.copy import offset_map_writer as module
 from mirrorflow_replicator.copy.offset_map_writer import OffsetMaps
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
-from tests.unit.copy.test_offset_sync_writer import SyncsTopic, in_loop, span
-from tests.unit.core.copying.test_batch_packer import WHEN
-from tests.unit.core.copying.test_partition import STEPS, disturb, new_rig
+from tests.unit.copy.test_offset_sync_writer import SyncsTopic, run_in_event_loop, span
+from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS
+from tests.unit.core.copying.test_partition import STEPS, inject_fault, new_rig
 
 REFUSED = NotAuthorizedError(cluster="west", operation="Read", resource="topic map")
 BOUND_S = 300.0
@@ -24,7 +24,7 @@ ORDERS = TopicPartition("orders", 2)
 
 
 class MapTopic:
-    """The topic, compacted as soon as it is written; can be made to refuse."""
+    """The map topic, compacted on each write. *error* makes it refuse requests."""
 
     where = "topic map of west"
 
@@ -55,47 +55,49 @@ class MapTopic:
             raise self.error
         self.maps |= {decode_map_key(record.key): decode_map(record.value) for record in records}
 
-    async def until(self, holds):
+    async def until(self, condition):
         async with asyncio.timeout(BOUND_S):
-            while not holds():
+            while not condition():
                 self.changed.clear()
                 await self.changed.wait()
                 await asyncio.sleep(0)
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch):
+def _short_waits(monkeypatch):
     for name, value in (("WRITE_EVERY_S", 0.001), ("RETRY_MIN_S", 0.001), ("RETRY_MAX_S", 0.01)):
         monkeypatch.setattr(module, name, value)
 
 
-def syncing_to(topic, errors=None, *, syncs=None):
+def new_writer(topic, errors=None, *, syncs=None):
     errors = Counter() if errors is None else errors
-    maps = OffsetMaps(topic, errors=errors, now_ms=lambda: WHEN)
-    return OffsetSyncWriter(syncs or SyncsTopic(), lag_max=100, errors=errors, now_ms=lambda: WHEN, maps=maps)
+    maps = OffsetMaps(topic, errors=errors, now_ms=lambda: TIMESTAMP_MS)
+    return OffsetSyncWriter(
+        syncs or SyncsTopic(), lag_max=100, errors=errors, now_ms=lambda: TIMESTAMP_MS, maps=maps
+    )
 
 
-def settled_copy(topic, *, errors=None):
-    """A copier that has copied all of a source undisturbed, and a writer that received its pairs."""
+def finished_copy(topic, *, errors=None):
+    """A rig that has copied its whole source without faults, and the writer that received its offset pairs."""
     rig = new_rig(1)
-    rig.syncs = syncing_to(topic, errors)
+    rig.syncs = new_writer(topic, errors)
     rig.settle()
     return rig, rig.syncs
 
 
-@in_loop
-async def test_a_map_is_written_when_it_begins_when_positions_are_and_at_the_end():
+@run_in_event_loop
+async def test_a_map_is_written_at_its_start_with_each_position_and_at_the_end():
     topic = MapTopic()
-    rig, syncing = settled_copy(topic)
-    job = asyncio.create_task(syncing.run())
+    rig, writer = finished_copy(topic)
+    job = asyncio.create_task(writer.run())
     await topic.until(lambda: topic.maps)
     end, count = rig.source.end, rig.source.end - 100
     assert topic.maps[ORDERS].runs == (Run(100, 0, end, count, count),)
     assert rig.copier.stream is not None
     ordinal = rig.copier.stream.delivered.ordinal
-    syncing.delivered(rig.copier, span(end, 5)._replace(first=ordinal + 1), count)
+    writer.delivered(rig.copier, span(end, 5)._replace(first=ordinal + 1), count)
     rig.copier.stream.delivered = OffsetPair(end + 4, ordinal + 5, count + 4)
-    syncing.promote([rig.copier])
+    writer.promote([rig.copier])
     await topic.until(lambda: topic.maps[ORDERS].upstream_end == end + 5)
     job.cancel()
     await asyncio.gather(job, return_exceptions=True)
@@ -103,65 +105,65 @@ async def test_a_map_is_written_when_it_begins_when_positions_are_and_at_the_end
     count += 5
     assert topic.maps[ORDERS].runs == (Run(100, 0, 100 + count, count, count),)
     writes = topic.writes
-    syncing.promote([rig.copier])
-    await syncing.leave([rig.copier])
-    assert topic.writes == writes, "what has not changed is not written again"
+    writer.promote([rig.copier])
+    await writer.leave([rig.copier])
+    assert topic.writes == writes, "an unchanged map is not written again"
 
 
-@in_loop
-async def test_what_an_earlier_process_knew_is_kept_and_what_it_did_not_write_is_found():
+@run_in_event_loop
+async def test_a_map_continues_over_records_that_a_killed_process_did_not_map():
     topic = MapTopic()
-    rig, syncing = settled_copy(topic)
-    await syncing.leave([rig.copier])
+    rig, writer = finished_copy(topic)
+    await writer.leave([rig.copier])
     before = topic.maps[ORDERS]
     end, target_end = rig.source.end, rig.source.end - 100
 
-    # A kill: forty records more were delivered, of which nothing was written. The next one begins behind them.
+    # The process was killed after forty more records whose offsets it had not written. The next one starts after them.
     assert rig.copier.stream is not None
     ordinal = rig.copier.stream.delivered.ordinal + 40
-    syncing.aligned(
+    writer.aligned(
         rig.copier,
         rig.copier.map_stream,
         OffsetPair(end + 39, ordinal, target_end + 39),
         was_cut_off=True,
     )
-    syncing.delivered(rig.copier, span(end + 40, 5)._replace(first=ordinal + 1), target_end + 40)
+    writer.delivered(rig.copier, span(end + 40, 5)._replace(first=ordinal + 1), target_end + 40)
     rig.copier.stream.delivered = OffsetPair(end + 44, ordinal + 5, target_end + 44)
-    await syncing.leave([rig.copier])
+    await writer.leave([rig.copier])
 
     assert before.translate(end) == MappedOffset(target_end, target_end)
     assert topic.maps[ORDERS].runs == (Run(100, 0, end + 45, target_end + 45, target_end + 45),)
 
 
-@in_loop
-async def test_without_an_earlier_map_it_begins_where_the_copying_continues():
+@run_in_event_loop
+async def test_without_an_earlier_map_the_map_starts_where_copying_continues():
     topic = MapTopic()
-    rig, _ = settled_copy(topic)
+    rig, _ = finished_copy(topic)
     copier, end = rig.copier, rig.source.end
     assert copier.stream is not None
-    syncing = syncing_to(topic)
-    syncing.aligned(copier, copier.map_stream, copier.stream.delivered, was_cut_off=True)
-    await syncing.leave([copier])
+    writer = new_writer(topic)
+    writer.aligned(copier, copier.map_stream, copier.stream.delivered, was_cut_off=True)
+    await writer.leave([copier])
 
     assert topic.maps[ORDERS].translate(end) == MappedOffset(end - 100, end - 100)
     assert topic.maps[ORDERS].translate(end - 1) is None
 
 
-@in_loop
-async def test_nothing_is_written_before_what_is_there_was_read_and_the_refusal_is_reported():
+@run_in_event_loop
+async def test_no_map_is_written_before_the_stored_one_is_read_and_a_refusal_is_reported():
     topic = MapTopic()
     topic.error = REFUSED
     errors: Counter[str] = Counter()
-    rig, syncing = settled_copy(topic, errors=errors)
-    job = asyncio.create_task(syncing.run())
-    syncing.promote([rig.copier])
+    rig, writer = finished_copy(topic, errors=errors)
+    job = asyncio.create_task(writer.run())
+    writer.promote([rig.copier])
     await topic.until(lambda: topic.reads > 3)
-    (warning,) = syncing.warnings
+    (warning,) = writer.warnings
     assert not topic.writes
     topic.error = None
-    syncing.promote([rig.copier])
+    writer.promote([rig.copier])
     await topic.until(lambda: topic.maps)
-    await topic.until(lambda: not syncing.warnings) if syncing.warnings else None
+    await topic.until(lambda: not writer.warnings) if writer.warnings else None
     job.cancel()
     await asyncio.gather(job, return_exceptions=True)
 
@@ -172,83 +174,91 @@ async def test_nothing_is_written_before_what_is_there_was_read_and_the_refusal_
 
 
 @given(st.integers(0, 2**32), st.booleans())
-def test_whatever_happens_to_the_copying_no_map_lets_a_group_miss_a_record(seed, strangers):
-    """Refusals, lost answers, kills, leaders that forget, records of others in between."""
+def test_no_fault_produces_a_map_that_lets_a_group_miss_a_record(seed, other_writers):
+    """Faults: refusals, lost responses, kills, leaders without producer state, and records of other writers."""
     rig, topic = new_rig(seed), MapTopic()
     source, leader = rig.source, rig.leader
-    rig.syncs = syncing_to(topic)
+    rig.syncs = new_writer(topic)
     for step in range(STEPS):
-        disturb(rig, strangers=strangers)
+        inject_fault(rig, other_writers=other_writers)
         if step % 20 == 19:
-            asyncio.run(rig.syncs.leave([rig.copier]))  # the next one begins with what it has written
-            rig.syncs = syncing_to(topic)
+            asyncio.run(
+                rig.syncs.leave([rig.copier])
+            )  # the next writer starts from what this one has written
+            rig.syncs = new_writer(topic)
             rig.kill()
     rig.settle()
     asyncio.run(rig.syncs.leave([rig.copier]))
 
     offsets = iter(range(100, source.end))
-    lies = {next(offsets): record.offset for record in leader.ours()}
-    known = topic.maps[ORDERS]
-    told = [known.translate(group) for group in range(100, source.end + 1)]
-    assert told[-1] == MappedOffset(max(lies.values()) + 1, max(lies.values()) + 1)
-    for group, place in zip(range(100, source.end), told, strict=False):
-        if place is not None:
-            assert place.at_least <= lies[group]
-            assert all(at < place.at_most for one, at in lies.items() if one < group and at >= place.at_least)
+    target_offsets = {next(offsets): record.offset for record in leader.copied_records()}
+    offset_map = topic.maps[ORDERS]
+    translations = [offset_map.translate(group) for group in range(100, source.end + 1)]
+    assert translations[-1] == MappedOffset(
+        max(target_offsets.values()) + 1, max(target_offsets.values()) + 1
+    )
+    for group, mapped in zip(range(100, source.end), translations, strict=False):
+        if mapped is not None:
+            assert mapped.at_least <= target_offsets[group]
+            assert all(
+                target < mapped.at_most
+                for source, target in target_offsets.items()
+                if source < group and target >= mapped.at_least
+            )
 
 
-@in_loop
-async def test_what_was_written_of_records_that_the_target_has_lost_since_is_not_taken_for_others():
-    """Its last writer died before it could write the map anew, and readers of offset syncs are told as well."""
+@run_in_event_loop
+async def test_a_map_excludes_records_that_the_target_has_lost():
+    """The last writer was killed before it updated the map. Offset syncs are corrected as well."""
     topic = MapTopic()
-    rig, syncing = settled_copy(topic)
+    rig, writer = finished_copy(topic)
     copier = rig.copier
-    await syncing.leave([copier])
+    await writer.leave([copier])
     before = topic.maps[ORDERS]
     assert copier.stream is not None
     newest = copier.stream.delivered
     syncs = SyncsTopic()
-    syncing = syncing_to(topic, syncs=syncs)
+    writer = new_writer(topic, syncs=syncs)
     topic.lost_from[copier.target] = before.runs[-1].downstream + 10
     copier.target_epoch = 7
-    syncing.aligned(
+    writer.aligned(
         copier,
         copier.map_stream,
         newest._replace(target_offset=newest.target_offset + 5),
         was_cut_off=True,
     )
-    await syncing.leave([copier])
+    await writer.leave([copier])
 
-    known = topic.maps[ORDERS]
-    assert known.leader_epoch == before.leader_epoch, "as long as readers of offset syncs do not know"
-    assert known.translate(105) == MappedOffset(5, 5)
-    assert known.translate(112) == MappedOffset(12, 12 + 5)
+    offset_map = topic.maps[ORDERS]
+    assert offset_map.leader_epoch == before.leader_epoch, "offset syncs do not show the loss yet"
+    assert offset_map.translate(105) == MappedOffset(5, 5)
+    assert offset_map.translate(112) == MappedOffset(12, 12 + 5)
     assert [(109, 9), (newest.source_offset, newest.target_offset + 5)] == syncs.syncs
 
 
-@in_loop
-async def test_a_map_has_the_epoch_of_after_a_loss_once_readers_of_offset_syncs_know_of_it():
+@run_in_event_loop
+async def test_a_map_gets_the_epoch_after_a_loss_once_offset_syncs_show_it():
     topic, syncs = MapTopic(), SyncsTopic()
-    rig, syncing = settled_copy(topic)
+    rig, writer = finished_copy(topic)
     copier = rig.copier
-    await syncing.leave([copier])
+    await writer.leave([copier])
     assert copier.stream is not None
-    syncing = syncing_to(topic, syncs=syncs)
+    writer = new_writer(topic, syncs=syncs)
     topic.lost_from[copier.target] = 10
     copier.target_epoch = 7
     syncs.error = REFUSED
     writes = topic.writes
-    syncing.aligned(copier, copier.map_stream, copier.stream.delivered, was_cut_off=True)
-    job = asyncio.create_task(syncing.run())
-    syncing.promote([copier])
+    writer.aligned(copier, copier.map_stream, copier.stream.delivered, was_cut_off=True)
+    job = asyncio.create_task(writer.run())
+    writer.promote([copier])
     await syncs.until(lambda: syncs.attempts)
-    syncing.promote([copier])
+    writer.promote([copier])
     await topic.until(lambda: topic.writes > writes)
-    unknown = topic.maps[ORDERS].leader_epoch
+    epoch_before_sync = topic.maps[ORDERS].leader_epoch
     syncs.error = None
     await topic.until(lambda: topic.maps[ORDERS].leader_epoch == 7)
     job.cancel()
     await asyncio.gather(job, return_exceptions=True)
 
-    assert unknown == 0
+    assert epoch_before_sync == 0
     assert syncs.syncs[0] == (109, 9)

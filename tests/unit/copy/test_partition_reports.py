@@ -1,4 +1,4 @@
-"""A task report leaves its process whole, in one line, and has what holds for each partition now."""
+"""A task report is encoded as one line and shows the current state of each partition."""
 
 from dataclasses import fields
 
@@ -15,7 +15,7 @@ from mirrorflow_replicator.copy.partition_reports import (
 )
 from mirrorflow_replicator.copy.partition_reports import partition_report as report_at
 from tests.unit.core.copying.stubs import begun_copier, new_copier, new_session, send
-from tests.unit.core.copying.test_batch_packer import WHEN, small
+from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS, small_records
 from tests.unit.core.wire.strategies import batch_of
 
 REPORTS = st.builds(
@@ -46,30 +46,29 @@ REPORTS = st.builds(
 
 @given(REPORTS)
 def test_a_report_is_decoded_as_it_was_encoded(report):
-    """In one line, whatever is in its texts."""
+    """Line breaks in its texts do not break the line."""
     line = encode_report(report)
 
     assert report == decode_report(line)
     assert (1, b"\n") == (line.count(b"\n"), line[-1:])
 
 
-NOW_MS = WHEN + 5_000
+NOW_MS = TIMESTAMP_MS + 5_000
 
 
 def partition_report(copier):
     return report_at(copier, NOW_MS)
 
 
-def copier_that_copies(*, unfenced_reason=""):
-    """A copier that has begun at source offset 100, and holds a batch of three records."""
+def copying_copier(*, unfenced_reason=""):
+    """A copier at source offset 100 with a queued batch of three records."""
     copier = begun_copier(NOW_MS, new_session(unfenced_reason=unfenced_reason))
-    copier.packer.add(batch_of(small(3), base_offset=100))
+    copier.packer.add(batch_of(small_records(3), base_offset=100))
     return copier
 
 
-def test_what_was_sent_is_not_reported_before_it_is_acknowledged():
-    """A status is never a guess."""
-    copier = copier_that_copies()
+def test_sent_records_are_reported_only_after_acknowledgement():
+    copier = copying_copier()
     copier.note_end(103, is_start=True)
     send(copier, NOW_MS)
 
@@ -89,12 +88,12 @@ def test_what_was_sent_is_not_reported_before_it_is_acknowledged():
         delivered.records,
         delivered.reached_start_end,
     )
-    assert (WHEN + 2, 4_998) == (delivered.record_timestamp_ms, delivered.latency_ms)
+    assert (TIMESTAMP_MS + 2, 4_998) == (delivered.record_timestamp_ms, delivered.latency_ms)
     assert (1, 0, 0) == (delivered.batches_raw, delivered.batches_coalesced, delivered.batches_reencoded)
 
 
 def test_a_copier_that_has_not_begun_reports_unknown_offsets():
-    """Unknown is -1, never 0, which would be a lag of everything."""
+    """Unknown is -1. Zero would show the whole topic as lag."""
     report = partition_report(new_copier(new_session()))
 
     assert (PartitionPhase.STARTING, -1, -1, -1, False) == (
@@ -108,8 +107,8 @@ def test_a_copier_that_has_not_begun_reports_unknown_offsets():
 
 
 def test_a_stopped_copier_reports_why():
-    """The sentence that names the topic, and its reason for machines."""
-    copier = copier_that_copies()
+    """The report has the message that names the topic, and the machine-readable reason."""
+    copier = copying_copier()
     error = CorruptBatchError(topic="orders", partition=2, offset=5, problem="its checksum does not hold")
 
     copier.stop(error)
@@ -124,22 +123,22 @@ def test_a_stopped_copier_reports_why():
 
 @pytest.mark.parametrize("state", CopierState)
 def test_every_state_has_a_phase(state):
-    copier = copier_that_copies()
+    copier = copying_copier()
     copier.state = state
 
     assert partition_report(copier).phase in PartitionPhase
 
 
-def test_a_partition_that_is_given_up_is_reported_as_copying():
-    copier = copier_that_copies()
+def test_a_leaving_partition_is_reported_as_copying():
+    copier = copying_copier()
     copier.leave()
 
     assert partition_report(copier).phase is PartitionPhase.COPYING
 
 
 def test_a_resync_is_reported_as_copying():
-    """A resync lasts a round trip; a status that flickered with each would be useless."""
-    copier = copier_that_copies()
+    """A resync takes one round trip; a status that changes with each would be useless."""
+    copier = copying_copier()
     send(copier, NOW_MS)
     copier.acknowledged(0, -1, NOW_MS)
     copier.resync()
@@ -148,15 +147,14 @@ def test_a_resync_is_reported_as_copying():
 
 
 @pytest.mark.parametrize(
-    ("why", "guarantee"),
+    ("unfenced_reason", "guarantee"),
     [("", Guarantee.EXACTLY_ONCE), ("an ACL is missing", Guarantee.AT_LEAST_ONCE)],
 )
-def test_the_guarantee_depends_on_whether_other_writers_are_fenced(why, guarantee):
-    report = partition_report(copier_that_copies(unfenced_reason=why))
+def test_the_guarantee_depends_on_fencing(unfenced_reason, guarantee):
+    report = partition_report(copying_copier(unfenced_reason=unfenced_reason))
 
-    assert (report.guarantee, report.guarantee_reason) == (guarantee, why)
+    assert (report.guarantee, report.guarantee_reason) == (guarantee, unfenced_reason)
 
 
 def test_a_report_holds_no_payload():
-    """Every field is a number, a name or a sentence of ours."""
     assert not {field.name for field in fields(PartitionReport)} & {"key", "value", "headers"}

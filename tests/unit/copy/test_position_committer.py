@@ -1,4 +1,4 @@
-"""Where nothing is fenced: positions of what is acknowledged are stored, and a response that leaves it open ends the session."""
+"""Without fencing, positions cover only acknowledged records, and an ambiguous response ends the session."""
 
 import asyncio
 from typing import Any
@@ -21,14 +21,14 @@ from mirrorflow_core.wire.error_codes import (
 )
 from mirrorflow_replicator.copy.position_committer import AtLeastOnceCommitter
 from tests.unit.core.copying.stubs import begun_copier, new_copier, new_session, records_of, send
-from tests.unit.core.copying.test_batch_packer import WHEN, in_epoch, small
+from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS, small_records, with_leader_epoch
 from tests.unit.core.wire.strategies import batch_of
 
 UNFENCED = "an ACL is missing"
 
 
 class Store:
-    """A position store that can refuse; holds what each request has written."""
+    """A position store. *error* makes it refuse; *requests* holds the positions of each request."""
 
     def __init__(self) -> None:
         self.error: UnreachableError | None = None
@@ -42,7 +42,7 @@ class Store:
 
 
 class Task:
-    """A committer with its store, and why it has ended its session."""
+    """A committer with its store, and the reasons why it has ended its session."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -56,7 +56,10 @@ class Task:
     @property
     def stored(self) -> list[list[tuple[int, int]]]:
         """Partition and source offset of the positions of each request."""
-        return [[(one.partition, one.source_offset) for one in request] for request in self.store.requests]
+        return [
+            [(position.partition, position.source_offset) for position in request]
+            for request in self.store.requests
+        ]
 
 
 @pytest.fixture
@@ -64,39 +67,39 @@ def task() -> Task:
     return Task()
 
 
-def begun(partition: int = 0, *, unfenced_reason: str = UNFENCED) -> PartitionCopier:
-    """A partition that has three records from offset 100 on in flight."""
-    copier = begun_copier(WHEN, new_session(unfenced_reason=unfenced_reason), partition)
-    copier.packer.add(batch_of(small(3), base_offset=100))
-    assert send(copier, WHEN) is not None
+def copier_in_flight(partition: int = 0, *, unfenced_reason: str = UNFENCED) -> PartitionCopier:
+    """A copier with three records from source offset 100 on in flight."""
+    copier = begun_copier(TIMESTAMP_MS, new_session(unfenced_reason=unfenced_reason), partition)
+    copier.packer.add(batch_of(small_records(3), base_offset=100))
+    assert send(copier, TIMESTAMP_MS) is not None
     return copier
 
 
 def test_only_acknowledged_records_are_in_a_position(task: Task) -> None:
-    copier = begun()
+    copier = copier_in_flight()
     task.flush(copier)
-    copier.acknowledged(40, -1, WHEN)
+    copier.acknowledged(40, -1, TIMESTAMP_MS)
     task.flush(copier)
 
     assert task.stored == [[(0, 99)], [(0, 102)]]
 
 
-def test_a_position_has_the_leader_epochs_of_what_was_copied(task: Task) -> None:
-    """Where the source loses some of them, the next session compares the logs by these."""
-    copier = begun()
-    copier.packer.add(in_epoch(batch_of(small(1), base_offset=103), 7))
-    copier.acknowledged(40, -1, WHEN)
-    assert send(copier, WHEN) is not None
-    copier.acknowledged(43, -1, WHEN)
+def test_a_position_has_the_leader_epochs_of_the_copied_records(task: Task) -> None:
+    """If the source loses some of these records, the next session compares the logs by leader epoch."""
+    copier = copier_in_flight()
+    copier.packer.add(with_leader_epoch(batch_of(small_records(1), base_offset=103), 7))
+    copier.acknowledged(40, -1, TIMESTAMP_MS)
+    assert send(copier, TIMESTAMP_MS) is not None
+    copier.acknowledged(43, -1, TIMESTAMP_MS)
     task.flush(copier)
 
     assert task.store.requests[0][0].epochs == (EpochStart(7, 103),)
 
 
-def test_a_position_is_stored_once(task: Task) -> None:
-    copiers = [begun(0), begun(1)]
+def test_an_unchanged_position_is_not_stored_again(task: Task) -> None:
+    copiers = [copier_in_flight(0), copier_in_flight(1)]
     task.flush(*copiers)
-    copiers[1].acknowledged(40, -1, WHEN)
+    copiers[1].acknowledged(40, -1, TIMESTAMP_MS)
     task.flush(*copiers)
     task.flush(*copiers)
 
@@ -104,14 +107,14 @@ def test_a_position_is_stored_once(task: Task) -> None:
     assert len(task.committer.took_ms) == 2
 
 
-def test_a_partition_that_has_not_begun_has_no_position(task: Task) -> None:
+def test_a_partition_that_has_not_started_has_no_position(task: Task) -> None:
     task.flush(new_copier(new_session(unfenced_reason=UNFENCED)))
 
     assert task.stored == []
 
 
-def test_a_position_that_was_refused_is_stored_at_the_next_attempt(task: Task) -> None:
-    copier = begun()
+def test_a_refused_position_is_stored_at_the_next_attempt(task: Task) -> None:
+    copier = copier_in_flight()
     task.store.error = UnreachableError(cluster="west", addresses="b:9092", problem="refused")
     with pytest.raises(UnreachableError):
         task.flush(copier)
@@ -121,8 +124,8 @@ def test_a_position_that_was_refused_is_stored_at_the_next_attempt(task: Task) -
     assert task.stored == [[(0, 99)]]
 
 
-def test_positions_that_the_topic_has_lost_are_stored_again(task: Task) -> None:
-    copier = begun()
+def test_positions_lost_by_the_topic_are_stored_again(task: Task) -> None:
+    copier = copier_in_flight()
     task.flush(copier)
     task.committer.positions_lost()
     task.flush(copier)
@@ -130,21 +133,23 @@ def test_positions_that_the_topic_has_lost_are_stored_again(task: Task) -> None:
     assert task.stored == [[(0, 99)], [(0, 99)]]
 
 
-def refusal_ends(copier: PartitionCopier, code: int) -> list[str]:
-    """Why the session ends after the target has refused the batch of *copier*."""
+def session_end_reasons(copier: PartitionCopier, code: int) -> list[str]:
+    """The reasons for which a refusal of the batch of *copier* ends the session."""
     return [effect.reason for effect in copier.refused(code, "") if isinstance(effect, EndSession)]
 
 
 @pytest.mark.parametrize("unfenced_reason", [UNFENCED, ""])
 @pytest.mark.parametrize("code", sorted(FINAL_CODES | {UNKNOWN_SERVER_ERROR}))
-def test_a_response_that_leaves_open_what_was_appended_ends_the_session(
+def test_a_response_that_does_not_show_what_was_appended_ends_the_session(
     unfenced_reason: str, code: int
 ) -> None:
-    assert len(refusal_ends(begun(unfenced_reason=unfenced_reason), code)) == 1
+    assert len(session_end_reasons(copier_in_flight(unfenced_reason=unfenced_reason), code)) == 1
 
 
-def test_a_producer_that_is_fenced_ends_the_session() -> None:
-    assert refusal_ends(begun(), INVALID_PRODUCER_EPOCH) == ["the target answered INVALID_PRODUCER_EPOCH"]
+def test_a_fenced_producer_ends_the_session() -> None:
+    assert session_end_reasons(copier_in_flight(), INVALID_PRODUCER_EPOCH) == [
+        "the target answered INVALID_PRODUCER_EPOCH"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -154,16 +159,18 @@ def test_a_producer_that_is_fenced_ends_the_session() -> None:
         ("", "its transaction was ended by another process"),
     ],
 )
-def test_a_transaction_that_the_task_has_not_ended_ends_the_session(
+def test_a_transaction_that_another_process_has_ended_ends_the_session(
     unfenced_reason: str, reason: str
 ) -> None:
-    """Where nothing is fenced, the leader takes the producer for a transactional one."""
-    assert refusal_ends(begun(unfenced_reason=unfenced_reason), INVALID_TXN_STATE) == [reason]
+    """Without fencing, the code shows that the leader treats the producer as transactional."""
+    assert session_end_reasons(copier_in_flight(unfenced_reason=unfenced_reason), INVALID_TXN_STATE) == [
+        reason
+    ]
 
 
 @pytest.mark.parametrize("code", [NOT_ENOUGH_REPLICAS, OUT_OF_ORDER_SEQUENCE_NUMBER])
 def test_a_refusal_that_appended_nothing_does_not_end_the_session(code: int) -> None:
-    assert refusal_ends(begun(), code) == []
+    assert session_end_reasons(copier_in_flight(), code) == []
 
 
 def test_the_committer_ends_the_session_with_its_reason(task: Task) -> None:
@@ -173,12 +180,12 @@ def test_the_committer_ends_the_session_with_its_reason(task: Task) -> None:
 
 
 def test_no_partition_is_in_a_transaction(task: Task) -> None:
-    """Not even with records that are too old for plain batches where others are fenced."""
-    copier = begun()
-    copier.acknowledged(40, -1, WHEN)
-    old_ms = WHEN - 2 * copier.session.plain_age_limit_ms
+    """This holds even for records that would be too old for plain batches with fencing."""
+    copier = copier_in_flight()
+    copier.acknowledged(40, -1, TIMESTAMP_MS)
+    old_ms = TIMESTAMP_MS - 2 * copier.session.plain_age_limit_ms
     copier.packer.add(batch_of(records_of(old_ms), base_offset=103))
     task.committer.want(copier)
 
-    assert send(copier, WHEN) is not None
+    assert send(copier, TIMESTAMP_MS) is not None
     assert (copier.membership, copier.transactional_id) == (TransactionMembership.OUTSIDE, None)

@@ -1,4 +1,4 @@
-"""A rate is kept over time and changes at once; a pause of the process is noticed, and only a pause."""
+"""The rate limit holds over time and changes at once; pauses of the process are detected."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from mirrorflow_replicator.copy.rate_limiter import BURST_S, PAUSE_S, PauseWatch
 
 
 class Clock:
-    """Time that passes when a test moves it, or in a sleep."""
+    """A clock that moves only when the test or a sleep advances it."""
 
     def __init__(self, monkeypatch):
         self.now_s = 1000.0
@@ -29,15 +29,15 @@ def clock(monkeypatch):
 
 
 def spend(limit, *sizes):
-    async def all_of_them():
+    async def spend_all():
         for size_bytes in sizes:
             await limit.spend(size_bytes)
 
-    asyncio.run(all_of_them())
+    asyncio.run(spend_all())
 
 
-def test_a_rate_is_kept_over_time(clock):
-    """A hundred answers of 100 kB at 1 MB/s take ten seconds, less what one may run ahead."""
+def test_the_rate_limit_holds_over_time(clock):
+    """A hundred responses of 100 kB at 1 MB/s take ten seconds, less the allowed burst."""
     began_s = clock.now_s
 
     spend(RateLimiter(1_000_000), *[100_000] * 100)
@@ -45,8 +45,8 @@ def test_a_rate_is_kept_over_time(clock):
     assert 10 - BURST_S <= clock.now_s - began_s <= 10
 
 
-def test_an_idle_while_is_not_saved_up(clock):
-    """After an hour of silence the burst is as small as ever: the rate protects the others on the network now."""
+def test_idle_time_does_not_increase_the_burst(clock):
+    """The burst after an idle hour is as small as before: the limit protects the network at every moment."""
     limit = RateLimiter(1_000_000)
     spend(limit, 1)
     clock.now_s += 3600
@@ -57,8 +57,8 @@ def test_an_idle_while_is_not_saved_up(clock):
     assert clock.now_s - began_s >= 2 - BURST_S
 
 
-def test_one_answer_larger_than_a_second_is_waited_for_all_the_same(clock):
-    """An answer cannot be cut: what it was too much is paid before the next."""
+def test_a_response_over_the_limit_delays_the_next_one(clock):
+    """A response cannot be split, so the wait for its excess bytes comes before the next one."""
     began_s = clock.now_s
 
     spend(RateLimiter(1_000), 10_000, 1)
@@ -66,8 +66,8 @@ def test_one_answer_larger_than_a_second_is_waited_for_all_the_same(clock):
     assert clock.now_s - began_s >= 10 - BURST_S
 
 
-def test_the_end_of_a_wait_is_known_by_reader(clock):
-    """A rate that a reader did not have to wait for has not held it back, whatever the others had."""
+def test_the_end_of_a_wait_is_recorded_for_each_reader(clock):
+    """A reader that did not wait was not held back, although other readers were."""
     fast, slow = RateLimiter(1 << 40), RateLimiter(1_000)
 
     spend(fast, 10_000)
@@ -87,8 +87,7 @@ def test_without_a_limit_nothing_waits(clock, limit):
     assert began_s == clock.now_s
 
 
-def test_a_limit_changes_while_it_runs(clock):
-    """From the next answer on."""
+def test_a_changed_limit_applies_to_the_next_response(clock):
     limit = RateLimiter(1_000)
     spend(limit, 1_000)
     limit.limit(1_000_000)
@@ -99,8 +98,8 @@ def test_a_limit_changes_while_it_runs(clock):
     assert clock.now_s - began_s <= 1.5
 
 
-def test_a_pause_of_the_process_is_noticed_once(clock):
-    """Others may have copied meanwhile: where to continue is determined anew."""
+def test_a_pause_of_the_process_is_detected_once(clock):
+    """Another process may have copied during the pause, so the position is determined again."""
     pauses = []
     watch = PauseWatch(on_pause=lambda _: pauses.append(clock.now_s))
     watch.beat()
@@ -112,8 +111,8 @@ def test_a_pause_of_the_process_is_noticed_once(clock):
     assert 1 == len(pauses)
 
 
-def test_a_process_that_runs_is_left_alone(clock):
-    """A resync interrupts writing."""
+def test_a_running_process_is_not_taken_for_paused(clock):
+    """A needless resync would interrupt writing."""
     pauses = []
     watch = PauseWatch(on_pause=lambda _: pauses.append(clock.now_s))
     for _ in range(100):
@@ -123,8 +122,8 @@ def test_a_process_that_runs_is_left_alone(clock):
     assert [] == pauses
 
 
-def test_the_clock_counts_while_the_machine_sleeps():
-    """A suspended machine is a pause too; the usual monotonic clock stands still in it."""
+def test_the_clock_runs_while_the_machine_is_suspended():
+    """A suspended machine is a pause too, but the usual monotonic clock does not advance during it."""
     readings = [time.clock_gettime(rate_limiter._CLOCK) for _ in range(3)]
 
     assert all(before <= after for before, after in pairwise(readings))

@@ -1,4 +1,4 @@
-"""A reader that is held back lets the others go on: what it waits for comes from them."""
+"""A reader that waits for buffer space does not block the responses that free the space."""
 
 import asyncio
 from types import SimpleNamespace
@@ -7,25 +7,25 @@ from typing import Any
 from mirrorflow_replicator.copy.copy_task import BUFFERED_BYTES_MAX, CopyTask
 
 
-def test_a_reader_without_room_does_not_keep_responses_from_coming() -> None:
-    """Pumping a connection looks at the clock, as a response does, and that wakes those who wait for room."""
+def test_a_reader_that_waits_for_buffer_space_lets_responses_arrive() -> None:
+    """Pumping a connection updates the clock, as a response does, and thereby wakes the readers that wait."""
     pumped = 0
 
     def pump() -> None:
         nonlocal pumped
         pumped += 1
-        assert pumped < 1_000, "it never waits"
+        assert pumped < 1_000, "the reader never waits"
         task._awake()
 
     async def spend(_: int, *, reader: int) -> None:
-        """No limit of the rate."""
+        """Applies no rate limit."""
 
     async def wait_for_a_response() -> None:
-        def answered() -> None:
+        def on_response() -> None:
             task._effects.buffered_bytes = 0
             task._awake()
 
-        asyncio.get_running_loop().call_later(0.01, answered)
+        asyncio.get_running_loop().call_later(0.01, on_response)
         await asyncio.wait_for(task._wait_for_room(1, 1, 1), timeout=10)
 
     task: Any = object.__new__(CopyTask)

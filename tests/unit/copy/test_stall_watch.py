@@ -1,4 +1,4 @@
-"""Partitions that make no progress are found, reported once, and forgotten when they copy again; idle ones are not checked."""
+"""Stalled partitions are detected, reported once and cleared when they copy again; idle ones are not checked."""
 
 import asyncio
 import contextlib
@@ -41,18 +41,18 @@ from mirrorflow_replicator.copy.stall_watch import (
     StallWatch,
 )
 from tests.unit.core.copying.stubs import begun_copier, new_session, resume, send, want_transaction
-from tests.unit.core.copying.test_batch_packer import WHEN, small
+from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS, small_records
 from tests.unit.core.wire.strategies import batch_of
 
 PARTITIONS = 200
 
 
 def partition_report(copier):
-    return report_at(copier, WHEN)
+    return report_at(copier, TIMESTAMP_MS)
 
 
 class Task:
-    """The collaborators of a watch: clusters whose partitions all have leaders, and a clock that the test turns."""
+    """The collaborators of a watch: clusters whose partitions have leaders, and a clock that the test advances."""
 
     def __init__(self):
         self.now_s = 1000.0
@@ -79,14 +79,14 @@ class Task:
         return cluster
 
     def copier(self, number=0, session: CopySession | None = None) -> PartitionCopier:
-        """A copier that copies from source offset 100 on, where the source ends."""
-        copier = begun_copier(WHEN, session or self.session, number)
+        """A copier at source offset 100, which is the end of the source."""
+        copier = begun_copier(TIMESTAMP_MS, session or self.session, number)
         copier.note_end(100)
         self.watch.changed(copier)
         return copier
 
-    def behind(self, number=0) -> PartitionCopier:
-        """A copier that has a batch to copy."""
+    def lagging(self, number=0) -> PartitionCopier:
+        """A copier with a queued batch."""
         copier = self.copier(number)
         self.fetch(copier)
         return copier
@@ -96,40 +96,40 @@ class Task:
         self.dispatches[copier] = SimpleNamespace(reader=reader, connection=connection)
 
     def apply(self, copier, effects: Effects):
-        """What the shell does about effects that the watch depends on."""
+        """Carries out the effects that the watch depends on, as the shell does."""
         if Signal.REPORT in effects:
             self.watch.changed(copier)
 
     def fetch(self, copier, count=3):
-        """The source sends its next *count* records, which are the last ones."""
+        """Delivers the next *count* records of the source, which are its last ones."""
         end = copier.cursor.offset + count
-        answered(self, copier, stable=end, end=end, records=count)
+        fetch_response(self, copier, stable=end, end=end, records=count)
 
     def resume(self, copier):
-        """Lets a copier continue that has nothing in flight; it must not end its session."""
-        effects = resume(copier, WHEN)
+        """Resumes a copier that has nothing in flight; it must not end its session."""
+        effects = resume(copier, TIMESTAMP_MS)
         assert not any(isinstance(effect, EndSession) for effect in effects)
         self.apply(copier, effects)
 
     def reconnect(self, copier):
-        """There is a new connection to the target's leader."""
+        """Connects the copier to the target's leader again."""
         self.apply(copier, copier.connected())
         self.resume(copier)
 
     def refuse(self, copier, code=NOT_ENOUGH_REPLICAS):
-        """One round of a livelock: sent, refused, and resumed at the same place."""
-        assert send(copier, WHEN) is not None
+        """One round of a livelock: the batch is sent and refused, and copying resumes at the same offset."""
+        assert send(copier, TIMESTAMP_MS) is not None
         self.apply(copier, copier.refused(code, ""))
         self.resume(copier)
         self.fetch(copier)
 
     def copy(self, copier):
-        """The target acknowledges the next batch."""
-        assert send(copier, WHEN) is not None
-        self.apply(copier, copier.acknowledged(max(0, copier.stream.expected_target), -1, WHEN))
+        """Sends the next batch and acknowledges it."""
+        assert send(copier, TIMESTAMP_MS) is not None
+        self.apply(copier, copier.acknowledged(max(0, copier.stream.expected_target), -1, TIMESTAMP_MS))
 
     def wait(self, seconds=STALLED_AFTER_S + 2 * LOOK_S, *, each=lambda: None):
-        """Look each second for so long; *each* happens before every look."""
+        """Checks every second for *seconds*; calls *each* before every check."""
         for _ in range(round(seconds / LOOK_S)):
             self.now_s += LOOK_S
             each()
@@ -137,7 +137,7 @@ class Task:
 
 
 class Reader:
-    """What is known of a reader of ten partitions."""
+    """The state of a reader of ten partitions."""
 
     partition_bytes = 1 << 20
 
@@ -148,20 +148,20 @@ class Reader:
         return 10
 
     def changed(self, *_):
-        """It reads nothing here."""
+        """This reader does not read."""
 
 
 async def hold(pace, *, reader):
-    """Let *reader* begin to wait for a rate that allows nothing."""
+    """Has *reader* wait for a rate limit that allows almost nothing."""
     pace.limit(1)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0.01):
             await pace.spend(1 << 30, reader=reader)
 
 
-def answered(task, copier, *, stable, end, records=0):
-    """A fetch response with *records*; nothing can be read after *stable*."""
-    data = bytes(batch_of(small(records), base_offset=copier.cursor.offset).data) if records else b""
+def fetch_response(task, copier, *, stable, end, records=0):
+    """Delivers a fetch response with *records* records; *stable* is the last stable offset."""
+    data = bytes(batch_of(small_records(records), base_offset=copier.cursor.offset).data) if records else b""
     response = PartitionFetchResponse(
         FetchKey(b"orders", copier.partition), 0, end, stable, 0, (), -1, memoryview(bytearray(data))
     )
@@ -174,7 +174,7 @@ def task() -> Task:
 
 
 def test_writes_that_are_refused_for_30_s_are_a_stall(task):
-    copier = task.behind()
+    copier = task.lagging()
 
     task.wait(STALLED_AFTER_S - 1, each=lambda: task.refuse(copier))
     before = copier.stalled
@@ -188,7 +188,7 @@ def test_writes_that_are_refused_for_30_s_are_a_stall(task):
 
 
 def test_a_stall_ends_with_the_first_acknowledged_batch(task):
-    copier = task.behind()
+    copier = task.lagging()
     task.wait(each=lambda: task.refuse(copier))
 
     task.copy(copier)
@@ -203,15 +203,15 @@ def test_an_idle_partition_is_not_checked_and_never_stalls(task):
     copiers = [task.copier(number) for number in range(100)]
 
     task.wait(1)
-    looked_at = len(task.watch)
+    checked_count = len(task.watch)
     task.wait(100)
 
-    assert looked_at == 0
+    assert checked_count == 0
     assert [copier for copier in copiers if copier.stalled] == []
 
 
 def test_a_partition_that_copies_never_stalls(task):
-    copier = task.behind()
+    copier = task.lagging()
 
     def copy():
         task.copy(copier)
@@ -222,7 +222,7 @@ def test_a_partition_that_copies_never_stalls(task):
     assert copier.stalled is None
 
 
-def test_a_source_that_has_records_and_sends_none_is_a_stall(task):
+def test_a_source_that_does_not_send_its_records_is_a_stall(task):
     copier = task.copier()
     copier.note_end(200)
 
@@ -232,8 +232,8 @@ def test_a_source_that_has_records_and_sends_none_is_a_stall(task):
 
 
 def test_a_batch_without_a_response_is_a_stall(task):
-    copier = task.behind()
-    assert send(copier, WHEN) is not None
+    copier = task.lagging()
+    assert send(copier, TIMESTAMP_MS) is not None
 
     task.wait()
 
@@ -251,7 +251,7 @@ def test_a_rate_limit_is_not_a_stall(task):
     assert copier.stalled is None
 
 
-def test_a_rate_limit_of_another_broker_does_not_hide_a_silent_source(task):
+def test_a_rate_limit_on_a_different_broker_does_not_hide_an_unresponsive_source(task):
     copier = task.copier()
     copier.note_end(200)
     task.serve(copier, reader=Reader(node_id=3))
@@ -263,8 +263,10 @@ def test_a_rate_limit_of_another_broker_does_not_hide_a_silent_source(task):
 
 
 @pytest.mark.parametrize(("responses", "reason"), [(0, ""), (1, "SourceNotAnswering")])
-def test_a_limit_hides_a_silent_source_until_all_others_had_their_turn(task, responses, reason):
-    """The reader of ten partitions is given records each second, or hardly ever."""
+def test_a_rate_limit_hides_an_unresponsive_source_until_all_other_partitions_were_served(
+    task, responses, reason
+):
+    """The reader of ten partitions receives a response each second, or none."""
     copier = task.copier()
     copier.note_end(200)
     reader = Reader(held_until_s=math.inf)
@@ -279,35 +281,35 @@ def test_a_limit_hides_a_silent_source_until_all_others_had_their_turn(task, res
 
 
 def test_a_quota_is_not_a_stall(task):
-    copier = task.behind()
+    copier = task.lagging()
     task.serve(copier, connection=SimpleNamespace(held_until_s=math.inf))
-    assert send(copier, WHEN) is not None
+    assert send(copier, TIMESTAMP_MS) is not None
 
     task.wait()
 
     assert copier.stalled is None
 
 
-def test_a_limit_of_reads_does_not_hide_a_silent_target(task):
-    """What was sent is answered, or its connection is lost, within the time of a request."""
-    copier = task.behind()
+def test_a_read_limit_does_not_hide_an_unresponsive_target(task):
+    """Within the request timeout, a sent batch gets a response or its connection is lost."""
+    copier = task.lagging()
     connection = SimpleNamespace(held_until_s=-math.inf)
     task.serve(copier, reader=Reader(held_until_s=math.inf), connection=connection)
-    assert send(copier, WHEN) is not None
+    assert send(copier, TIMESTAMP_MS) is not None
 
     task.wait()
 
     assert partition_report(copier).reason == "TargetNotAnswering"
 
 
-def test_a_quota_explains_a_silent_target_as_long_as_a_request_may_take():
+def test_a_quota_explains_an_unresponsive_target_for_the_request_timeout():
     assert LIMITED_S == REQUEST_TIMEOUT_MS / 1000
 
 
-def test_a_commit_that_does_not_come_is_a_stall(task):
-    """Also where nothing more is to be copied: readers of committed records do not see what was."""
+def test_a_missing_commit_is_a_stall(task):
+    """This holds even without more records to copy: read-committed consumers do not see the copied ones."""
     copier = task.copier()
-    want_transaction(copier, WHEN)
+    want_transaction(copier, TIMESTAMP_MS)
     copier.joined(copier.resyncs, is_full=False)
     task.copy(copier)
     copier.held()
@@ -317,7 +319,7 @@ def test_a_commit_that_does_not_come_is_a_stall(task):
     assert partition_report(copier).reason == "CommitPending"
 
 
-def test_a_partition_without_a_leader_is_a_stall_though_it_seemed_idle(task):
+def test_an_idle_partition_without_a_leader_is_a_stall(task):
     copier = task.copier()
     task.wait(1)
     task.unled.add(copier)
@@ -327,8 +329,8 @@ def test_a_partition_without_a_leader_is_a_stall_though_it_seemed_idle(task):
     assert copier.stalled is not None
 
 
-def test_an_error_that_heals_and_comes_again_keeps_its_reason(task):
-    copier = task.behind()
+def test_a_recurring_error_keeps_its_reason(task):
+    copier = task.lagging()
     error = UnreachableError(cluster="west", addresses="b:9092", problem="refused")
 
     def fail():
@@ -345,8 +347,8 @@ def test_an_error_that_heals_and_comes_again_keeps_its_reason(task):
 
 
 def test_connections_that_break_again_and_again_are_a_stall(task):
-    """Nothing is refused, and the target answers each request."""
-    copier = task.behind()
+    """The target refuses nothing and responds to each request."""
+    copier = task.lagging()
 
     def connect():
         task.reconnect(copier)
@@ -357,25 +359,25 @@ def test_connections_that_break_again_and_again_are_a_stall(task):
     assert partition_report(copier).reason == "NoDecision"
 
 
-def wait_for_the_next_session(task, copier):
-    """Its session must end, and does not while connections break again and again."""
+def resume_into_session_end(task, copier):
+    """Reconnects a copier whose session must end."""
     task.apply(copier, copier.connected())
-    assert any(isinstance(effect, EndSession) for effect in resume(copier, WHEN))
+    assert any(isinstance(effect, EndSession) for effect in resume(copier, TIMESTAMP_MS))
 
 
-def test_responses_that_are_lost_are_a_stall_while_the_session_does_not_end(task):
-    """Nothing is refused, and the target answers each request."""
-    copier = task.behind()
-    assert send(copier, WHEN) is not None
+def test_lost_responses_are_a_stall_while_the_session_does_not_end(task):
+    """The target refuses nothing and responds to each request."""
+    copier = task.lagging()
+    assert send(copier, TIMESTAMP_MS) is not None
     task.apply(copier, copier.response_lost())
 
-    task.wait(each=lambda: wait_for_the_next_session(task, copier))
+    task.wait(each=lambda: resume_into_session_end(task, copier))
 
     assert partition_report(copier).reason == "NoDecision"
 
 
-def test_a_partition_at_its_end_that_is_asked_about_again_and_again_is_a_stall(task):
-    """It never reads, so the end that it knows may be old."""
+def test_a_partition_at_its_end_that_keeps_resyncing_is_a_stall(task):
+    """It never fetches, so the end offset that it has seen may be outdated."""
     copier = task.copier()
     task.wait(1)
 
@@ -393,8 +395,8 @@ def test_a_partition_is_idle_soon_after_a_resync(task):
     assert len(task.watch) == 0
 
 
-def test_pauses_of_the_process_are_no_loop(task):
-    """A busy machine stops each process for a second or two, many times."""
+def test_pauses_of_the_process_are_not_a_stall(task):
+    """A busy machine pauses each process repeatedly for a second or two."""
     copier = task.copier()
     task.reconnect(copier)
 
@@ -408,25 +410,25 @@ def test_pauses_of_the_process_are_no_loop(task):
     assert copier.stalled is None
 
 
-def test_batches_that_are_acknowledged_and_do_not_count_are_a_stall(task):
-    """The leader acknowledges the second one as written, where the first one, which it refused, should be."""
+def test_acknowledged_batches_that_do_not_count_are_a_stall(task):
+    """The leader refuses the first batch and writes the second one at the offset of the first."""
     copier = task.copier()
     copier.single_in_flight = False
     for _ in range(2):
         task.fetch(copier)
-        assert send(copier, WHEN) is not None
+        assert send(copier, TIMESTAMP_MS) is not None
     task.apply(copier, copier.refused(NOT_ENOUGH_REPLICAS, ""))
     copier.note_obstacle(None)  # the refusal explains the stall only for a while
-    task.apply(copier, copier.acknowledged(0, -1, WHEN))
+    task.apply(copier, copier.acknowledged(0, -1, TIMESTAMP_MS))
 
-    task.wait(each=lambda: wait_for_the_next_session(task, copier))
+    task.wait(each=lambda: resume_into_session_end(task, copier))
 
     assert copier.records == 0
     assert partition_report(copier).reason == "NoDecision"
 
 
 def test_a_stopped_partition_is_not_a_stall(task):
-    copier = task.behind()
+    copier = task.lagging()
     task.wait(each=lambda: task.refuse(copier))
 
     error = CorruptBatchError(topic="orders", partition=0, offset=100, problem="its checksum does not hold")
@@ -437,9 +439,9 @@ def test_a_stopped_partition_is_not_a_stall(task):
     assert (report.phase, report.reason, report.is_stalled) == (PartitionPhase.STOPPED, "CorruptBatch", False)
 
 
-def test_a_process_that_was_frozen_finds_no_stall_when_it_runs_again(task):
-    copier = task.behind()
-    assert send(copier, WHEN) is not None
+def test_a_frozen_process_detects_no_stall_when_it_continues(task):
+    copier = task.lagging()
+    assert send(copier, TIMESTAMP_MS) is not None
     task.wait(10)
 
     task.now_s += 3600
@@ -448,22 +450,22 @@ def test_a_process_that_was_frozen_finds_no_stall_when_it_runs_again(task):
     assert copier.stalled is None
 
 
-def test_a_stall_is_logged_once_and_again_when_it_comes_again(task, caplog):
+def test_a_stall_is_logged_once_and_again_when_it_recurs(task, caplog):
     caplog.set_level(logging.WARNING)
-    copier = task.behind()
+    copier = task.lagging()
 
     task.wait(100, each=lambda: task.refuse(copier))
-    once = len(caplog.messages)
+    first_count = len(caplog.messages)
     task.copy(copier)
     task.fetch(copier)
     task.wait(100, each=lambda: task.refuse(copier))
 
-    assert (once, len(caplog.messages)) == (1, 2)
+    assert (first_count, len(caplog.messages)) == (1, 2)
 
 
-def test_a_sentence_does_not_change_with_each_refusal(task):
+def test_the_message_does_not_change_with_each_refusal(task):
     """A tool that prints each change would print it every second."""
-    copier = task.behind()
+    copier = task.lagging()
     task.wait(each=lambda: task.refuse(copier))
     first = partition_report(copier)
 
@@ -473,8 +475,8 @@ def test_a_sentence_does_not_change_with_each_refusal(task):
     assert task.changes == [copier]
 
 
-def test_another_cause_is_reported(task):
-    copier = task.behind()
+def test_a_new_cause_is_reported(task):
+    copier = task.lagging()
     task.wait(each=lambda: task.refuse(copier))
     first = partition_report(copier)
 
@@ -485,10 +487,10 @@ def test_another_cause_is_reported(task):
     assert report.stalled_since_ms == first.stalled_since_ms
 
 
-def test_thousands_of_stalls_take_a_few_lines_of_log(task, caplog):
+def test_many_stalls_are_logged_in_a_few_lines(task, caplog):
     caplog.set_level(logging.WARNING)
     for number in range(PARTITIONS):
-        send(task.behind(number), WHEN)
+        send(task.lagging(number), TIMESTAMP_MS)
 
     task.wait()
 
@@ -496,8 +498,8 @@ def test_thousands_of_stalls_take_a_few_lines_of_log(task, caplog):
     assert caplog.messages[-1] == "195 more partitions are stalled: TargetNotAnswering."
 
 
-def test_a_partition_that_is_given_up_is_forgotten(task):
-    copier = task.behind()
+def test_a_leaving_partition_is_forgotten(task):
+    copier = task.lagging()
     task.wait(each=lambda: task.refuse(copier))
 
     task.apply(copier, copier.leave())
@@ -507,80 +509,80 @@ def test_a_partition_that_is_given_up_is_forgotten(task):
     assert (copier.stalled, len(task.watch)) == (None, 0)
 
 
-STABLE = 100  # where copiers of `held` wait
+STABLE = 100  # the last stable offset at which copiers of `held_copier` wait
 
 
-def held(task, number=0, *, stable=STABLE, end=140):
-    """A copier of committed records whose source has an open transaction from *stable* on."""
+def held_copier(task, number=0, *, stable=STABLE, end=140):
+    """A read-committed copier whose source has an open transaction from *stable* on."""
     session = new_session(read_committed=True, partitions=PARTITIONS)
     copier = task.copier(number, session)
-    answered(task, copier, stable=stable, end=end)
+    fetch_response(task, copier, stable=stable, end=end)
     return copier
 
 
 class Leaders:
-    """The source's leaders; `asked` has the partitions of each request about their producers."""
+    """The source's leaders; `requests` has the number of partitions of each DescribeProducers request."""
 
     def __init__(self, monkeypatch, *, error=0, failure: MirrorFlowError | None = None):
-        self.asked: list[int] = []
+        self.requests: list[int] = []
         self.errors: list[str] = []
         self._error, self._failure = error, failure
         monkeypatch.setattr(stall_watch, "describe_producers", self._describe)
 
     async def _describe(self, _, partitions):
-        self.asked.append(len(partitions))
+        self.requests.append(len(partitions))
         if self._failure is not None:
             raise self._failure
         none = {"last_sequence": 0, "coordinator_epoch": 0, "epoch": 0, "last_timestamp": -1}
-        open_ = ActiveProducer(producer_id=4000, current_txn_start_offset=STABLE, **none)
+        open_producer = ActiveProducer(producer_id=4000, current_txn_start_offset=STABLE, **none)
         later = ActiveProducer(producer_id=4001, current_txn_start_offset=STABLE + 5, **none)
         idle = ActiveProducer(producer_id=4002, current_txn_start_offset=-1, **none)
-        answer = ProducersAnswer(error=self._error, producers=(idle, later, open_))
-        return dict.fromkeys(partitions, answer)
+        response = ProducersAnswer(error=self._error, producers=(idle, later, open_producer))
+        return dict.fromkeys(partitions, response)
 
-    def ask(self, task):
+    def describe(self, task):
         asyncio.run(task.watch._describe(lambda error: self.errors.append(error.reason)))
 
 
-def test_an_open_transaction_of_the_source_is_a_stall_with_its_producer(task, monkeypatch):
-    leaders, copier = Leaders(monkeypatch), held(task)
+def test_an_open_transaction_of_the_source_is_a_stall_that_names_its_producer(task, monkeypatch):
+    leaders, copier = Leaders(monkeypatch), held_copier(task)
 
-    task.wait(each=lambda: leaders.ask(task))
+    task.wait(each=lambda: leaders.describe(task))
 
     report = partition_report(copier)
     assert (report.reason, report.is_stalled) == ("OpenTransaction", True)
     assert "producer 4000 (epoch 0) of cluster east" in report.message
     assert (report.source_offset, report.source_end_offset) == (STABLE, 140)
-    assert (leaders.asked, task.changes) == ([1], [copier])
+    assert (leaders.requests, task.changes) == ([1], [copier])
 
 
-def test_what_an_open_transaction_hides_is_no_lag_before_it_is_a_stall(task, monkeypatch):
-    leaders, copier = Leaders(monkeypatch), held(task)
+def test_records_of_an_open_transaction_are_no_lag_before_it_is_a_stall(task, monkeypatch):
+    leaders, copier = Leaders(monkeypatch), held_copier(task)
 
-    task.wait(DESCRIBED_AFTER_S - 1, each=lambda: leaders.ask(task))
+    task.wait(DESCRIBED_AFTER_S - 1, each=lambda: leaders.describe(task))
 
     report = partition_report(copier)
     assert (report.reason, report.source_end_offset) == ("", STABLE)
-    assert leaders.asked == []
+    assert leaders.requests == []
 
 
-def test_transactions_that_end_in_time_are_no_stall(task):
-    """Each is open for 20 s, and another one is open then."""
-    copier = held(task)
+def test_transactions_that_end_in_time_are_not_a_stall(task):
+    """Each transaction is open for 20 s, and the next one is open by then."""
+    copier = held_copier(task)
 
     for offset in range(STABLE, STABLE + 30, 10):
         task.wait(20)
-        answered(task, copier, stable=offset + 10, end=offset + 50, records=10)
+        fetch_response(task, copier, stable=offset + 10, end=offset + 50, records=10)
         task.copy(copier)
 
     assert copier.stalled is None
 
 
 def test_the_stall_ends_with_the_transaction(task, monkeypatch):
-    leaders, copier = Leaders(monkeypatch), held(task)
-    task.wait(each=lambda: leaders.ask(task))
+    leaders, copier = Leaders(monkeypatch), held_copier(task)
+    task.wait(each=lambda: leaders.describe(task))
 
-    answered(task, copier, stable=STABLE + 10, end=STABLE + 10, records=10)
+    fetch_response(task, copier, stable=STABLE + 10, end=STABLE + 10, records=10)
     task.copy(copier)
     task.wait(2)
 
@@ -589,7 +591,7 @@ def test_the_stall_ends_with_the_transaction(task, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("response", "error"),
     [
         ({"error": 29}, "NotAuthorized"),
         (
@@ -599,22 +601,24 @@ def test_the_stall_ends_with_the_transaction(task, monkeypatch):
         ({"failure": NotAuthorizedError(cluster="east", operation="x", resource="y")}, "NotAuthorized"),
     ],
 )
-def test_an_open_transaction_is_a_stall_although_its_producer_is_refused(task, monkeypatch, answer, error):
-    """It is asked for again from time to time, and the refusal is reported."""
-    leaders, copier = Leaders(monkeypatch, **answer), held(task)
+def test_an_open_transaction_is_a_stall_although_its_producer_cannot_be_described(
+    task, monkeypatch, response, error
+):
+    """The request is repeated periodically, and the refusal is reported."""
+    leaders, copier = Leaders(monkeypatch, **response), held_copier(task)
 
-    task.wait(DESCRIBED_AFTER_S + DESCRIBE_AGAIN_S + 3, each=lambda: leaders.ask(task))
+    task.wait(DESCRIBED_AFTER_S + DESCRIBE_AGAIN_S + 3, each=lambda: leaders.describe(task))
 
     report = partition_report(copier)
-    assert (report.reason, leaders.asked, leaders.errors) == ("OpenTransaction", [1, 1], [error, error])
+    assert (report.reason, leaders.requests, leaders.errors) == ("OpenTransaction", [1, 1], [error, error])
     assert "a transaction of cluster east is open from offset 100 on" in report.message
 
 
-def test_many_open_transactions_are_described_in_parts(task, monkeypatch):
+def test_many_open_transactions_are_described_in_several_requests(task, monkeypatch):
     leaders = Leaders(monkeypatch)
-    copiers = [held(task, number) for number in range(DESCRIBED_MAX + 50)]
+    copiers = [held_copier(task, number) for number in range(DESCRIBED_MAX + 50)]
 
-    task.wait(each=lambda: leaders.ask(task))
+    task.wait(each=lambda: leaders.describe(task))
 
-    assert leaders.asked == [DESCRIBED_MAX, 50]
+    assert leaders.requests == [DESCRIBED_MAX, 50]
     assert all("producer 4000 " in partition_report(copier).message for copier in copiers)

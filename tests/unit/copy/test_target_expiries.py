@@ -1,4 +1,4 @@
-"""The target's expiration settings: of all brokers, and followed while a session lasts."""
+"""Expiration settings are read from all target brokers and followed during a session."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ DENIED = NotAuthorizedError(cluster="west", operation="DescribeConfigs", resourc
 
 
 class Target:
-    """Brokers with a `producer.id.expiration.ms` of their own, or an error."""
+    """Brokers that each return a `producer.id.expiration.ms` or an error."""
 
     alias = "west"
 
@@ -34,14 +34,14 @@ class Target:
     ) -> dict[str, ConfigEntry]:
         assert cluster is self
         assert timeout_s <= 5
-        found = self.by_broker[node_id]
-        if isinstance(found, MirrorFlowError):
-            raise found
-        return {PRODUCER_KEY: ConfigEntry(name=PRODUCER_KEY, value=str(found))}
+        value = self.by_broker[node_id]
+        if isinstance(value, MirrorFlowError):
+            raise value
+        return {PRODUCER_KEY: ConfigEntry(name=PRODUCER_KEY, value=str(value))}
 
 
 class Task:
-    """A session, what its committer learns, and why it has ended."""
+    """A session with the values that its committer receives, and the reason why it has ended."""
 
     def __init__(self, session: CopySession) -> None:
         self.session = session
@@ -59,64 +59,64 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Task:
     return Task(new_session())
 
 
-def expiries(target: Target, task: Any, monkeypatch: pytest.MonkeyPatch) -> TargetExpiries:
+def new_expiries(target: Target, task: Any, monkeypatch: pytest.MonkeyPatch) -> TargetExpiries:
     monkeypatch.setattr(topics, "describe_broker_configs", target.describe)
-    found: Any = target
-    return TargetExpiries(found, task.session, task)
+    cluster: Any = target
+    return TargetExpiries(cluster, task.session, task)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110  nothing signals it
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  nothing signals it
         await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
-    ("answers", "limit_hours"),
+    ("responses", "limit_hours"),
     [((4 * HOUR_MS, 2 * HOUR_MS), 1), ((4 * HOUR_MS, DOWN), 2), ((DENIED, DENIED), 12)],
-    ids=["the smallest", "one does not answer", "not allowed: Kafka's default"],
+    ids=["the smallest", "one broker fails", "access denied: Kafka's default"],
 )
-def test_the_smallest_expiration_of_all_brokers_counts(answers, limit_hours, task, monkeypatch):
-    asyncio.run(expiries(Target(*answers), task, monkeypatch).apply())
+def test_the_smallest_expiration_of_all_brokers_applies(responses, limit_hours, task, monkeypatch):
+    asyncio.run(new_expiries(Target(*responses), task, monkeypatch).apply())
 
     assert task.session.plain_age_limit_ms == limit_hours * HOUR_MS
     assert task.ids_s == target_settings.TRANSACTIONAL_ID_EXPIRATION_MS / 1000
 
 
-def test_a_broker_that_no_longer_answers_keeps_its_value(task, monkeypatch):
+def test_the_last_value_of_an_unreachable_broker_is_kept(task, monkeypatch):
     target = Target(4 * HOUR_MS, 2 * HOUR_MS)
-    read = expiries(target, task, monkeypatch)
-    asyncio.run(read.apply())
+    expiries = new_expiries(target, task, monkeypatch)
+    asyncio.run(expiries.apply())
     target.by_broker[1] = DOWN
-    asyncio.run(read.apply())
+    asyncio.run(expiries.apply())
 
     assert task.session.plain_age_limit_ms == HOUR_MS
 
 
-def test_brokers_that_all_fail_are_an_error(task, monkeypatch):
+def test_a_failure_of_all_brokers_is_an_error(task, monkeypatch):
     with pytest.raises(UnreachableError):
-        asyncio.run(expiries(Target(DOWN, DOWN), task, monkeypatch).apply())
+        asyncio.run(new_expiries(Target(DOWN, DOWN), task, monkeypatch).apply())
 
 
-def test_a_session_ends_when_leaders_forget_earlier_than_before(task, monkeypatch):
-    """The next one fences again: the leaders remember that for the whole time."""
+def test_a_session_ends_when_the_producer_expiration_is_lowered(task, monkeypatch):
+    """The next session fences again, and leaders remember that for the whole new period."""
     target = Target(4 * HOUR_MS)
-    read = expiries(target, task, monkeypatch)
+    expiries = new_expiries(target, task, monkeypatch)
     errors: list[MirrorFlowError] = []
 
-    def end(why: str) -> None:
-        task.ended = why
+    def end(reason: str) -> None:
+        task.ended = reason
         raise asyncio.CancelledError
 
     async def follow() -> None:
-        await read.apply()
+        await expiries.apply()
         target.by_broker[0] = 8 * HOUR_MS
-        following = asyncio.create_task(read.follow(on_error=errors.append, end_session=end))
+        job = asyncio.create_task(expiries.follow(on_error=errors.append, end_session=end))
         await until(lambda: task.session.plain_age_limit_ms == 4 * HOUR_MS)
         target.by_broker[0] = DOWN
         await until(lambda: bool(errors))
         assert not task.ended
         target.by_broker[0] = 2 * HOUR_MS
-        await asyncio.gather(following, return_exceptions=True)
+        await asyncio.gather(job, return_exceptions=True)
 
     asyncio.run(follow())
 

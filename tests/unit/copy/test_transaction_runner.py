@@ -1,4 +1,4 @@
-"""Brokers that answer late are waited for before a commit, and those that do not answer are given up."""
+"""A commit waits for brokers that respond late, and ends the session if a broker does not respond."""
 
 import asyncio
 import contextlib
@@ -26,14 +26,14 @@ from tests.unit.core.copying.stubs import (
     send,
     want_transaction,
 )
-from tests.unit.core.copying.test_batch_packer import WHEN
+from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS
 
 DRAIN_S = 0.05
 DOWN = UnreachableError(cluster="west", addresses="b:9092", problem="refused")
 
 
 class Brokers:
-    """The transactions of a producer, which all succeed unless the coordinator is down."""
+    """Brokers that accept all transaction requests unless the coordinator is down."""
 
     timeout_ms = 60_000
 
@@ -42,7 +42,7 @@ class Brokers:
         self.committed: list[int] = []  # the next source offsets of the positions
 
     async def begin_transaction(self, _: Producer, positions: Sequence[WriterPosition]) -> None:
-        """The markers of the last one are there."""
+        """The markers of the last transaction are written already."""
 
     async def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 0)
@@ -61,21 +61,21 @@ class Brokers:
         assert commit
 
     async def wait_for_markers(self, _: Producer) -> None:
-        """They are there."""
+        """The markers are written already."""
 
     async def run(self, _: Transaction) -> Done:
         return Done()
 
 
 class Task:
-    """A runner with one partition, and why it has ended its session."""
+    """A runner with one partition, and the reasons why it has ended its session."""
 
     def __init__(self) -> None:
         self.brokers = Brokers()
         self.ended: list[str] = []
         self.reached_s: Callable[[float], float] = lambda since_s: since_s
         session = new_session()
-        self.copier = begun_copier(WHEN, session)
+        self.copier = begun_copier(TIMESTAMP_MS, session)
         target: Any = SimpleNamespace(metadata=SimpleNamespace(leader_epoch=lambda *_: 0))
         brokers: Any = self.brokers
         self.runner = TransactionRunner(target, brokers, session, self, end_session=self.ended.append)
@@ -93,13 +93,13 @@ class Task:
                     self.runner.end(reason)
 
     def pump(self) -> None:
-        """Nothing more is sent."""
+        """Sends nothing more."""
 
     def expects_response_by(self, copier: PartitionCopier, since_s: float) -> float:
         assert copier is self.copier
         return self.reached_s(since_s)
 
-    # -- what happens
+    # -- events
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -111,18 +111,18 @@ class Task:
 
     async def begin(self) -> None:
         """Sends three records in a transaction."""
-        want_transaction(self.copier, WHEN)
+        want_transaction(self.copier, TIMESTAMP_MS)
         self.runner.want(self.copier)
         async with self.running():
             while self.copier.membership is not TransactionMembership.INSIDE:  # noqa: ASYNC110  nothing signals it
                 await asyncio.sleep(0)
-        data = send(self.copier, WHEN)
+        data = send(self.copier, TIMESTAMP_MS)
         assert data is not None
         self.runner.sent(len(data))
 
-    def answer(self) -> None:
-        """The response to the records comes."""
-        self.apply(self.copier, self.copier.acknowledged(40, -1, WHEN))
+    def acknowledge(self) -> None:
+        """Acknowledges the records."""
+        self.apply(self.copier, self.copier.acknowledged(40, -1, TIMESTAMP_MS))
 
 
 @pytest.fixture
@@ -132,29 +132,27 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Task:
     return Task()
 
 
-@pytest.mark.parametrize("answers", [True, False])
-def test_a_broker_that_answers_late_is_waited_for_and_one_that_does_not_answer_is_given_up(
-    *, answers: bool, task: Task
-) -> None:
-    if answers:
-        task.reached_s = lambda _: time.monotonic()  # other responses come all the time
+@pytest.mark.parametrize("responds", [True, False])
+def test_a_commit_waits_for_a_late_response_and_gives_up_without_one(*, responds: bool, task: Task) -> None:
+    if responds:
+        task.reached_s = lambda _: time.monotonic()  # other responses arrive all the time
 
     async def finish() -> None:
         await task.begin()
-        if answers:
-            asyncio.get_running_loop().call_later(4 * DRAIN_S, task.answer)
+        if responds:
+            asyncio.get_running_loop().call_later(4 * DRAIN_S, task.acknowledge)
         await task.runner.finish(30)
 
     asyncio.run(finish())
 
-    assert bool(task.ended) is not answers
-    assert task.brokers.committed == ([103] if answers else [])
+    assert bool(task.ended) is not responds
+    assert task.brokers.committed == ([103] if responds else [])
 
 
-def test_a_transaction_is_committed_when_the_last_response_has_come(task: Task) -> None:
+def test_a_transaction_is_committed_after_the_last_response(task: Task) -> None:
     async def finish() -> None:
         await task.begin()
-        asyncio.get_running_loop().call_soon(task.answer)
+        asyncio.get_running_loop().call_soon(task.acknowledge)
         async with task.running(), asyncio.timeout(30):
             while not task.brokers.committed:  # noqa: ASYNC110  nothing signals it
                 await asyncio.sleep(0)
@@ -181,7 +179,7 @@ def test_a_request_that_fails_ends_the_session(task: Task) -> None:
 
     async def finish() -> None:
         await task.begin()
-        task.answer()
+        task.acknowledge()
         await task.runner.run()
 
     asyncio.run(finish())
@@ -190,15 +188,15 @@ def test_a_request_that_fails_ends_the_session(task: Task) -> None:
     assert task.brokers.committed == []
 
 
-def test_positions_that_are_lost_end_the_session(task: Task) -> None:
-    """The next one stores the positions of all of its partitions."""
+def test_lost_positions_end_the_session(task: Task) -> None:
+    """The next session stores the positions of all its partitions."""
     task.runner.positions_lost()
 
     assert task.ended == ["the offsets topic was deleted, or its records were"]
 
 
-def test_positions_of_partitions_that_are_given_up_may_fail(task: Task) -> None:
-    """The task reports the error, and the session does not end because of it."""
+def test_a_failure_to_store_positions_of_leaving_partitions_does_not_end_the_session(task: Task) -> None:
+    """The task reports the error."""
     task.brokers.is_down = True
 
     with pytest.raises(MirrorFlowError):

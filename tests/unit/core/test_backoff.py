@@ -1,4 +1,4 @@
-"""How long attempts wait for each other."""
+"""Pauses between attempts grow exponentially with jitter, up to a maximum."""
 
 import asyncio
 
@@ -7,25 +7,25 @@ import pytest
 from mirrorflow_core.backoff import JITTER, Backoff, backoff_s
 
 
-def test_backoff_grows_to_its_bound() -> None:
-    """Nothing before the first failure, then doubling, never beyond the bound and its jitter."""
+def test_backoff_grows_to_its_maximum() -> None:
+    """It is zero before the first failure, then doubles, and never exceeds the maximum plus jitter."""
     assert backoff_s(0, lowest_s=0.1, highest_s=1.0) == 0
     for failures in range(1, 2000):
         expected = min(0.1 * 2.0 ** min(failures - 1, 30), 1.0)
-        waited = backoff_s(failures, lowest_s=0.1, highest_s=1.0)
-        assert expected * (1 - JITTER) <= waited <= expected * (1 + JITTER)
+        pause_s = backoff_s(failures, lowest_s=0.1, highest_s=1.0)
+        assert expected * (1 - JITTER) <= pause_s <= expected * (1 + JITTER)
 
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that are asked for; none is waited for."""
-    asked: list[float] = []
+    """Records the requested pauses without waiting."""
+    requested: list[float] = []
 
     async def sleep(pause_s: float) -> None:
-        asked.append(pause_s)
+        requested.append(pause_s)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    return asked
+    return requested
 
 
 def test_attempts_are_numbered_and_end_without_a_pause(pauses: list[float]) -> None:

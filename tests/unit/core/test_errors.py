@@ -1,4 +1,4 @@
-"""Errors travel from a worker to its task processes, pickled."""
+"""Errors can be pickled, because a worker passes them to its task processes."""
 
 import pickle
 
@@ -16,7 +16,7 @@ from mirrorflow_core.errors import BrokerError, NotAuthorizedError, TargetUnavai
     ],
     ids=lambda error: error.reason,
 )
-def test_a_pickled_error_keeps_its_sentence_and_its_facts(error):
+def test_a_pickled_error_keeps_its_message_and_fields(error):
     copy = pickle.loads(pickle.dumps(error))
 
     assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))

@@ -16,7 +16,7 @@ from mirrorflow_core.java.pattern_syntax import PatternSyntaxError, SlowPatternE
 from mirrorflow_core.java.patterns import JavaPattern, Replacement, compile_patterns
 
 NAME_MAX = 249
-# Takes any backtracking engine a time exponential in the length, this one too.
+# Takes time exponential in the length of the name in any backtracking engine, including this one.
 CATASTROPHE = "(a|a)*"
 
 
@@ -85,12 +85,12 @@ def test_whole_names_match_as_in_java(pattern: str, matching: str, other: str):
         r"\p{Foo}", r"\p{IsFoo}", r"\y", r"\x6", "a{", "a{2,1}", ".*(?<=(ab)+)", "(?c)a", r"\b{g}", "\\", "(" * 200 + ")" * 200,
     ],
 )  # fmt: skip
-def test_what_java_refuses_or_is_not_supported_is_refused(pattern: str):
+def test_patterns_that_java_refuses_or_that_are_not_supported_are_refused(pattern: str):
     with pytest.raises(PatternSyntaxError):
         JavaPattern(pattern)
 
 
-def test_quotation_quotes_single_characters():
+def test_a_quotation_quotes_single_characters():
     r"""Java reads `\Qab\E+` as `ab+`, and `\\Q` is an escaped backslash."""
     assert r"ab+\.\*" == unquoted(r"\Qab\E+\Q.*")
     assert r"\\Qa" == unquoted(r"\\Qa")
@@ -110,7 +110,7 @@ def test_plain_patterns_agree_with_pythons_re(pattern: str, name: str):
 
 
 @given(name=st.text(max_size=20))
-def test_a_quoted_name_matches_itself_alone(name: str):
+def test_a_quoted_name_matches_only_itself(name: str):
     quoted = JavaPattern("\\Q" + name.replace("\\E", "") + "\\E")
 
     assert quoted.matches(name.replace("\\E", ""))
@@ -118,17 +118,17 @@ def test_a_quoted_name_matches_itself_alone(name: str):
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", CATASTROPHE, "(a|aa)+", "([a-z]+)*1", "(.*a){12}b"])
-def test_a_match_ends_within_its_limit(pattern: str):
-    """With an answer or an error, for the longest name that a topic can have."""
-    compiled, began_s = JavaPattern(pattern), time.process_time()
+def test_a_match_ends_within_the_time_limit(pattern: str):
+    """It ends with a result or an error, even for the longest possible topic name."""
+    compiled, start_s = JavaPattern(pattern), time.process_time()
 
     with suppress(SlowPatternError):
         assert not compiled.matches("a" * (NAME_MAX - 1) + "!")
 
-    assert time.process_time() - began_s < 3 * patterns.MATCH_LIMIT_S
+    assert time.process_time() - start_s < 3 * patterns.MATCH_LIMIT_S
 
 
-def test_the_error_names_the_pattern_the_name_and_the_cure():
+def test_the_error_names_the_pattern_the_name_and_the_remedy():
     with pytest.raises(SlowPatternError) as raised:
         JavaPattern(CATASTROPHE).matches("a" * 100 + "!")
 
@@ -139,21 +139,21 @@ def test_the_error_names_the_pattern_the_name_and_the_cure():
     assert "write it without a repetition inside a repetition" in raised.value.action
 
 
-def test_a_pattern_that_was_given_up_is_not_tried_again_within_the_window():
+def test_a_pattern_that_timed_out_is_not_tried_again_within_the_window():
     compiled = JavaPattern(CATASTROPHE)
     with pytest.raises(SlowPatternError):
         compiled.matches("a" * 100 + "!")
-    began_s = time.process_time()
+    start_s = time.process_time()
 
     for _ in range(1000):
         with pytest.raises(SlowPatternError):
             compiled.matches("b")
 
-    assert time.process_time() - began_s < 5 * patterns.MATCH_LIMIT_S
+    assert time.process_time() - start_s < 5 * patterns.MATCH_LIMIT_S
 
 
-def test_a_new_window_tries_again(monkeypatch: pytest.MonkeyPatch):
-    """The name may be gone."""
+def test_a_pattern_that_timed_out_is_tried_again_in_a_new_window(monkeypatch: pytest.MonkeyPatch):
+    """The topic with the slow name may have been deleted."""
     monkeypatch.setattr(patterns, "WINDOW_S", 0.0)
     compiled = JavaPattern(CATASTROPHE)
     with pytest.raises(SlowPatternError):
@@ -162,8 +162,8 @@ def test_a_new_window_tries_again(monkeypatch: pytest.MonkeyPatch):
     assert compiled.matches("aa")
 
 
-def test_all_names_together_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    """None of them is slow alone."""
+def test_the_total_time_for_all_names_is_limited(monkeypatch: pytest.MonkeyPatch):
+    """The limit applies even if no single name is slow."""
     monkeypatch.setattr(patterns, "WINDOW_LIMIT_S", 0.0)
     monkeypatch.setattr(patterns, "SLOW_MATCH_S", 0.0)
 
@@ -172,16 +172,16 @@ def test_all_names_together_are_bounded(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_ten_thousand_names_take_less_than_a_second():
-    listed = JavaPattern(r"orders\..*|payments-\d+|(?!secret)[a-z]+(?:[.-][a-z0-9]+)*")
+    pattern = JavaPattern(r"orders\..*|payments-\d+|(?!secret)[a-z]+(?:[.-][a-z0-9]+)*")
     names = [f"team-{number % 97}.orders-{number}.events" for number in range(10_000)]
-    began_s = time.process_time()
+    start_s = time.process_time()
 
-    assert all(map(listed.matches, names))
-    assert time.process_time() - began_s < 1.0
+    assert all(map(pattern.matches, names))
+    assert time.process_time() - start_s < 1.0
 
 
-def test_names_and_prefixes_import_no_second_engine():
-    """It costs every process 2 MiB; the defaults of MM2 need none."""
+def test_simple_patterns_do_not_import_the_regex_package():
+    """The package takes 2 MiB in every process, and the defaults of MM2 do not need it."""
     code = (
         "import sys; from mirrorflow_core.java.patterns import JavaPattern;"
         "JavaPattern(r'.*|mm2.*\\.internal|.*\\.replica|__.*|console-consumer-.*|orders\\..+').matches('x');"
@@ -197,16 +197,16 @@ def test_both_engines_agree(pattern: str, name: str):
     assert JavaPattern(pattern).matches(name) == JavaPattern(f"(?:{pattern})").matches(name)
 
 
-def test_the_engine_without_limits_ends_soon_for_all_that_it_is_given():
-    """Its worst case: as many repetitions as it is given, and a name that almost matches."""
-    slowest, began_s = JavaPattern("|".join([r".*a.*\.b"] * 100)), time.process_time()
+def test_the_engine_without_a_time_limit_is_fast_in_its_worst_case():
+    """The worst case is the largest number of repetitions and a name that almost matches."""
+    slowest, start_s = JavaPattern("|".join([r".*a.*\.b"] * 100)), time.process_time()
 
     assert not slowest.matches("a" * NAME_MAX)
-    assert time.process_time() - began_s < 1.0
+    assert time.process_time() - start_s < 1.0
 
 
-def test_a_list_matches_what_its_joined_items_match():
-    """As MirrorUtils.compilePatternList: an item may close what another opens, and flags reach the items behind."""
+def test_a_list_matches_as_its_joined_items():
+    """As in MirrorUtils.compilePatternList, a group may span items, and flags apply to later items."""
     assert compile_patterns("topics", ("orders", "pay.*")).matches("payments")
     assert compile_patterns("topics", ("foo(a", "b)")).matches("foob")
     assert compile_patterns("topics", ("(?i)a", "b")).matches("B")
@@ -214,7 +214,7 @@ def test_a_list_matches_what_its_joined_items_match():
     assert not compile_patterns("topics", ()).matches("")
 
 
-def test_the_slow_item_of_a_list_is_named():
+def test_the_error_names_the_slow_item_of_a_list():
     with pytest.raises(InvalidSettingError) as raised:
         compile_patterns("topics", ("orders", CATASTROPHE, "pay.*")).matches("a" * 100 + "!")
 
@@ -222,23 +222,23 @@ def test_the_slow_item_of_a_list_is_named():
     assert raised.value.problem.startswith(f"{CATASTROPHE!r} cannot be matched")
 
 
-def test_a_list_that_was_given_up_tries_its_items_once():
-    """Which one is slow is found once for all names of the window."""
-    listed = compile_patterns("topics", ("orders", CATASTROPHE, "pay.*"))
-    began_s = time.process_time()
+def test_a_list_that_timed_out_tries_its_items_once():
+    """The slow item is determined once for all names of the window."""
+    pattern = compile_patterns("topics", ("orders", CATASTROPHE, "pay.*"))
+    start_s = time.process_time()
 
     for number in range(100):
         with pytest.raises(InvalidSettingError):
-            listed.matches("a" * 100 + f"-{number}")
+            pattern.matches("a" * 100 + f"-{number}")
 
-    assert time.process_time() - began_s < 5 * patterns.MATCH_LIMIT_S
+    assert time.process_time() - start_s < 5 * patterns.MATCH_LIMIT_S
 
 
-def test_the_wrong_item_of_a_list_is_named():
-    for listed, wrong in ((("fine", "b)"), "b)"), (("(?<n>a)", "(?<n>b)"), "(?<n>a)|(?<n>b)")):
+def test_the_error_names_the_invalid_item_of_a_list():
+    for items, invalid in ((("fine", "b)"), "b)"), (("(?<n>a)", "(?<n>b)"), "(?<n>a)|(?<n>b)")):
         with pytest.raises(InvalidSettingError) as raised:
-            compile_patterns("topics", listed)
-        assert raised.value.problem.startswith(f"{wrong!r} cannot be used")
+            compile_patterns("topics", items)
+        assert raised.value.problem.startswith(f"{invalid!r} cannot be used")
 
 
 @pytest.mark.parametrize(
@@ -256,23 +256,23 @@ def test_the_wrong_item_of_a_list_is_named():
         ("(.*)", "", "abc", ""),
     ],
 )
-def test_replacements_are_those_of_java(regex: str, replacement: str, text: str, expected: str):
-    """Each row was printed by a Java Matcher."""
+def test_replacements_equal_those_of_java(regex: str, replacement: str, text: str, expected: str):
+    """A Java Matcher has printed each row."""
     pattern = JavaPattern(regex)
-    found = pattern.find(text)
+    match = pattern.find(text)
 
-    assert found is not None
-    assert Replacement(replacement, pattern).first(found) == expected
+    assert match is not None
+    assert Replacement(replacement, pattern).first(match) == expected
 
 
 @pytest.mark.parametrize("text", ["$2", "$", "x\\", "${no}", "${1}"])
-def test_what_java_refuses_is_refused_when_it_is_read(text: str):
+def test_a_replacement_that_java_refuses_is_refused_when_it_is_parsed(text: str):
     with pytest.raises(ValueError, match=r"group|backslash"):
         Replacement(text, JavaPattern("(.*)"))
 
 
 @pytest.mark.parametrize("pattern", ["${TOPICS}", "${env:TOPICS}", "a|${T}.*", "${x"])
-def test_a_placeholder_is_not_answered_with_the_syntax_of_repetitions(pattern: str) -> None:
+def test_an_unreplaced_placeholder_has_its_own_error(pattern: str) -> None:
     with pytest.raises(PatternSyntaxError, match=r"^nothing has replaced \$\{\w*:?\w+\}$"):
         JavaPattern(pattern)
     with pytest.raises(InvalidSettingError, match="; write the value that it stands for"):

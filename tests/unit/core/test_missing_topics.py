@@ -1,4 +1,4 @@
-"""Topology plans follow MM2's rules, write only differences, and move no partition without need."""
+"""Topic plans follow MM2's rules and write only differences; task assignments move as few partitions as possible."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,7 +49,7 @@ def remote(topic: str) -> str:
 
 
 def test_a_missing_topic_is_created_with_its_overrides():
-    """Partitions as on the source, RF of the setting, only settings that the topic itself has and the filter lets pass."""
+    """It has the source's partition count, the configured replication factor and the admitted overrides."""
     configs = [
         entry("cleanup.policy", "compact"),
         entry("retention.ms", "1", ConfigSource.DEFAULT),
@@ -75,8 +75,8 @@ def test_a_missing_topic_is_created_with_its_overrides():
     assert (expected,) == plan.create
 
 
-def test_defaults_of_the_source_are_pinned_when_asked():
-    """`use.defaults.from=source` gives a new topic what its source inherits, but not static broker settings."""
+def test_defaults_of_the_source_are_pinned_if_configured():
+    """With `use.defaults.from=source` a new topic has its source's inherited settings, except static ones."""
     entries = [
         entry("retention.ms", "1", ConfigSource.DEFAULT),
         entry("max.message.bytes", "3", ConfigSource.DYNAMIC_DEFAULT_BROKER),
@@ -87,7 +87,7 @@ def test_defaults_of_the_source_are_pinned_when_asked():
 
 
 def test_topics_grow_and_never_shrink():
-    """A target with fewer partitions grows to the source's count; one with more is left as it is."""
+    """A target with fewer partitions grows to the source's count; one with more stays unchanged."""
     plan = plan_topics(
         source={"more": 5, "same": 2, "less": 1},
         target={"A.more": 2, "A.same": 2, "A.less": 4},
@@ -101,11 +101,11 @@ def test_topics_grow_and_never_shrink():
 
 
 def test_two_topics_never_share_a_target():
-    """The second topic that a naming policy gives the same name is left out and named."""
+    """If a naming policy maps two topics to one name, the second is left out and reported."""
     plan = plan_topics(
         source={"x": 1, "y": 1},
         target={},
-        remote=lambda _: "one",
+        remote=lambda _: "target",
         configs={},
         rules=RULES,
         replication_factor=1,
@@ -114,8 +114,8 @@ def test_two_topics_never_share_a_target():
     assert (("x",), {"y": "x"}) == (tuple(topic.source for topic in plan.create), plan.clashes)
 
 
-def test_an_override_is_set_where_it_differs():
-    """Equal settings are not written, wherever the target has them from."""
+def test_an_override_is_set_if_it_differs():
+    """Equal settings are not written, even if the target inherits them."""
     source = [entry("retention.ms", "5"), entry("segment.ms", "6"), entry("min.insync.replicas", "2")]
     target = [
         entry("retention.ms", "7", ConfigSource.DEFAULT),
@@ -127,7 +127,7 @@ def test_an_override_is_set_where_it_differs():
 
 
 def test_a_removed_override_reverts_the_target():
-    """What the source inherits again is deleted on the target, and only if the target has an override."""
+    """The target's override is deleted when the source inherits the setting again."""
     source = [
         entry("retention.ms", "1", ConfigSource.DEFAULT),
         entry("segment.ms", "1", ConfigSource.DYNAMIC_BROKER),
@@ -137,7 +137,7 @@ def test_a_removed_override_reverts_the_target():
     assert (ConfigChange(name="retention.ms", value=None),) == config_changes(source, target, RULES)
 
 
-def test_defaults_of_the_source_win_when_asked():
+def test_defaults_of_the_source_win_if_configured():
     """`use.defaults.from=source` sets the source's default where the target's effective value differs."""
     source = [entry("retention.ms", "1", ConfigSource.DEFAULT)]
 
@@ -154,36 +154,35 @@ def test_static_broker_settings_change_nothing():
     assert () == config_changes(source, [entry("retention.ms", "9")], RULES)
 
 
-def test_an_override_that_the_target_does_not_know_is_a_change():
-    """An older target is asked for it, so that its own words say why the copy does not get it; defaults are not."""
+def test_an_override_that_the_target_does_not_support_is_a_change():
+    """An older target then refuses it with its own message. This does not apply to defaults."""
     source = [entry("new.setting", "1"), entry("other.new", "1", ConfigSource.DEFAULT)]
 
     assert (ConfigChange(name="new.setting", value="1"),) == config_changes(source, [], RULES)
 
 
-def test_a_copy_that_is_compacted_alone_is_named():
-    """Unless the next sync of settings mends it."""
+def test_a_compacted_copy_of_a_source_without_compaction_is_reported():
+    """It is not reported if the next config sync corrects it."""
     policy = {name: [entry("cleanup.policy", name)] for name in ("compact", "delete")}
     names = {"t": "A.t", "u": "A.u", "v": "A.v"}
     source = {"t": policy["delete"], "u": policy["delete"], "v": policy["compact"]}
     target = {"A.t": policy["compact"], "A.u": policy["compact"], "A.v": policy["compact"]}
 
-    [told] = compacted_alone(
+    [message] = compacted_alone(
         names, source, target, {"A.u": (ConfigChange(name="cleanup.policy", value="delete"),)}
     )
 
-    assert told.startswith("Target topic A.t is compacted (cleanup.policy) and its source is not: ")
+    assert message.startswith("Target topic A.t is compacted (cleanup.policy) and its source is not: ")
 
 
 @given(source=entry_sets, target=entry_sets, from_source=st.booleans())
 def test_a_second_pass_writes_nothing(
     *, source: list[ConfigEntry], target: list[ConfigEntry], from_source: bool
 ):
-    """Once the changes are applied there are none left."""
     rules = ConfigRules(selects=lambda _: True, defaults_from_source=from_source)
     changes = {change.name: change.value for change in config_changes(source, target, rules)}
 
-    after = {there.name: there for there in target} | {
+    after = {current.name: current for current in target} | {
         name: entry(name, "default", ConfigSource.DEFAULT) if value is None else entry(name, value)
         for name, value in changes.items()
     }
@@ -192,7 +191,6 @@ def test_a_second_pass_writes_nothing(
 
 
 def test_first_assignment_is_a_round_robin():
-    """Partitions of one topic are spread over the tasks in order."""
     partitions = [TopicPartition("foo", number) for number in range(5)]
 
     assert (
@@ -202,18 +200,18 @@ def test_first_assignment_is_a_round_robin():
 
 
 def test_a_new_topic_moves_nothing():
-    """All earlier partitions stay with their tasks."""
+    """All existing partitions stay with their tasks."""
     before = assign([TopicPartition("m", number) for number in range(4)], 2)
     after = assign([TopicPartition(topic, number) for topic in "am" for number in range(4)], 2, before)
 
-    assert [True, True] == [set(was) <= set(now) for was, now in zip(before, after, strict=True)]
+    assert [True, True] == [set(old) <= set(new) for old, new in zip(before, after, strict=True)]
 
 
 @given(before=partition_sets, now=partition_sets, tasks=st.integers(1, 6), earlier_tasks=st.integers(1, 6))
-def test_each_partition_has_one_task_and_shares_are_equal(
+def test_each_partition_has_one_task_and_tasks_are_balanced(
     before: set[TopicPartition], now: set[TopicPartition], tasks: int, earlier_tasks: int
 ):
-    """Nothing is lost or given twice, no task is empty, none has more than the equal share rounded up."""
+    """No task is empty, and none has more than an equal share, rounded up."""
     assignment = assign(now, tasks, assign(before, earlier_tasks))
     flat = [partition for task in assignment for partition in task]
 
@@ -224,14 +222,13 @@ def test_each_partition_has_one_task_and_shares_are_equal(
 
 @given(partitions=partition_sets, tasks=st.integers(1, 6))
 def test_an_unchanged_set_keeps_its_assignment(partitions: set[TopicPartition], tasks: int):
-    """Asking again moves nothing."""
     before = assign(partitions, tasks)
 
     assert before == assign(partitions, tasks, before)
 
 
-def test_settings_left_alone_on_a_topic_are_neither_created_nor_changed_on_its_copy():
-    """By the source's name, and on that topic alone."""
+def test_excepted_settings_of_a_topic_are_neither_created_nor_changed_on_its_copy():
+    """The exception names the source topic and does not apply to others."""
     rules = ConfigRules(
         selects=RULES.selects,
         exceptions=(
@@ -261,8 +258,8 @@ def test_settings_left_alone_on_a_topic_are_neither_created_nor_changed_on_its_c
     assert config_changes(configs, target, rules.of("bar")) == (ConfigChange(name="retention.ms", value="1"),)
 
 
-def test_a_change_is_explained_with_what_is_there_now():
-    """For a report, which writes nothing."""
+def test_an_explained_change_has_the_current_value():
+    """Reports show it without writing."""
     target = [entry("retention.ms", "2")]
 
     assert explain(ConfigChange(name="retention.ms", value="1"), target) == "retention.ms=1 (now 2)"

@@ -1,4 +1,4 @@
-"""Names of topics under both policies: Kafka's ReplicationPolicyTest and MirrorClientTest, and their traps."""
+"""Topic names of both policies: the cases of ReplicationPolicyTest and MirrorClientTest, and edge cases."""
 
 import pytest
 
@@ -30,10 +30,10 @@ IDENTITY = IdentityPolicy(source_alias="A")
         (IdentityPolicy(source_alias=""), "topic1", None, "topic1", "topic1"),
     ],
 )
-def test_origin_of_a_topic(
+def test_the_origin_of_a_topic_is_derived_from_its_name(
     policy: ReplicationPolicy, topic: str, source: str | None, upstream: str | None, original: str
 ):
-    """topicSource, upstreamTopic and originalTopic; a local `orders.v1` looks remote, as in Java."""
+    """As in topicSource, upstreamTopic and originalTopic. As in Java, a local `orders.v1` counts as remote."""
     assert (source, upstream, original) == (
         policy.topic_source(topic),
         policy.upstream_topic(topic),
@@ -52,8 +52,8 @@ def test_origin_of_a_topic(
         (IDENTITY, "my-heartbeats", "A.my-heartbeats"),
     ],
 )
-def test_name_of_the_copy(policy: ReplicationPolicy, topic: str, expected: str):
-    """formatRemoteTopic; identity renames what ends in `heartbeats`, or copies would meet their originals."""
+def test_the_remote_topic_name_follows_the_policy(policy: ReplicationPolicy, topic: str, expected: str):
+    """As in formatRemoteTopic. The identity policy renames heartbeats topics, which would otherwise collide."""
     assert expected == policy.remote_topic("A", topic)
 
 
@@ -80,7 +80,7 @@ def test_name_of_the_copy(policy: ReplicationPolicy, topic: str, expected: str):
     ],
 )
 def test_internal_topics_are_those_of_kafka_4(policy: ReplicationPolicy, topic: str, expected: bool):  # noqa: FBT001
-    """KIP-1074: a user's own topic may end in `.internal`."""
+    """Since KIP-1074, a user's topic may end in `.internal`."""
     assert expected == policy.is_internal_topic(topic)
 
 
@@ -94,8 +94,8 @@ def test_internal_topics_are_those_of_kafka_4(policy: ReplicationPolicy, topic: 
         ("heartbeats.x", False),
     ],
 )
-def test_heartbeats_of_any_cluster(topic: str, expected: bool):  # noqa: FBT001
-    """What was `heartbeats` originally, under both policies."""
+def test_heartbeats_topics_of_any_cluster_are_recognised(topic: str, expected: bool):  # noqa: FBT001
+    """Both policies compare the original name with `heartbeats`."""
     assert (expected, expected) == (DEFAULT.is_heartbeats_topic(topic), IDENTITY.is_heartbeats_topic(topic))
 
 
@@ -116,8 +116,10 @@ def test_heartbeats_of_any_cluster(topic: str, expected: bool):  # noqa: FBT001
         ),
     ],
 )
-def test_names_of_internal_topics(settings: PolicySettings, checkpoints: str, syncs: str):
-    """They follow the separator unless KIP-949's switch says no; heartbeats never do."""
+def test_names_of_internal_topics_follow_the_separator(
+    settings: PolicySettings, checkpoints: str, syncs: str
+):
+    """They do so unless the setting of KIP-949 is off. The heartbeats topic never does."""
     policy = make_policy(settings)
 
     assert (checkpoints, syncs, "heartbeats") == (

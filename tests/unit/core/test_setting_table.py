@@ -1,4 +1,4 @@
-"""The table of known keys, and the page that is made from it."""
+"""The table of known settings, and the page that is generated from it."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from mirrorflow_core.setting_table import Scope, Verdict
 ROOT = Path(__file__).parents[3]
 
 
-def test_page_is_up_to_date():
-    """`python -m mirrorflow_core.setting_table > docs/settings.md`."""
+def test_the_settings_page_is_up_to_date():
+    """`python -m mirrorflow_core.setting_table > docs/settings.md` generates it."""
     assert (ROOT / "docs" / "settings.md").read_text() == setting_table.document()
 
 
 def test_each_key_has_one_verdict_and_a_reason():
-    """No key twice in one scope; each refused or ignored key has a reason."""
+    """No key occurs twice in a scope, and each refused or ignored key has a reason."""
     names = [(key.scope, key.name) for key in setting_table.KEYS]
 
     assert len(set(names)) == len(names)
@@ -27,8 +27,7 @@ def test_each_key_has_one_verdict_and_a_reason():
     assert [key.name for key in setting_table.KEYS if "|" in key.note] == []
 
 
-def test_security_keys_have_the_verdicts_of_their_table():
-    """One table decides, the page repeats it."""
+def test_security_keys_have_the_same_verdicts_in_both_tables():
     rows = {key.name: key.verdict.value for key in setting_table.KEYS if key.scope is Scope.CLIENT}
 
     assert {name: text.partition(":")[0] for name, text in SECURITY_KEYS.items()} == {
@@ -48,24 +47,22 @@ def test_security_keys_have_the_verdicts_of_their_table():
         ("producer.ssl.key.password", setting_table.WORKER_SCOPES, Verdict.HONOURED),
     ],
 )
-def test_keys_are_found_behind_prefixes_and_in_families(
+def test_keys_are_found_with_prefixes_and_by_wildcard_rows(
     name: str, scopes: tuple[Scope, ...], verdict: Verdict
 ):
-    """The prefix rules of clients, and rows with a `*`."""
-    found = setting_table.find(name, scopes)
+    entry = setting_table.find(name, scopes)
 
-    assert found is not None
-    assert verdict is found.verdict
+    assert entry is not None
+    assert verdict is entry.verdict
 
 
 @pytest.mark.parametrize("name", ["topic", "source.consumer.nonsense", "consumer", "A->B.topics", ""])
-def test_unknown_keys_are_unknown(name: str):
-    """Nothing matches by accident."""
+def test_unknown_keys_are_not_found(name: str):
     assert setting_table.find(name, setting_table.CONNECTOR_SCOPES) is None
 
 
-def test_keys_of_a_transformation_that_is_not_listed_are_named():
-    """As in Java they count nothing, which is rarely what was meant."""
+def test_keys_of_an_unlisted_transformation_cause_a_warning():
+    """As in Java they have no effect, which is rarely intended."""
     warnings: list[str] = []
     lines = {"transforms": "route", "transforms.route.regex": "a", "transforms.rout.replacement": "b"}
 

@@ -1,4 +1,4 @@
-"""What is a stall, and which reason and sentence it has: by the facts of one partition."""
+"""Decides from the state of a partition whether it is stalled, and with which reason and message."""
 
 from dataclasses import replace
 from typing import Any
@@ -60,7 +60,7 @@ REASONS = [
 
 
 @pytest.mark.parametrize(("changes", "reason"), REASONS)
-def test_each_way_of_standing_still_has_its_reason(changes, reason):
+def test_each_kind_of_stall_has_its_reason(changes, reason):
     stall = find_stall(replace(FACTS, **changes))
 
     assert stall is not None
@@ -68,18 +68,18 @@ def test_each_way_of_standing_still_has_its_reason(changes, reason):
 
 
 @pytest.mark.parametrize(("changes", "_"), REASONS)
-def test_a_partition_that_made_progress_lately_is_not_stalled(changes, _):
+def test_a_partition_with_recent_progress_is_not_stalled(changes, _):
     assert find_stall(replace(FACTS, **changes, without_progress_s=STALLED_AFTER_S - 0.1)) is None
 
 
 @pytest.mark.parametrize(("changes", "_"), REASONS)
 def test_a_stopped_partition_is_not_stalled(changes, _):
-    """It has an error, and the error says what to do."""
+    """It has an error, which has the remedy."""
     assert find_stall(replace(FACTS, **{**changes, "phase": PartitionPhase.STOPPED})) is None
 
 
 @pytest.mark.parametrize("phase", [PartitionPhase.STARTING, PartitionPhase.COPYING])
-def test_an_error_that_was_to_pass_keeps_its_own_reason(phase):
+def test_a_transient_error_keeps_its_own_reason(phase):
     stall = find_stall(replace(FACTS, obstacle=FAILED, phase=phase))
 
     assert stall is not None
@@ -89,7 +89,7 @@ def test_an_error_that_was_to_pass_keeps_its_own_reason(phase):
     )
 
 
-def test_an_error_that_names_the_partition_names_it_once():
+def test_the_message_names_the_partition_once():
     failed = replace(FAILED, message="orders-3: it broke; mend it.")
 
     stall = find_stall(replace(FACTS, obstacle=failed))
@@ -100,22 +100,22 @@ def test_an_error_that_names_the_partition_names_it_once():
 
 @pytest.mark.parametrize("limit", ["is_reading_limited", "is_writing_limited"])
 @pytest.mark.parametrize("changes", [{}, {"is_fetched": True}, {"is_crowded_out": True}])
-def test_a_partition_that_a_limit_or_a_quota_holds_back_is_not_stalled(changes, limit):
+def test_a_partition_limited_by_a_rate_or_quota_is_not_stalled(changes, limit):
     assert find_stall(replace(FACTS, **changes, **dict[str, Any]({limit: True}))) is None
 
 
-def test_a_quota_of_writes_explains_a_batch_without_an_answer():
+def test_a_write_quota_explains_a_batch_without_a_response():
     assert find_stall(replace(FACTS, is_in_flight=True, is_writing_limited=True)) is None
 
 
-def test_a_limit_of_reads_does_not_explain_a_batch_without_an_answer():
+def test_a_read_limit_does_not_explain_a_batch_without_a_response():
     stall = find_stall(replace(FACTS, is_in_flight=True, is_reading_limited=True))
 
     assert stall is not None
     assert stall.reason == StallReason.TARGET_NOT_ANSWERING.value
 
 
-def test_a_limit_does_not_explain_that_all_others_are_read():
+def test_a_read_limit_does_not_explain_a_partition_that_alone_is_not_read():
     stall = find_stall(replace(FACTS, is_reading_limited=True, is_passed_over=True))
 
     assert stall is not None
@@ -124,24 +124,24 @@ def test_a_limit_does_not_explain_that_all_others_are_read():
 
 @pytest.mark.parametrize("obstacle", [refused(), FAILED])
 def test_a_limit_does_not_hide_an_obstacle(obstacle):
-    """A flow that always uses up its rate would never tell of a partition that is refused."""
+    """Otherwise a flow that always uses its whole rate would never report a refused partition."""
     limited = replace(FACTS, obstacle=obstacle, is_reading_limited=True, is_writing_limited=True)
 
     assert find_stall(limited) is not None
 
 
-def test_an_obstacle_of_long_ago_does_not_explain_a_stall():
-    """What was refused once, and is sent again, waits for an answer."""
+def test_an_old_obstacle_does_not_explain_a_stall():
+    """The refused batch was sent again and waits for a response."""
     stall = find_stall(replace(FACTS, obstacle=refused(), obstacle_age_s=60.0, is_in_flight=True))
 
     assert stall is not None
     assert stall.reason == StallReason.TARGET_NOT_ANSWERING.value
 
 
-def test_the_sentence_has_the_brokers_answer_and_what_to_do():
-    said = "Messages are rejected since there are fewer in-sync replicas than required."
+def test_the_message_has_the_broker_message_and_the_remedy():
+    broker_message = "Messages are rejected since there are fewer in-sync replicas than required."
 
-    stall = find_stall(replace(FACTS, obstacle=refused(message=said)))
+    stall = find_stall(replace(FACTS, obstacle=refused(message=broker_message)))
 
     assert stall is not None
     assert stall.sentence == (
@@ -153,7 +153,7 @@ def test_the_sentence_has_the_brokers_answer_and_what_to_do():
 
 
 @pytest.mark.parametrize("obstacle", [DIVERGED, FETCH_REFUSED])
-def test_what_the_source_answers_names_the_source(obstacle):
+def test_an_obstacle_of_the_source_names_the_source(obstacle):
     stall = find_stall(replace(FACTS, obstacle=obstacle, obstacle_age_s=1.0))
 
     assert stall is not None
@@ -167,7 +167,7 @@ TRANSACTION = OpenTransaction(
 )
 
 
-def test_an_open_transaction_names_its_producer_and_what_to_do():
+def test_a_stall_by_an_open_transaction_names_its_producer_and_the_remedy():
     stall = find_stall(replace(HELD, open_transaction=TRANSACTION))
 
     assert stall is not None
@@ -178,12 +178,12 @@ def test_an_open_transaction_names_its_producer_and_what_to_do():
     )
 
 
-def test_an_open_transaction_is_reported_without_a_producer_that_is_not_known():
-    stall, named = find_stall(HELD), find_stall(replace(HELD, open_transaction=TRANSACTION))
+def test_an_open_transaction_is_reported_without_an_unknown_producer():
+    stall, with_producer = find_stall(HELD), find_stall(replace(HELD, open_transaction=TRANSACTION))
 
     assert stall is not None
     assert "a transaction of cluster east is open from offset 200 on; committed records" in stall.sentence
-    assert not stall.is_same(named)
+    assert not stall.is_same(with_producer)
 
 
 @pytest.mark.parametrize("timestamp_ms", [None, 0, 2**62])
@@ -204,7 +204,7 @@ def test_an_unknown_refusal_points_to_the_brokers_log():
     )
 
 
-def test_obstacles_of_one_kind_are_counted_and_another_kind_begins_anew():
+def test_obstacles_of_one_kind_are_counted_and_a_new_kind_restarts_the_count():
     once = refused(times=1)
     twice = refused("INVALID_TXN_STATE", times=1).after(once.after(None))
 
@@ -228,7 +228,7 @@ OBSTACLES = st.none() | st.builds(
     Obstacle,
     kind=st.sampled_from(ObstacleKind),
     name=st.sampled_from(["NOT_ENOUGH_REPLICAS", "Unreachable", "ERROR_7"]),
-    message=st.sampled_from(["", "It says so.", "It says so"]),
+    message=st.sampled_from(["", "It failed.", "It failed"]),
     times=st.integers(1, 3),
 )
 
@@ -256,8 +256,8 @@ OBSTACLES = st.none() | st.builds(
         target_has_leader=st.booleans(),
     )
 )
-def test_a_partition_that_stands_still_always_has_a_reason(facts):
-    """Only stopping, progress and a limit excuse silence."""
+def test_a_partition_without_progress_always_has_a_reason(facts):
+    """The exceptions are a stopped partition, recent progress and a limit."""
     stall = find_stall(facts)
 
     if stall is None:

@@ -1,4 +1,4 @@
-"""What the built-in transformations make of topics and headers."""
+"""The effect of built-in transformations on topics and headers."""
 
 import pytest
 
@@ -20,21 +20,21 @@ def naming(*stages: TransformSettings, in_base64: bool = False) -> TopicTransfor
 
 
 @pytest.mark.parametrize("replacement", ["$2", "$", "x\\", "${no}", "${1}"])
-def test_replacement_that_java_refuses_is_refused_before_anything_is_copied(replacement: str):
-    """Java's task fails at its first record."""
+def test_a_replacement_that_java_refuses_is_refused_before_copying_starts(replacement: str):
+    """In Java the task fails at its first record."""
     with pytest.raises(InvalidSettingError, match=r"^transforms\.r\.replacement: "):
         naming(renaming("(.*)", replacement))
 
 
-def test_only_names_that_match_as_a_whole_are_replaced_and_the_next_stage_sees_the_new_one():
-    """As RegexRouter's `matches` and `replaceFirst`."""
+def test_only_whole_names_are_replaced_and_the_next_stage_gets_the_new_name():
+    """As with `matches` and `replaceFirst` of RegexRouter."""
     chain = naming(renaming(r"A\.(.*)", "$1"), renaming("orders", "sales"), renaming("sale", "never"))
 
     assert [chain.target_topic(topic) for topic in ("orders", "orders2")] == ["sales", "orders2"]
 
 
-def test_predicates_see_the_name_of_their_place_in_the_chain():
-    """The same expression means another set of topics behind a renaming."""
+def test_a_predicate_gets_the_name_at_its_position_in_the_chain():
+    """The same expression selects different topics after a renaming."""
     drop = TransformSettings(
         key="transforms.d", kind=TransformKind.DROP, predicate=r"A\..*", predicate_key="p", negate=True
     )
@@ -45,8 +45,8 @@ def test_predicates_see_the_name_of_their_place_in_the_chain():
     assert naming(rename, drop).route("y").dropped_by == ""
 
 
-def test_headers_are_put_in_and_taken_out_in_order():
-    """A dropped name may come back behind its removal; what was there stays in its order."""
+def test_headers_are_inserted_and_dropped_in_order():
+    """A dropped header can be inserted again later. Other headers keep their order."""
     insert = TransformSettings(key="i", kind=TransformKind.INSERT_HEADER, header="a", value=b"new")
     null = TransformSettings(key="n", kind=TransformKind.INSERT_HEADER, header="n")
     drop = TransformSettings(key="d", kind=TransformKind.DROP_HEADERS, headers=("a", "b"))
@@ -57,8 +57,8 @@ def test_headers_are_put_in_and_taken_out_in_order():
     )  # fmt: skip
 
 
-def test_base64_is_of_the_source_s_values_alone():
-    """SimpleHeaderConverter writes bytes in base64, and a literal as text."""
+def test_only_header_values_of_the_source_are_written_in_base64():
+    """SimpleHeaderConverter writes bytes in base64, but literals as text."""
     insert = TransformSettings(key="i", kind=TransformKind.INSERT_HEADER, header="a", value=b"text")
 
     edits = naming(insert, in_base64=True).header_edits("t")
@@ -68,8 +68,8 @@ def test_base64_is_of_the_source_s_values_alone():
     )  # fmt: skip
 
 
-def test_heartbeats_keep_their_name_and_internal_topics_are_never_a_copy():
-    """Hops are read from the names of heartbeats; a copy in a topic of positions would destroy both."""
+def test_heartbeats_keep_their_name_and_no_copy_gets_the_name_of_an_internal_topic():
+    """Hops are derived from heartbeats names. A copy in a positions topic would destroy both."""
     strip = naming(renaming(r"A\.(.*)", "$1"), renaming("bad", "mm2-offsets.A.internal"))
 
     assert strip.target_topic("heartbeats") == "A.heartbeats"
@@ -78,8 +78,8 @@ def test_heartbeats_keep_their_name_and_internal_topics_are_never_a_copy():
     assert strip.obstacle("good") == ""
 
 
-def test_names_of_identity_are_renamed_too():
-    """The transformations stand behind whatever policy there is."""
+def test_transformations_apply_to_names_of_the_identity_policy():
+    """Transformations follow any policy."""
     identity = IdentityPolicy(source_alias="A")
 
     assert (
@@ -134,8 +134,8 @@ def settings(lines: dict[str, str]) -> SourceSettings:
         ("a\\:b", b"a\\:b"),
     ],
 )
-def test_literals_are_written_as_java_writes_them(text: str, expected: bytes | None):
-    """Each row was printed by Java's Values and SimpleHeaderConverter."""
+def test_literals_are_written_as_in_java(text: str, expected: bytes | None):
+    """Java's Values and SimpleHeaderConverter have printed each row."""
     assert literal_bytes(text) == expected
 
 
@@ -158,13 +158,13 @@ def test_literals_are_written_as_java_writes_them(text: str, expected: bytes | N
     ],
 )
 def test_literals_that_java_rewrites_are_refused(text: str):
-    """What is in the header would not be what is in the file."""
+    """The header would differ from the file."""
     with pytest.raises(SettingError, match=r"^transforms\.i\.value\.literal: "):
         settings(INSERT | {"transforms.i.value.literal": text})
 
 
 @pytest.mark.parametrize(
-    ("lines", "sentence"),
+    ("lines", "expected"),
     [
         (
             {"transforms.r.type": f"{PACKAGE}MaskField$Value"},
@@ -187,14 +187,16 @@ def test_literals_that_java_rewrites_are_refused(text: str):
         ({"transforms.r.type": "InsertHeader"}, r"transforms\.r\.value\.literal: it is missing"),
     ],
 )
-def test_what_is_wrong_or_not_built_in_is_named(lines: dict[str, str], sentence: str):
-    """By its key and by the name of the class, before anything starts."""
-    with pytest.raises(SettingError, match=f"^{sentence}"):
+def test_an_invalid_or_unsupported_transformation_is_an_error_of_its_key(
+    lines: dict[str, str], expected: str
+):
+    """The error names the key and, if unsupported, the class."""
+    with pytest.raises(SettingError, match=f"^{expected}"):
         settings(RENAME | lines)
 
 
-def test_missing_replacement_is_missing_and_an_empty_one_is_not():
-    """An empty value is one in Java's properties."""
+def test_a_missing_replacement_is_an_error_and_an_empty_one_is_not():
+    """In Java's properties an empty value is a value."""
     without = {key: value for key, value in RENAME.items() if not key.endswith("replacement")}
 
     with pytest.raises(SettingError, match=r"^transforms\.r\.replacement: it is missing"):
@@ -202,8 +204,8 @@ def test_missing_replacement_is_missing_and_an_empty_one_is_not():
     assert settings(without | {"transforms.r.replacement": ""}).transforms[0].kind is TransformKind.RENAME
 
 
-def test_another_renaming_is_another_naming_and_other_headers_are_another_stream():
-    """Both are decided with all copiers; a filter, or what a stage is called, changes neither."""
+def test_a_changed_renaming_changes_the_naming_and_changed_headers_the_stream():
+    """A filter, or the name of a stage, changes neither."""
     plain, renamed = settings({}), settings(RENAME)
     other = settings(RENAME | {"transforms.r.replacement": "y-$1"})
     with_header, other_header = settings(INSERT), settings(INSERT | {"transforms.i.value.literal": "w"})

@@ -45,7 +45,7 @@ def test_after_a_loss_any_lost_record_may_be_copied_once() -> None:
 
 def test_a_record_may_be_copied_as_often_as_the_source_had_it() -> None:
     """The source lost a record, and its producer sent it again."""
-    expected = Expected(least=SOURCE, most=None, again={mark(4): 1})
+    expected = Expected(least=SOURCE, most=None, rewrites={mark(4): 1})
 
     assert not difference(expected, SOURCE[:5] + SOURCE[4:])
     assert difference(expected, SOURCE[:5] + SOURCE[4:5] + SOURCE[4:])
@@ -85,7 +85,7 @@ def test_an_at_least_once_flow_is_judged_from_its_last_restart() -> None:
 def test_an_at_least_once_flow_may_have_a_resent_record_at_both_positions() -> None:
     """The source lost record 4, and its producer sent it again after record 5."""
     expected = Expected(
-        least=[*SOURCE[:4], SOURCE[5], SOURCE[4]], most=None, again={mark(4): 1}, repeats=True
+        least=[*SOURCE[:4], SOURCE[5], SOURCE[4]], most=None, rewrites={mark(4): 1}, repeats=True
     )
 
     assert not difference(expected, [*SOURCE, SOURCE[4]])

@@ -1,4 +1,4 @@
-"""Certificates and stores for tests of TLS: a CA, what it signs, and Java's stores made of them by keytool."""
+"""Certificates for tests of TLS: a CA, certificates that it signs, and Java stores made with keytool."""
 
 import datetime as dt
 import functools
@@ -72,7 +72,7 @@ def _sign(name: str, issuer: Identity | None, *, ca: bool, names: tuple[str, ...
         .not_valid_before(NOW - 3 * DAY)
         .not_valid_after(NOW - DAY if expired else NOW + 30 * DAY)
         .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-        # Without the key identifiers ssl.create_default_context refuses them, since Python 3.13.
+        # Since Python 3.13, ssl.create_default_context refuses certificates without key identifiers.
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key((issuer.key if issuer else key).public_key()),
@@ -96,13 +96,13 @@ def _sign(name: str, issuer: Identity | None, *, ca: bool, names: tuple[str, ...
         )
     if names:
         ip = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))] if "localhost" in names else []
-        alternatives = [*[x509.DNSName(each) for each in names], *ip]
+        alternatives = [*[x509.DNSName(alternative) for alternative in names], *ip]
         builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
     return Identity(key=key, certificate=builder.sign(issuer.key if issuer else key, hashes.SHA256()))
 
 
 def keytool(*arguments: str | Path) -> None:
-    """Run the JDK's keytool; its output is shown when it fails."""
+    """Runs the JDK's keytool; a failure shows its output."""
     done = subprocess.run(
         [
             "keytool",
@@ -120,7 +120,7 @@ def keytool(*arguments: str | Path) -> None:
 
 
 def java_truststore(path: Path, kind: str, certificate: Identity, password: str) -> Path:
-    """A trust store as an operator makes it with keytool."""
+    """A trust store created with keytool."""
     pem = path.with_suffix(".pem")
     pem.write_text(certificate.pem)
     keytool(
@@ -131,10 +131,10 @@ def java_truststore(path: Path, kind: str, certificate: Identity, password: str)
 
 
 def java_keystore(path: Path, kind: str, own: Identity, ca: Identity, store: str, key: str) -> Path:
-    """A key store converted by keytool; *store* and *key* are the passwords."""
+    """A key store converted with keytool; *store* and *key* are passwords."""
     source = path.with_suffix(".source.p12")
     source.write_bytes(own.pkcs12("source-password", ca))
-    # Without it a JKS key keeps the password it had in the source.
+    # Without this option a JKS key keeps the password of the source store.
     key_password = ("-destkeypass", key) if kind == "JKS" else ()
     keytool(
         "-importkeystore", "-noprompt", "-srckeystore", source, "-srcstoretype", "pkcs12", "-srcalias", "mine",

@@ -1,8 +1,8 @@
-"""kafka-python reads its schemas by a function that Python 3.11 and 3.12 call deprecated (3.13 does not)."""
+"""Ignores a warning: kafka-python calls a function that is deprecated in Python 3.11 and 3.12."""
 
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Only this warning of only that library."""
+    """Ignores only this warning of kafka-python."""
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")

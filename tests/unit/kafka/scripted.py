@@ -1,4 +1,4 @@
-"""A broker that sends the responses of the test: frames in, frames out, on loopback."""
+"""A broker on loopback that sends the frames of the test."""
 
 import asyncio
 import struct
@@ -12,48 +12,48 @@ KNOWN = {3: (0, 13), 17: (0, 1), 18: (0, 4), 36: (0, 2), 60: (0, 2)}
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request as it came."""
+class ReceivedRequest:
+    """One request as the broker received it."""
 
     api_key: int
     version: int
     correlation_id: int
     body: bytes
 
-    def answer(self, body: bytes, *, flexible: bool = False) -> bytes:
-        """The frame of an answer to it."""
+    def response(self, body: bytes, *, flexible: bool = False) -> bytes:
+        """The frame of a response to this request."""
         frame = struct.pack(">i", self.correlation_id) + (b"\x00" if flexible else b"") + body
         return struct.pack(">i", len(frame)) + frame
 
 
 class Broker:
-    """One conversation at a time, seen from the broker's side."""
+    """The broker's side of a connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
 
-    async def next(self) -> Asked:
-        """The next request, its header cut off."""
+    async def next(self) -> ReceivedRequest:
+        """Returns the next request without its header."""
         (size,) = struct.unpack(">i", await self.reader.readexactly(4))
         frame = await self.reader.readexactly(size)
         api_key, version, correlation_id, length = struct.unpack_from(">hhih", frame)
-        return Asked(api_key, version, correlation_id, frame[10 + length :])
+        return ReceivedRequest(api_key, version, correlation_id, frame[10 + length :])
 
-    async def say(self, frame: bytes) -> None:
-        """Send *frame*."""
+    async def send(self, frame: bytes) -> None:
+        """Sends *frame*."""
         self.writer.write(frame)
         await self.writer.drain()
 
-    async def greet(self) -> Asked:
-        """Answer ApiVersions with what KNOWN says; gives the request."""
-        asked = await self.next()
-        await self.say(asked.answer(versions(asked.version)))
-        return asked
+    async def answer_api_versions(self) -> ReceivedRequest:
+        """Responds to ApiVersions with the versions in KNOWN; returns the request."""
+        request = await self.next()
+        await self.send(request.response(versions(request.version)))
+        return request
 
 
 def versions(version: int, *, error: int = 0) -> bytes:
-    """The body of an ApiVersions answer."""
+    """The body of an ApiVersions response."""
     api_class = ApiVersionsResponse.ApiVersion
     keys = [api_class(api_key=key, min_version=low, max_version=high) for key, (low, high) in KNOWN.items()]
     return bytes(ApiVersionsResponse(error_code=error, api_keys=keys).encode(version=version))
@@ -63,7 +63,7 @@ def versions(version: int, *, error: int = 0) -> bytes:
 async def scripted(script: Callable[[Broker], Awaitable[None]]) -> AsyncIterator[int]:
     """The port of a broker that runs *script* for each connection and closes it at the script's end.
 
-    What the script raises is raised at the end of the block.
+    Assertion errors of the script are raised at the end of the block.
     """
     failures: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""A refused setting costs a topic that setting alone; what is refused is named in the broker's own words."""
+"""A topic gets all settings that the target accepts; a refused one is reported with the broker's message."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -23,11 +23,11 @@ from mirrorflow_kafka.admin.topics import (
 from mirrorflow_kafka.client.cluster import Cluster
 
 TOO_SMALL = "Invalid value 102400 for configuration segment.bytes:\n Value must be at least 1048576."
-SAID = "Invalid value 102400 for configuration segment.bytes: Value must be at least 1048576."
+MESSAGE = "Invalid value 102400 for configuration segment.bytes: Value must be at least 1048576."
 
 
 class Target:
-    """A target that refuses segments below 1 MiB, and local retention above the retention; it keeps its topics."""
+    """A target that refuses segments below 1 MiB, and a local retention above the retention."""
 
     def __init__(self) -> None:
         self.topics: dict[str, dict[str, str]] = {}
@@ -50,22 +50,22 @@ class Target:
         self, _: object, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, BrokerRefusal | None]:
         self.requests += 1
-        answers = {topic.name: self.refusal(topic.name, topic.configs) for topic in topics}
+        responses = {topic.name: self.refusal(topic.name, topic.configs) for topic in topics}
         if not validate_only:
-            self.topics |= {topic.name: dict(topic.configs) for topic in topics if not answers[topic.name]}
-        return answers
+            self.topics |= {topic.name: dict(topic.configs) for topic in topics if not responses[topic.name]}
+        return responses
 
     async def alter(
         self, _: object, changes: Mapping[str, Sequence[ConfigChange]], *, validate_only: bool = False
     ) -> dict[str, BrokerRefusal | None]:
         self.requests += 1
-        answers = {}
+        responses = {}
         for topic, of_topic in changes.items():
-            configs = self.topics[topic] | {one.name: one.value or "" for one in of_topic}
-            answers[topic] = self.refusal(topic, configs)
-            if not validate_only and answers[topic] is None:
+            configs = self.topics[topic] | {change.name: change.value or "" for change in of_topic}
+            responses[topic] = self.refusal(topic, configs)
+            if not validate_only and responses[topic] is None:
                 self.topics[topic] = configs
-        return answers
+        return responses
 
 
 @pytest.fixture
@@ -95,22 +95,22 @@ def test_a_topic_is_created_with_every_setting_that_the_target_accepts(target: T
 
     assert target.topics == {"A.t": {"cleanup.policy": "compact", "retention.ms": "-1"}, "A.u": {}}
     assert outcome.refused == {}
-    assert outcome.settings == (f"Target topic A.t does not get segment.bytes=102400: {SAID}",)
+    assert outcome.settings == (f"Target topic A.t does not get segment.bytes=102400: {MESSAGE}",)
 
 
-def test_validation_alone_creates_nothing(target: Target) -> None:
+def test_validating_a_new_topic_does_not_create_it(target: Target) -> None:
     outcome = create(
         NewTopic(name="A.t", partitions=1, configs={"segment.bytes": "102400"}), validate_only=True
     )
 
     assert target.topics == {}
     assert outcome == Outcome(
-        refused={}, settings=(f"Target topic A.t does not get segment.bytes=102400: {SAID}",)
+        refused={}, settings=(f"Target topic A.t does not get segment.bytes=102400: {MESSAGE}",)
     )
 
 
-def test_a_topic_that_may_not_be_created_is_refused_as_such(target: Target) -> None:
-    """Nothing is tried setting by setting: the refusal is about the topic."""
+def test_a_topic_that_must_not_be_created_is_refused_as_a_whole(target: Target) -> None:
+    """Settings are not tried one by one, because the refusal is about the topic."""
     target.forbidden = {"A.t"}
 
     outcome = create(NewTopic(name="A.t", partitions=1, configs={"segment.bytes": "102400"}))
@@ -119,7 +119,7 @@ def test_a_topic_that_may_not_be_created_is_refused_as_such(target: Target) -> N
     assert (outcome.settings, target.requests) == ((), 1)
 
 
-def test_a_setting_that_a_policy_requires_is_kept_beside_one_that_is_refused(target: Target) -> None:
+def test_a_required_setting_is_kept_if_a_different_one_is_refused(target: Target) -> None:
     target.required = {"retention.ms"}
 
     outcome = create(
@@ -127,20 +127,22 @@ def test_a_setting_that_a_policy_requires_is_kept_beside_one_that_is_refused(tar
     )
 
     assert target.topics == {"A.t": {"retention.ms": "9"}}
-    assert outcome.settings == (f"Target topic A.t does not get segment.bytes=102400: {SAID}",)
+    assert outcome.settings == (f"Target topic A.t does not get segment.bytes=102400: {MESSAGE}",)
 
 
-def test_a_topic_that_a_policy_refuses_whatever_its_settings_is_not_created(target: Target) -> None:
+def test_a_topic_that_a_policy_refuses_with_any_setting_is_not_created(target: Target) -> None:
     target.required = {"min.insync.replicas"}
 
     outcome = create(NewTopic(name="A.t", partitions=1, configs={"retention.ms": "9"}))
 
-    assert {name: str(why) for name, why in outcome.refused.items()} == {"A.t": "a setting is missing"}
+    assert {name: str(refusal) for name, refusal in outcome.refused.items()} == {
+        "A.t": "a setting is missing"
+    }
     assert outcome.settings == ()
 
 
-def test_changes_that_the_target_accepts_are_applied_beside_one_that_it_refuses(target: Target) -> None:
-    """Those of other topics, too; settings that need each other are applied together."""
+def test_accepted_changes_are_applied_if_a_different_one_is_refused(target: Target) -> None:
+    """This includes changes of other topics. Settings that depend on each other are applied together."""
     target.topics = {"A.t": {}, "A.u": {}}
 
     applied, outcome = alter(
@@ -155,10 +157,10 @@ def test_changes_that_the_target_accepts_are_applied_beside_one_that_it_refuses(
         "A.u": {"max.message.bytes": "5"},
     }
     assert set(applied) == {"A.t", "A.u"}
-    assert outcome.settings == (f"Target topic A.t does not get segment.bytes=102400: {SAID}",)
+    assert outcome.settings == (f"Target topic A.t does not get segment.bytes=102400: {MESSAGE}",)
 
 
-def test_nothing_is_applied_where_every_change_is_refused(target: Target) -> None:
+def test_nothing_is_applied_if_every_change_is_refused(target: Target) -> None:
     target.topics = {"A.t": {}}
 
     applied, outcome = alter({"A.t": {"segment.bytes": "102400"}})
@@ -167,7 +169,7 @@ def test_nothing_is_applied_where_every_change_is_refused(target: Target) -> Non
     assert len(outcome.settings) == 1
 
 
-def test_a_report_changes_nothing(target: Target) -> None:
+def test_validating_changes_does_not_apply_them(target: Target) -> None:
     target.topics = {"A.t": {}}
 
     applied, outcome = alter({"A.t": {"segment.bytes": "102400", "retention.ms": "30"}}, validate_only=True)

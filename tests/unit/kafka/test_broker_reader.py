@@ -1,4 +1,4 @@
-"""A reader batches a trickle over many partitions, delays no other reader, and keeps no old responses."""
+"""A reader gathers slow traffic of many partitions, does not delay other readers, and keeps no old responses."""
 
 import asyncio
 import time
@@ -18,8 +18,8 @@ PARTITIONS = 100
 VERSION = 13
 
 
-def answer(partitions: int, size_bytes: int, *, throttle_ms: int = 0) -> bytearray:
-    """What a broker says where the first *partitions* have records of *size_bytes* each."""
+def response_with(partitions: int, size_bytes: int, *, throttle_ms: int = 0) -> bytearray:
+    """A fetch response with *size_bytes* of records for each of the first *partitions* partitions."""
     parts = FetchResponse.FetchableTopicResponse
     return bytearray(
         FetchResponse(
@@ -54,35 +54,35 @@ def answer(partitions: int, size_bytes: int, *, throttle_ms: int = 0) -> bytearr
 
 
 class Broker:
-    """Cluster and connection in one: gives the answers that it has, then none."""
+    """A cluster and connection that returns the given responses, and then none."""
 
     alias, address, is_retired = "east", "east:9092", False
     versions = {1: (0, VERSION)}  # noqa: RUF012 it is read only
 
-    def __init__(self, answers):
-        self.answers = deque(answers)
-        self.is_silent = asyncio.Event()
+    def __init__(self, responses):
+        self.responses = deque(responses)
+        self.is_exhausted = asyncio.Event()
 
     async def connection(self, node_id, *, purpose):
         return self
 
     async def call(self, request, *, timeout_s):
-        """The round trip that is measured."""
+        """The request whose round trip is measured."""
 
     def throttled(self, throttle_ms):
-        """No answer here is."""
+        """Ignored: no response is throttled."""
 
     def send(self, api_key, version, parts, *, flexible):
-        said = asyncio.get_running_loop().create_future()
-        if self.answers:
-            said.set_result(memoryview(self.answers.popleft()))
+        response = asyncio.get_running_loop().create_future()
+        if self.responses:
+            response.set_result(memoryview(self.responses.popleft()))
         else:
-            self.is_silent.set()
-        return said
+            self.is_exhausted.set()
+        return response
 
 
-class Reading:
-    """A partition that wants everything and keeps nothing."""
+class ReadingPartition:
+    """A partition that always fetches and copies its records at once."""
 
     def next_fetch(self):
         return FetchFrom(0)
@@ -91,77 +91,79 @@ class Reading:
         return False
 
     def fetched(self, part, asked_offset):
-        """It is copied at once."""
+        """Drops the records."""
 
 
-async def read(answers, *, after=lambda: None):
-    """Have a reader read *answers* to the last."""
+async def read(responses, *, after=lambda: None):
+    """Has a reader read all of *responses*."""
 
     async def room(response_bytes, largest_bytes):
-        """There is always some."""
+        """There is always buffer space."""
 
-    broker = Broker(answers)
+    broker = Broker(responses)
     reader = BrokerReader(
         cast("Cluster", broker), 1, read_committed=False, rack="", room=room, after=after, on_error=lambda error: pytest.fail(str(error))
     )  # fmt: skip
     for number in range(PARTITIONS):
-        reader.add(TOPIC, number, TOPIC_ID, Reading())
+        reader.add(TOPIC, number, TOPIC_ID, ReadingPartition())
     async with asyncio.timeout(300):
-        await broker.is_silent.wait()
+        await broker.is_exhausted.wait()
     return reader
 
 
-def pauses_of(monkeypatch, answers):
-    """How long the reader rests behind each of *answers*, and how often was pumped until then."""
-    found, pumped, sleep = [], [0], asyncio.sleep
+def pauses_of(monkeypatch, responses):
+    """The pauses of the reader after each response, with the number of pumps before each."""
+    pauses, pumped, sleep = [], [0], asyncio.sleep
 
-    async def rest(seconds):
-        found.append((seconds, pumped[0]))
+    async def pause(seconds):
+        pauses.append((seconds, pumped[0]))
         await sleep(0)
 
     def after():
         pumped[0] += 1
 
-    async def all_of_them():
-        monkeypatch.setattr(asyncio, "sleep", rest)
-        reader = await read(answers, after=after)
+    async def read_all():
+        monkeypatch.setattr(asyncio, "sleep", pause)
+        reader = await read(responses, after=after)
         await reader.close()
 
-    asyncio.run(all_of_them())
-    return found
+    asyncio.run(read_all())
+    return pauses
 
 
-def test_few_partitions_and_large_answers_are_not_held_up(monkeypatch):
-    """Their latency is what a user sees first, their backlog second."""
-    assert [] == pauses_of(monkeypatch, [answer(FEW_PARTITIONS, 100), answer(PARTITIONS, 1000)])
+def test_few_partitions_and_large_responses_are_not_delayed(monkeypatch):
+    """Latency counts for few partitions, and throughput for large responses."""
+    assert [] == pauses_of(monkeypatch, [response_with(FEW_PARTITIONS, 100), response_with(PARTITIONS, 1000)])
 
 
-def test_a_trickle_gathers_the_longer_the_more_partitions_it_comes_from(monkeypatch):
-    """What was fetched before is sent before the rest."""
-    found = pauses_of(monkeypatch, [answer(FEW_PARTITIONS + 6, 100), answer(PARTITIONS, 100)])
+def test_the_pause_after_small_responses_grows_with_the_number_of_partitions(monkeypatch):
+    """Fetched records are sent before the pause."""
+    pauses = pauses_of(monkeypatch, [response_with(FEW_PARTITIONS + 6, 100), response_with(PARTITIONS, 100)])
 
-    assert [(pytest.approx(6 * GATHER_S), 2), (GATHER_MAX_S, 4)] == found
+    assert [(pytest.approx(6 * GATHER_S), 2), (GATHER_MAX_S, 4)] == pauses
 
 
-def test_a_reader_counts_answers_with_records_and_knows_when_a_quota_lets_it_go_on():
-    async def served():
+def test_a_reader_counts_responses_with_records_and_records_the_end_of_a_throttle():
+    async def read_all():
         before_s = time.monotonic()
-        reader = await read([answer(1, 100), answer(1, 0), answer(2, 100, throttle_ms=5_000)])
+        reader = await read(
+            [response_with(1, 100), response_with(1, 0), response_with(2, 100, throttle_ms=5_000)]
+        )
         await reader.close()
         return before_s, reader
 
-    before_s, reader = asyncio.run(served())
+    before_s, reader = asyncio.run(read_all())
 
     assert (reader.responses, len(reader)) == (2, PARTITIONS)
     assert before_s + 5 <= reader.held_until_s <= time.monotonic() + 5
 
 
-def test_nothing_is_kept_of_the_last_large_answer():
-    """An idle connector holds no megabytes: the buffer is unused, so it can change its size."""
-    large = answer(1, 200_000)
+def test_the_last_large_response_is_released():
+    """An idle connector must not hold megabytes. Only an unreferenced buffer can be resized."""
+    large = response_with(1, 200_000)
 
     async def idle():
-        reader = await read([large, answer(0, 0)])
+        reader = await read([large, response_with(0, 0)])
         large.append(0)
         await reader.close()
 

@@ -1,4 +1,4 @@
-"""Properties in Java's names become a context and credentials; handshakes against a real TLS server in this process."""
+"""Java security properties configure TLS and SASL; handshakes run against a real TLS server in this process."""
 
 import asyncio
 import socket
@@ -54,8 +54,8 @@ def tls(folder: Path, trust: str, key: str = "") -> dict[str, str]:
     return properties
 
 
-def shake(properties: dict[str, str], tmp: Path, server: Identity | None = None, *, host: str = "localhost", mutual: bool = False, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> tuple[str, str]:  # fmt: skip
-    """The TLS version and our name as the server sees it, after one byte each way."""
+def handshake(properties: dict[str, str], tmp: Path, server: Identity | None = None, *, host: str = "localhost", mutual: bool = False, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> tuple[str, str]:  # fmt: skip
+    """Returns the TLS version and the client's name as the server receives it, after one byte in each direction."""
     server = server or signed()
     pem = tmp / "server.pem"
     pem.write_text(server.key_pem() + server.pem)
@@ -67,16 +67,16 @@ def shake(properties: dict[str, str], tmp: Path, server: Identity | None = None,
         context.load_verify_locations(cadata=authority().pem)
     names: list[str] = []
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peercert") or {}
         names.extend(value for part in peer.get("subject", ()) for _, value in part)
         writer.write(await reader.read(1))
         writer.close()
 
     async def run() -> str:
-        listening = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
-        async with listening:
-            port = listening.sockets[0].getsockname()[1]
+        server_socket = await asyncio.start_server(respond, "127.0.0.1", 0, ssl=context)
+        async with server_socket:
+            port = server_socket.sockets[0].getsockname()[1]
             client = build_security(properties, cluster="A").ssl_context
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", port, ssl=client, server_hostname=host
@@ -93,13 +93,13 @@ def shake(properties: dict[str, str], tmp: Path, server: Identity | None = None,
 
 @pytest.mark.parametrize("trust", ["trust.jks", "trust.p12", "trust.pem"])
 @pytest.mark.parametrize("key", ["key.jks", "key.p12", "key.pem"])
-def test_mutual_tls_with_every_kind_of_store(stores: Path, tmp_path: Path, trust: str, key: str):
-    """The server sees our certificate; the key has left nothing on the disk."""
-    assert shake(tls(stores, trust, key), tmp_path, mutual=True) == ("TLSv1.3", "client")
+def test_mutual_tls_works_with_every_type_of_store(stores: Path, tmp_path: Path, trust: str, key: str):
+    """The server receives the client certificate."""
+    assert handshake(tls(stores, trust, key), tmp_path, mutual=True) == ("TLSv1.3", "client")
 
 
-def test_mutual_tls_with_inline_pem(tmp_path: Path):
-    """KIP-651's inline values, with an encrypted key."""
+def test_mutual_tls_works_with_inline_pem(tmp_path: Path):
+    """The inline values of KIP-651 are used, with an encrypted key."""
     properties = {
         "security.protocol": "SSL",
         "ssl.truststore.type": "PEM",
@@ -110,13 +110,14 @@ def test_mutual_tls_with_inline_pem(tmp_path: Path):
         "ssl.key.password": SECRET,
     }
 
-    assert shake(properties, tmp_path, mutual=True) == ("TLSv1.3", "client")
+    assert handshake(properties, tmp_path, mutual=True) == ("TLSv1.3", "client")
 
 
-def test_server_without_our_certificate_refuses(stores: Path, tmp_path: Path):
-    """mTLS is asked for and we have none."""
+def test_a_server_that_requires_a_client_certificate_refuses_a_client_without_one(
+    stores: Path, tmp_path: Path
+):
     with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
-        shake(tls(stores, "trust.pem"), tmp_path, mutual=True)
+        handshake(tls(stores, "trust.pem"), tmp_path, mutual=True)
 
 
 @pytest.mark.parametrize(
@@ -127,44 +128,46 @@ def test_server_without_our_certificate_refuses(stores: Path, tmp_path: Path):
         (signed(), "10.9.8.7", 64),
     ],
 )
-def test_false_certificates_are_refused(stores: Path, tmp_path: Path, server: Identity, host: str, code: int):
-    """Another name, another address, a date that is past."""
+def test_invalid_server_certificates_are_refused(
+    stores: Path, tmp_path: Path, server: Identity, host: str, code: int
+):
+    """They have a different name, a different address, or have expired."""
     with pytest.raises(ssl.SSLCertVerificationError) as raised:
-        shake(tls(stores, "trust.p12"), tmp_path, server, host=host)
+        handshake(tls(stores, "trust.p12"), tmp_path, server, host=host)
     assert raised.value.verify_code == code
 
 
-def test_unknown_authority_is_refused(tmp_path: Path):
-    """Trusting a store means not trusting the system's authorities, nor another CA."""
+def test_a_certificate_of_an_unknown_authority_is_refused(tmp_path: Path):
+    """A trust store replaces the system's authorities."""
     other = {"security.protocol": "SSL", "ssl.truststore.certificates": authority("Other CA").pem}
     for properties in (other, {"security.protocol": "SSL"}):
         with pytest.raises(ssl.SSLCertVerificationError):
-            shake(properties, tmp_path)
+            handshake(properties, tmp_path)
 
 
-def test_leaf_in_the_truststore_is_an_anchor(tmp_path: Path):
-    """As in Java, a broker's own certificate may be what is trusted."""
+def test_a_server_certificate_in_the_truststore_is_trusted(tmp_path: Path):
+    """As in Java, the trust store may have the broker's own certificate."""
     properties = {"security.protocol": "SSL", "ssl.truststore.certificates": signed().pem}
 
-    assert shake(properties, tmp_path)[0] == "TLSv1.3"
+    assert handshake(properties, tmp_path)[0] == "TLSv1.3"
 
 
-def test_common_name_counts_without_alternative_names(stores: Path, tmp_path: Path):
-    """JDK's rule for certificates of old."""
-    assert shake(tls(stores, "trust.pem"), tmp_path, signed("localhost", names=()))[0] == "TLSv1.3"
+def test_the_common_name_is_checked_if_there_are_no_alternative_names(stores: Path, tmp_path: Path):
+    """The JDK applies this rule to old certificates."""
+    assert handshake(tls(stores, "trust.pem"), tmp_path, signed("localhost", names=()))[0] == "TLSv1.3"
 
 
-def test_name_check_can_be_off_but_not_the_chain_s(stores: Path, tmp_path: Path):
-    """An empty ssl.endpoint.identification.algorithm turns off the name alone."""
+def test_the_name_check_can_be_disabled_but_not_the_chain_check(stores: Path, tmp_path: Path):
+    """An empty ssl.endpoint.identification.algorithm disables only the name check."""
     off = {"ssl.endpoint.identification.algorithm": ""}
     server = signed("other", names=("other",))
 
-    assert shake(tls(stores, "trust.pem") | off, tmp_path, server)[0] == "TLSv1.3"
+    assert handshake(tls(stores, "trust.pem") | off, tmp_path, server)[0] == "TLSv1.3"
     context = build_security(tls(stores, "trust.pem") | off, cluster="A").ssl_context
     assert context is not None
     assert not context.check_hostname
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake({"security.protocol": "SSL", **off}, tmp_path, server)
+        handshake({"security.protocol": "SSL", **off}, tmp_path, server)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +180,11 @@ def test_name_check_can_be_off_but_not_the_chain_s(stores: Path, tmp_path: Path)
         ("ssl.cipher.suites", "TLS_AES_256_GCM_SHA384,TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLSv1.3"),
     ],
 )
-def test_versions_and_suites_are_chosen(stores: Path, tmp_path: Path, setting: str, value: str, result: str):
-    """What is not listed is not offered."""
-    assert shake(tls(stores, "trust.pem") | {setting: value}, tmp_path)[0] == result
+def test_configured_protocols_and_cipher_suites_are_used(
+    stores: Path, tmp_path: Path, setting: str, value: str, result: str
+):
+    """Others are not offered."""
+    assert handshake(tls(stores, "trust.pem") | {setting: value}, tmp_path)[0] == result
 
 
 @pytest.mark.parametrize(
@@ -194,8 +199,8 @@ def test_versions_and_suites_are_chosen(stores: Path, tmp_path: Path, setting: s
         ("SSL_RSA_WITH_RC4_128_MD5", ""),
     ],
 )
-def test_suites_have_openssl_names(iana: str, openssl: str):
-    """The rule gives names that OpenSSL knows."""
+def test_cipher_suites_are_mapped_to_openssl_names(iana: str, openssl: str):
+    """OpenSSL supports the mapped names."""
     known = {cipher["name"] for cipher in _all_ciphers()}
 
     assert openssl == openssl_name(iana)
@@ -258,10 +263,10 @@ URL = "sasl.oauthbearer.token.endpoint.url"
         ({"security.protocol": "SSL", "ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----" + "aHVudGVyMg==" + "-----END CERTIFICATE-----"}, "ssl.truststore", InvalidSettingError),
     ],
 )  # fmt: skip
-def test_wrong_setting_is_named_and_no_secret_shown(
+def test_an_invalid_setting_is_named_without_showing_secrets(
     properties: dict[str, str], key: str, kind: type[MirrorFlowError]
 ):
-    """One sentence with the key; neither it, its repr, nor its causes hold a value."""
+    """The error, its repr and its causes do not contain a value."""
     with pytest.raises(kind) as raised:
         build_security(properties, cluster="A")
 
@@ -275,8 +280,8 @@ def test_wrong_setting_is_named_and_no_secret_shown(
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_password_mechanisms_are_built(mechanism: str):
-    """Each gives a new conversation for each connection, and shows no credential."""
+def test_password_mechanisms_create_a_client_for_each_connection(mechanism: str):
+    """No repr or warning shows a credential."""
     security = build_security(sasl(mechanism), cluster="A")
     client, other = security.sasl_client("b"), security.sasl_client("c")
 
@@ -286,8 +291,8 @@ def test_password_mechanisms_are_built(mechanism: str):
     assert "hunter2" not in repr(security) + repr(client) + " ".join(security.warnings)
 
 
-def test_plaintext_reads_nothing_else():
-    """As in Java, settings of a protocol that is not chosen are not looked at."""
+def test_plaintext_ignores_tls_and_sasl_settings():
+    """As in Java, settings of unused protocols are not read."""
     security = build_security(
         {"ssl.engine.factory.class": "x", "ssl.keystore.location": "/absent", "sasl.mechanism": "x"},
         cluster="A",
@@ -296,8 +301,8 @@ def test_plaintext_reads_nothing_else():
     assert (security.ssl_context, security.sasl_client("b"), security.warnings) == (None, None, ())
 
 
-def test_ignored_settings_are_said():
-    """A Java provider changes nothing that a broker sees; it is warned of, by its key."""
+def test_ignored_settings_cause_warnings():
+    """A Java provider does not change the protocol. The warning names its key."""
     warnings = build_security(
         {"security.protocol": "ssl", "ssl.provider": "BC", "ssl.keymanager.algorithm": "x"}, cluster="A"
     ).warnings
@@ -306,16 +311,16 @@ def test_ignored_settings_are_said():
 
 
 def test_every_key_has_a_verdict_with_a_reason():
-    """The settings page is made of this table."""
+    """The settings page is generated from this table."""
     assert {verdict(key)[0] for key in SECURITY_KEYS} == {"honoured", "mapped", "ignored", "refused"}
     assert [key for key in SECURITY_KEYS if verdict(key)[0] != "honoured" and not verdict(key)[1]] == []
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost."])
-def test_the_last_dot_of_a_broker_s_name_is_no_part_of_its_certificate_s(
+def test_a_trailing_dot_of_a_broker_name_is_ignored_for_its_certificate(
     stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ):
-    """Charts advertise such names, to save look-ups."""
+    """Helm charts advertise such names to save DNS lookups."""
     resolve = socket.getaddrinfo
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda name, *more, **named: resolve(name.rstrip("."), *more, **named)
@@ -326,13 +331,13 @@ def test_the_last_dot_of_a_broker_s_name_is_no_part_of_its_certificate_s(
     server.load_cert_chain(tmp_path / "server.pem")
     security = build_security(tls(stores, "trust.pem"), cluster="A")
 
-    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()  # the handshake is over by now
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()  # the handshake is complete
 
     async def connect() -> None:
-        listening = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=server)
-        async with listening:
-            port = listening.sockets[0].getsockname()[1]
+        server_socket = await asyncio.start_server(close, "127.0.0.1", 0, ssl=server)
+        async with server_socket:
+            port = server_socket.sockets[0].getsockname()[1]
             await open_connection(
                 host, port, client_id="tester", security=security, cluster="A", timeout_s=20
             )

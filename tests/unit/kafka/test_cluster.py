@@ -1,4 +1,4 @@
-"""What a cluster's client decides without a broker: addresses, what it believes, how long it waits."""
+"""Decisions of a cluster client: address parsing, metadata merging, error mapping and pauses."""
 
 import asyncio
 import gc
@@ -30,7 +30,7 @@ _TOPIC = MetadataResponse.MetadataResponseTopic
 _IDS = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
-def answer(*, leader: int, epoch: int, topic_id: uuid.UUID = _IDS[0]) -> MetadataResponse:
+def metadata_response(*, leader: int, epoch: int, topic_id: uuid.UUID = _IDS[0]) -> MetadataResponse:
     """Metadata of one topic with one partition."""
     partition = _TOPIC.MetadataResponsePartition(
         partition_index=0,
@@ -45,11 +45,11 @@ def answer(*, leader: int, epoch: int, topic_id: uuid.UUID = _IDS[0]) -> Metadat
     return MetadataResponse(cluster_id="abc", controller_id=1, brokers=[broker], topics=[topic])
 
 
-def believed(*answers: MetadataResponse) -> Metadata:
-    """What is believed after *answers*."""
+def merged_metadata(*responses: MetadataResponse) -> Metadata:
+    """The metadata after merging *responses*."""
     metadata = EMPTY
-    for one in answers:
-        metadata = merged(metadata, one, requested=["orders"])
+    for response in responses:
+        metadata = merged(metadata, response, requested=["orders"])
     return metadata
 
 
@@ -61,42 +61,53 @@ def believed(*answers: MetadataResponse) -> Metadata:
         ("[fe80::1%eth0]:9092,127.0.0.1:9093", (("fe80::1%eth0", 9092), ("127.0.0.1", 9093))),
     ],
 )
-def test_addresses_are_read_as_java_reads_them(text: str, expected: tuple[tuple[str, int], ...]) -> None:
-    """Names, IPv6 in brackets, and a protocol before them."""
+def test_addresses_are_parsed_as_in_java(text: str, expected: tuple[tuple[str, int], ...]) -> None:
+    """They may have IPv6 addresses in brackets and a protocol prefix."""
     assert parse_addresses(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", " , ", "east", "east:", "east:0", "east:65536", "a:1,b c:2", ":9092"])
-def test_wrong_address_names_the_setting(text: str) -> None:
-    """Nothing is tried with an address that cannot be one."""
+def test_an_invalid_address_is_an_error_of_its_setting(text: str) -> None:
     with pytest.raises(InvalidSettingError, match=r"^bootstrap\.servers: "):
         parse_addresses(text)
 
 
-def test_older_leader_epoch_is_not_believed() -> None:
-    """A broker that lags behind must not lead us back to the leader that was left."""
-    assert believed(answer(leader=2, epoch=5), answer(leader=1, epoch=4)).leader("orders", 0) == 2
-    assert believed(answer(leader=2, epoch=5), answer(leader=1, epoch=6)).leader("orders", 0) == 1
+def test_metadata_with_an_older_leader_epoch_is_ignored() -> None:
+    """A broker with outdated metadata must not lead back to the former leader."""
+    assert (
+        merged_metadata(metadata_response(leader=2, epoch=5), metadata_response(leader=1, epoch=4)).leader(
+            "orders", 0
+        )
+        == 2
+    )
+    assert (
+        merged_metadata(metadata_response(leader=2, epoch=5), metadata_response(leader=1, epoch=6)).leader(
+            "orders", 0
+        )
+        == 1
+    )
 
 
-def test_recreated_topic_begins_with_a_new_epoch() -> None:
-    """With another topic id the lower epoch is the newer one."""
-    metadata = believed(answer(leader=2, epoch=5), answer(leader=1, epoch=0, topic_id=_IDS[1]))
+def test_a_recreated_topic_starts_with_a_new_epoch() -> None:
+    """With a different topic id, a lower epoch is newer."""
+    metadata = merged_metadata(
+        metadata_response(leader=2, epoch=5), metadata_response(leader=1, epoch=0, topic_id=_IDS[1])
+    )
     assert metadata.leader("orders", 0) == 1
 
 
-def test_partial_answer_keeps_other_topics_and_whole_one_does_not() -> None:
-    """Only an answer about all topics says that one is gone."""
-    metadata = believed(answer(leader=1, epoch=0))
+def test_only_a_response_about_all_topics_removes_topics() -> None:
+    """A response about some topics keeps the others."""
+    metadata = merged_metadata(metadata_response(leader=1, epoch=0))
     nothing = MetadataResponse(cluster_id="abc", controller_id=1, brokers=[], topics=[])
     assert set(merged(metadata, nothing, requested=["other"]).topics) == {"orders"}
     assert set(merged(metadata, nothing, requested=None).topics) == set()
     assert set(merged(metadata, nothing, requested=None).brokers) == {1}
 
 
-def test_absent_leader_is_none() -> None:
-    """-1, an unknown partition and an unknown topic are all "no leader"."""
-    metadata = believed(answer(leader=-1, epoch=3))
+def test_a_missing_leader_is_none() -> None:
+    """This covers leader -1, an unknown partition and an unknown topic."""
+    metadata = merged_metadata(metadata_response(leader=-1, epoch=3))
     assert [metadata.leader(*key) for key in (("orders", 0), ("orders", 1), ("other", 0))] == [None] * 3
 
 
@@ -113,14 +124,14 @@ def test_absent_leader_is_none() -> None:
         (9999, BrokerError),
     ],
 )
-def test_codes_become_our_errors(code: int, kind: type[ClusterError]) -> None:
-    """What the user can act on has its own class; the rest keeps code and name."""
+def test_error_codes_are_mapped_to_error_classes(code: int, kind: type[ClusterError]) -> None:
+    """Errors that a user can fix have their own class; others keep code and name."""
     with pytest.raises(kind):
         raise_for(code, cluster="east", request="Produce", subject="orders")
 
 
 def test_a_write_refused_for_too_few_replicas_names_both_settings() -> None:
-    """So does a stalled partition (`stall_detection`)."""
+    """The message of a stalled partition does too (`stall_detection`)."""
     error = error_for(19, cluster="west", request="Produce", subject="mm2-identity.A.internal-0")
 
     assert str(error).startswith(
@@ -130,16 +141,16 @@ def test_a_write_refused_for_too_few_replicas_names_both_settings() -> None:
     assert "min.insync.replicas" in str(error)
 
 
-def test_whether_a_broker_error_is_retriable_is_what_the_protocol_says_of_its_code() -> None:
-    """NOT_LEADER, NOT_ENOUGH_REPLICAS, THROTTLING_QUOTA_EXCEEDED; OUT_OF_ORDER_SEQUENCE, INVALID_TOPIC, an unknown one."""
+def test_a_broker_error_is_retriable_as_the_protocol_defines_it() -> None:
+    """NOT_LEADER, NOT_ENOUGH_REPLICAS and THROTTLING_QUOTA_EXCEEDED are retriable."""
     errors = [error_for(code, cluster="east", request="Produce") for code in (6, 19, 89, 45, 17, 9999)]
 
     assert {BrokerError} == set(map(type, errors))
     assert [True, True, True, False, False, False] == [error.retriable for error in errors]
 
 
-def test_success_raises_nothing_and_unknown_codes_have_a_name() -> None:
-    """0 is success; a code newer than our table is shown by its number."""
+def test_success_is_no_error_and_unknown_codes_have_a_name() -> None:
+    """0 is success. A code that is not in the table is named by its number."""
     raise_for(0, cluster="east", request="Produce")
     assert [name_of(code) for code in (0, 6, 36, 9999)] == [
         "NONE",
@@ -150,15 +161,15 @@ def test_success_raises_nothing_and_unknown_codes_have_a_name() -> None:
 
 
 def test_the_error_of_an_abandoned_bootstrap_is_not_reported() -> None:
-    """The call that began it has run into its own timeout."""
+    """The call that started it has timed out."""
 
     async def main() -> None:
         is_over = asyncio.Event()
 
-        async def silent(_: Broker) -> None:
+        async def never_respond(_: Broker) -> None:
             await is_over.wait()
 
-        async with scripted(silent) as port:
+        async with scripted(never_respond) as port:
             cluster = _cluster(port)
             with pytest.raises(UnreachableError):
                 await cluster.call(MetadataRequest(topics=[]), timeout_s=0.05)
@@ -169,7 +180,7 @@ def test_the_error_of_an_abandoned_bootstrap_is_not_reported() -> None:
 
 
 def test_the_error_of_an_abandoned_refresh_is_not_reported() -> None:
-    """Its caller was cancelled, and the password cannot be resolved."""
+    """The caller is cancelled, and the password cannot be resolved."""
 
     async def main() -> None:
         caller = asyncio.create_task(_cluster(9092, resolve=_refuse).refresh())
@@ -180,7 +191,7 @@ def test_the_error_of_an_abandoned_refresh_is_not_reported() -> None:
     assert _reported(main) == []
 
 
-def test_a_reference_that_cannot_be_resolved_is_named_with_its_cluster() -> None:
+def test_the_error_of_an_unresolved_reference_names_its_cluster() -> None:
     def unset(_: Mapping[str, str]) -> Mapping[str, str]:
         raise UnresolvedReferenceError(
             key="sasl.jaas.config",
@@ -192,17 +203,19 @@ def test_a_reference_that_cannot_be_resolved_is_named_with_its_cluster() -> None
         asyncio.run(_cluster(9092, resolve=unset).refresh())
 
 
-def test_the_refreshes_of_a_start_do_not_wait_and_later_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock that stands still: Java waits retry.backoff.ms between any two."""
+def test_the_first_refreshes_follow_at_once_and_later_ones_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clock does not advance. Java waits retry.backoff.ms between any two refreshes."""
     waits: list[float] = []
     sleep = asyncio.sleep
 
-    async def noted(delay_s: float) -> None:
+    async def record_pause(delay_s: float) -> None:
         waits.append(round(delay_s, 3))
         await sleep(0)
 
     async def call(_: MetadataRequest, **_options: float) -> MetadataResponse:
-        return answer(leader=1, epoch=1)
+        return metadata_response(leader=1, epoch=1)
 
     async def main() -> None:
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 1_000.0)
@@ -211,7 +224,7 @@ def test_the_refreshes_of_a_start_do_not_wait_and_later_ones_do(monkeypatch: pyt
         for _ in range(REFRESHES_AT_ONCE + 2):
             await cluster.refresh(["orders"])
 
-    monkeypatch.setattr(asyncio, "sleep", noted)
+    monkeypatch.setattr(asyncio, "sleep", record_pause)
     asyncio.run(main())
 
     assert waits == [0.0] * (REFRESHES_AT_ONCE + 1) + [0.1]
@@ -232,13 +245,15 @@ async def _wait_for_tasks() -> None:
 
 
 def _reported(main: Callable[[], Awaitable[None]]) -> list[str]:
-    """Return what asyncio reports about the tasks of *main*."""
-    found: list[str] = []
+    """Returns the messages that asyncio reports about the tasks of *main*."""
+    messages: list[str] = []
 
     async def run() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context["message"]))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: messages.append(context["message"])
+        )
         await main()
         gc.collect()
 
     asyncio.run(run())
-    return found
+    return messages

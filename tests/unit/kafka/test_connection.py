@@ -1,4 +1,4 @@
-"""A connection keeps the order of requests, and ends whole: no request is left without an answer or an error."""
+"""A connection keeps the order of requests, and each request gets a response or an error."""
 
 import asyncio
 import socket
@@ -34,19 +34,19 @@ def run(body: Coroutine[Any, Any, None]) -> None:
     asyncio.run(bounded())
 
 
-class Plain:
-    """Credentials that need one token, and count how often they were asked for."""
+class PlainCredentials:
+    """PLAIN credentials that count their authentications."""
 
     ssl_context = None
 
     def __init__(self) -> None:
-        self.conversations = 0
-        self.again = asyncio.Event()
+        self.authentications = 0
+        self.reauthenticated = asyncio.Event()
 
-    def sasl_client(self, address: str) -> "Plain":
-        self.conversations += 1
-        if self.conversations > 1:
-            self.again.set()
+    def sasl_client(self, address: str) -> "PlainCredentials":
+        self.authentications += 1
+        if self.authentications > 1:
+            self.reauthenticated.set()
         return self
 
     mechanism = "PLAIN"
@@ -64,14 +64,14 @@ async def connect(port: int, security: Any = None, **more: Any) -> Connection:
     )
 
 
-def talk(
+def run_with_broker(
     script: Callable[[Broker], Awaitable[None]],
     test: Callable[[Connection], Awaitable[None]],
-    security: Plain | None = None,
+    security: PlainCredentials | None = None,
 ) -> None:
-    """Run *test* on a connection to a broker that runs *script*."""
+    """Runs *test* with a connection to a broker that runs *script*."""
 
-    async def both() -> None:
+    async def connect_and_test() -> None:
         async with scripted(script) as port:
             connection = await connect(port, security)
             try:
@@ -79,112 +79,112 @@ def talk(
             finally:
                 connection.close()
 
-    run(both())
+    run(connect_and_test())
 
 
 @given(
     bodies=st.lists(st.binary(min_size=4, max_size=40), min_size=1, max_size=5),
     cuts=st.lists(st.integers(min_value=1, max_value=9), min_size=1, max_size=8),
 )
-def test_frames_are_the_same_however_the_bytes_arrive(bodies: list[bytes], cuts: list[int]) -> None:
-    """Any cutting of the stream into reads gives each body once, in order."""
+def test_frames_do_not_depend_on_how_bytes_arrive(bodies: list[bytes], cuts: list[int]) -> None:
+    """Any division of the stream into reads yields each body once and in order."""
     frames: list[bytes] = []
     protocol = FrameProtocol(on_frame=lambda frame: frames.append(bytes(frame)), on_lost=lambda _: None)
     stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
 
-    at = turn = 0
-    while at < len(stream):
+    position = turn = 0
+    while position < len(stream):
         buffer = protocol.get_buffer(-1)
-        taken = min(cuts[turn % len(cuts)], len(buffer), len(stream) - at)
-        buffer[:taken] = stream[at : at + taken]
+        taken = min(cuts[turn % len(cuts)], len(buffer), len(stream) - position)
+        buffer[:taken] = stream[position : position + taken]
         protocol.buffer_updated(taken)
-        at += taken
+        position += taken
         turn += 1
 
     assert bodies == frames
 
 
-def test_pipelined_answers_reach_their_own_requests() -> None:
-    """Three requests on the way, answered in one burst, resolve in their order as writable views."""
+def test_pipelined_responses_are_matched_to_their_requests() -> None:
+    """Three requests in flight are answered in one burst; each gets its response as a writable view."""
 
     async def script(broker: Broker) -> None:
-        await broker.greet()
-        asked = [await broker.next() for _ in range(3)]
-        await broker.say(b"".join(one.answer(one.body[::-1]) for one in asked))
+        await broker.answer_api_versions()
+        requests = [await broker.next() for _ in range(3)]
+        await broker.send(b"".join(request.response(request.body[::-1]) for request in requests))
         await broker.next()
 
     async def test(connection: Connection) -> None:
-        answers = [
+        responses = [
             connection.send(0, 8, (b"ab", bytearray(text)), flexible=False) for text in (b"1", b"2", b"3")
         ]
-        views = await asyncio.gather(*answers)
+        views = await asyncio.gather(*responses)
         assert [bytes(view) for view in views] == [b"1ba", b"2ba", b"3ba"]
         assert [view.readonly for view in views] == [False] * 3
 
-    talk(script, test)
+    run_with_broker(script, test)
 
 
-def test_a_large_answer_comes_whole_however_it_trickles_and_a_small_one_behind_it_at_once() -> None:
-    """For a large body the kernel waits until much is there: its rest, and what follows, must not wait for more."""
+def test_a_large_response_in_pieces_is_received_whole_and_a_small_one_after_it_at_once() -> None:
+    """The receive low-water mark of a large body must not delay its last bytes or the next response."""
     large = bytes(range(256)) * 12_000  # 3 MB
 
     async def script(broker: Broker) -> None:
-        await broker.greet()
+        await broker.answer_api_versions()
         first, second = await broker.next(), await broker.next()
-        frame = first.answer(large)
+        frame = first.response(large)
         for begin, end in ((0, 40), (40, 600_000), (600_000, len(frame) - 1)):
-            await broker.say(frame[begin:end])
-        await broker.next()  # what is missing comes only when the test has seen that nothing is answered
-        await broker.say(frame[-1:] + second.answer(b"small"))
+            await broker.send(frame[begin:end])
+        await broker.next()  # the rest is sent after the test has checked that there is no response yet
+        await broker.send(frame[-1:] + second.response(b"small"))
         await broker.next()
 
     async def test(connection: Connection) -> None:
-        answers = [connection.send(1, 11, (b"x",), flexible=False) for _ in range(2)]
-        assert not answers[0].done()
+        responses = [connection.send(1, 11, (b"x",), flexible=False) for _ in range(2)]
+        assert not responses[0].done()
         connection.send(1, 11, (b"go on",), flexible=False)
-        assert [large, b"small"] == [bytes(view) for view in await asyncio.gather(*answers)]
+        assert [large, b"small"] == [bytes(view) for view in await asyncio.gather(*responses)]
 
-    talk(script, test)
+    run_with_broker(script, test)
 
 
-def test_flexible_header_is_written_and_read() -> None:
-    """Request header 2 has tagged fields after the client id, response header 1 before the body."""
+def test_flexible_headers_are_written_and_parsed() -> None:
+    """Request header 2 has tagged fields after the client id, and response header 1 before the body."""
 
     async def script(broker: Broker) -> None:
-        await broker.greet()
-        asked = await broker.next()
-        assert asked.body == b"\x00body"
-        await broker.say(asked.answer(b"answer", flexible=True))
+        await broker.answer_api_versions()
+        request = await broker.next()
+        assert request.body == b"\x00body"
+        await broker.send(request.response(b"answer", flexible=True))
         await broker.next()
 
     async def test(connection: Connection) -> None:
         assert bytes(await connection.send(1, 12, (b"body",), flexible=True)) == b"answer"
 
-    talk(script, test)
+    run_with_broker(script, test)
 
 
-def test_lost_connection_fails_everything_unanswered() -> None:
-    """A broker that goes away fails each pending request, and says so once by `lost`."""
+def test_a_lost_connection_fails_all_requests_without_a_response() -> None:
+    """Each pending request fails, and `lost` has the error."""
 
     async def script(broker: Broker) -> None:
-        await broker.greet()
+        await broker.answer_api_versions()
         await broker.next()
 
     async def test(connection: Connection) -> None:
-        answers = [connection.send(0, 8, (b"x",), flexible=False) for _ in range(3)]
-        for answer in answers:
+        responses = [connection.send(0, 8, (b"x",), flexible=False) for _ in range(3)]
+        for response in responses:
             with pytest.raises(ConnectionLostError):
-                await answer
+                await response
         assert isinstance(await connection.lost, ConnectionLostError)
         assert not connection.is_open
         with pytest.raises(ConnectionLostError):
             await connection.send(0, 8, (b"x",), flexible=False)
 
-    talk(script, test)
+    run_with_broker(script, test)
 
 
-def test_silence_longer_than_the_limit_ends_the_connection() -> None:
-    """The oldest request counts: a frozen broker is noticed although its socket stays open."""
+def test_a_missing_response_closes_the_connection_after_the_timeout() -> None:
+    """The oldest request counts, so a frozen broker is detected although its socket stays open."""
 
     async def script(broker: Broker) -> None:
         while True:
@@ -202,13 +202,13 @@ def test_silence_longer_than_the_limit_ends_the_connection() -> None:
     run(test())
 
 
-def test_a_throttled_connection_is_not_silent() -> None:
-    """A broker reads nothing for the throttle time, so an answer may take that much longer."""
+def test_the_response_timeout_is_extended_by_the_throttle_time() -> None:
+    """A broker does not read during the throttle time, so a response may take that much longer."""
 
     async def script(broker: Broker) -> None:
-        asked = await broker.next()
-        await asyncio.sleep(0.2)  # four times the limit
-        await broker.say(asked.answer(b"late"))
+        request = await broker.next()
+        await asyncio.sleep(0.2)  # four times the timeout
+        await broker.send(request.response(b"late"))
         await broker.next()
 
     async def test() -> None:
@@ -225,16 +225,16 @@ def test_a_throttled_connection_is_not_silent() -> None:
     run(test())
 
 
-def test_a_request_and_an_answer_on_a_slow_link_may_take_longer_than_a_broker_may_take() -> None:
-    """The request is expected to be on its way for long, and the answer arrives in parts."""
+def test_the_response_timeout_is_extended_by_transit_times_on_a_slow_link() -> None:
+    """The request has a long expected transit time, and the response arrives in pieces."""
     large = bytes(3_000_000)
 
     async def script(broker: Broker) -> None:
-        asked = await broker.next()
-        await asyncio.sleep(0.4)  # twice the limit
-        frame = asked.answer(large)
+        request = await broker.next()
+        await asyncio.sleep(0.4)  # twice the timeout
+        frame = request.response(large)
         for begin in range(0, len(frame), 600_000):
-            await broker.say(frame[begin : begin + 600_000])
+            await broker.send(frame[begin : begin + 600_000])
             await asyncio.sleep(0.1)
         await broker.next()
 
@@ -252,10 +252,10 @@ def test_a_request_and_an_answer_on_a_slow_link_may_take_longer_than_a_broker_ma
     run(test())
 
 
-def test_an_answer_that_stops_in_the_middle_ends_the_connection() -> None:
+def test_an_incomplete_response_closes_the_connection_after_the_timeout() -> None:
     async def script(broker: Broker) -> None:
-        asked = await broker.next()
-        await broker.say(asked.answer(bytes(100_000))[:50_000])
+        request = await broker.next()
+        await broker.send(request.response(bytes(100_000))[:50_000])
         await broker.next()
 
     async def test() -> None:
@@ -270,45 +270,45 @@ def test_an_answer_that_stops_in_the_middle_ends_the_connection() -> None:
     run(test())
 
 
-def test_answer_to_another_request_ends_the_connection() -> None:
-    """A correlation id out of order would give one partition's answer to another: nothing is believed any more."""
+def test_a_response_with_an_unexpected_correlation_id_closes_the_connection() -> None:
+    """Otherwise one partition could get the response of a different one."""
 
     async def script(broker: Broker) -> None:
-        await broker.greet()
+        await broker.answer_api_versions()
         first, second = await broker.next(), await broker.next()
-        await broker.say(second.answer(b"") + first.answer(b""))
+        await broker.send(second.response(b"") + first.response(b""))
         await broker.next()
 
     async def test(connection: Connection) -> None:
-        answers = [connection.send(0, 8, (b"x",), flexible=False) for _ in range(2)]
-        results = await asyncio.gather(*answers, return_exceptions=True)
+        responses = [connection.send(0, 8, (b"x",), flexible=False) for _ in range(2)]
+        results = await asyncio.gather(*responses, return_exceptions=True)
         assert [ConnectionLostError] * 2 == [type(result) for result in results]
 
-    talk(script, test)
+    run_with_broker(script, test)
 
 
 @pytest.mark.parametrize("size", [-1, 3, FRAME_BYTES_MAX + 1])
-def test_impossible_frame_size_ends_the_connection(size: int) -> None:
-    """Such a size is not allocated."""
+def test_an_impossible_frame_size_closes_the_connection(size: int) -> None:
+    """No memory is allocated for it."""
 
     async def script(broker: Broker) -> None:
-        await broker.greet()
-        await broker.say(struct.pack(">i", size))
+        await broker.answer_api_versions()
+        await broker.send(struct.pack(">i", size))
         await broker.next()
 
     async def test(connection: Connection) -> None:
         with pytest.raises(ConnectionLostError, match=f"frame of {size} bytes"):
             raise await connection.lost
 
-    talk(script, test)
+    run_with_broker(script, test)
 
 
-def test_tls_listener_spoken_to_in_plaintext_is_named() -> None:
-    """The alert of a TLS listener is recognized."""
+def test_a_plaintext_connection_to_a_tls_listener_is_reported() -> None:
+    """The client recognises the TLS alert."""
 
     async def script(broker: Broker) -> None:
         await broker.next()
-        await broker.say(bytes.fromhex("15030300020250"))
+        await broker.send(bytes.fromhex("15030300020250"))
         await broker.next()
 
     async def test() -> None:
@@ -319,37 +319,39 @@ def test_tls_listener_spoken_to_in_plaintext_is_named() -> None:
     run(test())
 
 
-@pytest.mark.parametrize("knows", [True, False])
-def test_versions_fall_back_as_the_broker_asks(knows: bool) -> None:  # noqa: FBT001
-    """UNSUPPORTED_VERSION is answered in version 0: with the highest that it takes, or with nothing."""
-    asked_versions: list[int] = []
+@pytest.mark.parametrize("has_versions", [True, False])
+def test_the_api_versions_request_falls_back_to_a_supported_version(has_versions: bool) -> None:  # noqa: FBT001
+    """The UNSUPPORTED_VERSION response has version 0, with or without the supported versions."""
+    requested_versions: list[int] = []
 
     async def script(broker: Broker) -> None:
         first = await broker.next()
-        asked_versions.append(first.version)
+        requested_versions.append(first.version)
         refusal = (
-            struct.pack(">hi", 35, 1) + struct.pack(">hhh", 18, 0, 2) if knows else struct.pack(">hi", 35, 0)
+            struct.pack(">hi", 35, 1) + struct.pack(">hhh", 18, 0, 2)
+            if has_versions
+            else struct.pack(">hi", 35, 0)
         )
-        await broker.say(first.answer(refusal))
-        asked_versions.append((await broker.greet()).version)
+        await broker.send(first.response(refusal))
+        requested_versions.append((await broker.answer_api_versions()).version)
         await broker.next()
 
     async def test(connection: Connection) -> None:
         assert connection.versions[3] == (0, 13)
-        assert [2 if knows else 0] == asked_versions[1:]
+        assert [2 if has_versions else 0] == requested_versions[1:]
 
-    talk(script, test)
+    run_with_broker(script, test)
 
 
-def test_call_uses_the_highest_common_version_and_decodes() -> None:
-    """The answer is decoded in the version that was asked."""
+def test_a_call_uses_the_highest_common_version() -> None:
+    """The response is decoded in the same version."""
 
     async def script(broker: Broker) -> None:
-        await broker.greet()
-        asked = await broker.next()
-        assert (asked.api_key, asked.version) == (3, 13)
+        await broker.answer_api_versions()
+        request = await broker.next()
+        assert (request.api_key, request.version) == (3, 13)
         body = MetadataResponse(cluster_id="abc", brokers=[], topics=[]).encode(version=13)
-        await broker.say(asked.answer(bytes(body), flexible=True))
+        await broker.send(request.response(bytes(body), flexible=True))
         await broker.next()
 
     async def test(connection: Connection) -> None:
@@ -357,29 +359,29 @@ def test_call_uses_the_highest_common_version_and_decodes() -> None:
         with pytest.raises(UnsupportedBrokerError):
             await connection.call(MetadataRequest(topics=[], min_version=14))
 
-    talk(script, test)
+    run_with_broker(script, test)
 
 
 async def _sasl(broker: Broker, *, error: int = 0, message: str | None = None, lifetime_ms: int = 0) -> bytes:
     handshake = await broker.next()
     assert (handshake.api_key, handshake.version) == (17, 1)
-    await broker.say(
-        handshake.answer(bytes(SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"]).encode(version=1)))
+    await broker.send(
+        handshake.response(bytes(SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"]).encode(version=1)))
     )
-    asked = await broker.next()
-    answer = SaslAuthenticateResponse(
+    request = await broker.next()
+    response = SaslAuthenticateResponse(
         error_code=error, error_message=message, auth_bytes=b"", session_lifetime_ms=lifetime_ms
     )
-    await broker.say(asked.answer(bytes(answer.encode(version=2)), flexible=True))
-    return bytes(SaslAuthenticateRequest.decode(asked.body[1:], version=2).auth_bytes)
+    await broker.send(request.response(bytes(response.encode(version=2)), flexible=True))
+    return bytes(SaslAuthenticateRequest.decode(request.body[1:], version=2).auth_bytes)
 
 
-def test_sasl_sends_the_token_in_frames() -> None:
-    """SaslHandshake 1 and SaslAuthenticate 2 carry the mechanism's bytes."""
+def test_sasl_sends_the_token_in_kafka_requests() -> None:
+    """SaslHandshake 1 and SaslAuthenticate 2 contain the bytes of the mechanism."""
     tokens: list[bytes] = []
 
     async def script(broker: Broker) -> None:
-        await broker.greet()
+        await broker.answer_api_versions()
         tokens.append(await _sasl(broker))
         await broker.next()
 
@@ -387,20 +389,20 @@ def test_sasl_sends_the_token_in_frames() -> None:
         assert connection.is_open
         assert tokens == [b"\0me\0secret"]
 
-    talk(script, test, Plain())
+    run_with_broker(script, test, PlainCredentials())
 
 
-def test_refused_credentials_say_what_the_broker_said() -> None:
-    """The broker's sentence reaches the user; the token does not."""
+def test_an_authentication_error_has_the_broker_message() -> None:
+    """It does not show the token."""
 
     async def script(broker: Broker) -> None:
-        await broker.greet()
+        await broker.answer_api_versions()
         await _sasl(broker, error=58, message="Authentication failed: Invalid username or password")
 
     async def test() -> None:
         async with scripted(script) as port:
             with pytest.raises(AuthenticationFailedError, match="Invalid username") as caught:
-                await connect(port, Plain())
+                await connect(port, PlainCredentials())
             assert "secret" not in str(caught.value)
 
     run(test())
@@ -410,50 +412,50 @@ def test_refused_credentials_say_what_the_broker_said() -> None:
     ("error", "problem"),
     [(34, "the listener does not use SASL, as security.protocol does"), (35, "UNSUPPORTED_VERSION")],
 )
-def test_refused_handshake_is_explained(error: int, problem: str) -> None:
-    """A listener without SASL answers with an error that names a state."""
+def test_a_refused_sasl_handshake_is_explained(error: int, problem: str) -> None:
+    """A listener without SASL responds with ILLEGAL_SASL_STATE."""
 
     async def script(broker: Broker) -> None:
-        await broker.greet()
+        await broker.answer_api_versions()
         handshake = await broker.next()
-        answer = SaslHandshakeResponse(error_code=error, mechanisms=[])
-        await broker.say(handshake.answer(bytes(answer.encode(version=1))))
+        response = SaslHandshakeResponse(error_code=error, mechanisms=[])
+        await broker.send(handshake.response(bytes(response.encode(version=1))))
 
     async def test() -> None:
         async with scripted(script) as port:
             with pytest.raises(AuthenticationFailedError, match=problem):
-                await connect(port, Plain())
+                await connect(port, PlainCredentials())
 
     run(test())
 
 
 def test_requests_wait_for_reauthentication_and_keep_their_order() -> None:
-    """Before the session ends SASL runs again in place; what is sent meanwhile comes after it, in order (KIP-368)."""
+    """SASL runs again before the session expires; requests during it are sent afterwards, in order (KIP-368)."""
     bodies: list[bytes] = []
 
     async def script(broker: Broker) -> None:
-        await broker.greet()
+        await broker.answer_api_versions()
         await _sasl(broker, lifetime_ms=100)
         await _sasl(broker)
         for _ in range(2):
-            asked = await broker.next()
-            bodies.append(asked.body)
-            await broker.say(asked.answer(b""))
+            request = await broker.next()
+            bodies.append(request.body)
+            await broker.send(request.response(b""))
         await broker.next()
 
     async def test(connection: Connection) -> None:
-        await security.again.wait()
-        answers = [connection.send(0, 8, (body,), flexible=False) for body in (b"1", b"2")]
+        await security.reauthenticated.wait()
+        responses = [connection.send(0, 8, (body,), flexible=False) for body in (b"1", b"2")]
         await connection.drained()
-        await asyncio.gather(*answers)
+        await asyncio.gather(*responses)
         assert bodies == [b"1", b"2"]
 
-    security = Plain()
-    talk(script, test, security)
+    security = PlainCredentials()
+    run_with_broker(script, test, security)
 
 
-def test_refused_connection_is_unreachable() -> None:
-    """A port without a listener."""
+def test_a_refused_connection_is_an_unreachable_error() -> None:
+    """The port has no listener."""
 
     async def test() -> None:
         with pytest.raises(UnreachableError, match=r"cannot be reached at .*:1: Connection refused;"):
@@ -478,15 +480,15 @@ def test_refused_connection_is_unreachable() -> None:
     ],
     ids=["one address", "several addresses", "unknown host", "anything else"],
 )
-def test_failed_connection_has_the_words_of_the_system(error: OSError, problem: str) -> None:
+def test_a_connection_error_has_the_message_of_the_operating_system(error: OSError, problem: str) -> None:
     assert problem == connect_problem(error)
 
 
-def test_generations_differ() -> None:
-    """Each connection of the process has its own."""
+def test_each_connection_has_its_own_generation() -> None:
+    """Generations increase within the process."""
 
     async def script(broker: Broker) -> None:
-        await broker.greet()
+        await broker.answer_api_versions()
         await broker.next()
 
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""What coordinators' answers mean, in the versions that brokers of different age give them."""
+"""Responses of group coordinators are interpreted in all versions that brokers may send."""
 
 import asyncio
 from collections.abc import Iterable
@@ -18,33 +18,35 @@ from mirrorflow_kafka.client.metadata import EMPTY
 FOO = TopicPartition("foo", 3)
 
 
-class Answering:
-    """A cluster of which each request gets the next of *answers*; `asked` remembers the requests."""
+class StubCluster:
+    """A cluster that returns the next of *responses* for each request; `requests` has the requests."""
 
     alias = "west"
     metadata = EMPTY
     raise_for = Cluster.raise_for
 
-    def __init__(self, *answers: Any, nodes: Iterable[int] = ()) -> None:
-        self._answers = list(answers)
-        self.asked: list[tuple[Any, dict[str, Any]]] = []
+    def __init__(self, *responses: Any, nodes: Iterable[int] = ()) -> None:
+        self._responses = list(responses)
+        self.requests: list[tuple[Any, dict[str, Any]]] = []
         self.metadata = type("Nodes", (), {"brokers": dict.fromkeys(nodes)})()
 
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
-        """Nothing is new."""
+        """The metadata is up to date."""
 
-    async def call(self, request: Any, **where: Any) -> Any:
-        self.asked.append((request, where))
-        return self._answers.pop(0)
-
-
-def read(answer: Any, version: int) -> Any:
-    """As it comes from the wire."""
-    return type(answer).decode(answer.encode(version=version), version=version)
+    async def call(self, request: Any, **options: Any) -> Any:
+        self.requests.append((request, options))
+        return self._responses.pop(0)
 
 
-def fetched(version: int, *, error: int = 0, offset: int = 7, metadata: str | None = "m") -> Any:
-    """An OffsetFetch answer about FOO."""
+def read(response: Any, version: int) -> Any:
+    """The response as decoded from the wire."""
+    return type(response).decode(response.encode(version=version), version=version)
+
+
+def offset_fetch_response(
+    version: int, *, error: int = 0, offset: int = 7, metadata: str | None = "m"
+) -> Any:
+    """An OffsetFetch response for FOO."""
     if version >= 8:
         group = OffsetFetchResponse.OffsetFetchResponseGroup
         topic = group.OffsetFetchResponseTopics
@@ -55,75 +57,80 @@ def fetched(version: int, *, error: int = 0, offset: int = 7, metadata: str | No
     part = partition(partition_index=3, committed_offset=offset, metadata=metadata, error_code=0)
     topics = [topic(name="foo", partitions=[part])]
     if version >= 8:
-        answer = OffsetFetchResponse(groups=[group(group_id="g", topics=topics, error_code=error)])
+        response = OffsetFetchResponse(groups=[group(group_id="g", topics=topics, error_code=error)])
     else:
-        answer = OffsetFetchResponse(topics=topics, error_code=error)
-    return read(answer, version)
+        response = OffsetFetchResponse(topics=topics, error_code=error)
+    return read(response, version)
 
 
 @pytest.mark.parametrize("version", [2, 5, 7, 8, 9])
-def test_offsets_are_read_from_every_version(version: int):
-    """Version 8 brought lists of groups (KIP-709)."""
-    found = asyncio.run(groups.fetch_offsets(Answering(fetched(version)), "g"))  # type: ignore[arg-type]
-    assert {FOO: Committed(offset=7, metadata="m")} == found
+def test_offsets_are_decoded_in_every_version(version: int):
+    """Version 8 introduced lists of groups (KIP-709)."""
+    offsets = asyncio.run(groups.fetch_offsets(StubCluster(offset_fetch_response(version)), "g"))  # type: ignore[arg-type]
+    assert {FOO: Committed(offset=7, metadata="m")} == offsets
 
 
 @pytest.mark.parametrize("version", [7, 9])
-def test_what_was_never_committed_is_absent_and_null_metadata_are_none(version: int):
-    """-1 is no offset."""
-    never = asyncio.run(groups.fetch_offsets(Answering(fetched(version, offset=-1)), "g"))  # type: ignore[arg-type]
-    bare = asyncio.run(groups.fetch_offsets(Answering(fetched(version, metadata=None)), "g"))  # type: ignore[arg-type]
-    assert ({}, {FOO: Committed(offset=7)}) == (never, bare)
+def test_uncommitted_offsets_are_left_out_and_null_metadata_is_empty(version: int):
+    """The broker returns -1 for an uncommitted offset."""
+    uncommitted, without_metadata = (
+        asyncio.run(groups.fetch_offsets(StubCluster(response), "g"))  # type: ignore[arg-type]
+        for response in (
+            offset_fetch_response(version, offset=-1),
+            offset_fetch_response(version, metadata=None),
+        )
+    )
+    assert ({}, {FOO: Committed(offset=7)}) == (uncommitted, without_metadata)
 
 
 @pytest.mark.parametrize("version", [7, 9])
-def test_a_group_that_may_not_be_described_is_an_error_and_one_that_is_not_there_is_none(version: int):
-    """30 and 69."""
+def test_an_unauthorized_group_is_an_error_and_a_missing_one_has_no_offsets(version: int):
+    """The error codes are 30 and 69."""
     with pytest.raises(NotAuthorizedError, match="group g"):
-        asyncio.run(groups.fetch_offsets(Answering(fetched(version, error=30)), "g"))  # type: ignore[arg-type]
-    assert {} == asyncio.run(groups.fetch_offsets(Answering(fetched(version, error=69)), "g"))  # type: ignore[arg-type]
+        asyncio.run(groups.fetch_offsets(StubCluster(offset_fetch_response(version, error=30)), "g"))  # type: ignore[arg-type]
+    assert {} == asyncio.run(groups.fetch_offsets(StubCluster(offset_fetch_response(version, error=69)), "g"))  # type: ignore[arg-type]
 
 
-def test_groups_of_all_brokers_are_listed_whatever_they_tell():
-    """Version 5 has state and type, version 3 neither."""
+def test_groups_of_all_brokers_are_listed_with_any_response_version():
+    """Version 5 has state and type; version 3 has neither."""
     listed = ListGroupsResponse.ListedGroup
     new = listed(group_id="new", protocol_type="consumer", group_state="Stable", group_type="Classic")
     old = listed(group_id="old", protocol_type="consumer", group_state="", group_type="")
-    cluster = Answering(
+    cluster = StubCluster(
         read(ListGroupsResponse(error_code=0, groups=[new]), 5),
         read(ListGroupsResponse(error_code=0, groups=[old]), 3),
         nodes=(1, 2),
     )
 
-    found = asyncio.run(groups.list_groups(cluster))  # type: ignore[arg-type]
+    listing = asyncio.run(groups.list_groups(cluster))  # type: ignore[arg-type]
 
     assert {"new": ("Stable", "Classic"), "old": ("", "")} == {
-        name: (group.state, group.type) for name, group in found.items()
+        name: (group.state, group.type) for name, group in listing.items()
     }
-    assert [1, 2] == [where["node_id"] for _, where in cluster.asked]
+    assert [1, 2] == [options["node_id"] for _, options in cluster.requests]
 
 
-def test_groups_of_brokers_that_answer_are_listed_without_those_of_others():
-    """A coordinator that is loading has an error code of its own (14)."""
+def test_reachable_groups_are_listed_without_those_of_failing_brokers():
+    """A coordinator that is loading returns error code 14."""
     listed = ListGroupsResponse.ListedGroup(
         group_id="g", protocol_type="consumer", group_state="Empty", group_type="Classic"
     )
-    answers = [
+    responses = [
         read(ListGroupsResponse(error_code=14, groups=[]), 5),
         read(ListGroupsResponse(error_code=0, groups=[listed]), 5),
     ]
 
-    listing = asyncio.run(groups.list_reachable_groups(Answering(*answers, nodes=(1, 2))))  # type: ignore[arg-type]
+    listing = asyncio.run(groups.list_reachable_groups(StubCluster(*responses, nodes=(1, 2))))  # type: ignore[arg-type]
 
     assert list(listing.groups) == ["g"]
     assert isinstance(listing.problem, BrokerError)
     with pytest.raises(BrokerError):
-        asyncio.run(groups.list_groups(Answering(*answers, nodes=(1, 2))))  # type: ignore[arg-type]
+        asyncio.run(groups.list_groups(StubCluster(*responses, nodes=(1, 2))))  # type: ignore[arg-type]
     with pytest.raises(BrokerError):
-        asyncio.run(groups.list_reachable_groups(Answering(answers[0], nodes=(1,))))  # type: ignore[arg-type]
+        asyncio.run(groups.list_reachable_groups(StubCluster(responses[0], nodes=(1,))))  # type: ignore[arg-type]
 
 
-def committed(*codes: int) -> Any:
+def offset_commit_response(*codes: int) -> Any:
     topic = OffsetCommitResponse.OffsetCommitResponseTopic
     parts = [
         topic.OffsetCommitResponsePartition(partition_index=index, error_code=code)
@@ -132,59 +139,60 @@ def committed(*codes: int) -> Any:
     return read(OffsetCommitResponse(topics=[topic(name="foo", partitions=parts)]), 9)
 
 
-def commit(answer: Any) -> dict[TopicPartition, int]:
+def commit(response: Any) -> dict[TopicPartition, int]:
     offsets = {TopicPartition("foo", index): Committed(offset=index) for index in range(2)}
-    return asyncio.run(groups.commit_offsets(Answering(answer), "g", offsets))  # type: ignore[arg-type]
+    return asyncio.run(groups.commit_offsets(StubCluster(response), "g", offsets))  # type: ignore[arg-type]
 
 
-def test_each_partition_has_its_own_verdict():
-    """One unknown topic leaves the others alone; members answer for all."""
-    assert {TopicPartition("foo", 0): 0, TopicPartition("foo", 1): 3} == commit(committed(0, 3))
-    assert groups.MEMBERS_PRESENT & set(commit(committed(25, 25)).values())
+def test_each_partition_has_its_own_error_code():
+    """An unknown topic does not affect others. A group with members fails for all partitions."""
+    assert {TopicPartition("foo", 0): 0, TopicPartition("foo", 1): 3} == commit(offset_commit_response(0, 3))
+    assert groups.MEMBERS_PRESENT & set(commit(offset_commit_response(25, 25)).values())
 
 
 @pytest.mark.parametrize(("code", "error"), [(30, NotAuthorizedError), (16, BrokerError)])
-def test_what_is_true_of_the_whole_group_is_raised(code: int, error: type[Exception]):
-    """Not authorized, or the coordinator did not come to rest within the time."""
+def test_an_error_of_the_whole_group_is_raised(code: int, error: type[Exception]):
+    """The group is not authorized, or the coordinator did not become available in time."""
     with pytest.raises(error):
-        commit(committed(code, code))
+        commit(offset_commit_response(code, code))
 
 
-class Coordinator(Answering):
-    """Answers each OffsetCommit with *code* for every partition."""
+class Coordinator(StubCluster):
+    """A coordinator that responds to each OffsetCommit with *code* for every partition."""
 
     def __init__(self, *, code: int = 0) -> None:
         super().__init__()
         self._code = code
 
-    async def call(self, request: Any, **where: Any) -> Any:
-        self.asked.append((request, where))
+    async def call(self, request: Any, **options: Any) -> Any:
+        self.requests.append((request, options))
         topic = OffsetCommitResponse.OffsetCommitResponseTopic
         part = topic.OffsetCommitResponsePartition
-        answered = [
+        topics = [
             topic(
-                name=one.name,
+                name=requested.name,
                 partitions=[
-                    part(partition_index=at.partition_index, error_code=self._code) for at in one.partitions
+                    part(partition_index=partition.partition_index, error_code=self._code)
+                    for partition in requested.partitions
                 ],
             )
-            for one in request.topics
+            for requested in request.topics
         ]
-        return read(OffsetCommitResponse(topics=answered), 9)
+        return read(OffsetCommitResponse(topics=topics), 9)
 
 
 MANY = {TopicPartition("foo", number): Committed(offset=number, metadata="m" * 4000) for number in range(300)}
 
 
-def test_many_offsets_are_committed_in_parts_that_fit_into_a_batch():
-    """A coordinator appends a request as one batch."""
+def test_many_offsets_are_committed_in_requests_that_fit_into_a_batch():
+    """A coordinator appends each request as one batch."""
     coordinator = Coordinator()
 
     codes = asyncio.run(groups.commit_offsets(coordinator, "g", MANY))  # type: ignore[arg-type]
 
     sizes = [
         sum(len(part.committed_metadata) for topic in request.topics for part in topic.partitions)
-        for request, _ in coordinator.asked
+        for request, _ in coordinator.requests
     ]
     assert codes == dict.fromkeys(MANY, 0)
     assert sum(sizes) == 300 * 4000
@@ -192,17 +200,17 @@ def test_many_offsets_are_committed_in_parts_that_fit_into_a_batch():
     assert max(sizes) <= groups.COMMIT_BYTES_MAX
 
 
-def test_no_more_is_committed_once_the_group_has_members():
+def test_commits_stop_when_the_group_has_members():
     coordinator = Coordinator(code=25)
 
     codes = asyncio.run(groups.commit_offsets(coordinator, "g", MANY))  # type: ignore[arg-type]
 
-    assert len(coordinator.asked) == 1
+    assert len(coordinator.requests) == 1
     assert set(codes.values()) == {25}
     assert codes.keys() < MANY.keys()
 
 
-def test_one_offset_is_sent_however_large_its_metadata_are():
+def test_an_offset_with_large_metadata_is_still_sent():
     huge = {FOO: Committed(offset=1, metadata="m" * (groups.COMMIT_BYTES_MAX + 1))}
 
     assert asyncio.run(groups.commit_offsets(Coordinator(), "g", huge)) == {FOO: 0}  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Java's stores, as keytool and `cryptography` make them, are read; what cannot be read is named without its secrets."""
+"""Java key and trust stores are read; errors name unusable ones without showing secrets."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ STORE, KEY = "store-Password", "key-Passwort-7"
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One of each, made by keytool."""
+    """A store of each type, created with keytool."""
     folder = tmp_path_factory.mktemp("stores")
     java_truststore(folder / "trust.jks", "JKS", authority(), STORE)
     java_truststore(folder / "trust.p12", "PKCS12", authority(), STORE)
@@ -37,47 +37,47 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("file", "kind"), [("trust.jks", "JKS"), ("trust.p12", "PKCS12"), ("trust.jks", "PKCS12"), ("trust.p12", "")])  # fmt: skip
-def test_truststore_of_keytool_is_read(stores: Path, file: str, kind: str):
-    """JKS and PKCS12 are told apart by content, as in Java 9 and later."""
+def test_a_truststore_of_keytool_is_read(stores: Path, file: str, kind: str):
+    """JKS and PKCS12 are distinguished by content, as in Java 9 and later."""
     properties = {"ssl.truststore.location": str(stores / file), "ssl.truststore.password": STORE}
 
-    found = trusted_certificates(properties | ({"ssl.truststore.type": kind} if kind else {}))
+    certificates = trusted_certificates(properties | ({"ssl.truststore.type": kind} if kind else {}))
 
-    assert found == (authority().der,)
+    assert certificates == (authority().der,)
 
 
 @pytest.mark.parametrize("file", ["key.jks", "same.jks", "key.p12", "key.pem"])
-def test_keystore_holds_key_and_chain(stores: Path, file: str):
-    """Every kind yields the same key and the chain, our certificate first."""
+def test_a_keystore_yields_its_key_and_chain(stores: Path, file: str):
+    """Every type yields the same key, and the chain with the own certificate first."""
     properties = {"ssl.keystore.location": str(stores / file)}
     if file != "key.pem":
         properties["ssl.keystore.password"] = STORE
     if file in {"key.jks", "key.pem"}:
         properties["ssl.key.password"] = KEY
 
-    found = client_key(properties)
+    client = client_key(properties)
 
-    assert found is not None
-    key = serialization.load_pem_private_key(found.key_pem, found.password.encode() or None)
+    assert client is not None
+    key = serialization.load_pem_private_key(client.key_pem, client.password.encode() or None)
     assert key.private_numbers() == signed().key.private_numbers()  # type: ignore[union-attr]
-    chain = x509.load_pem_x509_certificates(found.chain_pem)
+    chain = x509.load_pem_x509_certificates(client.chain_pem)
     assert chain == [signed().certificate, authority().certificate]
 
 
-def test_truststore_without_password_is_read_unchecked(stores: Path):
-    """As in Java, no password means no integrity check of a JKS store."""
+def test_a_truststore_without_a_password_is_read_without_an_integrity_check(stores: Path):
+    """Java does the same for a JKS store."""
     assert trusted_certificates({"ssl.truststore.location": str(stores / "trust.jks")}) == (authority().der,)
 
 
-def test_keystore_as_truststore_trusts_its_own_certificate(stores: Path):
-    """A key entry's certificate is an anchor, as in Java's TrustStoreUtil."""
+def test_a_keystore_used_as_truststore_trusts_its_own_certificate(stores: Path):
+    """As in Java's TrustStoreUtil, the certificate of a key entry is trusted."""
     properties = {"ssl.truststore.location": str(stores / "key.jks"), "ssl.truststore.password": STORE}
 
     assert trusted_certificates(properties) == (signed().der,)
 
 
-def test_inline_pem_of_one_line_is_read():
-    """Values of one line, blanks for line ends, are what many secret stores give."""
+def test_inline_pem_on_one_line_is_read():
+    """Many secret stores return values on one line with blanks instead of line ends."""
     properties = {
         "ssl.truststore.type": "PEM",
         "ssl.truststore.certificates": authority().pem.replace("\n", " "),
@@ -88,18 +88,18 @@ def test_inline_pem_of_one_line_is_read():
     }
 
     assert trusted_certificates(properties) == (authority().der,)
-    found = client_key(properties)
-    assert found is not None
-    assert b"ENCRYPTED" in found.key_pem
+    client = client_key(properties)
+    assert client is not None
+    assert b"ENCRYPTED" in client.key_pem
 
 
-def test_nothing_named_is_nothing():
-    """Without settings Java uses the system's authorities and no key."""
+def test_without_settings_there_are_no_stores():
+    """Like Java, the client then uses the system's authorities and no key."""
     assert (trusted_certificates({}), client_key({})) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("properties", "key", "words"),
+    ("properties", "key", "expected"),
     [
         ({"ssl.keystore.location": "{}/key.jks", "ssl.keystore.password": "wrong-secret"}, "ssl.keystore.location", "wrong password"),
         ({"ssl.keystore.location": "{}/key.jks", "ssl.keystore.password": STORE}, "ssl.keystore.password", "key's password"),
@@ -121,27 +121,27 @@ def test_nothing_named_is_nothing():
         ({"ssl.keystore.location": "wrong-secret\n-----BEGIN"}, "ssl.keystore.location", "the path"),
     ],
 )  # fmt: skip
-def test_unusable_keystore_is_named_without_its_secrets(
-    stores: Path, properties: dict[str, str], key: str, words: str
+def test_an_unusable_keystore_is_an_error_of_its_setting_without_secrets(
+    stores: Path, properties: dict[str, str], key: str, expected: str
 ):
-    """One sentence names the setting that is wrong; no password is in it."""
+    """The error names the invalid setting and shows no password."""
     with pytest.raises(InvalidSettingError) as raised:
         client_key({name: value.format(stores) for name, value in properties.items()})
 
     assert raised.value.key == key
-    assert words in str(raised.value)
+    assert expected in str(raised.value)
     assert "wrong-secret" not in repr(raised.value) + str(raised.value)
 
 
 @pytest.mark.parametrize("kind", ["PKCS11", "BCFKS", "JCEKS"])
-def test_other_kinds_of_store_are_refused(kind: str):
-    """What only a Java provider reads is refused by name."""
+def test_other_types_of_store_are_refused(kind: str):
+    """Stores that only a Java provider can read are refused by name."""
     with pytest.raises(RefusedSettingError, match=r"ssl\.truststore\.type is refused"):
         trusted_certificates({"ssl.truststore.type": kind, "ssl.truststore.location": "x"})
 
 
 def test_jceks_is_refused_by_its_content(tmp_path: Path):
-    """A JCEKS store without a type is distinguished from JKS, and the error says what to do."""
+    """A JCEKS store without a configured type is distinguished from JKS, and the error has the remedy."""
     path = tmp_path / "keys"
     keytool("-genseckey", "-alias", "a", "-keyalg", "AES", "-keysize", "128", "-keystore", path, "-storetype", "JCEKS", "-storepass", STORE)  # fmt: skip
 
@@ -149,17 +149,15 @@ def test_jceks_is_refused_by_its_content(tmp_path: Path):
         trusted_certificates({"ssl.truststore.location": str(path)})
 
 
-def test_key_that_does_not_belong_is_not_shown(stores: Path):
-    """Neither repr nor str of what is read shows a key."""
-    found = client_key({"ssl.keystore.location": str(stores / "key.pem"), "ssl.key.password": KEY})
+def test_the_repr_of_a_client_key_does_not_show_the_key(stores: Path):
+    client = client_key({"ssl.keystore.location": str(stores / "key.pem"), "ssl.key.password": KEY})
 
-    assert KEY not in repr(found)
-    assert "PRIVATE" not in repr(found)
+    assert KEY not in repr(client)
+    assert "PRIVATE" not in repr(client)
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", JKS_MAGIC + b"\0\0\0\2"]))
-def test_damaged_jks_is_refused_not_crashed(data: bytes, magic: bytes):
-    """Any bytes end in StoreError, never in another exception."""
+def test_any_bytes_of_a_jks_store_cause_only_a_store_error(data: bytes, magic: bytes):
     content = magic + data
     try:
         entries = read_jks(content, None)
@@ -170,15 +168,15 @@ def test_damaged_jks_is_refused_not_crashed(data: bytes, magic: bytes):
             open_key(entry.protected_key, "x")
 
 
-def test_every_cut_of_a_store_is_refused(stores: Path):
-    """A store that was copied in part never loads with its password."""
+def test_a_truncated_store_is_refused(stores: Path):
+    """A partly copied store never loads with its password."""
     data = (stores / "key.jks").read_bytes()
     for size in range(0, len(data), 7):
         with pytest.raises(StoreError):
             read_jks(data[:size], STORE)
 
 
-def test_changed_byte_is_found(stores: Path):
+def test_a_changed_byte_of_a_store_is_detected(stores: Path):
     """The integrity digest covers the store."""
     data = bytearray((stores / "trust.jks").read_bytes())
     data[40] ^= 1
@@ -186,8 +184,8 @@ def test_changed_byte_is_found(stores: Path):
         read_jks(bytes(data), STORE)
 
 
-def test_truststore_without_certificates_is_an_error(tmp_path: Path):
-    """An empty trust store would refuse every broker; say so at the start."""
+def test_a_truststore_without_certificates_is_an_error(tmp_path: Path):
+    """An empty trust store would refuse every broker, so it is an error at the start."""
     path = tmp_path / "only-key.pem"
     path.write_text(signed().key_pem())
     with pytest.raises(SettingError, match="no certificate"):

@@ -1,4 +1,4 @@
-"""Single stretches of a log, read from a broker that throttles, moves its leaders, or answers nonsense."""
+"""Parts of a log are read from brokers that throttle, lose leadership or send invalid responses."""
 
 import asyncio
 from collections import deque
@@ -18,8 +18,8 @@ VERSION = 12
 NOT_LEADER, OUT_OF_RANGE = 6, 1
 
 
-def answer(*, throttle_ms: int = 0, error: int = 0, is_empty: bool = False) -> bytearray:
-    """What a broker returns for `ORDERS`; a throttled or *is_empty* answer names no partition."""
+def fetch_response(*, throttle_ms: int = 0, error: int = 0, is_empty: bool = False) -> bytearray:
+    """A response for `ORDERS`; a throttled or *is_empty* response has no partition."""
     topic = FetchResponse.FetchableTopicResponse
     partition = topic.PartitionData(
         version=VERSION,
@@ -44,13 +44,13 @@ def answer(*, throttle_ms: int = 0, error: int = 0, is_empty: bool = False) -> b
 
 
 class FakeCluster:
-    """Cluster and connection in one: returns the given answers, one for each fetch."""
+    """A cluster and connection that returns one of the given responses for each fetch."""
 
     alias, address, client_id, cluster = "east", "east:9092", "copier", "east"
     versions = {1: (0, VERSION)}  # noqa: RUF012 it is read only
 
-    def __init__(self, *answers: bytearray) -> None:
-        self.answers = deque(answers)
+    def __init__(self, *responses: bytearray) -> None:
+        self.responses = deque(responses)
         self.throttle_ms = self.muted_ms = self.refreshed = 0
 
     def leader(self, topic: str, partition: int) -> int:
@@ -69,74 +69,79 @@ class FakeCluster:
         self.muted_ms += throttle_ms
 
     async def send(self, *_: object, **__: object) -> memoryview:
-        return memoryview(self.answers.popleft())
+        return memoryview(self.responses.popleft())
 
 
 def read(cluster: Any, **more: Any) -> PartitionFetchResponse:
-    """`read_once` of `ORDERS`."""
+    """Calls `read_once` for `ORDERS`."""
     return asyncio.run(read_once(cluster, ORDERS, 5, **more))
 
 
-def read_patiently(cluster: Any) -> PartitionFetchResponse:
-    """`read_through_elections` of `ORDERS`."""
+def read_with_retries(cluster: Any) -> PartitionFetchResponse:
+    """Calls `read_through_elections` for `ORDERS`."""
     return asyncio.run(read_through_elections(cluster, ORDERS, 5))
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "BACKOFF_MIN_S", 0.0)
     monkeypatch.setattr(log_reader, "BACKOFF_MAX_S", 0.0)
 
 
-def test_a_throttled_answer_is_waited_for_and_counted() -> None:
-    """It has no partitions: the reader asks again and returns what comes then."""
-    cluster = FakeCluster(answer(throttle_ms=3), answer(throttle_ms=4), answer())
+def test_a_throttled_read_waits_and_counts_the_throttle_time() -> None:
+    """A throttled response has no partitions, so the reader sends the request again."""
+    cluster = FakeCluster(fetch_response(throttle_ms=3), fetch_response(throttle_ms=4), fetch_response())
 
     assert 40 == read(cluster).high_watermark
     assert (7, 7) == (cluster.throttle_ms, cluster.muted_ms)
 
 
-def test_a_reader_that_is_only_throttled_says_which_quota_to_raise() -> None:
-    cluster = FakeCluster(*[answer(throttle_ms=1)] * 100)
+def test_the_error_of_a_throttled_read_names_the_quota_to_raise() -> None:
+    cluster = FakeCluster(*[fetch_response(throttle_ms=1)] * 100)
 
     with pytest.raises(
         ThrottledError, match=r"nothing of orders-3 .*raise consumer_byte_rate of client id copier"
     ) as raised:
         read(cluster, throttled_max_s=0.01)
     assert raised.value.retriable
-    assert cluster.answers
+    assert cluster.responses
 
 
-def test_a_long_throttle_time_is_waited_for_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quota may be raised meanwhile."""
+def test_a_long_throttle_time_is_waited_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quota may be raised during the wait."""
     monkeypatch.setattr(log_reader, "THROTTLE_WAIT_MAX_S", 0.001)
 
-    assert 40 == read(FakeCluster(answer(throttle_ms=2**31 - 1), answer())).high_watermark
+    assert 40 == read(FakeCluster(fetch_response(throttle_ms=2**31 - 1), fetch_response())).high_watermark
 
 
-def test_an_answer_without_partitions_and_reason_is_an_error() -> None:
-    """Never taken for the end of the log."""
+def test_a_response_without_partitions_or_reason_is_an_error() -> None:
+    """It is not treated as the end of the log."""
     with pytest.raises(ConnectionLostError, match="no partition and no reason"):
-        read(FakeCluster(answer(is_empty=True)))
+        read(FakeCluster(fetch_response(is_empty=True)))
 
 
-def test_a_leader_that_has_moved_is_looked_up_before_the_error_is_raised() -> None:
-    cluster = FakeCluster(answer(error=NOT_LEADER))
+def test_metadata_is_refreshed_before_a_leader_change_is_raised() -> None:
+    cluster = FakeCluster(fetch_response(error=NOT_LEADER))
 
     with pytest.raises(BrokerError) as raised:
         read(cluster)
     assert (True, 1) == (raised.value.retriable, cluster.refreshed)
 
 
-def test_a_job_reads_on_after_an_election() -> None:
-    cluster = FakeCluster(answer(error=NOT_LEADER), answer(throttle_ms=1), answer(error=NOT_LEADER), answer())
+def test_a_job_continues_reading_after_an_election() -> None:
+    cluster = FakeCluster(
+        fetch_response(error=NOT_LEADER),
+        fetch_response(throttle_ms=1),
+        fetch_response(error=NOT_LEADER),
+        fetch_response(),
+    )
 
-    assert 40 == read_patiently(cluster).high_watermark
+    assert 40 == read_with_retries(cluster).high_watermark
 
 
-def test_a_job_does_not_repeat_what_time_does_not_heal() -> None:
-    cluster = FakeCluster(answer(error=OUT_OF_RANGE), answer())
+def test_a_job_does_not_retry_a_permanent_error() -> None:
+    cluster = FakeCluster(fetch_response(error=OUT_OF_RANGE), fetch_response())
 
     with pytest.raises(BrokerError) as raised:
-        read_patiently(cluster)
-    assert (OUT_OF_RANGE, 1) == (raised.value.code, len(cluster.answers))
+        read_with_retries(cluster)
+    assert (OUT_OF_RANGE, 1) == (raised.value.code, len(cluster.responses))

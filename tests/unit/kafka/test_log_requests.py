@@ -1,4 +1,4 @@
-"""Requests about partition logs: one leader that does not answer delays no other one."""
+"""Requests about partition logs: an unresponsive leader does not delay the others."""
 
 import asyncio
 from types import SimpleNamespace
@@ -10,31 +10,35 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.metadata import Metadata, PartitionMetadata, TopicMetadata
 
-SILENT, ANSWERING = TopicPartition("orders", 0), TopicPartition("orders", 1)
+UNRESPONSIVE, RESPONSIVE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 END = 7
 
 
 class Connection:
     muted_until_s = 0.0
 
-    def __init__(self, *, is_silent: bool) -> None:
-        self._is_silent = is_silent
+    def __init__(self, *, is_unresponsive: bool) -> None:
+        self._is_silent = is_unresponsive
 
     async def call(self, request: Any, **_options: float) -> Any:
         if self._is_silent:
             await asyncio.Event().wait()
         parts = [
             SimpleNamespace(
-                partition_index=one.partition_index, error_code=0, offset=END, timestamp=-1, leader_epoch=3
+                partition_index=partition.partition_index,
+                error_code=0,
+                offset=END,
+                timestamp=-1,
+                leader_epoch=3,
             )
             for topic in request.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         ]
         return SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=parts)])
 
 
 class Leaders:
-    """A cluster in which broker 0 leads partition 0 and does not answer."""
+    """A cluster in which broker 0 leads partition 0 and does not respond."""
 
     alias = "west"
     metadata = Metadata(
@@ -58,16 +62,16 @@ class Leaders:
         return self.metadata.leader(topic, partition)
 
     async def connection(self, node_id: int, **_options: str) -> Connection:
-        return Connection(is_silent=node_id == SILENT.partition)
+        return Connection(is_unresponsive=node_id == UNRESPONSIVE.partition)
 
     async def refresh(self, _topics: Any) -> None:
-        """Nothing is new."""
+        """The metadata is up to date."""
 
 
-def test_a_leader_that_does_not_answer_in_time_has_no_offset_and_the_others_have():
+def test_an_unresponsive_leader_has_an_error_and_the_others_have_offsets():
     cluster: Any = Leaders()
 
-    found = asyncio.run(admin.list_offsets(cluster, [SILENT, ANSWERING], LATEST, timeout_s=0.01))
+    offsets = asyncio.run(admin.list_offsets(cluster, [UNRESPONSIVE, RESPONSIVE], LATEST, timeout_s=0.01))
 
-    assert found[SILENT].error == NETWORK_EXCEPTION
-    assert (found[ANSWERING].error, found[ANSWERING].offset) == (0, END)
+    assert offsets[UNRESPONSIVE].error == NETWORK_EXCEPTION
+    assert (offsets[RESPONSIVE].error, offsets[RESPONSIVE].offset) == (0, END)

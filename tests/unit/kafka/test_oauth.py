@@ -1,4 +1,4 @@
-"""Tokens: Java's refresh window, one fetch for many connections, a token server that rotates, stalls and refuses."""
+"""OAuth tokens: the refresh window of Java, sharing between connections, and failing token endpoints."""
 
 import asyncio
 import base64
@@ -40,55 +40,55 @@ def jwt(**claims: object) -> str:
 
 
 @asynccontextmanager
-async def listening(
-    answer: Callable[..., Awaitable[object]], context: ssl.SSLContext | None = None
+async def token_endpoint(
+    respond: Callable[..., Awaitable[object]], context: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
-    """A server's port; at the end every conversation is ended and closed."""
-    conversations: set[asyncio.Task[Any]] = set()
+    """The port of a server; all connections are closed at the end."""
+    connections: set[asyncio.Task[Any]] = set()
 
-    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        conversations.add(task)
+        connections.add(task)
         with suppress(asyncio.CancelledError, OSError):
-            await answer(reader, writer)
+            await respond(reader, writer)
         writer.close()
         with suppress(asyncio.CancelledError, OSError):
             await writer.wait_closed()
 
-    server = await asyncio.start_server(converse, "127.0.0.1", 0, ssl=context)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
         await server.wait_closed()
-        if conversations:
-            await asyncio.wait(conversations, timeout=1)
-            for task in conversations:
+        if connections:
+            await asyncio.wait(connections, timeout=1)
+            for task in connections:
                 task.cancel()
-            await asyncio.wait(conversations, timeout=5)
+            await asyncio.wait(connections, timeout=5)
 
 
 class TokenServer:
-    """Answers each POST with the next of `answers`, the last one for ever; keeps what it was asked."""
+    """Responds to each POST with the next of `responses`, and then always with the last one; records requests."""
 
-    def __init__(self, *answers: tuple[int, object]) -> None:
-        self.answers = list(answers)
-        self.asked: list[str] = []
+    def __init__(self, *responses: tuple[int, object]) -> None:
+        self.responses = list(responses)
+        self.requests: list[str] = []
         self.port = 0
 
     @asynccontextmanager
     async def running(self, context: ssl.SSLContext | None = None) -> AsyncIterator["TokenServer"]:
-        async with listening(self._answer, context) as self.port:
+        async with token_endpoint(self._respond, context) as self.port:
             yield self
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         size = next(
             int(line[15:]) for line in head.splitlines() if line.lower().startswith("content-length:")
         )
-        self.asked.append(head + (await reader.readexactly(size)).decode())
-        status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        self.requests.append(head + (await reader.readexactly(size)).decode())
+        status, body = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         writer.write(
             b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(data)) + data
@@ -111,8 +111,8 @@ def credentials(url: str, **changes: object) -> ClientCredentials:
     return ClientCredentials(**(values | changes))  # type: ignore[arg-type]
 
 
-def ask(server: TokenServer, use: Callable[[], Any], context: ssl.SSLContext | None = None):
-    """What *use* makes of the running *server*."""
+def with_server(server: TokenServer, use: Callable[[], Any], context: ssl.SSLContext | None = None):
+    """Runs *use* with the running *server* and returns its result."""
 
     async def run():
         async with server.running(context):
@@ -121,41 +121,41 @@ def ask(server: TokenServer, use: Callable[[], Any], context: ssl.SSLContext | N
     return asyncio.run(run())
 
 
-def test_asks_as_java_does():
-    """Method, headers and body are those of HttpAccessTokenRetriever."""
+def test_a_token_request_equals_that_of_java():
+    """Method, headers and body equal those of HttpAccessTokenRetriever."""
     text = jwt(exp=time.time() + 600)
     server = TokenServer((200, {"access_token": text}))
 
-    token = ask(server, lambda: credentials(server.url, scope="a b").fetch())
+    token = with_server(server, lambda: credentials(server.url, scope="a b").fetch())
 
     assert token.text == text
-    (asked,) = server.asked
+    (requests,) = server.requests
     pair = base64.b64encode(f"id:x:{SECRET}".encode()).decode()
-    assert asked.startswith("POST /token HTTP/1.1\r\n")
-    assert f"authorization: Basic {pair}\r\n".lower() in asked.lower()
-    assert asked.endswith("\r\n\r\ngrant_type=client_credentials&scope=a+b")
+    assert requests.startswith("POST /token HTTP/1.1\r\n")
+    assert f"authorization: Basic {pair}\r\n".lower() in requests.lower()
+    assert requests.endswith("\r\n\r\ngrant_type=client_credentials&scope=a+b")
 
 
-def test_header_may_be_url_encoded():
-    """sasl.oauthbearer.header.urlencode (KIP-1025): id and secret are encoded each."""
+def test_credentials_in_the_header_can_be_url_encoded():
+    """With sasl.oauthbearer.header.urlencode (KIP-1025), id and secret are encoded separately."""
     server = TokenServer((200, {"access_token": "opaque", "expires_in": 60}))
 
-    token = ask(server, lambda: credentials(server.url, header_urlencode=True).fetch())
+    token = with_server(server, lambda: credentials(server.url, header_urlencode=True).fetch())
 
-    assert base64.b64encode(b"id%3Ax:client-s3cret%2F%2B").decode() in server.asked[0]
+    assert base64.b64encode(b"id%3Ax:client-s3cret%2F%2B").decode() in server.requests[0]
     assert token.expires_at == pytest.approx(time.time() + 60, abs=30)
 
 
-def test_passing_trouble_is_tried_again():
-    """503 and 500 pass; the third answer is the token."""
+def test_transient_errors_are_retried():
+    """503 and 500 are retried; the third response has the token."""
     server = TokenServer((503, b""), (500, b"<html>"), (200, {"access_token": "t"}))
 
-    assert ask(server, lambda: credentials(server.url).fetch()).text == "t"
-    assert len(server.asked) == 3
+    assert with_server(server, lambda: credentials(server.url).fetch()).text == "t"
+    assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize(
-    ("answer", "words", "asked"),
+    ("response", "expected", "requests"),
     [
         (
             (401, {"error": "invalid_client", "error_description": SECRET}),
@@ -170,20 +170,20 @@ def test_passing_trouble_is_tried_again():
         ((200, b"x" * (TOKEN_BYTES_MAX + 1)), "more than", 1),
     ],
 )
-def test_final_answers_are_not_tried_again(answer: tuple[int, object], words: str, asked: int):
-    """What only a setting can heal fails at once, in a sentence without the secret."""
-    server = TokenServer(answer)
+def test_permanent_errors_are_not_retried(response: tuple[int, object], expected: str, requests: int):
+    """The error does not show the secret."""
+    server = TokenServer(response)
 
     with pytest.raises(TokenError) as raised:
-        ask(server, lambda: credentials(server.url).fetch())
+        with_server(server, lambda: credentials(server.url).fetch())
 
-    assert words in str(raised.value)
-    assert asked == len(server.asked)
+    assert expected in str(raised.value)
+    assert requests == len(server.requests)
     assert SECRET not in str(raised.value) + repr(raised.value)
 
 
-def test_endpoint_that_is_down_is_named():
-    """The endpoint is shown without a query, which may hold a secret."""
+def test_the_error_names_an_unreachable_endpoint():
+    """The query is not shown, because it may contain a secret."""
     source = credentials("http://127.0.0.1:1/token?key=hidden", retry_total_s=0)
 
     with pytest.raises(TokenError, match=r"http://127\.0\.0\.1:1/token cannot be reached") as raised:
@@ -191,11 +191,11 @@ def test_endpoint_that_is_down_is_named():
     assert "hidden" not in str(raised.value)
 
 
-def test_silent_endpoint_is_given_up():
-    """sasl.login.read.timeout.ms bounds an endpoint that accepts and says nothing."""
+def test_an_unresponsive_endpoint_is_an_error_after_the_read_timeout():
+    """sasl.login.read.timeout.ms applies to an endpoint that accepts connections but does not respond."""
 
     async def run():
-        async with listening(lambda reader, _: reader.read()) as port:
+        async with token_endpoint(lambda reader, _: reader.read()) as port:
             await credentials(f"http://127.0.0.1:{port}/", read_timeout_s=0.05, retry_total_s=0).fetch()
 
     with pytest.raises(TokenError, match=r"did not respond within 0\.05 s"):
@@ -203,7 +203,7 @@ def test_silent_endpoint_is_given_up():
 
 
 @pytest.mark.parametrize(
-    ("life", "chance", "due"),
+    ("lifetime", "random_share", "due"),
     [
         (3600, 0, 2880),
         (3600, 1, 3060),
@@ -214,11 +214,11 @@ def test_silent_endpoint_is_given_up():
         (7200, 0, 5760),
     ],
 )
-def test_refresh_window_is_java_s(life: float, chance: float, due: float):
-    """ExpiringCredentialRefreshingLogin: factor and jitter, the end's buffer, the least period, and neither in a short life."""
-    token = Token(text="t", begins_at=1000, expires_at=1000 + life)
+def test_the_refresh_window_equals_that_of_java(lifetime: float, random_share: float, due: float):
+    """The rules are those of ExpiringCredentialRefreshingLogin. A short lifetime disables buffer and minimum."""
+    token = Token(text="t", begins_at=1000, expires_at=1000 + lifetime)
 
-    assert 1000 + due == pytest.approx(RefreshWindow().due_at(token, chance))
+    assert 1000 + due == pytest.approx(RefreshWindow().due_at(token, random_share))
 
 
 class Clock:
@@ -230,23 +230,23 @@ class Clock:
 
 
 class Source:
-    """Gives tokens of 1,000 s numbered in order; fails while `broken`."""
+    """Returns numbered tokens with a lifetime of 1,000 s; fails while `broken`."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.given = 0
+        self.token_count = 0
         self.broken = False
 
     async def fetch(self) -> Token:
         await asyncio.sleep(0)
         if self.broken:
             raise TokenError("it is down")
-        self.given += 1
-        return Token(text=f"t{self.given}", begins_at=self.clock.now, expires_at=self.clock.now + 1000)
+        self.token_count += 1
+        return Token(text=f"t{self.token_count}", begins_at=self.clock.now, expires_at=self.clock.now + 1000)
 
 
-def test_token_is_shared_and_refreshed_before_it_expires():
-    """Twenty connections need one token; from 0.8 of its life on, the next one is given."""
+def test_a_token_is_shared_and_refreshed_before_it_expires():
+    """Twenty connections use one token; after 80% of its lifetime they get the next one."""
     clock = Clock()
     source = Source(clock)
 
@@ -262,8 +262,8 @@ def test_token_is_shared_and_refreshed_before_it_expires():
     assert asyncio.run(run()) == ({"t1"}, "t1", "t2")
 
 
-def test_failing_endpoint_does_no_harm_while_the_token_is_valid():
-    """The old token serves until it expires; then the error says why there is none."""
+def test_a_failing_endpoint_does_not_matter_while_the_token_is_valid():
+    """The old token is used until it expires; then the error has the reason."""
     clock = Clock()
     source = Source(clock)
 
@@ -272,18 +272,18 @@ def test_failing_endpoint_does_no_harm_while_the_token_is_valid():
         await cache.token(address="b")
         source.broken = True
         clock.now += 999
-        held = await cache.token(address="b")
+        old_token = await cache.token(address="b")
         clock.now += 12
         with pytest.raises(AuthenticationFailedError, match="no token was obtained: it is down"):
             await cache.token(address="b:9092")
         source.broken = False
-        return held, await cache.token(address="b")
+        return old_token, await cache.token(address="b")
 
     assert asyncio.run(run()) == ("t1", "t2")
 
 
-def test_stalled_endpoint_does_not_hold_up_a_valid_token(monkeypatch: pytest.MonkeyPatch):
-    """Re-authentication must not be late because the next token is."""
+def test_a_stalled_endpoint_does_not_delay_a_valid_token(monkeypatch: pytest.MonkeyPatch):
+    """A late token must not delay re-authentication."""
     monkeypatch.setattr("mirrorflow_kafka.security.oauth.REFRESH_WAIT_S", 0.01)
     clock = Clock()
     source = Source(clock)
@@ -298,23 +298,23 @@ def test_stalled_endpoint_does_not_hold_up_a_valid_token(monkeypatch: pytest.Mon
     assert asyncio.run(run()) == "t1"
 
 
-def test_refused_token_is_not_offered_again():
-    """RFC 7628: our one byte lets the broker end with an error; the next conversation brings a new token."""
+def test_a_refused_token_is_not_used_again():
+    """By RFC 7628 one byte lets the broker end with an error; the next authentication uses a new token."""
     server = TokenServer((200, {"access_token": "t1", "expires_in": 3600}), (200, {"access_token": "t2"}))
 
-    async def talk():
+    async def authenticate():
         security = oauth(
             f'clientId="me" clientSecret="{SECRET}" extension_logicalCluster="lkc-1"', server.url
         )
         first = security.sasl_client("b")
-        said = [await first.first()]
+        sent = [await first.first()]
         assert first.receive(b'{"status":"invalid_token"}') == b"\x01"
-        said.append(await security.sasl_client("b").first())
+        sent.append(await security.sasl_client("b").first())
         assert security.sasl_client("b").receive(b"") is None
         assert SECRET not in repr(security) + repr(security.sasl.tokens) + repr(first)
-        return said
+        return sent
 
-    assert ask(server, talk) == [
+    assert with_server(server, authenticate) == [
         b"n,,\x01auth=Bearer t1\x01logicalCluster=lkc-1\x01\x01",
         b"n,,\x01auth=Bearer t2\x01logicalCluster=lkc-1\x01\x01",
     ]
@@ -345,57 +345,59 @@ def server_context() -> ssl.SSLContext:
     return context
 
 
-def test_endpoint_is_trusted_by_the_brokers_truststore():
-    """https: the same trust store serves; names are checked although that is off for brokers."""
+def test_an_https_endpoint_is_verified_with_the_truststore_of_the_brokers():
+    """Names are checked although that is disabled for brokers."""
     server = TokenServer((200, {"access_token": "t"}))
     trust = {"ssl.truststore.certificates": authority().pem, "ssl.endpoint.identification.algorithm": ""}
 
-    async def talk():
+    async def authenticate():
         security = oauth(
             f"clientId=me clientSecret='{SECRET}'", f"https://localhost:{server.port}/t", **trust
         )
         return await security.sasl_client("b").first()
 
-    assert ask(server, talk, server_context()) == b"n,,\x01auth=Bearer t\x01\x01"
+    assert with_server(server, authenticate, server_context()) == b"n,,\x01auth=Bearer t\x01\x01"
 
 
-def test_endpoint_of_an_unknown_authority_gets_no_secret():
-    """The certificate is checked before anything is said."""
+def test_an_endpoint_of_an_unknown_authority_gets_no_secret():
+    """The certificate is checked before anything is sent."""
     server = TokenServer((200, {"access_token": "t"}))
 
-    async def talk():
+    async def authenticate():
         security = oauth("clientId=me clientSecret=abc", f"https://localhost:{server.port}/t")
         await security.sasl_client("b:9092").first()
 
     with pytest.raises(
         AuthenticationFailedError, match=r"b:9092.*OAUTHBEARER.*certificate of https://localhost"
     ):
-        ask(server, talk, server_context())
-    assert server.asked == []
+        with_server(server, authenticate, server_context())
+    assert server.requests == []
 
 
-def test_token_file_is_read_anew(tmp_path: Path):
-    """A token without a date is read at each use, so what rotates the file decides."""
+def test_a_token_file_is_read_at_each_use(tmp_path: Path):
+    """A token without an expiry is read each time, so a rotated file takes effect."""
     path = tmp_path / "to ken"
     path.write_text("one\n")
     security = oauth("", path.as_uri())
 
-    async def talk():
-        said = [await security.sasl_client("b").first()]
+    async def authenticate():
+        sent = [await security.sasl_client("b").first()]
         path.write_text("two")
-        return [*said, await security.sasl_client("b").first()]
+        return [*sent, await security.sasl_client("b").first()]
 
-    assert asyncio.run(talk()) == [b"n,,\x01auth=Bearer one\x01\x01", b"n,,\x01auth=Bearer two\x01\x01"]
+    assert asyncio.run(authenticate()) == [
+        b"n,,\x01auth=Bearer one\x01\x01",
+        b"n,,\x01auth=Bearer two\x01\x01",
+    ]
 
 
-def test_missing_token_file_is_named(tmp_path: Path):
-    """The path is in the sentence."""
+def test_the_error_names_a_missing_token_file(tmp_path: Path):
     with pytest.raises(TokenError, match="absent cannot be read"):
         asyncio.run(TokenFile(path=str(tmp_path / "absent")).fetch())
 
 
-def test_expired_token_is_not_sent(tmp_path: Path):
-    """A stale file is said to be stale before a broker refuses it."""
+def test_an_expired_token_is_not_sent(tmp_path: Path):
+    """An expired token in a file is an error before a broker refuses it."""
     path = tmp_path / "token"
     path.write_text(jwt(exp=1))
 
@@ -403,26 +405,26 @@ def test_expired_token_is_not_sent(tmp_path: Path):
         asyncio.run(oauth("", path.as_uri()).sasl_client("b").first())
 
 
-def test_unsecured_token_has_the_claims():
-    """OAuthBearerUnsecuredLoginCallbackHandler's options, with a warning."""
+def test_an_unsecured_token_has_the_configured_claims():
+    """The options are those of OAuthBearerUnsecuredLoginCallbackHandler. There is a warning."""
     security = oauth(
         'unsecuredLoginStringClaim_sub="alice" unsecuredLoginNumberClaim_n="2" unsecuredLoginListClaim_l=",a,b"'
         ' unsecuredLoginLifetimeSeconds="60" unsecuredLoginExtension_trace="1"',
         "",
     )
-    said = asyncio.run(security.sasl_client("b").first()).decode()
-    payload = said.split("Bearer ")[1].split(".")[1]
+    sent = asyncio.run(security.sasl_client("b").first()).decode()
+    payload = sent.split("Bearer ")[1].split(".")[1]
     claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
 
     assert (claims["sub"], claims["n"], claims["l"]) == ("alice", 2.0, ["a", "b"])
     assert claims["exp"] - claims["iat"] == 60
-    assert claims["iat"] == int(claims["iat"]), "a broker that answers within a millisecond would refuse it"
-    assert said.endswith(".\x01trace=1\x01\x01")
+    assert claims["iat"] == int(claims["iat"]), "a broker that responds within a millisecond would refuse it"
+    assert sent.endswith(".\x01trace=1\x01\x01")
     assert "development only" in " ".join(security.warnings)
 
 
-def test_life_is_the_token_s_own():
-    """A JWT's dates count before expires_in; a date to come does not begin a life."""
+def test_the_lifetime_is_that_of_the_token():
+    """The dates of a JWT override expires_in. A start in the future is replaced by the current time."""
     now = time.time()
 
     token = read_token(jwt(iat=now + 900, exp=now + 1000), origin="x", expires_in_s=5)

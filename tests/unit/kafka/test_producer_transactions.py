@@ -1,4 +1,4 @@
-"""A producer with a request whose outcome is unknown is not used again before its id is initialized."""
+"""A producer with a request of unknown outcome is not used again before its id is initialized."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -35,18 +35,18 @@ TOPICS = FlowTopics(
     offsets="mm2-offsets.east.internal",
     target_topic=lambda topic: f"east.{topic}",
 )
-HOME = TopicPartition(TOPICS.offsets, 0)
+OFFSETS_PARTITION = TopicPartition(TOPICS.offsets, 0)
 RECORD = Record(0, 0, b"key", b"value")
 
 
 class Broker:
-    """Executes everything, until *begins*, *ends* or *codes* say otherwise."""
+    """A broker that accepts everything except where *begins*, *ends* or *codes* have entries."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ends: list[Callable[[], Awaitable[None]]] = []
         self.codes: list[int] = []
-        self.sequences: list[int] = []  # of the batches that were sent
-        self.begun = 0
+        self.sequences: list[int] = []  # the base sequences of the sent batches
+        self.add_count = 0
         self.begins: list[Callable[[], Awaitable[None]]] = []
         for request in ("init_producer_id", "try_add_partitions_to_txn", "end_txn", "append"):
             monkeypatch.setattr(admin, request, getattr(self, request))
@@ -58,7 +58,7 @@ class Broker:
         return TASK.producer_id, TASK.epoch + 1
 
     async def try_add_partitions_to_txn(self, *_: Any, **__: Any) -> dict[TopicPartition, int]:
-        self.begun += 1
+        self.add_count += 1
         if self.begins:
             await self.begins.pop(0)()
         return {}
@@ -77,15 +77,15 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return Broker(monkeypatch)
 
 
-async def is_lost() -> None:
+async def lose_connection() -> None:
     raise UnreachableError(cluster="west", addresses="b:9092", problem="the connection was lost")
 
 
-async def fails() -> None:
+async def fail() -> None:
     raise error_for(UNKNOWN_SERVER_ERROR, cluster="west", request="EndTxn")
 
 
-async def is_cancelled() -> None:
+async def cancel() -> None:
     raise asyncio.CancelledError
 
 
@@ -93,8 +93,8 @@ def run(steps: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(steps)
 
 
-@pytest.mark.parametrize("end", [is_lost, fails, is_cancelled])
-def test_nothing_follows_an_end_without_a_response_in_its_epoch(
+@pytest.mark.parametrize("end", [lose_connection, fail, cancel])
+def test_no_request_follows_an_end_txn_without_a_response_in_its_epoch(
     broker: Broker, end: Callable[[], Awaitable[None]]
 ) -> None:
     transactions = broker.transactions
@@ -103,36 +103,36 @@ def test_nothing_follows_an_end_without_a_response_in_its_epoch(
         run(transactions.end(TASK, commit=True))
 
     for step in (
-        lambda: transactions.add_partitions(TASK, [HOME]),
-        lambda: transactions.try_add_partitions(TASK, [HOME]),
+        lambda: transactions.add_partitions(TASK, [OFFSETS_PARTITION]),
+        lambda: transactions.try_add_partitions(TASK, [OFFSETS_PARTITION]),
         lambda: transactions.end(TASK, commit=True),
     ):
         with pytest.raises(UnreachableError, match="a request of its transaction was not answered"):
             run(step())
     assert run(transactions.run(Transaction(TASK))) == Refused(NO_RESPONSE)
-    assert broker.begun == 0
+    assert broker.add_count == 0
 
 
-def test_nothing_follows_added_partitions_without_a_response_in_their_epoch(broker: Broker) -> None:
-    """Their late copy would begin another transaction, whose abort would include positions without a marker."""
-    broker.begins.append(is_lost)
+def test_no_request_follows_an_add_partitions_without_a_response_in_its_epoch(broker: Broker) -> None:
+    """A late copy would start a new transaction, whose abort would include positions without a marker."""
+    broker.begins.append(lose_connection)
     assert run(broker.transactions.run(Transaction(TASK))) == Refused(NO_RESPONSE)
 
     assert run(broker.transactions.run(Transaction(TASK))) == Refused(NO_RESPONSE)
-    assert broker.begun == 1
+    assert broker.add_count == 1
 
 
-def test_the_next_epoch_is_free_of_requests_that_were_not_answered(broker: Broker) -> None:
-    broker.ends.append(is_lost)
+def test_a_new_epoch_can_be_used_after_a_request_without_a_response(broker: Broker) -> None:
+    broker.ends.append(lose_connection)
     assert run(broker.transactions.run(Transaction(TASK))) == Refused(NO_RESPONSE)
 
     assert run(broker.transactions.initialize(TASK.transactional_id)) == TASK._replace(epoch=17)
     assert run(broker.transactions.run(Transaction(TASK._replace(epoch=17)))) == Done()
 
 
-def test_the_lock_is_checked_again_after_an_end_without_a_response(broker: Broker) -> None:
-    """The processes of a group share it: any of them may end a transaction of another."""
-    broker.ends.append(is_lost)
+def test_the_lock_can_be_used_after_an_end_txn_without_a_response(broker: Broker) -> None:
+    """The processes of a group share the lock, and each may end a transaction of a different one."""
+    broker.ends.append(lose_connection)
 
     assert run(broker.transactions.run(Transaction(LOCK))) == Refused(NO_RESPONSE)
     assert run(broker.transactions.run(Transaction(LOCK))) == Done()
@@ -146,21 +146,21 @@ def test_the_lock_is_checked_again_after_an_end_without_a_response(broker: Broke
         ([REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS], False),
     ],
 )
-def test_nothing_follows_a_batch_that_may_have_been_appended(
+def test_no_request_follows_a_batch_that_may_have_been_appended(
     broker: Broker, codes: list[int], *, is_usable: bool
 ) -> None:
     broker.codes += codes
     with pytest.raises(BrokerError):
-        run(broker.transactions.append(LOCK, HOME, [RECORD]))
+        run(broker.transactions.append(LOCK, OFFSETS_PARTITION, [RECORD]))
 
     assert isinstance(run(broker.transactions.run(Transaction(LOCK))), Done) is is_usable
 
 
-def test_a_batch_that_was_refused_uses_no_sequence_numbers(broker: Broker) -> None:
+def test_a_refused_batch_uses_no_sequence_numbers(broker: Broker) -> None:
     broker.codes += [NONE, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS]
-    run(broker.transactions.append(LOCK, HOME, [RECORD] * 3))
+    run(broker.transactions.append(LOCK, OFFSETS_PARTITION, [RECORD] * 3))
     with pytest.raises(BrokerError):
-        run(broker.transactions.append(LOCK, HOME, [RECORD] * 2))
-    run(broker.transactions.append(LOCK, HOME, [RECORD]))
+        run(broker.transactions.append(LOCK, OFFSETS_PARTITION, [RECORD] * 2))
+    run(broker.transactions.append(LOCK, OFFSETS_PARTITION, [RECORD]))
 
     assert broker.sequences == [0, 3, 3, 3]

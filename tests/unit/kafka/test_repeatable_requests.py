@@ -1,4 +1,4 @@
-"""Which requests are sent again after a lost response: the first copy may arrive behind the second, and whatever followed."""
+"""Requests that are sent again after a lost response must tolerate that the first copy arrives later."""
 
 import ast
 import asyncio
@@ -16,7 +16,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.repeatable_requests import REPETITIONS, may_repeat
 
 REPLICATOR = Path(__file__).parents[3] / "replicator"
-WRITTEN_BY_HAND = {"Fetch", "Produce"}  # by mirrorflow_core.wire
+WRITTEN_BY_HAND = {"Fetch", "Produce"}  # encoded by mirrorflow_core.wire
 COORDINATOR = 1, "task-0"
 
 
@@ -33,7 +33,7 @@ def used_requests() -> set[str]:
     return {name.removesuffix("Request") for name in imported} | WRITTEN_BY_HAND
 
 
-def test_the_table_has_each_request_that_is_sent() -> None:
+def test_the_table_has_exactly_the_requests_that_are_sent() -> None:
     assert set(REPETITIONS) == used_requests()
 
 
@@ -42,16 +42,16 @@ def test_a_request_that_is_not_in_the_table_is_sent_once() -> None:
 
 
 class Coordinators:
-    """Answers each request with the next of *answers*; None: the connection is lost."""
+    """Responds to each request with the next error code; for None the connection is lost."""
 
-    def __init__(self, *answers: int | None) -> None:
-        self.answers = list(answers)
+    def __init__(self, *codes: int | None) -> None:
+        self.codes = list(codes)
         self.requests = 0
 
     async def call(self, request: Any, *, timeout_s: float) -> Any:
         assert timeout_s > 0
         self.requests += 1
-        code = self.answers.pop(0)
+        code = self.codes.pop(0)
         if code is None:
             raise ConnectionLostError(cluster="west", address="b:9092", problem=f"{request.name} is lost")
         return SimpleNamespace(error_code=code)
@@ -80,7 +80,7 @@ ADD = AddPartitionsToTxnRequest(max_version=1)
 INITIALIZE = InitProducerIdRequest(transactional_id="task-0", transaction_timeout_ms=60_000)
 
 
-def test_a_request_whose_late_copy_does_no_harm_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_with_a_harmless_late_copy_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinators = Coordinators(None, None, NONE)
 
     assert call(coordinators, INITIALIZE, monkeypatch).error_code == NONE
@@ -88,10 +88,10 @@ def test_a_request_whose_late_copy_does_no_harm_is_repeated(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("request_", [ADD, END], ids=["AddPartitionsToTxn", "EndTxn"])
-def test_a_step_of_a_transaction_is_not_repeated_after_a_lost_response(
+def test_a_transaction_request_is_not_repeated_after_a_lost_response(
     request_: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its late copy would begin another transaction of the same epoch, or end the next one."""
+    """A late copy would start a new transaction of the same epoch, or end the next one."""
     coordinators = Coordinators(None, NONE)
 
     with pytest.raises(UnreachableError, match=f"{request_.name} is lost"):
@@ -99,10 +99,10 @@ def test_a_step_of_a_transaction_is_not_repeated_after_a_lost_response(
     assert coordinators.requests == 1
 
 
-def test_an_end_of_a_transaction_is_repeated_when_it_was_not_executed(
+def test_an_end_txn_that_was_refused_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The response says so, and leaves no copy on its way."""
+    """The response shows that it was not executed and that no copy is in flight."""
     coordinators = Coordinators(NOT_COORDINATOR, CONCURRENT_TRANSACTIONS, NONE)
 
     assert call(coordinators, END, monkeypatch).error_code == NONE

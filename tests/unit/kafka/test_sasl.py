@@ -1,4 +1,4 @@
-"""SASL conversations: RFC 7677's example, Java's bytes, and brokers that do not prove themselves."""
+"""SASL exchanges follow RFC 7677 and Java, and refuse brokers that do not prove their identity."""
 
 import asyncio
 import base64
@@ -10,23 +10,23 @@ import pytest
 from mirrorflow_core.errors import AuthenticationFailedError
 from mirrorflow_kafka.security.sasl import BrokerAddress, Login, PlainClient, ScramClient
 
-# kafka-python reads its schemas by what Python 3.11 calls deprecated.
+# kafka-python calls a function that Python 3.11 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-PLACE = BrokerAddress(cluster="A", address="b:9092", mechanism="SCRAM-SHA-256")
-PLAIN = BrokerAddress(cluster="A", address="b:9092", mechanism="PLAIN")
+SCRAM_ADDRESS = BrokerAddress(cluster="A", address="b:9092", mechanism="SCRAM-SHA-256")
+PLAIN_ADDRESS = BrokerAddress(cluster="A", address="b:9092", mechanism="PLAIN")
 
 
 def scram(username: str = "user", password: str = "pencil", *, token_auth: bool = False) -> ScramClient:
-    client = ScramClient(Login(username=username, password=password, token_auth=token_auth), PLACE)
-    client._arithmetic.nonce = b"rOprNGfwEbeRWgbNEkqO"  # RFC 7677's
+    client = ScramClient(Login(username=username, password=password, token_auth=token_auth), SCRAM_ADDRESS)
+    client._arithmetic.nonce = b"rOprNGfwEbeRWgbNEkqO"  # the nonce of RFC 7677
     return client
 
 
 SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
 
 
-def test_scram_speaks_rfc_7677():
-    """The RFC's own exchange, message by message."""
+def test_scram_follows_the_example_of_rfc_7677():
+    """The messages equal those of the RFC."""
     client = scram()
 
     assert asyncio.run(client.first()) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
@@ -36,13 +36,13 @@ def test_scram_speaks_rfc_7677():
     assert client.receive(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=") is None
 
 
-def test_name_is_escaped_as_in_rfc_5802():
-    """A comma or an equals sign in a name would otherwise begin an attribute."""
+def test_a_user_name_is_escaped_as_in_rfc_5802():
+    """Otherwise a comma or an equals sign would start an attribute."""
     assert asyncio.run(scram("a=b,c").first()) == b"n,,n=a=3Db=2Cc,r=rOprNGfwEbeRWgbNEkqO"
 
 
-def test_delegation_token_is_marked_and_signed():
-    """KIP-48: the extension is in the message and in what the proof covers."""
+def test_a_delegation_token_is_marked_and_signed():
+    """By KIP-48 the message has the extension, and the proof covers it."""
     client = scram("id", "hmac", token_auth=True)
     first = asyncio.run(client.first())
     final = client.receive(SERVER_FIRST)
@@ -58,7 +58,7 @@ def test_delegation_token_is_marked_and_signed():
 
 
 @pytest.mark.parametrize(
-    ("answers", "words"),
+    ("responses", "expected"),
     [
         ([b"e=unknown-user"], "does not accept the name and password"),
         ([b"r=other,s=W22Z,i=4096"], "RFC 5802"),
@@ -75,24 +75,24 @@ def test_delegation_token_is_marked_and_signed():
         ([SERVER_FIRST, b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", b"x=y"], "continues after"),
     ],
 )
-def test_false_broker_is_turned_away(answers: list[bytes], words: str):
-    """One sentence names cluster, broker and mechanism, and no secret."""
+def test_a_broker_with_an_invalid_exchange_is_refused(responses: list[bytes], expected: str):
+    """The error names cluster, broker and mechanism, and shows no secret."""
     client = scram()
     asyncio.run(client.first())
-    for answer in answers[:-1]:
-        client.receive(answer)
+    for response in responses[:-1]:
+        client.receive(response)
 
     with pytest.raises(AuthenticationFailedError) as raised:
-        client.receive(answers[-1])
+        client.receive(responses[-1])
 
-    assert words in str(raised.value)
+    assert expected in str(raised.value)
     assert str(raised.value).startswith("Cluster A at b:9092: SCRAM-SHA-256 authentication failed: ")
     assert "pencil" not in str(raised.value) + repr(raised.value) + repr(client)
 
 
-def test_plain_is_one_message_in_java_bytes():
-    """No authorization identity, as Java's PlainSaslClient sends it."""
-    client = PlainClient(Login(username="ü", password="p\\w"), PLAIN)
+def test_plain_sends_one_message_as_in_java():
+    """As in Java's PlainSaslClient, it has no authorization identity."""
+    client = PlainClient(Login(username="ü", password="p\\w"), PLAIN_ADDRESS)
 
     assert asyncio.run(client.first()) == b"\0\xc3\xbc\0p\\w"
     client.receive(b"")
@@ -100,8 +100,7 @@ def test_plain_is_one_message_in_java_bytes():
         client.receive(b"more")
 
 
-def test_login_is_not_shown():
-    """A logged login shows nothing of use."""
+def test_the_repr_of_a_login_shows_no_credentials():
     shown = repr(Login(username="alice", password="hunter2"))
 
     assert "hunter2" not in shown

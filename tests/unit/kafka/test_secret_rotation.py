@@ -1,4 +1,4 @@
-"""Connections follow the secrets that they were opened by: one by one, and never before the next one is open."""
+"""After a secret rotation, connections are replaced one by one, each after its successor is open."""
 
 import asyncio
 from typing import Any
@@ -10,8 +10,8 @@ from mirrorflow_kafka.client.pool import ConnectionPool, PoolKey
 from mirrorflow_kafka.security.secret_rotation import SecretRotation
 
 
-class Opened:
-    """A connection, as far as a pool looks at it."""
+class OpenedConnection:
+    """The attributes of a connection that a pool uses."""
 
     def __init__(self, security: object) -> None:
         self.opened_by = security
@@ -26,7 +26,7 @@ class Opened:
 
 
 class World:
-    """A cluster that takes what is in *accepted*, and connections to two brokers."""
+    """A cluster that accepts the secrets in *accepted*, with connections to two brokers."""
 
     def __init__(self) -> None:
         self.security: Any = "first"
@@ -44,14 +44,14 @@ class World:
             raise AuthenticationFailedError(
                 cluster="west", address="b:1", mechanism="PLAIN", problem="no such password"
             )
-        return Opened(self.security)
+        return OpenedConnection(self.security)
 
     async def connections(self) -> list[Any]:
         return [await self.pool.get(PoolKey(node, "produce", 0)) for node in (1, 2)]
 
 
-def test_what_was_opened_by_older_secrets_is_replaced_and_only_that() -> None:
-    """The old ones are retired, not closed: what is in flight is answered."""
+def test_only_connections_with_older_secrets_are_replaced() -> None:
+    """Old connections are retired and not closed, so requests in flight get their responses."""
 
     async def main() -> None:
         world = World()
@@ -64,18 +64,18 @@ def test_what_was_opened_by_older_secrets_is_replaced_and_only_that() -> None:
         await world.rotation.check()
 
         new = await world.connections()
-        assert ["second", "second"] == [one.opened_by for one in new]
-        assert [(1, True), (1, True)] == [(one.retired, one.is_open) for one in old]
+        assert ["second", "second"] == [connection.opened_by for connection in new]
+        assert [(1, True), (1, True)] == [(connection.retired, connection.is_open) for connection in old]
         assert 4 == len(world.attempts)
         assert () == world.rotation.warnings
 
     asyncio.run(main())
 
 
-def test_refused_secrets_leave_what_is_open_and_are_told_until_the_right_ones_come(
+def test_refused_secrets_keep_connections_and_cause_a_warning_until_valid_ones_arrive(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Told once; tried again after a while, or at once when there are others."""
+    """The warning is logged once. Secrets are tried again after a while, or at once when they change."""
 
     async def main() -> None:
         world = World()
@@ -85,8 +85,8 @@ def test_refused_secrets_leave_what_is_open_and_are_told_until_the_right_ones_co
         await world.rotation.check()
 
         assert old == await world.connections()
-        assert [0, 0] == [one.retired for one in old]
-        assert 3 == len(world.attempts), "it was tried again at once"
+        assert [0, 0] == [connection.retired for connection in old]
+        assert 3 == len(world.attempts), "the same secrets are not tried again at once"
         (warning,) = world.rotation.warnings
         assert "no such password" in warning
         assert 1 == len(caplog.records)
@@ -94,13 +94,13 @@ def test_refused_secrets_leave_what_is_open_and_are_told_until_the_right_ones_co
         world.security, world.accepted = "right", {"right"}
         await world.rotation.check()
         assert () == world.rotation.warnings
-        assert ["right", "right"] == [one.opened_by for one in await world.connections()]
+        assert ["right", "right"] == [connection.opened_by for connection in await world.connections()]
 
     asyncio.run(main())
 
 
-def test_a_broker_that_is_down_says_nothing_of_secrets() -> None:
-    """The others are replaced all the same."""
+def test_an_unreachable_broker_causes_no_warning_about_secrets() -> None:
+    """Connections to the other brokers are replaced."""
 
     async def main() -> None:
         world = World()
@@ -108,7 +108,7 @@ def test_a_broker_that_is_down_says_nothing_of_secrets() -> None:
         world.security, world.accepted, world.down = "second", {"second"}, {1}
         await world.rotation.check()
 
-        assert [0, 1] == [one.retired for one in old]
+        assert [0, 1] == [connection.retired for connection in old]
         assert () == world.rotation.warnings
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Topics that are wanted at the same time are created with one request: a controller takes as long for one as for many."""
+"""Topics needed at the same time are created with one request, which is as fast as for one topic."""
 
 import asyncio
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ REFUSED = 38  # INVALID_REPLICATION_FACTOR
 
 
 class Controller:
-    """Creates topics, but none that is called `refused`; notes the names in each request."""
+    """A controller that creates all topics except `refused`, and records the names of each request."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.requests: list[list[str]] = []
@@ -24,15 +24,17 @@ class Controller:
         self.requests.append(names)
         if self._error is not None:
             raise self._error
-        answers = [
+        topics = [
             SimpleNamespace(name=name, error_code=REFUSED if name == "refused" else 0, error_message="")
             for name in names
         ]
-        return SimpleNamespace(topics=answers)
+        return SimpleNamespace(topics=topics)
 
 
-def created(controller: Controller, *callers: list[str], factors: tuple[int, ...] = (1, 1, 1)) -> list[Any]:
-    """What concurrent callers receive who create these topics, each with its replication factor; or an error."""
+def create_concurrently(
+    controller: Controller, *callers: list[str], factors: tuple[int, ...] = (1, 1, 1)
+) -> list[Any]:
+    """The results or errors of concurrent callers that create topics, each with its replication factor."""
     cluster = cast("Any", controller)
 
     async def run() -> list[Any]:
@@ -49,43 +51,43 @@ def created(controller: Controller, *callers: list[str], factors: tuple[int, ...
 def test_concurrent_callers_share_a_request_and_each_receives_its_own_topics():
     controller = Controller()
 
-    first, second = created(controller, ["a", "refused"], ["b"])
+    first, second = create_concurrently(controller, ["a", "refused"], ["b"])
 
     assert [["a", "refused", "b"]] == controller.requests
     assert ({"a": None}, {"b": None}) == ({"a": first["a"]}, second)
     assert REFUSED == first["refused"].code
 
 
-def test_only_what_needs_the_default_replication_factor_needs_a_broker_that_has_one():
+def test_topics_with_the_default_replication_factor_have_a_separate_request():
     controller = Controller()
 
-    created(controller, ["a"], ["b"], ["c"], factors=(1, -1, 1))
+    create_concurrently(controller, ["a"], ["b"], ["c"], factors=(1, -1, 1))
 
     assert [["a", "c"], ["b"]] == controller.requests
 
 
-def test_many_topics_are_not_waited_for_by_others():
+def test_a_large_request_does_not_delay_other_callers():
     controller = Controller()
 
-    created(controller, [f"many-{number}" for number in range(100)], ["a"])
+    create_concurrently(controller, [f"many-{number}" for number in range(100)], ["a"])
 
     assert [100, 1] == [len(names) for names in controller.requests]
 
 
-def test_an_error_is_raised_to_all_and_the_next_call_sends_again():
+def test_an_error_is_raised_to_all_callers_and_the_next_call_sends_a_request():
     error = UnreachableError(cluster="west", addresses="a:1", problem="refused")
     controller = Controller(error)
 
-    assert [error, error] == created(controller, ["a"], ["b"])
-    assert [error] == created(controller, ["a"])
+    assert [error, error] == create_concurrently(controller, ["a"], ["b"])
+    assert [error] == create_concurrently(controller, ["a"])
     assert [["a", "b"], ["a"]] == controller.requests
 
 
 @pytest.mark.parametrize("calls", [1, 2])
-def test_a_call_that_follows_another_sends_its_own_request(calls: int):
+def test_successive_calls_send_their_own_requests(calls: int):
     controller = Controller()
 
     for _ in range(calls):
-        created(controller, ["a"])
+        create_concurrently(controller, ["a"])
 
     assert [["a"]] * calls == controller.requests

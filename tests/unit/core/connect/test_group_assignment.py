@@ -1,4 +1,4 @@
-"""Work shared out among the members of a group: complete, balanced, nothing moved that need not, nothing in two hands."""
+"""Connectors and tasks are assigned to group members completely, evenly, with few moves and never twice."""
 
 from collections.abc import Iterator, Mapping
 from itertools import combinations, product
@@ -15,7 +15,7 @@ from mirrorflow_core.connect.group_assignment import (
     rebalance,
 )
 
-ROUNDS_MAX = 2  # one that takes away, one that gives it on
+ROUNDS_MAX = 2  # one that revokes work, one that assigns it
 
 WORK = st.frozensets(
     st.builds(Unit, connector=st.sampled_from("abcd"), task=st.integers(min_value=CONNECTOR, max_value=6)),
@@ -26,24 +26,24 @@ MEMBERS = st.lists(st.sampled_from("uvwxyz"), min_size=1, max_size=5, unique=Tru
 
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[dict[str, Units], Units]:
-    """Members that hold any part of some work, also the same or what is wanted no more, and what is wanted now."""
+    """Members with any units, including duplicate and obsolete ones, and the wanted units."""
     members = draw(MEMBERS)
     return {member: draw(WORK) for member in members}, draw(WORK)
 
 
-def after(held: Mapping[str, Units], deltas: Mapping[str, MemberDelta]) -> dict[str, Units]:
+def after_rebalance(held: Mapping[str, Units], deltas: Mapping[str, MemberDelta]) -> dict[str, Units]:
     return {member: (held[member] - delta.revoked) | delta.assigned for member, delta in deltas.items()}
 
 
-def settled(held: Mapping[str, Units], wanted: Units) -> dict[str, Units]:
+def after_all_rounds(held: Mapping[str, Units], wanted: Units) -> dict[str, Units]:
     now = dict(held)
     for _ in range(ROUNDS_MAX):
-        now = after(now, rebalance(now, wanted))
+        now = after_rebalance(now, rebalance(now, wanted))
     return now
 
 
 def units(**tasks: int) -> Units:
-    """So many tasks of each connector."""
+    """Units for the given number of tasks of each connector."""
     return frozenset(
         Unit(connector=name, task=task) for name, count in tasks.items() for task in range(count)
     )
@@ -54,9 +54,9 @@ def is_task_of(unit: Unit, connector: str) -> bool:
 
 
 @given(groups())
-def test_all_is_done_once_and_evenly(group: tuple[dict[str, Units], Units]) -> None:
+def test_each_unit_is_assigned_once_and_evenly(group: tuple[dict[str, Units], Units]) -> None:
     held, wanted = group
-    now = settled(held, wanted)
+    now = after_all_rounds(held, wanted)
     assert sorted(wanted) == sorted(unit for units in now.values() for unit in units)
     for connectors in (True, False):
         loads = [sum((unit.task == CONNECTOR) is connectors for unit in units) for units in now.values()]
@@ -80,13 +80,13 @@ def test_revoked_work_is_not_assigned_in_the_same_round(
 
 @example(({member: frozenset() for member in "uvwxy"}, units(a=6, b=4, c=6, d=2)), "s")
 @given(groups(), st.sampled_from(["s", "t"]))
-def test_no_more_moves_than_an_even_share_asks_for(
+def test_a_rebalance_makes_no_more_moves_than_an_even_share_needs(
     group: tuple[dict[str, Units], Units], newcomer: str
 ) -> None:
     _, wanted = group
-    before = settled(dict.fromkeys(group[0], frozenset()), wanted)
+    before = after_all_rounds(dict.fromkeys(group[0], frozenset()), wanted)
     joined = {**before, newcomer: frozenset[Unit]()}
-    now = settled(joined, wanted)
+    now = after_all_rounds(joined, wanted)
     kinds = sorted({(unit.connector, unit.task == CONNECTOR) for unit in wanted})
     for connector, is_connector in kinds:
         of_kind = frozenset(
@@ -96,18 +96,19 @@ def test_no_more_moves_than_an_even_share_asks_for(
             assert (
                 not (before[member] - now[member]) & of_kind or not (now[member] - before[member]) & of_kind
             )
-    # A member that gives up a task of one connector for its even share may need one of another for that of all tasks.
+    # A member that revokes a task of one connector to be even may need a task of a different connector to be even in
+    # total.
     moved = sum(len(before[member] - now[member]) for member in before)
     assert len(now[newcomer]) <= moved < len(now[newcomer]) + max(1, len(kinds))
-    # One leaves: only what was his finds another home, unless the rest were uneven by the one that he took.
-    left = {member: units for member, units in now.items() if member != newcomer}
-    again = rebalance(left, wanted)
-    assert not any(delta.revoked for delta in again.values())
+    # When a member leaves, only its units are assigned again; nothing is revoked.
+    remaining = {member: units for member, units in now.items() if member != newcomer}
+    deltas = rebalance(remaining, wanted)
+    assert not any(delta.revoked for delta in deltas.values())
 
 
 @given(groups())
-def test_what_two_hold_neither_keeps(group: tuple[dict[str, Units], Units]) -> None:
-    """A Java worker that was taken for dead comes back with its former tasks, fenced and failed as they are."""
+def test_a_unit_held_by_two_members_is_revoked_from_both(group: tuple[dict[str, Units], Units]) -> None:
+    """A Java worker that rejoins after its session expired still reports its former tasks, which are fenced."""
     held, wanted = group
     for unit in frozenset().union(*held.values()):
         holders = [member for member, units in held.items() if unit in units]
@@ -116,17 +117,17 @@ def test_what_two_hold_neither_keeps(group: tuple[dict[str, Units], Units]) -> N
             assert all(unit in deltas[member].revoked for member in holders)
 
 
-def test_tasks_of_a_connector_are_spread() -> None:
+def test_the_tasks_of_a_connector_are_spread() -> None:
     wanted = {Unit(connector=name, task=task) for name in "ab" for task in (-1, 0, 1)}
-    now = settled({"x": frozenset(), "y": frozenset()}, frozenset(wanted))
+    now = after_all_rounds({"x": frozenset(), "y": frozenset()}, frozenset(wanted))
     for units in now.values():
         assert [1, 1] == [sum(unit.connector == name and unit.task >= 0 for unit in units) for name in "ab"]
 
 
-def test_a_busy_connectors_tasks_are_not_all_on_one_node_beside_idle_ones() -> None:
+def test_tasks_are_spread_by_connector_even_if_totals_are_even() -> None:
     busy, idle = (frozenset(Unit(connector=name, task=task) for task in range(2)) for name in "ab")
-    held = {"x": busy, "y": idle}  # even in sum
-    now = settled(held, busy | idle)
+    held = {"x": busy, "y": idle}  # even in total
+    now = after_all_rounds(held, busy | idle)
     assert [1, 1] == [len(units & busy) for units in now.values()]
     assert 1 == len(held["x"] - now["x"])
 
@@ -135,40 +136,40 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 @st.composite
-def works(draw: st.DrawFn) -> tuple[dict[str, dict[str, int]], dict[str, int], dict[str, int]]:
-    """Some kinds of work, of which members have any part."""
+def workloads(draw: st.DrawFn) -> tuple[dict[str, dict[str, int]], dict[str, int], dict[str, int]]:
+    """Kinds of work with any distribution over the members."""
     members = "xyz"[: draw(st.integers(1, 3))]
     kinds = "abcd"[: draw(st.integers(1, 4))]
-    had = {kind: {one: draw(st.integers(0, 4)) for one in members} for kind in kinds}
+    had = {kind: {member: draw(st.integers(0, 4)) for member in members} for kind in kinds}
     counts = {kind: sum(had[kind].values()) + draw(st.integers(0, 3)) for kind in kinds}
-    return had, counts, {one: draw(st.integers(0, 2)) for one in members}
+    return had, counts, {member: draw(st.integers(0, 2)) for member in members}
 
 
-def ways(counts: Mapping[str, int], members: Mapping[str, int]) -> Iterator[Counts]:
-    """All that are even in each kind and in sum."""
+def even_distributions(counts: Mapping[str, int], members: Mapping[str, int]) -> Iterator[Counts]:
+    """All distributions that are even for each kind and in total."""
     choices = [
         [
-            {one: count // len(members) + (one in more) for one in members}
+            {member: count // len(members) + (member in more) for member in members}
             for more in combinations(members, count % len(members))
         ]
         for count in counts.values()
     ]
-    for way in product(*choices):
-        sums = [sum(row[one] for row in way) for one in members]
+    for distribution in product(*choices):
+        sums = [sum(row[member] for row in distribution) for member in members]
         if max(sums) - min(sums) <= 1:
-            yield dict(zip(counts, way, strict=True))
+            yield dict(zip(counts, distribution, strict=True))
 
 
-def kept(had: Counts, quotas: Counts) -> int:
-    return sum(min(had[kind][one], quotas[kind][one]) for kind in had for one in had[kind])
+def kept_units(had: Counts, quotas: Counts) -> int:
+    return sum(min(had[kind][member], quotas[kind][member]) for kind in had for member in had[kind])
 
 
-@given(works())
-def test_it_is_even_and_no_even_way_keeps_more(
+@given(workloads())
+def test_the_chosen_even_distribution_keeps_the_most_units(
     work: tuple[dict[str, dict[str, int]], dict[str, int], dict[str, int]],
 ) -> None:
     had, counts, totals = work
     quotas = even_shares(had, counts, totals)
-    all_ways = [*ways(counts, totals)]
-    assert quotas in all_ways
-    assert kept(had, quotas) == max(kept(had, way) for way in all_ways)
+    distributions = [*even_distributions(counts, totals)]
+    assert quotas in distributions
+    assert kept_units(had, quotas) == max(kept_units(had, distribution) for distribution in distributions)

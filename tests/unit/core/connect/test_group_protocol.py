@@ -1,4 +1,4 @@
-"""The bytes of Connect's group protocol: vectors were printed by Apache's own classes (connect-runtime 4.3.1)."""
+"""The bytes of Connect's group protocol equal those of Apache's classes (connect-runtime 4.3.1)."""
 
 import pytest
 from hypothesis import given
@@ -33,7 +33,7 @@ ASSIGNMENT_HEX = (
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_bytes_are_those_of_apaches_classes(version: int) -> None:
+def test_the_bytes_equal_those_of_apache_kafka(version: int) -> None:
     number = f"{version:04x}"
     assert number + ASSIGNMENT_HEX == encode_assignment(ASSIGNMENT, version).hex()
     empty = GroupAssignment(
@@ -69,13 +69,13 @@ ASSIGNMENTS = st.builds(
 
 
 @given(ASSIGNMENTS, st.sampled_from([1, 2]))
-def test_what_was_written_is_read(assignment: GroupAssignment, version: int) -> None:
+def test_assignments_and_states_are_decoded_as_encoded(assignment: GroupAssignment, version: int) -> None:
     assert assignment == decode_assignment(encode_assignment(assignment, version))
     state = MemberState(url="u", config_offset=3, held=assignment)
     assert state == decode_state(encode_state(state, version))
 
 
-def test_arrays_of_null_are_empty() -> None:
+def test_null_arrays_are_empty() -> None:
     data = bytes.fromhex(
         "0002" + "0000" + "00036d2d31" + URL_HEX + "000000000000000c" + "ffffffff" * 2 + "00000000"
     )
@@ -83,7 +83,7 @@ def test_arrays_of_null_are_empty() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_rubbish_is_a_value_error(data: bytes) -> None:
+def test_invalid_bytes_cause_only_a_value_error(data: bytes) -> None:
     for decode in (decode_state, decode_assignment):
         try:
             decode(data)

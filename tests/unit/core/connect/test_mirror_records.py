@@ -1,7 +1,7 @@
-"""MM2's own records are Java's, byte for byte; nothing that stands in their topics can crash a reader.
+"""MM2's records equal those of Java byte by byte, and no bytes in their topics can crash a reader.
 
-The vectors were written by OffsetSync, Checkpoint and Heartbeat of connect-mirror and connect-mirror-client; 3.9.1 and
-4.3.1 give the same.
+OffsetSync, Checkpoint and Heartbeat of connect-mirror and connect-mirror-client have written the vectors, equally in
+3.9.1 and 4.3.1.
 """
 
 from collections.abc import Callable
@@ -83,21 +83,21 @@ Decode = Callable[[bytes | None, bytes | None], object]
 
 
 @pytest.mark.parametrize(("sync", "key", "value"), OFFSET_SYNCS)
-def test_an_offset_sync_is_javas(sync: OffsetSync, key: str, value: str) -> None:
+def test_an_offset_sync_equals_that_of_java(sync: OffsetSync, key: str, value: str) -> None:
     assert key == encode_offset_sync_key(sync).hex()
     assert value == encode_offset_sync_value(sync).hex()
     assert sync == decode_offset_sync(bytes.fromhex(key), bytes.fromhex(value))
 
 
 @pytest.mark.parametrize(("checkpoint", "key", "value"), CHECKPOINTS)
-def test_a_checkpoint_is_javas(checkpoint: Checkpoint, key: str, value: str) -> None:
+def test_a_checkpoint_equals_that_of_java(checkpoint: Checkpoint, key: str, value: str) -> None:
     assert key == encode_checkpoint_key(checkpoint).hex()
     assert value == encode_checkpoint_value(checkpoint).hex()
     assert checkpoint == decode_checkpoint(bytes.fromhex(key), bytes.fromhex(value))
 
 
 @pytest.mark.parametrize(("heartbeat", "key", "value"), HEARTBEATS)
-def test_a_heartbeat_is_javas(heartbeat: Heartbeat, key: str, value: str) -> None:
+def test_a_heartbeat_equals_that_of_java(heartbeat: Heartbeat, key: str, value: str) -> None:
     assert key == encode_heartbeat_key(heartbeat).hex()
     assert value == encode_heartbeat_value(heartbeat).hex()
     assert heartbeat == decode_heartbeat(bytes.fromhex(key), bytes.fromhex(value))
@@ -110,7 +110,9 @@ def test_a_lone_surrogate_becomes_a_question_mark_as_in_java() -> None:
 
 
 @given(topic=names, partition=int32, upstream=int64, downstream=int64)
-def test_an_offset_sync_comes_back(topic: str, partition: int, upstream: int, downstream: int) -> None:
+def test_an_offset_sync_is_decoded_as_encoded(
+    topic: str, partition: int, upstream: int, downstream: int
+) -> None:
     sync = OffsetSync(
         topic=topic, partition=partition, upstream_offset=upstream, downstream_offset=downstream
     )
@@ -119,7 +121,7 @@ def test_an_offset_sync_comes_back(topic: str, partition: int, upstream: int, do
 
 
 @given(group=names, topic=names, partition=int32, upstream=int64, downstream=int64, metadata=names)
-def test_a_checkpoint_comes_back(
+def test_a_checkpoint_is_decoded_as_encoded(
     group: str, topic: str, partition: int, upstream: int, downstream: int, metadata: str
 ) -> None:
     checkpoint = Checkpoint(
@@ -137,7 +139,7 @@ def test_a_checkpoint_comes_back(
 
 
 @given(source=names, target=names, timestamp_ms=int64)
-def test_a_heartbeat_comes_back(source: str, target: str, timestamp_ms: int) -> None:
+def test_a_heartbeat_is_decoded_as_encoded(source: str, target: str, timestamp_ms: int) -> None:
     heartbeat = Heartbeat(source_alias=source, target_alias=target, timestamp_ms=timestamp_ms)
 
     assert heartbeat == decode_heartbeat(encode_heartbeat_key(heartbeat), encode_heartbeat_value(heartbeat))
@@ -145,10 +147,10 @@ def test_a_heartbeat_comes_back(source: str, target: str, timestamp_ms: int) -> 
 
 @pytest.mark.parametrize("decode", [decode_offset_sync, decode_checkpoint, decode_heartbeat])
 @given(key=nullable_bytes, value=nullable_bytes)
-def test_any_bytes_are_read_or_refused_with_a_sentence(
+def test_any_bytes_are_decoded_or_refused_with_a_message(
     decode: Decode, key: bytes | None, value: bytes | None
 ) -> None:
-    """A writer of the topic cannot crash its reader."""
+    """No writer of the topic can crash a reader."""
     problem = ""
     try:
         decode(key, value)
@@ -165,7 +167,7 @@ def test_any_bytes_are_read_or_refused_with_a_sentence(
         (decode_heartbeat, *HEARTBEATS[0][1:]),
     ],
 )
-def test_a_record_that_is_cut_anywhere_is_refused(decode: Decode, key: str, value: str) -> None:
+def test_a_truncated_record_is_refused(decode: Decode, key: str, value: str) -> None:
     whole_key, whole_value = bytes.fromhex(key), bytes.fromhex(value)
     for size in range(len(whole_key)):
         with pytest.raises(ValueError, match=r"its key "):
@@ -175,8 +177,8 @@ def test_a_record_that_is_cut_anywhere_is_refused(decode: Decode, key: str, valu
             decode(whole_key, whole_value[:size])
 
 
-def test_a_later_version_is_refused_by_its_number() -> None:
-    """Since 4.4 Java refuses it too; before, it took it for version 0."""
+def test_a_later_version_is_refused() -> None:
+    """Java refuses it since 4.4, and treats it as version 0 before."""
     key, value = (bytes.fromhex(text) for text in HEARTBEATS[0][1:])
 
     with pytest.raises(ValueError, match="version is 1, not 0"):
@@ -188,7 +190,7 @@ def test_a_tombstone_is_refused() -> None:
         decode_checkpoint(bytes.fromhex(CHECKPOINTS[0][1]), None)
 
 
-def test_a_name_that_does_not_fit_is_refused_not_cut() -> None:
+def test_a_name_that_is_too_long_is_refused_and_not_truncated() -> None:
     sync = OffsetSync(topic="ö" * 16_384, partition=0, upstream_offset=0, downstream_offset=0)
 
     with pytest.raises(ValueError, match="32768 bytes"):

@@ -1,4 +1,4 @@
-"""Maps of offsets come back as they were written, in the bytes that are documented; what is damaged is refused."""
+"""Offset maps are decoded as encoded, in the documented bytes; damaged ones are refused."""
 
 from dataclasses import replace
 
@@ -34,19 +34,19 @@ def maps(draw):
 
 
 @given(maps())
-def test_a_map_comes_back(known):
-    assert decode_map(encode_map(known)) == known
+def test_a_map_is_decoded_as_encoded(offset_map):
+    assert decode_map(encode_map(offset_map)) == offset_map
 
 
 @given(st.text(max_size=20), st.integers(0, 2**31 - 1))
-def test_a_key_comes_back(topic, partition):
-    at = TopicPartition(topic, partition)
+def test_a_map_key_is_decoded_as_encoded(topic, partition):
+    topic_partition = TopicPartition(topic, partition)
 
-    assert decode_map_key(encode_map_key(at)) == at
+    assert decode_map_key(encode_map_key(topic_partition)) == topic_partition
 
 
-def test_the_bytes_are_those_of_the_document():
-    known = OffsetMap(
+def test_the_bytes_are_as_documented():
+    offset_map = OffsetMap(
         stream=MapStream(1, "a", "b"),
         ordinal=150,
         upstream_end=152,
@@ -56,33 +56,33 @@ def test_the_bytes_are_those_of_the_document():
 
     assert encode_map_key(TopicPartition("foo", 3)).hex() == "0003666f6f00000003"
     parts = "0000 000161 000162 02 ac02 b002 04 00 0e c801 c801 c801 02 00 64 64 64 0a"
-    assert encode_map(known).hex() == parts.replace(" ", "")
+    assert encode_map(offset_map).hex() == parts.replace(" ", "")
 
 
 @given(maps(), st.data())
-def test_a_cut_map_is_refused(known, data):
-    value = encode_map(known)
-    without_epoch = len(value) - len(primitives.encode_varint(known.leader_epoch))
+def test_a_truncated_map_is_refused(offset_map, data):
+    value = encode_map(offset_map)
+    without_epoch = len(value) - len(primitives.encode_varint(offset_map.leader_epoch))
     with pytest.raises(ValueError, match=r"\w"):
         decode_map(value[: data.draw(st.integers(0, without_epoch - 1))])
 
 
 @given(maps())
-def test_map_without_epoch_counts_from_the_first_one(known):
-    value = encode_map(known).removesuffix(primitives.encode_varint(known.leader_epoch))
+def test_a_map_without_an_epoch_has_the_first_epoch(offset_map):
+    value = encode_map(offset_map).removesuffix(primitives.encode_varint(offset_map.leader_epoch))
 
-    assert decode_map(value) == replace(known, leader_epoch=FIRST_EPOCH)
+    assert decode_map(value) == replace(offset_map, leader_epoch=FIRST_EPOCH)
 
 
 @given(st.binary(max_size=60))
-def test_whatever_is_no_map_is_refused_and_never_more(value):
-    """It may be one by chance; then what it says is possible."""
-    for one in (value, b"\0\0" + value):
+def test_random_bytes_are_refused_or_decoded_to_a_possible_map(value):
+    """Random bytes may be a valid map by chance."""
+    for data in (value, b"\0\0" + value):
         try:
-            known = decode_map(one)
+            offset_map = decode_map(data)
         except ValueError:
             continue
-        assert all(run.is_possible for run in known.runs)
+        assert all(run.is_possible for run in offset_map.runs)
 
 
 @pytest.mark.parametrize(
@@ -94,26 +94,26 @@ def test_whatever_is_no_map_is_refused_and_never_more(value):
         (Run(0, 0, 10, 10, -2),),
         (),
     ],
-    ids=["no room", "overlap upstream", "overlap downstream", "negative", "none"],
+    ids=["more records than offsets", "overlap upstream", "overlap downstream", "negative count", "no runs"],
 )
-def test_what_cannot_be_is_refused(runs):
+def test_an_impossible_map_is_refused(runs):
     end = max((run.upstream_end for run in runs), default=0)
-    known = OffsetMap(stream=MapStream(1, "", ""), ordinal=0, upstream_end=end, runs=runs)
+    offset_map = OffsetMap(stream=MapStream(1, "", ""), ordinal=0, upstream_end=end, runs=runs)
     with pytest.raises(ValueError, match="runs"):
-        decode_map(encode_map(known))
+        decode_map(encode_map(offset_map))
 
 
-def test_another_version_and_a_tombstone_are_refused():
+def test_a_later_map_version_and_a_tombstone_are_refused():
     for value in (b"\0\1\0\0", b"", None):
         with pytest.raises(ValueError, match=r"version|early|null"):
             decode_map(value)
 
 
-def test_as_many_runs_as_are_kept_fit_a_small_record():
+def test_the_maximum_number_of_runs_fits_into_a_small_record():
     runs = tuple(
-        Run(11_000 * at, 10_000 * at, 11_000 * at + 10_000, 10_000 * at + 10_000, 10_000)
-        for at in range(RUNS_MAX)
+        Run(11_000 * index, 10_000 * index, 11_000 * index + 10_000, 10_000 * index + 10_000, 10_000)
+        for index in range(RUNS_MAX)
     )
-    known = OffsetMap(stream=MapStream(1, "x" * 22, "y" * 22), ordinal=0, upstream_end=2**40, runs=runs)
+    offset_map = OffsetMap(stream=MapStream(1, "x" * 22, "y" * 22), ordinal=0, upstream_end=2**40, runs=runs)
 
-    assert len(encode_map(known)) < 4_096
+    assert len(encode_map(offset_map)) < 4_096

@@ -1,4 +1,4 @@
-"""Position bytes are Java's, byte for byte; ours ride along; nothing that stands in the topic can crash a reader."""
+"""Position records equal those of Java with additional fields, and no bytes in the topic can crash a reader."""
 
 import asyncio
 import json
@@ -51,8 +51,8 @@ def read(value: bytes | None, key: bytes | None = None):
     return decode(encode_key(KEY) if key is None else key, value, connector=CONNECTOR, cluster="A")
 
 
-# Printed by Java's JsonConverter of 4.3.1 for the map that MirrorUtils.wrapPartition makes, with the partition that
-# Utils.murmur2 gives of 25.
+# Printed by Java's JsonConverter 4.3.1 for the map of MirrorUtils.wrapPartition, with the partition that Utils.murmur2
+# returns for 25 partitions.
 @pytest.mark.parametrize(
     ("key", "expected", "partition"),
     [
@@ -79,8 +79,8 @@ def read(value: bytes | None, key: bytes | None = None):
         ),
     ],
 )
-def test_keys_are_java_bytes(key: PositionKey, expected: str, partition: int):
-    """Field order, escapes and partition are what Java's converter and partitioner give."""
+def test_keys_equal_those_of_java(key: PositionKey, expected: str, partition: int):
+    """Field order, escapes and partition equal those of Java's converter and partitioner."""
     assert (expected.encode(), partition) == (encode_key(key), partition_for(encode_key(key), 25))
 
 
@@ -92,8 +92,7 @@ def test_keys_are_java_bytes(key: PositionKey, expected: str, partition: int):
         (b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"A","targetClusterAlias":"B"}]', 0),
     ],
 )
-def test_partitions_are_java_partitions(key: bytes, partition: int):
-    """The three example keys go where Java's producer sends them."""
+def test_keys_are_assigned_to_the_same_partitions_as_in_java(key: bytes, partition: int):
     assert partition == partition_for(key, 25)
 
 
@@ -103,12 +102,11 @@ def test_a_position_with_topic_ids_is_read():
     assert read(json.dumps(WITH_TOPIC_IDS).encode()) == Stored(key=KEY, position=expected)
 
 
-def test_a_bare_position_is_java_value():
-    """Where nothing but the offset is known, the value is Java's own."""
+def test_a_position_with_only_an_offset_equals_the_value_of_java():
     assert encode_value(Position(topic="foo", partition=0, source_offset=123)) == b'{"offset":123}'
 
 
-def test_a_position_names_the_leader_epoch_and_its_time():
+def test_a_position_has_its_leader_epoch_and_time():
     assert json.loads(encode_value(KNOWN)) == {
         "offset": 123,
         "mirrorflow.source.offset": 123,
@@ -117,33 +115,32 @@ def test_a_position_names_the_leader_epoch_and_its_time():
     }
 
 
-def test_values_are_flat():
-    """Java refuses nested fields, so there are none."""
+def test_values_have_no_nested_fields():
+    """Java refuses nested fields."""
     fields = json.loads(encode_value(KNOWN))
 
     assert [] == [name for name, value in fields.items() if not isinstance(value, int | str | bool)]
 
 
 @given(POSITIONS)
-def test_what_is_written_is_read(position: Position):
+def test_a_position_is_decoded_as_encoded(position: Position):
     assert Stored(key=KEY, position=position) == read(encode_value(position))
 
 
-def test_java_values_have_the_offset_alone():
-    """A value of Java MM2 gives the offset and nothing else."""
+def test_a_value_of_java_yields_only_the_offset():
     expected = Stored(key=KEY, position=Position(topic="foo", partition=0, source_offset=7))
 
     assert expected == read(b'{"offset":7}')
 
 
 @pytest.mark.parametrize("value", [None, b'{"offset":-1}', b'{"offset":null}', b"{}"])
-def test_what_java_takes_for_none_is_a_reset(value: bytes | None):
-    """Tombstones, and the offsets that Java treats as uncommitted."""
+def test_values_that_java_treats_as_uncommitted_are_a_reset(value: bytes | None):
+    """These are tombstones, and negative, null or missing offsets."""
     assert Reset(key=KEY) == read(value)
 
 
-def test_an_altered_offset_voids_our_fields():
-    """A writer that changes the offset and leaves our fields has changed the offset only."""
+def test_an_altered_offset_invalidates_the_additional_fields():
+    """A writer that changes only the offset keeps our fields, which then describe a different offset."""
     altered = read(json.dumps({**WITH_TOPIC_IDS, "offset": 5}).encode())
 
     assert isinstance(altered, Stored)
@@ -163,32 +160,36 @@ def test_an_altered_offset_voids_our_fields():
         ("source.epochs", None),
     ],
 )
-def test_broken_fields_of_ours_leave_the_offset(name: str, value: object):
-    """A value half broken is as good as Java's, and says so."""
-    found = read(json.dumps({**WITH_TOPIC_IDS, f"mirrorflow.{name}": value}).encode())
+def test_invalid_additional_fields_do_not_affect_the_offset(name: str, value: object):
+    """Such a value counts as one of Java, with a warning."""
+    decoded = read(json.dumps({**WITH_TOPIC_IDS, f"mirrorflow.{name}": value}).encode())
 
-    assert isinstance(found, Stored)
-    assert (123, -1, True) == (found.position.source_offset, found.position.source_epoch, bool(found.warning))
+    assert isinstance(decoded, Stored)
+    assert (123, -1, True) == (
+        decoded.position.source_offset,
+        decoded.position.source_epoch,
+        bool(decoded.warning),
+    )
 
 
 @pytest.mark.parametrize(
     "value", [b"", b"[]", b"\xff", b'{"offset":"1"}', b'{"offset":true}', b'{"offset":1.5}']
 )
-def test_broken_values_are_named(value: bytes):
-    """The problem names the partition and not the value."""
-    found = read(value)
+def test_malformed_values_are_reported(value: bytes):
+    """The problem names the partition but does not show the value."""
+    decoded = read(value)
 
-    assert isinstance(found, Malformed)
-    assert "foo-0" in found.problem
+    assert isinstance(decoded, Malformed)
+    assert "foo-0" in decoded.problem
 
 
-def test_a_key_java_would_not_find_is_named():
-    """A key with other spaces is a different key to Java, so it is ignored."""
-    found = read(
+def test_a_key_that_java_would_not_match_is_reported():
+    """For Java, a key with additional spaces is a different key."""
+    decoded = read(
         b'{"offset":1}', key=b'["MirrorSourceConnector", {"cluster":"A","partition":0,"topic":"foo"}]'
     )
 
-    assert isinstance(found, Malformed)
+    assert isinstance(decoded, Malformed)
 
 
 @pytest.mark.parametrize(
@@ -200,14 +201,13 @@ def test_a_key_java_would_not_find_is_named():
         b'["MirrorSourceConnector",{"file":"x"}]',
     ],
 )
-def test_keys_of_others_are_passed_over(key: bytes):
-    """Other connectors share the topic."""
+def test_keys_of_other_connectors_are_ignored(key: bytes):
     assert read(b'{"offset":1}', key=key) is None
 
 
 @given(st.none() | st.binary(max_size=80), st.none() | st.binary(max_size=80))
 def test_no_bytes_crash_the_reader(key: bytes | None, value: bytes | None):
-    """Anything may stand in a topic."""
+    """A topic may contain any bytes."""
     decode(key, value, connector=CONNECTOR, cluster="A")
     read(value)
 
@@ -229,8 +229,7 @@ def position(partition: TopicPartition, offset: int) -> Position:
     )
 
 
-def test_positions_outlive_the_process(tmp_path: Path):
-    """Another process reads what the first one wrote last."""
+def test_a_new_process_reads_the_last_written_positions(tmp_path: Path):
 
     async def main() -> OffsetsFile:
         first = store(tmp_path / "offsets")
@@ -241,40 +240,40 @@ def test_positions_outlive_the_process(tmp_path: Path):
         await second.open()
         return second
 
-    found = asyncio.run(main()).positions[FOO]
+    stored = asyncio.run(main()).positions[FOO]
 
-    assert (found.source_offset, found.source_epoch, found.written_ms) == (9, 1, 30_000)
+    assert (stored.source_offset, stored.source_epoch, stored.written_ms) == (9, 1, 30_000)
 
 
 def test_processes_share_a_file(tmp_path: Path):
-    """Two tasks and another connector write in turn; each finds its own."""
+    """Two tasks and a different connector write in turn; each reads only its own positions."""
 
     async def main() -> tuple[OffsetsFile, OffsetsFile, frozenset[TopicPartition]]:
-        one, two, other = (store(tmp_path / "o", name) for name in ("c", "c", "other"))
-        for each in (one, two, other):
+        first, second, other = (store(tmp_path / "o", name) for name in ("c", "c", "other"))
+        for each in (first, second, other):
             await each.open()
-        await one.write([position(FOO, 1)], now_ms=1)
+        await first.write([position(FOO, 1)], now_ms=1)
         await other.write([position(FOO, 7)], now_ms=1)
-        await two.write([position(BAR, 2)], now_ms=1)
-        news = await one.read_new()
+        await second.write([position(BAR, 2)], now_ms=1)
+        new = await first.read_new()
         await other.read_new()
-        return one, other, news
+        return first, other, new
 
-    one, other, news = asyncio.run(main())
+    first, other, new = asyncio.run(main())
 
-    assert {FOO: 1, BAR: 2} == {key: found.source_offset for key, found in one.positions.items()}
-    assert {FOO: 7} == {key: found.source_offset for key, found in other.positions.items()}
-    assert {BAR} == news
+    assert {FOO: 1, BAR: 2} == {key: stored.source_offset for key, stored in first.positions.items()}
+    assert {FOO: 7} == {key: stored.source_offset for key, stored in other.positions.items()}
+    assert {BAR} == new
 
 
-def test_no_half_written_file_is_left(tmp_path: Path):
+def test_no_temporary_file_is_left(tmp_path: Path):
     """Only the file and its lock remain."""
 
     async def main() -> None:
-        one = store(tmp_path / "o")
-        await one.open()
+        file_store = store(tmp_path / "o")
+        await file_store.open()
         for offset in range(5):
-            await one.write([position(FOO, offset)], now_ms=offset)
+            await file_store.write([position(FOO, offset)], now_ms=offset)
 
     asyncio.run(main())
 
@@ -282,8 +281,8 @@ def test_no_half_written_file_is_left(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{", b"\xff"])
-def test_a_broken_file_is_named(tmp_path: Path, content: bytes):
-    """A file that is not ours is neither read as empty nor overwritten."""
+def test_a_malformed_file_is_an_error_of_its_setting(tmp_path: Path, content: bytes):
+    """It is neither read as empty nor overwritten."""
     path = tmp_path / "o"
     path.write_bytes(content)
 
@@ -292,8 +291,7 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes):
     assert content == path.read_bytes()
 
 
-def test_a_folder_that_is_missing_is_named(tmp_path: Path):
-    """The error says which setting to change."""
+def test_a_missing_folder_is_an_error_of_its_setting(tmp_path: Path):
     with pytest.raises(InvalidSettingError, match=r"offset\.storage\.file\.filename.*cannot be written"):
         asyncio.run(store(tmp_path / "none" / "o").open())
 
@@ -301,8 +299,8 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path):
 @pytest.mark.parametrize(
     ("records", "wins"),
     [
-        ([Recency(8, 1_000), Recency(7, 9_000)], 0),  # the clock of the later writer is behind
-        ([Recency(8, 1_000), Recency(None, 2_000)], 1),  # Java's, or altered
+        ([Recency(8, 1_000), Recency(7, 9_000)], 0),  # the clock of the later writer is slow
+        ([Recency(8, 1_000), Recency(None, 2_000)], 1),  # written by Java, or altered
         ([Recency(8, 3_000), Recency(None, 2_000), Recency(7, 4_000)], 0),
         ([Recency(None, 1_000), Recency(None, 2_000)], 1),
     ],
@@ -312,7 +310,7 @@ def test_the_newest_record_of_a_key_counts(records: list[Recency], wins: int):
     assert newest(dict(reversed([*enumerate(records)]))) == wins
 
 
-def test_an_altered_offset_has_only_its_time():
+def test_a_record_with_an_altered_offset_is_compared_only_by_time():
     value = {"offset": 5, "mirrorflow.source.offset": 5, "mirrorflow.revision": 9}
 
     assert recency(json.dumps(value).encode(), 1_000) == Recency(9, 1_000)

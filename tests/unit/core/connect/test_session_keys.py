@@ -1,4 +1,4 @@
-"""Signed requests between workers: Java's bytes, and a refusal for whatever is not signed with the group's key of now."""
+"""Signatures of requests between workers equal those of Java; requests without a valid signature are refused."""
 
 from dataclasses import replace
 
@@ -28,8 +28,8 @@ RULES = SessionKeySettings()
         (b"", "04tCCW2A9F+Ca0Sp1WB95ySWpBXT9KGoyI47udqNwcs="),
     ],
 )
-def test_a_signature_is_javas(body: bytes, mac: str) -> None:
-    """The MACs were made by Java's InternalRequestSignature."""
+def test_a_signature_equals_that_of_java(body: bytes, mac: str) -> None:
+    """Java's InternalRequestSignature has created the MACs."""
     assert Signature(mac=mac, algorithm="HmacSHA256") == sign(body, KEY, "HmacSHA256")
     check(body, sign(body, KEY, "HmacSHA256"), KEY, RULES)
 
@@ -52,7 +52,7 @@ def test_a_signature_is_javas(body: bytes, mac: str) -> None:
         "former-key", "other-body",
     ],
 )  # fmt: skip
-def test_what_is_not_signed_as_it_should_be_is_refused(
+def test_a_request_without_a_valid_signature_is_refused(
     signature: Signature, key: SessionKey | None, status: int
 ) -> None:
     with pytest.raises(ConnectError) as refused:
@@ -61,18 +61,18 @@ def test_what_is_not_signed_as_it_should_be_is_refused(
     assert "ROT13" not in str(refused.value)
 
 
-def test_a_key_is_made_anew_when_its_time_is_over_or_its_kind_another() -> None:
-    born = KEY.created_ms
-    assert is_due(None, RULES, now_ms=born)
-    assert not is_due(KEY, RULES, now_ms=born + RULES.ttl_ms - 1)
-    assert is_due(KEY, RULES, now_ms=born + RULES.ttl_ms)
-    assert is_due(KEY, RULES, now_ms=born - 1)  # the clock was set back
-    assert not is_due(KEY, replace(RULES, ttl_ms=0), now_ms=born + 10**12)
-    assert is_due(KEY, replace(RULES, size_bytes=64), now_ms=born)
-    assert is_due(KEY, replace(RULES, algorithm="HmacSHA512"), now_ms=born)
+def test_a_key_is_rotated_when_it_expires_or_its_settings_change() -> None:
+    created_ms = KEY.created_ms
+    assert is_due(None, RULES, now_ms=created_ms)
+    assert not is_due(KEY, RULES, now_ms=created_ms + RULES.ttl_ms - 1)
+    assert is_due(KEY, RULES, now_ms=created_ms + RULES.ttl_ms)
+    assert is_due(KEY, RULES, now_ms=created_ms - 1)  # the clock was set back
+    assert not is_due(KEY, replace(RULES, ttl_ms=0), now_ms=created_ms + 10**12)
+    assert is_due(KEY, replace(RULES, size_bytes=64), now_ms=created_ms)
+    assert is_due(KEY, replace(RULES, algorithm="HmacSHA512"), now_ms=created_ms)
 
 
-def test_the_record_is_javas() -> None:
+def test_the_record_of_a_session_key_equals_that_of_java() -> None:
     key, value = encode_config(KEY)
     assert b"session-key" == key
     assert (
@@ -87,7 +87,7 @@ def test_the_record_is_javas() -> None:
     assert "AAEC" not in repr(record)
 
 
-def test_the_count_of_fenced_tasks_is_javas() -> None:
+def test_the_record_of_fenced_tasks_equals_that_of_java() -> None:
     key, value = encode_config(TaskCount(connector="a-1", tasks=3))
     assert (b"tasks-fencing-a-1", b'{"task-count":3}') == (key, value)
     assert TaskCount(connector="a-1", tasks=3) == decode_config(key, value)
@@ -96,6 +96,6 @@ def test_the_count_of_fenced_tasks_is_javas() -> None:
 @pytest.mark.parametrize(
     "value", [b'{"key":"%%","creation-timestamp":1}', b'{"key":"AAAA"}', b'{"creation-timestamp":1}', b"[]"]
 )
-def test_a_broken_key_is_a_value_error(value: bytes) -> None:
+def test_a_malformed_session_key_is_a_value_error(value: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         decode_config(b"session-key", value)

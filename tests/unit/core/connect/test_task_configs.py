@@ -1,4 +1,4 @@
-"""Task configs: written as Java's connectors write them, read back, and never holding what a host has resolved."""
+"""Task configs are written as by Java's connectors, are read back, and keep references unresolved."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,14 +15,18 @@ ASSIGNMENTS = st.lists(
 
 
 @given(ASSIGNMENTS)
-def test_partitions_are_read_as_they_were_written(assignment: tuple[tuple[TopicPartition, ...], ...]) -> None:
+def test_assigned_partitions_are_decoded_as_encoded(
+    assignment: tuple[tuple[TopicPartition, ...], ...],
+) -> None:
     tasks = worker_state.source_task_configs(PROPERTIES, assignment, initial=False)
-    assert [sorted(task) for task in assignment] == [[*worker_state.task_partitions(one)] for one in tasks]
-    assert [str(number) for number in range(len(assignment))] == [one["task.index"] for one in tasks]
-    assert all(one.items() >= PROPERTIES.items() for one in tasks)
+    assert [sorted(task) for task in assignment] == [
+        [*worker_state.task_partitions(config)] for config in tasks
+    ]
+    assert [str(number) for number in range(len(assignment))] == [config["task.index"] for config in tasks]
+    assert all(config.items() >= PROPERTIES.items() for config in tasks)
 
 
-def test_a_flow_that_is_no_longer_new_has_the_same_work() -> None:
+def test_the_initial_flag_does_not_make_tasks_different() -> None:
     assignment = ((TopicPartition("t-1", 0),),)
     new, old = (
         worker_state.source_task_configs(PROPERTIES, assignment, initial=initial) for initial in (True, False)
@@ -34,7 +38,7 @@ def test_a_flow_that_is_no_longer_new_has_the_same_work() -> None:
     assert not worker_state.are_same_tasks(new, worker_state.single_task_config(PROPERTIES))
 
 
-def test_what_is_no_partition_is_passed_over() -> None:
+def test_malformed_partitions_are_ignored() -> None:
     task = {"task.assigned.partitions": "t-1,,nothing,-3,u-x, v-2"}
     assert (TopicPartition("t", 1), TopicPartition("v", 2)) == worker_state.task_partitions(task)
     assert () == worker_state.task_partitions({})

@@ -1,4 +1,4 @@
-"""Records of Connect's config and status topics are Java's, byte for byte; rubbish is named and shows no value."""
+"""Config and status records equal those of Java; errors about malformed ones do not show values."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ from mirrorflow_core.connect.worker_records import (
 )
 from mirrorflow_core.connect.worker_state import LatestStatuses, WorkerConfigs
 
-# As a worker of Kafka 4.3 writes them.
+# Records as a worker of Kafka 4.3 writes them.
 CONFIGS = {
     (b"connector-a-b", b'{"properties":{"name":"a-b","x":"1\\n"}}'): ConnectorConfig(
         connector="a-b", properties={"name": "a-b", "x": "1\n"}
@@ -72,21 +72,21 @@ config_records = st.one_of(
 )
 
 
-@pytest.mark.parametrize(("written", "said"), CONFIGS.items())
-def test_config_records_are_those_of_java(written: tuple[bytes, bytes | None], said: ConfigRecord):
-    """Both ways."""
-    assert (said, written) == (decode_config(*written), encode_config(said))
+@pytest.mark.parametrize(("written", "record"), CONFIGS.items())
+def test_config_records_equal_those_of_java(written: tuple[bytes, bytes | None], record: ConfigRecord):
+    """They are equal in both directions."""
+    assert (record, written) == (decode_config(*written), encode_config(record))
 
 
-@pytest.mark.parametrize(("written", "said"), STATUSES.items())
-def test_status_records_are_those_of_java(written: tuple[bytes, bytes | None], said: WorkerStatus):
-    """Both ways."""
-    assert (said, written) == (decode_status(*written), encode_status(said))
+@pytest.mark.parametrize(("written", "record"), STATUSES.items())
+def test_status_records_equal_those_of_java(written: tuple[bytes, bytes | None], record: WorkerStatus):
+    """They are equal in both directions."""
+    assert (record, written) == (decode_status(*written), encode_status(record))
 
 
 @given(config_records)
-def test_any_config_record_comes_back(record: ConfigRecord):
-    """Whatever a name or a property holds."""
+def test_any_config_record_is_decoded_as_encoded(record: ConfigRecord):
+    """Names and properties may have any characters."""
     assert record == decode_config(*encode_config(record))
 
 
@@ -99,18 +99,18 @@ def test_any_config_record_comes_back(record: ConfigRecord):
         trace=texts,
     )
 )
-def test_any_status_comes_back(status: WorkerStatus):
-    """But for the details of one that is destroyed."""
-    found = decode_status(*encode_status(status))
+def test_any_status_is_decoded_as_encoded(status: WorkerStatus):
+    """The details of a destroyed task are not kept."""
+    decoded = decode_status(*encode_status(status))
 
-    assert found is not None
-    assert (status.connector, status.task, status.state) == (found.connector, found.task, found.state)
-    assert status.state is WorkerState.DESTROYED or status == found
+    assert decoded is not None
+    assert (status.connector, status.task, status.state) == (decoded.connector, decoded.task, decoded.state)
+    assert status.state is WorkerState.DESTROYED or status == decoded
 
 
 @given(st.none() | st.binary(max_size=40), st.none() | st.binary(max_size=40))
 def test_no_bytes_crash_a_reader(key: bytes | None, value: bytes | None):
-    """They are nothing, something, or a ValueError."""
+    """They are ignored, decoded, or refused with a ValueError."""
     for prefix in (b"", b"connector-a", b"task-a-1", b"commit-a", b"target-state-a", b"status-task-a-1"):
         for decode in (decode_config, decode_status):
             try:
@@ -119,7 +119,7 @@ def test_no_bytes_crash_a_reader(key: bytes | None, value: bytes | None):
                 continue
 
 
-def test_a_loggers_level_is_javas_bytes():
+def test_the_record_of_a_log_level_equals_that_of_java():
     record = LogLevelRecord(namespace="org.apache", level="WARN")
     key, value = encode_config(record)
 
@@ -128,8 +128,8 @@ def test_a_loggers_level_is_javas_bytes():
 
 
 @pytest.mark.parametrize("key", [b"logger-cluster-org.apache", b"session-key-of-mine", b"x"])
-def test_other_records_are_left_alone(key: bytes):
-    """What other workers tell each other says nothing of a connector."""
+def test_records_of_other_types_are_ignored(key: bytes):
+    """They are not about connectors."""
     assert decode_config(key, b'{"key":"c2VjcmV0"}') is None
     assert decode_status(b"status-topic-t:connector-a", b'{"topic":{}}') is None
 
@@ -146,7 +146,7 @@ def test_other_records_are_left_alone(key: bytes):
     ],
 )
 def test_a_problem_shows_no_value(key: bytes, value: bytes):
-    """Properties hold secrets, and problems are logged."""
+    """Properties contain secrets, and problems are logged."""
     with pytest.raises(ValueError, match=r"^its|^it |^the property|^tasks") as caught:
         decode_config(key, value)
 
@@ -154,7 +154,7 @@ def test_a_problem_shows_no_value(key: bytes, value: bytes):
 
 
 def test_a_target_state_of_a_later_version_falls_back_to_the_old_field():
-    """As in Java, so that a new state may be added."""
+    """As in Java, this allows for new states."""
     value = b'{"state":"PAUSED","state.v2":"HIBERNATING"}'
 
     assert decode_config(b"target-state-a", value) == ConnectorTarget(connector="a", state=TargetState.PAUSED)
@@ -171,15 +171,15 @@ def task(number: int, value: str) -> TaskConfig:
     return TaskConfig(connector="a", task=number, properties={"v": value})
 
 
-def test_tasks_count_from_their_commit_on():
-    """Half a set that a dying leader wrote changes nothing."""
+def test_task_configs_apply_after_their_commit():
+    """An incomplete set that a failed leader has written changes nothing."""
     before = state_of(task(0, "x"), task(1, "x"), TasksCommit(connector="a", tasks=2), task(0, "y"))
 
     assert {"a": ({"v": "x"}, {"v": "x"})} == before.tasks
 
 
 def test_a_commit_that_lacks_a_task_makes_the_connector_inconsistent():
-    """Compaction took an older config away: the old tasks stay until a whole set is written."""
+    """Compaction has removed an older config. The old tasks stay until a whole set is written."""
     configs = state_of(task(1, "x"), TasksCommit(connector="a", tasks=2))
 
     assert ({"a"}, {}) == (configs.inconsistent, configs.tasks)
@@ -188,15 +188,15 @@ def test_a_commit_that_lacks_a_task_makes_the_connector_inconsistent():
     assert (set(), 2) == (configs.inconsistent, len(configs.tasks["a"]))
 
 
-def test_fewer_tasks_leave_none_behind():
-    """The config of a task that is no more may still stand in the topic."""
+def test_a_lower_task_count_removes_the_other_tasks():
+    """The topic may still have the config of a removed task."""
     configs = state_of(task(1, "old"), task(0, "new"), TasksCommit(connector="a", tasks=1))
 
     assert {"a": ({"v": "new"},)} == configs.tasks
 
 
-def test_a_deleted_connector_is_started_when_it_comes_again():
-    """Its target state is deleted with it, and its tasks count no more."""
+def test_a_recreated_connector_has_the_target_state_started():
+    """Deleting the connector also removes its target state and tasks."""
     configs = state_of(
         ConnectorConfig(connector="a", properties={}),
         ConnectorTarget(connector="a", state=TargetState.STOPPED),
@@ -215,19 +215,19 @@ def status(
     return WorkerStatus(connector="a", task=number, state=state, worker_id=worker, generation=generation)
 
 
-def test_who_lost_a_task_does_not_speak_for_who_has_it():
-    """A late UNASSIGNED of an older generation is not believed; one of a newer is."""
+def test_a_late_status_of_the_former_owner_of_a_task_is_ignored():
+    """An UNASSIGNED of an older generation is ignored; one of a newer generation applies."""
     statuses = LatestStatuses()
-    for one in (status(WorkerState.RUNNING, 5, number=0), status(WorkerState.UNASSIGNED, 4, "h:2", 0)):
-        statuses.take(one)
+    for record in (status(WorkerState.RUNNING, 5, number=0), status(WorkerState.UNASSIGNED, 4, "h:2", 0)):
+        statuses.take(record)
     running = statuses.tasks("a")[0].state
     statuses.take(status(WorkerState.UNASSIGNED, 6, number=0))
 
     assert (WorkerState.RUNNING, WorkerState.UNASSIGNED) == (running, statuses.tasks("a")[0].state)
 
 
-def test_a_safe_write_gives_way_to_a_newer_generation_of_another():
-    """Java's putSafe."""
+def test_a_safe_write_does_not_replace_a_newer_generation_of_a_different_worker():
+    """As in Java's putSafe."""
     statuses = LatestStatuses()
     statuses.take(status(WorkerState.RUNNING, 5, "h:1"))
 
@@ -237,14 +237,13 @@ def test_a_safe_write_gives_way_to_a_newer_generation_of_another():
     assert [False, True, True] == allowed
 
 
-def test_a_deleted_connector_takes_its_tasks_with_it():
-    """A tombstone of the connector ends them all."""
+def test_a_deleted_connector_removes_the_statuses_of_its_tasks():
     statuses = LatestStatuses()
-    for one in (
+    for record in (
         status(WorkerState.RUNNING, 1),
         status(WorkerState.RUNNING, 1, number=0),
         status(WorkerState.DESTROYED, 1),
     ):
-        statuses.take(one)
+        statuses.take(record)
 
     assert (None, {}, frozenset()) == (statuses.connector("a"), statuses.tasks("a"), statuses.connectors())

@@ -1,8 +1,9 @@
-"""A partition leader that accepts and refuses batches by Kafka's rules, for tests of what writes to it.
+"""A partition leader that accepts and refuses batches by Kafka's rules.
 
-Source: ProducerStateManager, ProducerAppendInfo, ProducerStateEntry (KIP-98, KIP-890). The last five batches of a producer
-are remembered, and an exact repeat of one of them succeeds with its offset. A producer that is not remembered may begin
-anywhere. An older epoch is refused, and so is a transactional batch of a transaction that the partition is not in.
+Source: ProducerStateManager, ProducerAppendInfo, ProducerStateEntry (KIP-98, KIP-890). The leader remembers the
+last five batches of each producer; an exact repeat of one succeeds with its offset. An unknown producer may start
+with any sequence number. The leader refuses an older epoch, and a transactional batch if the partition is not in the
+transaction.
 """
 
 from collections import deque
@@ -18,11 +19,11 @@ NOT_ENOUGH_REPLICAS = 19
 OUT_OF_ORDER = 45
 INVALID_PRODUCER_EPOCH = 47
 INVALID_TXN_STATE = 48
-REMEMBERED = 5
+BATCHES_PER_PRODUCER = 5
 
 
-class Answer(NamedTuple):
-    """The answer to a batch. *append_time_ms* is -1 for a batch that was appended now."""
+class AppendResult(NamedTuple):
+    """The result of appending a batch. *append_time_ms* is -1 unless the batch is a repeat."""
 
     code: int
     base_offset: int = -1
@@ -30,49 +31,52 @@ class Answer(NamedTuple):
 
 
 @dataclass
-class Remembered:
-    """What the leader knows of a producer: its epoch, and the sequences and base offsets of its newest batches."""
+class ProducerEntry:
+    """A producer's epoch, and the sequence numbers and base offsets of its newest batches."""
 
     epoch: int
-    recent: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    recent: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=BATCHES_PER_PRODUCER))
 
 
 class Leader:
-    """The partition's log, and what the leader remembers."""
+    """The partition's log and its producer state."""
 
     def __init__(self):
         self.log: list[LogBatch] = []
         self.end = 0
-        self.epoch = 0  # of the leader
-        self.in_transaction: dict[int, int] = {}  # producers whose transaction has the partition: id, epoch
-        self._producers: dict[int, Remembered] = {}
+        self.epoch = 0  # the leader epoch
+        self.in_transaction: dict[int, int] = {}  # producer id to epoch, of open transactions
+        self._producers: dict[int, ProducerEntry] = {}
 
     def append(self, data, *, may_refuse=False):
-        """Append a batch as it is sent; *may_refuse*: a follower is missing."""
+        """Appends a batch or refuses it. *may_refuse*: a follower is missing, so a new batch is refused."""
         (batch,) = split(bytearray(data))
         assert checksum_holds(batch)
         assert batch.base_offset == 0
         first, last = batch.base_sequence, (batch.base_sequence + batch.count - 1) % SEQUENCES
-        known = self._producers.get(batch.producer_id)
-        if known is not None and batch.producer_epoch < known.epoch:
-            return Answer(INVALID_PRODUCER_EPOCH)
+        entry = self._producers.get(batch.producer_id)
+        if entry is not None and batch.producer_epoch < entry.epoch:
+            return AppendResult(INVALID_PRODUCER_EPOCH)
         if batch.is_transactional and self.in_transaction.get(batch.producer_id) != batch.producer_epoch:
-            return Answer(INVALID_TXN_STATE)
-        is_same_epoch = known is not None and known.epoch == batch.producer_epoch
-        if known is not None and is_same_epoch:
-            for known_first, known_last, base_offset in known.recent:
-                if (first, last) == (known_first, known_last):
-                    return Answer(0, base_offset, batch.max_timestamp)
+            return AppendResult(INVALID_TXN_STATE)
+        is_same_epoch = entry is not None and entry.epoch == batch.producer_epoch
+        if entry is not None and is_same_epoch:
+            for recent_first, recent_last, base_offset in entry.recent:
+                if (first, last) == (recent_first, recent_last):
+                    return AppendResult(0, base_offset, batch.max_timestamp)
         if may_refuse:
-            return Answer(NOT_ENOUGH_REPLICAS)
-        if known is not None:
-            expected = (known.recent[-1][1] + 1) % SEQUENCES if is_same_epoch and known.recent else 0
+            return AppendResult(NOT_ENOUGH_REPLICAS)
+        if entry is not None:
+            expected = (entry.recent[-1][1] + 1) % SEQUENCES if is_same_epoch and entry.recent else 0
             if first != expected:
-                return Answer(OUT_OF_ORDER)
-        if known is None or not is_same_epoch:
-            known = self._producers[batch.producer_id] = Remembered(batch.producer_epoch)
+                return AppendResult(OUT_OF_ORDER)
+        if entry is None or not is_same_epoch:
+            entry = self._producers[batch.producer_id] = ProducerEntry(batch.producer_epoch)
         base_offset = self.end
-        records = tuple((at, one._replace(offset=at)) for at, one in enumerate(decode(batch), base_offset))
+        records = tuple(
+            (offset, record._replace(offset=offset))
+            for offset, record in enumerate(decode(batch), base_offset)
+        )
         producer = batch.producer_id, batch.producer_epoch
         self._add(
             LogBatch(
@@ -84,31 +88,35 @@ class Leader:
                 records=records,
             )
         )
-        known.recent.append((first, last, base_offset))
-        return Answer(0, base_offset)
+        entry.recent.append((first, last, base_offset))
+        return AppendResult(0, base_offset)
 
     def append_foreign(self):
-        """A record of another application."""
+        """Appends a record of a different application."""
         self._add(LogBatch(self.end, self.end, -1, -1, -1, is_transactional=False))
 
-    def mark(self, producer: Producer, *, commit: bool):
-        """The marker of a transaction. One of a newer epoch fences the older ones."""
+    def append_marker(self, producer: Producer, *, commit: bool):
+        """Appends the marker of a transaction. A newer epoch fences the older ones."""
         self.in_transaction.pop(producer.producer_id, None)
         kind = Marker.COMMIT if commit else Marker.ABORT
         self._add(
             LogBatch(self.end, self.end, *producer[1:], base_sequence=-1, is_transactional=True, marker=kind)
         )
-        known = self._producers.get(producer.producer_id)
-        if known is None or known.epoch < producer.epoch:
-            self._producers[producer.producer_id] = Remembered(producer.epoch)
+        entry = self._producers.get(producer.producer_id)
+        if entry is None or entry.epoch < producer.epoch:
+            self._producers[producer.producer_id] = ProducerEntry(producer.epoch)
 
-    def move(self):
-        """Another broker leads now, which remembers no producer without an open transaction."""
+    def change_leader(self):
+        """Moves leadership to a broker that knows only producers with an open transaction."""
         self.epoch += 1
-        self._producers = {one: known for one, known in self._producers.items() if one in self.in_transaction}
+        self._producers = {
+            producer_id: entry
+            for producer_id, entry in self._producers.items()
+            if producer_id in self.in_transaction
+        }
 
-    def ours(self):
-        """What a consumer reads of our records: each with its offset in this log."""
+    def copied_records(self):
+        """The copied records as a read-committed consumer receives them, with their offsets in this log."""
         return list(decided_records(self.log, Record).committed)
 
     def _add(self, batch):

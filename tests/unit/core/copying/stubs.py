@@ -1,4 +1,4 @@
-"""Copied partitions that have begun, for tests of single modules."""
+"""Copiers, sessions and records for tests of single modules."""
 
 from mirrorflow_core.copying.batch_packer import Packer
 from mirrorflow_core.copying.effects import Effects, Signal
@@ -38,7 +38,7 @@ def new_session(
     read_committed: bool = False,
     partitions: int = 10,
 ) -> CopySession:
-    """A session whose partitions, of topic orders and numbered from 0, begin at source offset 100."""
+    """A session that copies partitions 0, 1, ... of topic orders from source offset 100."""
     points = {TopicPartition("orders", number): POINT for number in range(partitions)}
     start = SessionStart(producers=PRODUCERS, points=points, problems={}, unfenced_reason=unfenced_reason)
     return CopySession(
@@ -53,31 +53,31 @@ def new_session(
 def new_copier(
     session: CopySession, partition: int = 2, target_topic: str = "east.orders"
 ) -> PartitionCopier:
-    """A partition that has not begun."""
+    """A copier that has not started."""
     source = TopicPartition("orders", partition)
     packer = Packer(source.topic, partition, target_topic, PRODUCERS.plain)
     return PartitionCopier(source, target_topic, session, packer)
 
 
 def begun_copier(now_ms: int, session: CopySession | None = None, partition: int = 2) -> PartitionCopier:
-    """A partition that has begun at source offset 100 in plain batches."""
+    """A copier that has started at source offset 100 in plain batches."""
     copier = new_copier(session or new_session(), partition)
     resume(copier, now_ms)
     return copier
 
 
 def resume(copier: PartitionCopier, now_ms: int) -> Effects:
-    """Lets *copier*, which has nothing in flight, continue."""
+    """Resumes *copier*, which has nothing in flight."""
     return copier.resumed(SURROUNDINGS, now_ms)
 
 
 def send(copier: PartitionCopier, now_ms: int) -> Buffer | None:
-    """The next batch of *copier*."""
+    """The next batch of *copier*, or None."""
     return copier.next_batch(now_ms, REQUEST_BYTES)[0]
 
 
 def put_in_flight(copier: PartitionCopier, count: int, *, skipped: int = 0) -> Span:
-    """Has *copier* send a batch of *count* records, which *skipped* source offsets without records follow."""
+    """Has *copier* send a batch of *count* records, followed by *skipped* source offsets without records."""
     stream = copier.stream
     assert stream is not None
     first_offset = stream.next_offset
@@ -94,12 +94,12 @@ def put_in_flight(copier: PartitionCopier, count: int, *, skipped: int = 0) -> S
 
 
 def records_of(timestamp_ms: int, count: int = 3) -> list[Record]:
-    """*count* records, the first one of *timestamp_ms*."""
+    """*count* records with timestamps from *timestamp_ms* on."""
     return [Record(0, timestamp_ms + number, b"k", b"v") for number in range(count)]
 
 
 def want_transaction(copier: PartitionCopier, now_ms: int) -> None:
-    """Has *copier* ask for the transaction, for three records that are too old for plain batches."""
+    """Has *copier* ask to join the transaction with three records that are too old for plain batches."""
     assert copier.stream is not None
     write_in_transactions(copier, now_ms)
     records = records_of(now_ms - copier.session.plain_age_limit_ms - 1_000)
@@ -115,5 +115,5 @@ def write_in_transactions(copier: PartitionCopier, now_ms: int) -> None:
 
 
 def signals(effects: Effects) -> set[Signal]:
-    """Those of *effects* that have nothing but a name."""
+    """The effects that are plain signals."""
     return {effect for effect in effects if isinstance(effect, Signal)}

@@ -1,4 +1,4 @@
-"""The reaction to each error code of a broker, and how a partition carries it out."""
+"""The action for each broker error code, and how a partition carries it out."""
 
 import pytest
 
@@ -42,14 +42,14 @@ def codes(action_for, action):
     return {name_of(code) for code in CODES if code and action_for(code) is action}
 
 
-def test_a_batch_that_is_too_large_has_smaller_ones_made():
-    """Both limits of a broker: of a message set and of a segment."""
+def test_size_errors_shrink_batches():
+    """A broker has two size limits: for a batch and for a segment."""
     assert {"MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"} == codes(
         action_for_produce_error, ErrorAction.SHRINK_BATCHES
     )
 
 
-def test_a_codec_that_the_target_does_not_know_is_changed():
+def test_an_unsupported_codec_is_changed():
     assert {"UNSUPPORTED_COMPRESSION_TYPE"} == codes(action_for_produce_error, ErrorAction.CHANGE_CODEC)
 
 
@@ -66,12 +66,12 @@ def test_a_codec_that_the_target_does_not_know_is_changed():
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     ],
 )
-def test_uncertain_produce_errors_resume_at_a_determined_position(name):
-    """The batch may have been appended or not."""
+def test_ambiguous_produce_errors_resume(name):
+    """The target may have appended the batch or not."""
     assert name in codes(action_for_produce_error, ErrorAction.RESUME)
 
 
-MOVED = [
+LEADER_CHANGE_ERRORS = [
     "NOT_LEADER_OR_FOLLOWER",
     "LEADER_NOT_AVAILABLE",
     "UNKNOWN_TOPIC_OR_PARTITION",
@@ -80,32 +80,32 @@ MOVED = [
 
 
 @pytest.mark.parametrize("action_for", [action_for_produce_error, action_for_fetch_error])
-@pytest.mark.parametrize("name", MOVED)
-def test_a_moved_leader_has_metadata_refreshed(action_for, name):
-    """An election is no failure and stops no partition."""
+@pytest.mark.parametrize("name", LEADER_CHANGE_ERRORS)
+def test_a_leader_change_refreshes_metadata(action_for, name):
+    """An election is not a failure and must not stop a partition."""
     assert name in codes(action_for, ErrorAction.REFRESH_METADATA)
 
 
-def test_only_an_offset_out_of_range_may_be_a_loss():
-    """Everything else leaves the records where they are."""
+def test_only_offset_out_of_range_resolves_a_loss():
+    """No other error means that records are gone."""
     assert {"OFFSET_OUT_OF_RANGE"} == codes(action_for_fetch_error, ErrorAction.RESOLVE_LOSS)
 
 
 @pytest.mark.parametrize("action_for", [action_for_produce_error, action_for_fetch_error])
-def test_errors_that_a_person_must_fix_stop_the_partition(action_for):
-    """A missing ACL, and whatever is not known here: silence would look like an idle source."""
+def test_errors_that_need_a_user_stop_the_partition(action_for):
+    """A missing ACL and unknown codes are errors, because a silent partition would look idle."""
     stopping = codes(action_for, ErrorAction.STOP)
 
     assert {"TOPIC_AUTHORIZATION_FAILED", name_of(-1)} <= stopping
 
 
 def test_only_refusals_of_single_records_split_a_batch():
-    """No key on a compacted topic, or a timestamp the target does not take."""
+    """These are a missing key on a compacted topic, and a timestamp that the target does not accept."""
     assert {"INVALID_RECORD", "INVALID_TIMESTAMP"} == codes(action_for_produce_error, ErrorAction.SPLIT_BATCH)
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "sentence"),
+    ("code", "message", "expected"),
     [
         (
             87,
@@ -129,19 +129,19 @@ def test_only_refusals_of_single_records_split_a_batch():
         ),
     ],
 )
-def test_a_refused_batch_names_its_offset_the_broker_s_words_and_the_ways_past(code, message, sentence):
+def test_a_refused_batch_error_has_the_offset_the_broker_message_and_the_remedies(code, message, expected):
     error = RefusedBatchError(
         topic="orders", partition=2, offset=41, target_topic="east.orders", code=code, message=message
     )
 
-    assert str(error).startswith(f"orders-2: {sentence}")
+    assert str(error).startswith(f"orders-2: {expected}")
     assert "BatchRefused" == error.reason
 
 
 def refuse(
     copier: PartitionCopier, count: int, code: int, message: str = "", records: tuple[int, ...] = ()
 ) -> Effects:
-    """Has the target refuse a batch of *count* records, the next ones of *copier*."""
+    """Sends the next *count* records of *copier* as a batch, which the target refuses."""
     put_in_flight(copier, count, skipped=SKIPPED)
     return copier.refused(code, message, records)
 
@@ -149,7 +149,7 @@ def refuse(
 @pytest.mark.parametrize(
     ("records", "cut_at"),
     [((10, 11), 110), ((), 107)],
-    ids=["as the broker names them", "by halving"],
+    ids=["indexes from the broker", "half of the batch"],
 )
 def test_the_records_before_a_refused_one_are_sent_first(records, cut_at):
     copier = begun_copier(0)
@@ -159,7 +159,7 @@ def test_the_records_before_a_refused_one_are_sent_first(records, cut_at):
     assert (copier.packer.cut_at, copier.error, copier.skip) == (cut_at, None, None)
 
 
-def test_a_refused_record_stops_its_partition():
+def test_a_refused_record_stops_the_partition():
     copier = begun_copier(0)
 
     effects = refuse(copier, 15, INVALID_RECORD, "no key", (0, 1))
@@ -170,22 +170,22 @@ def test_a_refused_record_stops_its_partition():
     assert (copier.state, copier.skip) == (CopierState.STOPPED, None)
 
 
-def test_a_batch_that_fails_at_the_target_stops_its_partition_in_the_next_session_too():
-    """It ends the session, and would end each one: the other partitions would wait for it."""
+def test_a_batch_that_fails_at_the_target_stops_its_partition_in_the_next_session():
+    """It ends the session. If it were sent again, it would end each session and block the other partitions."""
     session, next_session = new_session(), new_session()
     earlier, other = begun_copier(0, session), begun_copier(0, session, 3)
-    again, other_again = new_copier(next_session), new_copier(next_session, 3)
+    failed_again, other_again = new_copier(next_session), new_copier(next_session, 3)
     refuse(earlier, 15, UNKNOWN_SERVER_ERROR)
 
-    again.started(earlier)
+    failed_again.started(earlier)
     other_again.started(other)
-    for copier in (again, other_again):
+    for copier in (failed_again, other_again):
         copier.connected()
 
-    assert "the batch at source offset 100 with UNKNOWN_SERVER_ERROR" in str(again.error)
-    assert (again.state, other_again.state) == (CopierState.STOPPED, CopierState.RESUMING)
-    resume(again, 0)
-    assert again.state is CopierState.COPYING
+    assert "the batch at source offset 100 with UNKNOWN_SERVER_ERROR" in str(failed_again.error)
+    assert (failed_again.state, other_again.state) == (CopierState.STOPPED, CopierState.RESUMING)
+    resume(failed_again, 0)
+    assert failed_again.state is CopierState.COPYING
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ def test_a_batch_that_fails_at_the_target_stops_its_partition_in_the_next_sessio
         ((0, 1), 2, 107, "2 records at source offset 100"),
     ],
 )
-def test_refused_records_are_skipped_if_the_user_has_set_that(records, count, next_offset, subject):
-    """Those that follow each other, and with the last record of a batch the offsets that were passed over after it."""
+def test_refused_records_are_skipped_if_configured(records, count, next_offset, subject):
+    """Adjacent records are skipped together. After the last record of a batch, its skipped offsets are passed too."""
     copier = begun_copier(0, new_session(skips_refused=True))
 
     refuse(copier, count, INVALID_RECORD, "no key", records)
@@ -212,8 +212,8 @@ def test_refused_records_are_skipped_if_the_user_has_set_that(records, count, ne
     assert (copier.cursor.offset, copier.lost_records) == (next_offset, next_offset - 100)
 
 
-def test_a_batch_in_flight_after_a_refused_one_is_not_another_refusal():
-    """It is sent again, at the place that it has then."""
+def test_a_refusal_of_a_batch_in_flight_after_a_refused_one_is_ignored():
+    """That batch is sent again with new sequence numbers."""
     copier = begun_copier(0, new_session(skips_refused=True))
     for _ in range(2):
         put_in_flight(copier, 15)
@@ -228,12 +228,12 @@ def test_a_batch_in_flight_after_a_refused_one_is_not_another_refusal():
 def fetch_response(
     *, error: int = 0, diverging: tuple[int, int] | None = None, preferred_replica: int = -1
 ) -> PartitionFetchResponse:
-    """A response without records, of a log from offset 5 to 70."""
+    """A response without records from a log with offsets from 5 to 70."""
     return PartitionFetchResponse(KEY, error, 70, 65, 5, (), preferred_replica, memoryview(b""), diverging)
 
 
-def test_a_refused_fetch_is_an_obstacle_of_its_partition():
-    """Leaders are looked up and asked again; without a trace of it a partition that is refused forever would look idle."""
+def test_a_refused_fetch_is_recorded_as_an_obstacle():
+    """The fetch is retried with a new leader. The obstacle distinguishes endless refusals from an idle partition."""
     copier = begun_copier(0)
     response = fetch_response(error=NOT_LEADER_OR_FOLLOWER)
 
@@ -245,8 +245,8 @@ def test_a_refused_fetch_is_an_obstacle_of_its_partition():
     assert effects == 2 * [(Count("NOT_LEADER_OR_FOLLOWER"), Signal.REPORT, Signal.REFRESH_LEADER)]
 
 
-def test_a_diverging_response_is_an_obstacle_a_refusal_and_a_new_end_of_the_source():
-    """So that the loop is seen although the partition seemed to be at the end, and becomes slower."""
+def test_a_diverging_epoch_counts_as_a_refusal_and_updates_the_source_end():
+    """The obstacle makes a loop visible although the partition seemed to be at its end; the refusal slows it down."""
     copier = begun_copier(0)
 
     effects = copier.fetched(fetch_response(diverging=(3, 40)), copier.cursor.offset)
@@ -261,7 +261,7 @@ def test_a_diverging_response_is_an_obstacle_a_refusal_and_a_new_end_of_the_sour
     assert {Signal.REPORT, Signal.RESUME} <= signals(effects)
 
 
-def test_another_replica_to_read_from_is_no_error():
+def test_a_preferred_replica_is_not_an_error():
     copier = begun_copier(0)
 
     effects = copier.fetched(fetch_response(preferred_replica=4), copier.cursor.offset)
@@ -270,21 +270,21 @@ def test_another_replica_to_read_from_is_no_error():
     assert copier.obstacle is None
 
 
-def test_a_loss_is_resolved_once_at_a_time():
+def test_only_one_request_to_resolve_a_loss_is_pending():
     copier = begun_copier(0)
     response = fetch_response(error=OFFSET_OUT_OF_RANGE)
-    asked = ResolveLoss(100, copier.resyncs)
+    request = ResolveLoss(100, copier.resyncs)
 
     first, second = (copier.fetched(response, 100) for _ in range(2))
-    resolved = copier.loss_resolved(asked, 5, 200)
+    resolved = copier.loss_resolved(request, 5, 200)
     third = copier.fetched(response, 100)
 
-    assert [asked in effects for effects in (first, second, third)] == [True, False, True]
+    assert [request in effects for effects in (first, second, third)] == [True, False, True]
     assert resolved == (Signal.REFRESH_LEADER,)
 
 
-def test_a_partition_that_is_given_up_is_not_stopped_by_the_last_refusal() -> None:
-    """The task waits until it has nothing in flight; its next owner meets the refusal."""
+def test_a_leaving_partition_is_not_stopped_by_a_refusal() -> None:
+    """The task waits until nothing is in flight; the next owner gets the same refusal."""
     copier = begun_copier(0)
     put_in_flight(copier, 3)
     copier.leave()

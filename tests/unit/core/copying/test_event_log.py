@@ -1,4 +1,4 @@
-"""The event log of a partition: when segments begin, how many are kept, and their JSON form."""
+"""The event log of a partition begins and limits its segments, and is stored as JSON."""
 
 import json
 from typing import Any
@@ -24,13 +24,13 @@ def names_of(segment: dict[str, Any]) -> list[str]:
 
 
 def refuse(copier: PartitionCopier) -> None:
-    """A batch is refused, and the partition continues."""
+    """Refuses a batch and resumes the partition."""
     put_in_flight(copier, 1)
     copier.refused(REQUEST_TIMED_OUT, "")
     resume(copier, NOW)
 
 
-def test_a_segment_begins_with_an_unusual_event():
+def test_an_unusual_event_begins_a_segment():
     copier = begun_copier(NOW)
 
     refuse(copier)
@@ -38,7 +38,7 @@ def test_a_segment_begins_with_an_unusual_event():
     assert names_of(segments_of(copier)[-1])[-2:] == ["refused", "resumed"]
 
 
-def test_usual_events_outside_of_a_segment_are_not_kept():
+def test_usual_events_outside_a_segment_are_not_kept():
     copier = begun_copier(NOW, new_session())
     copier.log.end(copier.state_values)
     before = segments_of(copier)
@@ -49,7 +49,7 @@ def test_usual_events_outside_of_a_segment_are_not_kept():
     assert segments_of(copier) == before
 
 
-def test_an_acknowledgement_that_does_not_continue_the_last_one_begins_a_segment():
+def test_an_acknowledgement_with_a_gap_begins_a_segment():
     copier = begun_copier(NOW)
     put_in_flight(copier, 1)
     copier.acknowledged(0, -1, NOW)
@@ -86,21 +86,21 @@ def test_the_newest_segments_are_kept():
     ],
     ids=["tuple", "dict", "set", "enum and bytes", "session"],
 )
-def test_values_survive_their_json_form(value):
+def test_values_decoded_from_json_equal_the_encoded_ones(value):
     assert from_json(json.loads(json.dumps(to_json(value)))) == value
 
 
-def test_an_error_survives_its_json_form():
+def test_an_error_decoded_from_json_equals_the_encoded_one():
     error = RecordTooLargeError(
         topic="orders", partition=2, offset=7, size_bytes=9, target_topic="east.orders", then=""
     )
 
-    again = from_json(json.loads(json.dumps(to_json(error))))
+    decoded = from_json(json.loads(json.dumps(to_json(error))))
 
-    assert isinstance(again, PartitionError)
-    assert (str(again), vars(again)) == (str(error), vars(error))
+    assert isinstance(decoded, PartitionError)
+    assert (str(decoded), vars(decoded)) == (str(error), vars(error))
 
 
-def test_a_type_of_other_packages_is_refused():
+def test_a_type_of_a_different_package_is_refused():
     with pytest.raises(ValueError, match="os:system is not a type"):
         from_json({"$": "os:system", "items": ["true"]})

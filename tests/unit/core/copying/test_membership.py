@@ -1,4 +1,4 @@
-"""Where a partition stands in the transaction of its task: only known transitions happen, and members that are resynced send nothing."""
+"""Transaction membership of a partition: only legal transitions are made, and a resynced member sends nothing."""
 
 from collections.abc import Callable
 from itertools import product
@@ -8,37 +8,40 @@ import pytest
 from mirrorflow_core.copying.membership import LEGAL, MEMBERS, SILENT, TransactionMembership, moved
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier
 from tests.unit.core.copying.stubs import PRODUCERS, begun_copier, records_of, resume, send, want_transaction
-from tests.unit.core.copying.test_batch_packer import WHEN
+from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS
 from tests.unit.core.wire.strategies import batch_of
 
-CHANGES = [
+TRANSITIONS = [
     (before, after) for before, after in product(TransactionMembership, repeat=2) if before is not after
 ]
-LEGAL_CHANGES = [(before, after) for before, after in CHANGES if after in LEGAL[before]]
+LEGAL_TRANSITIONS = [(before, after) for before, after in TRANSITIONS if after in LEGAL[before]]
 
 
-@pytest.mark.parametrize(("before", "after"), sorted(set(CHANGES) - set(LEGAL_CHANGES), key=str))
-def test_a_transition_that_is_not_legal_is_refused(
+@pytest.mark.parametrize(("before", "after"), sorted(set(TRANSITIONS) - set(LEGAL_TRANSITIONS), key=str))
+def test_an_illegal_transition_is_refused(
     before: TransactionMembership, after: TransactionMembership
 ) -> None:
     with pytest.raises(AssertionError):
         moved(before, after)
 
 
-@pytest.mark.parametrize(("before", "after"), LEGAL_CHANGES + [(one, one) for one in TransactionMembership])
-def test_a_legal_transition_and_none_are_made(
+@pytest.mark.parametrize(
+    ("before", "after"),
+    LEGAL_TRANSITIONS + [(membership, membership) for membership in TransactionMembership],
+)
+def test_legal_and_empty_transitions_are_made(
     before: TransactionMembership, after: TransactionMembership
 ) -> None:
     assert moved(before, after) is after
 
 
 def outside() -> PartitionCopier:
-    return begun_copier(WHEN)
+    return begun_copier(TIMESTAMP_MS)
 
 
 def wanted() -> PartitionCopier:
     copier = outside()
-    want_transaction(copier, WHEN)
+    want_transaction(copier, TIMESTAMP_MS)
     return copier
 
 
@@ -55,34 +58,34 @@ def held() -> PartitionCopier:
 
 
 def changing() -> PartitionCopier:
-    """Plain, with a record that is too old for that."""
+    """A copier in plain mode whose next record is too old for it."""
     copier = outside()
-    old_ms = WHEN - 2 * copier.session.plain_age_limit_ms
+    old_ms = TIMESTAMP_MS - 2 * copier.session.plain_age_limit_ms
     copier.packer.add(batch_of(records_of(old_ms), base_offset=100))
-    assert send(copier, WHEN) is None
+    assert send(copier, TIMESTAMP_MS) is None
     return copier
 
 
 def changing_inside() -> PartitionCopier:
-    """A member whose next record is young."""
+    """A member of the transaction whose next record is recent."""
     copier = inside()
-    assert send(copier, WHEN) is not None
-    copier.acknowledged(40, -1, WHEN)
-    copier.packer.add(batch_of(records_of(WHEN), base_offset=103))
-    assert send(copier, WHEN) is None
+    assert send(copier, TIMESTAMP_MS) is not None
+    copier.acknowledged(40, -1, TIMESTAMP_MS)
+    copier.packer.add(batch_of(records_of(TIMESTAMP_MS), base_offset=103))
+    assert send(copier, TIMESTAMP_MS) is None
     return copier
 
 
 def resynced() -> PartitionCopier:
-    """It is COPYING again, and asks to join."""
+    """A member that was resynced and copies again."""
     copier = inside()
     copier.connected()
-    resume(copier, WHEN)
+    resume(copier, TIMESTAMP_MS)
     assert copier.state is CopierState.COPYING
     return copier
 
 
-WAYS: dict[TransactionMembership, Callable[[], PartitionCopier]] = {
+COPIER_IN: dict[TransactionMembership, Callable[[], PartitionCopier]] = {
     TransactionMembership.OUTSIDE: outside,
     TransactionMembership.WANTED: wanted,
     TransactionMembership.INSIDE: inside,
@@ -94,8 +97,10 @@ WAYS: dict[TransactionMembership, Callable[[], PartitionCopier]] = {
 
 
 @pytest.mark.parametrize("membership", TransactionMembership)
-def test_a_resync_makes_a_member_resynced_and_takes_any_other_out(membership: TransactionMembership) -> None:
-    copier = WAYS[membership]()
+def test_a_resync_turns_members_into_resynced_and_others_into_outside(
+    membership: TransactionMembership,
+) -> None:
+    copier = COPIER_IN[membership]()
     assert copier.membership is membership
 
     copier.resync()
@@ -108,15 +113,14 @@ def test_a_resync_makes_a_member_resynced_and_takes_any_other_out(membership: Tr
 
 
 @pytest.mark.parametrize("membership", TransactionMembership)
-def test_a_partition_stays_in_its_membership_when_it_continues_after_a_resync(
+def test_resuming_after_a_resync_keeps_the_membership(
     membership: TransactionMembership,
 ) -> None:
-    """A member sends nothing until it has joined again."""
-    copier = WAYS[membership]()
+    copier = COPIER_IN[membership]()
     copier.resync()
     before = copier.membership
 
-    resume(copier, WHEN)
+    resume(copier, TIMESTAMP_MS)
 
     assert copier.state is CopierState.COPYING
     assert copier.membership is before
@@ -124,11 +128,11 @@ def test_a_partition_stays_in_its_membership_when_it_continues_after_a_resync(
 
 
 @pytest.mark.parametrize(
-    "membership", [one for one in TransactionMembership if one is not TransactionMembership.INSIDE]
+    "membership", sorted(set(TransactionMembership) - {TransactionMembership.INSIDE}, key=str)
 )
-def test_a_commit_takes_each_partition_out(membership: TransactionMembership) -> None:
-    """Those that are inside were held before."""
-    copier = WAYS[membership]()
+def test_a_commit_moves_each_partition_outside(membership: TransactionMembership) -> None:
+    """No partition is INSIDE at a commit, because members are held first."""
+    copier = COPIER_IN[membership]()
 
     copier.released(is_marked=False)
 
@@ -136,28 +140,28 @@ def test_a_commit_takes_each_partition_out(membership: TransactionMembership) ->
     assert not copier.is_held
 
 
-def restart(copier: PartitionCopier) -> None:
-    """It is COPYING again."""
-    resume(copier, WHEN)
+def resume_copying(copier: PartitionCopier) -> None:
+    """Resumes the copier."""
+    resume(copier, TIMESTAMP_MS)
 
 
-def restart_with_old_records(copier: PartitionCopier) -> None:
-    """It is COPYING again, and asks for the transaction again."""
-    resume(copier, WHEN)
+def resume_with_old_records(copier: PartitionCopier) -> None:
+    """Resumes the copier, which asks to join the transaction again."""
+    resume(copier, TIMESTAMP_MS)
     assert copier.stream is not None
-    old_ms = WHEN - 2 * copier.session.plain_age_limit_ms
+    old_ms = TIMESTAMP_MS - 2 * copier.session.plain_age_limit_ms
     copier.packer.add(batch_of(records_of(old_ms), base_offset=copier.stream.next_offset))
-    assert send(copier, WHEN) is None
+    assert send(copier, TIMESTAMP_MS) is None
     assert copier.membership in {TransactionMembership.WANTED, TransactionMembership.CHANGING}
 
 
 @pytest.mark.parametrize("membership", sorted(set(TransactionMembership) - MEMBERS, key=str))
-@pytest.mark.parametrize("then", [lambda _: None, restart, restart_with_old_records])
+@pytest.mark.parametrize("then", [lambda _: None, resume_copying, resume_with_old_records])
 @pytest.mark.parametrize("is_full", [False, True])
-def test_a_partition_that_was_resynced_while_it_was_added_is_a_member_that_sends_nothing(
+def test_a_partition_resynced_while_it_is_added_becomes_a_resynced_member(
     membership: TransactionMembership, then: Callable[[PartitionCopier], None], *, is_full: bool
 ) -> None:
-    copier = WAYS[membership]()
+    copier = COPIER_IN[membership]()
     generation = copier.resyncs
     copier.resync()
     then(copier)
@@ -168,7 +172,7 @@ def test_a_partition_that_was_resynced_while_it_was_added_is_a_member_that_sends
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_a_partition_that_wants_another_mode_while_it_is_added_is_held_inside(*, is_full: bool) -> None:
+def test_a_partition_that_changes_mode_while_it_is_added_is_held_inside(*, is_full: bool) -> None:
     copier = changing()
 
     copier.joined(copier.resyncs, is_full=is_full)
@@ -177,9 +181,9 @@ def test_a_partition_that_wants_another_mode_while_it_is_added_is_held_inside(*,
     assert copier.wanted_change is not None
 
 
-@pytest.mark.parametrize("way", [wanted, resynced])
-def test_a_partition_that_is_added_to_a_full_transaction_is_held(way: Callable[[], PartitionCopier]) -> None:
-    copier = way()
+@pytest.mark.parametrize("new", [wanted, resynced])
+def test_a_partition_added_to_a_full_transaction_is_held(new: Callable[[], PartitionCopier]) -> None:
+    copier = new()
 
     copier.joined(copier.resyncs, is_full=True)
 
@@ -188,20 +192,20 @@ def test_a_partition_that_is_added_to_a_full_transaction_is_held(way: Callable[[
 
 @pytest.mark.parametrize("membership", TransactionMembership)
 def test_a_silent_partition_sends_nothing(membership: TransactionMembership) -> None:
-    copier = WAYS[membership]()
+    copier = COPIER_IN[membership]()
     assert copier.stream is not None
-    copier.packer.add(batch_of(records_of(WHEN), base_offset=copier.stream.next_offset))
+    copier.packer.add(batch_of(records_of(TIMESTAMP_MS), base_offset=copier.stream.next_offset))
 
     assert copier.is_held is (membership in SILENT)
     if copier.is_held:
-        assert copier.next_batch(WHEN, 1 << 20) == (None, ())
+        assert copier.next_batch(TIMESTAMP_MS, 1 << 20) == (None, ())
 
 
 @pytest.mark.parametrize("membership", TransactionMembership)
-def test_batches_have_the_transactional_id_only_inside_of_a_transaction(
+def test_only_batches_inside_a_transaction_have_the_transactional_id(
     membership: TransactionMembership,
 ) -> None:
-    copier = WAYS[membership]()
+    copier = COPIER_IN[membership]()
 
     is_inside = membership in MEMBERS - {TransactionMembership.RESYNCED}
     assert copier.transactional_id == (PRODUCERS.transactional.transactional_id if is_inside else None)

@@ -1,4 +1,4 @@
-"""What a commit has: a transaction with records that its positions do not count must not be committed."""
+"""A transaction is committed only if its positions cover all its records."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -34,35 +34,35 @@ from tests.unit.core.copying.stubs import (
     send,
     want_transaction,
 )
-from tests.unit.core.copying.test_batch_packer import WHEN
+from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS
 from tests.unit.core.wire.strategies import batch_of
 
-BEGAN_S = 1000.0
+START_S = 1000.0
 
 
 class Rig:
-    """The transactions of a session, and brokers that accept everything.
+    """The transactions of a session, with brokers that accept everything.
 
-    A response to a batch that is in flight comes while the leaders are asked, or while it is waited for if *answers_in_time*.
+    Batches in flight are acknowledged during `AskLeaders`, or already during `Drain` if *responds_in_time*.
     """
 
     def __init__(
         self,
         *copiers: PartitionCopier,
-        answers_in_time: bool = False,
+        responds_in_time: bool = False,
         takes_s: Mapping[type[TransactionRequest], float] | None = None,
     ) -> None:
         self.copiers = copiers
-        self.answers_in_time = answers_in_time
+        self.responds_in_time = responds_in_time
         self.takes_s = {} if takes_s is None else takes_s
-        self.now = Now(BEGAN_S, WHEN)
+        self.now = Now(START_S, TIMESTAMP_MS)
         self.requests: list[TransactionRequest] = []
         self.committed: list[int] = []  # the next source offsets of the positions
-        self.ended: list[Producer] = []  # of empty transactions, and so of those before them
-        self.asks_again = False  # while its partition is added
+        self.ended: list[Producer] = []  # producers whose empty transactions were committed
+        self.asks_again = False  # whether the copier asks to join again while it is added
         self._stored: list[int] = []
         self.transaction = TaskTransaction(
-            copiers[0].session, timeout_ms=60_000, metadata_epoch=self._epochs.__getitem__, now_s=BEGAN_S
+            copiers[0].session, timeout_ms=60_000, metadata_epoch=self._epochs.__getitem__, now_s=START_S
         )
 
     @property
@@ -80,7 +80,7 @@ class Rig:
             assert send(copier, self.now.wall_ms) is not None
 
     def acknowledge(self) -> None:
-        """Has the leaders answer everything in flight."""
+        """Acknowledges all batches in flight."""
         for copier in self.copiers:
             while not copier.is_drained:
                 assert copier.stream is not None
@@ -88,7 +88,7 @@ class Rig:
                 copier.acknowledged(base_offset, -1, self.now.wall_ms)
 
     def perform(self, steps: Steps | None) -> None:
-        """Responds to what *steps* ask, at once or after the time that it takes."""
+        """Runs *steps*; each request takes the time in *takes_s*."""
         assert steps is not None
         with contextlib.suppress(StopIteration):
             request = next(steps)
@@ -104,7 +104,7 @@ class Rig:
     def _respond(self, request: TransactionRequest) -> Any:
         match request:
             case Drain():
-                if self.answers_in_time:
+                if self.responds_in_time:
                     self.acknowledge()
             case AskLeaders(partitions):
                 self.acknowledge()
@@ -127,14 +127,14 @@ class Rig:
                 return Done()
         return None
 
-    def asked(self) -> Sequence[type[TransactionRequest]]:
-        """The kinds of the requests, without effects."""
+    def request_kinds(self) -> Sequence[type[TransactionRequest]]:
+        """The types of the requests, without those that carry out effects."""
         return [type(request) for request in self.requests if not isinstance(request, CarryOut)]
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_nothing_is_committed_when_a_response_comes_after_the_wait_for_it(*, is_late: bool) -> None:
-    rig = Rig(begun_copier(WHEN), answers_in_time=not is_late)
+def test_nothing_is_committed_if_a_response_arrives_after_the_drain(*, is_late: bool) -> None:
+    rig = Rig(begun_copier(TIMESTAMP_MS), responds_in_time=not is_late)
     rig.join()
 
     rig.perform(rig.transaction.finish(rig.now))
@@ -144,12 +144,12 @@ def test_nothing_is_committed_when_a_response_comes_after_the_wait_for_it(*, is_
     assert bool(rig.transaction.end_reason) is is_late
 
 
-def test_a_response_that_comes_while_leaders_are_asked_is_not_in_a_position() -> None:
-    """Positions of plain batches are stored without waiting for what is in flight."""
-    copier = begun_copier(WHEN)
+def test_a_response_during_the_leader_check_does_not_change_the_position() -> None:
+    """Positions of plain batches are stored without waiting for batches in flight."""
+    copier = begun_copier(TIMESTAMP_MS)
     rig = Rig(copier)
-    copier.packer.add(batch_of(records_of(WHEN), base_offset=100))
-    assert send(copier, WHEN) is not None
+    copier.packer.add(batch_of(records_of(TIMESTAMP_MS), base_offset=100))
+    assert send(copier, TIMESTAMP_MS) is not None
     rig.transaction.store([copier])
 
     rig.perform(rig.transaction.commit(rig.now))
@@ -159,79 +159,79 @@ def test_a_response_that_comes_while_leaders_are_asked_is_not_in_a_position() ->
     assert not rig.transaction.end_reason
 
 
-def test_records_are_reported_as_copied_when_their_transaction_is_committed() -> None:
-    """Before that, consumers of committed records do not get them, and a kill aborts them."""
-    copier = begun_copier(WHEN)
+def test_records_are_reported_as_copied_after_their_commit() -> None:
+    """Before the commit, read-committed consumers do not receive them and a kill aborts them."""
+    copier = begun_copier(TIMESTAMP_MS)
     rig = Rig(copier)
     rig.join()
     rig.acknowledge()
 
-    open_report = partition_report(copier, WHEN)
+    open_report = partition_report(copier, TIMESTAMP_MS)
     rig.perform(rig.transaction.finish(rig.now))
 
     assert (open_report.source_offset, open_report.records) == (100, 3)
-    assert partition_report(copier, WHEN).source_offset == 103
+    assert partition_report(copier, TIMESTAMP_MS).source_offset == 103
 
 
 def test_a_partition_is_added_once_to_each_transaction() -> None:
-    """It asks again while the coordinator is asked."""
-    rig = Rig(begun_copier(WHEN))
+    """The copier asks to join again while it is being added."""
+    rig = Rig(begun_copier(TIMESTAMP_MS))
     rig.asks_again = True
     rig.join()
 
     assert not rig.transaction.has_wishes
-    assert rig.asked() == [BeginTransaction, AskLeaders, AddPartitions]
+    assert rig.request_kinds() == [BeginTransaction, AskLeaders, AddPartitions]
 
 
 def test_one_slow_commit_does_not_delay_the_next_ones() -> None:
-    """The pause goes by the median of the newest commits."""
-    rig = Rig(begun_copier(WHEN))
+    """The pause depends on the median duration of recent commits."""
+    rig = Rig(begun_copier(TIMESTAMP_MS))
     rig.transaction.took_ms += [15.0, 15.0, 15.0, 200.0]
     rig.join()
     rig.acknowledge()
 
-    assert rig.transaction.next_due_s == pytest.approx(BEGAN_S + 0.15)
+    assert rig.transaction.next_due_s == pytest.approx(START_S + 0.15)
 
 
-def test_the_wait_for_markers_is_not_counted_in_the_duration_of_a_commit() -> None:
-    """The beginning of the next transaction waits for them in any case: the pause between commits must not grow by them."""
+def test_the_duration_of_a_commit_excludes_the_wait_for_markers() -> None:
+    """The next transaction waits for markers anyway, so they must not lengthen the pause between commits."""
     rig = Rig(
-        begun_copier(WHEN),
-        answers_in_time=True,
+        begun_copier(TIMESTAMP_MS),
+        responds_in_time=True,
         takes_s={Drain: 0.010, StorePositions: 0.020, Commit: 0.003, AwaitMarkers: 5.0},
     )
     rig.join()
 
     rig.perform(rig.transaction.finish(rig.now))
 
-    assert rig.asked()[-4:] == [AskLeaders, StorePositions, Commit, AwaitMarkers]
+    assert rig.request_kinds()[-4:] == [AskLeaders, StorePositions, Commit, AwaitMarkers]
     assert list(rig.transaction.took_ms) == [pytest.approx(33)]
 
 
-def test_plain_batches_wait_for_the_marker_of_the_transaction_before_them() -> None:
-    copier = begun_copier(WHEN)
+def test_plain_batches_wait_for_the_marker_of_the_previous_transaction() -> None:
+    copier = begun_copier(TIMESTAMP_MS)
     rig = Rig(copier)
     rig.join()
     rig.acknowledge()
-    copier.packer.add(batch_of(records_of(WHEN), base_offset=103))
-    data, effects = copier.next_batch(WHEN, 1 << 20)
+    copier.packer.add(batch_of(records_of(TIMESTAMP_MS), base_offset=103))
+    data, effects = copier.next_batch(TIMESTAMP_MS, 1 << 20)
     assert (data, effects) == (None, (Signal.JOIN_TRANSACTION,))
     rig.transaction.want(copier)
 
     rig.perform(rig.transaction.finish(rig.now))
 
     assert rig.ended == [PRODUCERS.transactional]
-    assert rig.asked()[-2:] == [AwaitMarkers, Transaction]
+    assert rig.request_kinds()[-2:] == [AwaitMarkers, Transaction]
     assert copier.mode is not None
     assert copier.mode.is_plain
     assert not copier.is_held
     assert not rig.transaction.end_reason
 
 
-def test_positions_are_stored_as_left_beside_a_partition_that_has_not_begun() -> None:
-    """It has written nothing: its leader is not compared with one that the task has asked."""
+def test_leaving_partitions_store_positions_although_one_has_not_started() -> None:
+    """That partition has written nothing, so its leader epoch is not checked."""
     session = new_session()
-    copier, waiting = begun_copier(WHEN, session), new_copier(session, 3)
+    copier, waiting = begun_copier(TIMESTAMP_MS, session), new_copier(session, 3)
     copier.note_target_epoch(4)
     rig = Rig(copier, waiting)
 
@@ -241,15 +241,15 @@ def test_positions_are_stored_as_left_beside_a_partition_that_has_not_begun() ->
     assert not rig.transaction.end_reason
 
 
-def test_a_transaction_takes_no_more_than_arrives_in_a_tenth_of_its_time_limit() -> None:
-    """All members are held, and it is committed at once."""
+def test_a_transaction_is_limited_to_the_bytes_of_a_tenth_of_its_timeout() -> None:
+    """At the limit, all members are held and the transaction is committed at once."""
     session = new_session()
-    first, second = begun_copier(WHEN, session), begun_copier(WHEN, session, 3)
+    first, second = begun_copier(TIMESTAMP_MS, session), begun_copier(TIMESTAMP_MS, session, 3)
     rig = Rig(first, second)
     rig.join()
-    most_bytes = rig.transaction._window.size_bytes
+    limit_bytes = rig.transaction._window.size_bytes
 
-    rig.transaction.sent(most_bytes - 1)
+    rig.transaction.sent(limit_bytes - 1)
     is_held_before = first.is_held or second.is_held
     rig.transaction.sent(1)
 
@@ -257,6 +257,6 @@ def test_a_transaction_takes_no_more_than_arrives_in_a_tenth_of_its_time_limit()
     assert first.is_held
     assert second.is_held
     assert rig.transaction.next_due_s <= rig.now.monotonic_s
-    rig.answers_in_time = True
+    rig.responds_in_time = True
     rig.perform(rig.transaction.due(rig.now))
     assert rig.committed == [103, 103]

@@ -1,4 +1,4 @@
-"""The mode of one partition: which batches wait for a stored position, and how each producer's records are numbered."""
+"""The write mode of a partition: when it changes, and how sequence numbers continue."""
 
 import pytest
 
@@ -46,23 +46,23 @@ def batch(
 
 
 def check(
-    mode: WriteModeTracker, found: Batch, *, from_offset: int = 0, now_ms: int = NOW_MS
+    mode: WriteModeTracker, source_batch: Batch, *, from_offset: int = 0, now_ms: int = NOW_MS
 ) -> ChangeMode | None:
-    return mode.check(found, from_offset, now_ms=now_ms, age_limit_ms=AGE_MS)
+    return mode.check(source_batch, from_offset, now_ms=now_ms, age_limit_ms=AGE_MS)
 
 
-def test_young_records_without_gaps_are_plain_at_once():
+def test_recent_records_without_gaps_are_plain_at_once():
     assert check(tracker(), batch(100)) is None
 
 
-def test_a_batch_that_is_partly_written_stays_plain():
+def test_a_partly_written_batch_stays_plain():
     mode = tracker()
     mode.taken(105, 3)
     assert check(mode, batch(100), from_offset=105) is None
 
 
 @pytest.mark.parametrize(
-    ("found", "change"),
+    ("source_batch", "change"),
     [
         (batch(103), ChangeMode(WriteMode.PLAIN, 103, 3)),
         (batch(100, epoch=4), ChangeMode(WriteMode.PLAIN, 100, 4)),
@@ -71,28 +71,30 @@ def test_a_batch_that_is_partly_written_stays_plain():
     ],
     ids=["gap before it", "new leader epoch", "old", "gap inside"],
 )
-def test_what_cannot_be_counted_by_sequence_numbers_waits_for_a_position(found: Batch, change: ChangeMode):
-    assert check(tracker(), found) == change
+def test_records_that_sequence_numbers_cannot_count_wait_for_a_position(
+    source_batch: Batch, change: ChangeMode
+):
+    assert check(tracker(), source_batch) == change
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_change_before_a_set_of_an_old_format_leaves_none_of_its_records_out(magic: int):
-    """A compressed set has the offset of its last record."""
+def test_a_mode_change_before_an_old_format_message_set_covers_all_its_records(magic: int):
+    """A compressed message set has the offset of its last record."""
     wrapper = batch(119, 1)._replace(magic=magic, count=COUNT_UNKNOWN)
     assert check(tracker(), wrapper, from_offset=100) == ChangeMode(WriteMode.TRANSACTION, 100, 3)
 
 
 @pytest.mark.parametrize(
-    "found", [batch(103), batch(100, epoch=4), batch(100, age_ms=DAY_MS), batch(100, 9, offsets=10)]
+    "source_batch", [batch(103), batch(100, epoch=4), batch(100, age_ms=DAY_MS), batch(100, 9, offsets=10)]
 )
-def test_everything_is_plain_where_others_cannot_be_fenced(found: Batch):
+def test_without_fencing_all_batches_are_plain(source_batch: Batch):
     mode = tracker(is_fenced=False)
-    assert check(mode, found) is None
+    assert check(mode, source_batch) is None
     assert mode.is_plain
 
 
 def test_nothing_is_plain_after_a_resync_before_a_position_is_stored():
-    """The last stored position may lie before a gap that was passed."""
+    """The last stored position may lie before a skipped gap."""
     mode = tracker()
     mode.rewind(110)
     assert check(mode, batch(110)) == ChangeMode(WriteMode.PLAIN, 110, 3)
@@ -118,7 +120,7 @@ def test_each_producer_numbers_its_own_records():
     assert 20 - mode.first_ordinal == 5
 
 
-def test_a_partition_with_frequent_gaps_stays_in_transactions_also_in_its_next_start():
+def test_a_partition_with_frequent_gaps_stays_in_transactions_in_its_next_session():
     mode = tracker()
     for ordinal in (10, 20):
         mode.apply(ChangeMode(WriteMode.TRANSACTION, 100 + ordinal, 3), ordinal, NOW_MS)

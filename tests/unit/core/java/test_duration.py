@@ -1,4 +1,4 @@
-"""Durations and moments as Java writes them."""
+"""Durations and timestamps are parsed as in Java."""
 
 import pytest
 
@@ -18,13 +18,13 @@ from mirrorflow_core.java.properties import parse_duration_ms, parse_instant_ms
         ("PT-0.5S", -500),
     ],
 )
-def test_durations_are_java_s(text: str, expected_ms: int):
+def test_durations_are_parsed_as_in_java(text: str, expected_ms: int):
     """The examples of java.time.Duration.parse."""
     assert expected_ms == parse_duration_ms(text)
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "1h", "P1Y", "P1DT", "PT1"])
-def test_other_durations_are_refused(text: str):
+def test_invalid_durations_are_refused(text: str):
     """Java refuses them too."""
     with pytest.raises(ValueError, match="not a duration"):
         parse_duration_ms(text)
@@ -40,6 +40,6 @@ def test_other_durations_are_refused(text: str):
         ("1970-01-02", 86_400_000),
     ],
 )
-def test_moments_are_iso_8601_or_milliseconds(text: str, expected_ms: int):
-    """Without a zone it is UTC, wherever the process runs."""
+def test_timestamps_are_iso_8601_or_milliseconds(text: str, expected_ms: int):
+    """Without a time zone they are UTC, whatever the local time zone."""
     assert expected_ms == parse_instant_ms(text)

@@ -1,4 +1,4 @@
-"""sasl.jaas.config is read as Kafka's JaasConfig reads it, and no error repeats a word of it."""
+"""sasl.jaas.config is parsed as by Kafka's JaasConfig, and no error shows any part of it."""
 
 from contextlib import suppress
 
@@ -29,15 +29,15 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
         (f'{PLAIN} required a="1" a="2";', {"a": "2"}),
     ],
 )
-def test_reads_as_java(text: str, options: dict[str, str]):
-    """Quotes, escapes, comments and blanks are StreamTokenizer's."""
+def test_a_config_is_parsed_as_in_java(text: str, options: dict[str, str]):
+    """Quotes, escapes, comments and blanks follow StreamTokenizer."""
     module = parse_jaas(text)
 
     assert (PLAIN, options) == (module.class_name, dict(module.options))
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("", "no login module"),
         ("// only a comment", "no login module"),
@@ -57,31 +57,31 @@ def test_reads_as_java(text: str, options: dict[str, str]):
         (f"{PLAIN} required " + "".join(f"a{number}=x " for number in range(101)) + ";", "100 options"),
     ],
 )
-def test_what_java_refuses_is_refused_without_a_word_of_it(text: str, words: str):
-    """A forgotten quote makes any word a possible piece of a password."""
+def test_a_config_that_java_refuses_is_refused_without_showing_it(text: str, expected: str):
+    """With a missing quote, any word may be part of a password."""
     with pytest.raises(InvalidSettingError) as raised:
         parse_jaas(text)
 
-    assert words in str(raised.value)
+    assert expected in str(raised.value)
     assert "hunter2" not in str(raised.value) + repr(raised.value)
 
 
-def test_options_are_not_shown():
-    """A logged module shows its class only."""
+def test_the_repr_of_a_module_does_not_show_its_options():
+    """A logged module shows only its class."""
     assert "hunter2" not in repr(parse_jaas(f"{PLAIN} required password=hunter2;"))
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n")))
-def test_every_quoted_value_survives(value: str):
-    """Backslashes and quotes escaped, any password is read back."""
+def test_every_quoted_value_is_parsed_unchanged(value: str):
+    """Any password is read back if backslashes and quotes are escaped."""
     quoted = value.replace("\\", "\\\\").replace('"', '\\"')
 
     assert parse_jaas(f'{PLAIN} required password="{quoted}";').options == {"password": value}
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused(text: str):
-    """No text makes another error than the setting's."""
+def test_any_text_is_parsed_or_refused(text: str):
+    """No text causes an error other than InvalidSettingError."""
     with suppress(InvalidSettingError):
         parse_jaas(text)
 
@@ -100,15 +100,15 @@ def test_any_text_is_read_or_refused(text: str):
 @example(password="\\")
 @example(password="".join(map(chr, range(32, 127))))
 @example(password="two\nlines\r\n")
-def test_a_reference_stands_for_its_text_whatever_characters_that_has(template: str, password: str):
+def test_a_reference_is_replaced_by_any_text(template: str, password: str):
     text = resolve_jaas(template.format(module=PLAIN), lambda _: password)
 
     assert {"username": "mirror", "password": password} == parse_jaas(text).options
 
 
-def test_a_reference_may_be_a_part_of_a_value():
+def test_a_reference_may_be_part_of_a_value():
     text = resolve_jaas(
-        f'{PLAIN} required username="east-${{env:A}}\\"${{env:B}}";', lambda one: one.key + '"'
+        f'{PLAIN} required username="east-${{env:A}}\\"${{env:B}}";', lambda reference: reference.key + '"'
     )
 
     assert {"username": 'east-A""B"'} == parse_jaas(text).options
@@ -121,15 +121,15 @@ def test_a_reference_may_be_a_part_of_a_value():
         ("${env:MODULE} required ${env:OPTIONS};", {"MODULE": PLAIN, "OPTIONS": 'username="a"'}),
     ],
 )
-def test_a_reference_that_is_no_value_is_replaced_as_it_is(text: str, values: dict[str, str]):
-    module = parse_jaas(resolve_jaas(text, lambda one: values[one.key]))
+def test_a_reference_outside_of_a_value_is_replaced_unescaped(text: str, values: dict[str, str]):
+    module = parse_jaas(resolve_jaas(text, lambda reference: values[reference.key]))
 
     assert (module.class_name, module.options) == (PLAIN, {"username": "a"})
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,9}", fullmatch=True), st.text(), max_size=4))
-def test_written_options_are_read_back(options: dict[str, str]):
-    """Whatever characters a user name has."""
+def test_formatted_options_are_parsed_back(options: dict[str, str]):
+    """This holds for any characters."""
     text = format_jaas(PLAIN, {name: escape_option(value) for name, value in options.items()})
 
     assert options == parse_jaas(text).options

@@ -1,4 +1,4 @@
-"""Java's properties text: every reading that `java.util.Properties` gives, and back."""
+"""Properties files are parsed and formatted as by `java.util.Properties`."""
 
 import pytest
 from hypothesis import given
@@ -43,38 +43,38 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
         ("clusters: A, B", {"clusters": "A, B"}),
     ],
 )
-def test_text_is_read_as_java_reads_it(text: str, expected: dict[str, str]):
-    """Separators, escapes, continuations and comments are java.util.Properties'."""
+def test_text_is_parsed_as_in_java(text: str, expected: dict[str, str]):
+    """Separators, escapes, continuations and comments follow java.util.Properties."""
     assert expected == parse_properties(text)
 
 
 @pytest.mark.parametrize("text", ["password=\\u12", "password=\\uzzzz"])
-def test_malformed_escape_is_refused_by_key_without_the_value(text: str):
-    """Java throws for it; the error names the key only, since the value may be a password."""
+def test_a_malformed_escape_is_refused_without_showing_the_value(text: str):
+    """Java throws an exception too. The error names only the key, because the value may be a password."""
     with pytest.raises(InvalidSettingError, match=r"^password: ") as raised:
         parse_properties(text)
     assert text.partition("=")[2] not in str(raised.value)
 
 
 @given(st.dictionaries(TEXTS, TEXTS))
-def test_written_properties_are_read_back(properties: dict[str, str]):
-    """`format_properties` is the inverse, for any text; what it writes is ASCII, readable by any encoding."""
+def test_formatted_properties_are_parsed_back(properties: dict[str, str]):
+    """This holds for any text. The output is ASCII, so that any encoding can read it."""
     text = format_properties(properties)
 
     assert text.isascii()
     assert properties == parse_properties(text)
 
 
-def test_values_stay_readable():
-    """Only keys need their separators escaped."""
+def test_formatted_values_stay_readable():
+    """Separators are escaped only in keys."""
     text = format_properties({"a b": "x=y: #1", "jaas": 'm required u="\\\\a";', "blank": " x"})
 
     assert text == 'a\\ b=x=y: #1\njaas=m required u="\\\\\\\\a";\nblank=\\ x\n'
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused(text: str):
-    """No text raises anything but the error of settings."""
+def test_any_properties_text_is_parsed_or_refused(text: str):
+    """No text causes an error other than InvalidSettingError."""
     try:
         parse_properties(text)
     except InvalidSettingError:
@@ -92,6 +92,6 @@ def test_any_text_is_read_or_refused(text: str):
         ("plain", None),
     ],
 )
-def test_comment_behind_a_value_is_found(value: str, expected: str | None):
-    """Only behind white space: addresses hold `//` and `#` of their own."""
+def test_a_comment_after_a_value_is_detected(value: str, expected: str | None):
+    """It must follow white space, because addresses contain `//` and `#`."""
     assert expected == trailing_comment(value)

@@ -1,4 +1,4 @@
-"""What is said of a group's offset: the place, whether the target's group has it, and if not the first reason that holds."""
+"""The report about a group's offset: its translation, whether the target's group has it, and the reason if not."""
 
 import pytest
 
@@ -25,72 +25,72 @@ from mirrorflow_core.partitions import TopicPartition
 ORDERS, COPY = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
 
 
-def said(
+def report_of(
     *,
-    place: int | None = 90,
+    translated_offset: int | None = 90,
     at_most: int | None = 90,
-    point: int | None = 90,
-    own: int | None = None,
+    checkpoint: int | None = 90,
+    committed: int | None = None,
     **facts,
 ):
     translated = TranslatedOffset(
-        upstream_offset=100, downstream_offset=place, at_most=at_most, source=ORDERS
+        upstream_offset=100, downstream_offset=translated_offset, at_most=at_most, source=ORDERS
     )
-    points = {} if point is None else {COPY: Point(upstream_offset=100, downstream_offset=point)}
+    points = {} if checkpoint is None else {COPY: Point(upstream_offset=100, downstream_offset=checkpoint)}
     values = {
         "group": "g",
         "translated": {COPY: translated},
         "points": points,
         "written_ms": lambda *_: 5,
-        "target": {} if own is None else {COPY: Committed(offset=own)},
+        "target": {} if committed is None else {COPY: Committed(offset=committed)},
         "is_synchronised": True,
     }
-    (one,) = group_offsets(GroupFacts(**(values | facts)))  # type: ignore[arg-type]
-    return one
+    (report,) = group_offsets(GroupFacts(**(values | facts)))  # type: ignore[arg-type]
+    return report
 
 
-def test_a_group_that_was_moved_has_nothing_more_to_be_said():
-    one = said(own=90)
+def test_a_synchronised_group_has_no_reason():
+    report = report_of(committed=90)
 
-    assert (one.topic, one.target_topic, one.source_offset) == ("orders", "A.orders", 100)
-    assert (one.written, one.why, one.translation, one.again) == (True, "", "exact", (0, 0))
+    assert (report.topic, report.target_topic, report.source_offset) == ("orders", "A.orders", 100)
+    assert (report.written, report.why, report.translation, report.again) == (True, "", "exact", (0, 0))
 
 
 @pytest.mark.parametrize(
-    ("facts", "why"),
+    ("facts", "reason"),
     [
-        ({"place": None, "at_most": None}, NOT_KNOWN),
+        ({"translated_offset": None, "at_most": None}, NOT_KNOWN),
         ({"is_synchronised": False}, NOT_ASKED),
         ({"problem": "the ACL is missing"}, "the ACL is missing"),
         ({"writable": Writable.ACTIVE}, HAS_MEMBERS),
         ({"writable": Writable.OTHER_KIND}, OTHER_KIND),
-        ({"point": None}, NO_CHECKPOINT),
+        ({"checkpoint": None}, NO_CHECKPOINT),
         ({"points": {COPY: Point(upstream_offset=200, downstream_offset=190)}}, WAS_RESET),
         ({"ends": {COPY: 80}}, "the copy ends at 80"),
         ({}, DUE),
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, str) else "",
 )
-def test_what_is_not_written_says_why(facts, why):
-    one = said(**facts)
+def test_an_offset_that_is_not_written_has_a_reason(facts, reason):
+    report = report_of(**facts)
 
-    assert (one.written, one.why) == (False, why)
+    assert (report.written, report.why) == (False, reason)
 
 
-def test_a_group_that_is_ahead_is_written_and_says_so():
-    one = said(own=95)
+def test_a_group_that_is_ahead_counts_as_written_with_a_note():
+    report = report_of(committed=95)
 
-    assert one.written
-    assert "ahead, at 95" in one.why
-    assert one.again == (0, 0)
+    assert report.written
+    assert "ahead, at 95" in report.why
+    assert report.again == (0, 0)
 
 
 @pytest.mark.parametrize(
-    ("metadata", "of_point", "own", "at_most", "why"),
+    ("metadata", "checkpoint_metadata", "committed", "at_most", "reason"),
     [
         ("m", "m", "m", 90, ""),  # exact
         ("m", "m", "m", 95, "its metadata is that of source offset 100"),  # a bound
-        ("newer", "m", "m", 95, "its metadata is that of source offset 98"),  # the bound of an older offset
+        ("newer", "m", "m", 95, "its metadata is that of source offset 98"),  # a bound from an older offset
         ("m", None, "m", 95, "its metadata is that of source offset 100"),  # no checkpoint was read
         ("m", "m", "", 90, "without the metadata of source offset 100"),
         ("", "", "", 95, ""),
@@ -98,48 +98,48 @@ def test_a_group_that_is_ahead_is_written_and_says_so():
         ("", "m", "m", 95, "its metadata is that of source offset 98"),
     ],
 )
-def test_metadata_of_another_source_offset_is_named(
-    metadata: str, of_point: str | None, own: str, at_most: int, why: str
+def test_metadata_of_a_different_source_offset_is_reported(
+    metadata: str, checkpoint_metadata: str | None, committed: str, at_most: int, reason: str
 ):
-    upstream = 100 if of_point == metadata else 98
-    one = said(
+    upstream = 100 if checkpoint_metadata == metadata else 98
+    report = report_of(
         translated={
             COPY: TranslatedOffset(
                 upstream_offset=100, downstream_offset=90, at_most=at_most, source=ORDERS, metadata=metadata
             )
         },
         points={}
-        if of_point is None
-        else {COPY: Point(upstream_offset=upstream, downstream_offset=90, metadata=of_point)},
-        target={COPY: Committed(offset=90, metadata=own)},
+        if checkpoint_metadata is None
+        else {COPY: Point(upstream_offset=upstream, downstream_offset=90, metadata=checkpoint_metadata)},
+        target={COPY: Committed(offset=90, metadata=committed)},
     )
 
-    assert (one.written, one.why) == (True, why)
+    assert (report.written, report.why) == (True, reason)
 
 
 @pytest.mark.parametrize(
-    ("given", "again"),
+    ("values", "repeated"),
     [
-        ({"own": 60}, (30, 30)),
-        ({"own": 60, "at_most": 100}, (30, 40)),
-        ({"own": 60, "at_most": None}, (30, None)),
-        ({"own": 60, "at_most": None, "ends": {COPY: 140}}, (30, 80)),
-        ({"point": 70}, (20, 20)),
-        ({"point": None}, (0, None)),
-        ({"place": None, "own": 60}, (0, None)),
+        ({"committed": 60}, (30, 30)),
+        ({"committed": 60, "at_most": 100}, (30, 40)),
+        ({"committed": 60, "at_most": None}, (30, None)),
+        ({"committed": 60, "at_most": None, "ends": {COPY: 140}}, (30, 80)),
+        ({"checkpoint": 70}, (20, 20)),
+        ({"checkpoint": None}, (0, None)),
+        ({"translated_offset": None, "committed": 60}, (0, None)),
     ],
     ids=[
         "exact",
         "bound",
-        "no end known",
+        "unknown end",
         "end of the copy",
-        "by the checkpoint",
-        "by nothing",
-        "place not known",
+        "from the checkpoint",
+        "without a checkpoint",
+        "unknown offset",
     ],
 )
-def test_a_failover_reads_again_what_lies_between_where_it_begins_and_its_place(given, again):
-    assert said(**given).again == again
+def test_a_failover_rereads_the_records_between_the_committed_and_the_translated_offset(values, repeated):
+    assert report_of(**values).again == repeated
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_failover_reads_again_what_lies_between_where_it_begins_and_its_place(
     ],
 )
 def test_only_committed_offsets_of_consumers_are_progress(protocol_type: str, kind: str, expected: bool):  # noqa: FBT001
-    """Java's listConsumerGroups: classic and consumer groups, by consumers' protocol or none."""
+    """As in Java's listConsumerGroups: classic and consumer groups with the consumer protocol or none."""
     assert expected == Group(name="g", protocol_type=protocol_type, type=kind).is_consumer_group
 
 
@@ -177,20 +177,20 @@ def test_only_committed_offsets_of_consumers_are_progress(protocol_type: str, ki
         (Group(name="g", protocol_type="connect", state="Empty", type="Classic"), Writable.OTHER_KIND),
     ],
 )
-def test_offsets_are_given_to_groups_without_members_only(group: Group | None, expected: Writable):
-    """Idle or unknown; a group with members says itself where it stands."""
+def test_offsets_are_written_only_to_groups_without_members(group: Group | None, expected: Writable):
+    """A group with members commits its own offsets."""
     assert expected == writable(group)
 
 
-@pytest.mark.parametrize(("kind", "word"), [("Share", "share"), ("Streams", "streams")])
-def test_a_group_that_cannot_be_translated_says_why(kind: str, word: str):
-    """Other groups, for example of Connect's workers, cause no warning."""
-    assert word in Group(name="g", protocol_type=word, type=kind).why_not
+@pytest.mark.parametrize(("kind", "protocol_type"), [("Share", "share"), ("Streams", "streams")])
+def test_a_group_that_cannot_be_translated_has_a_reason(kind: str, protocol_type: str):
+    """Other groups, for example of Connect workers, cause no warning."""
+    assert protocol_type in Group(name="g", protocol_type=protocol_type, type=kind).why_not
     assert not Group(name="g", protocol_type="connect", type="Classic").why_not
 
 
 def test_exclude_wins_over_include_and_a_whole_name_must_match():
-    """DefaultGroupFilter."""
+    """As in DefaultGroupFilter."""
     selection = GroupSelection(include=("orders.*", "pay"), exclude=("orders-test",))
 
     assert [True, False, True, False, False] == [
@@ -199,16 +199,14 @@ def test_exclude_wins_over_include_and_a_whole_name_must_match():
 
 
 def test_an_empty_list_selects_nothing():
-    """As Java's."""
+    """As in Java."""
     assert not GroupSelection(include=(), exclude=()).selects("orders")
 
 
-def test_a_filter_of_the_users_own_decides_alone():
-    """Lists are not asked beside it."""
+def test_a_custom_group_filter_replaces_the_lists():
     assert GroupSelection(include=(), exclude=(".*",), admits=lambda name: name == "x").selects("x")
 
 
-def test_a_wrong_expression_names_its_setting():
-    """Before anything starts."""
+def test_an_invalid_group_expression_is_an_error_of_its_setting():
     with pytest.raises(InvalidSettingError, match=r"^groups\.exclude: "):
         GroupSelection(include=(".*",), exclude=("(",))

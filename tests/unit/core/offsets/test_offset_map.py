@@ -1,4 +1,4 @@
-"""A map of offsets never makes a group skip a record, is exact wherever source and target run in parallel, and stays small."""
+"""An offset map never makes a group skip a record, is exact for contiguous runs, and stays small."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,24 +12,24 @@ ANCHOR = OffsetPair(-1, -1, -1)
 
 
 class Copy:
-    """What truly lies where: a partition, its copy, and what those who copied it have kept."""
+    """A partition and its copy with their true offsets, and the map that the copiers have kept."""
 
     def __init__(self):
         self.records = []  # (source offset, target offset) by ordinal
-        self.upstream = self.downstream = 0  # where the next record goes, at least
+        self.upstream = self.downstream = 0  # the lowest possible offsets of the next record
         self.map = PartitionMap(STREAM, ANCHOR)
         self.stored: OffsetMap | None = None
-        self.elections = [0]  # where the log ended when each leader epoch began, as the log reports it now
+        self.elections = [0]  # the start offsets of the leader epochs in the log
 
     @property
     def delivered(self):
-        """The last pair; the source offset may lie behind its record, where what follows is no record of the stream."""
+        """The last offset pair; its source offset covers skipped offsets after the record."""
         if not self.records:
             return ANCHOR
         return OffsetPair(self.upstream - 1, len(self.records) - 1, self.records[-1][1])
 
-    def copy(self, count, *, told=True):
-        if told:
+    def copy(self, count, *, is_mapped=True):
+        if is_mapped:
             self.map.delivered(self.upstream, self.downstream, count, len(self.records))
         for _ in range(count):
             self.records.append((self.upstream, self.downstream))
@@ -43,14 +43,14 @@ class Copy:
             offsets.append(self.upstream)
             self.upstream += 1
         self.map.delivered_with_gaps(offsets, self.downstream, len(self.records))
-        self.records += [(offset, self.downstream + at) for at, offset in enumerate(offsets)]
+        self.records += [(offset, self.downstream + index) for index, offset in enumerate(offsets)]
         self.downstream += len(gaps)
 
     def store(self):
         self.stored = self.map.kept(self.delivered)
 
     def crash(self, *, early_reading):
-        """A new process begins where the target ends; it reads what was kept before or after it has begun to copy."""
+        """Starts a new process at the target's end, which reads the stored map before or after it starts to copy."""
         stream = STREAM
         if early_reading and self.stored is not None:
             self.map = PartitionMap(stream, self.delivered)
@@ -70,14 +70,14 @@ class Copy:
         return self.elections[epoch + 1] if epoch + 1 < len(self.elections) else self.downstream
 
     def elect(self):
-        """A new leader has this much; in its log no epoch began behind that."""
+        """Elects a leader whose log ends here; no earlier epoch of its log starts later."""
         self.elections = [min(start, self.downstream) for start in self.elections] + [self.downstream]
         self.map.leader_epoch = len(self.elections) - 1
 
     def lose_tail(self, count, *, is_stored=True):
-        """The target loses its newest records (an unclean election); they are copied again, somewhere else.
+        """Loses the newest target records in an unclean election, and copies them again to different offsets.
 
-        What is stored of them is not true any more; it may still be there when a process dies.
+        The stored map is then wrong about them, and stays so if a process dies before it stores a new one.
         """
         count = min(count, len(self.records) - 1)
         if count <= 0:
@@ -92,40 +92,42 @@ class Copy:
             self.stored = self.map.kept(OffsetPair(end, len(self.records) - 1, target_end))
         self.downstream += count % 3
         self.map.delivered_with_gaps(lost, self.downstream, len(self.records))
-        self.records += [(offset, self.downstream + at) for at, offset in enumerate(lost)]
+        self.records += [(offset, self.downstream + index) for index, offset in enumerate(lost)]
         self.downstream += len(lost)
 
-    def lose_answer(self, count):
-        """A batch arrives, but its acknowledgement does not; the next one shows that there was room for it."""
-        self.copy(count, told=False)
+    def lose_response(self, count):
+        """Copies a batch whose response is lost; the next response shows that the batch arrived."""
+        self.copy(count, is_mapped=False)
         self.copy(1)
 
-    def another_copies(self, count):
-        """Another copier has copied in between; this one learns the target's current end."""
-        self.copy(count, told=False)
+    def copy_by_other_process(self, count):
+        """Has a different copier copy, and aligns this one to the current end of the target."""
+        self.copy(count, is_mapped=False)
         self.map.aligned(STREAM, self.delivered)
 
-    def check(self, known: OffsetMap, *, end=None):
-        """*known* never skips an unread record, and reports correctly how many are read again."""
+    def check(self, offset_map: OffsetMap, *, end=None):
+        """Checks that *offset_map* never skips an unread record and bounds the reread records correctly."""
         last = -1
         for offset in range((self.upstream if end is None else end) + 2):
-            place = known.translate(offset)
-            if place is None:
-                assert offset < known.runs[0].upstream or not any(run.records for run in known.runs)
+            mapped = offset_map.translate(offset)
+            if mapped is None:
+                assert offset < offset_map.runs[0].upstream or not any(run.records for run in offset_map.runs)
                 continue
-            unread = next((at for source, at in self.records if source >= offset), None)
-            assert unread is None or place.at_least <= unread
-            assert place.at_least >= last, "a group that advances is never moved back"
-            last = place.at_least
-            if place.at_most is not None:
-                again = [at for source, at in self.records if source < offset and at >= place.at_least]
-                assert all(at < place.at_most for at in again)
+            unread = next((target for source, target in self.records if source >= offset), None)
+            assert unread is None or mapped.at_least <= unread
+            assert mapped.at_least >= last, "a group that advances is never moved back"
+            last = mapped.at_least
+            if mapped.at_most is not None:
+                reread = [
+                    target for source, target in self.records if source < offset and target >= mapped.at_least
+                ]
+                assert all(target < mapped.at_most for target in reread)
 
 
-small = st.integers(0, 3)
+small_gaps = st.integers(0, 3)
 EVENTS = st.one_of(
     st.tuples(st.just("copy"), st.integers(1, 30)),
-    st.tuples(st.just("gaps"), st.lists(small, min_size=1, max_size=20)),
+    st.tuples(st.just("gaps"), st.lists(small_gaps, min_size=1, max_size=20)),
     st.tuples(st.just("source gap"), st.integers(1, 5)),
     st.tuples(st.just("target gap"), st.integers(1, 5)),
     st.tuples(st.just("store"), st.none()),
@@ -133,67 +135,67 @@ EVENTS = st.one_of(
     st.tuples(st.just("lose"), st.integers(1, 40)),
     st.tuples(st.just("lose and store nothing"), st.integers(1, 40)),
     st.tuples(st.just("elect"), st.none()),
-    st.tuples(st.just("another"), st.integers(1, 10)),
-    st.tuples(st.just("lose answer"), st.integers(1, 10)),
+    st.tuples(st.just("other process"), st.integers(1, 10)),
+    st.tuples(st.just("lose response"), st.integers(1, 10)),
 )
 
 
-def happen(copy, event):
-    what, how = event
-    if what == "copy":
-        copy.copy(how)
-    elif what == "gaps":
-        copy.copy_with_gaps(how)
-    elif what == "source gap":
-        copy.upstream += how
-    elif what == "target gap":
-        copy.downstream += how
-    elif what == "store":
+def apply_event(copy, event):
+    kind, argument = event
+    if kind == "copy":
+        copy.copy(argument)
+    elif kind == "gaps":
+        copy.copy_with_gaps(argument)
+    elif kind == "source gap":
+        copy.upstream += argument
+    elif kind == "target gap":
+        copy.downstream += argument
+    elif kind == "store":
         copy.store()
-    elif what == "crash":
-        copy.crash(early_reading=how)
-    elif what == "lose":
-        copy.lose_tail(how)
-    elif what == "lose and store nothing":
-        copy.lose_tail(how, is_stored=False)
-    elif what == "elect":
+    elif kind == "crash":
+        copy.crash(early_reading=argument)
+    elif kind == "lose":
+        copy.lose_tail(argument)
+    elif kind == "lose and store nothing":
+        copy.lose_tail(argument, is_stored=False)
+    elif kind == "elect":
         copy.elect()
-    elif what == "lose answer":
-        copy.lose_answer(how)
+    elif kind == "lose response":
+        copy.lose_response(argument)
     else:
-        copy.another_copies(how)
+        copy.copy_by_other_process(argument)
 
 
 @given(st.lists(EVENTS, max_size=40))
 @settings(max_examples=4 * settings().max_examples)
-def test_no_record_is_skipped_whatever_happens_to_the_copying(events):
+def test_no_record_is_skipped_after_any_event(events):
     copy = Copy()
     for event in events:
-        happen(copy, event)
-        known = copy.map.kept(copy.delivered)
-        copy.check(known)
-        assert known.ordinal == len(copy.records)
+        apply_event(copy, event)
+        offset_map = copy.map.kept(copy.delivered)
+        copy.check(offset_map)
+        assert offset_map.ordinal == len(copy.records)
 
 
 @given(
-    st.lists(EVENTS.filter(lambda event: "lose" not in event[0] or event[0] == "lose answer"), max_size=40)
+    st.lists(EVENTS.filter(lambda event: "lose" not in event[0] or event[0] == "lose response"), max_size=40)
 )
 @settings(max_examples=2 * settings().max_examples)
-def test_what_was_kept_holds_as_long_as_the_target_keeps_its_records(events):
+def test_a_stored_map_stays_valid_while_the_target_keeps_its_records(events):
     copy = Copy()
     kept = []
     for event in events:
-        happen(copy, event)
+        apply_event(copy, event)
         if event[0] == "store":
             assert copy.stored is not None
             kept.append((copy.stored, copy.upstream))
-    for one, end in kept:
-        copy.check(one, end=end)
+    for stored, end in kept:
+        copy.check(stored, end=end)
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=20), st.data())
-def test_a_map_of_a_parallel_copy_is_exact_everywhere(batches, data):
-    """Whatever was killed in between, and however little was kept."""
+def test_a_map_without_gaps_is_exact_everywhere(batches, data):
+    """This holds with any kills, and however rarely the map was stored."""
     copy = Copy()
     for count in batches:
         copy.copy(count)
@@ -201,17 +203,17 @@ def test_a_map_of_a_parallel_copy_is_exact_everywhere(batches, data):
             copy.store()
         if data.draw(st.booleans()):
             copy.crash(early_reading=data.draw(st.booleans()))
-    known = copy.map.kept(copy.delivered)
+    offset_map = copy.map.kept(copy.delivered)
 
-    first = known.runs[0].upstream
+    first = offset_map.runs[0].upstream
     assert all(
-        known.translate(offset) == MappedOffset(offset, offset) for offset in range(first, copy.upstream)
+        offset_map.translate(offset) == MappedOffset(offset, offset) for offset in range(first, copy.upstream)
     )
-    assert len(known.runs) == 1
+    assert len(offset_map.runs) == 1
 
 
-def test_what_was_kept_of_lost_records_says_nothing_of_others_at_the_same_end():
-    """The tail was lost, written again in other places up to the very same end, and nothing of that was kept."""
+def test_a_stored_map_of_lost_records_does_not_apply_to_new_ones_with_the_same_end():
+    """The tail was lost and copied again to different offsets up to the same end, without a stored map."""
     copy = Copy()
     copy.copy(90)
     copy.downstream += 10  # written by another producer
@@ -221,36 +223,36 @@ def test_what_was_kept_of_lost_records_says_nothing_of_others_at_the_same_end():
     copy.upstream, copy.downstream = 50, 50
     copy.elect()
     copy.downstream += 10
-    copy.copy(50, told=False)
-    old = copy.stored
-    assert old is not None
+    copy.copy(50, is_mapped=False)
+    old_map = copy.stored
+    assert old_map is not None
     copy.crash(early_reading=True)
-    known = copy.map.kept(copy.delivered)
+    offset_map = copy.map.kept(copy.delivered)
 
-    assert old.translate(95) == MappedOffset(105, 105)
-    left = old.before(50)
-    assert left is not None
-    assert left.translate(95) == MappedOffset(50, None), "who reads the old one"
-    copy.check(known)
-    assert known.translate(40) == MappedOffset(40, 40)
-    assert known.translate(95) == MappedOffset(95, 105), (
-        "how many of them are ours is known, where the others lie is not"
+    assert old_map.translate(95) == MappedOffset(105, 105)
+    truncated = old_map.before(50)
+    assert truncated is not None
+    assert truncated.translate(95) == MappedOffset(50, None), "for readers of the old map"
+    copy.check(offset_map)
+    assert offset_map.translate(40) == MappedOffset(40, 40)
+    assert offset_map.translate(95) == MappedOffset(95, 105), (
+        "the number of copied records is known, but not their offsets"
     )
 
 
-def test_another_leader_that_has_lost_nothing_costs_no_exactness():
+def test_a_new_leader_without_a_loss_keeps_the_map_exact():
     copy = Copy()
     copy.copy(100)
     copy.store()
     copy.elect()
-    copy.copy(10, told=False)
+    copy.copy(10, is_mapped=False)
     copy.crash(early_reading=True)
-    known = copy.map.kept(copy.delivered)
+    offset_map = copy.map.kept(copy.delivered)
 
-    assert all(known.translate(offset) == MappedOffset(offset, offset) for offset in range(110))
+    assert all(offset_map.translate(offset) == MappedOffset(offset, offset) for offset in range(110))
 
 
-def transactions(count, size, *, marker_on_target=False):
+def copy_of_transactions(count, size, *, marker_on_target=False):
     copy = Copy()
     for _ in range(count):
         copy.copy(size)
@@ -259,63 +261,63 @@ def transactions(count, size, *, marker_on_target=False):
     return copy
 
 
-def test_gaps_lie_between_runs_and_cost_no_exactness():
-    copy = transactions(100, 10)
-    known = copy.map.kept(copy.delivered)
+def test_source_gaps_between_runs_keep_the_map_exact():
+    copy = copy_of_transactions(100, 10)
+    offset_map = copy.map.kept(copy.delivered)
 
-    assert all(known.translate(offset).is_exact for offset in range(copy.upstream + 1))
-    assert known.translate(11 * 50 + 3) == MappedOffset(503, 503)
-    assert known.translate(11 * 50 + 10) == MappedOffset(510, 510), "at the marker"
-
-
-def test_markers_on_both_sides_are_no_parallel():
-    """The difference is the same before and behind them, but what lies between is not a record."""
-    copy = transactions(3, 10, marker_on_target=True)
-    known = copy.map.kept(copy.delivered)
-
-    assert [run[:2] for run in known.runs] == [(0, 0), (11, 11), (22, 22)]
+    assert all(offset_map.translate(offset).is_exact for offset in range(copy.upstream + 1))
+    assert offset_map.translate(11 * 50 + 3) == MappedOffset(503, 503)
+    assert offset_map.translate(11 * 50 + 10) == MappedOffset(510, 510), "at the marker"
 
 
-def test_a_map_stays_small_and_its_bound_grows_with_the_distance():
-    copy = transactions(20_000, 5)
-    known = copy.map.kept(copy.delivered)
+def test_markers_on_both_sides_end_a_run():
+    """The offset difference is the same before and after them, but a marker is not a record."""
+    copy = copy_of_transactions(3, 10, marker_on_target=True)
+    offset_map = copy.map.kept(copy.delivered)
 
-    assert len(known.runs) <= RUNS_MAX
+    assert [run[:2] for run in offset_map.runs] == [(0, 0), (11, 11), (22, 22)]
+
+
+def test_a_map_stays_small_and_its_bounds_grow_with_the_distance():
+    copy = copy_of_transactions(20_000, 5)
+    offset_map = copy.map.kept(copy.delivered)
+
+    assert len(offset_map.runs) <= RUNS_MAX
     end = copy.upstream
     for transactions_back in (1, 40):
-        place = known.translate(end - 6 * transactions_back + 2)
-        assert place.is_exact
+        mapped = offset_map.translate(end - 6 * transactions_back + 2)
+        assert mapped.is_exact
     for transactions_back in (1_000, 10_000, 19_999):
-        place = known.translate(end - 6 * transactions_back + 2)
-        assert place.at_most - place.at_least <= transactions_back / 16
-        assert place.at_least <= 100_000 - 5 * transactions_back + 2 <= place.at_most
+        mapped = offset_map.translate(end - 6 * transactions_back + 2)
+        assert mapped.at_most - mapped.at_least <= transactions_back / 16
+        assert mapped.at_least <= 100_000 - 5 * transactions_back + 2 <= mapped.at_most
 
 
-def test_the_markers_behind_the_last_record_are_passed():
+def test_an_offset_after_the_last_marker_is_translated_to_the_end():
     copy = Copy()
     copy.copy(10)
     copy.upstream += 1
-    known = copy.map.kept(copy.delivered)
+    offset_map = copy.map.kept(copy.delivered)
 
-    assert known.translate(11) == MappedOffset(10, 10)
-    assert known.translate(12) == MappedOffset(10, None), "the copy is not that far yet"
+    assert offset_map.translate(11) == MappedOffset(10, 10)
+    assert offset_map.translate(12) == MappedOffset(10, None), "the copy has not reached this offset yet"
 
 
-def test_a_group_before_all_that_is_known_has_no_place():
-    at = PartitionMap(STREAM, OffsetPair(99, -1, 41))
-    nothing_copied = at.kept(OffsetPair(99, -1, 41))
-    at.delivered(105, 45, 1, 0)
-    known = at.kept(OffsetPair(105, 0, 45))
+def test_an_offset_before_the_map_is_not_translated():
+    partition_map = PartitionMap(STREAM, OffsetPair(99, -1, 41))
+    nothing_copied = partition_map.kept(OffsetPair(99, -1, 41))
+    partition_map.delivered(105, 45, 1, 0)
+    offset_map = partition_map.kept(OffsetPair(105, 0, 45))
 
     assert nothing_copied.translate(99) is None
-    assert nothing_copied.translate(100) == MappedOffset(42, 42), "the next record that is copied"
-    assert known.translate(99) is None
-    assert known.translate(100) == MappedOffset(42, 42)
-    assert known.translate(105) == MappedOffset(45, 45)
+    assert nothing_copied.translate(100) == MappedOffset(42, 42), "the next copied record"
+    assert offset_map.translate(99) is None
+    assert offset_map.translate(100) == MappedOffset(42, 42)
+    assert offset_map.translate(105) == MappedOffset(45, 45)
 
 
-def test_partition_that_never_had_a_record_has_no_place():
-    """As in MM2: a checkpoint comes with the first copied record. An emptied one has one, at its end."""
+def test_a_partition_that_never_had_a_record_is_not_translated():
+    """As in MM2, checkpoints start with the first copied record. An emptied partition is translated at its end."""
     never = PartitionMap(STREAM, ANCHOR).kept(ANCHOR)
     emptied = PartitionMap(STREAM, OffsetPair(99, -1, -1)).kept(OffsetPair(99, -1, -1))
 
@@ -323,35 +325,35 @@ def test_partition_that_never_had_a_record_has_no_place():
     assert emptied.translate(100) == MappedOffset(0, 0)
 
 
-def test_what_was_not_kept_before_a_kill_is_a_bound_where_it_had_gaps():
+def test_records_that_were_not_stored_before_a_kill_have_bounds():
     copy = Copy()
     copy.copy(100)
     copy.store()
     copy.upstream += 2
     copy.copy(50)
     copy.crash(early_reading=True)
-    known = copy.map.kept(copy.delivered)
+    offset_map = copy.map.kept(copy.delivered)
 
-    assert known.translate(100 + 2 + 25) == MappedOffset(125, 127)
-    assert known.translate(50) == MappedOffset(50, 50)
-    copy.check(known)
+    assert offset_map.translate(100 + 2 + 25) == MappedOffset(125, 127)
+    assert offset_map.translate(50) == MappedOffset(50, 50)
+    copy.check(offset_map)
 
 
-def test_another_topic_of_the_name_voids_all():
+def test_a_recreated_topic_clears_the_map():
     copy = Copy()
     copy.copy(100)
 
-    assert copy.map.aligned(MapStream(1, "source-id", "another"), OffsetPair(99, 99, -1))
-    known = copy.map.kept(OffsetPair(99, 99, -1))
-    assert known.translate(50) is None
-    assert known.translate(100) == MappedOffset(0, 0), "nothing was copied to that one yet"
+    assert copy.map.aligned(MapStream(1, "source-id", "recreated"), OffsetPair(99, 99, -1))
+    offset_map = copy.map.kept(OffsetPair(99, 99, -1))
+    assert offset_map.translate(50) is None
+    assert offset_map.translate(100) == MappedOffset(0, 0), "nothing was copied to the new topic yet"
 
 
-def test_what_was_kept_of_another_topic_says_nothing():
+def test_the_stored_map_of_a_different_topic_is_ignored():
     copy = Copy()
     copy.copy(100)
     copy.store()
-    fresh = PartitionMap(MapStream(2, "source-id", "another"), OffsetPair(99, -1, -1))
+    fresh = PartitionMap(MapStream(2, "source-id", "recreated"), OffsetPair(99, -1, -1))
 
     assert copy.stored is not None
     fresh.follow(copy.stored)
@@ -359,71 +361,73 @@ def test_what_was_kept_of_another_topic_says_nothing():
     assert fresh.kept(OffsetPair(99, -1, -1)).translate(50) is None
 
 
-def test_a_new_generation_that_begins_where_the_old_one_ended_keeps_its_runs():
+def test_a_new_generation_at_the_end_of_the_old_one_keeps_its_runs():
     copy = Copy()
     copy.copy(100)
-    copy.map.aligned(STREAM._replace(generation=2), OffsetPair(99, -1, 100))  # a fence lies on the target
+    copy.map.aligned(
+        STREAM._replace(generation=2), OffsetPair(99, -1, 100)
+    )  # a fence marker is in the target
     copy.map.delivered(100, 101, 10, 0)
-    known = copy.map.kept(OffsetPair(109, 9, 110))
+    offset_map = copy.map.kept(OffsetPair(109, 9, 110))
 
-    assert known.translate(50) == MappedOffset(50, 50)
-    assert known.translate(105) == MappedOffset(106, 106)
+    assert offset_map.translate(50) == MappedOffset(50, 50)
+    assert offset_map.translate(105) == MappedOffset(106, 106)
 
 
 def test_records_copied_between_two_generations_are_bounded_by_their_ends():
-    """Java MM2 copied in between: only its first and last offsets are known."""
+    """Java MM2 has copied in between, and only its first and last offsets are known."""
     copy = Copy()
     copy.copy(100)
     copy.map.aligned(STREAM._replace(generation=2), OffsetPair(199, -1, 219))
     copy.map.delivered(200, 220, 10, 0)
-    known = copy.map.kept(OffsetPair(209, 9, 229))
+    offset_map = copy.map.kept(OffsetPair(209, 9, 229))
 
-    assert known.translate(100) == MappedOffset(100, 100)
-    assert known.translate(150) == MappedOffset(100, 220)
-    assert known.translate(205) == MappedOffset(225, 225)
+    assert offset_map.translate(100) == MappedOffset(100, 100)
+    assert offset_map.translate(150) == MappedOffset(100, 220)
+    assert offset_map.translate(205) == MappedOffset(225, 225)
 
 
-def test_pairs_that_contradict_what_is_known_clear_it():
+def test_offset_pairs_that_contradict_the_map_clear_it():
     copy = Copy()
     copy.copy(100)
-    copy.map.aligned(STREAM, OffsetPair(120, 80, 120))  # fewer records, farther on
-    known = copy.map.kept(OffsetPair(120, 80, 120))
+    copy.map.aligned(STREAM, OffsetPair(120, 80, 120))  # fewer records at higher offsets
+    offset_map = copy.map.kept(OffsetPair(120, 80, 120))
 
-    assert known.runs == (Run(121, 121, 121, 121, 0),)
+    assert offset_map.runs == (Run(121, 121, 121, 121, 0),)
 
 
-def test_a_batch_whose_acknowledgement_was_lost_costs_no_exactness():
+def test_a_batch_without_a_response_keeps_the_map_exact():
     copy = Copy()
     copy.copy(100)
-    copy.lose_answer(10)
+    copy.lose_response(10)
     copy.copy(20)
-    known = copy.map.kept(copy.delivered)
+    offset_map = copy.map.kept(copy.delivered)
 
-    assert known.runs == (Run(0, 0, 131, 131, 131),)
+    assert offset_map.runs == (Run(0, 0, 131, 131, 131),)
 
 
 @pytest.mark.parametrize(
     ("target_offset", "source_offset"),
     [(99, None), (100, 10), (104, 14), (110, 20), (111, 25), (113, None), (116, 31), (117, None)],
 )
-def test_a_lost_target_offset_is_translated_back_where_it_is_exact(
+def test_a_target_offset_is_translated_back_where_the_map_is_exact(
     target_offset: int, source_offset: int | None
 ):
-    known = OffsetMap(
+    offset_map = OffsetMap(
         stream=MapStream(1, "", ""),
         ordinal=13,
         upstream_end=31,
         runs=(Run(10, 100, 20, 110, 10), Run(25, 111, 31, 116, 3)),
     )
-    assert known.source_of(target_offset) == source_offset
+    assert offset_map.source_of(target_offset) == source_offset
 
 
-def test_between_the_runs_of_a_map_are_markers_and_records_of_others():
-    """A log may end between two of them."""
+def test_target_offsets_between_two_runs_are_translated_back_to_the_end_of_the_first():
+    """Markers and records of other writers are there, and the log may end between two of them."""
     runs = (Run(10, 100, 20, 110, 10), Run(25, 113, 30, 118, 5))
-    known = OffsetMap(stream=STREAM, ordinal=15, upstream_end=30, runs=runs)
+    offset_map = OffsetMap(stream=STREAM, ordinal=15, upstream_end=30, runs=runs)
 
-    assert [known.source_of(offset) for offset in (110, 111, 112, 113, 118, 119)] == [
+    assert [offset_map.source_of(offset) for offset in (110, 111, 112, 113, 118, 119)] == [
         20,
         20,
         20,
@@ -433,27 +437,27 @@ def test_between_the_runs_of_a_map_are_markers_and_records_of_others():
     ]
 
 
-def test_before_a_map_that_begins_at_the_sources_beginning_nothing_was_copied():
-    """The marker of a fence may be before the first record."""
-    known = OffsetMap(stream=STREAM, ordinal=10, upstream_end=10, runs=(Run(0, 1, 10, 11, 10),))
+def test_target_offsets_before_a_map_from_source_offset_0_are_translated_back_to_0():
+    """A fence marker may precede the first record."""
+    offset_map = OffsetMap(stream=STREAM, ordinal=10, upstream_end=10, runs=(Run(0, 1, 10, 11, 10),))
 
-    assert [known.source_of(offset) for offset in (0, 1, 2)] == [0, 0, 1]
+    assert [offset_map.source_of(offset) for offset in (0, 1, 2)] == [0, 0, 1]
 
 
-def test_what_the_target_has_of_a_rewritten_source_is_followed_by_where_copying_continued():
-    """The source has lost what was copied from offset 40 on, and so has the map."""
+def test_lost_records_of_a_rewritten_source_are_translated_back_to_where_copying_continued():
+    """The source has lost the copied records from offset 40 on, and the map has dropped them."""
     copy = Copy()
     copy.copy(100)
     copy.map.aligned(STREAM._replace(generation=2), OffsetPair(39, -1, 100))
     copy.map.delivered(40, 101, 10, 0)
-    known = copy.map.kept(OffsetPair(49, 9, 110))
+    offset_map = copy.map.kept(OffsetPair(49, 9, 110))
 
-    assert [known.source_of(offset) for offset in (39, 40, 70, 101, 103)] == [39, 40, 40, 40, 42]
+    assert [offset_map.source_of(offset) for offset in (39, 40, 70, 101, 103)] == [39, 40, 40, 40, 42]
 
 
-def test_a_map_shows_no_offset_behind_a_later_loss_or_of_an_earlier_count():
-    known = OffsetMap(stream=STREAM, ordinal=10, upstream_end=10, runs=(Run(0, 1, 10, 11, 10),))
+def test_a_map_is_not_current_after_a_loss_or_in_a_new_generation():
+    offset_map = OffsetMap(stream=STREAM, ordinal=10, upstream_end=10, runs=(Run(0, 1, 10, 11, 10),))
 
-    assert known.is_current(11, generation=1, kept_end=11)
-    assert not known.is_current(11, generation=1, kept_end=10)
-    assert not known.is_current(11, generation=2, kept_end=11)
+    assert offset_map.is_current(11, generation=1, kept_end=11)
+    assert not offset_map.is_current(11, generation=1, kept_end=10)
+    assert not offset_map.is_current(11, generation=2, kept_end=11)

@@ -1,7 +1,7 @@
 """Offset syncs are due as in Java, and a translation never lets a group miss a record.
 
-offset_syncs_of_java.json was printed by Kafka 4.3.1's own OffsetSyncStore and OffsetSyncWriter.PartitionState, with
-assertions on, for random histories: steps back, offsets near 2^62, reading to the end first or not.
+offset_syncs_of_java.json has the output of Kafka 4.3.1's OffsetSyncStore and OffsetSyncWriter.PartitionState, with
+assertions on, for random histories with resets, offsets near 2^62, and reading to the end first or not.
 """
 
 import json
@@ -34,7 +34,7 @@ def store_of(syncs, *, must_read_to_end=False):
     return store
 
 
-def distinct(store):
+def distinct_slots(store):
     slots = store.partitions[ORDERS]
     return [[slot, *pair] for slot, pair in enumerate(slots) if slot == 0 or pair is not slots[slot - 1]]
 
@@ -50,24 +50,24 @@ def test_the_same_syncs_are_due_as_in_java(case):
         if syncs.delivered(upstream, downstream, count):
             due += syncs.take()
 
-    assert case["due"] == [list(one) for one in due]
+    assert case["due"] == [list(sync) for sync in due]
 
 
 @pytest.mark.parametrize("case", JAVA["writer"])
-def test_it_does_not_matter_how_records_are_grouped_into_batches(case):
+def test_the_grouping_of_records_into_batches_does_not_change_due_syncs(case):
     whole, single = PartitionSyncs(case["lag_max"]), PartitionSyncs(case["lag_max"])
     for upstream, downstream, count in case["runs"]:
         whole.delivered(upstream, downstream, count)
         due = list(whole.take())
-        found: list[Sync] = []
-        for at in range(count):
-            if single.delivered(upstream + at, downstream + at, 1):
-                found += single.take()
+        due_single: list[Sync] = []
+        for index in range(count):
+            if single.delivered(upstream + index, downstream + index, 1):
+                due_single += single.take()
 
-        assert due == found
+        assert due == due_single
 
 
-def test_what_is_not_due_waits_for_the_flush_and_only_the_newest_of_it_is_written():
+def test_only_the_newest_delayed_sync_is_written_at_the_flush():
     """OffsetSyncWriterTest.testPromoteDelayedOffsetSyncs."""
     syncs = PartitionSyncs(50)
     assert syncs.delivered(0, 100, 1)
@@ -80,7 +80,7 @@ def test_what_is_not_due_waits_for_the_flush_and_only_the_newest_of_it_is_writte
     assert not syncs.promote(), "nothing is written twice"
 
 
-def test_the_last_record_of_a_batch_that_is_due_does_not_wait():
+def test_the_last_record_of_a_due_batch_is_not_delayed():
     syncs = PartitionSyncs(2)
     syncs.delivered(0, 0, 4)
 
@@ -88,7 +88,7 @@ def test_the_last_record_of_a_batch_that_is_due_does_not_wait():
     assert not syncs.promote()
 
 
-def test_records_with_gaps_between_them_are_each_the_end_of_one():
+def test_each_gap_between_records_makes_a_sync_due():
     syncs = PartitionSyncs(100)
     syncs.delivered(0, 0, 1)
     syncs.take()
@@ -98,7 +98,7 @@ def test_records_with_gaps_between_them_are_each_the_end_of_one():
     assert not syncs.promote()
 
 
-def test_records_without_a_gap_are_not_due_even_if_they_come_as_such():
+def test_records_given_with_offsets_but_without_gaps_make_no_sync_due():
     syncs = PartitionSyncs(100)
     syncs.delivered(0, 0, 1)
     syncs.take()
@@ -106,7 +106,7 @@ def test_records_without_a_gap_are_not_due_even_if_they_come_as_such():
     assert not syncs.delivered_with_gaps([1, 2, 3], 1)
 
 
-def test_of_a_huge_batch_the_first_and_ever_denser_ones_towards_its_end_are_written():
+def test_syncs_of_a_large_batch_get_denser_towards_its_end():
     syncs = PartitionSyncs(0)
     syncs.delivered(1_000, 0, 10_000)
     taken = syncs.take()
@@ -114,21 +114,21 @@ def test_of_a_huge_batch_the_first_and_ever_denser_ones_towards_its_end_are_writ
     assert taken[0] == Sync(1_000, 0)
     assert taken[-3:] == (Sync(10_997, 9_997), Sync(10_998, 9_998), Sync(10_999, 9_999))
     assert len(taken) <= PENDING_MAX
-    assert all(one.upstream_offset - one.downstream_offset == 1_000 for one in taken)
+    assert all(sync.upstream_offset - sync.downstream_offset == 1_000 for sync in taken)
 
 
-def test_while_nothing_can_be_written_the_first_and_the_newest_are_kept_and_not_more_than_a_bound():
+def test_a_limited_number_of_pending_syncs_with_the_first_and_newest_is_kept():
     syncs = PartitionSyncs(0)
-    for at in range(0, 1_000, 10):
-        syncs.delivered(at, at, 10)
+    for offset in range(0, 1_000, 10):
+        syncs.delivered(offset, offset, 10)
 
     taken = syncs.take()
     assert len(taken) <= PENDING_MAX
     assert (taken[0], taken[-1]) == (Sync(0, 0), Sync(999, 999))
-    assert all(one < other for one, other in pairwise(taken))
+    assert all(earlier < later for earlier, later in pairwise(taken))
 
 
-def test_a_step_back_voids_what_was_to_be_written():
+def test_a_lower_offset_drops_pending_syncs():
     syncs = PartitionSyncs(0)
     syncs.delivered(100, 100, 50)
 
@@ -136,7 +136,7 @@ def test_a_step_back_voids_what_was_to_be_written():
     assert syncs.take() == (Sync(120, 120),)
 
 
-def test_what_could_not_be_written_is_written_later_in_order():
+def test_failed_syncs_are_written_later_in_order():
     syncs = PartitionSyncs(0)
     syncs.delivered(0, 0, 2)
     failed = syncs.take()
@@ -146,7 +146,7 @@ def test_what_could_not_be_written_is_written_later_in_order():
     assert syncs.take() == (Sync(0, 0), Sync(1, 1), Sync(2, 2))
 
 
-def test_what_could_not_be_written_before_a_step_back_is_dropped():
+def test_failed_syncs_from_before_a_lower_offset_are_dropped():
     syncs = PartitionSyncs(0)
     syncs.delivered(10, 10, 5)
     failed = syncs.take()
@@ -156,11 +156,11 @@ def test_what_could_not_be_written_before_a_step_back_is_dropped():
     assert syncs.take() == (Sync(10, 10),)
 
 
-# -- what an alignment gives
+# -- alignment
 
 
-def test_a_copier_that_starts_writes_at_the_next_flush_where_the_target_is():
-    """A predecessor that was killed may have left it unwritten, and nothing may come for days."""
+def test_a_starting_copier_syncs_the_target_end_at_the_next_flush():
+    """A killed predecessor may not have written it, and there may be no new records for days."""
     syncs = PartitionSyncs(100)
 
     assert not syncs.aligned(7, 70)
@@ -176,18 +176,18 @@ def test_the_first_record_after_a_start_is_due_as_in_java():
     assert syncs.take() == (Sync(8, 71),)
 
 
-def test_a_question_that_changes_nothing_writes_nothing():
+def test_an_alignment_without_new_records_writes_nothing():
     syncs = PartitionSyncs(100)
     syncs.delivered(0, 0, 10)
     syncs.promote()
     syncs.take()
 
-    # Markers after the last record have moved the place in the source on, and no record was delivered.
+    # Markers after the last record have advanced the source offset, but no record was delivered.
     assert not syncs.aligned(11, 9)
     assert not syncs.promote()
 
 
-def test_a_lost_answer_that_was_a_success_counts_from_the_next_flush_on():
+def test_a_delivery_without_a_response_is_synced_at_the_next_flush():
     syncs = PartitionSyncs(100)
     syncs.delivered(0, 0, 10)
     syncs.promote()
@@ -198,7 +198,7 @@ def test_a_lost_answer_that_was_a_success_counts_from_the_next_flush_on():
     assert syncs.take() == (Sync(19, 19),)
 
 
-def test_a_target_that_lost_its_tail_makes_readers_forget_at_once():
+def test_a_target_that_lost_its_tail_makes_a_correcting_sync_due_at_once():
     syncs = PartitionSyncs(100)
     syncs.delivered(0, 0, 1000)
 
@@ -210,7 +210,7 @@ def test_a_target_that_lost_its_tail_makes_readers_forget_at_once():
 
 
 @pytest.mark.parametrize("case", JAVA["store"])
-def test_store_keeps_and_returns_what_javas_does(case):
+def test_the_store_keeps_and_translates_as_in_java(case):
     store = OffsetSyncStore(must_read_to_end=case["must_read_to_end"])
     for number, sync in enumerate(case["syncs"]):
         if number >= case["before"]:
@@ -218,13 +218,13 @@ def test_store_keeps_and_returns_what_javas_does(case):
         store.add(ORDERS, Sync(*sync))
     store.mark_read_to_end()
 
-    assert case["slots"] == distinct(store)
+    assert case["slots"] == distinct_slots(store)
     for upstream, downstream in case["translations"]:
         assert downstream == store.translate_downstream(ORDERS, upstream)
 
 
-def test_translation():
-    """OffsetSyncStoreTest.testOffsetTranslation."""
+def test_offsets_are_translated_by_the_closest_earlier_sync():
+    """The case of OffsetSyncStoreTest.testOffsetTranslation."""
     store = store_of([(100, 200)])
     assert store.translate_downstream(ORDERS, 150) == 201
     store.add(ORDERS, Sync(150, 251))
@@ -236,33 +236,33 @@ def test_translation():
     assert store.translate_downstream(ORDERS, 20) == 20
 
 
-def test_nothing_is_translated_before_all_is_read():
+def test_nothing_is_translated_before_the_topic_is_read_to_its_end():
     store = OffsetSyncStore(must_read_to_end=True)
     assert store.translate_downstream(ORDERS, 0) is None
     store.add(ORDERS, Sync(100, 200))
     assert store.translate_downstream(ORDERS, 100) is None
     store.mark_read_to_end()
 
-    assert [store.translate_downstream(ORDERS, at) for at in (0, 100, 200)] == [TOO_OLD, 200, 201]
+    assert [store.translate_downstream(ORDERS, offset) for offset in (0, 100, 200)] == [TOO_OLD, 200, 201]
 
 
-def test_partition_without_a_sync_is_not_translated():
+def test_a_partition_without_a_sync_is_not_translated():
     assert store_of([]).translate_downstream(ORDERS, 0) is None
 
 
-def test_of_the_past_only_the_newest_counts_unless_the_checkpoints_of_that_life_are_known():
+def test_after_a_restart_only_the_newest_earlier_sync_counts():
     past = [(100, 107), (200, 207), (300, 307)]
     reading = OffsetSyncStore(must_read_to_end=True)
     for sync in past:
         reading.add(ORDERS, Sync(*sync))
     reading.mark_read_to_end()
 
-    told = [reading.translate_downstream(ORDERS, at) for at in (250, 300, 301)]
-    assert told == [TOO_OLD, 307, 308]
+    translations = [reading.translate_downstream(ORDERS, offset) for offset in (250, 300, 301)]
+    assert translations == [TOO_OLD, 307, 308]
     assert store_of(past).translate_downstream(ORDERS, 250) == 208
 
 
-def test_a_copy_that_was_made_anew_voids_older_pairs():
+def test_a_recreated_copy_invalidates_older_syncs():
     store = store_of([(100, 1_100), (200, 1_200), (300, 5)])
 
     assert store.translate_downstream(ORDERS, 250) == TOO_OLD
@@ -271,11 +271,11 @@ def test_a_copy_that_was_made_anew_voids_older_pairs():
 
 STEPS = st.lists(
     st.tuples(
-        st.integers(1, 300),  # records of a batch
-        st.integers(0, 3),  # offsets without a record before it upstream: markers, compaction
-        st.integers(0, 3),  # and downstream
-        st.booleans(),  # a flush after it
-        st.booleans(),  # written then
+        st.integers(1, 300),  # records in a batch
+        st.integers(0, 3),  # source offsets without a record before the batch: markers, compaction
+        st.integers(0, 3),  # the same on the target
+        st.booleans(),  # whether a flush follows
+        st.booleans(),  # whether pending syncs are written
     ),
     min_size=1,
     max_size=40,
@@ -284,28 +284,28 @@ STEPS = st.lists(
 
 @settings(max_examples=2 * settings().max_examples)
 @given(STEPS, st.integers(-1, 200), st.integers(0, 2), st.lists(st.floats(0, 1), min_size=1, max_size=30))
-# Another record, behind a gap, takes the very place of the one that was lost.
+# A different record after a gap gets the target offset of the lost one.
 @example([(2, 0, 0, False, False), (1, 1, 0, False, False)], 0, 2, [0.0])
-# And a marker that of the lost one, which the source has compacted away since: the copier cannot know.
+# A marker gets the target offset of the lost record, which the source has compacted; the copier cannot detect it.
 @example([(2, 0, 0, False, False), (1, 1, 1, False, False)], 0, 2, [0.0, 0.5, 1.0])
-def test_a_translation_never_skips_a_record_never_goes_beyond_the_copy_and_keeps_the_order(
-    steps, lag_max, back, places
+def test_a_translation_never_skips_a_record_or_exceeds_the_copy_and_keeps_the_order(
+    steps, lag_max, back, fractions
 ):
-    """A model of copier, topic and store: batches, gaps on both sides, delayed writes, tails copied again."""
+    """Batches have gaps on both sides, writes are delayed, and lost tails are copied again."""
     syncs, store = PartitionSyncs(lag_max), store_of([])
-    lies: dict[int, int] = {}  # upstream -> downstream, of all records that the copy holds
+    target_offsets: dict[int, int] = {}  # by source offset, of all records in the copy
     upstream = downstream = 0
     for number, (count, gap, marker, flush, write) in enumerate(steps):
-        if back and number == len(steps) // 2 and lies:
-            # The target lost its last records, and they are copied again, perhaps elsewhere.
-            kept = sorted(lies)[: -min(len(lies) - 1, 7 * back) or None]
-            lies = {at: lies[at] for at in kept}
-            upstream, downstream = kept[-1] + 1, lies[kept[-1]] + 1
+        if back and number == len(steps) // 2 and target_offsets:
+            # The target loses its last records, and they are copied again, maybe to different offsets.
+            kept = sorted(target_offsets)[: -min(len(target_offsets) - 1, 7 * back) or None]
+            target_offsets = {offset: target_offsets[offset] for offset in kept}
+            upstream, downstream = kept[-1] + 1, target_offsets[kept[-1]] + 1
             if back == 1:
-                syncs.aligned(kept[-1], lies[kept[-1]])
+                syncs.aligned(kept[-1], target_offsets[kept[-1]])
         upstream, downstream = upstream + gap, downstream + marker
         syncs.delivered(upstream, downstream, count)
-        lies |= {upstream + at: downstream + at for at in range(count)}
+        target_offsets |= {upstream + index: downstream + index for index in range(count)}
         upstream, downstream = upstream + count, downstream + count
         if flush:
             syncs.promote()
@@ -315,31 +315,34 @@ def test_a_translation_never_skips_a_record_never_goes_beyond_the_copy_and_keeps
                 store.add(ORDERS, sync)
     syncs.promote()
     for sync in syncs.take():
-        # The pair of a record that both sides have lost since leads to what follows it.
-        follows = min((place for at, place in lies.items() if at > sync.upstream_offset), default=downstream)
-        where = lies.get(sync.upstream_offset)
-        assert where == sync.downstream_offset or (where is None and sync.downstream_offset < follows)
+        # A sync of a record that both sides have lost must not exceed the next record.
+        following = min(
+            (target for source, target in target_offsets.items() if source > sync.upstream_offset),
+            default=downstream,
+        )
+        current = target_offsets.get(sync.upstream_offset)
+        assert current == sync.downstream_offset or (current is None and sync.downstream_offset < following)
         store.add(ORDERS, sync)
 
-    groups = sorted(int(place * (upstream + 5)) for place in places)
-    told = [store.translate_downstream(ORDERS, group) for group in groups]
-    for group, translated in zip(groups, told, strict=True):
+    groups = sorted(int(fraction * (upstream + 5)) for fraction in fractions)
+    translations = [store.translate_downstream(ORDERS, group) for group in groups]
+    for group, translated in zip(groups, translations, strict=True):
         assert translated is not None
         assert translated <= downstream
-        missing = [place for at, place in lies.items() if at >= group]
-        assert translated <= min(missing, default=downstream), "no record is skipped"
-    assert told == sorted(told)
+        unread = [target for source, target in target_offsets.items() if source >= group]
+        assert translated <= min(unread, default=downstream), "no record is skipped"
+    assert translations == sorted(translations)
 
 
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=120))
-def test_the_slots_keep_their_distances(steps):
+def test_slots_keep_exponential_distances_as_in_java(steps):
     store, upstream = store_of([]), 0
     for step in steps:
         upstream += step
         store.add(ORDERS, Sync(upstream, upstream))
         slots = store.partitions[ORDERS]
         assert slots[0].upstream_offset == upstream
-        assert slots[-1].upstream_offset == steps[0], "the oldest is never given up"
+        assert slots[-1].upstream_offset == steps[0], "the oldest sync is never dropped"
         for i in range(SLOTS):
             for j in range(i + 1, SLOTS):
                 newer, older = slots[i].upstream_offset, slots[j].upstream_offset

@@ -1,4 +1,4 @@
-"""The map of offsets is asked first, offset syncs are the net below it, and in doubt the older answer counts."""
+"""Translation uses the offset map first, then offset syncs; if they contradict each other, the lower offset counts."""
 
 import random
 from bisect import bisect_left
@@ -14,24 +14,24 @@ from mirrorflow_core.partitions import OffsetPair, TopicPartition
 ORDERS = TopicPartition("orders", 0)
 
 
-def mapped(begin, end, *, shift=0):
-    """A map of a parallel copy of [begin, end)."""
-    at = PartitionMap(MapStream(1, "", ""), OffsetPair(begin - 1, -1, begin + shift - 1))
-    at.delivered(begin, begin + shift, end - begin, 0)
-    return at.kept(OffsetPair(end - 1, end - begin - 1, end + shift - 1))
+def map_of(begin, end, *, shift=0):
+    """The map of a copy of source offsets [begin, end)."""
+    partition_map = PartitionMap(MapStream(1, "", ""), OffsetPair(begin - 1, -1, begin + shift - 1))
+    partition_map.delivered(begin, begin + shift, end - begin, 0)
+    return partition_map.kept(OffsetPair(end - 1, end - begin - 1, end + shift - 1))
 
 
 def store(*syncs):
-    found = OffsetSyncStore(must_read_to_end=False)
-    found.mark_read_to_end()
-    for one in syncs:
-        found.add(ORDERS, Sync(*one))
-    return found
+    syncs_store = OffsetSyncStore(must_read_to_end=False)
+    syncs_store.mark_read_to_end()
+    for sync in syncs:
+        syncs_store.add(ORDERS, Sync(*sync))
+    return syncs_store
 
 
-def test_far_behind_the_head_the_map_is_exact_where_syncs_are_not():
-    syncs = store(*((at, at) for at in range(0, 1_000_001, 100)))
-    translator = Translator(syncs, {ORDERS: mapped(0, 1_000_001)})
+def test_far_from_the_end_the_map_is_exact_and_offset_syncs_are_not():
+    syncs = store(*((offset, offset) for offset in range(0, 1_000_001, 100)))
+    translator = Translator(syncs, {ORDERS: map_of(0, 1_000_001)})
 
     by_syncs = Translator(syncs).translate(ORDERS, 500_000)
     assert by_syncs is not None
@@ -39,8 +39,8 @@ def test_far_behind_the_head_the_map_is_exact_where_syncs_are_not():
     assert translator.translate(ORDERS, 500_000) == MappedOffset(500_000, 500_000)
 
 
-def test_before_the_map_syncs_of_java_are_asked():
-    translator = Translator(store((100, 50), (200, 150)), {ORDERS: mapped(300, 400)})
+def test_offset_syncs_of_java_apply_before_the_start_of_the_map():
+    translator = Translator(store((100, 50), (200, 150)), {ORDERS: map_of(300, 400)})
 
     assert translator.translate(ORDERS, 100) == MappedOffset(50, 50)
     assert translator.translate(ORDERS, 150) == MappedOffset(51, 150)
@@ -49,29 +49,29 @@ def test_before_the_map_syncs_of_java_are_asked():
     assert translator.translate(ORDERS, 99) is None
 
 
-def test_behind_the_end_of_the_map_newer_syncs_say_more():
-    translator = Translator(store((0, 0), (450, 450)), {ORDERS: mapped(0, 400)})
+def test_newer_offset_syncs_apply_after_the_end_of_the_map():
+    translator = Translator(store((0, 0), (450, 450)), {ORDERS: map_of(0, 400)})
 
     assert translator.translate(ORDERS, 460) == MappedOffset(451, None)
     assert translator.translate(ORDERS, 420) == MappedOffset(400, 450)
-    assert Translator(store((0, 0)), {ORDERS: mapped(0, 400)}).translate(ORDERS, 420) == MappedOffset(
+    assert Translator(store((0, 0)), {ORDERS: map_of(0, 400)}).translate(ORDERS, 420) == MappedOffset(
         400, None
     )
 
 
-def test_where_both_contradict_each_other_the_older_counts():
-    """The copy was made anew, and the map does not say so yet."""
-    translator = Translator(store((420, 7), (500, 87)), {ORDERS: mapped(0, 400)})
+def test_the_lower_offset_counts_if_map_and_syncs_contradict_each_other():
+    """The topic was copied again, and the map does not show it yet."""
+    translator = Translator(store((420, 7), (500, 87)), {ORDERS: map_of(0, 400)})
 
     assert translator.translate(ORDERS, 450) == MappedOffset(8, 87)
 
 
 def test_without_earlier_checkpoints_only_exact_offsets_are_returned():
-    """Otherwise it could step back behind a checkpoint of an earlier run, whose bound was narrower."""
-    at = PartitionMap(MapStream(1, "", ""), OffsetPair(-1, -1, -1))
-    at.delivered(0, 0, 100, 0)
-    at.aligned(MapStream(1, "", ""), OffsetPair(209, 199, 199))
-    syncs, maps = store((150, 145)), {ORDERS: at.kept(OffsetPair(209, 199, 199))}
+    """Otherwise a translation could be lower than a checkpoint of an earlier run with a narrower bound."""
+    partition_map = PartitionMap(MapStream(1, "", ""), OffsetPair(-1, -1, -1))
+    partition_map.delivered(0, 0, 100, 0)
+    partition_map.aligned(MapStream(1, "", ""), OffsetPair(209, 199, 199))
+    syncs, maps = store((150, 145)), {ORDERS: partition_map.kept(OffsetPair(209, 199, 199))}
     with_history, without = Translator(syncs, maps), Translator(syncs, maps, has_history=False)
 
     assert [with_history.translate(ORDERS, group) for group in (50, 160)] == [
@@ -89,7 +89,7 @@ def test_a_translated_offset_reports_how_many_records_may_be_read_again():
     (translated,) = translate_group(
         offsets,
         selects=lambda _: True,
-        rename=lambda at: at,
+        rename=lambda topic_partition: topic_partition,
         syncs=Translator(store((100, 50), (200, 150))),
     ).values()
 
@@ -97,41 +97,41 @@ def test_a_translated_offset_reports_how_many_records_may_be_read_again():
 
 
 @given(st.integers(0, 2**32))
-def test_translation_never_misses_a_record_and_never_goes_back(seed):
-    """Gaps on both sides; syncs as they are written; a map that ends somewhere."""
-    chance = random.Random(seed)
-    syncs, found = PartitionSyncs(chance.choice((0, 5, 100))), store()
-    at, kept = PartitionMap(MapStream(1, "", ""), OffsetPair(-1, -1, -1)), None
+def test_translation_never_misses_a_record_and_never_decreases(seed):
+    """The logs have gaps on both sides, and the map ends at a random record."""
+    rng = random.Random(seed)
+    syncs, sync_store = PartitionSyncs(rng.choice((0, 5, 100))), store()
+    partition_map, kept = PartitionMap(MapStream(1, "", ""), OffsetPair(-1, -1, -1)), None
     records: list[tuple[int, int]] = []
     upstream = downstream = 0
-    for _ in range(chance.randint(1, 60)):
-        upstream += chance.choice((0, 0, 0, 1, 7))
-        downstream += chance.choice((0, 0, 0, 1, 7))
-        count = chance.randint(1, 30)
-        at.delivered(upstream, downstream, count, len(records))
+    for _ in range(rng.randint(1, 60)):
+        upstream += rng.choice((0, 0, 0, 1, 7))
+        downstream += rng.choice((0, 0, 0, 1, 7))
+        count = rng.randint(1, 30)
+        partition_map.delivered(upstream, downstream, count, len(records))
         syncs.delivered(upstream, downstream, count)
-        records += [(upstream + one, downstream + one) for one in range(count)]
+        records += [(upstream + index, downstream + index) for index in range(count)]
         upstream, downstream = upstream + count, downstream + count
-        if chance.random() < 0.1:
+        if rng.random() < 0.1:
             syncs.promote()
         for sync in syncs.take():
-            found.add(ORDERS, sync)
-        if chance.random() < 0.3:
-            kept = at.kept(OffsetPair(upstream - 1, len(records) - 1, downstream - 1))
-    translator = Translator(found, {} if kept is None else {ORDERS: kept})
-    offsets, copies = (list(side) for side in zip(*records, strict=True))  # both rise
+            sync_store.add(ORDERS, sync)
+        if rng.random() < 0.3:
+            kept = partition_map.kept(OffsetPair(upstream - 1, len(records) - 1, downstream - 1))
+    translator = Translator(sync_store, {} if kept is None else {ORDERS: kept})
+    offsets, copies = (list(side) for side in zip(*records, strict=True))  # both increase
 
     last = 0
     for group in range(upstream + 2):
-        place = translator.translate(ORDERS, group)
-        if place is None:
+        translated = translator.translate(ORDERS, group)
+        if translated is None:
             assert group < records[0][0] or kept is None
             assert last == 0
             continue
-        assert place.at_least >= last
+        assert translated.at_least >= last
         following = bisect_left(offsets, group)
-        assert all(lies >= place.at_least for lies in copies[following : following + 1])
-        if place.at_most is not None:
-            again = copies[bisect_left(copies, place.at_least) : following]
-            assert all(lies < place.at_most for lies in again[-1:])
-        last = place.at_least
+        assert all(copy_offset >= translated.at_least for copy_offset in copies[following : following + 1])
+        if translated.at_most is not None:
+            repeated = copies[bisect_left(copies, translated.at_least) : following]
+            assert all(copy_offset < translated.at_most for copy_offset in repeated[-1:])
+        last = translated.at_least

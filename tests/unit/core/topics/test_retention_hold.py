@@ -1,4 +1,4 @@
-"""Retention that is held: until when, by whom, and what is given back."""
+"""Retention holds: their lease, their holders, and the restored settings."""
 
 import json
 from dataclasses import replace
@@ -21,12 +21,12 @@ from mirrorflow_core.topics.retention_hold import (
 )
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 
-NOW_MS = 1_800_000_000_000  # by the clock of the holder's host
+NOW_MS = 1_800_000_000_000  # the clock of the holder's host
 
 
 @pytest.mark.parametrize("clock_error_ms", [-3_600_000, 0, 3_600_000])
-def test_what_is_held_is_left_alone_until_its_lease_is_not_renewed(clock_error_ms: int):
-    """Whatever the clocks of other hosts show. Then it is to be given back once."""
+def test_a_hold_is_active_until_its_lease_expires(clock_error_ms: int):
+    """The clocks of other hosts do not matter. After expiry, the setting is restored once."""
     lease = RetentionLease(holder="a", until_ms=NOW_MS + clock_error_ms)
     holds = _holds(Hold(holder="a", topic="t", before={"retention.ms": "5"}), lease, at_s=100)
 
@@ -45,7 +45,7 @@ def test_what_is_held_is_left_alone_until_its_lease_is_not_renewed(clock_error_m
     assert holds.before("t") == {}
 
 
-def test_hold_ends_at_once_when_its_holder_gives_it_up():
+def test_a_hold_ends_at_once_when_its_holder_releases_it():
     hold = Hold(holder="a", topic="t", before={"retention.ms": "5"})
     holds = _holds(hold, RetentionLease(holder="a", until_ms=NOW_MS), at_s=100)
 
@@ -56,8 +56,8 @@ def test_hold_ends_at_once_when_its_holder_gives_it_up():
     assert holds.holders == {"a"}
 
 
-def test_who_comes_second_does_not_take_the_held_value_for_the_topics_own():
-    """As long as one of them holds it, it is not restored."""
+def test_a_second_holder_does_not_record_the_held_value_as_the_original():
+    """The setting is not restored while one of them holds it."""
     holds = _holds(
         Hold(holder="a", topic="t", before={"retention.ms": None}),
         RetentionLease(holder="a", until_ms=OVER_MS),
@@ -70,16 +70,16 @@ def test_who_comes_second_does_not_take_the_held_value_for_the_topics_own():
     assert holds.over(0) == (frozenset({"a"}), frozenset())
 
 
-def test_a_hold_without_a_lease_was_never_begun():
-    """The job was killed between the two, before it changed anything."""
+def test_a_hold_without_a_lease_is_not_active():
+    """The job was killed between the two records, before it changed a setting."""
     holds = _holds(Hold(holder="a", topic="t", before={"retention.ms": "5"}))
 
     assert holds.active(0) == frozenset()
     assert holds.over(0) == (frozenset(), frozenset())
 
 
-def test_only_what_would_delete_is_held():
-    """By age where there are old records, by size where the partition is large; a compacted topic keeps all the same."""
+def test_only_settings_that_would_delete_records_are_held():
+    """That is retention.ms with old records or retention.bytes with a large partition, unless it is compacted."""
     entries = _entries(policy="delete", ms="100", size="1000")
 
     assert would_delete(entries, has_old=False, bytes_max=10) == {}
@@ -89,8 +89,7 @@ def test_only_what_would_delete_is_held():
     assert would_delete(_entries(policy="delete", ms="-1", size="-1"), has_old=True, bytes_max=10**12) == {}
 
 
-def test_an_inherited_value_is_given_back_by_removing_ours():
-    """As a topic that had none of its own."""
+def test_an_inherited_value_is_restored_by_removing_the_override():
     inherited = _entries(policy="delete", ms="100", size="-1", source=ConfigSource.DEFAULT)
     before = would_delete(inherited, has_old=True, bytes_max=1)
 
@@ -99,13 +98,12 @@ def test_an_inherited_value_is_given_back_by_removing_ours():
     assert changes == (ConfigChange(name="retention.ms", value=None),)
 
 
-def test_setting_changed_by_a_user_meanwhile_is_kept():
-    """The user's change is later than ours."""
+def test_a_setting_that_a_user_changed_during_the_hold_is_kept():
     assert restoring(_entries(policy="delete", ms="77", size="-1"), {"retention.ms": "100"}) == ()
 
 
-def test_value_set_during_the_hold_is_restored():
-    """Either of two jobs may notice it; a hold that begins after both ignores it."""
+def test_a_value_set_during_the_hold_is_restored():
+    """Either of two jobs may detect it. A hold that starts after both ignores it."""
     holds = _holds(
         Hold(holder="a", topic="t", before={"retention.ms": "5", "retention.bytes": None}),
         RetentionLease(holder="a", until_ms=NOW_MS),
@@ -127,8 +125,8 @@ def test_value_set_during_the_hold_is_restored():
     assert holds.before("t") == {"retention.ms": "6"}
 
 
-def test_setting_that_is_no_longer_ours_was_set_by_a_user():
-    """Also where they took it away. What is as it was before is no news: some tools set it again every minute."""
+def test_a_setting_that_differs_from_the_held_value_was_changed_by_a_user():
+    """This includes a removed setting. The original value is no change, because some tools set it every minute."""
     before, names = {"retention.ms": "100"}, ("retention.ms",)
     inherited = _entries(policy="delete", ms="604800000", size="-1", source=ConfigSource.DEFAULT)
 
@@ -138,11 +136,11 @@ def test_setting_that_is_no_longer_ours_was_set_by_a_user():
     assert changed(_entries(policy="delete", ms="-1", size="9"), names, before) == {}
 
 
-def test_identity_topic_has_the_name_that_acls_grant():
+def test_the_identity_topic_has_the_documented_name():
     assert identity_topic("east") == "mm2-identity.east.internal"
 
 
-def test_records_read_as_they_were_written():
+def test_records_are_decoded_as_encoded():
     hold = Hold(holder="a", topic="t", before={"retention.ms": None})
     for record in (hold, replace(hold, is_change=True), RetentionLease(holder="a", until_ms=3)):
         key, value = encode_hold(record)
@@ -168,8 +166,8 @@ def test_fields_of_a_later_version_are_ignored():
         (b"\xff", b"{}"),
     ],
 )
-def test_records_that_are_no_hold_are_ignored(key: bytes, value: bytes):
-    """Anybody may write into a topic; one foreign record must not stop the flow."""
+def test_other_records_are_ignored(key: bytes, value: bytes):
+    """A foreign record in the topic must not stop the flow."""
     assert decode_hold(key, value) is None
 
 

@@ -1,4 +1,4 @@
-"""A flow within one cluster may copy to other names, and never what it has copied itself."""
+"""A flow within one cluster may copy to other names, but never its own copies."""
 
 import pytest
 
@@ -27,37 +27,37 @@ def refusal(
         target_alias="west",
         heartbeats=True,
     )
-    found = same_cluster_refusal(
+    error = same_cluster_refusal(
         selection, source_alias="east", target_alias="west", cluster_id="K1", topics=topics
     )
-    return "" if found is None else str(found)
+    return "" if error is None else str(error)
 
 
-def test_names_that_are_kept_are_refused_before_there_is_a_topic() -> None:
-    said = refusal(IdentityPolicy(source_alias="east"))
+def test_unchanged_names_are_refused_even_without_a_topic() -> None:
+    message = refusal(IdentityPolicy(source_alias="east"))
 
-    assert said.startswith("east and west are one cluster (K1): each topic would be copied onto itself")
-    assert "policy Prefix" in said
+    assert message.startswith("east and west are one cluster (K1): each topic would be copied onto itself")
+    assert "policy Prefix" in message
 
 
-def test_the_topic_that_is_copied_onto_itself_is_named() -> None:
+def test_the_error_names_a_topic_that_would_be_copied_onto_itself() -> None:
     assert "topic orders would be copied onto itself" in refusal(
         IdentityPolicy(source_alias="east"), "orders"
     )
 
 
 @pytest.mark.parametrize("topics", [(), ("orders",), ("orders", "east.orders", "west.orders")])
-def test_prefixes_make_no_loop(topics: tuple[str, ...]) -> None:
+def test_prefixes_prevent_loops(topics: tuple[str, ...]) -> None:
     assert not refusal(DefaultPolicy(), *topics)
 
 
-def test_a_renamed_copy_that_is_not_selected_makes_no_loop() -> None:
+def test_a_renamed_copy_that_is_not_selected_is_allowed() -> None:
     assert not refusal(
         IdentityPolicy(source_alias="east"), "orders", include="orders", rename=("(.*)", "copy-$1")
     )
 
 
 def test_a_renamed_copy_that_is_selected_again_is_refused() -> None:
-    said = refusal(IdentityPolicy(source_alias="east"), "orders", rename=("(.*)", "copy-$1"))
+    message = refusal(IdentityPolicy(source_alias="east"), "orders", rename=("(.*)", "copy-$1"))
 
-    assert "topic orders would be copied to copy-orders, and that again" in said
+    assert "topic orders would be copied to copy-orders, and that again" in message

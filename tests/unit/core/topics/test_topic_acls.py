@@ -1,4 +1,4 @@
-"""ACLs of copies: MM2's mapping, prefixes where that is safe, differences only, and nothing removed that is not ours."""
+"""ACL sync follows MM2's mapping, copies safe prefixes, and writes or removes only ACLs of the flow."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def acl(
 
 
 def rules(*include: str, kind: PolicyKind = PolicyKind.DEFAULT, separator: str = ".") -> AclRules:
-    """The naming of a flow A -> B that copies *include*; a custom policy appends the alias to the name."""
+    """The ACL rules of a flow A -> B that copies *include*; a custom policy appends the alias to the name."""
     settings = PolicySettings(kind=kind, separator=separator, source_alias="A")
     selection = TopicSelection(
         include=include or (".*",),
@@ -71,18 +71,20 @@ def rules(*include: str, kind: PolicyKind = PolicyKind.DEFAULT, separator: str =
     )
 
 
-def planned(
+def plan_for(
     source: list[AclBinding],
     target: list[AclBinding] | None = None,
     ours: list[AclBinding] | None = None,
     topics: tuple[str, ...] = ("orders",),
-    of: AclRules | None = None,
+    acl_rules: AclRules | None = None,
 ) -> AclPlan:
-    return plan_acls(source=source, target=target or [], ours=ours or [], topics=topics, rules=of or rules())
+    return plan_acls(
+        source=source, target=target or [], ours=ours or [], topics=topics, rules=acl_rules or rules()
+    )
 
 
-def test_acls_of_a_topic_follow_under_the_name_of_its_copy():
-    """As MirrorSourceConnector: READ and the like as they are, ALLOW ALL as READ, DENY as it is, ALLOW WRITE never."""
+def test_acls_of_a_topic_are_copied_to_its_remote_topic():
+    """As in MirrorSourceConnector: DENY stays, ALLOW ALL becomes READ, ALLOW WRITE is never copied."""
     source = [
         acl("orders", Operation.WRITE),
         acl("orders", Operation.ALL, principal="User:admin", host="10.0.0.1"),
@@ -91,7 +93,7 @@ def test_acls_of_a_topic_follow_under_the_name_of_its_copy():
         acl("orders", Operation.ALL, DENY, principal="User:mallory"),
     ]
 
-    assert set(planned(source).create) == {
+    assert set(plan_for(source).create) == {
         acl("A.orders", Operation.READ, principal="User:admin", host="10.0.0.1"),
         acl("A.orders", Operation.DESCRIBE_CONFIGS),
         acl("A.orders", Operation.WRITE, DENY),
@@ -99,16 +101,16 @@ def test_acls_of_a_topic_follow_under_the_name_of_its_copy():
     }
 
 
-def test_only_acls_of_topics_of_the_flow_follow():
-    """By name, as in MM2, whether the topic exists yet or not; groups, and topics that are not selected, do not."""
+def test_only_acls_of_selected_topics_are_copied():
+    """As in MM2, the name decides, whether the topic exists or not. ACLs of groups are not copied."""
     group = replace(acl("orders"), resource_type=3)
     source = [group, acl("payments"), acl("B.orders"), acl("mm2-offsets.X.internal"), acl("orders-later")]
 
-    assert planned(source, of=rules("orders.*", "B.*", "mm2.*")).create == (acl("A.orders-later"),)
+    assert plan_for(source, acl_rules=rules("orders.*", "B.*", "mm2.*")).create == (acl("A.orders-later"),)
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "pattern", "copy"),
+    ("kind", "name", "pattern", "expected"),
     [
         (PolicyKind.DEFAULT, "ord", PREFIXED, acl("A.ord", pattern=PREFIXED)),
         (PolicyKind.DEFAULT, "*", LITERAL, acl("A.", pattern=PREFIXED)),
@@ -116,18 +118,18 @@ def test_only_acls_of_topics_of_the_flow_follow():
         (PolicyKind.IDENTITY, "*", LITERAL, acl("*")),
     ],
 )
-def test_prefixes_follow_where_the_naming_keeps_them(
-    kind: PolicyKind, name: str, pattern: int, copy: AclBinding
+def test_prefixes_are_copied_if_the_naming_keeps_them(
+    kind: PolicyKind, name: str, pattern: int, expected: AclBinding
 ):
-    """MM2 copies no prefix, and makes of `*` a topic that cannot exist."""
-    assert planned([acl(name, pattern=pattern)], of=rules(kind=kind)).create == (copy,)
+    """MM2 copies no prefix, and turns `*` into a topic name that cannot exist."""
+    assert plan_for([acl(name, pattern=pattern)], acl_rules=rules(kind=kind)).create == (expected,)
 
 
-def test_a_policy_of_the_user_s_own_keeps_no_prefix():
-    """Only names follow; what cannot follow is reported only if it concerns a topic of the flow."""
+def test_a_custom_policy_keeps_no_prefix():
+    """Only literal ACLs are copied. Others are reported if they concern a topic of the flow."""
     source = [acl("orders"), acl("ord", pattern=PREFIXED), acl("pay", pattern=PREFIXED), acl("*")]
 
-    plan = planned(source, of=rules(kind=PolicyKind.CUSTOM))
+    plan = plan_for(source, acl_rules=rules(kind=PolicyKind.CUSTOM))
 
     assert plan.create == (acl("orders.A"),)
     assert plan.left_out == (
@@ -136,88 +138,91 @@ def test_a_policy_of_the_user_s_own_keeps_no_prefix():
     )
 
 
-def test_where_names_are_unchanged_no_prefix_reaches_beyond_the_flow():
-    """It would open topics of the target that are no copies; with the alias before them nothing else is there."""
+def test_with_unchanged_names_no_prefix_covers_topics_outside_the_flow():
+    """Such a prefix would grant access to other target topics. With the alias as a prefix there are no others."""
     source = [acl("o", pattern=PREFIXED), acl("orders-", pattern=PREFIXED), acl("*")]
     topics = ("orders-eu",)
 
-    plan = planned(source, topics=topics, of=rules("orders.*", kind=PolicyKind.IDENTITY))
-    behind_alias = planned(source, topics=topics, of=rules("orders.*"))
+    plan = plan_for(source, topics=topics, acl_rules=rules("orders.*", kind=PolicyKind.IDENTITY))
+    plan_with_alias = plan_for(source, topics=topics, acl_rules=rules("orders.*"))
 
     assert plan.create == (acl("orders-", pattern=PREFIXED),)
     assert len(plan.left_out) == 2
-    assert all("it would reach topics that are no copies" in sentence for sentence in plan.left_out)
-    assert len(behind_alias.create) == 3
-    assert behind_alias.left_out == ()
+    assert all("it would reach topics that are no copies" in message for message in plan.left_out)
+    assert len(plan_with_alias.create) == 3
+    assert plan_with_alias.left_out == ()
 
 
-def test_what_is_there_is_not_written_again():
-    """A second pass over unchanged clusters plans nothing, whatever user created the ACLs."""
+def test_existing_acls_are_not_written_again():
+    """A second pass over unchanged clusters plans nothing, even if the user created the ACLs."""
     source = [acl("orders"), acl("orders", Operation.ALL, DENY)]
-    created = list(planned(source).create)
+    created = list(plan_for(source).create)
 
-    assert planned(source, created, created) == AclPlan()
-    assert planned(source, created) == AclPlan()
+    assert plan_for(source, created, created) == AclPlan()
+    assert plan_for(source, created) == AclPlan()
 
 
-def test_only_what_the_flow_created_is_removed():
-    """The source's ACL is gone: the copy goes, a foreign one that reads the same does not, nor any other."""
+def test_only_acls_that_the_flow_created_are_removed():
+    """After the source's ACL is removed, the copy is removed, but no ACL that a user created."""
     mine, theirs = acl("A.orders"), acl("A.orders", principal="User:bob")
-    left = acl("other")
+    remaining = acl("other")
 
-    assert planned([left], [mine, theirs], [mine]).remove == (mine,)
-    assert planned([left], [mine, theirs], []).remove == ()
+    assert plan_for([remaining], [mine, theirs], [mine]).remove == (mine,)
+    assert plan_for([remaining], [mine, theirs], []).remove == ()
 
 
-def test_a_copy_stays_while_anything_on_the_source_stands_for_it():
-    """ALL and READ have one copy; a topic that is hidden or no longer selected keeps what its copy was given."""
+def test_a_copied_acl_stays_while_any_source_acl_maps_to_it():
+    """ALL and READ map to one ACL. The remote topic of a hidden or deselected topic keeps its ACLs."""
     mine = acl("A.orders")
 
-    assert planned([acl("orders", Operation.ALL)], [mine], [mine]) == AclPlan()
-    assert planned([acl("orders")], [mine], [mine], topics=(), of=rules("payments")) == AclPlan()
+    assert plan_for([acl("orders", Operation.ALL)], [mine], [mine]) == AclPlan()
+    assert plan_for([acl("orders")], [mine], [mine], topics=(), acl_rules=rules("payments")) == AclPlan()
 
 
-def test_a_source_without_any_acl_takes_nothing_away():
-    """An authorizer that has lost its data must not open, or close, every copy."""
+def test_a_source_without_any_acl_removes_nothing():
+    """An authorizer that has lost its data must not change the access to every copy."""
     mine = acl("A.orders")
 
-    plan = planned([], [mine], [mine])
+    plan = plan_for([], [mine], [mine])
 
     assert plan.remove == ()
     assert plan.left_out[0].startswith("1 ACLs of the copies are kept")
 
 
-def test_acl_removed_by_a_user_is_forgotten_unless_it_is_needed():
-    """Created again by hand later, it is theirs; wanted, it is created again and stays ours."""
+def test_an_acl_removed_by_a_user_is_forgotten_unless_the_source_has_it():
+    """If the user creates it again later, it is the user's. If the source has it, the flow creates it again."""
     mine = acl("A.orders")
 
-    assert planned([acl("orders")], [], [mine]) == AclPlan(create=(mine,))
-    assert planned([acl("other")], [], [mine]).forget == (mine,)
+    assert plan_for([acl("orders")], [], [mine]) == AclPlan(create=(mine,))
+    assert plan_for([acl("other")], [], [mine]).forget == (mine,)
 
 
-def test_marks_survive_their_bytes_and_bind_to_the_naming():
-    """Under another naming the copies are others; records of any other kind are passed over."""
-    one = acl("A.orders", principal='User:CN="a",OU=b')
+def test_marks_are_decoded_as_encoded_and_only_for_their_naming():
+    """A different naming has different copies. Records of other types are ignored."""
+    binding = acl("A.orders", principal='User:CN="a",OU=b')
 
-    key, value = encode_mark(one, naming="default .", ours=True)
+    key, value = encode_mark(binding, naming="default .", ours=True)
 
-    assert decode_mark(key, value, naming="default .") == (one, True)
-    assert decode_mark(*encode_mark(one, naming="default .", ours=False), naming="default .") == (one, False)
+    assert decode_mark(key, value, naming="default .") == (binding, True)
+    assert decode_mark(*encode_mark(binding, naming="default .", ours=False), naming="default .") == (
+        binding,
+        False,
+    )
     assert decode_mark(key, value, naming="identity .") is None
     for other in (b"", b"[]", b'{"type":"anchor"}', b'{"type":"acl","naming":"default ."}'):
         assert decode_mark(other, b"{}", naming="default .") is None
 
 
 def allows(acls: list[AclBinding], topic: str) -> bool:
-    """Whether Alice may read *topic*, as StandardAuthorizer decides."""
+    """Whether Alice may read *topic* by the rules of StandardAuthorizer."""
 
-    def matches(one: AclBinding) -> bool:
-        if one.pattern_type == PREFIXED:
-            return topic.startswith(one.resource_name)
-        return one.resource_name in {topic, "*"}
+    def matches(binding: AclBinding) -> bool:
+        if binding.pattern_type == PREFIXED:
+            return topic.startswith(binding.resource_name)
+        return binding.resource_name in {topic, "*"}
 
-    found = {one.permission_type for one in acls if matches(one)}
-    return DENY not in found and ALLOW in found
+    permissions = {binding.permission_type for binding in acls if matches(binding)}
+    return DENY not in permissions and ALLOW in permissions
 
 
 names = st.text(alphabet="ab.", min_size=1, max_size=4).filter(
@@ -241,36 +246,38 @@ source_acls = st.lists(
 def test_exactly_the_readers_of_a_topic_may_read_its_copy(
     source: list[AclBinding], topics: set[str], separator: str
 ):
-    """Under the alias, whatever patterns say it: exactly the readers of the topic."""
-    of = rules(separator=separator)
+    """This holds for any combination of literal and prefixed ACLs."""
+    acl_rules = rules(separator=separator)
 
-    plan = planned(source, topics=tuple(topics), of=of)
+    plan = plan_for(source, topics=tuple(topics), acl_rules=acl_rules)
 
     for topic in topics:
-        assert allows(list(plan.create), of.target_topic(topic)) == allows(source, topic)
+        assert allows(list(plan.create), acl_rules.target_topic(topic)) == allows(source, topic)
     assert not allows(list(plan.create), "orders-of-the-target")
 
 
 @given(source=source_acls, before=source_acls, foreign=source_acls, topics=st.sets(names, max_size=4))
-def test_a_pass_leads_where_the_next_has_nothing_to_do_and_touches_nothing_foreign(
+def test_a_second_pass_writes_nothing_and_foreign_acls_stay(
     source: list[AclBinding], before: list[AclBinding], foreign: list[AclBinding], topics: set[str]
 ):
-    """From whatever the flow had created and others have: foreign ACLs stay, and a second pass writes nothing."""
-    of = rules()
-    ours = {copy for one in before if (copy := target_acl(one, of)) is not None} - set(foreign)
+    """This holds for any ACLs that the flow and others have created before."""
+    acl_rules = rules()
+    ours = {copy for source_acl in before if (copy := target_acl(source_acl, acl_rules)) is not None} - set(
+        foreign
+    )
     target = ours | set(foreign)
 
-    plan = planned(source, list(target), list(ours), tuple(topics), of)
+    plan = plan_for(source, list(target), list(ours), tuple(topics), acl_rules)
     after = (target | set(plan.create)) - set(plan.remove)
-    now_ours = (ours | set(plan.create)) - set(plan.remove) - set(plan.forget)
-    again = planned(source, list(after), list(now_ours), tuple(topics), of)
+    ours_after = (ours | set(plan.create)) - set(plan.remove) - set(plan.forget)
+    second = plan_for(source, list(after), list(ours_after), tuple(topics), acl_rules)
 
     assert set(foreign) <= after
-    assert (again.create, again.remove, again.forget) == ((), (), ())
+    assert (second.create, second.remove, second.forget) == ((), (), ())
 
 
-def test_the_first_acls_of_topics_are_those_that_no_other_acl_names_yet():
-    """A prefix or `*` on the target names topics, too; an ACL of one topic says nothing about its prefix."""
+def test_first_acls_are_those_of_topics_without_any_other_acl():
+    """A prefixed ACL or `*` also covers topics, but an ACL of one topic does not cover its prefix."""
     created = (acl("A.x"), acl("A.y"), acl("A.", pattern=PREFIXED))
 
     assert first_acls(created, []) == created

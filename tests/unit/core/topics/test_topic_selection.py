@@ -1,4 +1,4 @@
-"""Which topics are copied: Kafka's MirrorSourceConnectorTest, its cycles, and Java's expressions."""
+"""Topic selection: the cases of MirrorSourceConnectorTest, cycles, and Java regular expressions."""
 
 import pytest
 
@@ -47,13 +47,13 @@ def selection(
         (IDENTITY, "other.heartbeats", True),
     ],
 )
-def test_nothing_goes_in_circles(policy: ReplicationPolicy, topic: str, expected: bool):  # noqa: FBT001
+def test_cycles_are_not_copied(policy: ReplicationPolicy, topic: str, expected: bool):  # noqa: FBT001
     """testNoCycles, testIdentityReplication, and the rule of 4.4 for the source's own alias."""
     assert expected == selection(policy=policy).selects(topic)
 
 
 @pytest.mark.parametrize(
-    ("pattern", "meant"),
+    ("pattern", "expected"),
     [
         ("orders*", "orders.*"),
         ("orders-*", "orders-.*"),
@@ -67,15 +67,15 @@ def test_nothing_goes_in_circles(policy: ReplicationPolicy, topic: str, expected
         (".*", ""),
     ],
 )
-def test_a_shells_pattern_is_recognised(pattern: str, meant: str):
-    """Only where its * follows a character of a name; everything else is an expression."""
-    assert meant == meant_by_glob(pattern)
+def test_a_glob_pattern_is_recognised(pattern: str, expected: str):
+    """A pattern is a glob if its * follows a character of a name. All others are regular expressions."""
+    assert expected == meant_by_glob(pattern)
 
 
-def test_an_expression_that_selects_nothing_and_looks_like_a_shells_pattern_gets_a_hint():
-    found = selection("order-*").nothing_selected(["order-eu", "orders"])
+def test_a_glob_pattern_that_selects_nothing_gets_a_hint():
+    message = selection("order-*").nothing_selected(["order-eu", "orders"])
 
-    assert found.endswith("`topics` has order-*: is order-.* meant?")
+    assert message.endswith("`topics` has order-*: is order-.* meant?")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_heartbeats_pass_the_filter_unless_switched_off(
 
 
 @pytest.mark.parametrize(
-    ("include", "exclude", "topic", "why"),
+    ("include", "exclude", "topic", "reason"),
     [
         (".*", "", "orders", "`topics` matches it"),
         ("orders", "", "orders-2", "`topics` does not match it"),
@@ -111,9 +111,9 @@ def test_heartbeats_pass_the_filter_unless_switched_off(
         ("x", "", "heartbeats", "it holds heartbeats"),
     ],
 )
-def test_every_decision_has_a_reason(include: str, exclude: str, topic: str, why: str):
-    """What `mirrorflow plan` prints."""
-    assert why == selection(include, exclude).why(topic)
+def test_every_decision_has_a_reason(include: str, exclude: str, topic: str, reason: str):
+    """`mirrorflow plan` prints the reason."""
+    assert reason == selection(include, exclude).why(topic)
 
 
 def test_default_excludes_of_kafka_4():
@@ -127,17 +127,16 @@ def test_default_excludes_of_kafka_4():
     "policy", [DEFAULT, DefaultPolicy("_", "_"), IdentityPolicy("-", "-", source_alias="source")]
 )
 @pytest.mark.parametrize("part", ["identity", "claims", "offset-map", "offsets", "configs", "status"])
-def test_books_of_a_flow_are_never_copied(policy: ReplicationPolicy, part: str):
-    """Their names have dots whatever the separator, and no list of excludes is needed: a copy under the same name
-    would be another flow's positions."""
-    books = selection(".*", "mine", policy)
+def test_internal_topics_of_a_flow_are_never_copied(policy: ReplicationPolicy, part: str):
+    """Their names have dots with any separator, and need no excludes. A copy with the same name would be positions of a
+    different flow."""
+    chosen = selection(".*", "mine", policy)
 
-    assert "it is an internal topic" == books.why(f"mm2-{part}.other.internal")
-    assert books.selects(f"mm2-{part}.other.internally")
+    assert "it is an internal topic" == chosen.why(f"mm2-{part}.other.internal")
+    assert chosen.selects(f"mm2-{part}.other.internally")
 
 
-def test_books_of_a_flow_pass_no_filter():
-    """A filter of the user's own that admits everything admits them as little."""
+def test_a_custom_filter_cannot_admit_internal_topics_of_a_flow():
     chosen = TopicSelection(
         include=(), exclude=(), naming=TopicTransforms(DefaultPolicy("_", "_"), "source"), target_alias="target",
         heartbeats=False, admits=lambda _: True,
@@ -146,16 +145,16 @@ def test_books_of_a_flow_pass_no_filter():
     assert [chosen.selects(topic) for topic in ("yes", "mm2-identity.a.internal")] == [True, False]
 
 
-def test_own_separator_leaves_other_names_with_dots_to_the_excludes():
-    """As Java since 4.0: only names with the separator are internal by themselves."""
+def test_with_a_custom_separator_only_names_with_it_are_internal():
+    """As in Java since 4.0, internal topics with dots then need an exclude."""
     chosen = selection(".*", "", DefaultPolicy("_", "_"))
     topics = ("mm2-offset-syncs_b_internal", "mm2-offset-syncs.b.internal", "mm2-mine.internal")
 
     assert [chosen.selects(topic) for topic in topics] == [False, True, True]
 
 
-def test_own_filter_decides_instead_of_the_lists():
-    """But internal topics and cycles stay out."""
+def test_a_custom_filter_replaces_the_lists():
+    """Internal topics and cycles are still not copied."""
     chosen = TopicSelection(
         include=(), exclude=(), naming=TopicTransforms(DEFAULT, "source"), target_alias="target", heartbeats=False,
         admits=lambda topic: topic != "no",
@@ -173,8 +172,8 @@ def test_own_filter_decides_instead_of_the_lists():
         (("\\Qa.b\\E.*",), "a.bc", "axb"),
     ],
 )
-def test_java_s_expressions_match_whole_names(patterns: tuple[str, ...], matching: str, other: str):
-    """One expression of all items, as MirrorUtils.compilePatternList builds it."""
+def test_java_expressions_match_whole_names(patterns: tuple[str, ...], matching: str, other: str):
+    """All items are joined into one expression, as in MirrorUtils.compilePatternList."""
     compiled = compile_patterns("topics", patterns)
     assert compiled is not None
 
@@ -183,8 +182,8 @@ def test_java_s_expressions_match_whole_names(patterns: tuple[str, ...], matchin
 
 
 @pytest.mark.parametrize("pattern", ["(", "*a", "[a", "(?P<n>a)", "\\y"])
-def test_what_is_no_expression_of_java_is_named(pattern: str):
-    """The key and the item; never a silent other meaning."""
+def test_an_invalid_java_expression_is_an_error_of_its_setting(pattern: str):
+    """The error names the key and the item."""
     with pytest.raises(InvalidSettingError) as raised:
         compile_patterns("topics", ("fine", pattern))
     assert raised.value.key == "topics"
@@ -192,7 +191,7 @@ def test_what_is_no_expression_of_java_is_named(pattern: str):
 
 
 def test_an_expression_that_takes_too_long_is_an_error_of_its_setting():
-    """It names the key, the item, the topic and the cure."""
+    """The error names the key, the item, the topic and the remedy."""
     with pytest.raises(InvalidSettingError) as raised:
         selection("orders,(a|a)*").selects("a" * 50 + "-1")
 
@@ -203,7 +202,7 @@ def test_an_expression_that_takes_too_long_is_an_error_of_its_setting():
 
 
 @pytest.mark.parametrize(
-    ("include", "exclude", "topics", "said"),
+    ("include", "exclude", "topics", "expected"),
     [
         ("oders", "", ["orders", "heartbeats"], "`topics` has oders: is orders meant?"),
         ("oders", "", ["orders", "heartbeats"], "Of 1 topics 1 are not, as `topics` does not match it."),
@@ -219,32 +218,32 @@ def test_an_expression_that_takes_too_long_is_an_error_of_its_setting():
         ("orders", "", [], "it has none, or Describe on them is not granted."),
     ],
 )
-def test_where_nothing_is_selected_the_sentence_says_why(
-    include: str, exclude: str, topics: list[str], said: str
+def test_a_selection_without_topics_is_explained(
+    include: str, exclude: str, topics: list[str], expected: str
 ):
-    found = selection(include, exclude).nothing_selected(topics)
+    message = selection(include, exclude).nothing_selected(topics)
 
-    assert found.startswith("No topic of source is selected")
-    assert said in found
+    assert message.startswith("No topic of source is selected")
+    assert expected in message
 
 
 @pytest.mark.parametrize("topics", [["orders"], ["orders", "heartbeats", "events"]])
-def test_one_topic_is_enough(topics: list[str]):
+def test_one_selected_topic_is_enough(topics: list[str]):
     assert not selection("orders").nothing_selected(topics)
 
 
-def test_a_topic_that_is_only_named_like_heartbeats_counts_where_it_is_asked_for():
+def test_a_topic_named_like_heartbeats_counts_if_it_is_selected_by_name():
     assert not selection("orders.heartbeats").nothing_selected(["orders.heartbeats", "heartbeats"])
     assert selection("orders").nothing_selected(["orders.heartbeats", "heartbeats"])
 
 
-def test_the_sentence_is_short_with_many_topics():
-    found = selection("oders").nothing_selected([f"orders-{number}" for number in range(5_000)])
+def test_the_message_is_short_with_many_topics():
+    message = selection("oders").nothing_selected([f"orders-{number}" for number in range(5_000)])
 
-    assert len(found) < 300
+    assert len(message) < 300
 
 
-def test_the_prefix_is_what_the_policy_adds():
+def test_the_prefix_is_that_of_the_policy():
     assert ("source.", "") == (selection().prefix, selection(policy=IDENTITY).prefix)
 
 
@@ -263,16 +262,16 @@ def test_a_topic_is_copied_if_it_is_selected_and_can_have_a_copy():
     assert ["good"] == [topic for topic in ("good", "bad", "other") if chosen.copies(topic)]
 
 
-def test_selections_are_equal_if_they_select_and_name_alike():
-    """So that an operator sees whether a changed spec needs a new check."""
+def test_selections_with_equal_settings_are_equal():
+    """The operator compares selections to decide whether a changed spec needs a new check."""
     assert selection("orders.*") == selection("orders.*")
     assert hash(selection("orders.*")) == hash(selection("orders.*"))
     assert selection("orders.*") != selection("orders")
     assert selection() != selection(policy=IDENTITY)
 
 
-def test_a_topic_that_can_never_be_copied_is_named_with_the_reason():
-    """`topics` names it, so nothing else would say that it never comes; an expression may match something one day."""
+def test_a_topic_that_can_never_be_copied_is_reported_with_the_reason():
+    """This applies to topics that `topics` names; an expression may match other topics later."""
     chosen = selection("__schemas,mm2-x.internal,target.orders,payments,users,heartbeats,or.*ers", "users")
 
     assert chosen.never_copied == (
@@ -283,8 +282,8 @@ def test_a_topic_that_can_never_be_copied_is_named_with_the_reason():
     )
 
 
-def test_topics_that_begin_with_the_source_s_own_alias_are_named():
-    """MM2 up to 4.3 copies them; internal topics, heartbeats and what the filter leaves out say nothing."""
+def test_topics_that_begin_with_the_source_alias_are_reported():
+    """MM2 up to 4.3 copies them. Internal topics, heartbeats and filtered topics are not reported."""
     topics = ["source.orders", "source.payments", "users", "source.heartbeats", "source.checkpoints.internal"]
 
     assert (

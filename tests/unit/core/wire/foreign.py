@@ -1,4 +1,4 @@
-"""An independent implementation of the same bytes: kafka-python's own record code, for comparison."""
+"""kafka-python's record code, an independent implementation for comparison."""
 
 import warnings
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from mirrorflow_core.wire.records import Record
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of how it loads its own resources
+    warnings.simplefilter("ignore", DeprecationWarning)  # about how kafka-python loads its resources
     from kafka.partitioner.default import murmur2
     from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
     from kafka.record.legacy_records import LegacyRecordBatchBuilder
@@ -16,7 +16,7 @@ __all__ = ["DefaultRecordBatch", "LegacyRecordBatchBuilder", "encode_varint", "f
 
 
 def foreign_batch(records: Sequence[Record], *, codec: int = 0) -> bytearray:
-    """The bytes kafka-python makes of *records*."""
+    """The bytes of *records* as kafka-python encodes them."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=codec,

@@ -1,9 +1,9 @@
-"""kafka-python's own fetch and produce messages, generated from Kafka's JSON: an independent implementation of the bytes."""
+"""kafka-python's fetch and produce messages, an independent implementation generated from Kafka's JSON."""
 
 import warnings
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of how it loads its own resources
+    warnings.simplefilter("ignore", DeprecationWarning)  # about how kafka-python loads its resources
     from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
     from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 

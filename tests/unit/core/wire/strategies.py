@@ -1,4 +1,4 @@
-"""Records and batches for the tests of the wire."""
+"""Strategies for records and batches of the wire format."""
 
 from collections.abc import Sequence
 
@@ -27,14 +27,14 @@ RECORDS = st.lists(
 
 
 def numbered(records: Sequence[Record], first_offset: int = 0) -> list[Record]:
-    """The same records with offsets that follow each other."""
+    """The records with consecutive offsets."""
     return [record._replace(offset=first_offset + i) for i, record in enumerate(records)]
 
 
 def batch_of(
     records: Sequence[Record], *, codec: int = 0, base_offset: int = 0, producer_id: int = -1
 ) -> Batch:
-    """A batch as a source broker would serve it: dense, at its offset."""
+    """A dense batch with offsets from *base_offset* on, as a source broker serves it."""
     data = encode(records, codec=codec, producer_id=producer_id, producer_epoch=0, base_sequence=0)
     data[0:8] = base_offset.to_bytes(8, "big")
     (batch,) = split(data)
@@ -42,7 +42,7 @@ def batch_of(
 
 
 def with_attributes(batch: Batch, bits: int) -> Batch:
-    """The same batch with further attribute bits, sealed anew."""
+    """The batch with additional attribute bits and a new checksum."""
     data = bytearray(batch.data)
     data[21:23] = (batch.attributes | bits).to_bytes(2, "big")
     seal(data)

@@ -1,4 +1,4 @@
-"""Batches are cut without inventing any, checked as their source wrote them, and rewritten without touching records."""
+"""Batches are split at their boundaries, verified by checksum, and rewritten without changing records."""
 
 import pytest
 from crc32c import crc32c
@@ -27,38 +27,40 @@ def refusal_of(batch, *, from_offset=0, max_bytes=1 << 20, codecs_allowed=None):
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=3), st.integers(0, 400), st.sampled_from(CODECS))
-def test_a_cut_buffer_gives_its_whole_batches_and_no_other(batches, missing, codec):
-    """Whatever is cut off the end, what is returned are the batches that are whole."""
+def test_a_truncated_buffer_yields_exactly_its_whole_batches(batches, missing, codec):
+    """A buffer can be truncated anywhere."""
     sources = []
     next_offset = 7
     for records in batches:
         sources.append(batch_of(records, codec=codec, base_offset=next_offset))
         next_offset += len(records)
     data = bytearray().join(batch.data for batch in sources)
-    kept = data[: max(len(data) - missing, 0)]
+    truncated = data[: max(len(data) - missing, 0)]
 
-    found = split(kept)
+    batches_found = split(truncated)
 
     whole = [
-        batch for i, batch in enumerate(sources) if sum(b.size_bytes for b in sources[: i + 1]) <= len(kept)
+        batch
+        for i, batch in enumerate(sources)
+        if sum(b.size_bytes for b in sources[: i + 1]) <= len(truncated)
     ]
-    assert [bytes(batch.data) for batch in whole] == [bytes(batch.data) for batch in found]
-    assert [batch.next_offset for batch in whole] == [batch.next_offset for batch in found]
+    assert [bytes(batch.data) for batch in whole] == [bytes(batch.data) for batch in batches_found]
+    assert [batch.next_offset for batch in whole] == [batch.next_offset for batch in batches_found]
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_refused_or_cut_inside_their_buffer(data):
-    """Noise makes no other error than the one that says so, and no batch reaches beyond the buffer."""
+def test_arbitrary_bytes_are_refused_or_split_within_the_buffer(data):
+    """Random bytes cause no other error, and no batch extends beyond the buffer."""
     try:
-        found = split(bytearray(data))
+        batches = split(bytearray(data))
     except CorruptRecordsError:
         return
-    assert sum(batch.size_bytes for batch in found) <= len(data)
-    assert all(len(batch.data) == batch.size_bytes for batch in found)
+    assert sum(batch.size_bytes for batch in batches) <= len(data)
+    assert all(len(batch.data) == batch.size_bytes for batch in batches)
 
 
-def test_the_size_of_a_cut_first_batch_is_known():
-    """A caller whose fetch was too small learns how much it needs."""
+def test_the_size_of_a_truncated_first_batch_is_returned():
+    """A caller whose fetch was too small can then fetch enough."""
     data = foreign_batch(PLAIN)
 
     assert split(data[:70]) == []
@@ -66,8 +68,8 @@ def test_the_size_of_a_cut_first_batch_is_known():
     assert first_size_bytes(data[:11]) == 0
 
 
-def test_a_corrupt_first_batch_is_said_and_a_corrupt_later_one_waits():
-    """What comes before unreadable bytes is delivered before the partition stops."""
+def test_a_corrupt_first_batch_is_an_error_and_a_later_one_is_left_out():
+    """Batches before unreadable bytes are delivered before the partition stops."""
     good = foreign_batch(PLAIN)
     bad = bytearray(len(good))
     bad[16] = 9
@@ -77,8 +79,7 @@ def test_a_corrupt_first_batch_is_said_and_a_corrupt_later_one_waits():
         split(bad)
 
 
-def test_the_header_of_another_implementation_is_understood():
-    """kafka-python's batch says the same of itself as our view of it."""
+def test_the_header_of_a_kafka_python_batch_is_parsed():
     (batch,) = split(foreign_batch(PLAIN))
 
     assert (
@@ -98,11 +99,11 @@ def test_the_header_of_another_implementation_is_understood():
 
 
 @given(RECORDS, st.sampled_from(CODECS), st.data())
-def test_one_changed_bit_is_found(records, codec, data):
-    """No bit from the attributes on can change unnoticed."""
+def test_the_checksum_detects_one_changed_bit(records, codec, data):
+    """The checksum covers all bytes from the attributes on."""
     batch = batch_of(records, codec=codec)
-    at = data.draw(st.integers(21, batch.size_bytes - 1))
-    batch.data[at] ^= 1 << data.draw(st.integers(0, 7))
+    index = data.draw(st.integers(21, batch.size_bytes - 1))
+    batch.data[index] ^= 1 << data.draw(st.integers(0, 7))
 
     assert not checksum_holds(batch)
 
@@ -118,8 +119,8 @@ def test_one_changed_bit_is_found(records, codec, data):
         max_size=3,
     ),
 )
-def test_a_rewritten_batch_holds_the_same_records_however_often(records, codec, producers):
-    """Rewriting changes whose batch it is, not what it says; and it can be done again."""
+def test_a_batch_rewritten_several_times_has_the_same_records(records, codec, producers):
+    """Rewriting changes only the producer fields."""
     batch = batch_of(records, codec=codec, base_offset=123, producer_id=77)
     body = bytes(batch.data[61:])
 
@@ -132,23 +133,23 @@ def test_a_rewritten_batch_holds_the_same_records_however_often(records, codec, 
             transactional=transactional,
         )
 
-        (ours,) = split(data)
-        assert checksum_holds(ours)
+        (rewritten,) = split(data)
+        assert checksum_holds(rewritten)
         assert (0, -1, producer_id, producer_epoch, base_sequence, transactional, codec) == (
-            ours.base_offset,
-            ours.leader_epoch,
-            ours.producer_id,
-            ours.producer_epoch,
-            ours.base_sequence,
-            ours.is_transactional,
-            ours.codec,
+            rewritten.base_offset,
+            rewritten.leader_epoch,
+            rewritten.producer_id,
+            rewritten.producer_epoch,
+            rewritten.base_sequence,
+            rewritten.is_transactional,
+            rewritten.codec,
         )
         assert body == bytes(data[61:])
-        assert numbered(records) == decode(ours)
+        assert numbered(records) == decode(rewritten)
 
 
-def test_the_last_source_transaction_is_forgotten():
-    """A transactional source batch becomes a plain one where we do not write in a transaction."""
+def test_rewriting_drops_the_transaction_of_the_source():
+    """A transactional source batch becomes a plain one unless it is written in a transaction."""
     batch = with_attributes(batch_of(PLAIN), 0x10)
 
     assert batch.is_transactional
@@ -165,13 +166,13 @@ def test_the_last_source_transaction_is_forgotten():
         (0x20, None),
     ],
 )
-def test_the_attributes_that_forbid_a_raw_copy(bits, refusal):
-    """Time of append and delete horizon mean other things in another log."""
+def test_some_attributes_prevent_a_raw_copy(bits, refusal):
+    """Append time and delete horizon have a different meaning in the target's log."""
     assert refusal == refusal_of(with_attributes(batch_of(PLAIN), bits))
 
 
-def test_what_else_forbids_a_raw_copy():
-    """Position, gaps, codec and size, each by its name."""
+def test_other_properties_prevent_a_raw_copy():
+    """These are the start offset, gaps, codec, size and magic."""
     batch = batch_of(PLAIN, codec=1, base_offset=10)
 
     assert None is refusal_of(batch, from_offset=10)
@@ -190,17 +191,17 @@ def test_what_else_forbids_a_raw_copy():
     st.binary(max_size=300),
     st.integers(0, 70_000),
 )
-def test_it_is_what_a_pass_over_everything_gives(head, mask, tail, zeros):
-    """Whatever is changed, and however much lies behind it."""
+def test_the_crc_delta_equals_a_full_checksum(head, mask, tail, zeros):
+    """This holds for any change and any number of bytes after it."""
     changed = bytes(a ^ b for a, b in zip(head, mask, strict=False))
-    behind = tail + bytes(zeros)
+    rest = tail + bytes(zeros)
 
-    assert crc32c(changed + behind) == crc32c(head + behind) ^ crc_delta(
-        crc32c(head) ^ crc32c(changed), len(behind)
+    assert crc32c(changed + rest) == crc32c(head + rest) ^ crc_delta(
+        crc32c(head) ^ crc32c(changed), len(rest)
     )
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
-def test_lengths_add_up(change, first, second):
-    """Batches are up to two gigabytes long, and no test has one."""
+def test_crc_deltas_over_two_lengths_add_up(change, first, second):
+    """This covers batches of up to two gigabytes, which are too large for a test."""
     assert crc_delta(crc_delta(change, first), second) == crc_delta(change, first + second)

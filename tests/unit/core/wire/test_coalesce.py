@@ -1,4 +1,4 @@
-"""A merged batch says what its batches said, in their order, and stops where they do not continue each other."""
+"""A merged batch has the records of its batches in order, and ends where batches do not continue each other."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ from tests.unit.core.wire.strategies import CODECS, RECORDS, batch_of, numbered,
 OURS: dict[str, Any] = {"producer_id": 5, "producer_epoch": 1, "base_sequence": 9}
 
 
-def row(parts, *, codec=0, base_offset=0):
-    """Batches that follow each other."""
+def consecutive_batches(parts, *, codec=0, base_offset=0):
+    """Batches with consecutive offsets."""
     batches: list[Batch] = []
     for records in parts:
         batches.append(batch_of(records, codec=codec, base_offset=base_offset, producer_id=len(batches) - 1))
@@ -26,8 +26,8 @@ def row(parts, *, codec=0, base_offset=0):
     return batches
 
 
-def singles(number, *, size_bytes=100, codec=0):
-    return row(
+def single_record_batches(number, *, size_bytes=100, codec=0):
+    return consecutive_batches(
         [[Record(0, 1_700_000_000_000 + i, b"k", b"v" * size_bytes)] for i in range(number)], codec=codec
     )
 
@@ -35,9 +35,9 @@ def singles(number, *, size_bytes=100, codec=0):
 @given(
     st.lists(RECORDS, min_size=1, max_size=5), st.sampled_from(CODECS), st.integers(0, 2**40), st.booleans()
 )
-def test_the_merged_batch_holds_the_records_of_all(parts, codec, base_offset, transactional):
-    """Same records, same order, one dense batch with a checksum that holds."""
-    batches = row(parts, codec=codec, base_offset=base_offset)
+def test_the_merged_batch_has_the_records_of_all_batches(parts, codec, base_offset, transactional):
+    """It is dense and has a valid checksum."""
+    batches = consecutive_batches(parts, codec=codec, base_offset=base_offset)
 
     merged = coalesce(batches, max_bytes=1 << 20, transactional=transactional, **OURS)
 
@@ -65,21 +65,22 @@ def test_the_merged_batch_holds_the_records_of_all(parts, codec, base_offset, tr
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=5), st.sampled_from(CODECS), st.integers(100, 20_000))
-def test_the_limit_is_obeyed_by_all_but_a_lone_batch(parts, codec, max_bytes):
-    """What does not fit is left for the next."""
-    merged = coalesce(row(parts, codec=codec), max_bytes=max_bytes, **OURS)
+def test_a_merged_batch_of_several_obeys_the_size_limit(parts, codec, max_bytes):
+    """Batches that do not fit are left for the next merged batch."""
+    merged = coalesce(consecutive_batches(parts, codec=codec), max_bytes=max_bytes, **OURS)
 
     assert len(merged.data) <= max_bytes or merged.batches == 1
     assert numbered([r for part in parts[: merged.batches] for r in part]) == decode(split(merged.data)[0])
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=5), st.sampled_from(CODECS), st.integers(100, 20_000))
-def test_the_limit_without_compression_is_obeyed_by_all_but_a_lone_batch(
-    parts, codec, max_uncompressed_bytes
-):
-    """However small they are together when compressed."""
+def test_a_merged_batch_of_several_obeys_the_uncompressed_size_limit(parts, codec, max_uncompressed_bytes):
+    """Their compressed size does not matter."""
     merged = coalesce(
-        row(parts, codec=codec), max_bytes=1 << 20, max_uncompressed_bytes=max_uncompressed_bytes, **OURS
+        consecutive_batches(parts, codec=codec),
+        max_bytes=1 << 20,
+        max_uncompressed_bytes=max_uncompressed_bytes,
+        **OURS,
     )
 
     [batch] = split(merged.data)
@@ -93,9 +94,9 @@ def test_the_limit_without_compression_is_obeyed_by_all_but_a_lone_batch(
     st.booleans(),
 )
 def test_a_merged_batch_never_expands_beyond_what_clients_accept(sizes, codec, across_gaps):
-    """Whatever the codec and the caller's limits; a batch that alone expands too much is not merged."""
+    """This holds for any codec and limit. A batch that expands too much by itself is not merged."""
     parts = [[Record(0, 5, None, bytes(size)) for size in part] for part in sizes]
-    batches = row(parts, codec=codec)
+    batches = consecutive_batches(parts, codec=codec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coalesce_module, "MERGED_UNCOMPRESSED_BYTES_MAX", 60_000)
         patch.setattr(coalesce_module, "SMALL_UNCOMPRESSED_BYTES", 30_000)
@@ -109,30 +110,32 @@ def test_a_merged_batch_never_expands_beyond_what_clients_accept(sizes, codec, a
     assert uncompressed_bytes(batch) <= 60_000 or merged.batches == 1
     assert numbered([r for part in parts[: merged.batches] for r in part]) == decode(batch)
     if codec and merged.batches < len(batches):
-        left = uncompressed_bytes(batches[merged.batches])
-        assert left > 30_000 or uncompressed_bytes(batch) + left > 60_000 - 16 * sum(map(len, parts))
+        next_bytes = uncompressed_bytes(batches[merged.batches])
+        assert next_bytes > 30_000 or uncompressed_bytes(batch) + next_bytes > 60_000 - 16 * sum(
+            map(len, parts)
+        )
 
 
 @given(st.integers(2, 9000))
-def test_single_records_are_moved_at_every_place_and_distance(number):
-    """Places and time differences beyond the table of small integers, forwards and backwards."""
-    places = sorted({0, 1, 63, 64, 8191, 8192, number})
+def test_single_records_are_merged_at_any_offset_and_timestamp_delta(number):
+    """Deltas may be negative, and larger than the table of small integers."""
+    deltas = sorted({0, 1, 63, 64, 8191, 8192, number})
     batches = [
-        batch_of([Record(0, 10_000 - place, None, b"x" * (place % 200))], base_offset=place)
-        for place in places
+        batch_of([Record(0, 10_000 - delta, None, b"x" * (delta % 200))], base_offset=delta)
+        for delta in deltas
     ]
     batches = [batch._replace(base_offset=i) for i, batch in enumerate(batches)]
 
     merged = coalesce(batches, max_bytes=1 << 20, **OURS)
 
-    assert [(i, 10_000 - place, b"x" * (place % 200)) for i, place in enumerate(places)] == [
+    assert [(i, 10_000 - delta, b"x" * (delta % 200)) for i, delta in enumerate(deltas)] == [
         (r.offset, r.timestamp, r.value) for r in decode(split(merged.data)[0])
     ]
 
 
 def test_many_single_records_become_one_batch():
-    """Ten thousand places: one, two and three bytes of offset difference."""
-    batches = singles(10_000, size_bytes=1)
+    """Their offset deltas take one, two and three bytes."""
+    batches = single_record_batches(10_000, size_bytes=1)
 
     merged = coalesce(batches, max_bytes=1 << 22, **OURS)
 
@@ -142,8 +145,8 @@ def test_many_single_records_become_one_batch():
     ]
 
 
-def test_an_unusual_integer_is_moved_too():
-    """A producer may write a small integer in more bytes than it needs."""
+def test_a_batch_with_a_padded_varint_is_merged():
+    """A producer may encode a small integer in more bytes than necessary."""
     batch = batch_of([Record(0, 5, None, b"x")])
     data = bytearray(batch.data)
     length = data[61]
@@ -157,9 +160,9 @@ def test_an_unusual_integer_is_moved_too():
 
 
 @pytest.mark.parametrize("bits", [0x08, 0x20, 0x40, 0x01])
-def test_a_run_ends_at_what_cannot_be_moved(bits):
-    """Time of append, markers, delete horizons and other codecs end it; nothing is passed over."""
-    batches = singles(5)
+def test_a_run_ends_at_a_batch_that_cannot_be_merged(bits):
+    """It ends at append times, markers, delete horizons and different codecs, without skipping a batch."""
+    batches = single_record_batches(5)
     batches[3] = with_attributes(batches[3], bits)
 
     assert worth_coalescing(batches) == 3
@@ -167,8 +170,8 @@ def test_a_run_ends_at_what_cannot_be_moved(bits):
 
 
 def test_a_run_ends_at_a_gap():
-    """Source offsets follow each other within a merged batch, so one pair of offsets gives all of them."""
-    batches = singles(5)
+    """Source offsets are consecutive within a merged batch, so that one offset pair determines all."""
+    batches = single_record_batches(5)
     del batches[2]
 
     assert worth_coalescing(batches) == 2
@@ -176,8 +179,8 @@ def test_a_run_ends_at_a_gap():
 
 
 def test_a_run_ends_at_a_compacted_batch():
-    """Records that are missing in the middle are gaps too."""
-    batches = singles(4)
+    """Records missing within a batch are gaps too."""
+    batches = single_record_batches(4)
     batches[2] = batches[2]._replace(last_offset_delta=3)
 
     assert worth_coalescing(batches) == 2
@@ -190,18 +193,18 @@ def test_a_run_ends_at_a_compacted_batch():
     st.sampled_from(CODECS),
 )
 def test_across_gaps_each_record_keeps_its_source_offset(parts, data, codec):
-    """Offsets are missing within batches and between them."""
+    """There are gaps within batches and between them."""
     batches, expected, offset = [], [], 100
     for records in parts:
-        placed = []
+        records_at = []
         for record in records:
             offset += data.draw(st.integers(1, 300))
-            placed.append(record._replace(offset=offset))
+            records_at.append(record._replace(offset=offset))
         next_offset = offset + data.draw(st.integers(1, 3))
-        (batch,) = split(encode_as_logged(placed, codec=codec, next_offset=next_offset))
+        (batch,) = split(encode_as_logged(records_at, codec=codec, next_offset=next_offset))
         offset = next_offset
         batches.append(batch)
-        expected += placed
+        expected += records_at
 
     merged = coalesce(batches, max_bytes=1 << 20, across_gaps=True, **OURS)
 
@@ -213,26 +216,27 @@ def test_across_gaps_each_record_keeps_its_source_offset(parts, data, codec):
     assert worth_coalescing(batches, across_gaps=True, small_bytes=1 << 20) in {0, len(batches)}
 
 
-def test_what_cannot_be_merged_is_refused():
-    """A caller that skipped the check gets an error, not a wrong batch."""
+def test_merging_a_batch_that_cannot_be_merged_is_an_error():
+    """A caller that skips the check gets an error instead of a wrong batch."""
     with pytest.raises(ValueError, match="cannot be merged"):
-        coalesce([with_attributes(singles(1)[0], 0x08)], max_bytes=1000, **OURS)
+        coalesce([with_attributes(single_record_batches(1)[0], 0x08)], max_bytes=1000, **OURS)
 
 
-def test_a_lone_batch_and_a_large_one_are_left_as_they_are():
-    """Nothing waits for company, and large batches pass untouched."""
-    large = singles(3, size_bytes=SMALL_BYTES)
+def test_single_and_large_batches_are_not_merged():
+    large = single_record_batches(3, size_bytes=SMALL_BYTES)
 
     assert worth_coalescing([]) == 0
-    assert worth_coalescing(singles(1)) == 0
+    assert worth_coalescing(single_record_batches(1)) == 0
     assert worth_coalescing(large) == 0
-    assert worth_coalescing(row([[Record(0, 1, None, b"")] * 17] * 3)) == 0
+    assert worth_coalescing(consecutive_batches([[Record(0, 1, None, b"")] * 17] * 3)) == 0
     assert (
-        worth_coalescing(row([[Record(0, 1, None, b"")]] * 2 + [[Record(0, 1, None, b"v" * SMALL_BYTES)]]))
+        worth_coalescing(
+            consecutive_batches([[Record(0, 1, None, b"")]] * 2 + [[Record(0, 1, None, b"v" * SMALL_BYTES)]])
+        )
         == 2
     )
 
 
-def test_a_run_is_bounded():
-    """A lost answer to a merged batch repeats only so much."""
-    assert worth_coalescing(singles(RECORDS_MAX + 5, size_bytes=1)) == RECORDS_MAX
+def test_the_records_of_a_merged_batch_are_limited():
+    """This limits how many records are sent again after a lost response."""
+    assert worth_coalescing(single_record_batches(RECORDS_MAX + 5, size_bytes=1)) == RECORDS_MAX

@@ -1,4 +1,4 @@
-"""Each codec is undone by itself, framed as Java frames it, and never expands without a bound."""
+"""Each codec decompresses its own output, uses Java's framing, and limits the decompressed size."""
 
 import struct
 import zlib
@@ -16,22 +16,21 @@ DATA = st.one_of(st.binary(max_size=300), st.integers(0, 300_000).map(lambda siz
 
 
 @given(DATA, st.sampled_from(CODECS))
-def test_what_is_compressed_is_what_is_decompressed(data, codec):
-    """Empty, small, and larger than the blocks of snappy and lz4."""
+def test_compressed_data_is_decompressed_unchanged(data, codec):
+    """Data is empty, small, or larger than the blocks of snappy and lz4."""
     assert data == codecs.decompress(codec, memoryview(codecs.compress(codec, data)))
 
 
 @given(st.binary(max_size=300), st.sampled_from((1, 2, 3, 4)))
-def test_noise_is_refused(data, codec):
-    """Bytes that are no frame give data or the one error that says so."""
+def test_random_bytes_cause_only_the_error_for_corrupt_records(data, codec):
     try:
         codecs.decompress(codec, data)
     except CorruptRecordsError:
         return
 
 
-def test_lz4_is_framed_as_java_wants_it():
-    """Independent blocks of 64 KiB, and a descriptor whose checksum another implementation accepts."""
+def test_lz4_uses_the_framing_of_java():
+    """Blocks are independent and of 64 KiB, and a different implementation accepts the descriptor's checksum."""
     data = b"0123456789" * 20_000
     frame = codecs.compress(codecs.LZ4, data)
 
@@ -40,7 +39,7 @@ def test_lz4_is_framed_as_java_wants_it():
 
 
 def test_lz4_frames_with_checksums_and_stored_blocks_are_read():
-    """Block and content checksums are stepped over, a block that did not shrink is taken as it is."""
+    """Block and content checksums are skipped. A stored block is not compressed."""
     block = b"stored"
     frame = (
         b"\x04\x22\x4d\x18\x74\x40\x00"
@@ -54,8 +53,8 @@ def test_lz4_frames_with_checksums_and_stored_blocks_are_read():
     assert codecs.decompress(codecs.LZ4, frame) == b"stored"
 
 
-def test_snappy_is_framed_as_java_frames_it():
-    """Xerial's header with versions 1 and 1, then blocks with their lengths."""
+def test_snappy_uses_the_framing_of_java():
+    """It has Xerial's header with versions 1 and 1, then blocks with their lengths."""
     stream = codecs.compress(codecs.SNAPPY, b"a" * 40_000)
 
     assert b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) == stream[:16]
@@ -63,15 +62,15 @@ def test_snappy_is_framed_as_java_frames_it():
     assert cramjam.snappy.decompress_raw_len(stream[20 : 20 + size_bytes]) == 32 << 10
 
 
-def test_bare_snappy_is_read():
-    """Some producers write it without the stream around it."""
+def test_snappy_without_framing_is_read():
+    """Some producers write it without the stream framing."""
     assert (
         codecs.decompress(codecs.SNAPPY, bytes(cramjam.snappy.compress_raw(b"hello hello"))) == b"hello hello"
     )
 
 
-def test_gzip_members_that_follow_each_other_are_one():
-    """As GZIPInputStream reads them."""
+def test_consecutive_gzip_members_are_concatenated():
+    """GZIPInputStream reads them this way."""
     member = zlib.compressobj(wbits=31)
     data = member.compress(b"one ") + member.flush()
 
@@ -79,7 +78,7 @@ def test_gzip_members_that_follow_each_other_are_one():
 
 
 def test_zstd_without_a_content_size_is_read():
-    """Java's stream does not know the size in advance, so the frame does not say it."""
+    """Java's stream writes the frame before the size is known."""
     data = b"abc" * 100_000
     stream = cramjam.zstd.Compressor()
     stream.compress(data)
@@ -89,8 +88,7 @@ def test_zstd_without_a_content_size_is_read():
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_a_bomb_does_not_go_off(codec, monkeypatch):
-    """What would expand beyond the bound is refused."""
+def test_data_that_expands_too_much_is_refused(codec, monkeypatch):
     bomb = codecs.compress(codec, bytes(3 << 20))
     monkeypatch.setattr(codecs, "DECOMPRESSED_BYTES_MAX", 2 << 20)
 
@@ -110,8 +108,7 @@ def test_decompression_stops_at_the_limit_of_the_caller(data, codec, max_bytes):
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_a_cut_frame_is_refused(codec):
-    """Half a frame is not taken for a short one."""
+def test_a_truncated_frame_is_refused(codec):
     frame = codecs.compress(codec, bytes(range(256)) * 30)
 
     with pytest.raises(CorruptRecordsError):
@@ -119,7 +116,7 @@ def test_a_cut_frame_is_refused(codec):
 
 
 def test_an_unknown_codec_is_refused():
-    """A number that Kafka has not given away yet."""
+    """Kafka has not assigned this number yet."""
     with pytest.raises(CorruptRecordsError):
         codecs.decompress(5, b"")
     with pytest.raises(ValueError, match="number 5"):

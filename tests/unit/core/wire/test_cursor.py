@@ -1,4 +1,4 @@
-"""Fields are read where they lie, in both forms, and a message that was cut off is never read as a shorter one."""
+"""Fields are read in both encodings, and a truncated message is an error."""
 
 import struct
 
@@ -15,8 +15,8 @@ def cursor(data, *, flexible=True):
 
 
 @given(st.integers(0, 2**31 - 1))
-def test_a_length_is_read_as_written(value):
-    """Unsigned varints of every size there is."""
+def test_an_unsigned_varint_is_read_as_written(value):
+    """Unsigned varints have one to five bytes."""
     data = uvarint(value)
 
     at = cursor(data)
@@ -25,8 +25,8 @@ def test_a_length_is_read_as_written(value):
 
 
 @given(st.integers(0, 2**30))
-def test_a_length_is_written_as_another_implementation_does(value):
-    """An unsigned varint is the zigzag one of half its number, where that is whole."""
+def test_an_unsigned_varint_is_written_as_kafka_python_does(value):
+    """The unsigned varint of an even number is the zigzag varint of half that number."""
     foreign = bytearray()
 
     encode_varint(value, foreign.append)
@@ -34,7 +34,7 @@ def test_a_length_is_written_as_another_implementation_does(value):
     assert bytes(foreign) == uvarint(2 * value)
 
 
-def test_reading_begins_at_the_given_index_and_after_what_is_skipped():
+def test_reading_starts_at_the_given_index_and_continues_after_a_skip():
     at = Cursor(memoryview(b"head\x07skipped\x09"), flexible=True, at=4)
 
     assert at.uvarint() == 7
@@ -44,7 +44,7 @@ def test_reading_begins_at_the_given_index_and_after_what_is_skipped():
 
 @given(st.integers(-(2**15), 2**15 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
 def test_integers_are_big_endian_and_signed(small, middle, large):
-    """Two, four and eight bytes, one after the other."""
+    """They have two, four and eight bytes."""
     at = cursor(struct.pack(">hiq", small, middle, large))
 
     assert (small, middle, large) == (at.int16(), at.int32(), at.int64())
@@ -52,7 +52,7 @@ def test_integers_are_big_endian_and_signed(small, middle, large):
 
 @pytest.mark.parametrize(("flexible", "data"), [(True, b"\0"), (False, b"\xff\xff\xff\xff")])
 def test_null_bytes_are_empty(flexible, data):
-    """Null records come where there are none."""
+    """A response without records has null records."""
     at = cursor(data, flexible=flexible)
 
     assert (0, len(data)) == (len(at.records()), at.at)
@@ -60,27 +60,27 @@ def test_null_bytes_are_empty(flexible, data):
 
 @pytest.mark.parametrize(("flexible", "data"), [(True, b"\0"), (False, b"\xff\xff")])
 def test_a_null_string_is_empty(flexible, data):
-    """Error messages are null where there is no error."""
+    """The error message is null without an error."""
     assert "" == cursor(data, flexible=flexible).string()
 
 
 @given(st.text(max_size=300))
 def test_a_string_is_read_in_both_forms(text):
-    """The length is a varint plus one, or two bytes."""
+    """The length is a varint (plus one) or two bytes."""
     encoded = text.encode()
 
     assert text == cursor(uvarint(len(encoded) + 1) + encoded).string()
     assert text == cursor(struct.pack(">h", len(encoded)) + encoded, flexible=False).string()
 
 
-def test_a_string_that_is_no_text_is_read_all_the_same():
-    """A broker's message in another encoding must not end the connection that it explains."""
+def test_a_string_that_is_not_utf_8_is_read():
+    """A broker message in a different encoding must not close the connection."""
     assert "\ufffd" == cursor(b"\x02\xff").string()
 
 
 @given(st.dictionaries(st.integers(0, 2**20), st.binary(max_size=200), max_size=5))
 def test_tagged_fields_are_found_by_number(fields):
-    """Known and unknown ones alike, and the cursor ends behind them."""
+    """This includes unknown tags. The cursor ends after them."""
     data = uvarint(len(fields)) + b"".join(
         uvarint(tag) + uvarint(len(value)) + value for tag, value in fields.items()
     )
@@ -91,15 +91,15 @@ def test_tagged_fields_are_found_by_number(fields):
     assert len(data) == at.at
 
 
-def test_the_older_form_has_no_tagged_fields():
-    """Not even the byte that says there are none."""
+def test_the_older_encoding_has_no_tagged_fields():
+    """It has no byte for their number either."""
     at = cursor(b"\x01\x02", flexible=False)
 
     assert ({}, 0) == (at.tags(), at.at)
 
 
 @given(st.binary(max_size=20), st.integers(1, 40))
-def test_bytes_that_are_not_there_are_an_error(data, more):
-    """A frame shorter than it says is malformed; a shorter value would be copied as if it were whole."""
+def test_reading_beyond_the_end_is_an_error(data, more):
+    """Otherwise a truncated value would be copied as if it were whole."""
     with pytest.raises(IndexError):
         cursor(data).raw(len(data) + more)

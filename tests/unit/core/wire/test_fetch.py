@@ -1,4 +1,4 @@
-"""Fetch requests are what Kafka's schema says, and its responses are read as what they say; both against kafka-python."""
+"""Fetch requests and responses agree with kafka-python's implementation of Kafka's schema."""
 
 import contextlib
 import struct
@@ -37,7 +37,7 @@ NAMES = st.text("abc.-_XYZ019", min_size=1, max_size=249)
 
 @st.composite
 def topics(draw, version, content):
-    """By topic (the id or the name, as the wire has it) and partition: *content*."""
+    """A dictionary of *content* by topic (id or name, as on the wire) and partition."""
     ids = st.uuids().map(lambda topic: topic.bytes) if version >= 13 else NAMES.map(str.encode)
     return draw(
         st.dictionaries(ids, st.dictionaries(PARTITIONS, content, min_size=1, max_size=3), max_size=3)
@@ -45,12 +45,12 @@ def topics(draw, version, content):
 
 
 def named(topic, version):
-    """The topic's field as kafka-python has it."""
+    """The topic field in kafka-python's form."""
     return {"topic_id": uuid.UUID(bytes=topic)} if version >= 13 else {"topic": topic.decode()}
 
 
 def key_of(topic, partition, version):
-    """The other way round."""
+    """The key of a partition of kafka-python's *topic*."""
     return FetchKey(topic.topic_id.bytes if version >= 13 else topic.topic.encode(), partition)
 
 
@@ -63,8 +63,9 @@ def key_of(topic, partition, version):
     st.integers(0, 2**31 - 1),
     NAMES,
 )
-def test_a_request_says_what_was_asked(data, version, session, read_committed, wait_ms, max_bytes, rack):
-    """Every field is where another implementation looks for it."""
+def test_a_request_has_each_field_where_kafka_python_expects_it(
+    data, version, session, read_committed, wait_ms, max_bytes, rack
+):
     wanted = data.draw(
         topics(version, st.builds(FetchFrom, OFFSETS, EPOCHS, EPOCHS, st.integers(0, 2**31 - 1)))
     )
@@ -76,9 +77,9 @@ def test_a_request_says_what_was_asked(data, version, session, read_committed, w
             session[0],
             session[1],
             tuple(
-                (FetchKey(topic, number), at)
+                (FetchKey(topic, number), position)
                 for topic, parts in wanted.items()
-                for number, at in parts.items()
+                for number, position in parts.items()
             ),
             tuple(FetchKey(topic, number) for topic, parts in dropped.items() for number in parts),
         ),
@@ -88,18 +89,18 @@ def test_a_request_says_what_was_asked(data, version, session, read_committed, w
         rack=rack,
     )
 
-    said = FetchRequest.decode(body, version=version)
+    decoded = FetchRequest.decode(body, version=version)
     assert (-1, wait_ms, 1, max_bytes, int(read_committed), *session, rack) == (
-        said.replica_id,
-        said.max_wait_ms,
-        said.min_bytes,
-        said.max_bytes,
-        said.isolation_level,
-        said.session_id,
-        said.session_epoch,
-        said.rack_id,
+        decoded.replica_id,
+        decoded.max_wait_ms,
+        decoded.min_bytes,
+        decoded.max_bytes,
+        decoded.isolation_level,
+        decoded.session_id,
+        decoded.session_epoch,
+        decoded.rack_id,
     )
-    found = {
+    decoded_partitions = {
         key_of(topic, part.partition, version): (
             part.fetch_offset,
             part.current_leader_epoch,
@@ -107,22 +108,24 @@ def test_a_request_says_what_was_asked(data, version, session, read_committed, w
             part.log_start_offset,
             part.partition_max_bytes,
         )
-        for topic in said.topics
+        for topic in decoded.topics
         for part in topic.partitions
     }
     assert {
         FetchKey(topic, number): (
-            at.offset,
-            at.leader_epoch,
-            at.last_epoch if version >= 12 else -1,
+            position.offset,
+            position.leader_epoch,
+            position.last_epoch if version >= 12 else -1,
             -1,
-            at.max_bytes,
+            position.max_bytes,
         )
         for topic, parts in wanted.items()
-        for number, at in parts.items()
-    } == found
+        for number, position in parts.items()
+    } == decoded_partitions
     assert {FetchKey(topic, number) for topic, parts in dropped.items() for number in parts} == {
-        key_of(topic, number, version) for topic in said.forgotten_topics_data for number in topic.partitions
+        key_of(topic, number, version)
+        for topic in decoded.forgotten_topics_data
+        for number in topic.partitions
     }
 
 
@@ -142,7 +145,7 @@ RESPONSES = st.fixed_dictionaries(
 
 
 def foreign_response(number, response, version):
-    """One partition's response as kafka-python has it."""
+    """The response for one partition in kafka-python's form."""
     data = FetchResponse.FetchableTopicResponse.PartitionData
     plain = {
         name: response[name]
@@ -176,7 +179,7 @@ def foreign_response(number, response, version):
 
 
 def response_of(version, responses, *, throttle_ms=0, error=0, session_id=0):
-    """The body of a response as a broker would write it."""
+    """The body of a response as a broker writes it."""
     message = FetchResponse(
         version=version,
         throttle_time_ms=throttle_ms,
@@ -197,8 +200,8 @@ def response_of(version, responses, *, throttle_ms=0, error=0, session_id=0):
 
 
 @given(st.data(), VERSION, st.integers(0, 2**31 - 1), CODES, st.integers(0, 2**31 - 1))
-def test_a_response_is_read_as_it_was_meant(data, version, throttle_ms, error, session_id):
-    """Every field of every partition, null and tagged ones too."""
+def test_a_response_is_parsed_with_all_fields(data, version, throttle_ms, error, session_id):
+    """This includes null and tagged fields."""
     responses = data.draw(topics(version, RESPONSES))
     body = bytearray(
         response_of(version, responses, throttle_ms=throttle_ms, error=error, session_id=session_id)
@@ -211,23 +214,23 @@ def test_a_response_is_read_as_it_was_meant(data, version, throttle_ms, error, s
     assert [
         PartitionFetchResponse(
             FetchKey(topic, number),
-            one["error_code"],
-            one["high_watermark"],
-            one["last_stable_offset"],
-            one["log_start_offset"],
-            tuple(one["aborted"] or ()),
-            one["preferred_read_replica"],
-            memoryview(one["records"] or b""),
-            one["diverging"] if tagged else None,
-            one["leader"] if tagged else None,
+            response["error_code"],
+            response["high_watermark"],
+            response["last_stable_offset"],
+            response["log_start_offset"],
+            tuple(response["aborted"] or ()),
+            response["preferred_read_replica"],
+            memoryview(response["records"] or b""),
+            response["diverging"] if tagged else None,
+            response["leader"] if tagged else None,
         )
         for topic, parts in responses.items()
-        for number, one in parts.items()
+        for number, response in parts.items()
     ] == list(fetched.partitions)
 
 
-def test_records_are_a_view_into_the_response_that_may_be_written():
-    """A batch is rewritten where it lies: no copy is made of what is fetched."""
+def test_records_are_a_writable_view_into_the_response():
+    """A batch is rewritten in place, without a copy of the fetched data."""
     response = {"aborted": None, "diverging": None, "leader": None, "records": b"batch", "error_code": 0}
     response |= dict.fromkeys(
         ("high_watermark", "last_stable_offset", "log_start_offset", "preferred_read_replica"), 0
@@ -240,11 +243,11 @@ def test_records_are_a_view_into_the_response_that_may_be_written():
 
 
 @given(st.data(), VERSION)
-def test_a_response_cut_off_anywhere_is_an_error(data, version):
-    """What a broken connection leaves is never taken for a shorter response."""
+def test_a_truncated_fetch_response_is_an_error(data, version):
+    """A response that a broken connection truncates is never parsed as a shorter one."""
     responses = data.draw(topics(version, RESPONSES))
     body = response_of(version, responses)
-    # The end of the flexible form is the tagged fields of the whole message, which are not read.
+    # The flexible encoding ends with the tagged fields of the whole message, which are not read.
     cut = data.draw(st.integers(0, len(body) - (2 if version >= 12 else 1)))
 
     with pytest.raises((struct.error, IndexError)):
@@ -255,11 +258,11 @@ KEYS = st.integers(0, 2).map(lambda number: FetchKey(b"orders", number))
 
 
 class RefusedError(Exception):
-    """The broker responds with an error code of the whole response."""
+    """The broker responds with an error code for the whole response."""
 
 
 class Broker:
-    """Kafka's side (FetchManager.newContext, KIP-227): what a session holds and which epochs it takes."""
+    """A broker with fetch sessions (FetchManager.newContext, KIP-227)."""
 
     def __init__(self):
         self.sessions = {}
@@ -267,15 +270,15 @@ class Broker:
         self.has_room = True
 
     def serve(self, request):
-        """The session id of the response, and what was read."""
+        """Returns the session id of the response and the fetched partitions."""
         self.sessions.pop(request.session_id, None) if request.session_epoch == 0 else None
         if request.session_epoch == 0:
-            asked = dict(request.partitions)
-            if not self.has_room or not asked:
-                return 0, asked
-            self.sessions[self.next_id] = [1, asked]
+            requested = dict(request.partitions)
+            if not self.has_room or not requested:
+                return 0, requested
+            self.sessions[self.next_id] = [1, requested]
             self.next_id += 1
-            return self.next_id - 1, asked
+            return self.next_id - 1, requested
         if request.session_id not in self.sessions:
             raise RefusedError("FETCH_SESSION_ID_NOT_FOUND")
         session = self.sessions[request.session_id]
@@ -288,12 +291,12 @@ class Broker:
         return request.session_id, session[1]
 
     def forget(self):
-        """A restart, or eviction."""
+        """Drops all sessions, as a restart or eviction does."""
         self.sessions.clear()
 
 
 class Sessions(RuleBasedStateMachine):
-    """Puts, removes, responses, losses and forgetful brokers in any order."""
+    """Puts and removes partitions, and receives or loses responses, in any order."""
 
     def __init__(self):
         super().__init__()
@@ -328,7 +331,7 @@ class Sessions(RuleBasedStateMachine):
     @precondition(lambda self: self.wanted)
     @rule(arrived=st.booleans())
     def lose(self, arrived):
-        """The connection broke, before the broker had the request or after."""
+        """Breaks the connection before or after the broker has received the request."""
         request = self.session.next_request()
         if arrived:
             with contextlib.suppress(RefusedError):
@@ -344,7 +347,7 @@ class Sessions(RuleBasedStateMachine):
         self.broker.has_room = has_room
 
     @invariant()
-    def knows_what_is_wanted(self):
+    def has_exactly_the_wanted_partitions(self):
         assert len(self.wanted) == len(self.session)
         assert all(key in self.session for key in self.wanted)
 
@@ -353,8 +356,8 @@ Sessions.TestCase.settings = settings(stateful_step_count=25)
 TestSessions = Sessions.TestCase
 
 
-def began(*keys):
-    """A session that holds *keys*."""
+def open_session(*keys):
+    """A session with the partitions *keys*."""
     session = FetchSession()
     for key in keys:
         session.put(key, FetchFrom(0))
@@ -366,9 +369,8 @@ def began(*keys):
 A, B = FetchKey(b"orders", 0), FetchKey(b"orders", 1)
 
 
-def test_an_idle_partition_costs_nothing():
-    """Only what has changed is said again."""
-    session = began(A, B)
+def test_an_incremental_request_has_only_changed_partitions():
+    session = open_session(A, B)
     session.put(B, FetchFrom(5))
 
     request = session.next_request()
@@ -381,18 +383,18 @@ def test_an_idle_partition_costs_nothing():
     )
 
 
-def test_what_the_broker_never_had_is_not_forgotten():
-    """Put and removed between two requests, it is not mentioned."""
-    session = began(A)
+def test_a_partition_that_the_broker_never_had_is_not_forgotten():
+    """It was put and removed between two requests."""
+    session = open_session(A)
     session.put(B, FetchFrom(5))
     session.remove(B)
 
     assert ((), ()) == (session.next_request().partitions, session.next_request().forgotten)
 
 
-def test_what_is_wanted_again_is_not_forgotten():
-    """Removed and put between two requests: a broker that forgets last would never serve it."""
-    session = began(A, B)
+def test_a_partition_that_is_put_again_is_not_forgotten():
+    """It was removed and added between two requests. The broker processes forgotten partitions last."""
+    session = open_session(A, B)
     session.remove(B)
     session.put(B, FetchFrom(9))
 
@@ -403,8 +405,8 @@ def test_what_is_wanted_again_is_not_forgotten():
 
 @pytest.mark.parametrize("lost", [FetchSession.failed, lambda session: session.answered(0)])
 def test_after_a_loss_the_next_request_is_a_full_one(lost):
-    """Epoch 0 and every partition, whether the request was lost or the broker keeps no session."""
-    session = began(A, B)
+    """It has epoch 0 and every partition, whether the request was lost or the broker has no session."""
+    session = open_session(A, B)
     session.next_request()
 
     lost(session)
@@ -417,9 +419,9 @@ def test_after_a_loss_the_next_request_is_a_full_one(lost):
     )
 
 
-def test_epochs_go_round_without_the_one_that_opens_a_session():
-    """After 2^31 - 1 comes 1 (FetchMetadata.nextEpoch)."""
-    session = began(A)
+def test_session_epochs_wrap_to_one():
+    """1 follows 2^31 - 1, because 0 opens a session (FetchMetadata.nextEpoch)."""
+    session = open_session(A)
     session._epoch = 0x7FFFFFFF
     session.answered(7)
 
@@ -439,7 +441,7 @@ def marker(producer_id, offset, *, commits):
 
 
 def test_records_of_an_aborted_transaction_are_dropped_up_to_its_marker():
-    """The next transaction of the same producer is seen again."""
+    """The next transaction of the producer is delivered."""
     batches = [
         data_batch(7, 0),
         data_batch(8, 2),
@@ -447,48 +449,48 @@ def test_records_of_an_aborted_transaction_are_dropped_up_to_its_marker():
         data_batch(7, 5),
         marker(7, 7, commits=True),
     ]
-    seen = AbortedFilter([(7, 0)])
+    aborted_filter = AbortedFilter([(7, 0)])
 
-    assert [seen.delivers(batch) for batch in batches] == [False, True, False, True, False]
+    assert [aborted_filter.delivers(batch) for batch in batches] == [False, True, False, True, False]
 
 
 def test_records_before_the_aborted_transaction_are_delivered():
-    """A producer's earlier, committed transaction is none of the aborted one's."""
+    """They belong to an earlier, committed transaction of the producer."""
     batches = [data_batch(7, 0), marker(7, 2, commits=True), data_batch(7, 3), marker(7, 5, commits=False)]
-    seen = AbortedFilter([(7, 3)])
+    aborted_filter = AbortedFilter([(7, 3)])
 
-    assert [seen.delivers(batch) for batch in batches] == [True, False, False, False]
+    assert [aborted_filter.delivers(batch) for batch in batches] == [True, False, False, False]
 
 
 def test_records_outside_transactions_are_delivered():
-    """Also those of a producer whose transaction was aborted, and those without a producer."""
-    seen = AbortedFilter([(7, 0)])
+    """This includes records of a producer whose transaction was aborted, and records without a producer."""
+    aborted_filter = AbortedFilter([(7, 0)])
 
-    assert seen.delivers(data_batch(7, 0, transactional=False))
-    assert seen.delivers(data_batch(-1, 2, transactional=False))
-
-
-def test_each_response_brings_its_own_list():
-    """A transaction that began before the fetched range is in the list again; what ended is not."""
-    seen = AbortedFilter([(7, 0)])
-    assert not seen.delivers(data_batch(7, 0))
-
-    seen.feed([(7, 0)])
-    assert not seen.delivers(data_batch(7, 2))
-
-    seen.feed([])
-    assert seen.delivers(data_batch(7, 4))
+    assert aborted_filter.delivers(data_batch(7, 0, transactional=False))
+    assert aborted_filter.delivers(data_batch(-1, 2, transactional=False))
 
 
-def test_markers_are_read():
-    """Abort is type 0, commit type 1 (ControlRecordType)."""
+def test_each_response_replaces_the_list_of_aborted_transactions():
+    """The list repeats a transaction that started before the fetched range, but not one that has ended."""
+    aborted_filter = AbortedFilter([(7, 0)])
+    assert not aborted_filter.delivers(data_batch(7, 0))
+
+    aborted_filter.feed([(7, 0)])
+    assert not aborted_filter.delivers(data_batch(7, 2))
+
+    aborted_filter.feed([])
+    assert aborted_filter.delivers(data_batch(7, 4))
+
+
+def test_abort_and_commit_markers_are_distinguished():
+    """Abort has type 0, commit type 1 (ControlRecordType)."""
     assert is_abort_marker(marker(1, 0, commits=False))
     assert not is_abort_marker(marker(1, 0, commits=True))
     assert not is_abort_marker(marker(1, 0, commits=False)._replace(count=0))
 
 
-def test_a_marker_without_a_type_is_said():
-    """A control record that cannot be read is not guessed at."""
+def test_a_marker_without_a_type_is_an_error():
+    """The type of an unreadable control record is not assumed."""
     broken = with_attributes(batch_of([Record(0, 1, b"\0", b"")], producer_id=1), 0x30)
 
     with pytest.raises(CorruptRecordsError):
@@ -501,33 +503,33 @@ def test_a_marker_without_a_type_is_said():
     ),
     st.data(),
 )
-def test_against_a_model_of_transactions(steps, data):
-    """Whatever is interleaved, and wherever reading begins, delivered is what is plain or committed."""
+def test_the_aborted_filter_delivers_exactly_plain_and_committed_records(steps, data):
+    """This holds for any interleaving of producers and any start offset."""
     steps = steps + [(producer, "commit") for producer in (1, 2, 3)]
-    batches, wanted, aborted, spans = [], [], [], []
-    begun: dict[int, list[int]] = {}
+    batches, expected, aborted, spans = [], [], [], []
+    open_batches: dict[int, list[int]] = {}
     offset = 0
     for producer, step in steps:
         if step == "plain":
             batches.append(data_batch(0, offset, transactional=False))
-            wanted.append(True)
+            expected.append(True)
         elif step == "write":
-            begun.setdefault(producer, []).append(len(batches))
+            open_batches.setdefault(producer, []).append(len(batches))
             batches.append(data_batch(producer, offset))
-            wanted.append(True)
+            expected.append(True)
         else:
-            members = begun.pop(producer, [])
+            members = open_batches.pop(producer, [])
             if step == "abort" and members:
                 aborted.append((producer, batches[members[0]].base_offset))
                 spans.append((members[0], len(batches)))
                 for member in members:
-                    wanted[member] = False
+                    expected[member] = False
             batches.append(marker(producer, offset, commits=step == "commit"))
-            wanted.append(False)
+            expected.append(False)
         offset = batches[-1].next_offset
     start = data.draw(st.integers(0, len(batches)))
     listed = [entry for entry, (_, last) in zip(aborted, spans, strict=True) if last >= start]
 
-    seen = AbortedFilter(reversed(listed))
+    aborted_filter = AbortedFilter(reversed(listed))
 
-    assert wanted[start:] == [seen.delivers(batch) for batch in batches[start:]]
+    assert expected[start:] == [aborted_filter.delivers(batch) for batch in batches[start:]]

@@ -1,4 +1,4 @@
-"""Keys land in the partitions in which Java puts them."""
+"""Keys are assigned to the same partitions as in Java."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from tests.unit.core.wire import foreign
         (b"abc", 479470107),
     ],
 )
-def test_the_hashes_of_javas_own_test(key, hashed):
+def test_hashes_equal_those_of_javas_test(key, hashed):
     """Kafka's UtilsTest.testMurmur2."""
     assert hashed % 2**32 == murmur2(key)
 
@@ -32,12 +32,11 @@ def test_the_hashes_of_javas_own_test(key, hashed):
         (b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"A","targetClusterAlias":"B"}]', 0),
     ],
 )
-def test_positions_land_where_connect_looks(key, partition):
-    """Three keys of an offsets topic with 25 partitions."""
+def test_position_keys_are_in_the_partitions_that_connect_reads(key, partition):
+    """The keys are those of an offsets topic with 25 partitions."""
     assert partition == partition_for(key, 25)
 
 
 @given(st.binary(max_size=50))
-def test_another_implementation_agrees(key):
-    """kafka-python's hash of the same key."""
+def test_the_hash_equals_that_of_kafka_python(key):
     assert foreign.murmur2(key) % 2**32 == murmur2(key)

@@ -1,4 +1,4 @@
-"""Produce requests are what Kafka's schema says, and its responses are read as what they say; both against kafka-python."""
+"""Produce requests and responses agree with kafka-python's implementation of Kafka's schema."""
 
 import struct
 
@@ -26,8 +26,8 @@ BATCHES = st.dictionaries(
 
 
 @given(BATCHES, st.one_of(st.none(), NAMES), st.integers(0, 2**31 - 1))
-def test_a_request_holds_each_batch_for_its_partition(batches, transactional_id, timeout_ms):
-    """Byte for byte what another implementation writes; all replicas acknowledge."""
+def test_a_request_has_each_batch_for_its_partition(batches, transactional_id, timeout_ms):
+    """The bytes equal those of kafka-python. All replicas must acknowledge."""
     parts = produce_request(
         {topic: list(of_topic.items()) for topic, of_topic in batches.items()},
         timeout_ms=timeout_ms,
@@ -35,7 +35,7 @@ def test_a_request_holds_each_batch_for_its_partition(batches, transactional_id,
     )
 
     topic_data = ProduceRequest.TopicProduceData
-    meant = ProduceRequest(
+    expected = ProduceRequest(
         version=VERSION,
         transactional_id=transactional_id,
         acks=-1,
@@ -52,12 +52,11 @@ def test_a_request_holds_each_batch_for_its_partition(batches, transactional_id,
             for topic, of_topic in batches.items()
         ],
     )
-    assert bytes(meant.encode(version=VERSION)) == b"".join(parts)
+    assert bytes(expected.encode(version=VERSION)) == b"".join(parts)
     assert -1 == ACKS_ALL
 
 
-def test_batches_are_handed_on_without_a_copy():
-    """What was fetched is what is sent."""
+def test_batches_are_sent_without_a_copy():
     batch = memoryview(bytearray(b"batch"))
 
     parts = produce_request({"orders": [(0, batch)]}, timeout_ms=1)
@@ -84,7 +83,7 @@ RESPONSES = st.dictionaries(
 
 
 def response_of(responses, throttle_ms=0):
-    """The body of a response as a broker would write it."""
+    """The body of a response as a broker writes it."""
     of_topic = ProduceResponse.TopicProduceResponse
     of_partition = of_topic.PartitionProduceResponse
     return bytes(
@@ -105,9 +104,9 @@ def response_of(responses, throttle_ms=0):
                             log_start_offset=0,
                             record_errors=[
                                 of_partition.BatchIndexAndErrorMessage(
-                                    version=VERSION, batch_index=at, batch_index_error_message=text
+                                    version=VERSION, batch_index=batch_index, batch_index_error_message=text
                                 )
-                                for at, text in problems
+                                for batch_index, text in problems
                             ],
                             error_message=message,
                         )
@@ -121,9 +120,9 @@ def response_of(responses, throttle_ms=0):
 
 
 @given(RESPONSES, st.integers(0, 2**31 - 1))
-def test_a_response_is_read_as_it_was_meant(responses, throttle_ms):
-    """Each partition's code and offset; the message is the partition's own, or else that of its first record."""
-    found, throttled_ms = parse_produce_response(memoryview(response_of(responses, throttle_ms)))
+def test_a_produce_response_is_parsed_with_all_fields(responses, throttle_ms):
+    """The message is that of the partition, or else that of its first record."""
+    parsed, throttled_ms = parse_produce_response(memoryview(response_of(responses, throttle_ms)))
 
     assert throttle_ms == throttled_ms
     assert {
@@ -132,16 +131,16 @@ def test_a_response_is_read_as_it_was_meant(responses, throttle_ms):
             base_offset,
             append_time_ms,
             message or next((text for _, text in problems if text), ""),
-            tuple(at for at, _ in problems),
+            tuple(batch_index for batch_index, _ in problems),
         )
         for topic, parts in responses.items()
         for index, (error, base_offset, append_time_ms, problems, message) in parts.items()
-    } == found
+    } == parsed
 
 
 @given(RESPONSES, st.data())
-def test_a_response_cut_off_anywhere_is_an_error(responses, data):
-    """A batch is acknowledged by a whole response or not at all."""
+def test_a_truncated_produce_response_is_an_error(responses, data):
+    """Only a whole response acknowledges a batch."""
     body = response_of(responses)
     cut = data.draw(st.integers(0, len(body) - 1))
 

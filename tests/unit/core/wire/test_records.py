@@ -1,4 +1,4 @@
-"""Records survive encoding in every codec, as Java's consumers and an independent implementation see them."""
+"""Records are encoded and decoded unchanged in every codec, in agreement with kafka-python."""
 
 import struct
 import zlib
@@ -35,7 +35,7 @@ FOREIGN = st.lists(
 
 @given(RECORDS, st.sampled_from(CODECS), st.booleans())
 def test_records_survive_a_round_trip(records, codec, transactional):
-    """Nulls, empty values, headers, timestamps of all 64 bits; in a dense batch whose checksum holds."""
+    """Records have nulls, empty values, headers and 64-bit timestamps; the batch is dense with a valid checksum."""
     (batch,) = split(encode(records, codec=codec, transactional=transactional, **OURS))
 
     assert numbered(records) == decode(batch)
@@ -55,16 +55,15 @@ def test_records_survive_a_round_trip(records, codec, transactional):
 
 
 @given(FOREIGN, st.sampled_from((0, 1)))
-def test_another_implementation_is_read(records, codec):
-    """What kafka-python wrote is what we read."""
+def test_batches_of_kafka_python_are_decoded(records, codec):
     (batch,) = split(foreign_batch(records, codec=codec))
 
     assert numbered(records) == decode(batch)
 
 
 @given(FOREIGN, st.sampled_from((0, 1)))
-def test_another_implementation_reads_us(records, codec):
-    """What we wrote is what kafka-python reads, checksum included."""
+def test_kafka_python_decodes_our_batches(records, codec):
+    """The checksum is valid too."""
     foreign = DefaultRecordBatch(encode(records, codec=codec, **OURS))
 
     assert foreign.validate_crc()
@@ -77,29 +76,26 @@ def test_another_implementation_reads_us(records, codec):
 
 
 @given(FOREIGN)
-def test_without_compression_the_bytes_are_those_of_another_implementation(records):
-    """Not only the meaning but each byte agrees."""
+def test_uncompressed_batches_equal_those_of_kafka_python(records):
     ours = encode(records, codec=0, producer_id=-1, producer_epoch=-1, base_sequence=-1)
 
     assert bytes(foreign_batch(records))[21:] == bytes(ours)[21:]
 
 
-def test_offsets_count_from_the_batch():
-    """A fetched batch's records are at the source's offsets."""
+def test_record_offsets_start_at_the_base_offset():
     records = [Record(0, 1, b"a", None), Record(0, 2, b"b", None)]
 
     assert [record.offset for record in decode(batch_of(records, base_offset=40))] == [40, 41]
 
 
-def test_log_append_time_goes_before_the_producers_own():
-    """Every record has the time at which the broker appended the batch."""
+def test_log_append_time_replaces_the_record_timestamps():
     batch = with_attributes(batch_of([Record(0, 5, None, b"a"), Record(0, 9, None, b"b")]), 0x08)
 
     assert [record.timestamp for record in decode(batch)] == [9, 9]
 
 
-def test_a_delete_horizon_is_a_base_like_any_other():
-    """With the horizon in the base timestamp, differences are relative to it."""
+def test_timestamp_deltas_are_relative_to_the_delete_horizon():
+    """The delete horizon replaces the base timestamp."""
     batch = with_attributes(batch_of([Record(0, 5, None, b"a"), Record(0, 9, None, b"b")]), 0x40)
     data = bytearray(batch.data)
     data[27:35] = (1000).to_bytes(8, "big")
@@ -108,11 +104,10 @@ def test_a_delete_horizon_is_a_base_like_any_other():
 
 
 @given(RECORDS, st.sampled_from(CODECS), st.data())
-def test_broken_records_are_said_to_be_broken(records, codec, data):
-    """Any damage gives records or the one error that says so."""
+def test_damaged_records_cause_only_the_error_for_corrupt_records(records, codec, data):
     batch = batch_of(records, codec=codec)
-    at = data.draw(st.integers(57, batch.size_bytes - 1))
-    batch.data[at] ^= data.draw(st.integers(1, 255))
+    index = data.draw(st.integers(57, batch.size_bytes - 1))
+    batch.data[index] ^= data.draw(st.integers(1, 255))
     (damaged,) = split(batch.data)
 
     try:
@@ -122,13 +117,13 @@ def test_broken_records_are_said_to_be_broken(records, codec, data):
 
 
 @given(RECORDS, st.sampled_from(CODECS), st.integers(80, 12000))
-def test_split_batches_hold_all_records_and_obey_the_limit(records, codec, max_bytes):
-    """In order, each within the limit, sequences without a gap; or the record that is too large is named."""
-    alone = [len(encode([record], codec=codec, **OURS)) for record in records]
-    if max(alone) > max_bytes:
+def test_split_batches_have_all_records_and_obey_the_limit(records, codec, max_bytes):
+    """Sequence numbers have no gap. A record that exceeds the limit is reported instead."""
+    single_sizes = [len(encode([record], codec=codec, **OURS)) for record in records]
+    if max(single_sizes) > max_bytes:
         with pytest.raises(RecordOverLimitError) as raised:
             encode_split(records, max_bytes=max_bytes, codec=codec, **OURS)
-        assert max_bytes < alone[raised.value.index] == raised.value.size_bytes
+        assert max_bytes < single_sizes[raised.value.index] == raised.value.size_bytes
         return
     batches = encode_split(
         records,
@@ -138,20 +133,20 @@ def test_split_batches_hold_all_records_and_obey_the_limit(records, codec, max_b
         producer_epoch=0,
         base_sequence=2**31 - 2,
     )
-    found, sequence = [], 2**31 - 2
+    decoded, sequence = [], 2**31 - 2
     for data, count in batches:
         (batch,) = split(data)
         assert len(data) <= max_bytes
         assert (count, sequence) == (batch.count, batch.base_sequence)
         assert checksum_holds(batch)
-        found += decode(batch)
+        decoded += decode(batch)
         sequence = (sequence + count) % 2**31
-    assert numbered(records) == numbered(found)
+    assert numbered(records) == numbered(decoded)
 
 
 @given(RECORDS, st.sampled_from(CODECS), st.integers(100, 20_000))
-def test_several_records_obey_the_limit_without_compression(records, codec, max_uncompressed_bytes):
-    """One alone may have more: it cannot be split, and the target may take it."""
+def test_batches_of_several_records_obey_the_uncompressed_limit(records, codec, max_uncompressed_bytes):
+    """A single record may exceed it: it cannot be split, and the target may accept it."""
     parts = encode_split(
         records,
         max_bytes=1 << 20,
@@ -168,7 +163,7 @@ def test_several_records_obey_the_limit_without_compression(records, codec, max_
 
 
 def test_a_batch_needs_a_record():
-    """The broker refuses an empty batch, so none is made."""
+    """The broker refuses empty batches."""
     with pytest.raises(ValueError, match="needs a record"):
         encode([], codec=0, **OURS)
 
@@ -186,8 +181,8 @@ def message(*, offset, magic, attributes, timestamp, key, value):
 
 
 @given(MESSAGES, st.sampled_from((0, 1)))
-def test_plain_messages_of_another_implementation_are_read(messages, magic):
-    """One entry each; magic 0 knows no timestamp."""
+def test_uncompressed_messages_of_kafka_python_are_decoded(messages, magic):
+    """Each message is one entry. Magic 0 has no timestamp."""
     builder = LegacyRecordBatchBuilder(magic=magic, compression_type=0, batch_size=1 << 20)
     for i, (timestamp, key, value) in enumerate(messages):
         builder.append(offset=i, timestamp=timestamp, key=key, value=value)
@@ -202,14 +197,14 @@ def test_plain_messages_of_another_implementation_are_read(messages, magic):
 
 
 @given(MESSAGES, st.sampled_from((0, 1)))
-def test_compressed_messages_of_another_implementation_are_read(messages, magic):
-    """A wrapper holds its messages."""
+def test_compressed_messages_of_kafka_python_are_decoded(messages, magic):
+    """A wrapper message contains them."""
     builder = LegacyRecordBatchBuilder(magic=magic, compression_type=1, batch_size=1 << 20)
     for i, (timestamp, key, value) in enumerate(messages):
         builder.append(offset=i, timestamp=timestamp, key=key, value=value)
     data = bytearray(builder.build())
     if magic:
-        data[0:8] = struct.pack(">q", 99 + len(messages))  # as the broker sets it: the offset of the last
+        data[0:8] = struct.pack(">q", 99 + len(messages))  # the broker sets the offset of the last message
 
     (batch,) = split(data)
 
@@ -220,8 +215,8 @@ def test_compressed_messages_of_another_implementation_are_read(messages, magic)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3])
-def test_inner_offsets_of_magic_1_count_from_the_wrappers(codec):
-    """The wrapper's offset is that of its last message, also after compaction left gaps."""
+def test_inner_offsets_of_magic_1_are_relative_to_the_wrapper(codec):
+    """The wrapper has the offset of its last message, even if compaction has left gaps."""
     inner = b"".join(
         message(offset=relative, magic=1, attributes=0, timestamp=relative, key=None, value=b"x")
         for relative in (0, 2, 5)
@@ -236,15 +231,14 @@ def test_inner_offsets_of_magic_1_count_from_the_wrappers(codec):
     assert [(r.offset, r.timestamp) for r in decode(batch)] == [(100, 0), (102, 2), (105, 5)]
 
 
-def test_the_brokers_time_goes_before_the_producers():
-    """A wrapper stamped by the broker stamps its messages."""
+def test_the_append_time_of_a_wrapper_applies_to_its_messages():
     inner = message(offset=0, magic=1, attributes=0, timestamp=3, key=None, value=b"x")
     entry = message(offset=8, magic=1, attributes=1 | 8, timestamp=77, key=None, value=compress(1, inner))
 
     assert [Record(8, 77, None, b"x")] == decode(split(bytearray(entry))[0])
 
 
-def test_a_wrong_lz4_descriptor_checksum_is_no_obstacle():
+def test_a_wrong_lz4_descriptor_checksum_is_ignored():
     """Brokers before 0.10 computed it wrongly (KAFKA-3160)."""
     inner = message(offset=4, magic=0, attributes=0, timestamp=-1, key=b"k", value=b"x")
     value = bytearray(compress(3, inner))
@@ -254,20 +248,23 @@ def test_a_wrong_lz4_descriptor_checksum_is_no_obstacle():
     assert [Record(4, -1, b"k", b"x")] == decode(split(bytearray(entry))[0])
 
 
-def test_old_and_new_entries_share_a_buffer():
-    """After an upgrade of the format, one fetch may bring both."""
+def test_a_buffer_may_have_old_and_new_formats():
+    """After a format upgrade, one fetch response may have both."""
     old = message(offset=0, magic=1, attributes=0, timestamp=1, key=None, value=b"old" * 30)
     new = encode([Record(0, 2, None, b"new")], codec=0, producer_id=-1, producer_epoch=-1, base_sequence=-1)
 
-    found = split(bytearray(old) + new + old + old[:-1])
+    batches = split(bytearray(old) + new + old + old[:-1])
 
-    assert [batch.magic for batch in found] == [1, 2, 1]
-    assert [record.value for batch in found for record in decode(batch)] == [b"old" * 30, b"new", b"old" * 30]
+    assert [batch.magic for batch in batches] == [1, 2, 1]
+    assert [record.value for batch in batches for record in decode(batch)] == [
+        b"old" * 30,
+        b"new",
+        b"old" * 30,
+    ]
 
 
 @given(MESSAGES, st.data())
-def test_broken_messages_are_said_to_be_broken(messages, data):
-    """Any damage gives records or the one error that says so."""
+def test_damaged_messages_cause_only_the_error_for_corrupt_records(messages, data):
     builder = LegacyRecordBatchBuilder(magic=1, compression_type=1, batch_size=1 << 20)
     for i, (timestamp, key, value) in enumerate(messages):
         builder.append(offset=i, timestamp=timestamp, key=key, value=value)

@@ -1,4 +1,4 @@
-"""Decisions without brokers: mode, window, lookup, committed records, side-by-side steps."""
+"""Decisions about write mode, intervals, session ends, end lookup and committed records."""
 
 from typing import Any
 
@@ -69,22 +69,22 @@ def decide(mode, batch, now_ms=0):
         (source_batch(epoch=2), ChangeMode(WriteMode.PLAIN, 10, 2)),
         (source_batch(next_offset=17), ChangeMode(WriteMode.TRANSACTION, 10, 1)),
     ],
-    ids=["fresh", "just fresh", "old", "gap", "new leader epoch", "gap inside"],
+    ids=["recent", "just below the age limit", "old", "gap", "new leader epoch", "gap inside"],
 )
-def test_form_of_a_batch(batch, decision):
+def test_the_write_mode_of_a_batch(batch, decision):
     assert decide(PLAIN, batch) == decision
 
 
-def test_two_gaps_within_a_minute_mean_transactions_until_it_is_calm():
+def test_two_gaps_within_a_minute_cause_transactions_for_ten_minutes():
     mode = PLAIN
-    for at_ms, first in ((0, 12), (59_000, 20)):
-        mode = mode.changed(ChangeMode(WriteMode.PLAIN, first, 1), at_ms)
+    for time_ms, first in ((0, 12), (59_000, 20)):
+        mode = mode.changed(ChangeMode(WriteMode.PLAIN, first, 1), time_ms)
 
     assert decide(mode, source_batch(20), now_ms=60_000) == ChangeMode(WriteMode.TRANSACTION, 20, 1)
     assert decide(mode, source_batch(20), now_ms=59_000 + 600_000) == Write()
 
 
-def test_age_limit_and_intervals():
+def test_the_age_limit_and_intervals_follow_broker_settings():
     assert plain_age_limit_ms(24 * HOUR_MS) == 12 * HOUR_MS
     assert plain_age_limit_ms(HOUR_MS - 1) == 0
     assert (commit_interval_ms(10, 60_000), commit_interval_ms(300, 60_000)) == (250, 3000)
@@ -97,7 +97,7 @@ def test_age_limit_and_intervals():
 @pytest.mark.parametrize(
     ("delivered", "epoch"), [(OffsetPair(9, -1, 19, -1), 1), (OffsetPair(10, 0, 20, 2), 2)]
 )
-def test_a_position_keeps_the_epoch_before_its_start_until_a_record_is_copied(delivered, epoch):
+def test_a_position_keeps_its_source_epoch_until_a_record_is_copied(delivered, epoch):
     stream = Stream(delivered, EPOCHS)
     assert point_after(POINT, stream, sequence=7, target_epoch=3) == WritePoint(
         next_source_offset=delivered.source_offset + 1,
@@ -110,17 +110,17 @@ def test_a_position_keeps_the_epoch_before_its_start_until_a_record_is_copied(de
     )
 
 
-def ends(stream=None, **fields):
-    known = {"has_lost_responses": False, "has_new_leader": False}
-    return restart_reason(PARTITION, stream, **known | fields)
+def restart_reason_of(stream=None, **fields):
+    defaults = {"has_lost_responses": False, "has_new_leader": False}
+    return restart_reason(PARTITION, stream, **defaults | fields)
 
 
-def test_a_start_continues_while_nothing_is_uncertain():
-    assert ends() == ends(Stream(OffsetPair(9, -1, 19))) == ""
+def test_a_session_continues_without_uncertainty():
+    assert restart_reason_of() == restart_reason_of(Stream(OffsetPair(9, -1, 19))) == ""
 
 
 @pytest.mark.parametrize(
-    ("cause", "why"),
+    ("cause", "reason"),
     [
         ({"has_lost_responses": True}, "what was written to orders-0 was not answered"),
         ({"has_new_leader": True}, "orders-0 has another leader"),
@@ -129,17 +129,17 @@ def test_a_start_continues_while_nothing_is_uncertain():
         ({"refused_next": 0}, "the leader of orders-0 expects other sequence numbers"),
     ],
 )
-def test_uncertainty_ends_the_start(cause, why):
-    assert ends(Stream(OffsetPair(9, -1, 19)), **cause) == why
+def test_uncertainty_ends_the_session(cause, reason):
+    assert restart_reason_of(Stream(OffsetPair(9, -1, 19)), **cause) == reason
 
 
-def test_an_acknowledgement_at_a_lower_offset_than_expected_ends_the_start():
+def test_an_acknowledgement_below_the_expected_offset_ends_the_session():
     stream = Stream(OffsetPair(9, -1, 19))
     stream.align(OffsetPair(9, -1, 19))
     stream.take(Span(0, 5, 10, 15, NOW_MS, 0))
     stream.acknowledge(18)
 
-    assert ends(stream) == "orders-0 has lost records"
+    assert restart_reason_of(stream) == "orders-0 has lost records"
 
 
 def data(base, sequence, *, epoch=17, producer_id=7, count=5, transactional=False):
@@ -150,15 +150,15 @@ def marker(base, *, epoch=18, producer_id=7, kind=Marker.ABORT):
     return LogBatch(base, base, producer_id, epoch, -1, True, kind)
 
 
-def test_the_end_of_a_fenced_writer_is_found_behind_its_fence():
+def test_the_lookup_finds_the_fence_and_counts_the_records_before_it():
     log = (data(20, 5), data(25, 10), marker(30))
 
-    found = EndLookup(position=POSITION, fence=FENCE).read(reversed(log))
+    lookup = EndLookup(position=POSITION, fence=FENCE).read(reversed(log))
 
-    assert (found.is_fenced, found.copied) == (True, 10)
+    assert (lookup.is_fenced, lookup.copied) == (True, 10)
 
 
-def test_batches_of_others_and_before_the_position_do_not_count():
+def test_batches_of_other_writers_and_before_the_position_do_not_count():
     log = (
         data(15, 0),
         data(20, 5, epoch=16),
@@ -167,56 +167,58 @@ def test_batches_of_others_and_before_the_position_do_not_count():
         marker(35),
     )
 
-    found = EndLookup(position=POSITION, fence=FENCE).read(reversed(log))
+    lookup = EndLookup(position=POSITION, fence=FENCE).read(reversed(log))
 
-    assert (found.is_fenced, found.copied) == (True, 0)
+    assert (lookup.is_fenced, lookup.copied) == (True, 0)
 
 
-def test_a_marker_of_another_epoch_is_no_fence():
+def test_a_marker_of_a_different_epoch_is_not_the_fence():
     assert not EndLookup(position=POSITION, fence=FENCE).read((marker(20, epoch=17),)).is_fenced
 
 
-def answered(steps, respond):
-    """Run *steps*; returns the result and the requests."""
-    asked: list[Request] = []
-    got: tuple[Any, ...] | None = None
+def run_steps(steps, respond):
+    """Runs *steps*; returns the result and the requests."""
+    made: list[Request] = []
+    responses: tuple[Any, ...] | None = None
     while True:
         try:
-            requests = next(steps) if got is None else steps.send(got)
+            requests = next(steps) if responses is None else steps.send(responses)
         except StopIteration as stop:
-            return stop.value, asked
-        asked += requests
-        got = tuple(respond(one) for one in requests)
+            return stop.value, made
+        made += requests
+        responses = tuple(respond(request) for request in requests)
 
 
 def test_the_lookup_reads_backwards_in_growing_strides():
-    log: tuple[LogBatch, ...] = tuple(data(20 + 5 * at, 5 + 5 * at) for at in range(2)) + tuple(
-        data(30 + 5 * at, 0, producer_id=8) for at in range(100)
+    log: tuple[LogBatch, ...] = tuple(data(20 + 5 * index, 5 + 5 * index) for index in range(2)) + tuple(
+        data(30 + 5 * index, 0, producer_id=8) for index in range(100)
     )
 
     def respond(request):
         if isinstance(request, ReadEnd):
             return LogEnd(0, 530, 530, 0)
-        return tuple(one for one in log if one.last_offset >= request.start and one.base_offset < request.end)
+        return tuple(
+            batch for batch in log if batch.last_offset >= request.start and batch.base_offset < request.end
+        )
 
-    (found, end), asked = answered(look_up_end(EndLookup(position=POSITION, fence=None)), respond)
+    (lookup, end), made = run_steps(look_up_end(EndLookup(position=POSITION, fence=None)), respond)
 
-    assert (found.copied, end.end) == (10, 530)
-    strides = [one.end - one.start for one in asked if isinstance(one, ReadBatches)]
+    assert (lookup.copied, end.end) == (10, 530)
+    strides = [request.end - request.start for request in made if isinstance(request, ReadBatches)]
     assert strides == [16, 32, 64, 128, 256, 14]
 
 
-def test_transactions_without_a_marker_are_found_behind_the_last_stable_offset():
+def test_open_transactions_are_found_after_the_last_stable_offset():
     log: tuple[LogBatch, ...] = (
         data(10, 0, producer_id=3, transactional=True),
         data(15, 0, producer_id=4, transactional=True),
     )
     log += (marker(20, producer_id=4), data(21, 0, producer_id=5, transactional=True))
 
-    found, _ = answered(open_transactions(PARTITION, LogEnd(0, 10, 26, 0)), lambda request: log)  # noqa: ARG005
+    open_offsets, _ = run_steps(open_transactions(PARTITION, LogEnd(0, 10, 26, 0)), lambda request: log)  # noqa: ARG005
 
-    assert found == {3: 10, 5: 21}
-    assert answered(open_transactions(PARTITION, LogEnd(0, 26, 26, 0)), None) == ({}, [])
+    assert open_offsets == {3: 10, 5: 21}
+    assert run_steps(open_transactions(PARTITION, LogEnd(0, 26, 26, 0)), None) == ({}, [])
 
 
 def test_records_count_when_their_transaction_is_committed():
@@ -233,21 +235,21 @@ def test_records_count_when_their_transaction_is_committed():
         record(6, "open", 1),
     )
 
-    found = decided_records(log, str)
+    decided = decided_records(log, str)
 
-    assert found.committed == ("committed", "java's")
-    assert found.undecided == ("held", "open")
-    assert found.open_records == {2: (), 1: ("open",)}
+    assert decided.committed == ("committed", "java's")
+    assert decided.undecided == ("held", "open")
+    assert decided.open_records == {2: (), 1: ("open",)}
     assert decided_records(log, str, key=len).open_records == {2: ("held",), 1: ("open",)}
 
 
-def test_independent_steps_share_their_rounds():
+def test_independent_steps_make_their_requests_in_the_same_rounds():
     def steps(times):
         for _ in range(times):
             yield from send(Pause(times))
         return times
 
-    result, asked = answered(side_by_side({"a": steps(1), "b": steps(2)}), lambda request: 0)  # noqa: ARG005
+    result, made = run_steps(side_by_side({"a": steps(1), "b": steps(2)}), lambda request: 0)  # noqa: ARG005
 
     assert result == {"a": 1, "b": 2}
-    assert asked == [Pause(1), Pause(2), Pause(2)]
+    assert made == [Pause(1), Pause(2), Pause(2)]

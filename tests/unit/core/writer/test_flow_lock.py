@@ -1,4 +1,4 @@
-"""The check of the flow's lock, by the responses to its transactions."""
+"""The check of the flow lock depends on the responses to its transactions."""
 
 import pytest
 
@@ -10,7 +10,7 @@ FENCED, ENDED, LOST = Refused(47), Refused(48), Refused(NO_RESPONSE)
 
 
 def check(responses: list[Done | Refused]) -> bool:
-    """What a check finds that gets exactly *responses*."""
+    """The result of a check that receives exactly *responses*."""
     steps = holds_lock(LOCK)
     (request,) = next(steps)
     while True:
@@ -26,7 +26,7 @@ def check(responses: list[Done | Refused]) -> bool:
     [
         ([Done()], True),
         ([FENCED], False),
-        ([ENDED, ENDED, ENDED, Done()], True),  # by another process of the group
+        ([ENDED, ENDED, ENDED, Done()], True),  # a different process of the group ended the transaction
         ([LOST, Done()], True),
         ([LOST, FENCED], False),
         ([LOST, ENDED, LOST], False),

@@ -1,4 +1,4 @@
-"""Names of transactional ids, and the records of claims and positions, byte for byte."""
+"""Transactional ids, and the bytes of claim and position records."""
 
 from dataclasses import replace
 
@@ -55,30 +55,32 @@ def decoded(value, key=KEY):
     return decode_position(encode_key(key), value, connector=KEY.connector, cluster="east")
 
 
-def test_ids_belong_to_the_flow():
+def test_transactional_ids_have_the_prefix_of_the_flow():
     assert IDS.lock == "mirrorflow:east:lock"
     assert IDS.task(2) == WriterIds("mirrorflow:east:task-2", "mirrorflow:east:task-2-plain")
     assert IDS.seed("7", 1).transactional == "mirrorflow:east:seed-7-1"
     assert all(name.startswith(IDS.prefix) for name in (IDS.lock, *IDS.task(0), *IDS.seed("7", 0)))
 
 
-def test_a_position_is_read_as_it_was_written():
+def test_a_writer_position_is_decoded_as_encoded():
     assert decoded(encode_position(POSITION)) == POSITION
 
 
-def test_a_position_begins_with_javas_field_and_has_no_nested_one():
+def test_a_position_starts_with_the_field_of_java_and_has_no_nested_fields():
     value = encode_position(POSITION)
 
     assert value.startswith(b'{"offset":100,')
     assert value.count(b"{") == 1
 
 
-def test_a_reader_of_offsets_reads_a_position_as_javas():
-    found = decode_offset(encode_key(KEY), encode_position(POSITION), connector=KEY.connector, cluster="east")
+def test_a_reader_of_java_offsets_can_decode_a_position():
+    decoded_position = decode_offset(
+        encode_key(KEY), encode_position(POSITION), connector=KEY.connector, cluster="east"
+    )
 
-    assert isinstance(found, Stored)
-    assert not found.warning
-    assert found.position == Position(
+    assert isinstance(decoded_position, Stored)
+    assert not decoded_position.warning
+    assert decoded_position.position == Position(
         topic="orders",
         partition=3,
         source_offset=100,
@@ -90,39 +92,39 @@ def test_a_reader_of_offsets_reads_a_position_as_javas():
     )
 
 
-def test_a_position_before_the_first_record_is_kept():
-    """Java takes a negative offset for none, so it would start at the beginning as well."""
+def test_a_position_before_the_first_record_is_decoded_as_encoded():
+    """Java treats a negative offset as missing, and would also start at the first record."""
     position = replace(POSITION, next_source_offset=0, java_offset=-1)
 
     assert decoded(encode_position(position)) == position
 
 
-def test_an_altered_offset_is_obeyed():
-    found = decoded(encode_position(POSITION).replace(b'"offset":100', b'"offset":7', 1))
+def test_an_offset_altered_by_a_user_is_obeyed():
+    decoded_position = decoded(encode_position(POSITION).replace(b'"offset":100', b'"offset":7', 1))
 
-    assert isinstance(found, Stored)
-    obeyed = obeyed_position(found.position)
+    assert isinstance(decoded_position, Stored)
+    obeyed = obeyed_position(decoded_position.position)
     assert (obeyed.next_source_offset, obeyed.open_writer) == (8, None)
 
 
-def test_a_deleted_position_is_a_reset():
-    found = decoded(None)
+def test_a_tombstone_is_a_reset():
+    decoded_position = decoded(None)
 
-    assert found == Reset(key=KEY)
-    assert reset_position(found).next_source_offset == -1
+    assert decoded_position == Reset(key=KEY)
+    assert reset_position(decoded_position).next_source_offset == -1
 
 
-@pytest.mark.parametrize("broken", [b'"writer.form":"both"', b'"writer.sequence":"x"'])
-def test_a_position_with_broken_fields_counts_as_javas(broken):
-    name = broken.split(b":")[0].strip(b'"')
+@pytest.mark.parametrize("invalid", [b'"writer.form":"both"', b'"writer.sequence":"x"'])
+def test_a_position_with_invalid_fields_counts_as_one_of_java(invalid):
+    name = invalid.split(b":")[0].strip(b'"')
     value = encode_position(POSITION)
     start = value.index(b'"mirrorflow.' + name)
     end = value.index(b",", start)
 
-    found = decoded(value[:start] + b'"mirrorflow.' + broken[1:] + value[end:])
+    decoded_position = decoded(value[:start] + b'"mirrorflow.' + invalid[1:] + value[end:])
 
-    assert isinstance(found, Stored)
-    assert found.warning.startswith("only the offset of orders-3 was taken")
+    assert isinstance(decoded_position, Stored)
+    assert decoded_position.warning.startswith("only the offset of orders-3 was taken")
 
 
 @pytest.mark.parametrize(
@@ -136,33 +138,33 @@ def test_a_position_with_broken_fields_counts_as_javas(broken):
         ({"records": -1, "target_end": -1, "writer": None}, False),
     ],
 )
-def test_a_copy_is_empty_where_nothing_was_copied_and_nothing_was_there(changed, is_empty):
+def test_a_copy_is_empty_if_its_writer_left_without_records_in_the_target(changed, is_empty):
     assert replace(POSITION, **{"left": True} | changed).is_of_empty_copy == is_empty
 
 
-def test_a_writer_that_left_is_not_looked_for():
+def test_a_writer_that_left_is_not_an_open_writer():
     assert replace(POSITION, left=True).open_writer is None
     assert POSITION.open_writer == IDS.task(1)
 
 
-def test_a_claim_is_read_as_it_was_written():
+def test_a_claim_is_decoded_as_encoded():
     assert decode_claim(*encode_claim(CLAIM)) == CLAIM
     assert encode_claim(CLAIM)[0] == b'{"flow":"orders"}'
     assert claims_topic("east") == "mm2-claims.east.internal"
 
 
 @pytest.mark.parametrize("value", [b"{}", b"[]", b'{"tasks":"x","lock_epoch":1,"time_ms":1}', b'{"left":1}'])
-def test_what_is_no_claim_is_refused(value):
+def test_a_malformed_claim_is_refused(value):
     with pytest.raises(ValueError, match=r"."):
         decode_claim(b'{"flow":"orders"}', value)
 
 
-def test_the_ids_of_a_larger_claim_are_taken():
+def test_the_ids_of_a_claim_with_more_tasks_are_taken():
     claims = DecidedRecords((replace(CLAIM, tasks=9), replace(CLAIM, tasks=3)), (replace(CLAIM, tasks=4),))
 
-    found = ids_to_take(claims, replace(CLAIM, tasks=1), ())
+    ids = ids_to_take(claims, replace(CLAIM, tasks=1), ())
 
-    assert found == tuple(name for number in range(4) for name in (*IDS.task(number), IDS.task(number).spare))
+    assert ids == tuple(name for number in range(4) for name in (*IDS.task(number), IDS.task(number).spare))
 
 
 def test_the_ids_that_positions_name_are_taken():

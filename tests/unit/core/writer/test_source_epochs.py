@@ -1,4 +1,4 @@
-"""Where a source that lost records in unclean elections differs from what was copied, found by leader epochs."""
+"""Leader epochs show where a source with unclean elections differs from the copied records."""
 
 import random
 from itertools import takewhile
@@ -31,7 +31,7 @@ class Appended(NamedTuple):
 
 
 class Source:
-    """A partition whose replicas follow its leader, or do not, and each of which may become the next leader."""
+    """A partition whose replicas may lag behind its leader, and may each become the next leader."""
 
     def __init__(self) -> None:
         self.logs: list[list[Appended]] = [[] for _ in range(REPLICAS)]
@@ -47,29 +47,29 @@ class Source:
             self.log.append(Appended(self.epoch, self.number))
 
     def follow(self, replica: int, count: int) -> None:
-        own = common(self.logs[replica], self.log)
+        own = common_length(self.logs[replica], self.log)
         self.logs[replica] = self.log[: own + count]
 
     def elect(self, replica: int) -> None:
         self.leader, self.epoch = replica, self.epoch + 1
         self.epoch_start = len(self.log)
 
-    def epoch_end(self, asked: int) -> LeaderEpochEnd:
+    def epoch_end(self, epoch: int) -> LeaderEpochEnd:
         """As LeaderEpochFileCache.endOffsetFor."""
         starts = {self.epoch: self.epoch_start}
-        for offset, one in reversed(list(enumerate(self.log))):
-            starts[one.epoch] = offset
-        if asked == self.epoch:
-            return LeaderEpochEnd(asked, len(self.log))
-        higher = min((one for one in starts if one > asked), default=None)
+        for offset, record in reversed(list(enumerate(self.log))):
+            starts[record.epoch] = offset
+        if epoch == self.epoch:
+            return LeaderEpochEnd(epoch, len(self.log))
+        higher = min((start for start in starts if start > epoch), default=None)
         if higher is None:
             return LeaderEpochEnd(-1, -1)
-        floor = max((one for one in starts if one <= asked), default=asked)
+        floor = max((start for start in starts if start <= epoch), default=epoch)
         return LeaderEpochEnd(floor, starts[higher])
 
 
-def common(one: list[Appended], other: list[Appended]) -> int:
-    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
+def common_length(first: list[Appended], second: list[Appended]) -> int:
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))))
 
 
 def end_in_source(source: Source, epochs: SourceEpochs) -> tuple[LeaderEpochEnd, bool]:
@@ -85,7 +85,7 @@ def end_in_source(source: Source, epochs: SourceEpochs) -> tuple[LeaderEpochEnd,
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_copying_continues_where_the_source_begins_to_differ(seed):
+def test_copying_continues_where_the_source_starts_to_differ(seed):
     rng = random.Random(seed)
     source, copied = Source(), list[Appended]()
     epochs: SourceEpochs = ()
@@ -101,27 +101,27 @@ def test_copying_continues_where_the_source_begins_to_differ(seed):
             elections += 1
         elif step == "copy":
             if epochs:
-                found, has_epoch = end_in_source(source, epochs)
-                end = min(found.end, len(copied))
-                assert end == common(copied, source.log)
+                epoch_end, has_epoch = end_in_source(source, epochs)
+                end = min(epoch_end.end, len(copied))
+                assert end == common_length(copied, source.log)
                 del copied[end:]
-                epochs = epochs if has_epoch else up_to(epochs, found.epoch, end)
-            for one in source.log[len(copied) : len(copied) + rng.randint(1, 6)]:
-                epochs = followed_by(epochs, one.epoch, len(copied))
-                copied.append(one)
+                epochs = epochs if has_epoch else up_to(epochs, epoch_end.epoch, end)
+            for record in source.log[len(copied) : len(copied) + rng.randint(1, 6)]:
+                epochs = followed_by(epochs, record.epoch, len(copied))
+                copied.append(record)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**40)), max_size=EPOCHS_MAX))
-def test_epochs_are_stored_as_text(pairs):
+def test_epochs_are_decoded_as_encoded(pairs):
     epochs = tuple(EpochStart(*pair) for pair in pairs)
 
     assert decode_epochs(encode_epochs(epochs)) == epochs
 
 
 def test_only_the_latest_epochs_are_kept():
-    """A position stays small."""
+    """This keeps positions small."""
     epochs: SourceEpochs = ()
     for epoch in range(20):
         epochs = followed_by(epochs, epoch, 10 * epoch)
 
-    assert [one.epoch for one in epochs] == list(range(20 - EPOCHS_MAX, 20))
+    assert [start.epoch for start in epochs] == list(range(20 - EPOCHS_MAX, 20))

@@ -1,4 +1,4 @@
-"""Ordinals in the source's order without a gap; delivered is never more than what was acknowledged."""
+"""A stream has contiguous ordinals in source order, and delivers only acknowledged records."""
 
 from collections import deque
 
@@ -33,38 +33,36 @@ STEPS = st.lists(
 
 @settings(max_examples=2 * settings().max_examples)
 @given(STEPS, st.integers(-1, 2**40), st.integers(-1, 2**40))
-def test_whatever_happens_nothing_is_skipped_and_nothing_counted_before_it_is_acknowledged(
-    steps, ordinal, offset
-):
-    """A model: what was acknowledged is a prefix of the source, and after a loss the stream continues right behind it."""
+def test_no_record_is_skipped_or_counted_before_it_is_acknowledged(steps, ordinal, offset):
+    """Acknowledged records are a prefix of the source, and after a loss the stream continues right after it."""
     stream = Stream(pair(offset, ordinal, 10))
-    delivered = [ordinal, offset]  # last ordinal, and the last source offset that is done with
-    flying: deque[list[int]] = deque()
+    delivered = [ordinal, offset]  # the last ordinal and source offset that are delivered
+    in_flight: deque[list[int]] = deque()
     end = 11
     for step, count, gap in steps:
         if step == "take":
             first, base = stream.next_ordinal, stream.next_offset
-            assert [first, base] == [x + 1 for x in (flying[-1] if flying else delivered)]
+            assert [first, base] == [x + 1 for x in (in_flight[-1] if in_flight else delivered)]
             stream.take(span(first, count, base + gap))
-            flying.append([first + count - 1, base + gap + count - 1])
+            in_flight.append([first + count - 1, base + gap + count - 1])
         elif step == "pass over":
             stream.pass_over(stream.next_offset + count, -1)
-            (flying[-1] if flying else delivered)[1] += count
-        elif flying and step == "acknowledge":
+            (in_flight[-1] if in_flight else delivered)[1] += count
+        elif in_flight and step == "acknowledge":
             done, continues = stream.acknowledge(end)
-            delivered = flying.popleft()
+            delivered = in_flight.popleft()
             end += done.count
             assert continues
-        elif flying:
+        elif in_flight:
             while stream.in_flight:
                 stream.refuse()
-            flying.clear()
+            in_flight.clear()
             stream.align(pair(delivered[1], delivered[0], end - 1))
         assert delivered == [stream.delivered.ordinal, stream.delivered.source_offset]
-        assert len(flying) == len(stream.in_flight)
+        assert len(in_flight) == len(stream.in_flight)
 
 
-def test_an_epoch_may_begin_before_its_first_record_that_compaction_has_left():
+def test_an_epoch_may_start_before_its_first_record_after_compaction():
     stream = Stream(pair(39, 39, 39)._replace(source_epoch=0), (EpochStart(0, 0),))
     stream.take(span(40, 1, 41)._replace(source_epoch=1))
     stream.acknowledge(40)
@@ -72,8 +70,8 @@ def test_an_epoch_may_begin_before_its_first_record_that_compaction_has_left():
     assert stream.epochs == (EpochStart(0, 0), EpochStart(1, 40))
 
 
-def test_nothing_behind_a_suspect_response_is_delivered():
-    """Another producer's batch may be there: what is appended behind it does not show that it is ours."""
+def test_no_record_after_a_suspect_response_is_delivered():
+    """The batch may be that of a different producer, so later responses prove nothing."""
     stream = Stream(pair(4, 4, 4))
     for first in (5, 7, 9):
         stream.take(span(first, 2, first))
@@ -89,8 +87,8 @@ def test_nothing_behind_a_suspect_response_is_delivered():
     assert pair(11, 11, 11) == stream.delivered
 
 
-def test_an_acknowledgement_elsewhere_is_reported():
-    """Another producer has written in between: the target has to be asked."""
+def test_an_acknowledgement_at_an_unexpected_offset_is_reported():
+    """A different producer has written in between, so the target must be checked."""
     stream = Stream(pair(-1, -1, -1))
     stream.take(span(0, 5, 0))
     stream.take(span(5, 5, 5))
@@ -108,19 +106,19 @@ def test_an_acknowledgement_below_the_known_end_shows_that_the_target_has_lost_r
     assert stream.has_fallen_back
 
 
-def test_after_aligning_the_first_acknowledgement_has_to_follow_too():
-    """The known pair says where; only where nothing is known, any place will do."""
+def test_after_an_alignment_the_first_acknowledgement_must_have_the_expected_offset():
+    """Any offset is accepted only if the target offset of the alignment is unknown."""
     stream = Stream(pair(-1, -1, -1))
     stream.align(pair(4, 4, 9))
     stream.take(span(5, 1, 5))
-    unknown = Stream(pair(-1, -1, -1))
-    unknown.align(pair(4, 4, -1))
-    unknown.take(span(5, 1, 5))
+    unknown_target = Stream(pair(-1, -1, -1))
+    unknown_target.align(pair(4, 4, -1))
+    unknown_target.take(span(5, 1, 5))
 
-    assert [False, True] == [stream.acknowledge(11)[1], unknown.acknowledge(11)[1]]
+    assert [False, True] == [stream.acknowledge(11)[1], unknown_target.acknowledge(11)[1]]
 
 
-def test_a_marker_of_ours_takes_the_next_target_offset():
+def test_a_marker_of_the_task_takes_the_next_target_offset():
     stream = Stream(pair(4, 4, 10))
     stream.take(span(5, 2, 5))
     stream.acknowledge(11)
@@ -130,16 +128,16 @@ def test_a_marker_of_ours_takes_the_next_target_offset():
     assert stream.acknowledge(14)[1]
 
 
-def test_records_out_of_order_are_not_taken():
-    """A gap in the ordinals would be a lost record."""
+def test_records_out_of_order_are_refused():
+    """A gap in the ordinals would mean a lost record."""
     stream = Stream(pair(-1, -1, -1))
 
     with pytest.raises(AssertionError):
         stream.take(span(1, 1, 0))
 
 
-def test_aligning_waits_for_what_is_in_flight():
-    """A late response would be taken for that of another batch."""
+def test_an_alignment_with_batches_in_flight_is_refused():
+    """A late response would be treated as that of a different batch."""
     stream = Stream(pair(-1, -1, -1))
     stream.take(span(0, 1, 0))
 
@@ -149,7 +147,7 @@ def test_aligning_waits_for_what_is_in_flight():
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=8), st.integers(0, 99))
 def test_each_record_of_a_span_has_its_source_offset(steps, first):
-    """With gaps from the list, without by counting; the last one stands for what was left out behind it."""
+    """Offsets come from the list if there are gaps. The last record also covers skipped offsets after it."""
     offsets = [sum(steps[: i + 1]) for i in range(len(steps))]
     gapped = span(first, len(offsets), offsets[0], offsets[-1] + 1, offsets)
     dense = span(first, len(steps), 50)
@@ -162,7 +160,7 @@ def test_each_record_of_a_span_has_its_source_offset(steps, first):
 
 
 def test_a_batch_that_replaces_a_refused_one_is_not_delivered():
-    """A leader that has forgotten us took the second for the first: what was refused is missing before it."""
+    """A leader that lost its producer state has accepted the second batch although it refused the first."""
     stream = Stream(pair(4, 4, 9))
     stream.align(pair(4, 4, 9))
     stream.take(span(5, 3, 5))
@@ -173,8 +171,8 @@ def test_a_batch_that_replaces_a_refused_one_is_not_delivered():
     assert pair(4, 4, 9) == stream.delivered
 
 
-def test_a_batch_behind_a_refused_one_that_was_appended_delivers_both():
-    """Not replicated in time (7, 20) is no refusal of the log: the next acknowledgement covers it."""
+def test_a_batch_after_a_refused_one_that_was_appended_delivers_both():
+    """A batch that was not replicated in time (7, 20) is in the log, and the next acknowledgement covers it."""
     stream = Stream(pair(4, 4, 9))
     stream.align(pair(4, 4, 9))
     stream.take(span(5, 3, 5))

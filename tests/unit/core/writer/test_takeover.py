@@ -1,4 +1,4 @@
-"""Where partitions start: with an owner, behind what its last writers wrote, and without one, behind what is stored."""
+"""The start of partitions: with fencing after the last written record, without it after the stored position."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -53,13 +53,13 @@ T = TypeVar("T")
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 0)
 SOURCE_START, SOURCE_EPOCH, TARGET_END = 5, 4, 50
 PRODUCER = Producer("", 99, 0)
-WHY = "an ACL is missing"
+UNFENCED_REASON = "an ACL is missing"
 IDLE_LIMIT_MS = 600_000  # connections.max.idle.ms
-MAPPED = 6  # the source offset that the offset map has for the first batch of the target
+MAPPED = 6  # the source offset that the offset map returns for the first batch of the target
 
 
 class Brokers:
-    """Responses where source and target have no records behind the stored positions; notes what is stored."""
+    """Brokers without records after the stored positions; they record transactions and loss reports."""
 
     def __init__(
         self,
@@ -71,28 +71,29 @@ class Brokers:
         last_sequence: int | None = None,
     ) -> None:
         self.positions = list(positions)
-        self.source_ends = source_ends or {}  # of leader epochs
+        self.source_ends = source_ends or {}  # end offsets by leader epoch
         self.target_ends = target_ends or {}
         self.target_start = target_start
-        self.last_sequence = last_sequence  # as the leader remembers it
-        self.batches: tuple[LogBatch, ...] = ()  # of the target
+        self.last_sequence = last_sequence  # in the producer state of the leader
+        self.batches: tuple[LogBatch, ...] = ()  # in the target
         self.busy: set[str] = set()  # ids whose last transaction cannot end
-        self.given: dict[str, list[tuple[int, int]]] = {}  # the next producer ids and epochs of an id
+        # The next producer ids and epochs of an id.
+        self.next_producers: dict[str, list[tuple[int, int]]] = {}
         self.paused_ms = 0
-        self.refuses_positions = False  # once
+        self.refuses_positions = False  # applies once
         self.transactions: list[Transaction] = []
-        self.unread: dict[TopicPartition, MirrorFlowError] = {}  # partitions whose leaders do not answer
-        self.denied: dict[TopicPartition, MirrorFlowError] = {}  # partitions that no transaction may have
-        self.reported: list[
-            tuple[int, int]
-        ] = []  # where a loss continues, and how many transactions came before
+        self.unread: dict[TopicPartition, MirrorFlowError] = {}  # partitions without an available leader
+        # Partitions that transactions must not include.
+        self.denied: dict[TopicPartition, MirrorFlowError] = {}
+        # The next source offset of each reported loss, and the number of transactions before the report.
+        self.reported: list[tuple[int, int]] = []
 
     def respond(self, request: Request) -> Any:
         match request:
             case InitProducerId(name) if name in self.busy:
                 return Busy()
-            case InitProducerId(name) if self.given.get(name):
-                return Producer(name, *self.given[name].pop(0))
+            case InitProducerId(name) if self.next_producers.get(name):
+                return Producer(name, *self.next_producers[name].pop(0))
             case InitProducerId(name):
                 return Producer(name, sum(name.encode()), 16)
             case Transaction() if request.positions and self.refuses_positions:
@@ -100,7 +101,13 @@ class Brokers:
                 return Refused(NO_RESPONSE)
             case Transaction():
                 self.transactions.append(request)
-                return Done({one: why for one, why in self.denied.items() if one in request.partitions})
+                return Done(
+                    {
+                        partition: error
+                        for partition, error in self.denied.items()
+                        if partition in request.partitions
+                    }
+                )
             case ReadClaims():
                 return ()
             case ReadPositions():
@@ -111,9 +118,9 @@ class Brokers:
             case ReadEnd():
                 return LogEnd(self.target_start, TARGET_END, TARGET_END, 3)
             case ReadBatches(_, start, end):
-                assert start >= self.target_start, "a fetch there is refused"
+                assert start >= self.target_start, "a fetch before the log start is refused"
                 return tuple(
-                    one for one in self.batches if one.last_offset >= start and one.base_offset < end
+                    batch for batch in self.batches if batch.last_offset >= start and batch.base_offset < end
                 )
             case ReadAborted(_, offset):
                 return aborted_after(self.batches, offset)
@@ -128,8 +135,8 @@ class Brokers:
                 return SourceStart(SOURCE_START, SOURCE_EPOCH)
             case ReadEpochEnd():
                 ends = self.target_ends if request.on_target else self.source_ends
-                found = max((one for one in ends if one <= request.epoch), default=-1)
-                return LeaderEpochEnd(found, ends.get(found, -1))
+                epoch = max((known for known in ends if known <= request.epoch), default=-1)
+                return LeaderEpochEnd(epoch, ends.get(epoch, -1))
             case ReadIdleLimit():
                 return IDLE_LIMIT_MS
             case Pause(ms):
@@ -174,18 +181,18 @@ ONE_COPY = {"orders": TopicIds(copy="all"), "payments": TopicIds(copy="all")}
 IDS = WriterIds("mirrorflow:east:task-0", "mirrorflow:east:task-0-plain")
 
 
-JAVAS_ID = 7
+JAVA_PRODUCER_ID = 7
 
 
 class LostMarkers(Brokers):
-    """The offsets topic lacks the marker of a task's transaction, in which the second of two positions was written."""
+    """The offsets topic lacks the marker of the transaction that has the second of two positions."""
 
     def __init__(self, batches: tuple[LogBatch, ...]) -> None:
         super().__init__()
         self.batches = batches
         positions = [
-            WriterPosition(topic="orders", partition=0, next_source_offset=one, target_end=end, writer=IDS)
-            for one, end in ((10, 40), (20, 45))
+            WriterPosition(topic="orders", partition=0, next_source_offset=offset, target_end=end, writer=IDS)
+            for offset, end in ((10, 40), (20, 45))
         ]
         self.log = [
             LogBatch(0, 0, -1, -1, -1, is_transactional=False, records=((0, positions[0]),)),
@@ -199,11 +206,13 @@ class LostMarkers(Brokers):
             case ReadPositions():
                 return (tuple(self.log),)
             case Transaction(producer, commit, _, positions, _, is_barrier) if positions or is_barrier:
-                at = len(self.log)
-                rows = tuple((at, one) for one in positions)
-                self.log.append(LogBatch(at, at, *producer[1:], 0, is_transactional=True, records=rows))
+                offset = len(self.log)
+                rows = tuple((offset, position) for position in positions)
+                self.log.append(
+                    LogBatch(offset, offset, *producer[1:], 0, is_transactional=True, records=rows)
+                )
                 marker = Marker.COMMIT if commit else Marker.ABORT
-                self.log.append(LogBatch(at + 1, at + 1, *producer[1:], -1, True, marker))
+                self.log.append(LogBatch(offset + 1, offset + 1, *producer[1:], -1, True, marker))
         return super().respond(request)
 
 
@@ -225,41 +234,45 @@ def test_an_undecided_position_counts_if_its_records_are_committed(
         batches += (LogBatch(45, 45, *written_by, -1, is_transactional=True, marker=marker),)
     brokers = LostMarkers(batches)
 
-    taken = brokers.run(take_flow(plan(ORDERS, copies={})))
+    owned = brokers.run(take_flow(plan(ORDERS, copies={})))
 
-    assert isinstance(taken, Ownership)
-    assert taken.tasks[0].points[ORDERS].next_source_offset == next_source_offset
-    positions = [one for one in brokers.transactions if one.positions]
-    aborted = [one for one in brokers.transactions if one.is_barrier and not one.commit]
-    assert [one.producer.transactional_id for one in aborted] == [IDS.transactional]
+    assert isinstance(owned, Ownership)
+    assert owned.tasks[0].points[ORDERS].next_source_offset == next_source_offset
+    positions = [transaction for transaction in brokers.transactions if transaction.positions]
+    aborted = [
+        transaction
+        for transaction in brokers.transactions
+        if transaction.is_barrier and not transaction.commit
+    ]
+    assert [transaction.producer.transactional_id for transaction in aborted] == [IDS.transactional]
     if marker is Marker.COMMIT:
         assert positions[0].producer.transactional_id == IDS.plain
         assert brokers.transactions.index(positions[0]) < brokers.transactions.index(aborted[0])
 
 
 class KilledError(Exception):
-    """The process is killed in the middle of a transaction, which the next one to take the id aborts."""
+    """The process is killed inside a transaction, which the next owner of the id aborts."""
 
 
 class KilledInTransaction(LostMarkers):
-    """As `LostMarkers`; the process is killed in transaction *number* of those that write into the offsets topic."""
+    """As `LostMarkers`, but the process is killed in the transaction *number* of those on the offsets topic."""
 
     def __init__(self, batches: tuple[LogBatch, ...], number: int) -> None:
         super().__init__(batches)
-        self.left = number
+        self.remaining = number
 
     def respond(self, request: Request) -> Any:
         if isinstance(request, Transaction) and (request.positions or request.is_barrier):
-            if self.left == 0:
-                self.left = -1
+            if self.remaining == 0:
+                self.remaining = -1
                 super().respond(request._replace(commit=False))
                 raise KilledError
-            self.left -= 1
+            self.remaining -= 1
         return super().respond(request)
 
 
 def killed_in_transaction(number: int, batches: tuple[LogBatch, ...]) -> KilledInTransaction | None:
-    """The brokers after a start that was killed in transaction *number*; None if it had fewer."""
+    """Returns the brokers after a takeover that was killed in transaction *number*; None if it had fewer."""
     brokers = KilledInTransaction(batches, number)
     try:
         brokers.run(take_flow(plan(ORDERS, copies={})))
@@ -268,62 +281,66 @@ def killed_in_transaction(number: int, batches: tuple[LogBatch, ...]) -> KilledI
     return None
 
 
-def test_a_start_that_is_killed_in_any_of_its_transactions_loses_no_position() -> None:
-    """Each becomes an abort, also one that would have committed the position under its own id."""
-    written_by = id_of(IDS.transactional), 15
+def test_a_takeover_that_is_killed_in_any_of_its_transactions_loses_no_position() -> None:
+    """Each becomes an abort, including one that would have committed the position under its own id."""
+    writer = id_of(IDS.transactional), 15
     batches = (
-        LogBatch(40, 44, *written_by, 0, is_transactional=True),
-        LogBatch(45, 45, *written_by, -1, is_transactional=True, marker=Marker.COMMIT),
+        LogBatch(40, 44, *writer, 0, is_transactional=True),
+        LogBatch(45, 45, *writer, -1, is_transactional=True, marker=Marker.COMMIT),
     )
     offsets: list[int] = []
     while (brokers := killed_in_transaction(len(offsets), batches)) is not None:
-        taken = brokers.run(take_flow(plan(ORDERS, copies={})))
-        assert isinstance(taken, Ownership)
-        offsets.append(taken.tasks[0].points[ORDERS].next_source_offset)
+        ownership = brokers.run(take_flow(plan(ORDERS, copies={})))
+        assert isinstance(ownership, Ownership)
+        offsets.append(ownership.tasks[0].points[ORDERS].next_source_offset)
 
     assert len(offsets) > 2
     assert set(offsets) == {20}
 
 
-def test_a_task_takes_its_spare_id_while_positions_of_the_other_one_cannot_be_decided() -> None:
+def test_a_task_takes_its_spare_id_while_positions_of_its_first_id_are_undecided() -> None:
     error = MirrorFlowError("orders-0 has no leader")
     brokers = LostMarkers(())
     brokers.unread = {ORDERS: error}
 
-    taken = brokers.run(take_flow(plan(ORDERS, PAYMENTS, copies={})))
+    owned = brokers.run(take_flow(plan(ORDERS, PAYMENTS, copies={})))
 
-    assert isinstance(taken, Ownership)
-    (task,) = taken.tasks
+    assert isinstance(owned, Ownership)
+    (task,) = owned.tasks
     assert task.waiting == {ORDERS: error}
     assert [*task.points] == [PAYMENTS]
     assert task.producers.ids == WriterIds(IDS.spare, IDS.plain)
-    ended = [one.producer.transactional_id for one in brokers.transactions if one.positions or one.is_barrier]
+    ended = [
+        transaction.producer.transactional_id
+        for transaction in brokers.transactions
+        if transaction.positions or transaction.is_barrier
+    ]
     assert IDS.transactional not in ended
 
 
-class JavasTransaction(LostMarkers):
-    """Java's transaction with the second of two positions ends while the offsets topic is read."""
+class JavaTransaction(LostMarkers):
+    """A transaction of Java with the second of two positions ends while the offsets topic is read."""
 
     def __init__(self) -> None:
         super().__init__(())
         java = WriterPosition(topic="orders", partition=0, next_source_offset=20)
-        self.log[1] = self.log[1]._replace(producer_id=JAVAS_ID, records=((1, java),))
+        self.log[1] = self.log[1]._replace(producer_id=JAVA_PRODUCER_ID, records=((1, java),))
         self.reads = 0
 
     def respond(self, request: Request) -> Any:
         if isinstance(request, ReadPositions):
             self.reads += 1
             if self.reads == 4:
-                at = len(self.log)
-                self.log.append(LogBatch(at, at, JAVAS_ID, 15, -1, True, Marker.COMMIT))
+                offset = len(self.log)
+                self.log.append(LogBatch(offset, offset, JAVA_PRODUCER_ID, 15, -1, True, Marker.COMMIT))
         return super().respond(request)
 
 
-def test_an_open_transaction_of_java_is_waited_for() -> None:
-    taken = JavasTransaction().run(take_flow(plan(ORDERS, copies={})))
+def test_a_takeover_waits_for_an_open_transaction_of_java() -> None:
+    owned = JavaTransaction().run(take_flow(plan(ORDERS, copies={})))
 
-    assert isinstance(taken, Ownership)
-    assert taken.tasks[0].points[ORDERS].next_source_offset == 20
+    assert isinstance(owned, Ownership)
+    assert owned.tasks[0].points[ORDERS].next_source_offset == 20
 
 
 @pytest.mark.parametrize(
@@ -334,31 +351,33 @@ def test_an_open_transaction_of_java_is_waited_for() -> None:
         (ONE_COPY, [stored(PAYMENTS, target_topic="east.payments")], None),
         (ONE_COPY, [stored(ORDERS, target_topic="all"), stored(PAYMENTS, target_topic="all")], None),
     ],
-    ids=["own copy", "copy of another topic", "the other has another copy by now", "both were copied before"],
+    ids=["own target", "target of a different topic", "target changed since", "both were copied before"],
 )
-def test_a_topic_is_not_copied_into_the_copy_of_another(copies, positions, owner):
-    """The other one keeps it, whether it is still copied or not."""
+def test_a_topic_is_not_copied_into_the_target_of_a_different_topic(copies, positions, owner):
+    """That topic keeps its target even if it is not copied any more."""
     brokers = Brokers(positions)
 
-    taken = brokers.run(take_flow(plan(ORDERS, copies=copies)))
+    owned = brokers.run(take_flow(plan(ORDERS, copies=copies)))
 
-    assert isinstance(taken, Ownership)
-    (task,) = taken.tasks
+    assert isinstance(owned, Ownership)
+    (task,) = owned.tasks
     is_taken = owner is not None
     assert task.owners == ({ORDERS: owner} if is_taken else {})
     assert task.problems == ({ORDERS: PartitionProblem.TARGET_TAKEN} if is_taken else {})
     assert set(task.points) == (set() if is_taken else {ORDERS})
-    written = [one.topic for transaction in brokers.transactions for one in transaction.positions]
-    assert written == ([] if is_taken else ["orders"])
+    written_topics = [
+        position.topic for transaction in brokers.transactions for position in transaction.positions
+    ]
+    assert written_topics == ([] if is_taken else ["orders"])
 
 
-def test_the_first_stored_position_names_the_epoch_of_the_first_record():
-    """So that plain batches of that epoch need no other position before them."""
+def test_the_first_stored_position_has_the_epoch_of_the_first_record():
+    """Plain batches of that epoch then need no further position."""
     brokers = Brokers()
 
     brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
 
-    (position,) = [one for transaction in brokers.transactions for one in transaction.positions]
+    (position,) = [position for transaction in brokers.transactions for position in transaction.positions]
     assert position.next_source_offset == SOURCE_START
     assert (position.source_epoch, position.epochs) == (
         SOURCE_EPOCH,
@@ -367,43 +386,46 @@ def test_the_first_stored_position_names_the_epoch_of_the_first_record():
 
 
 @pytest.mark.parametrize("step", ["before", "fence", "lookup"])
-def test_a_partition_that_cannot_be_taken_waits_and_the_others_start(step):
-    """Its stored position stays: it names the writer that is not fenced there."""
-    why = MirrorFlowError("denied")
+def test_a_partition_that_cannot_be_taken_over_waits_and_the_others_start(step):
+    """Its stored position stays, because it names the writer that is not fenced there."""
+    error = MirrorFlowError("denied")
     open_writer = {"left": False, "producer_id": Brokers().respond(InitProducerId("t-plain")).producer_id}
     brokers = Brokers(
-        replace(stored(one, target_topic=f"east.{one.topic}"), **open_writer) for one in (ORDERS, PAYMENTS)
+        replace(stored(partition, target_topic=f"east.{partition.topic}"), **open_writer)
+        for partition in (ORDERS, PAYMENTS)
     )
     brokers.batches = (fence_marker(open_writer["producer_id"]),)
-    wanted = plan(ORDERS, PAYMENTS, copies=OWN_COPIES)
+    flow_plan = plan(ORDERS, PAYMENTS, copies=OWN_COPIES)
     match step:
         case "before":
-            wanted = replace(wanted, unavailable={ORDERS: why})
+            flow_plan = replace(flow_plan, unavailable={ORDERS: error})
         case "fence":
-            brokers.denied[ORDERS] = why
+            brokers.denied[ORDERS] = error
         case "lookup":
-            brokers.unread[ORDERS] = why
+            brokers.unread[ORDERS] = error
 
-    taken = brokers.run(take_flow(wanted))
+    owned = brokers.run(take_flow(flow_plan))
 
-    assert isinstance(taken, Ownership)
-    (task,) = taken.tasks
-    assert (set(task.points), task.problems, task.waiting) == ({PAYMENTS}, {}, {ORDERS: why})
-    written = [one.topic for transaction in brokers.transactions for one in transaction.positions]
-    assert written == ["payments"]
+    assert isinstance(owned, Ownership)
+    (task,) = owned.tasks
+    assert (set(task.points), task.problems, task.waiting) == ({PAYMENTS}, {}, {ORDERS: error})
+    written_topics = [
+        position.topic for transaction in brokers.transactions for position in transaction.positions
+    ]
+    assert written_topics == ["payments"]
 
 
 def fence_marker(producer_id: int) -> LogBatch:
     return LogBatch(49, 49, producer_id, 16, -1, is_transactional=True, marker=Marker.ABORT)
 
 
-def test_of_two_new_topics_with_one_copy_the_first_by_name_is_copied():
+def test_the_first_name_is_copied_of_two_new_topics_with_one_target():
     brokers = Brokers()
 
-    taken = brokers.run(take_flow(plan(ORDERS, PAYMENTS, copies=ONE_COPY)))
+    owned = brokers.run(take_flow(plan(ORDERS, PAYMENTS, copies=ONE_COPY)))
 
-    assert isinstance(taken, Ownership)
-    (task,) = taken.tasks
+    assert isinstance(owned, Ownership)
+    (task,) = owned.tasks
     assert (set(task.points), task.owners) == ({ORDERS}, {PAYMENTS: "orders"})
 
 
@@ -412,13 +434,18 @@ def unfenced(
     loss_policy: LossPolicy = LossPolicy.FAIL,
     source_ends: Mapping[int, int] | None = None,
 ) -> Any:
-    """The start of a task with one partition where no other writer can be fenced."""
+    """The start of a task with one partition without fencing."""
     brokers = Brokers(source_ends=source_ends)
-    known = {TopicPartition(one.topic, one.partition): obeyed_position(one) for one in positions}
-    steps = start_unfenced(plan(copies=OWN_COPIES, loss_policy=loss_policy), PRODUCER, [ORDERS], known, WHY)
+    known = {
+        TopicPartition(position.topic, position.partition): obeyed_position(position)
+        for position in positions
+    }
+    steps = start_unfenced(
+        plan(copies=OWN_COPIES, loss_policy=loss_policy), PRODUCER, [ORDERS], known, UNFENCED_REASON
+    )
     start = brokers.run(steps)
     assert brokers.transactions == []
-    assert start.unfenced_reason == WHY
+    assert start.unfenced_reason == UNFENCED_REASON
     assert start.producers.plain == start.producers.transactional == PRODUCER
     return start
 
@@ -429,8 +456,8 @@ COPIED = Position(topic="orders", partition=0, source_offset=9, source_epoch=2)
 @pytest.mark.parametrize(
     ("positions", "next_offset", "epoch"), [((), SOURCE_START, SOURCE_EPOCH), ((COPIED,), 10, 2)]
 )
-def test_without_an_owner_a_task_starts_behind_the_stored_position(positions, next_offset, epoch):
-    """What was written behind it is written again, behind the end of the target."""
+def test_without_fencing_a_task_starts_after_the_stored_position(positions, next_offset, epoch):
+    """Records after it are written again at the end of the target."""
     start = unfenced(*positions)
 
     point = start.points[ORDERS]
@@ -438,8 +465,8 @@ def test_without_an_owner_a_task_starts_behind_the_stored_position(positions, ne
     assert (point.target_end, point.target_epoch, point.sequence) == (TARGET_END, 3, -1)
 
 
-def test_without_an_owner_a_source_that_was_rewritten_is_found():
-    """Its leader epoch 2 ends at offset 7: two copied records are others now."""
+def test_without_fencing_a_rewritten_source_is_detected():
+    """Leader epoch 2 of the source ends at offset 7, so three copied offsets are different now."""
     start = unfenced(COPIED, source_ends={2: 7})
 
     assert start.points == {}
@@ -447,8 +474,8 @@ def test_without_an_owner_a_source_that_was_rewritten_is_found():
     assert start.losses == {ORDERS: SourceLoss(10, 7, PartitionProblem.SOURCE_REWRITTEN)}
 
 
-def test_without_an_owner_a_source_that_returned_to_an_earlier_epoch_is_copied_from_where_it_differs():
-    """Of that epoch it has more records than were copied before the next one began."""
+def test_without_fencing_a_source_that_returned_to_an_earlier_epoch_is_copied_from_the_difference():
+    """It has more records of that epoch than were copied before the next epoch started."""
     position = replace(COPIED, epochs=(EpochStart(1, 4), EpochStart(2, 6)))
 
     start = unfenced(position, loss_policy=LossPolicy.ALERT, source_ends={1: 8})
@@ -459,7 +486,7 @@ def test_without_an_owner_a_source_that_returned_to_an_earlier_epoch_is_copied_f
 @pytest.mark.parametrize(
     ("loss_policy", "next_offset"), [(LossPolicy.ALERT, 7), (LossPolicy.RESTART, SOURCE_START)]
 )
-def test_without_an_owner_the_loss_policy_decides_where_to_continue(loss_policy, next_offset):
+def test_without_fencing_the_loss_policy_decides_where_to_continue(loss_policy, next_offset):
     start = unfenced(COPIED, loss_policy=loss_policy, source_ends={2: 7})
 
     assert start.points[ORDERS].next_source_offset == next_offset
@@ -472,33 +499,33 @@ EPOCHS = (EpochStart(0, 0), EpochStart(1, 4), EpochStart(2, 6))
 @pytest.mark.parametrize(
     ("source_ends", "next_offset"),
     [
-        ({2: 20, 1: 8}, 10),  # it has the epoch of the last record, and more
-        ({1: 20}, 6),  # of the epoch before it has more than was copied
+        ({2: 20, 1: 8}, 10),  # the source has the epoch of the last record, and more records
+        ({1: 20}, 6),  # the source has more records of the previous epoch than were copied
         ({1: 5}, 5),
         ({0: 3, 1: 5, 3: 20}, 5),
-        ({0: 20}, 4),  # longer in the epoch before that
+        ({0: 20}, 4),  # longer in the epoch before the previous one
         ({0: 3, 2: 20}, 10),
     ],
     ids=[
         "same log",
-        "longer in the epoch before",
-        "shorter in the epoch before",
-        "new epochs behind it",
+        "longer in the previous epoch",
+        "shorter in the previous epoch",
+        "new epochs after it",
         "longer two epochs before",
         "compacted",
     ],
 )
-def test_a_source_without_the_epoch_of_the_last_record_differs_from_the_copy_before_it(
+def test_a_source_without_the_epoch_of_the_last_record_is_compared_by_earlier_epochs(
     source_ends, next_offset
 ):
-    """The records from offset 6 on were copied in epoch 2, those from 4 on in epoch 1."""
+    """Records from offset 6 on were copied in epoch 2, and records 4 and 5 in epoch 1."""
     position = replace(stored(ORDERS, target_topic="east.orders"), source_epoch=2, epochs=EPOCHS)
     brokers = Brokers([position], source_ends=source_ends)
 
-    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES, loss_policy=LossPolicy.ALERT)))
+    owned = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES, loss_policy=LossPolicy.ALERT)))
 
-    assert isinstance(taken, Ownership)
-    assert taken.tasks[0].points[ORDERS].next_source_offset == next_offset
+    assert isinstance(owned, Ownership)
+    assert owned.tasks[0].points[ORDERS].next_source_offset == next_offset
 
 
 OPEN = replace(
@@ -521,10 +548,12 @@ ACKNOWLEDGED = replace(OPEN, next_source_offset=15, sequence=4, target_end=25, r
         (replace(ACKNOWLEDGED, producer_epoch=15), {}, 10),
         (replace(ACKNOWLEDGED, next_source_offset=9), {}, 10),
     ],
-    ids=["not known", "kept", "lost by the target", "of an earlier writer", "older than what is stored"],
+    ids=["unknown", "kept", "lost by the target", "from an earlier writer", "older than the stored position"],
 )
-def test_a_start_continues_behind_what_the_last_one_acknowledged(acknowledged, target_ends, next_offset):
-    """The target's log does not show it: retention has removed the records."""
+def test_a_session_continues_after_the_records_that_the_last_one_acknowledged(
+    acknowledged, target_ends, next_offset
+):
+    """The target's log does not show them, because retention has removed the records."""
     brokers = Brokers([OPEN], target_ends=target_ends)
     lock = Producer("lock", 1, 0)
     owned = Ownership(plan=plan(ORDERS, copies=OWN_COPIES), lock=lock, tasks=())
@@ -539,16 +568,18 @@ def test_a_start_continues_behind_what_the_last_one_acknowledged(acknowledged, t
 @pytest.mark.parametrize(
     ("loss_policy", "next_offset"), [(LossPolicy.FAIL, None), (LossPolicy.ALERT, 10), (LossPolicy.RESTART, 5)]
 )
-def test_a_target_without_records_of_the_time_since_the_position_goes_by_policy(loss_policy, next_offset):
+def test_the_loss_policy_applies_if_the_target_has_deleted_records_after_the_position(
+    loss_policy, next_offset
+):
     brokers = Brokers([OPEN], target_start=30)
 
-    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES, loss_policy=loss_policy)))
+    owned = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES, loss_policy=loss_policy)))
 
-    assert isinstance(taken, Ownership)
-    start = taken.tasks[0]
+    assert isinstance(owned, Ownership)
+    start = owned.tasks[0]
     assert start.losses[ORDERS].problem is PartitionProblem.TARGET_TRIMMED
-    found = start.points[ORDERS].next_source_offset if ORDERS in start.points else None
-    assert found == next_offset
+    actual = start.points[ORDERS].next_source_offset if ORDERS in start.points else None
+    assert actual == next_offset
     assert start.problems == ({ORDERS: PartitionProblem.TARGET_TRIMMED} if next_offset is None else {})
     stores = len(brokers.transactions) - 1
     assert brokers.reported == ([] if next_offset is None else [(next_offset, stores)])
@@ -557,78 +588,80 @@ def test_a_target_without_records_of_the_time_since_the_position_goes_by_policy(
 @pytest.mark.parametrize(
     ("last_sequence", "next_offset"),
     [(4, 15), (9, 20), (10, None), (-1, 10)],
-    ids=["less", "all", "more than there was", "nothing"],
+    ids=["some records", "all records", "more than deleted", "no records"],
 )
-def test_the_leader_remembers_what_the_target_has_deleted(last_sequence, next_offset):
-    """Ten offsets are gone; the position is of sequence -1, and of the present leader."""
+def test_the_producer_state_shows_how_many_deleted_records_were_copied(last_sequence, next_offset):
+    """Ten offsets are deleted. The position has sequence -1 and the epoch of the current leader."""
     brokers = Brokers([replace(OPEN, target_epoch=3)], target_start=30, last_sequence=last_sequence)
 
-    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
+    owned = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
 
-    assert isinstance(taken, Ownership)
-    points = taken.tasks[0].points
+    assert isinstance(owned, Ownership)
+    points = owned.tasks[0].points
     assert (points[ORDERS].next_source_offset if points else None) == next_offset
 
 
-def test_only_the_leader_of_the_writer_knows_that_it_wrote_nothing():
-    """Another one may know the epoch by a marker alone."""
+def test_only_the_leader_of_the_position_can_show_that_nothing_was_written():
+    """A different leader may have the producer epoch from a marker only."""
     brokers = Brokers([OPEN], target_start=30, last_sequence=-1)
 
-    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
+    owned = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
 
-    assert isinstance(taken, Ownership)
-    assert taken.tasks[0].problems == {ORDERS: PartitionProblem.TARGET_TRIMMED}
+    assert isinstance(owned, Ownership)
+    assert owned.tasks[0].problems == {ORDERS: PartitionProblem.TARGET_TRIMMED}
 
 
 @pytest.mark.parametrize(
     ("target_start", "problems"), [(23, {}), (24, {ORDERS: PartitionProblem.TARGET_TRIMMED})]
 )
-def test_the_markers_behind_a_position_may_be_gone(target_start, problems):
+def test_deleted_markers_after_a_position_are_not_a_loss(target_start, problems):
     brokers = Brokers([replace(OPEN, plain_start=23)], target_start=target_start)
 
-    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
+    owned = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
 
-    assert isinstance(taken, Ownership)
-    assert taken.tasks[0].problems == problems
-    assert problems or taken.tasks[0].points[ORDERS].next_source_offset == OPEN.next_source_offset
+    assert isinstance(owned, Ownership)
+    assert owned.tasks[0].problems == problems
+    assert problems or owned.tasks[0].points[ORDERS].next_source_offset == OPEN.next_source_offset
 
 
-def test_a_start_stores_where_its_plain_batches_can_begin():
-    """Behind the marker of its fence, so that the marker does not count as a lost record."""
+def test_a_session_stores_the_first_possible_offset_of_its_plain_batches():
+    """It follows the fence marker, so that a deleted marker does not count as a lost record."""
     brokers = Brokers([replace(OPEN, records=10, counting=1)])
 
     brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
 
-    (position,) = [one for transaction in brokers.transactions for one in transaction.positions]
+    (position,) = [position for transaction in brokers.transactions for position in transaction.positions]
     assert (position.target_end, position.plain_start) == (OPEN.target_end, TARGET_END)
 
 
-@pytest.mark.parametrize("time_ms", [-1, 0, 10**15], ids=["unknown", "long ago", "by a clock ahead"])
-def test_a_start_waits_for_a_writer_whose_id_was_forgotten_by_its_own_clock(time_ms):
-    """Once, and its own claim is renewed meanwhile: a standby that took the flow would have to wait anew."""
+@pytest.mark.parametrize("time_ms", [-1, 0, 10**15], ids=["unknown", "long ago", "in the future"])
+def test_a_session_waits_for_a_writer_with_an_expired_id_by_its_own_clock(time_ms):
+    """It waits once and renews its claim, because a standby that takes over would have to wait again."""
     brokers = Brokers([replace(OPEN, time_ms=time_ms)])
     brokers.refuses_positions = True
 
     brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
 
     assert IDLE_LIMIT_MS < brokers.paused_ms < 2 * IDLE_LIMIT_MS
-    claims = [one.claim.time_ms for one in brokers.transactions if one.claim is not None]
+    claims = [
+        transaction.claim.time_ms for transaction in brokers.transactions if transaction.claim is not None
+    ]
     assert max(after - before for before, after in pairwise(claims)) < ABANDONED_MS
 
 
-def test_a_task_that_waits_leaves_the_claim_to_its_owner():
+def test_a_waiting_task_does_not_renew_the_claim():
     brokers = Brokers([OPEN])
     owned = Ownership(plan=plan(ORDERS, copies=OWN_COPIES), lock=Producer("lock", 1, 0), tasks=())
 
     brokers.run(recover_task(owned, WriterIds("t", "t-plain"), [ORDERS]))
 
     assert brokers.paused_ms > IDLE_LIMIT_MS
-    assert [one.claim for one in brokers.transactions if one.claim is not None] == []
+    assert [transaction for transaction in brokers.transactions if transaction.claim is not None] == []
 
 
-def test_a_plain_id_whose_epochs_are_used_up_gets_another_producer_id_behind_its_last_fence():
+def test_a_plain_id_with_exhausted_epochs_gets_a_new_producer_id_after_its_last_fence():
     brokers = Brokers([OPEN])
-    brokers.given["t-plain"] = [(7, 32_766), (8, 16)]
+    brokers.next_producers["t-plain"] = [(7, 32_766), (8, 16)]
     brokers.batches = (LogBatch(40, 40, 7, 32_766, -1, is_transactional=True, marker=Marker.ABORT),)
     owned = Ownership(plan=plan(ORDERS, copies=OWN_COPIES), lock=Producer("lock", 1, 0), tasks=())
 
@@ -636,24 +669,24 @@ def test_a_plain_id_whose_epochs_are_used_up_gets_another_producer_id_behind_its
 
     assert isinstance(start, SessionStart)
     assert start.producers.plain == Producer("t-plain", 8, 16)
-    (fence,) = [one for one in brokers.transactions if one.partitions]
+    (fence,) = [transaction for transaction in brokers.transactions if transaction.partitions]
     assert fence.producer == Producer("t-plain", 7, 32_766)
-    (position,) = [one for transaction in brokers.transactions for one in transaction.positions]
+    (position,) = [position for transaction in brokers.transactions for position in transaction.positions]
     assert (position.producer_id, position.producer_epoch) == (8, 16)
     assert brokers.paused_ms == 0
 
 
-def test_a_source_without_the_epoch_of_the_last_record_is_not_asked_for_it_again():
-    """Each fetch that names it would diverge; one that names the epoch before finds the next loss."""
+def test_fetches_do_not_name_an_epoch_that_the_source_lacks():
+    """Each such fetch would diverge. With the previous epoch, a fetch detects the next loss."""
     position = replace(stored(ORDERS, target_topic="east.orders"), source_epoch=2)
     brokers = Brokers([position], source_ends={1: 20})
 
-    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES, loss_policy=LossPolicy.ALERT)))
+    owned = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES, loss_policy=LossPolicy.ALERT)))
 
-    assert isinstance(taken, Ownership)
-    point = taken.tasks[0].points[ORDERS]
+    assert isinstance(owned, Ownership)
+    point = owned.tasks[0].points[ORDERS]
     assert (point.next_source_offset, point.source_epoch) == (10, 1)
-    assert not taken.tasks[0].losses
+    assert not owned.tasks[0].losses
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
@@ -670,23 +703,23 @@ def test_a_task_takes_its_spare_id_while_its_last_transaction_cannot_end(*, is_b
     assert brokers.transactions[-1].positions[0].writer == start.producers.ids
 
 
-def written(name: str, first: int, last: int, *, marker: Marker | None = None) -> LogBatch:
-    """A batch of a transaction, or its marker."""
+def transaction_batch(name: str, first: int, last: int, *, marker: Marker | None = None) -> LogBatch:
+    """A batch of a transaction, or the marker of one."""
     return LogBatch(first, last, sum(name.encode()), 16, 0, is_transactional=True, marker=marker)
 
 
 @pytest.mark.parametrize("marker", Marker)
-def test_records_of_a_stored_position_are_copied_again_if_they_were_aborted(marker):
-    """The partition had no leader when their marker was due, and the transaction that was to write it was interrupted."""
+def test_aborted_records_of_a_stored_position_are_copied_again(marker):
+    """The partition lacked a leader when the marker was due, and the transaction that should write it was aborted."""
     brokers = Brokers([OPEN])
     brokers.batches = (
-        written("t", 15, 19),
-        written("t", 20, 20, marker=marker),
-        written("t-plain", 21, 21, marker=Marker.ABORT),
+        transaction_batch("t", 15, 19),
+        transaction_batch("t", 20, 20, marker=marker),
+        transaction_batch("t-plain", 21, 21, marker=Marker.ABORT),
     )
 
-    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
+    owned = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
 
-    assert isinstance(taken, Ownership)
+    assert isinstance(owned, Ownership)
     expected = MAPPED if marker is Marker.ABORT else OPEN.next_source_offset
-    assert taken.tasks[0].points[ORDERS].next_source_offset == expected
+    assert owned.tasks[0].points[ORDERS].next_source_offset == expected

@@ -1,4 +1,4 @@
-"""Waiting for a flow: until its owner has left or is dead, and never for a flow of another id that is not declared."""
+"""A newcomer waits until the owner has left or is dead, and takes a flow with a different id only if declared."""
 
 import contextlib
 from dataclasses import replace
@@ -17,15 +17,15 @@ OWN = Claim(flow="new", process="p", source_alias="east", tasks=1, lock_epoch=1,
 OLD = replace(OWN, flow="old")
 
 
-def waited(
+def wait_for_old_flow(
     monkeypatch: pytest.MonkeyPatch, *, renewed_until_ms: int, left: bool, takes_over: tuple[str, ...]
 ) -> Any:
-    """What a newcomer gets where the owner renews its claim until then, and the milliseconds that it waits."""
+    """The result for a newcomer whose owner renews its claim until *renewed_until_ms*, and the time that it waited."""
     now_ms = 0
 
     def read_claims() -> Steps[DecidedRecords[Claim]]:
-        at_ms = min(now_ms, renewed_until_ms) // RENEW_MS
-        claim = replace(OLD, time_ms=at_ms, left=left and now_ms >= renewed_until_ms)
+        renewed = min(now_ms, renewed_until_ms) // RENEW_MS
+        claim = replace(OLD, time_ms=renewed, left=left and now_ms >= renewed_until_ms)
         yield from ()
         return DecidedRecords((claim,), ())
 
@@ -41,28 +41,30 @@ def waited(
 
 
 def test_an_undeclared_flow_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _ = waited(monkeypatch, renewed_until_ms=0, left=True, takes_over=())
+    result, _ = wait_for_old_flow(monkeypatch, renewed_until_ms=0, left=True, takes_over=())
 
-    assert isinstance(found, FlowExists)
-    assert found.claim.flow == "old"
+    assert isinstance(result, FlowExists)
+    assert result.claim.flow == "old"
 
 
 def test_a_declared_flow_is_refused_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, waited_ms = waited(monkeypatch, renewed_until_ms=10**9, left=False, takes_over=("old",))
+    result, waited_ms = wait_for_old_flow(
+        monkeypatch, renewed_until_ms=10**9, left=False, takes_over=("old",)
+    )
 
-    assert isinstance(found, FlowExists)
+    assert isinstance(result, FlowExists)
     assert waited_ms <= 2 * RENEW_MS
 
 
 def test_a_declared_flow_that_left_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert waited(monkeypatch, renewed_until_ms=0, left=True, takes_over=("old",)) == (
+    assert wait_for_old_flow(monkeypatch, renewed_until_ms=0, left=True, takes_over=("old",)) == (
         None,
         ownership.POLL_MS,
     )
 
 
-def test_a_claim_that_was_deleted_still_protects_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A living owner writes it again; a dead one does not."""
+def test_a_deleted_claim_still_protects_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running owner writes it again; a dead one does not."""
     claims = [OWN, None, None, replace(OWN, time_ms=3)]
 
     def read_claims() -> Steps[DecidedRecords[Claim]]:
@@ -80,8 +82,8 @@ def test_a_claim_that_was_deleted_still_protects_its_owner(monkeypatch: pytest.M
     assert now_ms == 4 * ownership.POLL_MS + ABANDONED_MS
 
 
-def test_waiting_process_learns_who_owns_the_flow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when that is another process by then."""
+def test_a_waiting_process_reports_the_owner_of_the_flow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of the owner is reported too."""
     claims = [replace(OWN, process="host/1/a"), replace(OWN, process="host/2/b")]
 
     def read_claims() -> Steps[DecidedRecords[Claim]]:
@@ -94,8 +96,8 @@ def test_waiting_process_learns_who_owns_the_flow(monkeypatch: pytest.MonkeyPatc
         FlowPlan(claim=OWN, assignment=()), lambda claim: owners.append(claim.running_process)
     )
     next(steps)
-    for at in (1, 2):
-        steps.send((at * ownership.POLL_MS,))
+    for poll in (1, 2):
+        steps.send((poll * ownership.POLL_MS,))
 
     assert ["process 1 on host host", "process 2 on host host"] == owners
 
@@ -103,7 +105,7 @@ def test_waiting_process_learns_who_owns_the_flow(monkeypatch: pytest.MonkeyPatc
 def test_a_declared_flow_that_died_is_taken_once_its_claim_is_abandoned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found, waited_ms = waited(monkeypatch, renewed_until_ms=0, left=False, takes_over=("old",))
+    result, waited_ms = wait_for_old_flow(monkeypatch, renewed_until_ms=0, left=False, takes_over=("old",))
 
-    assert found is None
+    assert result is None
     assert waited_ms >= ABANDONED_MS
