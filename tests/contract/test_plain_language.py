@@ -50,10 +50,13 @@ BANNED_IN_TESTS = re.compile(
 # Folders of tests without these words. A folder that becomes clean joins the list.
 CLEAN_TESTS = (
     "tests/contract/",
+    "tests/e2e/",
+    "tests/integration/console/",
     "tests/unit/cli/",
     "tests/unit/console/",
     "tests/unit/harness/",
     "tests/unit/http/",
+    "tests/unit/kubernetes/",
     "tests/unit/operator/",
     "tests/unit/seed/",
     "tests/unit/worker/",

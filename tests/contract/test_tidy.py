@@ -181,7 +181,7 @@ def test_the_operator_folder_does_not_shadow_the_standard_library():
     assert itemgetter(0)("a") == "a"
 
 
-# Folders where constants may still begin again below the first definition, and tables whose constants stand by their rules.
+# Folders that may still have constants below the first definition, and tables with constants next to their rules.
 CONSTANTS_BELOW = (
     "operator/mirrorflow_operator/api/rules/table.py",
     "operator/mirrorflow_operator/plan/job_objects.py",
@@ -191,16 +191,16 @@ CONSTANTS_BELOW = (
 )
 
 
-def test_constants_stand_above_the_first_definition():
-    """Only what is made of a module's own classes and functions stands below them."""
-    found = {
+def test_constants_are_above_the_first_definition():
+    """Only constants made with a module's own classes and functions may be below them."""
+    late_constants = {
         f"{path.relative_to(ROOT)}:{line}"
         for path in SOURCES
         if not str(path.relative_to(ROOT)).startswith(CONSTANTS_BELOW)
         for line in lines_of_late_constants(tree(path))
     }
 
-    assert not found
+    assert not late_constants
 
 
 def lines_of_late_constants(module: ast.Module) -> list[int]:

@@ -1,4 +1,4 @@
-"""`kubectl mirrorflow`, with a server of the test as the API server and as the pods behind port-forwards."""
+"""`kubectl mirrorflow` with a stub server as the API server and as the pods of port-forwards."""
 
 import json
 import socket
@@ -57,7 +57,7 @@ OFFSET = {
     "written": False,
     "why": "no offset sync",
 }
-ANSWERS: dict[str, Any] = {
+RESPONSES: dict[str, Any] = {
     "/progress/partitions": {"partitions": [PARTITION]},
     "/offsets": {"offsets": [OFFSET]},
 }
@@ -68,11 +68,11 @@ def pod(connector: str, *, is_ready: bool = True) -> dict[str, Any]:
     return {"metadata": {"name": f"orders-{connector}-0"}, "status": {"conditions": [ready]}}
 
 
-class Answer(BaseHTTPRequestHandler):
+class ClusterRequestHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        cluster: Cluster = self.server.cluster  # type: ignore[attr-defined]
-        cluster.asked.append(self.path)
-        status, content = cluster.answer(self.path)
+        cluster: ClusterStub = self.server.cluster  # type: ignore[attr-defined]
+        cluster.requests.append(self.path)
+        status, content = cluster.response(self.path)
         body = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -80,21 +80,21 @@ class Answer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name of the base class
-        """Nothing: the output is the plugin's."""
+        """Prints nothing: the output is the plugin's."""
 
 
-class Cluster:
-    """What the API server and the pods answer, and what they were asked."""
+class ClusterStub:
+    """The responses of the API server and the pods, and the requests that they received."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.forwarded: list[str] = []
         self.objects: dict[str, list[dict[str, Any]]] = {"source": [pod("source")], "checkpoint": []}
 
-    def answer(self, path: str) -> tuple[int, dict[str, Any]]:
+    def response(self, path: str) -> tuple[int, dict[str, Any]]:
         parts = urlsplit(path)
-        if parts.path in ANSWERS:
-            return 200, ANSWERS[parts.path]
+        if parts.path in RESPONSES:
+            return 200, RESPONSES[parts.path]
         if parts.path.endswith("/pods"):
             (selector,) = parse_qs(parts.query)["labelSelector"]
             return 200, {"items": self.objects[selector.rpartition("=")[2]]}
@@ -104,8 +104,8 @@ class Cluster:
 
 
 @dataclass
-class Forward:
-    """The package's PortForward, to the server of the test."""
+class PortForwardStub:
+    """A stub of the package's PortForward that connects to the stub server."""
 
     port: int
 
@@ -116,41 +116,41 @@ class Forward:
         return None
 
     def close(self) -> None:
-        """Nothing: the connection was closed by the plugin."""
+        """Does nothing: the plugin has closed the connection."""
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """The cluster of both contexts of a kubeconfig; the namespace of `prod` is `payments`."""
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
-        found = Cluster()
-        server.cluster = found  # type: ignore[attr-defined]
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterStub]:
+    """The cluster of both contexts in a kubeconfig. The namespace of the context `prod` is `payments`."""
+    with HTTPServer(("127.0.0.1", 0), ClusterRequestHandler) as server:
+        stub = ClusterStub()
+        server.cluster = stub  # type: ignore[attr-defined]
         url = f"http://127.0.0.1:{server.server_port}"
         contexts = {"test": {}, "prod": {"namespace": "payments"}}
         kubeconfig = {
             "current-context": "test",
-            "clusters": [{"name": "one", "cluster": {"server": url}}],
+            "clusters": [{"name": "stub", "cluster": {"server": url}}],
             "contexts": [
-                {"name": name, "context": {"cluster": "one", **more}} for name, more in contexts.items()
+                {"name": name, "context": {"cluster": "stub", **fields}} for name, fields in contexts.items()
             ],
         }
         (tmp_path / "config").write_text(json.dumps(kubeconfig))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
 
-        def forward(_configuration: object, _method: str, path: str, **_: object) -> Forward:
-            found.forwarded.append(path.removeprefix(url))
-            return Forward(server.server_port)
+        def forward(_configuration: object, _method: str, path: str, **_: object) -> PortForwardStub:
+            stub.forwarded.append(path.removeprefix(url))
+            return PortForwardStub(server.server_port)
 
         monkeypatch.setattr(ws_client, "portforward_call", forward)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield found
+        yield stub
         server.shutdown()
         thread.join()
 
 
 def test_status_shows_each_flow_and_each_problem_once(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+    cluster: ClusterStub, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.objects["flows"] = [FLOW]
 
@@ -165,10 +165,10 @@ def test_status_shows_each_flow_and_each_problem_once(
         "orders: Ready is False (Stuck): 1 of 3 partitions is stuck.",
         "orders: Degraded is True (Warnings): An ACL is missing.",
     ]
-    assert cluster.asked == ["/apis/mirrorflow.io/v1alpha1/namespaces/payments/mirrorflows"]
+    assert cluster.requests == ["/apis/mirrorflow.io/v1alpha1/namespaces/payments/mirrorflows"]
 
 
-def test_status_is_one_json_object(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_prints_one_json_object(cluster: ClusterStub, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.objects["flows"] = [FLOW]
 
     assert main(["status", "--json"]) == 0
@@ -176,7 +176,7 @@ def test_status_is_one_json_object(cluster: Cluster, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("cluster")
-def test_sentence_of_the_api_server_is_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_contains_the_message_of_the_api_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 1
     assert capsys.readouterr().err == (
         "The API server does not answer /apis/mirrorflow.io/v1alpha1/namespaces/default/mirrorflows: "
@@ -185,13 +185,13 @@ def test_sentence_of_the_api_server_is_in_the_error(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.usefixtures("cluster")
-def test_unknown_context_is_named_with_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_names_an_unknown_context_and_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--context", "moon"]) == 2
     assert "there is no context moon; it has test, prod; name a kubeconfig" in capsys.readouterr().err
 
 
-def test_api_server_that_does_not_answer_is_one_sentence(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_error_for_an_unreachable_api_server_is_one_line(
+    cluster: ClusterStub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kubeconfig = tmp_path / "config"
     content = json.loads(kubeconfig.read_text())
@@ -199,11 +199,11 @@ def test_api_server_that_does_not_answer_is_one_sentence(
     kubeconfig.write_text(json.dumps(content))
 
     assert main(["status"]) == 1
-    assert (cluster.asked, capsys.readouterr().err.count("\n")) == ([], 1)
+    assert (cluster.requests, capsys.readouterr().err.count("\n")) == ([], 1)
 
 
 def test_partitions_are_read_from_the_source_pods(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+    cluster: ClusterStub, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["partitions", "orders", "--context", "prod"]) == 0
 
@@ -215,21 +215,23 @@ def test_partitions_are_read_from_the_source_pods(
 
 
 def test_offsets_are_read_from_the_pod_that_runs_the_checkpoint_connector(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+    cluster: ClusterStub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may share the pod of the source connector."""
+    """This may be the pod of the source connector."""
     assert main(["offsets", "orders", "--group", "a b"]) == 0
     cluster.objects["checkpoint"] = [pod("checkpoint")]
     assert main(["offsets", "orders"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["billing", "orders-2", "7", "-", "none", "no", "no", "offset", "sync"]
-    assert "/offsets?limit=100000&group=a%20b" in cluster.asked
+    assert "/offsets?limit=100000&group=a%20b" in cluster.requests
     pods = [path.split("/")[-2] for path in cluster.forwarded]
     assert pods == ["orders-source-0", "orders-checkpoint-0"]
 
 
-def test_a_flow_without_a_ready_pod_is_named(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_partitions_fail_without_a_ready_pod(
+    cluster: ClusterStub, capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster.objects["source"] = [pod("source", is_ready=False)]
 
     assert main(["partitions", "orders"]) == 1
@@ -244,11 +246,11 @@ def test_a_flow_without_a_ready_pod_is_named(cluster: Cluster, capsys: pytest.Ca
         (["logs", "orders", "seed", "-f"], "mirrorflow.io/run-of=orders,mirrorflow.io/run=seed"),
     ],
 )
-def test_logs_are_those_of_kubectl(
+def test_logs_call_kubectl_with_the_selector_of_the_pods(
     words: list[str], selector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "kubectl"
-    script.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    script.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\n')
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
@@ -256,7 +258,7 @@ def test_logs_are_those_of_kubectl(
 
     follow = " --follow" if "-f" in words else ""
     expected = f"logs --selector={selector} --prefix --tail=-1{follow} --context=prod\n"
-    assert (tmp_path / "asked").read_text() == expected
+    assert (tmp_path / "arguments").read_text() == expected
 
 
 @pytest.mark.parametrize("command", ["", " status", " partitions", " offsets", " logs"])

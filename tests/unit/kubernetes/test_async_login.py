@@ -1,4 +1,4 @@
-"""The login to the API server: kubeconfigs as in kubectl, else the pod's ServiceAccount."""
+"""The login to the API server uses a kubeconfig as in kubectl, or the ServiceAccount of the pod."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from mirrorflow_kubernetes.credentials import KubernetesLoginError
 from mirrorflow_operator.cluster.login import for_kopf
 
 CONNECTIONS = 1
-LONG_AGO, FAR_AHEAD = "2001-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
+PAST, FUTURE = "2001-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
 
 
 def _kubeconfig(folder: Path, user: dict[str, object]) -> Path:
@@ -36,7 +36,7 @@ def _kubeconfig(folder: Path, user: dict[str, object]) -> Path:
 
 
 def _exec_plugin(folder: Path, expires: str) -> dict[str, object]:
-    """A plugin whose token names how often it ran."""
+    """An exec plugin whose token contains the number of its runs."""
     plugin, runs = folder / "plugin", folder / "runs"
     status = f'{{"token":"run-$(wc -l < {runs})","expirationTimestamp":"{expires}"}}'
     plugin.write_text(
@@ -49,8 +49,8 @@ def _exec_plugin(folder: Path, expires: str) -> dict[str, object]:
     return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin)}}
 
 
-@pytest.mark.parametrize(("expires", "refreshed"), [(FAR_AHEAD, "run-1"), (LONG_AGO, "run-2")])
-def test_exec_plugin_runs_again_once_its_token_has_expired(
+@pytest.mark.parametrize(("expires", "refreshed"), [(FUTURE, "run-1"), (PAST, "run-2")])
+def test_an_exec_plugin_runs_again_after_its_token_has_expired(
     expires: str, refreshed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(_kubeconfig(tmp_path, _exec_plugin(tmp_path, expires))))
@@ -67,13 +67,13 @@ def test_exec_plugin_runs_again_once_its_token_has_expired(
     ]
 
 
-def test_current_context_and_its_proxy_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_context_and_its_proxy_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(_kubeconfig(tmp_path, {"token": "secret"})))
 
-    found = asyncio.run(log_in(connections_max=CONNECTIONS))
-    watches = asyncio.run(for_kopf(found))
+    login = asyncio.run(log_in(connections_max=CONNECTIONS))
+    watches = asyncio.run(for_kopf(login))
 
-    assert (found.configuration.host, found.configuration.proxy) == (
+    assert (login.configuration.host, login.configuration.proxy) == (
         "https://kubernetes:6443",
         "http://proxy:3128",
     )
@@ -85,7 +85,7 @@ def test_current_context_and_its_proxy_are_used(tmp_path: Path, monkeypatch: pyt
     ("host", "port", "expected"),
     [("127.0.0.1", "443", "https://127.0.0.1:443"), ("fd00::1", "6443", "https://[fd00::1]:6443")],
 )
-def test_pod_finds_the_api_server_without_dns(
+def test_a_pod_connects_to_the_api_server_without_dns(
     host: str, port: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SERVICE_TOKEN_FILENAME", "SERVICE_CERT_FILENAME"):
@@ -96,15 +96,17 @@ def test_pod_finds_the_api_server_without_dns(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
 
-    async def found() -> tuple[str, dict[str, str]]:
+    async def host_and_headers() -> tuple[str, dict[str, str]]:
         login = await log_in(connections_max=CONNECTIONS)
         return login.configuration.host, (await for_kopf(login)).as_http_headers()
 
-    assert asyncio.run(found()) == (expected, {"Authorization": "bearer secret"})
+    assert asyncio.run(host_and_headers()) == (expected, {"Authorization": "bearer secret"})
 
 
 @pytest.mark.parametrize("file", ["", "/nowhere/config"])
-def test_missing_credentials_are_named(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_missing_credentials_names_the_kubeconfig(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("KUBECONFIG", file)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
@@ -113,7 +115,7 @@ def test_missing_credentials_are_named(file: str, tmp_path: Path, monkeypatch: p
         asyncio.run(log_in(connections_max=CONNECTIONS))
 
 
-def test_default_kubeconfig_is_used_without_the_variable(
+def test_the_default_kubeconfig_is_used_without_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".kube").mkdir()
@@ -124,7 +126,7 @@ def test_default_kubeconfig_is_used_without_the_variable(
     assert asyncio.run(log_in(connections_max=CONNECTIONS)).configuration.host == "https://kubernetes:6443"
 
 
-def test_failing_exec_plugin_is_an_error_and_not_an_anonymous_login(
+def test_a_failing_exec_plugin_is_an_error_instead_of_an_anonymous_login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugin: dict[str, object] = {
@@ -141,7 +143,7 @@ def test_failing_exec_plugin_is_an_error_and_not_an_anonymous_login(
 
 
 @pytest.mark.parametrize("content", ["", "[]", "clusters: [", "current-context: here", "contexts: 3"])
-def test_unusable_kubeconfig_is_an_error(
+def test_an_invalid_kubeconfig_is_an_error(
     content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config").write_text(content)
@@ -151,7 +153,7 @@ def test_unusable_kubeconfig_is_an_error(
         asyncio.run(log_in(connections_max=CONNECTIONS))
 
 
-def test_socks_proxy_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socks_proxy_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = _kubeconfig(tmp_path, {"token": "secret"})
     file.write_text(file.read_text().replace("http://proxy:3128", "socks5://proxy:1080"))
     monkeypatch.setenv("KUBECONFIG", str(file))
@@ -160,10 +162,10 @@ def test_socks_proxy_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         asyncio.run(log_in(connections_max=CONNECTIONS))
 
 
-def test_connections_change_with_the_certificate_of_a_plugin(
+def test_a_new_certificate_of_a_plugin_changes_the_endpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plugin may return certificates instead of a token; each of them is another endpoint."""
+    """A plugin may return a certificate instead of a token. Connections of different certificates are separate."""
     counter = tmp_path / "runs"
     status = f'{{"clientCertificateData":"certificate-$(wc -l < {counter})","clientKeyData":"key"}}'
     plugin = tmp_path / "plugin"

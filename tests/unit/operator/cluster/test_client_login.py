@@ -1,4 +1,4 @@
-"""Requests of the operator while credentials are missing, refused, replaced or slow."""
+"""Requests of the operator while its credentials are missing, refused, replaced or slow."""
 
 import asyncio
 import ssl
@@ -18,8 +18,8 @@ from mirrorflow_operator.metrics import Metrics
 from tests.harness.kubernetes.authority import Authority
 
 
-class Server:
-    """An API server that accepts the token *accepted* alone."""
+class ApiServerStub:
+    """An API server that accepts only the token *accepted*."""
 
     def __init__(self, accepted: str = "") -> None:
         self.accepted = accepted
@@ -40,10 +40,10 @@ class Server:
         return web.json_response({"message": "Unauthorized"}, status=200 if is_known else 401)
 
 
-class Logins:
-    """Returns one token for each call."""
+class LoginStub:
+    """A login function that returns a new token for each call and counts the calls."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ApiServerStub) -> None:
         self._server = server
         self.count = 0
 
@@ -55,7 +55,7 @@ class Logins:
         return ApiServerLogin(Configuration(host=url, api_key={"BearerToken": f"Bearer token-{count}"}))
 
 
-def _with_server(server: Server, use: Callable[[], Awaitable[None]]) -> None:
+def _run_with(server: ApiServerStub, use: Callable[[], Awaitable[None]]) -> None:
     async def run() -> None:
         runner = await server.start()
         try:
@@ -67,80 +67,80 @@ def _with_server(server: Server, use: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_concurrent_requests_share_one_login() -> None:
-    server = Server()
-    logins = Logins(server)
+    server = ApiServerStub()
+    login = LoginStub(server)
 
     async def use() -> None:
-        client = Client(logins, Metrics())
+        client = Client(login, Metrics())
         await asyncio.gather(*(client.get("/version") for _ in range(5)))
         await client.close()
 
-    _with_server(server, use)
+    _run_with(server, use)
 
-    assert logins.count == 1
+    assert login.count == 1
 
 
-def test_refused_token_is_followed_by_one_new_login() -> None:
-    server = Server(accepted="token-2")
-    logins = Logins(server)
+def test_a_refused_token_causes_one_new_login() -> None:
+    server = ApiServerStub(accepted="token-2")
+    login = LoginStub(server)
 
     async def use() -> None:
-        client = Client(logins, Metrics())
+        client = Client(login, Metrics())
         errors = await asyncio.gather(*(client.get("/version") for _ in range(3)), return_exceptions=True)
         assert all(isinstance(error, ForbiddenError) for error in errors)
         await client.get("/version")
         await client.close()
 
-    _with_server(server, use)
+    _run_with(server, use)
 
-    assert logins.count == 2
+    assert login.count == 2
 
 
-def test_token_stays_in_use_while_it_cannot_be_renewed(
+def test_a_token_stays_in_use_while_it_cannot_be_renewed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = Server(accepted="token-1")
-    logins = Logins(server)
+    server = ApiServerStub(accepted="token-1")
+    login = LoginStub(server)
     monkeypatch.setattr(client_module, "CREDENTIALS_AGE_MAX_S", -1.0)
 
-    async def refused(_: ApiServerLogin) -> None:
-        raise KubernetesLoginError("the plugin is away")
+    async def fail(_: ApiServerLogin) -> None:
+        raise KubernetesLoginError("the plugin failed")
 
-    monkeypatch.setattr(ApiServerLogin, "refresh", refused)
+    monkeypatch.setattr(ApiServerLogin, "refresh", fail)
 
     async def use() -> None:
-        client = Client(logins, Metrics())
+        client = Client(login, Metrics())
         await client.get("/version")
         await client.get("/version")
         await client.close()
 
-    _with_server(server, use)
+    _run_with(server, use)
 
-    assert (logins.count, "the plugin is away" in caplog.text) == (1, True)
+    assert (login.count, "the plugin failed" in caplog.text) == (1, True)
 
 
-def test_login_that_hangs_or_fails_is_a_request_without_an_answer() -> None:
+def test_a_login_that_hangs_or_fails_ends_the_request_with_an_error() -> None:
     async def hang() -> ApiServerLogin:
         await asyncio.Event().wait()
         raise AssertionError
 
     async def fail() -> ApiServerLogin:
-        raise KubernetesLoginError("the plugin is away")
+        raise KubernetesLoginError("the plugin failed")
 
     async def use() -> None:
         with pytest.raises(NoAnswerError):
             await Client(hang, Metrics()).get("/version", timeout_s=0.01)
-        with pytest.raises(NoAnswerError, match="the plugin is away"):
+        with pytest.raises(NoAnswerError, match="the plugin failed"):
             await Client(fail, Metrics()).get("/version")
 
     asyncio.run(use())
 
 
-def test_replaced_ca_is_read_after_one_failure(tmp_path: Path) -> None:
-    """The kubelet renews a pod's ca.crt in place."""
+def test_a_replaced_ca_is_read_after_one_failed_request(tmp_path: Path) -> None:
+    """The kubelet replaces the content of a pod's ca.crt."""
     ca = tmp_path / "ca.crt"
     authorities = [Authority(tmp_path / name) for name in ("old", "new")]
-    server = Server()
+    server = ApiServerStub()
 
     async def log_in() -> ApiServerLogin:
         return ApiServerLogin(Configuration(host=f"https://127.0.0.1:{server.port}", ssl_ca_cert=str(ca)))

@@ -1,4 +1,4 @@
-"""The operator notices when kopf gives up its watches."""
+"""The operator detects that kopf has ended its watches."""
 
 import asyncio
 import threading
