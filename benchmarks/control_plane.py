@@ -26,10 +26,10 @@ from benchmarks.results import Result, document
 from mirrorflow_operator.plan.pod_template import HTTP_PORT
 from tests.harness.kafka.processes import Child, cpu_s, start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
-from tests.harness.kubernetes.imagined_pods import listed, run_pods
 from tests.harness.kubernetes.kubectl import KubectlError
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.requests import Requests
+from tests.harness.kubernetes.simulated_pods import listed, mark_pods_running
 from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 
 HERE = Path(__file__).parent
@@ -87,7 +87,7 @@ class Stand:
 
         def still() -> bool:
             nonlocal seen, at
-            writes = sum(one.is_write for one in self.server.log_of(USER, since))
+            writes = sum(one.is_write for one in self.server.audit_log_of(USER, since))
             if writes != seen:
                 seen, at = writes, time.monotonic()
             return time.monotonic() - at >= QUIET_S
@@ -98,10 +98,12 @@ class Stand:
         return listed(self.requests, f"{FLOWS}/mirrorflows")
 
     def calls(self, since: int) -> Counter[str]:
-        return Counter(f"{one.asked.verb} {one.asked.resource}" for one in self.server.log_of(USER, since))
+        return Counter(
+            f"{one.kind.verb} {one.kind.resource}" for one in self.server.audit_log_of(USER, since)
+        )
 
     def writes(self, since: int) -> int:
-        return sum(one.is_write for one in self.server.log_of(USER, since))
+        return sum(one.is_write for one in self.server.audit_log_of(USER, since))
 
     @contextmanager
     def measured(self, operator: OperatorProcess, row: str) -> Iterator[None]:
@@ -219,7 +221,7 @@ def _connectors(stand: Stand) -> Iterator[Child]:
             return sum(1 for _ in listed(stand.requests, "/api/v1/pods")) >= count
 
         wait_until("every pod is there", all_there, timeout_s=SETTLE_WAIT_S, poll_s=2.0)
-        run_pods(stand.requests, addresses(BLOCK, count))
+        mark_pods_running(stand.requests, addresses(BLOCK, count))
         yield stubs
     finally:
         stubs.kill()

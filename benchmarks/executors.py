@@ -123,7 +123,7 @@ def _run(stage: Stage, image: str, flow: str, crew: Crew, records: int) -> dict[
         "resources": {"requests": {"cpu": "100m"}, "limits": dict(crew.limits)},
     }
     asked_s = time.monotonic()
-    with job(stage, image, flow, [crew.topic], run_id="1", more={"lag.max": "0"}, executors=spec) as seed:
+    with job(stage, image, flow, [crew.topic], run_id="1", settings={"lag.max": "0"}, executors=spec) as seed:
         runs_s = _moment("an executor runs", lambda: bool(seed.executors()))
         _moment("its topic is there", lambda: copy in stage.west.topics())
         counts = (1, records // 4, 3 * records // 4, records)
@@ -159,7 +159,7 @@ def _moment(what: str, is_so: Callable[[], bool]) -> float:
 
 def _waves(seed: SeedPods) -> list[tuple[float, int]]:
     """Of each wave of tasks: seconds until one began to copy, and MiB of the largest."""
-    return [(float(found[1]), int(found[2])) for found in WAVE.finditer(seed.said())]
+    return [(float(found[1]), int(found[2])) for found in WAVE.finditer(seed.driver_logs())]
 
 
 def _calculated(result: Result) -> str:

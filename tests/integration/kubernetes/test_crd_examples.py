@@ -18,7 +18,7 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl
-from tests.harness.kubernetes.requests import Answer, Requests
+from tests.harness.kubernetes.requests import ApiResponse, Requests
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VALID = sorted((EXAMPLES / "valid").glob("*.yaml"))
@@ -58,7 +58,7 @@ def requests(mirrorflows: ApiServer) -> Requests:
     return Requests(mirrorflows.kubectl.kubeconfig)
 
 
-def _sent(requests: Requests, text: str, form: str) -> Answer:
+def _sent(requests: Requests, text: str, form: str) -> ApiResponse:
     """Sends the unchanged example, created or applied as kubectl and Argo CD do, as a dry run."""
     metadata = {"name": "east-to-west", "namespace": "default"}
     try:
