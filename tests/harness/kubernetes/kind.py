@@ -19,9 +19,8 @@ from tests.harness.kafka.processes import HarnessError, family, program_of
 from tests.harness.kubernetes.installation import KIND
 from tests.harness.kubernetes.kubectl import Kubectl
 
-RESPONSE_WAIT_S = (
-    5.0  # a running engine responds in a tenth of a second, and tests must not wait for a missing one
-)
+# A running engine responds in a tenth of a second, and tests must not wait for a missing one.
+RESPONSE_WAIT_S = 5.0
 COMMAND_WAIT_S = 300.0  # a minute alone, without a pull
 READY_WAIT_S = 180
 NODE_IMAGE = "kindest/node"
