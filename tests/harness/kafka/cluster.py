@@ -39,7 +39,7 @@ from confluent_kafka.admin import (
 from tests.harness.kafka.broker import METADATA_WAIT_S, Broker
 from tests.harness.kafka.certificates import Certificates, make_certificates
 from tests.harness.kafka.installation import QUICK_JVM, VERSION, require_installation, write_properties
-from tests.harness.kafka.leaders import ask_leaders
+from tests.harness.kafka.leaders import call_leaders
 from tests.harness.kafka.listeners import (
     LOOPBACK,
     SECURITY_PROTOCOLS,
@@ -306,7 +306,7 @@ class KafkaCluster:
             for future in self.admin.delete_records(positions).values():
                 future.result(ADMIN_WAIT_S)
 
-        ask_leaders(topic, deleted)
+        call_leaders(topic, deleted)
 
     # Permissions.
 
@@ -443,7 +443,7 @@ class KafkaCluster:
             )
             return {part.partition: future.result(ADMIN_WAIT_S).offset for part, future in futures.items()}
 
-        return ask_leaders(topic, listed)
+        return call_leaders(topic, listed)
 
 
 def _acl(operation: str, resource: str, name: str, *, user: str, prefixed: bool, deny: bool) -> AclBinding:

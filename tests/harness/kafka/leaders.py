@@ -22,13 +22,13 @@ NO_LEADER_YET = frozenset(
 )
 
 
-def ask_leaders(topic: str, ask: Callable[[], T]) -> T:
-    """Returns the result of *ask* once *topic* has leaders; raises other errors at once."""
+def call_leaders(topic: str, call: Callable[[], T]) -> T:
+    """Returns the result of *call* once *topic* has leaders; raises other errors at once."""
     refusals: list[str] = []
 
     def attempt() -> tuple[T] | None:
         try:
-            return (ask(),)
+            return (call(),)
         except KafkaException as error:
             if error.args[0].code() in NO_LEADER_YET:
                 refusals.append(str(error))

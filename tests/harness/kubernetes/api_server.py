@@ -23,7 +23,7 @@ from tests.harness.kubernetes.installation import CONTROL, require_control_plane
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.requests import is_ready
 
-START_WAIT_S = 120.0  # three seconds alone; more when a whole suite runs on two cores
+START_WAIT_S = 120.0  # three seconds on an idle machine; more when a whole suite runs on two cores
 ADMINISTRATORS = "system:masters"
 SERVICES = "10.0.0.0/24"  # addresses of Services, which nothing routes here
 

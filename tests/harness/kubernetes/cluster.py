@@ -24,7 +24,7 @@ from tests.harness.kubernetes.node_settings import PAUSE_IMAGE, Node
 from tests.harness.kubernetes.running_node import RunningNode
 
 HERE = Path(__file__).parent
-READY_WAIT_S = 300.0  # fifteen seconds alone; more when a whole suite runs on two cores
+READY_WAIT_S = 300.0  # fifteen seconds on an idle machine; more when a whole suite runs on two cores
 SOCKET_PATH_MAX = 86  # the kernel allows 107; kubelet adds paths such as kubelet/pod-resources/1234567890
 IMAGES = {"pause": PAUSE_IMAGE, "coredns": "localhost/coredns:1"}
 

@@ -37,7 +37,7 @@ VERSION = "0.1.0"
 REPOSITORY = "docker.io/mirrorflow"  # a container runtime resolves `mirrorflow/operator` to this
 COMMANDS = ("buildah", "mmdebstrap")
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
-BUILD_WAIT_S = 900.0  # half a minute alone
+BUILD_WAIT_S = 900.0  # half a minute on an idle machine
 # The Debian release whose python3 is the version that the Dockerfile names.
 DEBIAN = {"3.11": "bookworm", "3.13": "trixie"}
 PACKAGES = "python3,python3-pip,ca-certificates"

@@ -21,7 +21,7 @@ from tests.harness.kubernetes.kubectl import Kubectl
 
 # A running engine responds in a tenth of a second, and tests must not wait for a missing one.
 RESPONSE_WAIT_S = 5.0
-COMMAND_WAIT_S = 300.0  # a minute alone, without a pull
+COMMAND_WAIT_S = 300.0  # a minute on an idle machine, without a pull
 READY_WAIT_S = 180
 NODE_IMAGE = "kindest/node"
 NETWORK = "kind"  # the Docker network of all kind clusters

@@ -48,7 +48,7 @@ def proxy(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="module")
 def operator(proxy: FaultProxy) -> Iterator[OperatorProcess]:
-    """One operator behind the proxy, for all flows of this module but those with an operator of their own."""
+    """One operator that is connected through the proxy, for all flows of this module except those with their own operator."""
     others = {"MIRRORFLOW_SELECTOR": f"!{OWN_OPERATOR}"}
     with OperatorProcess(kubeconfig=proxy.kubeconfig, folder=proxy.folder, environment=others) as process:
         process.wait_until_leading()

@@ -155,7 +155,7 @@ def _grant(admin: Kubectl, user: str, *, but: str = "") -> None:
 def test_a_missing_permission_is_reported_and_does_not_affect_other_flows(
     mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path
 ):
-    """One namespace lacks one write permission, another all permissions. Status, log and a metric report which."""
+    """One namespace lacks one write permission, a second one all permissions; status, log and a metric report them."""
     admin = mirrorflows.kubectl
     lacking, closed = f"{namespace.namespace}-lacking", f"{namespace.namespace}-closed"
     user = f"limited-{namespace.namespace}"
