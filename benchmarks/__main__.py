@@ -1,14 +1,14 @@
-"""`make bench`: our replicator side by side with Java MirrorMaker 2, on real brokers.
+"""`make bench`: compares our replicator with Java MirrorMaker 2, on real brokers.
 
-    python -m benchmarks [case ...] [--quick] [--repeat N]
-    python -m benchmarks operator [--quiescence]    # another matter: see control_plane.py
-    python -m benchmarks machinery                  # and another: see machinery.py
-    python -m benchmarks executors                  # and another, on a node: see executors.py
-    python -m benchmarks startup                    # and another, beside an earlier commit: see startup.py
-    python -m benchmarks console                    # and another: see console.py
+        python -m benchmarks [case ...] [--quick] [--repeat N]
+        python -m benchmarks operator [--quiescence]    # see control_plane.py
+        python -m benchmarks machinery		  # see machinery.py
+        python -m benchmarks executors		  # on a node: see executors.py
+        python -m benchmarks startup		    # against an earlier commit: see startup.py
+        python -m benchmarks console		    # see console.py
 
-Writes benchmarks/RESULTS.md when all cases ran in full, else (and always as JSON) .cache/benchmarks/. A case that fails
-is noted in the results, and the next one runs. Exit status 1 if a demand was missed.
+It writes benchmarks/RESULTS.md if all cases ran in full, else a file in .cache/benchmarks/, where JSON is always written. A
+failed case is noted in the results, and the next case runs. The exit status is 1 if a demand is missed.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from benchmarks.cases import (
 from benchmarks.machine import facts
 from benchmarks.results import Result, document, number
 
-REPEAT = 3  # the least that has a median
+REPEAT = 3  # the smallest number with a median
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "benchmarks"
 MODULES = (
@@ -62,7 +62,7 @@ CASES: dict[str, Case] = {name: case for module in MODULES for name, case in mod
 
 
 def main() -> int:
-    # SIGTERM ends it as Ctrl-C does: gigabytes of broker data must not stay behind.
+    # SIGTERM ends it like Ctrl-C, so that gigabytes of broker data are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if sys.argv[1:2] == ["operator"]:
         return control_plane.main(sys.argv[2:])
@@ -92,9 +92,7 @@ def _options() -> argparse.Namespace:
         prog="python -m benchmarks", description="Side by side with MirrorMaker 2."
     )
     parser.add_argument("cases", nargs="*", metavar="case", help=f"of {', '.join(CASES)}; all by default")
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes, one run each: for work on the code"
-    )
+    parser.add_argument("--quick", action="store_true", help="small sizes and one run each, for development")
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help=f"runs of each copier ({REPEAT})")
     options = parser.parse_args()
     unknown = [name for name in options.cases if name not in CASES]
@@ -104,7 +102,7 @@ def _options() -> argparse.Namespace:
 
 
 def _run(names: list[str], extent: Extent, stem: Path, heading: list[str]) -> list[Result]:
-    """Every case in order; what is known is on disk after each. Clusters are started anew when one has not survived."""
+    """Runs every case in order and writes the results to disk after each; restarts the clusters if one has failed."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     results: list[Result] = []
     left = list(names)

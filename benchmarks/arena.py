@@ -1,7 +1,7 @@
-"""Where the copiers meet: two single-broker clusters, each also reachable by a slow way, cleaned after every run.
+"""The environment of the copiers: two single-broker clusters, also reachable through a delaying proxy, cleaned after each run.
 
-Topics that `load` made stay on east until `drop`; everything else that a run leaves, on both sides, goes with the run,
-so that no copier finds what another has left. Aliases are new for every run for the same reason.
+Topics that `load` creates stay on east until `drop`. Everything else that a run leaves on either side is removed after it, and
+aliases are new for every run, so that no copier finds data of a previous one.
 """
 
 import itertools
@@ -20,21 +20,21 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import Child, HarnessError, wait_until
 from tests.harness.kafka.tools import FOREVER, Loaded, load
 
-# What Apache's start script gives a broker (kafka-run-class.sh), with the heap of kafka-server-start.sh doubled: one of
-# the cases has 5,000 partitions.
+# The options of Apache's start script for a broker (kafka-run-class.sh), with twice the heap of kafka-server-start.sh,
+# because one of the cases has 5,000 partitions.
 BROKER_JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 BROKER_HEAP_MIB = 2048
-BROKER_CONFIG = {"log.segment.delete.delay.ms": "1000"}  # a removed copy gives its page cache back at once
+BROKER_CONFIG = {"log.segment.delete.delay.ms": "1000"}  # so that a removed copy frees its page cache at once
 CLEAN_WAIT_S = 120.0
 DELETE_AT_ONCE = 200
-# Errors of a run that are not this program's fault: they are noted, and the next run starts.
+# Errors of a run that are not errors of this program: they are noted, and the next run starts.
 FAILURES = (HarnessError, KafkaException, OSError, subprocess.SubprocessError)
 _runs = itertools.count(1)
 
 
 @dataclass(kw_only=True, slots=True)
 class Arena:
-    """Both clusters; *folder* takes logs and properties files."""
+    """Both clusters; *folder* receives logs and properties files."""
 
     folder: Path
     east: KafkaCluster = field(init=False)
@@ -71,7 +71,7 @@ class Arena:
 
     @property
     def is_sound(self) -> bool:
-        """Whether both brokers still run."""
+        """Whether both brokers are running."""
         return all(cluster.broker(1).running for cluster in (self.east, self.west))
 
     def load(
@@ -86,7 +86,7 @@ class Arena:
         single_record_batches: bool = False,
         timestamp_ms: int = -1,
     ) -> Loaded:
-        """Makes *topic* on east and fills it by one Java producer; *timestamp_ms* of all records, -1: as of now."""
+        """Creates *topic* on east and fills it with one Java producer; *timestamp_ms* of all records, or -1 for now."""
         self.make(topic, partitions)
         options: dict[str, Any] = {} if timestamp_ms < 0 else {"timestamp_ms": timestamp_ms}
         return load(
@@ -101,17 +101,17 @@ class Arena:
         )
 
     def make(self, topic: str, partitions: int) -> None:
-        """An empty topic on east that stays until `drop`."""
+        """Creates an empty topic on east that stays until `drop`."""
         self._kept.add(topic)
         self.east.create_topic(topic, partitions=partitions, config=FOREVER)
 
     def drop(self) -> None:
-        """Removes every topic of both sides."""
+        """Removes every topic on both sides."""
         self._kept.clear()
         self.sweep()
 
     def flow(self, topics: str, *, records: int = 0, source: str = "", target: str = "") -> Flow:
-        """A flow with unused aliases; *source* and *target* name listeners."""
+        """Returns a flow with unused aliases; *source* and *target* are names of listeners."""
         number = next(_runs)
         return Flow(
             source=self.east,
@@ -127,7 +127,7 @@ class Arena:
 
     @contextmanager
     def running(self, copier: Copier, flow: Flow) -> Iterator[Child]:
-        """*copier* at work on *flow*; on leaving, it is ended and what it made is removed."""
+        """Runs *copier* on *flow* in the block; afterwards ends it and removes its topics."""
         child = copier.launch(flow)
         try:
             yield child
@@ -136,7 +136,7 @@ class Arena:
             self.sweep()
 
     def sweep(self) -> None:
-        """Removes what is no load."""
+        """Removes all topics that `load` has not created."""
         for cluster, kept_here in ((self.west, set[str]()), (self.east, self._kept)):
             rest = sorted(
                 name for name in cluster.topics() if not name.startswith("__") and name not in kept_here

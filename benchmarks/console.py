@@ -1,9 +1,9 @@
-"""`python -m benchmarks console`: what the console costs with 1,000 flows of 10 partitions, and one of 10,000. No brokers.
+"""`python -m benchmarks console`: measures the console with 1,000 flows of 10 partitions and one of 10,000, without brokers.
 
-    python -m benchmarks console [--seconds N]    # writes benchmarks/CONSOLE.md with the default
+        python -m benchmarks console [--seconds N]    # writes benchmarks/CONSOLE.md with the default
 
-Connectors are stubs in a process of their own that return real documents and count requests; the console is another
-process; pages are opened in Chromium where there is one, streams by sockets.
+Connectors are stubs in a separate process that return real documents and count requests; the console runs in its own
+process. Chromium opens pages if it is installed; sockets open streams.
 """
 
 import argparse
@@ -48,7 +48,7 @@ MIB: Final = 1 << 20
 
 
 class _Connectors(BaseHTTPRequestHandler):
-    """All connectors: a path of its own for each would need 1,000 ports, so the port of one serves all."""
+    """All connectors on one port, because a port for each would need 1,000 ports."""
 
     requests = 0
     small = b""
@@ -67,7 +67,7 @@ class _Connectors(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Logs nothing."""
 
 
 def _serve_connectors() -> None:
@@ -83,7 +83,7 @@ def _serve_connectors() -> None:
 
 
 class StubbedFlows:
-    """A source of flows whose connectors are all at one port, read as the cluster form reads pods: 16 at a time."""
+    """A source of flows whose connectors share one port; it reads 16 at a time, as the cluster form reads pods."""
 
     problem = ""
 
@@ -113,7 +113,7 @@ def _serve_console(port: int, folder: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status 1 if a demand was missed."""
+    """Returns exit status 1 if a demand is missed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if arguments[:1] == ["connectors"]:
         _serve_connectors()
@@ -146,7 +146,7 @@ def _child(stack: ExitStack, name: str, folder: Path, *arguments: str) -> tuple[
     log = folder / f"{name}.log"
     child = start(name, [sys.executable, "-m", "benchmarks", "console", *arguments], log=log)
     stack.callback(child.kill)
-    found = wait_until(f"{name} serve", lambda: re.search(r"port (\d+)", log.read_text()), timeout_s=60)
+    found = wait_until(f"{name} listens", lambda: re.search(r"port (\d+)", log.read_text()), timeout_s=60)
     assert found is not None
     return child, int(found[1])
 
@@ -186,7 +186,7 @@ def _until_first_update(opened: Sequence[socket.socket]) -> None:
 
 
 def _drain(opened: Sequence[socket.socket], seconds: int) -> int:
-    """Reads all streams for *seconds*; the number of bytes."""
+    """Reads all streams for *seconds*, and returns the number of bytes."""
     read, end = 0, time.monotonic() + seconds
     for one in opened:
         one.setblocking(False)
@@ -206,7 +206,7 @@ def _asked(port: int) -> int:
 
 
 def _render(result: Result, port: int) -> None:
-    """How long the server takes for each page, with what was read already."""
+    """Measures the server's time for each page when its documents are already read."""
     for name, path in (("all flows", "/"), ("10,000 partitions", f"/partitions?flow={LARGE_FLOW}")):
         for _ in range(PAINTS):
             began = time.monotonic()

@@ -1,11 +1,11 @@
-"""`python -m benchmarks operator`: what the operator costs a real API server, and itself, with a thousand MirrorFlows.
+"""`python -m benchmarks operator`: measures what a thousand MirrorFlows cost the operator and a real API server.
 
-    python -m benchmarks operator [--flows 1000] [--seconds 120]     # writes benchmarks/OPERATOR.md
-    python -m benchmarks operator --polling                          # 3,000 stubs and the poller, nothing else
-    python -m benchmarks operator --quiescence                       # 200 flows, five minutes, nothing may be written
+        python -m benchmarks operator [--flows 1000] [--seconds 120]     # writes benchmarks/OPERATOR.md
+        python -m benchmarks operator --polling			  # 3,000 stubs and only the poller
+        python -m benchmarks operator --quiescence		       # 200 flows without changes for five minutes: no writes
 
-etcd, API server and controllers are real; no kubelet runs: pods are made to look Running, and stub connectors answer at
-their addresses. What was asked and written is read from the API server's audit log, so it is what the server has seen.
+etcd, API server and controllers are real. No kubelet runs: pods are marked as Running, and stub connectors serve their
+addresses. Requests and writes are read from the API server's audit log.
 """
 
 import argparse
@@ -26,38 +26,36 @@ from benchmarks.results import Result, document
 from mirrorflow_operator.plan.pod_template import HTTP_PORT
 from tests.harness.kafka.processes import Child, cpu_s, start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
-from tests.harness.kubernetes.imagined_pods import listed, run_pods
 from tests.harness.kubernetes.kubectl import KubectlError
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.requests import Requests
+from tests.harness.kubernetes.simulated_pods import listed, mark_pods_running
 from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "benchmarks"
 USER = "operator"
 PER_NAMESPACE = 100
-CONNECTORS = 3  # of each flow here: source, checkpoint, heartbeat
+CONNECTORS = 3  # of each flow: source, checkpoint, heartbeat
 BLOCK = 77  # of 127.0.0.0/8
 QUIET_S = 5.0
 SETTLE_WAIT_S = 1_800.0
-READY_WAIT_S = 300.0  # Ready waits for a minute
-CONTROLLER_CALLS_PER_S = (
-    1_000  # Kubernetes' own 20 would make 3,000 Deployments in ten minutes, and it is not measured here
-)
+READY_WAIT_S = 300.0  # a flow becomes Ready after a minute
+CONTROLLER_CALLS_PER_S = 1_000  # with Kubernetes' default of 20, 3,000 Deployments would take ten minutes, which are not measured here
 FLOWS = "/apis/mirrorflow.io/v1alpha1"
 TITLE = "What the operator costs"
 
 
 @dataclass(kw_only=True)
 class Stand:
-    """A server with *flows* MirrorFlows, and what is measured at it."""
+    """A server with *flows* MirrorFlows, and the measurements on it."""
 
     server: ApiServer
     requests: Requests
     folder: Path
     flows: int
     result: Result
-    read: int = field(default=0)  # of the audit log
+    read: int = field(default=0)  # bytes of the audit log
 
     def operator(self, name: str) -> OperatorProcess:
         kubeconfig = self.server.user(USER, groups=["system:masters"]).kubeconfig
@@ -73,13 +71,13 @@ class Stand:
                 assert answer.status == 201, answer.message
 
     def settled(self, operator: OperatorProcess, since: int) -> None:
-        """Every flow's status is about its spec, and nothing was written for a while."""
+        """Waits until every flow's status is for its current spec, and nothing has been written for a while."""
 
         def quiet() -> bool:
             operator.child.must_run()
             return operator.idle and all(map(_is_observed, self.all_flows()))
 
-        wait_until("every flow is looked at", quiet, timeout_s=SETTLE_WAIT_S, poll_s=0.5)
+        wait_until("every flow is reconciled", quiet, timeout_s=SETTLE_WAIT_S, poll_s=0.5)
         self.silent(since)
 
     def silent(self, since: int) -> None:
@@ -87,7 +85,7 @@ class Stand:
 
         def still() -> bool:
             nonlocal seen, at
-            writes = sum(one.is_write for one in self.server.log_of(USER, since))
+            writes = sum(one.is_write for one in self.server.audit_log_of(USER, since))
             if writes != seen:
                 seen, at = writes, time.monotonic()
             return time.monotonic() - at >= QUIET_S
@@ -98,14 +96,16 @@ class Stand:
         return listed(self.requests, f"{FLOWS}/mirrorflows")
 
     def calls(self, since: int) -> Counter[str]:
-        return Counter(f"{one.asked.verb} {one.asked.resource}" for one in self.server.log_of(USER, since))
+        return Counter(
+            f"{one.kind.verb} {one.kind.resource}" for one in self.server.audit_log_of(USER, since)
+        )
 
     def writes(self, since: int) -> int:
-        return sum(one.is_write for one in self.server.log_of(USER, since))
+        return sum(one.is_write for one in self.server.audit_log_of(USER, since))
 
     @contextmanager
     def measured(self, operator: OperatorProcess, row: str) -> Iterator[None]:
-        """Figures of the block: seconds, CPU, calls and writes a flow."""
+        """Adds the figures of the block to the result: seconds, CPU, calls and writes for each flow."""
         since, began = self.server.log_size(), time.monotonic()
         cpu = cpu_s(operator.child.pid)
         asked = operator.metric("polls_total")
@@ -156,7 +156,7 @@ def _flow(number: int) -> dict[str, Any]:
 
 
 def peak_bytes(child: Child) -> int:
-    """The most that the process has had in memory at once (VmHWM)."""
+    """Returns the largest memory that the process has used (VmHWM)."""
     for line in Path(f"/proc/{child.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -208,7 +208,7 @@ def _again(stand: Stand, operator: OperatorProcess, since: int, began: float) ->
 
 @contextmanager
 def _connectors(stand: Stand) -> Iterator[Child]:
-    """A stub for each pod, and every pod Running."""
+    """Starts a stub for each pod, and marks every pod as Running."""
     count = stand.flows * CONNECTORS
     log = stand.folder / "stubs.log"
     stubs = start("stubs", stub_command(HTTP_PORT, BLOCK, count), log=log)
@@ -218,8 +218,8 @@ def _connectors(stand: Stand) -> Iterator[Child]:
         def all_there() -> bool:
             return sum(1 for _ in listed(stand.requests, "/api/v1/pods")) >= count
 
-        wait_until("every pod is there", all_there, timeout_s=SETTLE_WAIT_S, poll_s=2.0)
-        run_pods(stand.requests, addresses(BLOCK, count))
+        wait_until("every pod exists", all_there, timeout_s=SETTLE_WAIT_S, poll_s=2.0)
+        mark_pods_running(stand.requests, addresses(BLOCK, count))
         yield stubs
     finally:
         stubs.kill()
@@ -235,7 +235,7 @@ def _settle_ready(stand: Stand, operator: OperatorProcess, since: int) -> None:
 
 
 def scale(stand: Stand, seconds: float) -> None:
-    """The whole story of one installation."""
+    """Measures one installation from its first start to polling with traffic."""
     stand.create_flows()
     _from_nothing(stand)
     since, began = stand.server.log_size(), time.monotonic()
@@ -277,7 +277,7 @@ def _demand_rest(stand: Stand, operator: OperatorProcess, polled: str, busy: str
 
 
 def quiescence(stand: Stand, seconds: float) -> None:
-    """Measures Ready flows without changes for this time: what is written then would be written for ever."""
+    """Measures Ready flows without changes: a write in this time would repeat forever."""
     stand.create_flows()
     with stand.operator("only") as operator:
         stand.settled(operator, 0)
@@ -290,7 +290,7 @@ def quiescence(stand: Stand, seconds: float) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status 1 if a demand was missed."""
+    """Returns exit status 1 if a demand is missed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     options = _options(arguments)
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -322,7 +322,7 @@ def _at_a_server(options: argparse.Namespace) -> Result:
             server.kubectl(
                 "apply", "--server-side", f"--filename={HERE.parent / 'crds' / 'mirrorflows.yaml'}"
             )
-            wait_until("MirrorFlows are known", lambda: _knows_flows(server))
+            wait_until("the API server serves MirrorFlows", lambda: _knows_flows(server))
             requests = Requests(server.kubectl.kubeconfig)
             stand = Stand(server=server, requests=requests, folder=place, flows=flows, result=result)
             (quiescence if options.quiescence else scale)(stand, seconds)
@@ -341,8 +341,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks operator", description=TITLE)
     parser.add_argument("--flows", type=int, default=0, help="1,000; 200 with --quiescence")
     parser.add_argument(
-        "--seconds", type=float, default=0.0, help="of each watch: 120; 300 with --quiescence"
+        "--seconds", type=float, default=0.0, help="of each measurement: 120; 300 with --quiescence"
     )
-    parser.add_argument("--quiescence", action="store_true", help="only that unchanged flows are left alone")
-    parser.add_argument("--polling", action="store_true", help="only what asking 3,000 connectors costs")
+    parser.add_argument(
+        "--quiescence", action="store_true", help="only check that unchanged flows cause no writes"
+    )
+    parser.add_argument("--polling", action="store_true", help="only measure polling of 3,000 connectors")
     return parser.parse_args(arguments)

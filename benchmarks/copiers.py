@@ -1,8 +1,8 @@
-"""Who is compared: ours, Java MirrorMaker 2 as it comes and tuned, and the bare relay.
+"""The copiers that are compared: ours, Java MirrorMaker 2 by default and tuned, and the bare relay.
 
-All copy one flow by one task. MM2 runs as Apache ships it (its dedicated form, the JVM options of its start script, a
-heap of 1 GiB) without heartbeats, which would start a second worker for the way back. Its checkpoint connector stays, with
-no groups to look after: told not to emit, it refuses its configuration.
+All copy one flow by one task. MM2 runs as Apache ships it (its dedicated mode, the JVM options of its start script, a heap
+of 1 GiB) without heartbeats, which would start a second worker for the opposite direction. Its checkpoint connector runs
+without groups, because it refuses a configuration that emits no checkpoints.
 """
 
 import itertools
@@ -25,10 +25,10 @@ MM2_JVM = (
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
 )
-# Strimzi's advice for the producer, and fetches to feed it.
+# Strimzi's recommendation for the producer, and larger fetches for it.
 TUNED_PRODUCER = {"batch.size": "327680", "linger.ms": "100"}
 TUNED_CONSUMER = {"max.partition.fetch.bytes": str(10 << 20), "fetch.max.bytes": str(50 << 20)}
-# Both check every second, so that neither waits for a pass of a minute.
+# Both check every second, so that neither waits for an interval of a minute.
 GROUPS_MOVED_ON = {
     "sync.group.offsets.enabled": "true",
     "sync.group.offsets.interval.seconds": "1",
@@ -43,7 +43,7 @@ _launches = itertools.count()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flow:
-    """What is to be copied: *topics* is a regular expression (for the relay a name), *records* how many it has."""
+    """The flow to copy: *topics* is a regular expression (for the relay a name), *records* the number of its records."""
 
     source: KafkaCluster
     target: KafkaCluster
@@ -56,7 +56,7 @@ class Flow:
     folder: Path
 
     def remote(self, topic: str) -> str:
-        """The name of the copy."""
+        """Returns the name of the copy."""
         return f"{self.source_alias}.{topic}"
 
     @property
@@ -70,14 +70,14 @@ class Flow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Copier:
-    """One of the compared; `launch` starts it and does not wait."""
+    """One of the compared programs; `launch` starts it without waiting."""
 
     name: str
     launch: Callable[[Flow], Child]
 
 
 def end(child: Child) -> None:
-    """kill -9 of the whole family, which is how the next run gets both cores soonest."""
+    """Kills the process and its descendants with -9, so that the next run has both cores at once."""
     for pid in reversed(family(child.pid)):
         try:
             os.kill(pid, signal.SIGKILL)
@@ -87,12 +87,12 @@ def end(child: Child) -> None:
 
 
 def ours(*, groups: str = "", name: str = "MirrorFlow", tasks: int = 1) -> Copier:
-    """`mirrorflow-replicator standalone`, nothing tuned; *groups* are moved on on the target."""
+    """`mirrorflow-replicator standalone` with default settings; it syncs the offsets of *groups* to the target."""
     return Copier(name=name, launch=lambda flow: _launch_ours(flow, groups, tasks))
 
 
 def seed(*, cores: int, name: str = SEED) -> Copier:
-    """`mirrorflow-seed seed` in a local Spark session of so many task slots."""
+    """`mirrorflow-seed seed` in a local Spark session with *cores* task slots."""
 
     def launch(flow: Flow) -> Child:
         stem = _stem(flow)
@@ -105,13 +105,13 @@ def seed(*, cores: int, name: str = SEED) -> Copier:
 
 
 def mm2(*, groups: str = "") -> Copier:
-    """Java MM2 as it comes; *groups* are moved on on the target."""
+    """Java MM2 with default settings; it syncs the offsets of *groups* to the target."""
     lines = {"groups": groups, **GROUPS_MOVED_ON} if groups else {}
     return Copier(name="MM2", launch=lambda flow: _launch_mm2(flow, lines))
 
 
 def exactly_once_mm2() -> Copier:
-    """Java MM2 as it comes, with exactly-once, for which its nodes have to talk to each other."""
+    """Java MM2 with default settings and exactly-once, for which its nodes need their internal REST."""
 
     def launch(flow: Flow) -> Child:
         lines = {
@@ -125,7 +125,7 @@ def exactly_once_mm2() -> Copier:
 
 
 def tuned_mm2(codec: str = "none") -> Copier:
-    """Java MM2 tuned; it compresses as the source did, because by default it would store the copy uncompressed."""
+    """Java MM2 tuned; it compresses like the source, because by default it would store the copy uncompressed."""
     producer = TUNED_PRODUCER | {"compression.type": codec}
 
     def launch(flow: Flow) -> Child:
@@ -137,7 +137,7 @@ def tuned_mm2(codec: str = "none") -> Copier:
 
 
 def relay() -> Copier:
-    """`benchmarks.relay`."""
+    """The program `benchmarks.relay`."""
     return Copier(name="bare relay", launch=_launch_relay)
 
 
@@ -154,7 +154,7 @@ def _launch_ours(flow: Flow, groups: str, tasks: int) -> Child:
 
 
 def files_of_ours(flow: Flow) -> tuple[str, str]:
-    """Returns worker.properties and the connector properties of a connector that is not started here."""
+    """Returns the files of worker and connector properties of a connector that the caller starts."""
     worker, connector = _files_of_ours(flow, _stem(flow), "", 1)
     return worker, connector
 

@@ -1,11 +1,11 @@
-"""`python -m benchmarks executors`: one Spark executor and two, on a real node, and how long they take until they copy.
+"""`python -m benchmarks executors`: compares one Spark executor with two on a real node, and measures their start.
 
-    python -m benchmarks executors [--repeat N] [--quick]     # writes benchmarks/EXECUTORS.md
+        python -m benchmarks executors [--repeat N] [--quick]     # writes benchmarks/EXECUTORS.md
 
-Node, operator, driver, executors and the two secured brokers share this machine's cores. So each is measured twice: with
-executors that may use what is left, and with executors that are held to a part of a core each, as if they had nodes of
-their own. Only then is it the executors, and not the machine, that a second one adds to. What else is measured goes into the
-calculation for a cluster of any size (`machinery`). Needs root and what the end-to-end tests need.
+Node, operator, driver, executors and the two secured brokers share this machine's cores. So each case is measured twice:
+with executors that may use all free CPU, and with executors that are limited to a part of a core each, as if they had their
+own nodes. Only then does the result depend on the executors and not on the machine. Other figures are input of the
+calculation for a cluster of any size (`machinery`). It needs root and what the end-to-end tests need.
 """
 
 import argparse
@@ -33,15 +33,15 @@ from tests.harness.kubernetes.stage import FLOWS, Stage
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "benchmarks"
 TITLE: Final = "One Spark executor and two"
-NETWORK: Final = 244  # beside those of `make cluster` and of the tests
+NETWORK: Final = 244  # different from those of `make cluster` and of the tests
 BULK, SCATTERED = "bulk", "scattered"
 PARTITIONS: Final = {BULK: 16, SCATTERED: 1_000}
 RECORDS, QUICK_RECORDS = 2_000_000, 400_000
 RECORD_BYTES: Final = 1_000
-POLL_S: Final = 0.1  # a look at pods or at ends of partitions; a run takes tens of seconds
-SHARE: Final = "200m"  # of a core, for each executor that is held to one
+POLL_S: Final = 0.1  # between reads of pods or end offsets; a run takes tens of seconds
+SHARE: Final = "200m"  # of a core, the limit of each limited executor
 RATE, MIDDLE = "MB/s", "middle MB/s"
-# As those of the tests start, with one compiler only, TLS costs them so much that 20 MB/s are all that they give.
+# With the JVM options of the tests' brokers, which use only one compiler, TLS would limit them to 20 MB/s.
 BROKERS: Final = {"jvm_options": BROKER_JVM, "heap_mib": BROKER_HEAP_MIB}
 VALUES: Final = {"pollSeconds": 1, "replicas": 1, "seed": {"namespaces": [FLOWS]}}
 WAVE: Final = re.compile(r"a task began to copy after ([0-9.]+) s, the largest used (\d+) MiB")
@@ -49,7 +49,7 @@ WAVE: Final = re.compile(r"a task began to copy after ([0-9.]+) s, the largest u
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crew:
-    """Who copies."""
+    """A number of executors with their limits, and the topic that they copy."""
 
     name: str
     executors: int
@@ -62,12 +62,12 @@ HELD: Final = {"cpu": SHARE}
 ONE_HELD, TWO_HELD = (
     Crew(name=f"{crew.name} of 0.2 cores", executors=crew.executors, limits=HELD) for crew in (ONE, TWO)
 )
-# Many partitions, hardly a record: what a task begins with grows with the flow.
+# Many partitions with few records, because the start of a task takes longer with more partitions.
 MANY: Final = Crew(name="1 executor, 1,000 partitions of 10 records", executors=1, topic=SCATTERED)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status 1 if a demand was missed."""
+    """Returns exit status 1 if a demand is missed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     options = _options(arguments)
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
         _race(stage, result, records, options.repeat)
     result.seconds = time.monotonic() - began_s
     result.notes.append(_calculated(result))
-    # Executors that have what they need add up; what two take from each other on two cores is shown beside it.
+    # Executors that have enough CPU add up; the case without limits shows how two compete for two cores.
     what = "throughput of two, 0.2 cores each, against one"
     result.demand_ratio(what, RATE, TWO_HELD.name, ONE_HELD.name, sense=">=", limit=1.7)
     text = document([result], heading=heading, title=TITLE)
@@ -116,16 +116,16 @@ def _race(stage: Stage, result: Result, records: int, repeat: int) -> None:
 
 
 def _run(stage: Stage, image: str, flow: str, crew: Crew, records: int) -> dict[str, float]:
-    """One seed, from nothing to its end; its copies go afterwards."""
+    """Runs one seed from its creation to its end, and deletes its copies."""
     copy = f"{flow}.{crew.topic}"
     spec: dict[str, Any] = {
         "max": crew.executors,
         "resources": {"requests": {"cpu": "100m"}, "limits": dict(crew.limits)},
     }
     asked_s = time.monotonic()
-    with job(stage, image, flow, [crew.topic], run_id="1", more={"lag.max": "0"}, executors=spec) as seed:
+    with job(stage, image, flow, [crew.topic], run_id="1", settings={"lag.max": "0"}, executors=spec) as seed:
         runs_s = _moment("an executor runs", lambda: bool(seed.executors()))
-        _moment("its topic is there", lambda: copy in stage.west.topics())
+        _moment("its topic exists", lambda: copy in stage.west.topics())
         counts = (1, records // 4, 3 * records // 4, records)
         first_s, quarter_s, three_quarters_s, last_s = (
             _moment_of(stage, crew, copy, count) for count in counts
@@ -152,18 +152,18 @@ def _moment_of(stage: Stage, crew: Crew, copy: str, count: int) -> float:
 
 
 def _moment(what: str, is_so: Callable[[], bool]) -> float:
-    """When it was first seen so."""
+    """Returns the time at which *is_so* was first true."""
     wait_until(what, is_so, timeout_s=SEED_WAIT_S, poll_s=POLL_S)
     return time.monotonic()
 
 
 def _waves(seed: SeedPods) -> list[tuple[float, int]]:
-    """Of each wave of tasks: seconds until one began to copy, and MiB of the largest."""
-    return [(float(found[1]), int(found[2])) for found in WAVE.finditer(seed.said())]
+    """Returns for each wave of tasks the seconds until a task began to copy, and the MiB of the largest task."""
+    return [(float(found[1]), int(found[2])) for found in WAVE.finditer(seed.driver_logs())]
 
 
 def _calculated(result: Result) -> str:
-    """The large seed, with what was measured here."""
+    """Calculates the large seed from the measured figures."""
     few_s, many_s = (result.middle(crew.name, "task_s") for crew in (ONE, MANY))
     rate = result.middle(ONE.name, RATE)
     if rate is None or few_s is None or many_s is None:

@@ -1,4 +1,4 @@
-"""Where and with what the figures were taken."""
+"""Describes the machine and the versions with which figures were taken."""
 
 import os
 import platform
@@ -13,12 +13,12 @@ CALLS = 1_000_000
 
 
 def load_average() -> float:
-    """The load of the last minute; above a few tenths before a run, other processes distort the figures."""
+    """Returns the load of the last minute; above a few tenths before a run, other processes distort the figures."""
     return os.getloadavg()[0]
 
 
 def facts(command: str) -> list[str]:
-    """Lines of Markdown."""
+    """Returns the facts as lines of Markdown."""
     text = f"""\
 - taken {_taken()} by `{command}`, load average before {load_average():.2f}
 - {_hardware()}; brokers, load and copiers share them
@@ -28,7 +28,7 @@ def facts(command: str) -> list[str]:
 
 
 def operator_facts(command: str) -> list[str]:
-    """As `facts`, without Kafka."""
+    """Returns the facts without Kafka."""
     text = f"""\
 - taken {_taken()} by `{command}`, load average before {load_average():.2f}
 - {_hardware()}; API server, etcd, controllers, stubs and operator share them
@@ -38,7 +38,7 @@ def operator_facts(command: str) -> list[str]:
 
 
 def node_facts(command: str) -> list[str]:
-    """As `facts`, on a node of Kubernetes."""
+    """Returns the facts for a node of Kubernetes."""
     text = f"""\
 - taken {_taken()} by `{command}`, load average before {load_average():.2f}
 - {_hardware()}; node, operator, brokers, driver and executors share them

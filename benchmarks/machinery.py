@@ -1,8 +1,8 @@
-"""`python -m benchmarks machinery`: what Spark itself costs a seed, without brokers, and a large seed calculated with that.
+"""`python -m benchmarks machinery`: measures Spark's own cost of a seed without brokers, and calculates a large seed from it.
 
-    python -m benchmarks machinery [--rate MB/s] [--begin S]    # of one slot, and until a task copies: as yours are
+        python -m benchmarks machinery [--rate MB/s] [--begin S]    # your rate of one slot, and seconds until a task copies
 
-Costs are CPU of all processes, so that a busy machine changes little of them. The chains are the plan's own.
+Costs are the CPU time of all processes, which a busy machine hardly changes. The plan makes the task chains.
 """
 
 import argparse
@@ -27,14 +27,14 @@ SLOTS: Final = 2
 WARM_TASKS, TASKS = 200, 1_000
 WORDS: Final = 500
 WORD_PARTITIONS: Final = 50
-# The seed that is calculated: executors, slots of each, partitions, and bytes of each.
+# The calculated seed: executors, slots of each, partitions, and bytes of each.
 EXECUTORS, CORES, PARTITIONS, PARTITION_BYTES = 100, 2, 10_000, 1_000_000_000
-PODS_PER_S: Final = 20  # Spark's own spark.kubernetes.allocation.batch.size, each second
+PODS_PER_S: Final = 20  # Spark's default of spark.kubernetes.allocation.batch.size, each second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """CPU seconds of all processes that have to do with it; `slot_s` is the time that a task which does nothing has a slot."""
+    """CPU seconds of all processes; `slot_s` is the time for which an empty task occupies a slot."""
 
     session_s: float
     task_s: float
@@ -43,7 +43,7 @@ class Costs:
 
 
 def costs() -> Costs:
-    """Measured now, in a session of its own."""
+    """Measures the costs in a separate session."""
     own, began_s = os.getpid(), cpu_s(os.getpid())
     with spark_session(job_of({"master": f"local[{SLOTS}]"}), "machinery") as spark:
         session_s = cpu_s(own) - began_s
@@ -66,7 +66,7 @@ def costs() -> Costs:
 
 
 def _word_s() -> float:
-    """Over HTTP, as tasks speak to their driver; both ends."""
+    """Measures one report over HTTP, as tasks send it to their driver, on both ends."""
     coordinator = Coordinator()
     status_server = JobStatusServer(SeedReport(run_id="1"), handler=coordinator)
     try:
@@ -81,7 +81,7 @@ def _word_s() -> float:
 
 
 def calculated(found: Costs, *, rate_mb_per_s: float, begin_s: float) -> str:
-    """A sentence of the large seed, where a slot copies so fast and a task begins to copy after so long."""
+    """Returns a sentence about the large seed, for a slot's rate and the time until a task begins to copy."""
     slots = EXECUTORS * CORES
     ranges = [
         SeedRange(index=at, topic="far", partition=at, start=0, end=1, bytes=PARTITION_BYTES)
@@ -89,7 +89,7 @@ def calculated(found: Costs, *, rate_mb_per_s: float, begin_s: float) -> str:
     ]
     tasks = tasks_of(ranges, slots=slots)
     ends = [0.0] * slots
-    for seed_task in tasks:  # each slot takes the next when it has none
+    for seed_task in tasks:  # each free slot takes the next task
         heapq.heapreplace(ends, ends[0] + found.slot_s + begin_s + seed_task.bytes / 1e6 / rate_mb_per_s)
     lost = len(tasks) * (found.slot_s + begin_s) / slots / max(ends)
     return (
@@ -102,7 +102,7 @@ def calculated(found: Costs, *, rate_mb_per_s: float, begin_s: float) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints it."""
+    """Prints the costs and the calculation."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks machinery", description="What Spark costs.")
     parser.add_argument("--rate", type=float, default=50.0, help="MB/s of one slot (50)")
     parser.add_argument("--begin", type=float, default=1.0, help="seconds until a task copies (1)")

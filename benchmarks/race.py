@@ -1,4 +1,4 @@
-"""The common shape of most cases: several copiers copy one backlog, in turn, several times, on the same brokers."""
+"""The common part of most cases: several copiers copy one backlog in turn, several times, on the same brokers."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from benchmarks.copiers import Copier, relay
 from benchmarks.results import Result
 from benchmarks.watch import watch
 
-BUDGET_S = 90.0  # 2 GB at 22 MB/s; who is slower is measured on what it had copied by then
+BUDGET_S = 90.0  # 2 GB at 22 MB/s; a slower copier is measured by what it has copied by then
 THROUGHPUT = "MB/s"
 CPU = "CPU-s/GB"
 
@@ -27,10 +27,11 @@ def race(
     budget_s: float = BUDGET_S,
     markers: bool = False,
 ) -> None:
-    """Adds each run's throughput and cost to *result*; a run that fails is a note there, and the others go on.
+    """Adds each run's throughput and cost to *result*; a failed run is noted there, and the other runs continue.
 
-    GB and MB are of record values before compression; *markers* of transactions are among the records. *source* and *target* name listeners. The order turns with each
-    repetition, and one copy by the relay before the first warms up the brokers' compilers without being measured.
+    GB and MB are of record values before compression; *markers* of transactions are among the records. *source* and *target* are
+    names of listeners. The order rotates with each repetition. The relay first copies once without a measurement, to warm up the
+    brokers' compilers.
     """
     for turn in range(-1, repeat):
         begin = turn % len(copiers)

@@ -1,11 +1,11 @@
-"""A bare relay: fetch, write a producer into each header, checksum, produce. What any copier on asyncio could reach.
+"""A bare relay: fetch, write a producer into each header, checksum, produce. It shows what a copier on asyncio could reach.
 
-    python -m benchmarks.relay SOURCE_PORT TARGET_PORT TOPIC REMOTE PARTITIONS RECORDS
+        python -m benchmarks.relay SOURCE_PORT TARGET_PORT TOPIC REMOTE PARTITIONS RECORDS
 
-It has no identity to keep, asks nothing, repeats nothing and ends at the first error: an upper bound, not a replicator.
-When all is copied it stays until it is killed, so that what it cost can be read.
-Both sides are single brokers on 127.0.0.1, and REMOTE exists. Fetch version 11, Produce version 8, as in the project's
-`wire`, but written out here so that the bound does not move with the code that it bounds.
+It has no producer identity, repeats nothing and ends at the first error: it is an upper bound, not a replicator. After the
+copy it stays until it is killed, so that its cost can be read. Both sides are single brokers on 127.0.0.1, and REMOTE exists.
+It uses Fetch version 11 and Produce version 8 like the project's `wire`, but with its own code, so that the bound does not
+change with the code that it limits.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from collections import deque
 
 from crc32c import crc32c
 
-PARTITION_BYTES_MAX = 1 << 20  # a fetch answer of 4 MiB with four partitions
+PARTITION_BYTES_MAX = 1 << 20  # a fetch response of 4 MiB with four partitions
 FETCH_BYTES_MAX = 50 << 20
 REQUESTS_IN_FLIGHT_MAX = 8
 _BATCH = struct.Struct(">qiibIhiqqqhii")
@@ -28,7 +28,7 @@ Part = bytes | memoryview
 
 
 class Wire(asyncio.BufferedProtocol):
-    """Frames: four bytes of length, then a body that is received into a buffer of its own."""
+    """Frames: four bytes of length, then a body that is received into its own buffer."""
 
     def __init__(self) -> None:
         self.head = bytearray(4)
@@ -78,7 +78,7 @@ def _fetch_request(topic: str, offsets: dict[int, int]) -> list[Part]:
 
 
 def _batches(body: bytearray, offsets: dict[int, int]) -> tuple[list[deque[Part]], list[int], int]:
-    """The rewritten batches of each partition that has some, the partitions' numbers, and how many records those are."""
+    """Returns the rewritten batches of each partition that has any, the partitions' numbers, and the number of records."""
     view, at, records = memoryview(body), 14, 0
     queues: list[deque[Part]] = []
     numbers: list[int] = []
@@ -117,7 +117,7 @@ def _batches(body: bytearray, offsets: dict[int, int]) -> tuple[list[deque[Part]
 
 
 def _produce_request(remote: str, queues: list[deque[Part]], numbers: list[int]) -> list[Part]:
-    """One batch of each partition: a broker takes no more of one in a request."""
+    """Returns a request with one batch of each partition, because a broker accepts only one of each in a request."""
     parts: list[Part] = []
     for number, queue in zip(numbers, queues, strict=True):
         if queue:
@@ -130,14 +130,14 @@ def _produce_request(remote: str, queues: list[deque[Part]], numbers: list[int])
 async def relay(
     source_port: int, target_port: int, topic: str, remote: str, partitions: int, records: int
 ) -> None:
-    """Copies *records* records of *topic* to *remote* and returns when the last is acknowledged."""
+    """Copies *records* records of *topic* to *remote*, and returns when the last is acknowledged."""
     loop = asyncio.get_running_loop()
     _, source = await loop.create_connection(Wire, "127.0.0.1", source_port)
     _, target = await loop.create_connection(Wire, "127.0.0.1", target_port)
     target.transport.set_write_buffer_limits(high=4 << 20)
     room = asyncio.Semaphore(REQUESTS_IN_FLIGHT_MAX)
     offsets = dict.fromkeys(range(partitions), 0)
-    errors_at = 4 + 4 + 2 + len(remote) + 4 + 4  # of the first partition in a produce answer
+    errors_at = 4 + 4 + 2 + len(remote) + 4 + 4  # of the first partition in a produce response
     failed: list[int] = []
 
     def acknowledged(answer: asyncio.Future[bytearray]) -> None:

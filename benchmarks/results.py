@@ -1,6 +1,6 @@
-"""What a case found, and how it is written down: figures, medians, and each demand with pass or miss.
+"""The result of a case and its text: figures, medians, and each demand with pass or miss.
 
-Nothing is rounded before it is compared, and a demand that could not be measured is a miss.
+Values are compared unrounded, and a demand without a measurement is a miss.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ Sense = Literal[">=", "<="]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demand:
-    """One number of the issue: *value* must be *sense* *limit*; None is "not measured"."""
+    """One requirement: *value* must be *sense* *limit*; None means "not measured"."""
 
     what: str
     sense: Sense
@@ -30,7 +30,7 @@ class Demand:
 
 @dataclass(kw_only=True, slots=True)
 class Result:
-    """One case. *figures*: for each copier, for each metric (its unit in the name), one value for each run."""
+    """The result of one case. *figures* has for each copier and metric (with its unit) one value for each run."""
 
     name: str
     title: str
@@ -41,20 +41,20 @@ class Result:
     seconds: float = 0.0
 
     def add(self, copier: str, **values: float) -> None:
-        """The figures of one run; a metric is written with spaces for underscores."""
+        """Adds the figures of one run; underscores in the name of a metric become spaces."""
         of_copier = self.figures.setdefault(copier, {})
         for metric, value in values.items():
             of_copier.setdefault(metric, []).append(value)
 
     def middle(self, copier: str, metric: str) -> float | None:
-        """The median over the runs, None without any."""
+        """Returns the median over the runs; None without runs."""
         values = self.figures.get(copier, {}).get(metric)
         return median(values) if values else None
 
     def demand_ratio(
         self, what: str, metric: str, ours: str, theirs: str, *, sense: Sense, limit: float
     ) -> None:
-        """Demands that the median of *ours* over that of *theirs* is *sense* *limit*."""
+        """Demands that the median of *ours* divided by that of *theirs* is *sense* *limit*."""
         above, below = self.middle(ours, metric), self.middle(theirs, metric)
         value = None if above is None or not below else above / below
         self.demands.append(Demand(what=what, sense=sense, limit=limit, value=value, unit="x"))
@@ -68,7 +68,7 @@ class Result:
 def document(
     results: Sequence[Result], *, heading: Sequence[str], title: str = "Side by side with Java MirrorMaker 2"
 ) -> str:
-    """RESULTS.md or OPERATOR.md; *heading* says where, when and by which command."""
+    """Returns the text of RESULTS.md or OPERATOR.md; *heading* has machine, time and command."""
     met = sum(demand.is_met for result in results for demand in result.demands)
     total = sum(len(result.demands) for result in results)
     how = "Each figure is the median of its runs, with the least and the greatest in brackets; ratios are of medians."
@@ -115,7 +115,7 @@ def _cell(values: list[float]) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits where it matters."""
+    """Formats *value* with three significant digits."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

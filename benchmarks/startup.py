@@ -1,9 +1,9 @@
-"""`python -m benchmarks startup`: `mirrorflow run -f` from the command to its first record, beside another checkout.
+"""`python -m benchmarks startup`: measures `mirrorflow run -f` from the command to its first record, against another checkout.
 
-    python -m benchmarks startup [--against FOLDER] [--repeat N]    # FOLDER: a worktree of the commit to compare with
+        python -m benchmarks startup [--against FOLDER] [--repeat N]    # FOLDER: a worktree of the commit to compare with
 
-Runs alternate on the same brokers, and both checkouts use this interpreter with its packages. *seconds* run until the
-target has a record; *cpu s* is the CPU of the command and all of its processes until then, in ticks of 10 ms.
+Runs alternate on the same brokers, and both checkouts use this interpreter with its packages. *seconds* end when the target
+has a record; *cpu s* is the CPU of the command and its processes until then, in ticks of 10 ms.
 """
 
 import argparse
@@ -52,9 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     folder = CACHE / time.strftime("startup-%Y%m%d-%H%M%S")
     with Arena(folder=folder) as arena:
         arena.load(TOPIC, RECORDS, partitions=PARTITIONS, size_bytes=RECORD_BYTES)
-        for turn in range(
-            -1, options.repeat
-        ):  # the first of each compiles its modules and warms the brokers up
+        # The first run of each checkout compiles its modules and warms up the brokers.
+        for turn in range(-1, options.repeat):
             for checkout in checkouts:
                 run = _measure(arena, checkout)
                 print(
@@ -99,7 +98,7 @@ def _launch(flow: Flow, checkout: Path) -> Child:
     command = [sys.executable, "-m", "mirrorflow_cli", "run", "-f", str(file), "--log", str(log)]
     environment = {
         "PYTHONPATH": os.pathsep.join(str(checkout / part) for part in ("replicator", "operator")),
-        "PYTHONDONTWRITEBYTECODE": "",  # an installed package is compiled, too
+        "PYTHONDONTWRITEBYTECODE": "",  # so that modules are compiled, like those of an installed package
         "XDG_STATE_HOME": str(flow.folder),
     }
     return start(

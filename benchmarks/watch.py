@@ -1,7 +1,7 @@
-"""A copy as it grows, seen from outside: the end offsets of the target topic, and what the copier's processes cost.
+"""Measures a copy from outside: the end offsets of the target topic, and the cost of the copier's processes.
 
-The clock runs from the first record seen on the target to the last, and so does the CPU, so that the start of a JVM or
-of an interpreter is not counted here (`cases.start` measures it).
+Time and CPU are measured from the first record on the target to the last, so that the start of a JVM or of an interpreter does
+not count (`cases.starting` measures it).
 """
 
 import time
@@ -14,8 +14,8 @@ from tests.harness.kafka.cluster import ADMIN_WAIT_S, KafkaCluster
 from tests.harness.kafka.processes import Child, HarnessError, cpu_s
 
 POLL_S = 0.02
-START_WAIT_S = 180.0  # MM2 takes 6 s alone and a minute on a machine that does something else
-# What a client says of a topic that came into being a moment ago.
+START_WAIT_S = 180.0  # MM2 takes 6 s on an idle machine and a minute on a busy one
+# Errors of a client for a topic that was created a moment ago.
 _NOT_YET = {
     KafkaError._NOENT,  # noqa: SLF001 librdkafka's own codes have such names
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 librdkafka's own codes have such names
@@ -30,7 +30,7 @@ _NOT_YET = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Copy:
-    """*records* were copied in *seconds* at *cpu_s*; *complete* unless the time was up before."""
+    """*records* were copied in *seconds* with *cpu_s*; *complete* unless the time limit was reached."""
 
     records: int
     seconds: float
@@ -39,7 +39,7 @@ class Copy:
 
 
 def end_offsets(cluster: KafkaCluster, topic: str, partitions: int) -> int:
-    """The sum of the ends of *topic*; 0 while it does not exist."""
+    """Returns the sum of the end offsets of *topic*; 0 while it does not exist."""
     wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
     total = 0
     for future in cluster.admin.list_offsets(wanted, request_timeout=ADMIN_WAIT_S).values():
@@ -61,9 +61,9 @@ def until_copied(
     wait_s: float = START_WAIT_S,
     poll_s: float = POLL_S,
 ) -> int:
-    """Waits for *least* records in *topic*; how many there are by then."""
+    """Waits for *least* records in *topic*, and returns their number by then."""
     deadline = time.monotonic() + wait_s
-    # Its client would remember for long that the topic did not exist, so it is not asked for offsets before it does.
+    # Offsets are requested only after the topic exists, because a client remembers its absence for long.
     while topic not in cluster.admin.list_topics(timeout=ADMIN_WAIT_S).topics:
         child.must_run()
         if time.monotonic() > deadline:
@@ -89,7 +89,7 @@ def watch(
     budget_s: float,
     markers: bool = False,
 ) -> Copy:
-    """The copy of *expected* records, or as far as it came in *budget_s* after its first; *markers* may be among them."""
+    """Measures the copy of *expected* records, or the part of *budget_s* after its first; *markers* may be among them."""
     first = until_copied(cluster, topic, partitions, child)
     began, cpu_began = time.perf_counter(), cpu_s(child.pid)
     ended, cpu_ended, seen = began, cpu_began, first
@@ -105,7 +105,7 @@ def watch(
         child.must_run()
     if ended == began:
         raise HarnessError(
-            f"{child.name} had copied all before its first record was seen: the case is too small."
+            f"{child.name} had copied all records before the first was measured: the case is too small."
         )
     return Copy(
         records=seen - first, seconds=ended - began, cpu_s=cpu_ended - cpu_began, complete=seen >= expected

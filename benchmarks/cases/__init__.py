@@ -1,4 +1,4 @@
-"""Every case by its name, in the order in which they run."""
+"""The extent of a case, and the type of all cases."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from benchmarks.results import Result
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extent:
-    """How much is measured: *repeat* runs of each copier; *quick* is for those who work on the code."""
+    """The extent of a run: *repeat* runs of each copier; *quick* is for development."""
 
     repeat: int
     quick: bool
 
     def of(self, full: int, quick: int) -> int:
-        """One of two sizes."""
+        """Returns one of the two sizes."""
         return quick if self.quick else full
 
 

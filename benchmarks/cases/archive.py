@@ -1,7 +1,7 @@
-"""A topic exported to Parquet and restored from it by Spark on `local[2]`: MB of records a second, Spark's start excluded.
+"""A topic exported to Parquet and restored from it by Spark on `local[2]`: MB of records a second, without Spark's start.
 
-Beside them what bounds them: the same ranges read from the source and thrown away, and the seed's own copying of the same
-records between the same brokers on the same cores. Brokers use these cores, too.
+Two upper bounds are measured with it: reading the same ranges without writing, and the seed's copy of the same records between
+the same brokers. Brokers share the cores.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ def _once(arena: Arena, result: Result, spark: "SparkSession", records: int) -> 
 
 
 def _warm(spark: "SparkSession") -> None:
-    """Workers are started, and what DataFrames and Parquet need of the JVM is loaded, which takes it 13 core-seconds."""
+    """Starts workers, and loads what DataFrames and Parquet need in the JVM, which takes 13 core-seconds."""
     with tempfile.TemporaryDirectory(prefix="mirrorflow-archive-") as folder:
         rows = spark.sparkContext.parallelize(range(WARM_ROWS), CORES).map(
             lambda one: (one, bytes(RECORD_BYTES))
@@ -110,7 +110,7 @@ def _seconds(work: Callable[[], int]) -> float:
 
 
 def _read(spark: "SparkSession", files: FlowFiles) -> int:
-    """What an export reads, in its ranges; the status."""
+    """Reads the ranges of an export; returns the status."""
     from mirrorflow_seed.archive.export_driver import FILE_BYTES  # noqa: PLC0415
     from mirrorflow_seed.archive.export_plan import plan_ranges, read_source  # noqa: PLC0415
     from mirrorflow_seed.spark_tasks import SparkTasks  # noqa: PLC0415
@@ -122,7 +122,7 @@ def _read(spark: "SparkSession", files: FlowFiles) -> int:
 
 
 class _Reading:
-    """Ranges read and thrown away; bytes."""
+    """Reads ranges without writing them; returns their bytes."""
 
     def __init__(self, files: FlowFiles) -> None:
         self._files = files

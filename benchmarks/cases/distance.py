@@ -1,4 +1,4 @@
-"""80 ms of round trip to the source, or to the target: the same race through a delaying proxy."""
+"""A backlog with 80 ms of round trip to the source or to the target, through a delaying proxy."""
 
 import socket
 import threading
@@ -17,7 +17,7 @@ PARTITIONS = 4
 RECORD_BYTES = 1000
 BATCH_BYTES = 65_536
 DELAY_MS = 40  # each way
-# Default MM2 moves 4 batches of 16 KiB in a round trip to the target: the whole backlog would take minutes.
+# MM2 with default settings moves 4 batches of 16 KiB in a round trip to the target: all records would take minutes.
 BUDGET_S = 15.0
 CONNECT_WAIT_S = 30.0
 CEILING_BYTES = 1 << 30
@@ -64,7 +64,7 @@ def _distance(side: str, arena: Arena, extent: Extent) -> Result:
 
 
 def _ceiling_mb_per_s(arena: Arena) -> float:
-    """What passes through the proxy, with the delay, from one plain socket to another."""
+    """Measures the rate through the proxy, with the delay, from one plain socket to another."""
     arena.folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
     with socket.create_server(("127.0.0.1", port)) as server:

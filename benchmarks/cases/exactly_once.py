@@ -1,7 +1,7 @@
-"""Both with exactly-once: what it costs, when readers of committed records see a record, and what a kill -9 repeats.
+"""Both with exactly-once: throughput, latency for readers of committed records, and records repeated after a kill -9.
 
-MM2 in its dedicated form with `exactly.once.source.support=enabled`; ours is the same at each setting. Ours writes old records in
-transactions, so they are measured beside fresh ones.
+MM2 runs in its dedicated mode with `exactly.once.source.support=enabled`; ours needs no setting. Ours writes old records in
+transactions, so they are measured in addition to fresh ones.
 """
 
 import time
@@ -21,7 +21,7 @@ PARTITIONS = 4
 RECORD_BYTES = 1000
 BATCH_BYTES = 65_536
 OLD_MS = 40 * 86_400_000
-KILLED_RECORDS = 200_000  # copied at 20 MB/s and more: a kill at a quarter meets both at work
+KILLED_RECORDS = 200_000  # at 20 MB/s or more, a kill at a quarter interrupts both copies
 COPIED_S = 120.0
 PINNED_SHARE_MIN = 0.8  # of the throughput without transactions
 OURS, OLD = "MirrorFlow", "MirrorFlow, old records"
@@ -107,12 +107,12 @@ def _demand(result: Result) -> None:
 
 
 def _name(copier: Copier) -> str:
-    """The part of a topic's name."""
+    """Returns the copier's name as part of a topic's name."""
     return copier.name.replace(",", "").replace(" ", "-")
 
 
 def _repeats(arena: Arena, copier: Copier, timestamp_ms: int) -> float:
-    """How many records more than the source has readers of committed ones see, after a kill -9 in the middle."""
+    """Returns how many records more than the source readers of committed records get, after a kill -9 during the copy."""
     topic = f"exactly-once-killed-{_name(copier)}"
     arena.load(
         topic,
@@ -134,7 +134,9 @@ def _repeats(arena: Arena, copier: Copier, timestamp_ms: int) -> float:
             found = digest(arena.west, flow.remote(topic), isolation="read_committed")
             return sum(count for count, _ in found.values())
 
-        wait_until("all is copied", lambda: copied() >= KILLED_RECORDS, timeout_s=COPIED_S, poll_s=2.0)
+        wait_until(
+            "all records are copied", lambda: copied() >= KILLED_RECORDS, timeout_s=COPIED_S, poll_s=2.0
+        )
         return float(copied() - KILLED_RECORDS)
 
 

@@ -1,4 +1,4 @@
-"""How many records a group reads again on the target after the source was lost, by how far it was behind."""
+"""The number of records that a group reads again on the target after the source is lost, by the group's lag."""
 
 import time
 
@@ -14,11 +14,11 @@ from tests.integration.kafka.groups import group_offsets, put_group
 
 BEHIND = (10, 10_000, 1_000_000)
 TRANSACTION_RECORDS = 100
-# MM2's last offset sync comes with a flush of its positions, a minute after the last record; then a checkpoint follows.
+# MM2's last offset sync follows its flush of offsets, a minute after the last record; then a checkpoint follows.
 SETTLED_S = 75.0
 LIMIT_S = 300.0
 POLL_S = 2.0
-# With a marker behind each hundredth record, a million records back 10,000 offsets are none; 5 % of them are not sure.
+# A marker follows each hundredth record, so a lag of a million records has 10,000 offsets without record; 5 % of these may count.
 TRANSACTIONS_LIMIT = 500.0
 
 
@@ -39,7 +39,7 @@ def failover(arena: Arena, extent: Extent) -> Result:
     for turn in range(extent.repeat):
         groups = {behind: f"behind-{behind}-{turn}-{time.time_ns()}" for behind in BEHIND}
         for behind, group in groups.items():
-            before = records - behind  # records that it has read
+            before = records - behind  # records that the group has read
             marked = before + before // TRANSACTION_RECORDS
             offsets = {(topics[""], 0): before, (topics[", transactions"], 0): marked}
             put_group(arena.east, group, offsets)
@@ -86,7 +86,7 @@ def _measure(
                     )
                 again = records - behind - (stands or 0)
                 result.add(copier.name, **{f"{behind:,} behind{words}": float(again)})
-    # The next one must not find where this one has put them.
+    # The next copier must not find these offsets.
     for group in groups.values():
         arena.west.admin.delete_consumer_groups([group])[group].result(LIMIT_S)
 
@@ -95,12 +95,12 @@ Offsets = dict[tuple[str, int], int]
 
 
 def _settled(arena: Arena, child: Child, groups: list[str]) -> dict[str, Offsets]:
-    """Where the groups stand on the target when that has not changed for SETTLED_S."""
+    """Returns the offsets of the groups on the target once they have not changed for SETTLED_S."""
     began = changed = time.monotonic()
     found: dict[str, Offsets] = {}
     while time.monotonic() - changed < SETTLED_S:
         if not child.running or time.monotonic() - began > LIMIT_S:
-            raise HarnessError(f"the groups of the target did not come to rest: {found}")
+            raise HarnessError(f"the groups' offsets on the target kept changing: {found}")
         now = {group: group_offsets(arena.west, group) for group in groups}
         if now != found:
             found, changed = now, time.monotonic()

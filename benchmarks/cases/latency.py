@@ -1,4 +1,4 @@
-"""A steady 10,000 records a second: when a consumer of the target has a record, minus when one of the source has it."""
+"""A steady 10,000 records a second: the time at which a consumer of the target has a record, minus that of the source."""
 
 import json
 import subprocess
@@ -19,9 +19,9 @@ from tests.harness.kafka.tools import load
 PARTITIONS = 4
 RECORD_BYTES = 200
 RATE_PER_S = 10_000
-WARM_RECORDS = 50_000  # copied before the measured ones, so that the copier's compiler has seen its loops
-SKIPPED_S = 3  # of the measured ones: Load and Probe begin cold
-FIRST = 1_000_000_000  # number of the first measured record; those before are below
+WARM_RECORDS = 50_000  # copied before the measured records, to warm up the copier's compiler
+SKIPPED_S = 3  # of the measured records, while Load and Probe warm up
+FIRST = 1_000_000_000  # number of the first measured record, above those of earlier records
 PATIENCE_S = 60
 PROBE = Path(__file__).parents[1] / "java" / "Probe.java"
 PEERS_SHARE = 1 / 3
@@ -35,7 +35,7 @@ def latency(arena: Arena, extent: Extent) -> Result:
         setting=f"{RATE_PER_S * (seconds - SKIPPED_S):,} records of {RECORD_BYTES} bytes, {PARTITIONS} partitions, for each run."
         " Added latency: seen by a Java consumer of the target minus seen by one of the source, in one process.",
     )
-    # Not the tuned one: it waits 100 ms for each batch, which is what it was tuned for.
+    # Without tuned MM2, which is tuned to wait 100 ms for each batch.
     competitors = [copiers.ours(), copiers.mm2()]
     for turn in range(extent.repeat):
         begin = turn % len(competitors)
@@ -67,7 +67,7 @@ def measure(
     isolation: str = "read_uncommitted",
     timestamp_ms: int = -1,
 ) -> None:
-    """One run of *copier*, seen by readers of that *isolation*; records have *timestamp_ms*, -1: the present."""
+    """Measures one run of *copier* with readers of *isolation*; records have *timestamp_ms*, or -1 for now."""
     arena.load(topic, WARM_RECORDS, partitions=PARTITIONS, size_bytes=RECORD_BYTES)
     flow = arena.flow(topic)
     with arena.running(copier, flow) as child:

@@ -1,4 +1,4 @@
-"""What the machine would get back if the copier ended: proportional set size of all its processes, one task."""
+"""The proportional set size of all processes of a copier with one task, which is the memory that its end would free."""
 
 import time
 
@@ -12,7 +12,7 @@ from tests.harness.kafka.processes import Child, HarnessError, pss_bytes
 
 PARTITIONS = 4
 RECORD_BYTES = 1000
-IDLE_S = 10.0  # after the last record: two of our intervals for positions
+IDLE_S = 10.0  # after the last record, two of our intervals for storing offsets
 LOAD_MAX_S = 60.0
 SAMPLE_S = 0.2
 MIB = 1 << 20

@@ -1,4 +1,4 @@
-"""5,000 partitions, 100 of them active: what the idle ones cost."""
+"""The cost of idle partitions: 5,000 partitions, 100 of them active."""
 
 import threading
 import time
@@ -15,12 +15,12 @@ from tests.harness.kafka.tools import load
 PARTITIONS_OF_A_TOPIC = 100
 RATE_PER_S = 2000
 RECORD_BYTES = 200
-READY_WAIT_S = 180.0  # MM2 makes 50 topics in one request, then its task seeks 5,000 partitions
+READY_WAIT_S = 180.0  # MM2 creates 50 topics in one request, then its task seeks in 5,000 partitions
 SETTLE_S = 5.0
 SPARE_S = 20  # the load starts this long before the measurement and ends this long after it
-RATE_MIN_SHARE = 0.8  # with less of the load than this, idleness would be praised
+RATE_MIN_SHARE = 0.8  # below this share of the load, a slow copier would look cheap
 CHECK_S = 1.0
-GROWTH_MAX = 1.1  # "no growth" within what two runs of the same differ by
+GROWTH_MAX = 1.1  # "no growth", within the difference between two equal runs
 ACTIVE = "active"
 
 
@@ -89,13 +89,13 @@ def _measure(
             writer.join()
     if seen < RATE_MIN_SHARE * RATE_PER_S * took:
         raise HarnessError(
-            f"only {seen / took:,.0f} of {RATE_PER_S:,} records a second came: nothing is measured"
+            f"only {seen / took:,.0f} of {RATE_PER_S:,} records a second were copied: nothing is measured"
         )
     result.add(label, CPU_s=cpu, records_per_s=seen / took, topics_made_s=made_s, PSS_MiB=memory_mib)
 
 
 def _until_made(arena: Arena, alias: str, count: int, child: Child) -> None:
-    """All *count* partitions exist on the target."""
+    """Waits until all *count* partitions exist on the target."""
     deadline = time.monotonic() + READY_WAIT_S
     while True:
         made = sum(number for name, number in arena.west.topics().items() if name.startswith(f"{alias}."))
@@ -110,7 +110,7 @@ def _until_made(arena: Arena, alias: str, count: int, child: Child) -> None:
 
 
 def _until_copied(arena: Arena, remote: str, least: int, child: Child) -> None:
-    """*least* records are copied."""
+    """Waits until *least* records are copied."""
     deadline = time.monotonic() + READY_WAIT_S
     while end_offsets(arena.west, remote, PARTITIONS_OF_A_TOPIC) < least:
         child.must_run()

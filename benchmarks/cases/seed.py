@@ -1,7 +1,7 @@
-"""4 GB in 16 partitions, seeded by Spark tasks on this machine's cores, beside the connector on the same ones, and MM2.
+"""4 GB in 16 partitions, seeded by Spark tasks on this machine's cores, compared with the connector and MM2.
 
-Throughput counts from the first record on the target to the last, so that it excludes starts; what starts cost
-is noted beside it.
+Throughput counts from the first record on the target to the last, so that it excludes starts, whose cost is noted
+separately.
 """
 
 import subprocess
@@ -21,8 +21,9 @@ BATCH_BYTES = 65_536
 CORES = 2
 EMPTY_TASKS = 200
 ONE_SLOT = f"{copiers.SEED}, 1 slot"
-AGE_MS = 10 * 86_400_000  # older than leaders remember a producer by: such records go inside transactions
-# A session of so many cores runs tasks that do nothing, once to start the workers and once for the clock.
+# Leaders forget a producer id before this age, so such records are written in transactions.
+AGE_MS = 10 * 86_400_000
+# A session runs empty tasks on these cores, once to start the workers and once for the measurement.
 EMPTY = f"""
 import time
 from mirrorflow_seed.spark_session import spark_session
@@ -93,7 +94,7 @@ def _seed(age: str, arena: Arena, extent: Extent) -> Result:
 
 
 def _machinery() -> str:
-    """What Spark itself costs: the start of a session, and a task that does nothing."""
+    """Measures Spark's own cost: the start of a session, and an empty task."""
     answer = subprocess.run(
         [sys.executable, "-c", EMPTY], capture_output=True, text=True, check=True, timeout=300
     )

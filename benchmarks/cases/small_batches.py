@@ -1,4 +1,4 @@
-"""A backlog of 200-byte records, each a batch of its own."""
+"""A backlog of 200-byte records, each in its own batch."""
 
 from benchmarks import copiers
 from benchmarks.arena import Arena

@@ -1,4 +1,4 @@
-"""From the start of the process to the first record that can be read on the target."""
+"""The time from the start of the process to the first record that can be read on the target."""
 
 import time
 
@@ -39,7 +39,7 @@ def starting(arena: Arena, extent: Extent) -> Result:
 
 
 def _measure(arena: Arena, copier: Copier, flow: Flow, topic: str) -> tuple[float, float]:
-    """Seconds of the first start, and of the next one; leaves RECORDS more in *topic*."""
+    """Measures the first start and the next one in seconds; adds RECORDS to *topic*."""
     remote = flow.remote(topic)
     began = time.perf_counter()
     with arena.running(copier, flow) as child:

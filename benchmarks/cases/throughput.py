@@ -1,4 +1,4 @@
-"""2 GB of 1 kB records in 4 partitions: uncompressed, lz4, zstd."""
+"""A backlog of 2 GB of 1 kB records in 4 partitions: uncompressed, lz4, zstd."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from benchmarks.results import Result
 
 PARTITIONS = 4
 RECORD_BYTES = 1000
-BATCH_BYTES = 65_536  # between the producer's default of 16 KiB and what those who load a GB in a row set
+BATCH_BYTES = 65_536  # between the producer's default of 16 KiB and common settings for bulk loads
 
 
 def _throughput(codec: str, arena: Arena, extent: Extent) -> Result:

@@ -1,8 +1,8 @@
-"""Two clusters compared by `mirrorflow-seed verify` on `local[n]`: records a second of both sides together, start-up excluded.
+"""Two clusters compared by `mirrorflow-seed verify` on `local[n]`: records a second of both sides, without the start.
 
-Beside it the same ranges read by the same tasks and thrown away, which is what the brokers and the sockets give, and
-the same comparison with every record decoded and digested. Spark's JVM is started before and counts nowhere; planning
-has a column of its own.
+It is compared with reading the same ranges by the same tasks without a comparison, which is the limit of brokers and sockets,
+and with a comparison that decodes and digests every record. Spark's JVM starts before the measurement; planning has its own
+column.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ RATE = "records/s"
 CORES = (1, 2)
 RATE_MIN = 1_000_000.0
 TASK_MIB_MAX = 256.0
-EMPTY_TASKS = 40  # for what a task costs that does nothing
+EMPTY_TASKS = 40  # for the cost of an empty task
 
 
 def verifying(arena: Arena, extent: Extent) -> Result:
@@ -54,7 +54,7 @@ def verifying(arena: Arena, extent: Extent) -> Result:
             lambda: remote in arena.west.topics() and end_offsets(arena.west, remote, PARTITIONS) >= records,
             timeout_s=COPY_WAIT_S,
         )
-        child.stop()  # in order, so that positions are stored
+        child.stop()  # cleanly, so that offsets are stored
         worker, source = copiers.files_of_ours(flow)
         files = FlowFiles(worker=worker, source=source)
         for cores in CORES:
@@ -75,7 +75,7 @@ def _measure(result: Result, files: FlowFiles, cores: int, records: int, repeat:
 
     master = {"master": f"local[{cores}]"}
     with spark_session(job_of(master), "benchmark") as spark:
-        spark.sparkContext.parallelize(range(cores), cores).map(str).collect()  # workers are started
+        spark.sparkContext.parallelize(range(cores), cores).map(str).collect()  # starts the workers
         result.add(_name(cores, "empty task"), ms=_empty_task_ms(spark, cores))
         for _ in range(repeat):
             ranges = _ranges_of(files, master)
@@ -92,7 +92,7 @@ def _measure(result: Result, files: FlowFiles, cores: int, records: int, repeat:
 def _compared(
     result: Result, name: str, files: FlowFiles, job: dict[str, str], spark: "SparkSession", records: int
 ) -> None:
-    """One run, without its output; planning has a column of its own."""
+    """Measures one run without its output; planning has its own column."""
     from mirrorflow_seed.spark_tasks import SparkTasks  # noqa: PLC0415
     from mirrorflow_seed.verify.range_comparison import CompareSettings  # noqa: PLC0415
     from mirrorflow_seed.verify.verify_driver import (  # noqa: PLC0415
@@ -153,7 +153,7 @@ def _bare(spark: "SparkSession", files: FlowFiles, ranges: list[VerifyRange]) ->
 
 
 class _Reading:
-    """Both sides of each range, read and thrown away; bytes."""
+    """Reads both sides of each range without comparing them; returns their bytes."""
 
     def __init__(self, files: FlowFiles) -> None:
         self._files = files

@@ -14,14 +14,14 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * What a copy adds to the latency of a record: when a consumer of the target has it, minus when a consumer of the source
- * has it. Both consumers are in this process and read one clock.
+ * Measures the latency that a copy adds to a record: the time at which a consumer of the target has it, minus the time at
+ * which a consumer of the source has it. Both consumers are in this process and use the same clock.
  *
  * <p>Usage: Probe SOURCE.properties SOURCE_TOPIC TARGET.properties TARGET_TOPIC FIRST RECORDS SKIPPED TIMEOUT_S
  *
  * <p>Counts the records whose value begins with FIRST .. FIRST + RECORDS - 1 as eight bytes (as Load writes them), without
- * the first SKIPPED, in which compilers are still at work. Says "ready" when both consumers wait at the end, later one
- * JSON line in milliseconds.
+ * the first SKIPPED, during which the compilers warm up. Prints "ready" when both consumers wait at the end, and at the
+ * end one JSON line in milliseconds.
  */
 public final class Probe {
     private static final Duration POLL = Duration.ofMillis(200);

@@ -125,7 +125,7 @@ def test_two_jobs_and_a_frozen_executor_write_each_record_once(stage: Stage, see
             flow,
             ["ledger-frozen-.*"],
             run_id=run_id,
-            more={"lag.max": "0"} | settings,
+            settings={"lag.max": "0"} | settings,
             **spec,
         )
 

@@ -1,6 +1,6 @@
-"""A wall clock that steps: each process of a `Replicator` that is started with `environment` follows it at once.
+"""A wall clock with steps: every process of a `Replicator` with its `environment` follows it at once.
 
-The monotonic clock of these processes does not step.
+The monotonic clock of these processes has no steps.
 """
 
 import struct
@@ -12,7 +12,7 @@ _SECONDS = struct.Struct("=q")
 
 
 class SteppingClock:
-    """A clock that begins with the time of this machine; *file* has by how many seconds it differs."""
+    """A clock that starts with the time of this machine; *file* has its difference in seconds."""
 
     def __init__(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -25,6 +25,6 @@ class SteppingClock:
         return {"PYTHONPATH": str(_FOLDER), "STEPPING_CLOCK": str(self._file)}
 
     def step_to(self, seconds: int) -> None:
-        """Sets the clock to *seconds* ahead of the machine's; behind it where negative."""
+        """Sets the clock *seconds* ahead of the machine's, or behind it if negative."""
         with self._file.open("r+b") as file:
             file.write(_SECONDS.pack(seconds))

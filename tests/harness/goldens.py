@@ -1,6 +1,6 @@
 """Golden files: expected texts, most of them stored as differences from one full example.
 
-`MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/operator` writes them anew.
+`MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/operator` rewrites them.
 """
 
 import difflib
@@ -27,15 +27,15 @@ def check_golden(path: Path, text: str) -> None:
 
 
 def text_difference(full: str, text: str) -> str:
-    """Returns a unified diff without line numbers, so that a change that both texts share leaves it as it is."""
+    """Returns a unified diff without line numbers, so that a change of both texts does not change it."""
     lines = difflib.unified_diff(full.splitlines(), text.splitlines(), n=1, lineterm="")
     return "".join(f"{'@@' if line.startswith('@@') else line}\n" for line in list(lines)[2:])
 
 
 def difference(full: Any, other: Any) -> Any:
-    """Returns what `apply_difference` needs to make *other* of *full*; None stands for a missing key.
+    """Returns the changes with which `apply_difference` makes *other* from *full*; None means a missing key.
 
-    Lists of conditions are compared by type, all other lists are taken whole.
+    Lists of conditions are compared by type; other lists are replaced as a whole.
     """
     if _are_conditions(full, other):
         return difference(_by_type(full), _by_type(other))
@@ -63,20 +63,25 @@ def apply_difference(full: Any, changes: Any) -> Any:
 
 
 def recorded_status(name: str) -> dict[str, Any]:
-    """Returns the whole flow with the status that is recorded for situation *name*."""
+    """Returns the whole flow with the status that is recorded under *name*."""
     full = _read(FULL_STATUS)
     flow: dict[str, Any] = full if name == FULL_STATUS else apply_difference(full, _read(name))
     return flow
 
 
 def _read(name: str) -> Any:
-    # libyaml's parser: a tenth of the time, and there are some sixty files.
+    # libyaml's parser needs a tenth of the time, and there are some sixty files.
     return yaml.load((STATUSES / f"{name}.yaml").read_text(), yaml.CSafeLoader)
 
 
-def _are_conditions(*found: Any) -> bool:
-    return all(isinstance(one, list) and one and all("type" in item for item in one) for one in found)
+def _are_conditions(*values: Any) -> bool:
+    return all(
+        isinstance(value, list) and value and all("type" in item for item in value) for value in values
+    )
 
 
 def _by_type(conditions: list[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {one["type"]: {key: value for key, value in one.items() if key != "type"} for one in conditions}
+    return {
+        condition["type"]: {key: value for key, value in condition.items() if key != "type"}
+        for condition in conditions
+    }

@@ -1,4 +1,4 @@
-"""Asks Java itself which names its regular expressions match: one JVM for all questions."""
+"""Runs Java's regular expressions on names, with one JVM for all pairs."""
 
 import shutil
 import subprocess
@@ -11,16 +11,16 @@ SOURCE = Path(__file__).parent / "kafka" / "java" / "PatternMatches.java"
 TIMEOUT_S = 120
 
 
-def java_matches(questions: Sequence[tuple[str, str]]) -> list[str]:
-    """For each (pattern, name) "1" or "0", or "E" where Java refuses the pattern. Skips the test without Java."""
+def java_matches(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns for each (pattern, name) "1" or "0", or "E" if Java refuses the pattern. Skips the test without Java."""
     java = shutil.which("java")
     if java is None:
-        pytest.skip("there is no Java")
-    lines = "".join(f"{_hexadecimal(pattern)}\t{_hexadecimal(name)}\n" for pattern, name in questions)
-    done = subprocess.run(
+        pytest.skip("Java is not installed")
+    lines = "".join(f"{_hexadecimal(pattern)}\t{_hexadecimal(name)}\n" for pattern, name in pairs)
+    process = subprocess.run(
         [java, str(SOURCE)], input=lines, capture_output=True, text=True, check=True, timeout=TIMEOUT_S
     )
-    return done.stdout.split()
+    return process.stdout.split()
 
 
 def _hexadecimal(text: str) -> str:

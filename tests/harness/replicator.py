@@ -1,9 +1,9 @@
-"""Our own process as a user starts it: `python -m mirrorflow_replicator standalone|mm2` with files of properties.
+"""Runs our replicator process as a user does: `python -m mirrorflow_replicator standalone|mm2` with properties files.
 
-    with Replicator.standalone(east, west, topics="orders.*", folder=tmp_path) as replicator:
-        replicator.wait_until_caught_up()
+        with Replicator.standalone(east, west, topics="orders.*", folder=tmp_path) as replicator:
+            replicator.wait_until_caught_up()
 
-Ends with the tests however they end, and its tasks with it. Every wait has a bound, and fails with the end of the log.
+The process and its tasks always end with the tests. Every wait has a limit, and fails with the end of the log.
 """
 
 import itertools
@@ -34,10 +34,10 @@ _runs = itertools.count()
 
 @dataclass(kw_only=True, slots=True)
 class Replicator:
-    """One process. *form* is `standalone` or `mm2`, *files* its properties; `standalone` and `mm2` make the usual ones.
+    """One process. *form* is `standalone` or `mm2`, *files* its properties; the methods of these names make usual ones.
 
-    A file that is a text is written as it is; *arguments* follow the files. *source* is where all of its topics are, if
-    they are all in one cluster. *directory* is where it works: relative paths are its own, as on a host of its own.
+    A file that is a string is written unchanged; *arguments* follow the files. *source* is the cluster of all its topics, if
+    there is only one. *directory* is the working directory, to which relative paths refer.
     """
 
     form: str
@@ -64,9 +64,9 @@ class Replicator:
         worker: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Self:
-        """A MirrorSourceConnector from *source* to *target*, aliased by the clusters' names unless *connector* says otherwise.
+        """Creates a MirrorSourceConnector from *source* to *target*; aliases are the clusters' names by default.
 
-        *connector* and *worker* override any line. Positions go to `mm2-offsets.<source alias>.internal`.
+        *connector* and *worker* override any line. Offsets are stored in `mm2-offsets.<source alias>.internal`.
         """
         lines = {
             "name": "MirrorSourceConnector",
@@ -99,7 +99,7 @@ class Replicator:
     def mm2(
         cls, properties: Mapping[str, str], *, folder: Path, environment: Mapping[str, str] | None = None
     ) -> Self:
-        """The dedicated mode with an mm2.properties; an HTTP server is added unless it names one."""
+        """Creates the dedicated mode with an mm2.properties; an HTTP server is added unless *properties* have one."""
         lines = {"mirrorflow.http.listeners": "http://127.0.0.1:0"} | dict(properties)
         return cls(form="mm2", files=(lines,), folder=folder, environment=dict(environment or {}))
 
@@ -116,7 +116,7 @@ class Replicator:
     # The process.
 
     def start(self) -> None:
-        """Starts it, again after it has ended; does not wait."""
+        """Starts the process, also again after its end; does not wait."""
         if self.running:
             raise HarnessError(f"{self.name} runs already.")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ class Replicator:
         )
 
     def rewrite(self, index: int, lines: Mapping[str, str]) -> None:
-        """Replaces one of its files while it runs, at once, as the kubelet does."""
+        """Replaces one of its files at once while it runs, as the kubelet does."""
         path = self._paths[index]
         _write(path.with_suffix(".new"), lines).replace(path)
 
@@ -155,58 +155,58 @@ class Replicator:
         return self.child is not None and self.child.running
 
     def task_pids(self) -> list[int]:
-        """The processes of its tasks."""
+        """Returns the processes of its tasks."""
         return [pid for pid in family(self.pid) if pid != self.pid]
 
     def stop(self) -> int:
-        """SIGTERM, waits for its end; the exit status."""
+        """Sends SIGTERM, waits for the end, and returns the exit status."""
         self.thaw()
         return self._child().stop()
 
     def kill(self) -> None:
-        """kill -9 of all its processes at once."""
+        """Kills all its processes at once with -9."""
         for pid in reversed(family(self.pid)):
             _signal(pid, signal.SIGKILL)
         self._child().kill()
 
     def kill_task(self, index: int = 0) -> int:
-        """kill -9 of one task; its former pid."""
+        """Kills one task with -9, and returns its former pid."""
         pid = self.task_pids()[index]
         _signal(pid, signal.SIGKILL)
         return pid
 
     def freeze(self) -> None:
-        """SIGSTOP of all its processes: sockets stay open, nothing answers."""
+        """Stops all its processes by SIGSTOP; sockets stay open without responses."""
         for pid in family(self.pid):
             _signal(pid, signal.SIGSTOP)
         self._child().frozen = True
 
     def freeze_between_fetches(self, source: KafkaCluster) -> None:
-        """`freeze`, and wait until *source*, of one broker, has answered the open fetch: it knows of nothing later."""
+        """Freezes it, and waits until *source*, of one broker, has answered the open fetch, so that it knows no later record."""
         self.freeze()
-        port, answered_by = int(source.bootstrap.rpartition(":")[2]), time.monotonic() + FETCH_WAIT_S
+        port, deadline = int(source.bootstrap.rpartition(":")[2]), time.monotonic() + FETCH_WAIT_S
 
-        def answered() -> bool:
-            return time.monotonic() > answered_by or any(unread_bytes(pid, port) for pid in self.task_pids())
+        def is_complete() -> bool:
+            return time.monotonic() > deadline or any(unread_bytes(pid, port) for pid in self.task_pids())
 
-        wait_until("the open fetch is answered", answered)
+        wait_until("the open fetch is complete", is_complete)
 
     def thaw(self) -> None:
-        """SIGCONT, tasks last."""
+        """Continues its processes by SIGCONT, tasks last."""
         if self._child().frozen and self.running:
             for pid in family(self.pid):
                 _signal(pid, signal.SIGCONT)
             self._child().frozen = False
 
     def log_text(self) -> str:
-        """Everything it has logged since `start`."""
+        """Returns its whole log since `start`."""
         return self._child().log.read_text(errors="replace") if self._child().log.exists() else ""
 
-    # What it says.
+    # Its reports.
 
     @property
     def url(self) -> str:
-        """Its first HTTP listener; waits until it is there."""
+        """The address of its first HTTP listener; waits until it listens."""
         file = self._address_file
 
         def written() -> bool:
@@ -218,75 +218,82 @@ class Replicator:
         return file.read_text().strip()
 
     def rest(self, path: str, *, method: str = "GET", body: object = None) -> tuple[int, Any]:
-        """Status and JSON (None if empty) of an answer of Connect's REST or our own paths."""
+        """Returns status and JSON (None if empty) of a response of Connect's REST or our own paths."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             f"{self.url}{path}", data=data, method=method, headers={"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as answer:
-                status, text = answer.status, answer.read()
+            with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as response:
+                status, text = response.status, response.read()
         except urllib.error.HTTPError as error:
             status, text = error.code, error.read()
         return status, json.loads(text) if text else None
 
     def progress(self) -> dict[str, Any]:
-        """`GET /progress`."""
+        """Returns `GET /progress`."""
         return dict(self.rest("/progress")[1])
 
     def partitions(self) -> list[dict[str, Any]]:
-        """`GET /progress/partitions`, all of them."""
+        """Returns all of `GET /progress/partitions`."""
         return list(self.rest("/progress/partitions?limit=100000")[1]["partitions"])
 
     def partition(self, topic: str, number: int = 0) -> dict[str, Any]:
-        """What it says of one source partition; {} while it says nothing."""
-        found = (one for one in self.partitions() if (one["topic"], one["partition"]) == (topic, number))
-        return next(found, {})
+        """Returns the report of one source partition; {} if it is not reported."""
+        matching = (
+            report
+            for report in self.partitions()
+            if (report["topic"], report["partition"]) == (topic, number)
+        )
+        return next(matching, {})
 
     def metrics(self) -> str:
-        """`GET /metrics`: Prometheus's text."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=HTTP_TIMEOUT_S) as answer:
-            return str(answer.read().decode())
+        """Returns `GET /metrics` in Prometheus's text format."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=HTTP_TIMEOUT_S) as response:
+            return str(response.read().decode())
 
     # Waits.
 
     def wait_until_caught_up(self, *, partitions: int = 1) -> None:
-        """Until at least *partitions* are copied to the end that the source has now.
+        """Waits until at least *partitions* partitions are copied to the current end of the source.
 
-        The source is asked itself: right after a load the process has not heard of it yet, and lacks nothing that it knows
-        of. Where *source* is not known (the mm2 form), the process alone is asked: `wait_for_copy` first.
+        It reads the ends from the source, because right after a load the process does not know them yet. Where *source* is None
+        (the mm2 form), it only uses the process's reports: call `wait_for_copy` first.
         """
         ends: dict[str, dict[int, int]] = {}
 
         def caught_up() -> bool:
-            said = self.partitions()
-            believed = len(said) >= partitions and all(
-                one["sourceOffset"] is not None
-                and one["lagRecords"] == 0
-                and one["reachedStartEnd"]
-                and one["phase"] == "copying"
-                for one in said
+            reports = self.partitions()
+            is_reported = len(reports) >= partitions and all(
+                report["sourceOffset"] is not None
+                and report["lagRecords"] == 0
+                and report["reachedStartEnd"]
+                and report["phase"] == "copying"
+                for report in reports
             )
-            if not believed:
+            if not is_reported:
                 return False
             try:
-                self._ask_ends({one["topic"] for one in said}, ends)
+                self._add_ends({report["topic"] for report in reports}, ends)
             except KafkaException:
                 return False  # a leader is being elected, or its broker is down
-            return all(one["sourceOffset"] >= ends[one["topic"]].get(one["partition"], 0) for one in said)
+            return all(
+                report["sourceOffset"] >= ends[report["topic"]].get(report["partition"], 0)
+                for report in reports
+            )
 
         self._wait("all partitions are copied", caught_up)
 
-    def _ask_ends(self, topics: set[str], ends: dict[str, dict[int, int]]) -> None:
-        """Adds to *ends* those of *topics* that it lacks; a topic that is gone has none."""
-        unasked = sorted(topics - ends.keys())
+    def _add_ends(self, topics: set[str], ends: dict[str, dict[int, int]]) -> None:
+        """Adds to *ends* those of *topics* that it lacks; a deleted topic has none."""
+        missing = sorted(topics - ends.keys())
         if self.source is None:
-            ends.update((topic, {}) for topic in unasked)
-        elif unasked:
-            there = self.source.topics()
-            for topic in unasked:
-                found = topic in there
-                ends[topic] = self.source.end_offsets(topic, isolation=self._isolation()) if found else {}
+            ends.update((topic, {}) for topic in missing)
+        elif missing:
+            existing = self.source.topics()
+            for topic in missing:
+                exists = topic in existing
+                ends[topic] = self.source.end_offsets(topic, isolation=self._isolation()) if exists else {}
 
     def _isolation(self) -> str:
         lines = self.files[-1]
@@ -301,7 +308,7 @@ class Replicator:
         topic: str,
         count: int,
     ) -> None:
-        """Until target topic *topic* ends at *count* or behind it, all partitions together."""
+        """Waits until the end offsets of target topic *topic* add up to at least *count*."""
 
         def copied() -> bool:
             self._child().must_run()
@@ -313,11 +320,11 @@ class Replicator:
         self._wait(f"{topic} ends at {count}", copied)
 
     def wait_for_phase(self, phase: str, topic: str, number: int = 0) -> dict[str, Any]:
-        """Until a source partition is in *phase*; what is then said of it."""
+        """Waits until a source partition is in *phase*, and returns its report."""
 
         def reached() -> dict[str, Any] | None:
-            said = self.partition(topic, number)
-            return said if said.get("phase") == phase else None
+            report = self.partition(topic, number)
+            return report if report.get("phase") == phase else None
 
         return dict(self._wait(f"{topic}-{number} is {phase}", reached) or {})
 
@@ -329,9 +336,9 @@ class Replicator:
         try:
             return wait_until(f"{self.name}: {what}", alive, timeout_s=HANG_S)
         except HarnessError as error:
-            raise HarnessError(f"{error}\n{self._said()}\n{self._child().tail()}") from error
+            raise HarnessError(f"{error}\n{self._described()}\n{self._child().tail()}") from error
 
-    def _said(self) -> str:
+    def _described(self) -> str:
         if not self.running or self._child().frozen or self._address_file is None:
             return ""
         if not self._address_file.exists():
@@ -339,7 +346,7 @@ class Replicator:
         try:
             names = self.rest("/connectors")[1]
             states = [self.rest(f"/connectors/{name}/status")[1] for name in names]
-            return "\n".join(json.dumps(one) for one in [*states, *self.partitions()[:4]])
+            return "\n".join(json.dumps(report) for report in [*states, *self.partitions()[:4]])
         except (OSError, ValueError) as error:
             return f"({error})"
 

@@ -1,4 +1,4 @@
-"""A real Chromium, driven by Playwright: Debian's package `chromium`; Playwright downloads none."""
+"""Runs a real Chromium through Playwright: Debian's package `chromium`, because Playwright downloads none."""
 
 import os
 import shutil
@@ -11,17 +11,17 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 _AXE: Final = Path(__file__).parent / "axe.min.js"
-ABSENT: Final = "There is no Chromium: install the package chromium to test the console in a browser."
+ABSENT: Final = "Chromium is missing: install the package chromium to test the console in a browser."
 
 
 def chromium() -> str | None:
-    """The path of the browser; None if there is none."""
+    """Returns the path of the browser; None if it is not installed."""
     return next(filter(None, map(shutil.which, _NAMES)), None)
 
 
 @contextmanager
 def started_browser() -> Iterator[Browser]:
-    """A headless browser. As root it cannot have its own sandbox; it opens only pages of the tests."""
+    """Yields a headless browser, as root without its sandbox; it opens only pages of the tests."""
     path = chromium()
     if path is None:
         raise FileNotFoundError(ABSENT)
@@ -36,7 +36,7 @@ def started_browser() -> Iterator[Browser]:
 
 @contextmanager
 def opened_page(browser: Browser, **options: Any) -> Iterator[Page]:
-    """A page in a context of its own; errors of its scripts, and of its content policy, fail the test."""
+    """Yields a page in its own context; errors of its scripts or its content policy fail the test."""
     context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
     page = context.new_page()
     errors: list[str] = []
@@ -50,11 +50,11 @@ def opened_page(browser: Browser, **options: Any) -> Iterator[Page]:
 
 
 def serious_violations(page: Page) -> list[str]:
-    """What axe finds on *page*, but for minor matters. It is evaluated outside the page's own scripts."""
+    """Returns axe's findings on *page*, except minor ones; axe runs outside the page's own scripts."""
     page.evaluate(_AXE.read_text())
-    found = page.evaluate("axe.run()")
+    results = page.evaluate("axe.run()")
     return [
-        f"{page.url} {one['impact']} {one['id']}: {one['nodes'][0]['html'][:200]}"
-        for one in found["violations"]
-        if one["impact"] in {"serious", "critical", "moderate"}
+        f"{page.url} {violation['impact']} {violation['id']}: {violation['nodes'][0]['html'][:200]}"
+        for violation in results["violations"]
+        if violation["impact"] in {"serious", "critical", "moderate"}
     ]

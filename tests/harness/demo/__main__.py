@@ -1,7 +1,7 @@
-"""`make demo`: the main job on two real Kafka clusters, with a kill -9 in the middle. With `--ui`, the console follows.
+"""`make demo`: copies between two real Kafka clusters, with a kill -9 in the middle. With `--ui`, it then opens the console.
 
-Exit status: 0 both sides are equal at the end, 1 they are not or something did not work, 130 Ctrl-C.
-Whatever the end, no process and no file of it is left.
+The exit status is 0 if both sides are equal at the end, 1 if not or after an error, and 130 after Ctrl-C. In every case it
+ends its processes and removes its files.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import HarnessError, wait_until
 
 TOPICS = {"orders": 3, "payments": 1}
-BACKLOG = 20_000  # records of each topic that are there before the replicator is
+BACKLOG = 20_000  # records of each topic before the replicator starts
 RATE = 1_000  # records a second and topic
-WATCH_S = 7.0  # before the kill, and again after it: long enough to see the table move
-WAIT_S = 90.0  # for a machine that is busy with other things
+WATCH_S = 7.0  # before and after the kill, long enough to see the table change
+WAIT_S = 90.0  # for a busy machine
 EXIT_SIGNAL_BASE = 128
 
 FLOW = """\
@@ -47,27 +47,27 @@ spec:
 
 
 def main() -> int:
-    """The exit status; see the module."""
+    """Returns the exit status; see the module."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        signal.signal(number, _exit)
     try:
         with tempfile.TemporaryDirectory(prefix="mirrorflow-demo-") as folder:
-            return _story(Path(folder))
+            return _run_demo(Path(folder))
     except KeyboardInterrupt:
-        _say("Stopped by Ctrl-C. Both clusters, the replicator and their files are gone.")
+        _print_text("Stopped by Ctrl-C. Both clusters, the replicator and their files are gone.")
         return EXIT_SIGNAL_BASE + signal.SIGINT
     except HarnessError as error:
         print(error, file=sys.stderr)
         return 1
 
 
-def _story(folder: Path) -> int:
+def _run_demo(folder: Path) -> int:
     begin = time.monotonic()
-    _say("Two Kafka clusters start, east and west: one broker each, real Kafka on this machine.")
+    _print_text("Starting two real Kafka clusters on this machine, east and west, with one broker each.")
     with KafkaCluster(name="east") as east, KafkaCluster(name="west") as west:
         for topic, partitions in TOPICS.items():
             east.create_topic(topic, partitions=partitions)
-        _say(
+        _print_text(
             f"They are up after {time.monotonic() - begin:.0f} s."
             f" east has the topics {_topics()};"
             " west is empty. This is the flow from one to the other:"
@@ -78,35 +78,33 @@ def _story(folder: Path) -> int:
         with SteadyProducer(
             bootstrap=east.bootstrap, topics=tuple(TOPICS), backlog=BACKLOG, rate=RATE
         ) as producer:
-            _say(
-                f"A producer has begun to write to east: {BACKLOG:,} records to each topic at once, then"
-                f" {RATE:,} a second. The flow is run by `mirrorflow run -f flow.yaml`. {WATCH_S:.0f} seconds after the"
-                " first record has arrived, its replicator is killed with kill -9. The command starts it again; it"
-                " asks west what has arrived, checks for about four seconds that no other process is copying, and continues"
-                " behind the last record."
+            _print_text(
+                f"A producer writes to east: {BACKLOG:,} records to each topic at once, then"
+                f" {RATE:,} a second. `mirrorflow run -f flow.yaml` runs the flow. {WATCH_S:.0f} seconds after the"
+                " first copied record, the demo kills its replicator with kill -9. The command restarts it; it"
+                " reads from west what is copied, checks for about four seconds that no other process is copying, and continues"
+                " after the last record."
             )
             with RunningFlow(file) as flow:
-                killed = _watch(west, producer, flow)
+                killed_pid = _kill_and_wait(west, producer, flow)
             print()
-        _say(
-            f"The replicator with the pid {killed} was killed during the copy, the producer has stopped, and west has"
+        _print_text(
+            f"The replicator with the pid {killed_pid} was killed during the copy, the producer has stopped, and west has"
             " caught up. Now a Java consumer reads both clusters from the beginning:"
         )
-        status = _verdict(east, west, producer.acknowledged)
+        status = _print_comparison(east, west, producer.acknowledged)
         if "--ui" in sys.argv[1:] and not status:
-            _show(east, file)
+            _run_console(east, file)
     if "--ui" not in sys.argv[1:] and not status:
-        _say(
-            "`make demo UI=1` goes through the same again, keeps both clusters running, and opens the console."
-        )
+        _print_text("`make demo UI=1` repeats the demo, keeps both clusters running, and opens the console.")
     return status
 
 
-def _show(east: KafkaCluster, file: Path) -> None:
-    """Runs the flow again beside the console, until Ctrl-C."""
-    _say(
-        "The producer and the flow run again. Open the address below: the console shows what they do, until Ctrl-C"
-        " ends all of it."
+def _run_console(east: KafkaCluster, file: Path) -> None:
+    """Runs the flow again with the console, until Ctrl-C."""
+    _print_text(
+        "The producer and the flow run again. Open the address below; the console shows the flow until Ctrl-C"
+        " ends the demo."
     )
     program = Path(sys.executable).parent / "mirrorflow"
     with (
@@ -116,32 +114,32 @@ def _show(east: KafkaCluster, file: Path) -> None:
         subprocess.run([program, "ui", "--port", "0"], check=False)
 
 
-def _watch(west: KafkaCluster, producer: SteadyProducer, flow: RunningFlow) -> int:
-    """Let it run, kill it, let it run, stop the producer, wait for the rest; the pid that was killed."""
+def _kill_and_wait(west: KafkaCluster, producer: SteadyProducer, flow: RunningFlow) -> int:
+    """Kills the replicator, stops the producer, and waits for the rest each time; returns the killed pid."""
     try:
         _wait_for_records(west, flow, more_than=0)
         time.sleep(WATCH_S)
-        killed = flow.kill_replicator()
-        _wait_for_records(west, flow, more_than=_arrived(west))
+        killed_pid = flow.kill_replicator()
+        _wait_for_records(west, flow, more_than=_copied_records(west))
         time.sleep(WATCH_S)
         producer.stop()
         _wait_for_records(west, flow, more_than=producer.acknowledged - 1)
     except HarnessError as error:
         raise HarnessError(f"{error}\nThe end of the replicator's log:\n{flow.log_tail()}") from error
     flow.stop()
-    return killed
+    return killed_pid
 
 
 def _wait_for_records(west: KafkaCluster, flow: RunningFlow, *, more_than: int) -> None:
-    def arrived() -> bool:
+    def is_copied() -> bool:
         if not flow.running:
-            raise HarnessError("`mirrorflow run` has ended by itself.")
-        return _arrived(west) > more_than
+            raise HarnessError("`mirrorflow run` ended unexpectedly.")
+        return _copied_records(west) > more_than
 
-    wait_until(f"more than {more_than:,} records on west", arrived, timeout_s=WAIT_S, poll_s=0.1)
+    wait_until(f"more than {more_than:,} records on west", is_copied, timeout_s=WAIT_S, poll_s=0.1)
 
 
-def _arrived(west: KafkaCluster) -> int:
+def _copied_records(west: KafkaCluster) -> int:
     with contextlib.suppress(KafkaException):
         present = west.topics()
         return sum(
@@ -150,16 +148,18 @@ def _arrived(west: KafkaCluster) -> int:
     return 0
 
 
-def _verdict(east: KafkaCluster, west: KafkaCluster, acknowledged: int) -> int:
+def _print_comparison(east: KafkaCluster, west: KafkaCluster, acknowledged: int) -> int:
     rows = compare(east, west, {topic: f"east.{topic}" for topic in TOPICS})
     print(textwrap.indent(as_text(rows), "    "), end="\n\n")
     is_equal, sentence = verdict(rows, acknowledged)
     is_over = is_equal and "--ui" not in sys.argv[1:]
-    _say(f"{sentence} Both clusters and all files of the demo are removed now." if is_over else sentence)
+    _print_text(
+        f"{sentence} Both clusters and all files of the demo are removed now." if is_over else sentence
+    )
     return 0 if is_equal else 1
 
 
-def _say(text: str) -> None:
+def _print_text(text: str) -> None:
     print(textwrap.fill(text, 100), end="\n\n", flush=True)
 
 
@@ -169,7 +169,7 @@ def _topics() -> str:
     )
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
+def _exit(number: int, _frame: FrameType | None) -> None:
     sys.exit(EXIT_SIGNAL_BASE + number)
 
 

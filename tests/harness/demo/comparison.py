@@ -1,4 +1,4 @@
-"""Both sides of a flow, partition by partition, as a Java consumer reads them."""
+"""Compares both sides of a flow by partition, as a Java consumer reads them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import digest
 
-DIGITS_SHOWN = 12  # of 64: enough for an eye, the comparison takes all
+DIGITS_SHOWN = 12  # of 64; the comparison uses all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One partition: number of records and SHA-256 over keys, values, headers and timestamps, in order."""
+    """One partition on both sides: number of records and SHA-256 over keys, values, headers and timestamps, in order."""
 
     topic: str
     partition: int
@@ -20,29 +20,29 @@ class Row:
 
     @property
     def equal(self) -> bool:
-        """Whether both sides hold the same records in the same order."""
+        """Whether both sides have the same records in the same order."""
         return self.source == self.target
 
 
 def compare(east: KafkaCluster, west: KafkaCluster, topics: Mapping[str, str]) -> list[Row]:
-    """A row for each partition of *topics* (name on the source -> name on the target)."""
+    """Returns a row for each partition of *topics* (name on the source -> name on the target)."""
     rows = []
     for source, target in topics.items():
-        there, here = digest(east, source), digest(west, target)
+        source_digests, target_digests = digest(east, source), digest(west, target)
         rows += [
             Row(
                 topic=source,
                 partition=partition,
-                source=there.get(partition, (0, "")),
-                target=here.get(partition, (0, "")),
+                source=source_digests.get(partition, (0, "")),
+                target=target_digests.get(partition, (0, "")),
             )
-            for partition in sorted(there.keys() | here.keys())
+            for partition in sorted(source_digests.keys() | target_digests.keys())
         ]
     return rows
 
 
 def as_text(rows: list[Row]) -> str:
-    """A table with a line for each partition and one for the sum."""
+    """Returns a table with a line for each partition and one for the sum."""
     head = f"{'topic':<10} {'partition':>9} {'on east':>10} {'on west':>10}  digest on east  digest on west"
     lines = [
         f"{row.topic:<10} {row.partition:>9} {row.source[0]:>10,} {row.target[0]:>10,}"
@@ -58,7 +58,7 @@ def as_text(rows: list[Row]) -> str:
 
 
 def verdict(rows: list[Row], acknowledged: int) -> tuple[bool, str]:
-    """Whether everything that was acknowledged on east is on west, and the sentence that says so."""
+    """Returns whether west has every record that east acknowledged, and a sentence with the result."""
     copied = sum(row.target[0] for row in rows)
     if all(row.equal for row in rows) and copied == acknowledged:
         return True, (

@@ -1,7 +1,7 @@
-"""A producer that keeps writing to several topics until it is stopped.
+"""A producer that writes to several topics until it is stopped.
 
-Records look like an application's: keys, headers, now and then a null value. What it counts is what the cluster has
-acknowledged, so a comparison at the end knows what must be there.
+Records look like an application's, with keys, headers and some null values. It counts acknowledged records, so that a
+comparison at the end has the exact number.
 """
 
 import threading
@@ -24,7 +24,7 @@ KEYS = 5_000
 class SteadyProducer:
     """Writes *backlog* records to each of *topics* at once, then *rate* records a second to each.
 
-    *codec* is librdkafka's `compression.type`. Use as a context manager: its end stops it, and `stop` waits.
+    *codec* is librdkafka's `compression.type`. The end of its context stops it without waiting; `stop` waits.
     """
 
     bootstrap: str
@@ -47,7 +47,7 @@ class SteadyProducer:
         self._stopping.set()
 
     def stop(self) -> None:
-        """Returns when all that was written is acknowledged; `HarnessError` if something was refused."""
+        """Stops the producer; returns when all records are acknowledged, and raises `HarnessError` if one was refused."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(FLUSH_WAIT_S)

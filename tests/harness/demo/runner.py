@@ -1,4 +1,4 @@
-"""The command `mirrorflow run`, as a user would start it, and the replicator that it has started."""
+"""Runs `mirrorflow run` as a user does, and finds the replicator process that it starts."""
 
 import os
 import signal
@@ -9,13 +9,13 @@ from typing import Self
 
 from tests.harness.kafka.processes import family, wait_until
 
-STOP_WAIT_S = 40.0  # its own grace period is 30 s
+STOP_WAIT_S = 40.0  # longer than the command's grace period of 30 s
 STOP_WAIT_HURRIED_S = 5.0
 LOG_LINES_SHOWN = 20
 
 
 class RunningFlow:
-    """`mirrorflow run -f FILE`, on this terminal unless *is_quiet*. A context manager: at the end nothing of it runs any more."""
+    """`mirrorflow run -f FILE`, with output on this terminal unless *is_quiet*; the end of its context ends its processes."""
 
     def __init__(self, file: Path, *, is_quiet: bool = False) -> None:
         self._out = subprocess.DEVNULL if is_quiet else None
@@ -25,7 +25,7 @@ class RunningFlow:
 
     def __enter__(self) -> Self:
         program = Path(sys.executable).parent / "mirrorflow"
-        # Its own session: Ctrl-C is for the demo, which then stops it in order. Killed with us, kill -9 included.
+        # In its own session, so that Ctrl-C reaches only the demo, which then stops it cleanly; it is killed with the demo.
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", program, *self.command[1:], "--log", self.log],
             stdin=subprocess.DEVNULL,
@@ -43,20 +43,20 @@ class RunningFlow:
         return self._process is not None and self._process.poll() is None
 
     def replicator(self) -> int:
-        """The process that copies; 0 while there is none."""
+        """Returns the process that copies; 0 if there is none."""
         if self._process is None:
             return 0
         return next(iter(family(self._process.pid)[1:]), 0)  # its only child
 
     def kill_replicator(self) -> int:
-        """kill -9, and gone on return; its former pid."""
+        """Kills the replicator with -9 and waits for its end; returns its former pid."""
         pid = wait_until("the replicator runs", self.replicator)
         os.kill(pid, signal.SIGKILL)
         wait_until("the replicator is gone", lambda: self.replicator() != pid)
         return pid
 
     def stop(self, *, within_s: float = STOP_WAIT_S) -> None:
-        """SIGTERM, since no one has pressed Ctrl-C; kill -9 after *within_s*, which takes its children along."""
+        """Sends SIGTERM, and after *within_s* kill -9, which also ends its children."""
         if self._process is None:
             return
         if self.running:
@@ -68,6 +68,6 @@ class RunningFlow:
             self._process.wait()
 
     def log_tail(self) -> str:
-        """The end of what the replicator has logged."""
+        """Returns the end of the replicator's log."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return "\n".join(lines[-LOG_LINES_SHOWN:])

@@ -1,7 +1,7 @@
-"""`make screenshots`: the pictures of the console in the documentation, of real flows between real brokers.
+"""`make screenshots`: takes the console's pictures for the documentation, of real flows between real brokers.
 
-Three flows between two clusters: one with a partition that has stopped, one that lags because it is limited, one that is fine.
-Each picture is taken in light and in dark, into docs/images.
+Three flows between two clusters: one has a stopped partition, one lags because it is limited, and one has no problem. Each
+picture is taken in light and in dark, into docs/images.
 """
 
 import os
@@ -36,8 +36,8 @@ EAST: Final = {
 }
 EDGE: Final = {"telemetry": 16}
 WEST: Final = {"orders.eu": 12, "prices": 4}
-LARGE: Final = "payments.settled"  # holds a record that the target refuses
-WATCH_S: Final = 75.0  # long enough for a line in the charts
+LARGE: Final = "payments.settled"  # has a record that the target refuses
+WATCH_S: Final = 75.0  # long enough for the charts to have a line
 START_S: Final = 180.0
 
 FLOW: Final = """\
@@ -53,7 +53,7 @@ spec:
 
 
 def main() -> int:
-    """Takes all pictures; exit status 1 without a browser."""
+    """Takes all pictures; returns exit status 1 without a browser."""
     if chromium() is None:
         print(ABSENT, file=sys.stderr)
         return 1
@@ -62,18 +62,18 @@ def main() -> int:
         os.environ["XDG_STATE_HOME"] = folder
         east = stack.enter_context(KafkaCluster(name="east"))
         west = stack.enter_context(KafkaCluster(name="west"))
-        _flows(stack, east, west, Path(folder))
+        _start_flows(stack, east, west, Path(folder))
         url = stack.enter_context(_console(Path(folder)))
         browser = stack.enter_context(started_browser())
         _wait_for_trouble(browser, url)
         time.sleep(WATCH_S)
         for scheme in ("light", "dark"):
             with opened_page(browser, viewport=SIZE, color_scheme=scheme, device_scale_factor=1) as page:
-                _take(page, url, scheme)
+                _take_pictures(page, url, scheme)
     return 0
 
 
-def _flows(stack: ExitStack, east: KafkaCluster, west: KafkaCluster, folder: Path) -> None:
+def _start_flows(stack: ExitStack, east: KafkaCluster, west: KafkaCluster, folder: Path) -> None:
     for cluster, topics in ((east, {**EAST, **EDGE}), (west, WEST)):
         for topic, partitions in topics.items():
             cluster.create_topic(topic, partitions=partitions)
@@ -96,7 +96,7 @@ def _flows(stack: ExitStack, east: KafkaCluster, west: KafkaCluster, folder: Pat
     ):
         name = f"{source}-to-{target}"
         file = folder / f"{name}.yaml"
-        names = ", ".join(f'"{one}"' for one in topics)
+        names = ", ".join(f'"{topic}"' for topic in topics)
         file.write_text(
             FLOW.format(
                 name=name,
@@ -115,7 +115,7 @@ def _flows(stack: ExitStack, east: KafkaCluster, west: KafkaCluster, folder: Pat
 
 @contextmanager
 def _process(arguments: list[str], out: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The command; at the end nothing of it runs any more."""
+    """Runs the command, and ends its processes at the end of the block."""
     program = str(Path(sys.executable).parent / "mirrorflow")
     with out.open("wb") as file:
         process = subprocess.Popen(
@@ -134,21 +134,21 @@ def _process(arguments: list[str], out: Path) -> Iterator[subprocess.Popen[bytes
 
 @contextmanager
 def _console(folder: Path) -> Iterator[str]:
-    out = folder / "console.out"
-    with _process(["ui", "--port", "0"], out):
-        found = wait_until("the console serves", lambda: re.search(r"http://[\d.:]+", out.read_text()))
-        assert found is not None
-        yield found[0]
+    log = folder / "console.out"
+    with _process(["ui", "--port", "0"], log):
+        address = wait_until("the console serves", lambda: re.search(r"http://[\d.:]+", log.read_text()))
+        assert address is not None
+        yield address[0]
 
 
 def _wait_for_trouble(browser: Browser, url: str) -> None:
-    """Waits, with a page open, until the stopped partition is shown."""
+    """Opens a page and waits until it shows the stopped partition."""
     with opened_page(browser) as page:
         page.goto(url)
         page.get_by_text("RecordTooLarge").first.wait_for(timeout=1000 * START_S)
 
 
-def _take(page: Page, url: str, scheme: str) -> None:
+def _take_pictures(page: Page, url: str, scheme: str) -> None:
     pages = {
         "flows": "/",
         "flow": "/flow?flow=east-to-west",

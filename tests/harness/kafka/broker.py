@@ -1,4 +1,4 @@
-"""One KRaft node: broker and controller in one JVM, with its own data folder and ports for as long as the cluster lives."""
+"""One KRaft node, broker and controller in one JVM; it keeps its data folder and ports for the cluster's lifetime."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ METADATA_WAIT_S = 5.0
 
 @dataclass(kw_only=True, slots=True)
 class Broker:
-    """Started, stopped, killed and frozen by a test; `cluster_id` and `format_arguments` count at the first start."""
+    """A node that tests start, stop, kill and freeze; `cluster_id` and `format_arguments` apply at the first start."""
 
     id: int
     name: str
@@ -31,7 +31,7 @@ class Broker:
 
     @property
     def log(self) -> Path:
-        """Outside its folder, which goes when the cluster is closed: a failed test still needs it."""
+        """The path of the log, outside the data folder, so that it is left for a failed test after the cluster is closed."""
         return log_folder() / f"{self.name}-{self.folder.parent.name}.log"
 
     @property
@@ -43,12 +43,12 @@ class Broker:
         return self.child is not None and self.child.running
 
     @property
-    def answers(self) -> bool:
-        """Whether it runs and is not frozen."""
+    def responds(self) -> bool:
+        """Whether the node runs and is not frozen."""
         return self.child is not None and self.child.running and not self.child.frozen
 
     def launch(self) -> None:
-        """Starts the process and does not wait."""
+        """Starts the process without waiting."""
         if self.running:
             raise HarnessError(f"{self.name} runs already.")
         arguments = (str(self.properties), self.cluster_id, *self.format_arguments)
@@ -63,37 +63,37 @@ class Broker:
         self.child = start(self.name, command, log=self.log)
 
     def start(self) -> None:
-        """Starts it, and returns when it answers requests."""
+        """Starts the node, and returns when it responds to requests."""
         self.launch()
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Until the controller has let it in, and each partition that it could lead has a leader.
+        """Waits until the controller has registered the broker, and each partition that it can lead has a leader.
 
-        A broker answers metadata requests only when it has been let in; leaders come a moment later.
+        A broker responds to metadata requests only after its registration; leaders are elected a moment later.
         """
         wait_until(f"{self.name} opens its port", self._opened)
         client = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.admin_port}", "log_level": 2})
 
-        def answers() -> bool:
+        def responds() -> bool:
             self._child().must_run()
             try:
-                found = client.list_topics(timeout=METADATA_WAIT_S)
+                metadata = client.list_topics(timeout=METADATA_WAIT_S)
             except KafkaException:
                 return False
-            partitions = (part for topic in found.topics.values() for part in topic.partitions.values())
-            return self.id in found.brokers and all(
+            partitions = (part for topic in metadata.topics.values() for part in topic.partitions.values())
+            return self.id in metadata.brokers and all(
                 part.leader >= 0 for part in partitions if self.id in part.isrs
             )
 
-        wait_until(f"{self.name} answers, and what it could lead is led", answers)
+        wait_until(f"{self.name} responds, and its partitions have leaders", responds)
 
     def stop(self) -> None:
-        """SIGTERM: hands its leaders over and closes its logs."""
+        """Sends SIGTERM: the node hands over its leaderships and closes its logs."""
         self._child().stop()
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kills the node with -9."""
         self._child().kill()
 
     def freeze(self) -> None:

@@ -1,4 +1,4 @@
-"""Settings of brokers that can be changed while they run."""
+"""Changes settings of running brokers."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from tests.harness.kafka.cluster import ADMIN_WAIT_S, KafkaCluster
 
 
 def alter_brokers(cluster: KafkaCluster, config: Mapping[str, str]) -> None:
-    """Set these of every broker, each by itself; the others stay."""
+    """Sets *config* on every broker; other settings stay."""
     for id_ in cluster.nodes:
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)

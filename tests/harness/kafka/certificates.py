@@ -1,7 +1,7 @@
-"""A private certificate authority for tests: a server, a client, and their stores in each format Java knows.
+"""A certificate authority for tests: a server, a client, and their stores in each format that Java reads.
 
-Names: the server is localhost, 127.0.0.1 and any further address asked for; the client's principal is `User:CN=mirror`. All stores and the encrypted
-key have the same password. JKS is written by the JDK's keytool, as no Python library may be trusted to do it.
+The server's names are localhost, 127.0.0.1 and an optional address; the client's principal is `User:CN=mirror`. All stores
+and the encrypted key have the same password. keytool of the JDK writes the JKS files, so that they are exactly Java's.
 """
 
 import datetime as dt
@@ -25,7 +25,7 @@ Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certificates:
-    """Files in *folder*, made by `make_certificates`. Keys are PKCS #8; `*_encrypted_pem` needs `password`."""
+    """Paths of the files in *folder* that `make_certificates` writes. Keys are PKCS #8; `*_encrypted_pem` needs `password`."""
 
     folder: Path
     password: str = PASSWORD
@@ -67,7 +67,7 @@ class Certificates:
         return self.folder / "truststore.jks"
 
     def broker_properties(self) -> dict[str, str]:
-        """A broker's ssl.* without a listener's prefix."""
+        """Returns the ssl.* properties of a broker, without the prefix of a listener."""
         return {
             "ssl.keystore.type": "PKCS12",
             "ssl.keystore.location": str(self.server_p12),
@@ -76,7 +76,7 @@ class Certificates:
         } | self.truststore_properties()
 
     def truststore_properties(self, kind: str = "PKCS12") -> dict[str, str]:
-        """A Java client's ssl.truststore.*; *kind* is PKCS12, JKS or PEM."""
+        """Returns the ssl.truststore.* properties of a Java client; *kind* is PKCS12, JKS or PEM."""
         if kind == "PEM":
             return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.ca_pem)}
         store = self.truststore_jks if kind == "JKS" else self.truststore_p12
@@ -87,7 +87,7 @@ class Certificates:
         }
 
     def keystore_properties(self, kind: str = "PKCS12") -> dict[str, str]:
-        """A Java client's ssl.keystore.*; *kind* is PKCS12, JKS or PEM (inline; Java 17 cannot read the encrypted key)."""
+        """Returns the ssl.keystore.* properties of a Java client; PEM is inline, because Java 17 cannot read the encrypted key."""
         if kind == "PEM":
             return {
                 "ssl.keystore.type": "PEM",
@@ -104,44 +104,44 @@ class Certificates:
 
 
 def make_certificates(folder: Path, *, address: str = LOOPBACK) -> Certificates:
-    """Writes everything into *folder*, which is created; a second or two, mostly keytool's. *address* is the server's."""
+    """Creates *folder* and writes all files into it within two seconds, mostly by keytool. *address* is the server's."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = Certificates(folder=folder)
+    certificates = Certificates(folder=folder)
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca = _certificate("mirrorflow-test-ca", ca_key, issuer=None, issuer_key=ca_key)
-    made.ca_pem.write_bytes(ca.public_bytes(serialization.Encoding.PEM))
+    certificates.ca_pem.write_bytes(ca.public_bytes(serialization.Encoding.PEM))
     for name, subject, key in (
         ("server", "localhost", ec.generate_private_key(ec.SECP256R1())),
         ("client", "mirror", rsa.generate_private_key(public_exponent=65537, key_size=2048)),
     ):
         certificate = _certificate(subject, key, issuer=ca, issuer_key=ca_key, addresses={LOOPBACK, address})
         _write_identity(folder / name, name, key, certificate, ca)
-    # Java reads trust from PKCS12 only where the certificate bears its own attribute, which this writer sets.
-    made.truststore_p12.write_bytes(
+    # Java reads trust from PKCS12 only where the certificate has Java's attribute, which this writer sets.
+    certificates.truststore_p12.write_bytes(
         pkcs12.serialize_java_truststore(
             [pkcs12.PKCS12Certificate(ca, b"ca")], serialization.BestAvailableEncryption(PASSWORD.encode())
         )
     )
-    _to_jks(made.client_p12, made.client_jks)
-    _to_jks(made.truststore_p12, made.truststore_jks)
-    return made
+    _to_jks(certificates.client_p12, certificates.client_jks)
+    _to_jks(certificates.truststore_p12, certificates.truststore_jks)
+    return certificates
 
 
 def with_password(made: Certificates, folder: Path, password: str) -> Certificates:
-    """The client's stores of *made* under another *password*, PKCS12 and JKS, in *folder*, which is created."""
+    """Writes the client's stores of *made* with a different *password*, as PKCS12 and JKS, into the new *folder*."""
     folder.mkdir()
     changed = Certificates(folder=folder, password=password)
-    sealed = serialization.BestAvailableEncryption(password.encode())
+    encryption = serialization.BestAvailableEncryption(password.encode())
     key, certificate, authorities = pkcs12.load_key_and_certificates(
         made.client_p12.read_bytes(), made.password.encode()
     )
     assert isinstance(key, Key)
     changed.client_p12.write_bytes(
-        pkcs12.serialize_key_and_certificates(b"client", key, certificate, authorities, sealed)
+        pkcs12.serialize_key_and_certificates(b"client", key, certificate, authorities, encryption)
     )
     ca = x509.load_pem_x509_certificate(made.ca_pem.read_bytes())
     changed.truststore_p12.write_bytes(
-        pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(ca, b"ca")], sealed)
+        pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(ca, b"ca")], encryption)
     )
     _to_jks(changed.client_p12, changed.client_jks, password)
     _to_jks(changed.truststore_p12, changed.truststore_jks, password)
@@ -177,12 +177,12 @@ def _certificate(
     else:
         alternatives = [
             x509.DNSName("localhost"),
-            *(x509.IPAddress(ipaddress.ip_address(one)) for one in sorted(addresses)),
+            *(x509.IPAddress(ipaddress.ip_address(address)) for address in sorted(addresses)),
         ]
-        both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = (
             builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-            .add_extension(x509.ExtendedKeyUsage(both), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(_usage(signs_certificates=False), critical=True)
         )
     return builder.sign(issuer_key, hashes.SHA256())
@@ -206,21 +206,23 @@ def _write_identity(
     stem: Path, alias: str, key: Key, certificate: x509.Certificate, ca: x509.Certificate
 ) -> None:
     pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    sealed = serialization.BestAvailableEncryption(PASSWORD.encode())
+    encryption = serialization.BestAvailableEncryption(PASSWORD.encode())
     stem.with_name(f"{stem.name}.pem").write_bytes(certificate.public_bytes(pem) + ca.public_bytes(pem))
     stem.with_name(f"{stem.name}.key.pem").write_bytes(
         key.private_bytes(pem, pkcs8, serialization.NoEncryption())
     )
-    stem.with_name(f"{stem.name}.key.encrypted.pem").write_bytes(key.private_bytes(pem, pkcs8, sealed))
+    stem.with_name(f"{stem.name}.key.encrypted.pem").write_bytes(key.private_bytes(pem, pkcs8, encryption))
     stem.with_name(f"{stem.name}.p12").write_bytes(
-        pkcs12.serialize_key_and_certificates(alias.encode(), key, certificate, [ca], sealed)
+        pkcs12.serialize_key_and_certificates(alias.encode(), key, certificate, [ca], encryption)
     )
 
 
 def _to_jks(source: Path, target: Path, password: str = PASSWORD) -> None:
     target.unlink(missing_ok=True)
-    stores = ("-srckeystore", str(source), "-srcstoretype", "PKCS12", "-srcstorepass", password)
-    made = ("-destkeystore", str(target), "-deststoretype", "JKS", "-deststorepass", password)
+    source_options = ("-srckeystore", str(source), "-srcstoretype", "PKCS12", "-srcstorepass", password)
+    target_options = ("-destkeystore", str(target), "-deststoretype", "JKS", "-deststorepass", password)
     subprocess.run(
-        ["keytool", "-importkeystore", "-noprompt", *stores, *made], check=True, capture_output=True
+        ["keytool", "-importkeystore", "-noprompt", *source_options, *target_options],
+        check=True,
+        capture_output=True,
     )

@@ -1,12 +1,12 @@
-"""Real Kafka for tests: a KRaft cluster of one or three nodes that starts in seconds and leaves nothing behind.
+"""Real Kafka for tests: a KRaft cluster of one or three nodes that starts in seconds and removes its files.
 
-    with KafkaCluster(name="east", brokers=3, listeners=("PLAINTEXT", "SASL_SSL")) as east:
-        east.create_topic("orders", partitions=4, replication_factor=3)
-        east.broker(east.leader("orders", 0)).kill()
+        with KafkaCluster(name="east", brokers=3, listeners=("PLAINTEXT", "SASL_SSL")) as east:
+            east.create_topic("orders", partitions=4, replication_factor=3)
+            east.broker(east.leader("orders", 0)).kill()
 
-Node ids are 1, 2, 3; each is broker and controller. Data and ports outlive a node's restarts and end with the cluster.
-Connections by PLAINTEXT and by the harness's own listener are `User:ANONYMOUS`, a super user: with `authorizer=True`
-come in by another listener to be refused anything.
+Node ids are 1, 2, 3; each is broker and controller. Data and ports stay the same over a node's restarts. Clients of PLAINTEXT
+and of the internal listener are `User:ANONYMOUS`, a super user: with `authorizer=True`, only clients of other listeners
+can be refused.
 """
 
 import base64
@@ -39,7 +39,7 @@ from confluent_kafka.admin import (
 from tests.harness.kafka.broker import METADATA_WAIT_S, Broker
 from tests.harness.kafka.certificates import Certificates, make_certificates
 from tests.harness.kafka.installation import QUICK_JVM, VERSION, require_installation, write_properties
-from tests.harness.kafka.leaders import ask_leaders
+from tests.harness.kafka.leaders import call_leaders
 from tests.harness.kafka.listeners import (
     LOOPBACK,
     SECURITY_PROTOCOLS,
@@ -58,11 +58,11 @@ ADMIN_WAIT_S = 30.0
 
 @dataclass(kw_only=True, slots=True)
 class KafkaCluster:
-    """A Kafka cluster of this machine. *config* overrides any broker property; *users* exist on every SASL listener.
+    """A Kafka cluster on this machine. *config* overrides broker properties; *users* exist on every SASL listener.
 
-    *proxied* adds a PLAINTEXT listener that is reached only through `proxy(id)`. *address*, one of this machine's, is where
-    *listeners* are found, for example by pods; the harness comes in by 127.0.0.1. *advertised_host* is the name that brokers
-    give for it, if another one.
+    *proxied* adds a PLAINTEXT listener that is reached only through `proxy(id)`. Clients such as pods reach *listeners* at
+    *address*, one of this machine's; the harness uses 127.0.0.1. *advertised_host* is the host name that brokers advertise
+    instead of *address*.
     """
 
     brokers: int = 1
@@ -95,7 +95,7 @@ class KafkaCluster:
         self.close()
 
     def start(self) -> None:
-        """Formats and starts every node; returns when each knows all of them."""
+        """Formats and starts every node; returns when each node knows all of them."""
         require_installation(self.version)
         self.folder = Path(tempfile.mkdtemp(prefix=f"mirrorflow-{self.name}-"))
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
@@ -105,8 +105,8 @@ class KafkaCluster:
             names = ("INTERNAL", "CONTROLLER", *self.listeners, *(["PROXIED"] if self.proxied else []))
             self._ports = {id_: {name: free_port() for name in names} for id_ in range(1, self.brokers + 1)}
             if self.proxied:
-                behind = {id_: ports["PROXIED"] for id_, ports in self._ports.items()}
-                self.proxy_child = Proxy.start(behind, log=self.folder / "proxy.log")
+                targets = {id_: ports["PROXIED"] for id_, ports in self._ports.items()}
+                self.proxy_child = Proxy.start(targets, log=self.folder / "proxy.log")
             self.nodes = {id_: self._node(id_, self.folder / str(id_)) for id_ in self._ports}
             for node in self.nodes.values():
                 node.launch()
@@ -118,7 +118,7 @@ class KafkaCluster:
             raise
 
     def close(self) -> None:
-        """Kills what still runs and removes the data."""
+        """Kills the running nodes and removes the data."""
         self._admins.clear()
         for node in self.nodes.values():
             if node.running:
@@ -130,7 +130,7 @@ class KafkaCluster:
 
     @property
     def home(self) -> Path:
-        """Its folder while it runs: data, logs, and what a tool writes on the way."""
+        """The folder of the running cluster, with data, logs and files of tools."""
         if self.folder is None:
             raise HarnessError(f"{self.name} was never started.")
         return self.folder
@@ -144,18 +144,18 @@ class KafkaCluster:
 
     @property
     def internal_bootstrap(self) -> str:
-        """The harness's own way in: never proxied, never authenticated, all allowed."""
+        """The internal address of the harness: not proxied, without authentication, with all rights."""
         return self.bootstrap_for("INTERNAL")
 
     def bootstrap_for(self, listener: str) -> str:
-        """Each node's address on *listener*."""
+        """Returns each node's address on *listener*."""
         if listener == "PROXIED":
             return ",".join(f"127.0.0.1:{route.port}" for route in self.proxies)
         host = address_of(listener, self.address)
         return ",".join(f"{host}:{ports[listener]}" for ports in self._ports.values())
 
     def client(self, listener: str, *, user: User | None = None, mechanism: str = "PLAIN") -> dict[str, str]:
-        """librdkafka's properties to come in by *listener*."""
+        """Returns librdkafka's properties for a connection by *listener*."""
         return {"bootstrap.servers": self.bootstrap_for(listener)} | client_properties(
             listener, user=user or self.users[0], mechanism=mechanism, certificates=self.certificates
         )
@@ -163,25 +163,25 @@ class KafkaCluster:
     def java_client(
         self, listener: str, *, user: User | None = None, mechanism: str = "PLAIN"
     ) -> dict[str, str]:
-        """The same for a Java client or an mm2.properties."""
+        """Returns the properties for a Java client or an mm2.properties."""
         return {"bootstrap.servers": self.bootstrap_for(listener)} | java_client_properties(
             listener, user=user or self.users[0], mechanism=mechanism, certificates=self.certificates
         )
 
     @property
     def proxied_bootstrap(self) -> str:
-        """Through the proxy, which the brokers also advertise there."""
+        """The address of the proxy, which brokers also advertise."""
         return self.bootstrap_for("PROXIED")
 
     def proxy(self, id_: int) -> Route:
-        """The way to one broker for those who came in by `proxied_bootstrap`."""
+        """Returns the route to one broker for clients of `proxied_bootstrap`."""
         if self.proxy_child is None:
             raise HarnessError(f"{self.name} was started without proxied=True.")
         return self.proxy_child.routes[id_]
 
     @property
     def proxies(self) -> list[Route]:
-        """The way to each broker."""
+        """The routes to all brokers."""
         return [self.proxy(id_) for id_ in self._ports]
 
     # Nodes.
@@ -190,35 +190,35 @@ class KafkaCluster:
         return self.nodes[id_]
 
     def wait_for_brokers(self, count: int) -> None:
-        """Until the metadata has exactly *count* brokers: after a kill, until the controller has noticed."""
+        """Waits until the metadata has exactly *count* brokers, so that the controller has detected a kill."""
 
-        def seen() -> bool:
+        def has_count() -> bool:
             try:
                 return len(self.admin.list_topics(timeout=METADATA_WAIT_S).brokers) == count
             except KafkaException:
                 return False
 
-        wait_until(f"{self.name} has {count} brokers", seen)
+        wait_until(f"{self.name} has {count} brokers", has_count)
 
     def leader(self, topic: str, partition: int) -> int:
-        """The id of the leader now; -1 while there is none."""
-        found = self.admin.list_topics(topic, timeout=ADMIN_WAIT_S).topics[topic].partitions[partition]
-        return int(found.leader)
+        """Returns the id of the current leader; -1 if there is none."""
+        metadata = self.admin.list_topics(topic, timeout=ADMIN_WAIT_S).topics[topic].partitions[partition]
+        return int(metadata.leader)
 
     # Topics.
 
     @property
     def admin(self) -> AdminClient:
-        """An admin client of the nodes that answer now: one that met a frozen node would wait for it.
+        """An admin client of the nodes that respond; a client with a frozen node would wait for it.
 
-        After a restart it is a new one: the old one comes back only after a pause that doubles.
+        After a restart it is a new client, because an old one reconnects only after a growing pause.
         """
-        answering = {id_: node.pid for id_, node in self.nodes.items() if node.answers}
-        known = tuple(answering.values())
-        if known not in self._admins:
-            addresses = ",".join(f"127.0.0.1:{self._ports[id_]['INTERNAL']}" for id_ in answering)
-            self._admins = {known: AdminClient({"bootstrap.servers": addresses, "log_level": 2})}
-        return self._admins[known]
+        responding = {id_: node.pid for id_, node in self.nodes.items() if node.responds}
+        pids = tuple(responding.values())
+        if pids not in self._admins:
+            addresses = ",".join(f"127.0.0.1:{self._ports[id_]['INTERNAL']}" for id_ in responding)
+            self._admins = {pids: AdminClient({"bootstrap.servers": addresses, "log_level": 2})}
+        return self._admins[pids]
 
     def create_topic(
         self,
@@ -228,7 +228,7 @@ class KafkaCluster:
         replication_factor: int = 1,
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Creates it, waits until every partition has a leader that knows it; its name."""
+        """Creates a topic and waits until every partition has a leader that knows it; returns its name."""
         topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
         self.admin.create_topics([topic])[name].result(ADMIN_WAIT_S)
         self._wait_for_partitions(name, partitions)
@@ -240,37 +240,38 @@ class KafkaCluster:
         self._wait_for_partitions(topic, total)
 
     def delete_topic(self, name: str) -> None:
-        """Deletes it, and waits until no broker names it."""
+        """Deletes a topic, and waits until no broker lists it."""
         self.admin.delete_topics([name])[name].result(ADMIN_WAIT_S)
         wait_until(f"{name} is gone", lambda: not self.has_topic(name))
 
     def delete_topics(self) -> None:
-        """Deletes all topics but Kafka's own; does not wait until each broker has forgotten them."""
+        """Deletes all topics except Kafka's own, without waiting until each broker has removed them."""
         names = [name for name in self.topics() if not name.startswith("__")]
         if names:
             for deleted in self.admin.delete_topics(names).values():
                 error = deleted.exception(ADMIN_WAIT_S)
-                if error and error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:  # metadata lags behind
+                # The metadata may be stale.
+                if error and error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise error
 
     def has_topic(self, name: str) -> bool:
-        """Whether there is such a topic; asks for it alone."""
+        """Returns whether the topic exists; requests only its metadata."""
         return self.partition_count(name) > 0
 
     def partition_count(self, topic: str) -> int:
-        """Of one topic; 0 where there is none."""
-        found = self.admin.list_topics(topic, timeout=ADMIN_WAIT_S).topics.get(topic)
-        return 0 if found is None or found.error else len(found.partitions)
+        """Returns the number of partitions of a topic; 0 if it does not exist."""
+        metadata = self.admin.list_topics(topic, timeout=ADMIN_WAIT_S).topics.get(topic)
+        return 0 if metadata is None or metadata.error else len(metadata.partitions)
 
     def topics(self) -> dict[str, int]:
-        """Each topic, internal ones too, and its number of partitions."""
+        """Returns the number of partitions of each topic, including internal ones."""
         return {
             name: len(topic.partitions)
             for name, topic in self.admin.list_topics(timeout=ADMIN_WAIT_S).topics.items()
         }
 
     def alter_topic(self, topic: str, config: Mapping[str, str]) -> None:
-        """Set these of its settings; the others stay."""
+        """Sets *config* on the topic; other settings stay."""
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
             for name, value in config.items()
@@ -279,33 +280,33 @@ class KafkaCluster:
         self.admin.incremental_alter_configs([resource])[resource].result(ADMIN_WAIT_S)
 
     def topic_config(self, topic: str) -> dict[str, str]:
-        """What the topic's configuration is, defaults included."""
+        """Returns the topic's configuration, including defaults."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         entries = self.admin.describe_configs([resource])[resource].result(ADMIN_WAIT_S)
         return {name: entry.value for name, entry in entries.items()}
 
     def end_offsets(self, topic: str, *, isolation: str = "read_uncommitted") -> dict[int, int]:
-        """The end of each partition: its high watermark, or its last stable offset with read_committed."""
+        """Returns the end of each partition: its high watermark, or with read_committed its last stable offset."""
         return self._offsets(topic, OffsetSpec.latest(), isolation, partitions=self.partition_count(topic))
 
     def total_end_offset(self, topic: str) -> int:
-        """The sum of its partitions' ends; 0 while there is no such topic."""
+        """Returns the sum of the partitions' ends; 0 while the topic does not exist."""
         return sum(self.end_offsets(topic).values()) if self.has_topic(topic) else 0
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        """The first offset that still exists in each partition."""
+        """Returns the first offset that still exists in each partition."""
         return self._offsets(topic, OffsetSpec.earliest(), partitions=self.partition_count(topic))
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
-        """Deletes the records of each partition that come *before* the offset."""
-        wanted = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+        """Deletes the records of each partition *before* the given offset."""
+        positions = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
 
         def deleted() -> None:
             self._refresh(topic)
-            for future in self.admin.delete_records(wanted).values():
+            for future in self.admin.delete_records(positions).values():
                 future.result(ADMIN_WAIT_S)
 
-        ask_leaders(topic, deleted)
+        call_leaders(topic, deleted)
 
     # Permissions.
 
@@ -319,7 +320,7 @@ class KafkaCluster:
         prefixed: bool = False,
         deny: bool = False,
     ) -> None:
-        """Adds an ACL: `allow("READ", "TOPIC", "orders")`; the cluster's name is "kafka-cluster"."""
+        """Adds an ACL, for example `allow("READ", "TOPIC", "orders")`; the cluster's name is "kafka-cluster"."""
         binding = _acl(operation, resource, name, user=user, prefixed=prefixed, deny=deny)
         for future in self.admin.create_acls([binding]).values():
             future.result(ADMIN_WAIT_S)
@@ -329,7 +330,7 @@ class KafkaCluster:
     ) -> None:
         """Removes an ACL that `allow` has added."""
         binding = _acl(operation, resource, name, user=user, prefixed=False, deny=deny)
-        wanted = AclBindingFilter(
+        acl_filter = AclBindingFilter(
             binding.restype,
             binding.name,
             binding.resource_pattern_type,
@@ -338,23 +339,23 @@ class KafkaCluster:
             binding.operation,
             binding.permission_type,
         )
-        for future in self.admin.delete_acls([wanted]).values():
+        for future in self.admin.delete_acls([acl_filter]).values():
             future.result(ADMIN_WAIT_S)
 
     # Inside.
 
     def _refresh(self, topic: str) -> None:
-        """Let the admin client forget what it believes of the leaders: it goes by that until it is minutes old."""
+        """Makes the admin client refresh its metadata, which it otherwise caches for minutes."""
         self.admin.list_topics(topic, timeout=ADMIN_WAIT_S)
 
     def _wait_for_partitions(self, topic: str, count: int) -> None:
-        def led() -> bool:
-            found = self.admin.list_topics(topic, timeout=ADMIN_WAIT_S).topics[topic].partitions
-            return len(found) == count and all(part.leader >= 0 for part in found.values())
+        def has_leaders() -> bool:
+            partitions = self.admin.list_topics(topic, timeout=ADMIN_WAIT_S).topics[topic].partitions
+            return len(partitions) == count and all(part.leader >= 0 for part in partitions.values())
 
-        wait_until(f"{topic} has {count} led partitions", led)
-        if all(node.answers for node in self.nodes.values()):
-            # Who leads may hear of it later than whom we have asked.
+        wait_until(f"{topic} has {count} partitions with leaders", has_leaders)
+        if all(node.responds for node in self.nodes.values()):
+            # The leader may learn of its partitions later than the broker that was queried.
             self._offsets(topic, OffsetSpec.latest(), partitions=count)
 
     def _node(self, id_: int, folder: Path) -> Broker:
@@ -378,7 +379,7 @@ class KafkaCluster:
             properties=write_properties(folder / "server.properties", properties),
             admin_port=ports["INTERNAL"],
             cluster_id=self.cluster_id,
-            # A node of several log directories formats at each start: it looks for a directory of that whole name.
+            # A node of several log directories formats at each start, because it looks for a directory with the joined name.
             format_arguments=("--ignore-formatted", *scram_arguments(self.users)),
             heap_mib=self.heap_mib,
             jvm_options=self.jvm_options,
@@ -406,8 +407,8 @@ class KafkaCluster:
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
-            # Several brokers are there to be killed, which is noticed in 3 s. A single one has the time that a busy machine
-            # may take from it before it is fenced.
+            # Tests kill one of several brokers, which is detected in 3 s. A single broker has 9 s, because a busy machine may
+            # stop it for that long.
             "broker.session.timeout.ms": "3000" if self.brokers > 1 else "9000",
             "broker.heartbeat.interval.ms": "500",
             "controlled.shutdown.enable": "true",
@@ -435,14 +436,14 @@ class KafkaCluster:
 
         def listed() -> dict[int, int]:
             self._refresh(topic)
-            found = self.admin.list_offsets(
+            futures = self.admin.list_offsets(
                 {TopicPartition(topic, part): spec for part in range(partitions)},
                 isolation_level=level,
                 request_timeout=ADMIN_WAIT_S,
             )
-            return {part.partition: future.result(ADMIN_WAIT_S).offset for part, future in found.items()}
+            return {part.partition: future.result(ADMIN_WAIT_S).offset for part, future in futures.items()}
 
-        return ask_leaders(topic, listed)
+        return call_leaders(topic, listed)
 
 
 def _acl(operation: str, resource: str, name: str, *, user: str, prefixed: bool, deny: bool) -> AclBinding:

@@ -1,6 +1,6 @@
-"""Triggers compaction: a record with a later timestamp closes a segment, and the cleaner's checkpoint shows when it was cleaned.
+"""Triggers compaction: a record with a later timestamp closes a segment, and the cleaner's checkpoint shows its progress.
 
-A broker looks for something to clean every 15 s; give its cluster QUICK_CLEANER, and the topic COMPACTED.
+A broker looks for logs to clean every 15 s; give its cluster QUICK_CLEANER, and the topic COMPACTED.
 """
 
 import itertools
@@ -20,15 +20,15 @@ COMPACTED = {
     "segment.ms": str(SEGMENT_MS),
     "delete.retention.ms": "0",
 }
-ROLL_KEY = b"roll"  # of the records that close segments
-# Later than all that a test writes, and not so late that a broker refuses it (message.timestamp.after.max.ms, an hour).
+ROLL_KEY = b"roll"  # the key of the records that close segments
+# Later than all records of a test, but within the hour that a broker accepts (message.timestamp.after.max.ms).
 ROLL_AHEAD_MS = 1_800_000
 CLEANED_WAIT_S = 120.0
 _rolls = itertools.count(1)
 
 
 def roll_segment(cluster: KafkaCluster, topic: str, partition: int = 0) -> int:
-    """Close the active segment, which is never cleaned, by a record of ROLL_KEY that begins the next; the record's offset."""
+    """Closes the active segment, which is never cleaned, by a record of ROLL_KEY; returns the record's offset."""
     producer = Producer({"bootstrap.servers": cluster.internal_bootstrap, "log_level": 2})
     offsets: list[int] = []
     timestamp = time.time_ns() // 1_000_000 + ROLL_AHEAD_MS + 2 * SEGMENT_MS * next(_rolls)
@@ -45,9 +45,9 @@ def roll_segment(cluster: KafkaCluster, topic: str, partition: int = 0) -> int:
 
 
 def wait_until_cleaned(cluster: KafkaCluster, topic: str, offset: int, partition: int = 0) -> None:
-    """Until the cleaners of all replicas have come to *offset*, which must lie in the active segment or at its beginning."""
-    found = cluster.admin.list_topics(topic, timeout=CLEANED_WAIT_S).topics[topic].partitions[partition]
-    files = [cluster.broker(id_).folder / "data" / "cleaner-offset-checkpoint" for id_ in found.replicas]
+    """Waits until the cleaners of all replicas have reached *offset*, which must be in the active segment or at its start."""
+    metadata = cluster.admin.list_topics(topic, timeout=CLEANED_WAIT_S).topics[topic].partitions[partition]
+    files = [cluster.broker(id_).folder / "data" / "cleaner-offset-checkpoint" for id_ in metadata.replicas]
 
     def cleaned() -> bool:
         return all(_first_dirty(file, topic, partition) >= offset for file in files)
@@ -56,12 +56,12 @@ def wait_until_cleaned(cluster: KafkaCluster, topic: str, offset: int, partition
 
 
 def force_compaction(cluster: KafkaCluster, topic: str, partition: int = 0) -> None:
-    """Compact all that is there now; a record of ROLL_KEY is added behind it."""
+    """Compacts all current records, and adds a record of ROLL_KEY after them."""
     wait_until_cleaned(cluster, topic, roll_segment(cluster, topic, partition), partition)
 
 
 def _first_dirty(checkpoint: Path, topic: str, partition: int) -> int:
-    """Up to where a broker's cleaner has come; -1 if it never was there."""
+    """Returns the offset up to which a broker's cleaner has cleaned; -1 if it has not cleaned the partition yet."""
     lines = checkpoint.read_text().splitlines() if checkpoint.exists() else []
-    found = [line.split() for line in lines if line.startswith(f"{topic} {partition} ")]
-    return int(found[0][2]) if found else -1
+    entries = [line.split() for line in lines if line.startswith(f"{topic} {partition} ")]
+    return int(entries[0][2]) if entries else -1

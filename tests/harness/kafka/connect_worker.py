@@ -1,9 +1,9 @@
-"""A distributed worker of Kafka Connect as Apache ships it (ConnectDistributed), with its REST API.
+"""A distributed worker of Apache's Kafka Connect (ConnectDistributed), with its REST API.
 
-    with ConnectWorker(cluster=west, group="g") as worker:
-        worker.call("PUT", "/connectors/heartbeats/config", {...})
+        with ConnectWorker(cluster=west, group="g") as worker:
+            worker.call("PUT", "/connectors/heartbeats/config", {...})
 
-Its three topics are `GROUP-configs`, `-offsets`, `-status`, with one replica.
+Its three topics are `GROUP-configs`, `-offsets` and `-status`, with one replica.
 """
 
 import json
@@ -24,7 +24,7 @@ CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 @dataclass(kw_only=True, slots=True)
 class ConnectWorker:
-    """One process on *cluster*; *properties* overrides any line of its worker.properties."""
+    """One worker process on *cluster*; *properties* override lines of its worker.properties."""
 
     cluster: KafkaCluster
     group: str
@@ -35,7 +35,7 @@ class ConnectWorker:
 
     @property
     def address(self) -> str:
-        """Of its REST API."""
+        """The address of its REST API."""
         return self._address
 
     def __enter__(self) -> Self:
@@ -49,7 +49,7 @@ class ConnectWorker:
             self.child.kill()
 
     def start(self) -> None:
-        """Starts it, and waits until it answers."""
+        """Starts the worker, and waits until it responds."""
         port = free_port()
         self._address = f"http://127.0.0.1:{port}"
         lines = {
@@ -70,34 +70,34 @@ class ConnectWorker:
             "org.apache.kafka.connect.cli.ConnectDistributed", str(file), log=log, heap_mib=self.heap_mib
         )
         self.child = start(f"Connect worker {self.group}", command, log=log)
-        wait_until(f"the Connect worker answers at {self._address}", self._ready)
+        wait_until(f"the Connect worker responds at {self._address}", self._ready)
 
     def stop(self) -> None:
-        """SIGTERM, and waits."""
+        """Sends SIGTERM, and waits for the end."""
         if self.child is not None:
             self.child.stop()
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        """The answer's JSON, None if it has no body; raises HTTPError for a refusal."""
+        """Returns the JSON of the response, None without a body; raises HTTPError for an error status."""
         request = urllib.request.Request(
             self._address + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=CALL_WAIT_S) as answer:
-            content = answer.read()
+        with urllib.request.urlopen(request, timeout=CALL_WAIT_S) as response:
+            content = response.read()
         return json.loads(content) if content else None
 
     def state(self, connector: str) -> tuple[str, list[str]]:
-        """The state of *connector* and of its tasks; an empty text as long as nothing is known of it."""
+        """Returns the states of *connector* and of its tasks; an empty string while the worker does not know it."""
         try:
-            found = self.call("GET", f"/connectors/{connector}/status")
+            status = self.call("GET", f"/connectors/{connector}/status")
         except urllib.error.HTTPError as error:
             if error.code != 404:
                 raise
             return "", []
-        return found["connector"]["state"], [task["state"] for task in found["tasks"]]
+        return status["connector"]["state"], [task["state"] for task in status["tasks"]]
 
     def _ready(self) -> bool:
         if self.child is None:

@@ -1,13 +1,13 @@
-"""A log that loses its tail by an unclean election, at the moment that a test chooses.
+"""Makes a log lose its tail by an unclean election, at a moment that a test chooses.
 
-    topic = fragile_topic(trio, "orders")
-    load(trio, topic, 1_000)
-    with tail_lost(trio, topic):
-        load(trio, topic, 500, first=1_000)  # lost: only the broker has it that is killed at the end of the block
-    load(trio, topic, 300, first=5_000)  # at the offsets of the lost records
-    trio.broker(LEADER).start()
+        topic = fragile_topic(trio, "orders")
+        load(trio, topic, 1_000)
+        with tail_lost(trio, topic):
+            load(trio, topic, 500, first=1_000)  # lost: only the broker that is killed after the block has these records
+        load(trio, topic, 300, first=5_000)  # at the offsets of the lost records
+        trio.broker(LEADER).start()
 
-The cluster has three nodes: with one of them down the other two are a quorum of controllers.
+The cluster has three nodes, so that two controllers are a quorum while one node is down.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,14 +22,14 @@ from tests.harness.kafka.processes import wait_until
 
 LEADER, FOLLOWER = 1, 2
 FRAGILE = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-# The controller notices within two seconds that a broker is dead, not within nine.
+# With this the controller detects a dead broker within two seconds instead of nine.
 QUICK_ELECTIONS = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
 
 
 def fragile_topic(
     cluster: KafkaCluster, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
 ) -> str:
-    """Create a topic led by LEADER, with FOLLOWER as its other replica, that prefers any leader to its records; its name."""
+    """Creates a topic with leader LEADER and replica FOLLOWER that allows unclean elections; returns its name."""
     replicas = [[LEADER, FOLLOWER]] * partitions
     topic = NewTopic(name, partitions, replica_assignment=replicas, config={**FRAGILE, **(config or {})})
     cluster.admin.create_topics([topic])[name].result(ADMIN_WAIT_S)
@@ -41,7 +41,7 @@ def fragile_topic(
 def tail_lost(
     cluster: KafkaCluster, *topics: str, leader: int = LEADER, follower: int = FOLLOWER
 ) -> Iterator[None]:
-    """What is written to *topics*, which are fragile, in the block is lost at its end; *follower* leads them then.
+    """Loses the records that the block writes to *topics*, which are fragile; afterwards *follower* leads them.
 
     *leader* is down and may be started again.
     """
@@ -52,7 +52,7 @@ def tail_lost(
 
 
 def elected_again(cluster: KafkaCluster, *topics: str, leader: int, instead_of: int) -> None:
-    """*leader*, which is down, comes back with its log as it was, and leads *topics*; *instead_of* is killed."""
+    """Starts *leader* with its old log, makes it lead *topics*, and kills *instead_of*."""
     cluster.broker(instead_of).kill()
     cluster.broker(leader).start()
     _wait_for(cluster, topics, leader=leader, in_sync=1)
@@ -61,12 +61,14 @@ def elected_again(cluster: KafkaCluster, *topics: str, leader: int, instead_of: 
 def _wait_for(cluster: KafkaCluster, topics: tuple[str, ...], *, leader: int, in_sync: int) -> None:
     def elected() -> bool:
         try:
-            found = cluster.admin.list_topics(timeout=METADATA_WAIT_S).topics
+            metadata = cluster.admin.list_topics(timeout=METADATA_WAIT_S).topics
         except KafkaException:
             return False
-        parts = [one for topic in topics if topic in found for one in found[topic].partitions.values()]
-        return set(topics) <= found.keys() and all(
-            one.leader == leader and len(one.isrs) == in_sync for one in parts
+        parts = [
+            part for topic in topics if topic in metadata for part in metadata[topic].partitions.values()
+        ]
+        return set(topics) <= metadata.keys() and all(
+            part.leader == leader and len(part.isrs) == in_sync for part in parts
         )
 
     names = ", ".join(topics)

@@ -1,4 +1,4 @@
-"""Where setup.sh has put Kafka, and how one of its Java programs is called."""
+"""The path of the Kafka that setup.sh installs, and the command lines of its Java programs."""
 
 import json
 import shutil
@@ -11,18 +11,18 @@ VERSION = "4.3.1"
 OLD_VERSION = "3.9.1"
 HERE = Path(__file__).parent
 CACHE = HERE.parents[2] / ".cache" / "kafka"
-# Small and quick to start: a broker of a test is short-lived, and several share two cores.
+# Small and quick to start, because brokers of tests live for a short time and several share two cores.
 QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
 
 
 def require_installation(version: str = VERSION) -> None:
-    """`HarnessError` when it has not been fetched."""
+    """Raises `HarnessError` if setup.sh has not installed Kafka *version*."""
     if not (CACHE / f".ready-{version}").exists():
         raise HarnessError(
-            f"Kafka {version} is not there: run `make setup`, or tests/harness/kafka/setup.sh {version}."
+            f"Kafka {version} is not installed: run `make setup`, or tests/harness/kafka/setup.sh {version}."
         )
     if shutil.which("java") is None:
-        raise HarnessError("There is no java on the path: run `make setup`.")
+        raise HarnessError("java is not on the path: run `make setup`.")
 
 
 def java_command(
@@ -34,9 +34,9 @@ def java_command(
     jvm_options: Sequence[str] = QUICK_JVM,
     archived: bool = True,
 ) -> list[str]:
-    """The command of the Java class *main* with the jars of Kafka *version*; log4j writes to *log*.
+    """Returns the command that runs the Java class *main* with Kafka *version*; log4j writes to *log*.
 
-    *archived* starts it faster than a user's own would, by setup.sh's archive of classes.
+    *archived* uses setup.sh's archive of classes, so that it starts faster than a user's own would.
     """
     archive = [
         f"-XX:SharedArchiveFile={CACHE / version / 'classes.jsa'}",
@@ -58,8 +58,8 @@ def java_command(
 
 
 def write_properties(path: Path, properties: dict[str, str]) -> Path:
-    """*properties* as a Java properties file; backslashes, newlines and what is not ASCII survive."""
-    # JSON escapes as Java's properties do, also in pairs what has more than 16 bits.
+    """Writes a Java properties file; backslashes, newlines and non-ASCII characters are escaped."""
+    # JSON and Java's properties escape alike, also characters of more than 16 bits, as pairs.
     escaped = {key: json.dumps(value)[1:-1] for key, value in properties.items()}
     path.write_text("".join(f"{key}={value}\n" for key, value in escaped.items()))
     return path

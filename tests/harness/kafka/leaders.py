@@ -1,4 +1,4 @@
-"""A question that only leaders answer, asked until there are leaders."""
+"""Repeats a request that only leaders can serve until the leaders are elected."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,24 +11,24 @@ T = TypeVar("T")
 # Errors that an admin client receives or raises while no leader is elected: after a broker's start, or for a new topic.
 NO_LEADER_YET = frozenset(
     {
-        KafkaError._NOENT,  # no connection yet to ask who leads
+        KafkaError._NOENT,  # no connection yet that knows the leader
         KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,  # a new topic, and not told yet
-        KafkaError.NOT_LEADER_FOR_PARTITION,  # elected, and not told yet
+        KafkaError.UNKNOWN_TOPIC_OR_PART,  # a new topic that this broker does not know yet
+        KafkaError.NOT_LEADER_FOR_PARTITION,  # elected, but does not know it yet
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.OFFSET_NOT_AVAILABLE,  # elected, and does not know yet what is replicated
+        KafkaError.OFFSET_NOT_AVAILABLE,  # elected, but does not know the high watermark yet
     }
 )
 
 
-def ask_leaders(topic: str, ask: Callable[[], T]) -> T:
-    """What *ask* gives once *topic* has leaders that know it; any other refusal is raised at once."""
+def call_leaders(topic: str, call: Callable[[], T]) -> T:
+    """Returns the result of *call* once *topic* has leaders; raises other errors at once."""
     refusals: list[str] = []
 
-    def answered() -> tuple[T] | None:
+    def attempt() -> tuple[T] | None:
         try:
-            return (ask(),)
+            return (call(),)
         except KafkaException as error:
             if error.args[0].code() in NO_LEADER_YET:
                 refusals.append(str(error))
@@ -36,8 +36,8 @@ def ask_leaders(topic: str, ask: Callable[[], T]) -> T:
             raise
 
     try:
-        found = wait_until(f"{topic} has leaders that know it", answered)
+        result = wait_until(f"{topic} has leaders that know it", attempt)
     except HarnessError as error:
-        raise HarnessError(f"{error} {len(refusals)} refusals, the last one: {refusals[-1]}") from None
-    assert found is not None
-    return found[0]
+        raise HarnessError(f"{error} {len(refusals)} refusals, the last: {refusals[-1]}") from None
+    assert result is not None
+    return result[0]

@@ -1,8 +1,8 @@
-"""The doors of a broker: what each listener needs in server.properties, and what a client needs to come in.
+"""The listeners of a broker: each one's properties for server.properties and for a client.
 
 PLAINTEXT, SSL (the server has a certificate), MTLS (the client must have one too), SASL_PLAINTEXT and SASL_SSL (PLAIN,
 SCRAM-SHA-256, SCRAM-SHA-512), OAUTH (OAUTHBEARER without TLS; unsecured tokens), and PROXIED (PLAINTEXT behind a proxy).
-INTERNAL and CONTROLLER always exist, without authentication: the harness's own, on 127.0.0.1 alone.
+INTERNAL and CONTROLLER always exist on 127.0.0.1 without authentication, for the harness.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ SECURITY_PROTOCOLS: Mapping[str, str] = {
     "OAUTH": "SASL_PLAINTEXT",
 }
 LOOPBACK = "127.0.0.1"
-OWN = ("INTERNAL", "CONTROLLER", "PROXIED")  # the proxies, too, are on the loopback interface
+OWN = ("INTERNAL", "CONTROLLER", "PROXIED")  # the proxies are also on the loopback interface
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -31,14 +31,14 @@ _OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginMo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class User:
-    """A name and password that every SASL listener knows, by each mechanism."""
+    """A name and password that every SASL listener accepts with each mechanism."""
 
     name: str = "mirror"
     password: str = "mirror-secret"
 
 
 def address_of(listener: str, address: str) -> str:
-    """Where *listener* is found on a broker whose clients come to *address*."""
+    """Returns the address of *listener* on a broker whose clients connect to *address*."""
     return LOOPBACK if listener in OWN else address
 
 
@@ -51,18 +51,20 @@ def listener_properties(
     users: tuple[User, ...],
     certificates: Certificates | None,
 ) -> dict[str, str]:
-    """The broker's properties for *listeners* (name to port) on *address*.
+    """Returns the broker's properties for *listeners* (name to port) on *address*.
 
-    Clients receive *advertised_host* and the ports in *advertised* instead.
+    Brokers advertise *advertised_host* and the ports in *advertised* to clients.
     """
 
-    def written(ports: Mapping[str, int], host: str) -> str:
+    def as_text(ports: Mapping[str, int], host: str) -> str:
         return ",".join(f"{name}://{address_of(name, host)}:{port}" for name, port in ports.items())
 
-    told = {name: advertised.get(name, port) for name, port in listeners.items() if name != "CONTROLLER"}
+    advertised_ports = {
+        name: advertised.get(name, port) for name, port in listeners.items() if name != "CONTROLLER"
+    }
     properties = {
-        "listeners": written(listeners, address),
-        "advertised.listeners": written(told, advertised_host),
+        "listeners": as_text(listeners, address),
+        "advertised.listeners": as_text(advertised_ports, advertised_host),
         "listener.security.protocol.map": ",".join(
             f"{name}:{SECURITY_PROTOCOLS[name]}" for name in listeners
         ),
@@ -87,9 +89,9 @@ def listener_properties(
 def client_properties(
     listener: str, *, user: User | None, mechanism: str, certificates: Certificates | None
 ) -> dict[str, str]:
-    """librdkafka's properties, without bootstrap.servers, to come in by *listener*."""
+    """Returns librdkafka's properties for a connection by *listener*, without bootstrap.servers."""
     protocol = SECURITY_PROTOCOLS[listener]
-    # Without log_level librdkafka fills the test's output each time a broker is down on purpose.
+    # Without log_level, librdkafka fills the test's output whenever a broker is down on purpose.
     properties = {"security.protocol": protocol, "log_level": "2"}
     if protocol.endswith("SSL") and certificates is not None:
         properties["ssl.ca.location"] = str(certificates.ca_pem)
@@ -117,7 +119,7 @@ def client_properties(
 def java_client_properties(
     listener: str, *, user: User | None, mechanism: str, certificates: Certificates | None
 ) -> dict[str, str]:
-    """The same for a Java client, with PKCS12 stores: what stands in an mm2.properties."""
+    """Returns the properties for a Java client or an mm2.properties, with PKCS12 stores."""
     protocol = SECURITY_PROTOCOLS[listener]
     properties = {"security.protocol": protocol}
     if protocol.endswith("SSL") and certificates is not None:
@@ -141,7 +143,7 @@ def java_client_properties(
 
 
 def scram_arguments(users: tuple[User, ...]) -> list[str]:
-    """The arguments of "kafka-storage format" that make *users* known from the first moment."""
+    """Returns the arguments of "kafka-storage format" that create *users*."""
     arguments = []
     for user in users:
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
@@ -150,13 +152,13 @@ def scram_arguments(users: tuple[User, ...]) -> list[str]:
 
 
 def plain_users(users: tuple[User, ...]) -> str:
-    """`plain.sasl.jaas.config` of a listener that knows *users*."""
-    known = " ".join(f'user_{user.name}="{_quoted(user.password)}"' for user in users)
-    return f"{_PLAIN_MODULE} required {known};"
+    """Returns `plain.sasl.jaas.config` of a listener that accepts *users*."""
+    options = " ".join(f'user_{user.name}="{_quoted(user.password)}"' for user in users)
+    return f"{_PLAIN_MODULE} required {options};"
 
 
 def _quoted(text: str) -> str:
-    """*text* as it stands between double quotes in `sasl.jaas.config`."""
+    """Escapes *text* for double quotes in `sasl.jaas.config`."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 

@@ -1,4 +1,4 @@
-"""Reads a log from its files on a broker's disk: records that the broker has, and that no client can read any more later."""
+"""Reads a partition's log from its files on a broker's disk, also records that clients can no longer read."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,14 +9,14 @@ from tests.harness.kafka.broker import Broker
 
 
 class LoggedRecord(NamedTuple):
-    """A record in the log of a partition, with the epoch of the leader that has appended it."""
+    """A record in the log of a partition, with the epoch of the leader that appended it."""
 
     leader_epoch: int
     record: Record
 
 
 def logged_records(broker: Broker, topic: str, partition: int) -> Iterator[LoggedRecord]:
-    """All records of a partition on *broker*, whether it runs or not, also those of aborted transactions."""
+    """Yields all records of a partition on *broker*, running or not, also those of aborted transactions."""
     for segment in sorted((broker.folder / "data" / f"{topic}-{partition}").glob("*.log")):
         for batch in split(bytearray(segment.read_bytes())):
             if not batch.is_control:

@@ -1,4 +1,4 @@
-"""What Java's own MirrorClient, RemoteClusterUtils and Heartbeat make of MM2's topics on a cluster (MirrorQuery.java)."""
+"""Runs Java's MirrorClient, RemoteClusterUtils and Heartbeat on a cluster with MM2's topics (MirrorQuery.java)."""
 
 import itertools
 import json
@@ -11,13 +11,13 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import QUICK_JVM, VERSION, java_command, write_properties
 from tests.harness.kafka.processes import HarnessError
 
-QUERY_WAIT_S = 120.0  # two seconds alone
+QUERY_WAIT_S = 120.0  # two seconds on an idle machine
 _calls = itertools.count()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clusters:
-    """What MirrorClient sees on one cluster."""
+    """MirrorClient's view of one cluster."""
 
     upstream_clusters: tuple[str, ...]
     heartbeat_topics: tuple[str, ...]
@@ -28,7 +28,7 @@ class Clusters:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JavaHeartbeat:
-    """A record of a heartbeats topic as Java's Heartbeat reads it; key and value in hex."""
+    """A record of a heartbeats topic as Java's Heartbeat reads it; key and value in hexadecimal."""
 
     source_alias: str
     target_alias: str
@@ -41,8 +41,8 @@ class JavaHeartbeat:
 def clusters(
     cluster: KafkaCluster, aliases: Iterable[str], *, properties: Mapping[str, str] | None = None
 ) -> Clusters:
-    """The view from *cluster*, with the hops to each of *aliases*; *properties* are of the client, its policy for example."""
-    [line] = _ask(cluster, properties, mode="clusters", aliases=",".join(aliases))
+    """Returns the view from *cluster*, with the hops to each of *aliases*; *properties* are the client's, such as its policy."""
+    [line] = _query(cluster, properties, mode="clusters", aliases=",".join(aliases))
     return Clusters(
         upstream_clusters=tuple(line["upstream_clusters"]),
         heartbeat_topics=tuple(line["heartbeat_topics"]),
@@ -53,19 +53,21 @@ def clusters(
 
 
 def heartbeats(cluster: KafkaCluster, topic: str = "heartbeats") -> list[JavaHeartbeat]:
-    """The heartbeats of *topic*, in order; raises HarnessError if Java cannot read one."""
-    return [JavaHeartbeat(**line) for line in _ask(cluster, None, mode="heartbeats", topic=topic)]
+    """Returns the heartbeats of *topic* in order; raises HarnessError if Java cannot read one."""
+    return [JavaHeartbeat(**line) for line in _query(cluster, None, mode="heartbeats", topic=topic)]
 
 
 def translated_offsets(
     cluster: KafkaCluster, source: str, group: str, *, properties: Mapping[str, str] | None = None
 ) -> dict[tuple[str, int], tuple[int, str]]:
-    """RemoteClusterUtils.translateOffsets: target topic and partition -> offset and metadata of *group* of cluster *source*."""
-    lines = _ask(cluster, properties, mode="offsets", source=source, group=group)
+    """Calls RemoteClusterUtils.translateOffsets: returns offset and metadata of *group* of *source* by target partition."""
+    lines = _query(cluster, properties, mode="offsets", source=source, group=group)
     return {(line["topic"], line["partition"]): (line["offset"], line["metadata"]) for line in lines}
 
 
-def _ask(cluster: KafkaCluster, properties: Mapping[str, str] | None, **options: str) -> list[dict[str, Any]]:
+def _query(
+    cluster: KafkaCluster, properties: Mapping[str, str] | None, **options: str
+) -> list[dict[str, Any]]:
     stem = f"mirror-query-{next(_calls)}"
     client = cluster.java_client("INTERNAL") | dict(properties or {})
     file = write_properties(cluster.home / f"{stem}.properties", client)
@@ -78,7 +80,7 @@ def _ask(cluster: KafkaCluster, properties: Mapping[str, str] | None, **options:
         heap_mib=128,
         jvm_options=QUICK_JVM,
     )
-    done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_WAIT_S, check=False)
-    if done.returncode:
-        raise HarnessError(f"MirrorQuery {options} failed:\n{done.stderr[-2000:]}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_WAIT_S, check=False)
+    if process.returncode:
+        raise HarnessError(f"MirrorQuery {options} failed:\n{process.stderr[-2000:]}")
+    return [json.loads(line) for line in process.stdout.splitlines()]

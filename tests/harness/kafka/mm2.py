@@ -1,7 +1,7 @@
-"""Java MirrorMaker 2 as the peer: the dedicated form, from one cluster to another.
+"""Java MirrorMaker 2 in its dedicated mode, for comparison, from one cluster to another.
 
-The same program and jars as Apache's; only its properties file is made here, and its JVM starts like all of the
-harness's: to measure it is the benchmarks' affair. Internal topics have replication factor 1 unless *properties* says otherwise.
+Program and jars are Apache's; only the properties file is made here, and the JVM options are the harness's. The benchmarks
+measure it. Internal topics have replication factor 1 unless *properties* override it.
 """
 
 import itertools
@@ -20,10 +20,10 @@ _runs = itertools.count()
 
 @dataclass(kw_only=True, slots=True)
 class MirrorMaker:
-    """Copies *topics* (a regular expression) from *source* to *target*, aliased by the clusters' names.
+    """Copies *topics* (a regular expression) from *source* to *target*; aliases are the clusters' names.
 
-    *properties* overrides any line of mm2.properties. *source_listener* and *target_listener* are how it comes in,
-    with PROXIED the slow way.
+    *properties* override lines of mm2.properties. It connects by *source_listener* and *target_listener*; PROXIED is the
+    listener behind the proxy.
     """
 
     source: KafkaCluster
@@ -56,11 +56,11 @@ class MirrorMaker:
         return self.child is not None and self.child.running
 
     def remote(self, topic: str) -> str:
-        """What *topic* is called on the target by the default policy."""
+        """Returns the name of the copy of *topic* by the default policy."""
         return f"{self.source.name}.{topic}"
 
     def start(self) -> None:
-        """Starts it and does not wait; `wait_until_replicated` does."""
+        """Starts MirrorMaker without waiting; `wait_until_replicated` waits."""
         stem = self.target.home / f"mm2-{next(_runs)}"
         file = write_properties(stem.with_suffix(".properties"), self.all_properties())
         log = stem.with_suffix(".log")
@@ -75,11 +75,11 @@ class MirrorMaker:
         self.child = start(f"MirrorMaker {self.source.name}->{self.target.name}", command, log=log)
 
     def stop(self) -> None:
-        """SIGTERM, and waits: it stores its positions on the way out."""
+        """Sends SIGTERM, and waits; MirrorMaker stores its offsets before it ends."""
         self._child().stop()
 
     def kill(self) -> None:
-        """kill -9: up to a minute of positions is lost, as MM2 stores them every 60 s."""
+        """Kills it with -9: up to a minute of offsets is lost, because MM2 stores them every 60 s."""
         self._child().kill()
 
     def wait_until_replicated(
@@ -89,7 +89,7 @@ class MirrorMaker:
         *,
         remote: Callable[[str], str] | None = None,
     ) -> None:
-        """Until the copy of *topic* has at least *count* records, all partitions together."""
+        """Waits until the copy of *topic* has at least *count* records in all partitions together."""
         name = (remote or self.remote)(topic)
 
         def copied() -> bool:
@@ -105,7 +105,7 @@ class MirrorMaker:
             raise HarnessError(f"{error}\n{self._child().tail()}") from error
 
     def all_properties(self) -> dict[str, str]:
-        """The lines of its mm2.properties; the clusters' aliases are their names."""
+        """Returns the lines of its mm2.properties; the clusters' aliases are their names."""
         source, target = self.source.name, self.target.name
         flow = f"{source}->{target}"
         lines = {"clusters": f"{source}, {target}"}
@@ -114,7 +114,7 @@ class MirrorMaker:
             lines |= {f"{cluster.name}.{key}": value for key, value in client.items()}
             for internal in INTERNAL_TOPICS:
                 lines[f"{cluster.name}.{internal}.replication.factor"] = "1"
-            # By default every jar is searched for plugins: four seconds of its ten.
+            # By default it searches every jar for plugins, which takes four seconds of its ten.
             lines[f"{cluster.name}.plugin.discovery"] = "service_load"
         lines |= {
             f"{flow}.enabled": "true",

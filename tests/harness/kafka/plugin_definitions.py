@@ -1,7 +1,7 @@
 """Reads the definitions of MM2's settings from a Java worker: `python -m tests.harness.kafka.plugin_definitions` writes our file.
 
-Documentation is left out: the texts of this project say what a setting does here (docs/settings.md). Run it after a change of
-the Kafka release that is followed.
+Documentation is left out, because docs/settings.md describes the settings of this project. Run it when the Kafka release
+changes.
 """
 
 import json
@@ -17,17 +17,19 @@ PLUGINS = ("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbea
 
 
 def definitions(worker: ConnectWorker) -> dict[str, Any]:
-    """What *worker* says of each of PLUGINS: names in their order, and the definition of each name, which all share."""
-    found: dict[str, Any] = {"kafka": VERSION, "plugins": {}, "definitions": {}}
+    """Returns for each of PLUGINS its names in order, and the definition of each name, which all plugins share."""
+    result: dict[str, Any] = {"kafka": VERSION, "plugins": {}, "definitions": {}}
     for plugin in PLUGINS:
         listed = worker.call("GET", f"/connector-plugins/{plugin}/config")
-        found["plugins"][plugin] = [one["name"] for one in listed]
-        for one in listed:
-            del one["documentation"]
-            if found["definitions"].setdefault(one["name"], one) != one:
-                message = f"{one['name']} is defined differently in {plugin}; the file has no form for that"
+        result["plugins"][plugin] = [definition["name"] for definition in listed]
+        for definition in listed:
+            del definition["documentation"]
+            if result["definitions"].setdefault(definition["name"], definition) != definition:
+                message = (
+                    f"{definition['name']} is defined differently in {plugin}; the file has no form for that"
+                )
                 raise ValueError(message)
-    return found
+    return result
 
 
 def main() -> None:

@@ -21,39 +21,39 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-STOP_WAIT_S = 60.0  # a broker that hands over its leaders under load takes seconds; a minute is a hang
-# Ends a hang and measures nothing: on two cores that run a whole suite, a second takes half a minute at times.
+STOP_WAIT_S = 60.0  # a broker under load needs seconds to hand over its leaderships; a minute is a hang
+# Ends a hang and measures nothing: with a whole suite on two cores, a second may take half a minute.
 WAIT_S = 300.0
 POLL_S = 0.2
-# Below the ephemeral range, or a client's own connection could take the port of a broker that is down for a moment.
-# Each process that shares the tests draws from a block of its own.
+# Below the ephemeral range, because a client's connection could otherwise take the port of a broker that is down.
+# Each process that shares the tests draws from its own block.
 PORTS_FIRST, PORTS_PER_WORKER, WORKERS_MAX = 20_000, 1_500, 8
-# What is kept of a failed test's log, from its end.
+# The part of a failed test's log that is kept, from its end.
 KEPT_LOG_BYTES = 4 << 20
 
 _reserved: dict[int, socket.socket] = {}
 
 
 class HarnessError(Exception):
-    """The harness itself failed: the message has the end of the log that says why."""
+    """The harness itself failed; the message has the end of the log with the cause."""
 
 
 def wait_until(
     what: str, condition: Callable[[], T], *, timeout_s: float = WAIT_S, poll_s: float = POLL_S
 ) -> T:
-    """The first true result of *condition*; `HarnessError` naming *what* after *timeout_s*."""
+    """Returns the first true result of *condition*; raises `HarnessError` with *what* after *timeout_s*."""
     deadline = time.monotonic() + timeout_s
     while not (result := condition()):
         if time.monotonic() > deadline:
-            raise HarnessError(f"Waited {timeout_s:g} s in vain: {what}.")
+            raise HarnessError(f"Waited {timeout_s:g} s in vain for: {what}.")
         time.sleep(poll_s)
     return result
 
 
 def free_port() -> int:
-    """A free port that stays reserved among harnesses until this process ends, whether or not anything listens on it."""
+    """Returns a free port that stays reserved among harnesses until this process ends, also while nothing listens on it."""
     for port in random.sample(_ports(), PORTS_PER_WORKER):
-        # A name in the abstract namespace is a lock that the kernel lets go of with the process.
+        # A name in the abstract namespace is a lock that the kernel releases with the process.
         lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             lock.bind(f"\0mirrorflow-harness-port-{port}")
@@ -69,14 +69,14 @@ def free_port() -> int:
 
 
 def _ports() -> range:
-    """This worker's block; two test runs on one machine may share it, and the lock in `free_port` keeps them apart."""
+    """Returns this worker's block; the lock in `free_port` separates two test runs on one machine."""
     worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
     first = PORTS_FIRST + int(worker) % WORKERS_MAX * PORTS_PER_WORKER
     return range(first, first + PORTS_PER_WORKER)
 
 
 def accepts(port: int) -> bool:
-    """Whether someone listens on 127.0.0.1:*port*."""
+    """Returns whether a process listens on 127.0.0.1:*port*."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -84,7 +84,7 @@ def accepts(port: int) -> bool:
 
 @contextmanager
 def frozen(pids: Sequence[int]) -> Iterator[None]:
-    """SIGSTOP, and SIGCONT at the end: connections of *pids* stay open and nothing answers. There has to be one at least."""
+    """Stops *pids*, at least one, by SIGSTOP until the end of the block; their connections stay open without responses."""
     assert pids
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -98,7 +98,7 @@ def frozen(pids: Sequence[int]) -> Iterator[None]:
 
 @dataclass(kw_only=True, slots=True)
 class Child:
-    """One process the harness has started."""
+    """One process that the harness has started."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -114,13 +114,13 @@ class Child:
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """kill -9, and gone on return."""
+        """Kills the process with -9, and waits for its end."""
         self.process.kill()
         self.process.wait(STOP_WAIT_S)
         self.frozen = False
 
     def stop(self, timeout_s: float = STOP_WAIT_S) -> int:
-        """SIGTERM, wait; the exit status. `HarnessError`, and kill -9, when it does not end."""
+        """Sends SIGTERM, waits, and returns the exit status; raises `HarnessError` after kill -9 if it does not end."""
         self.thaw()
         self.process.terminate()
         try:
@@ -130,7 +130,7 @@ class Child:
             raise HarnessError(f"{self.name} did not end in {timeout_s:g} s.\n{self.tail()}") from error
 
     def freeze(self) -> None:
-        """SIGSTOP: its connections stay open and nothing answers."""
+        """Sends SIGSTOP; connections stay open without responses."""
         self.process.send_signal(signal.SIGSTOP)
         self.frozen = True
 
@@ -140,13 +140,13 @@ class Child:
             self.frozen = False
 
     def tail(self, lines: int = 30) -> str:
-        """The end of its log."""
+        """Returns the last lines of its log."""
         if not self.log.exists():
             return "(no log)"
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def must_run(self) -> None:
-        """`HarnessError` with the end of the log if it has ended."""
+        """Raises `HarnessError` with the end of the log if the process has ended."""
         if not self.running:
             raise HarnessError(f"{self.name} ended with status {self.process.returncode}.\n{self.tail()}")
 
@@ -161,7 +161,7 @@ def start(
     stdout: int | None = None,
     directory: Path | None = None,
 ) -> Child:
-    """Starts *command*, output appended to *log*; it is killed when the calling thread ends, however that happens."""
+    """Starts *command* with its output appended to *log*; the kernel kills it when the calling thread ends."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *command],
@@ -170,20 +170,20 @@ def start(
             stderr=output,
             env=None if environment is None else {**os.environ, **environment},
             cwd=directory,
-            start_new_session=True,  # Ctrl-C is for the tests, which then end their children in order
+            start_new_session=True,  # Ctrl-C reaches only the tests, which then end their children
         )
     child = Child(name=name, process=process, log=log)
     CHILDREN.append(child)
     return child
 
 
-# All that this process has started, for the logs of a test that fails.
+# All processes that this process has started, for the logs of a test that fails.
 CHILDREN: list[Child] = []
 
 
 @cache
 def log_folder() -> Path:
-    """Where logs go that must outlive what they are about: until this process ends."""
+    """Returns a folder for logs that are kept until this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="mirrorflow-logs-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -200,19 +200,19 @@ def keep_logs(children: Sequence[Child], folder: Path) -> None:
 
 
 def family(pid: int) -> list[int]:
-    """*pid* and all its living descendants."""
-    found = [pid]
-    for member in found:
+    """Returns *pid* and all its living descendants."""
+    pids = [pid]
+    for member in pids:
         for task in Path(f"/proc/{member}/task").glob("*/children"):
             try:
-                found.extend(int(child) for child in task.read_text().split())
+                pids.extend(int(child) for child in task.read_text().split())
             except (FileNotFoundError, ProcessLookupError):
                 continue
-    return found
+    return pids
 
 
 def program_of(pid: int) -> str:
-    """The name of the program that *pid* runs; empty when it has ended."""
+    """Returns the name of the program that *pid* runs; empty after its end."""
     try:
         return Path(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]).name
     except (FileNotFoundError, ProcessLookupError):
@@ -220,7 +220,7 @@ def program_of(pid: int) -> str:
 
 
 def cpu_s(pid: int) -> float:
-    """User and system seconds of *pid* and its descendants, those that ended and were waited for included."""
+    """Returns user and system seconds of *pid* and its descendants, including ended ones that were waited for."""
     ticks = 0
     for member in family(pid):
         try:
@@ -232,7 +232,7 @@ def cpu_s(pid: int) -> float:
 
 
 def unread_bytes(pid: int, port: int) -> int:
-    """What has come from IPv4 *port* to sockets of *pid*, which has not taken it yet."""
+    """Returns the bytes from IPv4 *port* that sockets of *pid* have received but the process has not read."""
     own = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -248,7 +248,7 @@ def unread_bytes(pid: int, port: int) -> int:
 
 
 def arrived_bytes(port: int) -> int:
-    """What lies unread in the sockets of the server of *port*; Java's are of IPv6, also for addresses of IPv4."""
+    """Returns the unread bytes in the sockets of the server of *port*; Java uses IPv6 sockets also for IPv4."""
     total = 0
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -259,8 +259,8 @@ def arrived_bytes(port: int) -> int:
 
 
 def sockets_to(pid: int, port: int) -> set[str]:
-    """The established IPv4 sockets of *pid* and its descendants to *port*, by inode: a new connection is a new one."""
-    found = set()
+    """Returns the inodes of the established IPv4 sockets of *pid* and its descendants to *port*; a new connection is a new one."""
+    inodes = set()
     for member in family(pid):
         own = set()
         try:
@@ -271,14 +271,14 @@ def sockets_to(pid: int, port: int) -> set[str]:
             continue
         for line in lines:
             fields = line.split()
-            is_there = fields[3] == "01" and int(fields[2].rpartition(":")[2], 16) == port
-            if is_there and f"socket:[{fields[9]}]" in own:
-                found.add(fields[9])
-    return found
+            is_connected = fields[3] == "01" and int(fields[2].rpartition(":")[2], 16) == port
+            if is_connected and f"socket:[{fields[9]}]" in own:
+                inodes.add(fields[9])
+    return inodes
 
 
 def pss_bytes(pid: int) -> int:
-    """Proportional set size of *pid* and its descendants: what the machine would get back if they ended."""
+    """Returns the proportional set size of *pid* and its descendants: the memory that their end would free."""
     total = 0
     for member in family(pid):
         try:

@@ -1,8 +1,8 @@
-"""A slow, narrow or broken network in front of brokers: one compiled program with a route for each.
+"""Simulates a slow, narrow or broken network to brokers: one compiled program with a route for each broker.
 
-The delay is a long cable, not a narrow one: it does not limit throughput (see Proxy.java). The ceiling of one connection,
-2 GiB from a Python server to a Python client on the same two cores (3.8 GB/s without the proxy): 1.0 to 1.3 GB/s without
-delay, 1.0 to 1.1 GB/s with 40 ms each way, at 0.7 to 1.0 CPU-seconds of the proxy for each GB.
+The delay does not limit throughput (see Proxy.java). The maximum of one connection, with 2 GiB from a Python server to a
+Python client on the same two cores (3.8 GB/s without the proxy), is 1.0 to 1.3 GB/s without delay and 1.0 to 1.1 GB/s with
+40 ms each way, at 0.7 to 1.0 CPU-seconds of the proxy for each GB.
 """
 
 import subprocess
@@ -19,17 +19,17 @@ PROXY_JVM = ("-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=2g", "-Xss512k")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """The way to one port; connect to *port*."""
+    """The route to one broker; clients connect to *port*."""
 
     port: int
     proxy: "Proxy"
 
     def delay(self, ms_each_way: int) -> None:
-        """Whatever arrives from now on leaves *ms_each_way* later: 40 is a round trip of 80 ms."""
+        """Delays data that arrives from now on by *ms_each_way*: 40 is a round trip of 80 ms."""
         self.proxy.command(f"{self.port} delay {ms_each_way}")
 
     def throttle(self, bytes_per_s: int) -> None:
-        """Each way, all connections together; 0 ends it."""
+        """Limits each direction, for all connections together; 0 removes the limit."""
         self.proxy.command(f"{self.port} throttle {bytes_per_s}")
 
     def cut(self) -> None:
@@ -37,11 +37,11 @@ class Route:
         self.proxy.command(f"{self.port} cut")
 
     def blackhole(self) -> None:
-        """Nothing passes and nothing closes until `heal`; then the connections continue."""
+        """Forwards and closes nothing until `heal`; then the connections continue."""
         self.proxy.command(f"{self.port} blackhole")
 
     def held_bytes(self) -> int:
-        """What has come to the port in a `blackhole` and is not taken, but for one chunk of each connection, which is."""
+        """Returns the bytes that wait at the port in a `blackhole`, except one chunk that each connection has read."""
         return arrived_bytes(self.port)
 
     def hold_next(self, api_key: int, string: str) -> None:
@@ -49,17 +49,17 @@ class Route:
         self.proxy.command(f"{self.port} hold {api_key} {string}")
 
     def is_holding(self) -> bool:
-        """Returns whether that request has come."""
+        """Returns whether that request has arrived."""
         return self.proxy.command(f"{self.port} held")
 
     def deliver(self) -> None:
-        """Sends what is held to the broker, on a connection of its own; returns when the broker has answered."""
+        """Sends the held request to the broker on its own connection; returns when the broker has responded."""
         self.proxy.command(f"{self.port} deliver")
 
     def make_late(self, ms: int) -> None:
-        """Breaks every connection in a moment; what was on its way to the broker comes there *ms* later, without answer.
+        """Breaks every connection soon; requests in flight reach the broker *ms* later, without a response to the client.
 
-        On the old connections, which the broker has until then: clients send it again on new ones, which are not late.
+        They arrive on the old connections, which the broker keeps until then; clients repeat them on new connections without delay.
         """
         self.proxy.command(f"{self.port} late {ms}")
 
@@ -70,40 +70,40 @@ class Route:
 
 @dataclass(kw_only=True, slots=True)
 class Proxy:
-    """The program; `routes` has one for each key it was started with."""
+    """The program; `routes` has a route for each key of its targets."""
 
     child: Child
     routes: dict[int, Route]
 
     @classmethod
     def start(cls, targets: Mapping[int, int], *, log: Path) -> Self:
-        """Begins to forward to each port of *targets*; returns when it accepts."""
+        """Starts to forward to each port of *targets*; returns when the proxy accepts connections."""
         ports = {key: free_port() for key in targets}
         arguments = [f"{ports[key]}:{target}" for key, target in targets.items()]
         command = java_command("Proxy", *arguments, log=log, heap_mib=512, jvm_options=PROXY_JVM)
         child = start("proxy", command, log=log, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         proxy = cls(child=child, routes={})
         proxy.routes = {key: Route(port=port, proxy=proxy) for key, port in ports.items()}
-        proxy._answer()
+        proxy._reply()
         return proxy
 
     def command(self, line: str) -> bool:
-        """Sends *line*; returns its answer when it has taken effect."""
+        """Sends *line*, and returns the proxy's reply when it has taken effect."""
         assert self.child.process.stdin is not None
         self.child.process.stdin.write(f"{line}\n".encode())
         self.child.process.stdin.flush()
-        return self._answer()
+        return self._reply()
 
     def close(self) -> None:
-        """Ends it, and every connection with it."""
+        """Ends the proxy and every connection."""
         self.child.kill()
         for pipe in (self.child.process.stdin, self.child.process.stdout):
             if pipe is not None:
                 pipe.close()
 
-    def _answer(self) -> bool:
+    def _reply(self) -> bool:
         assert self.child.process.stdout is not None
-        answer = self.child.process.stdout.readline()
-        if answer not in {b"ok\n", b"no\n"}:
+        reply = self.child.process.stdout.readline()
+        if reply not in {b"ok\n", b"no\n"}:
             raise HarnessError(f"The proxy has failed.\n{self.child.tail()}")
-        return answer == b"ok\n"
+        return reply == b"ok\n"

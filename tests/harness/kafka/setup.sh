@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Brings a Kafka release that the tests run into .cache/kafka, and compiles the harness's own Java programs with the newest:
+# Downloads a Kafka release into .cache/kafka, and compiles the harness's Java programs with the newest release:
 #   setup.sh RELEASE
-# Idempotent; the file .ready-RELEASE is touched last, so an interrupted run is begun again.
+# It is idempotent; the file .ready-RELEASE is touched last, so that the next run repeats an interrupted one.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -45,7 +45,7 @@ install_by_apt() {
 }
 
 fetch() {  # RELEASE: its jars
-  # The filter takes the colour codes that Maven writes even to a file and with colours off, on stderr as well.
+  # The filter removes the colour codes that Maven writes even to a file and to stderr with colours off.
   mvn -q -B -Dstyle.color=never --no-transfer-progress -f "$here/pom.xml" "-Dkafka.version=$1" \
     dependency:copy-dependencies -DincludeScope=runtime -DexcludeArtifactIds=slf4j-reload4j "-DoutputDirectory=$cache/$1/libs" 2>&1 |
     sed "s/$(printf '\033')\[[0-9;]*m//g"
@@ -71,15 +71,15 @@ fi
 provide "$release"
 [ "$release" = "$newest" ] || provide "$newest"
 
-# --release 17: the newest javac present must not make classes that an older java on the path refuses.
+# --release 17, because an older java on the path would refuse classes of a newer javac.
 classes=$(mktemp -d)
 trap 'rm -rf "$classes"' EXIT
 javac -nowarn --release 17 -cp "$cache/$newest/libs/*" -d "$classes/java" "$here"/java/*.java
 jar --create --file "$classes/harness.jar" -C "$classes/java" .
-# A new file in the place of the old: brokers that run now go on with the old one.
+# Replaces the file, because running brokers continue with the old one.
 mv "$classes/harness.jar" "$cache/harness.jar"
 
-# Archived classes halve what each JVM of the tests costs to start; without them all works, more slowly.
+# Archived classes halve the start cost of each JVM of the tests; without them everything works more slowly.
 archive=$cache/$release/classes.jsa
 mkdir "$classes/$release"
 java -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "-XX:ArchiveClassesAtExit=$classes/$release.jsa" \

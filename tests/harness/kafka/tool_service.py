@@ -1,7 +1,7 @@
-"""Load.java and Dump.java in one JVM for as long as we run: its start costs more than what most tests move.
+"""Runs Load.java and Dump.java in one JVM, because the start of a JVM costs more than the work of most tests.
 
-`ask` gives what the program has printed. The JVM is begun by the first question, ended and begun anew after one that was
-not answered, and ends with this process.
+`ask` returns the program's output. The JVM starts with the first request, restarts after a request without a reply, and
+ends with this process.
 """
 
 import atexit
@@ -17,14 +17,14 @@ from pathlib import Path
 from tests.harness.kafka.installation import VERSION, java_command
 from tests.harness.kafka.processes import Child, HarnessError, start
 
-ANSWER_WAIT_S = 600.0  # 2 GB at the 10 MB/s of single-record batches is 200 s
+REPLY_WAIT_S = 600.0  # 2 GB at the 10 MB/s of single-record batches is 200 s
 HEAP_MIB = 512
-# Not the quick one: a tool that moves gigabytes gains more from the full compiler than a short one loses.
+# Not the quick options: a tool that moves gigabytes gains more from the full compiler than a short one loses.
 TOOL_JVM = ("-XX:+UseSerialGC",)
 
 
 class ToolService:
-    """One JVM, one question at a time."""
+    """One JVM that serves one request at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,14 +33,14 @@ class ToolService:
         self._numbers = itertools.count()
 
     def ask(self, program: str, arguments: Sequence[str]) -> str:
-        """What *program* prints. Raises HarnessError with its stack trace."""
+        """Runs *program* and returns its output. Raises HarnessError with its stack trace."""
         with self._lock:
             try:
                 return self._ask(program, arguments)
             except HarnessError:
                 raise
             except BaseException:
-                self._end()  # its answer, whenever it comes, would be taken for that of the next question
+                self._end()  # a late reply would be taken for the reply to the next request
                 raise
 
     def close(self) -> None:
@@ -51,23 +51,23 @@ class ToolService:
     def _ask(self, program: str, arguments: Sequence[str]) -> str:
         child, folder = self._running()
         file = folder / f"{next(self._numbers)}.out"
-        words = [str(file), program, *arguments]
-        if any(sign in word for word in words for sign in "\t\n"):
-            raise HarnessError(f"A tab or a line's end in an argument of {program}.")
+        request = [str(file), program, *arguments]
+        if any(character in part for part in request for character in "\t\n"):
+            raise HarnessError(f"A tab or a newline in an argument of {program}.")
         stdin, stdout = child.process.stdin, child.process.stdout
         assert stdin is not None
         assert stdout is not None
-        stdin.write("\t".join(words).encode() + b"\n")
+        stdin.write("\t".join(request).encode() + b"\n")
         stdin.flush()
-        ready, _, _ = select.select([stdout], [], [], ANSWER_WAIT_S)
-        answer = stdout.readline().strip() if ready else b"silent"
-        if answer not in {b"done", b"failed"}:
+        ready, _, _ = select.select([stdout], [], [], REPLY_WAIT_S)
+        reply = stdout.readline().strip() if ready else b"silent"
+        if reply not in {b"done", b"failed"}:
             tail = child.tail()
             self._end()
-            raise HarnessError(f"{program} did not answer ({answer.decode()}).\n{tail}")
+            raise HarnessError(f"{program} did not reply ({reply.decode()}).\n{tail}")
         text = file.read_text()
         file.unlink()
-        if answer == b"failed":
+        if reply == b"failed":
             raise HarnessError(f"{program} failed ({arguments}):\n{text[-2000:]}")
         return text
 
@@ -93,14 +93,14 @@ class ToolService:
 
 
 def run_alone(program: str, arguments: Sequence[str], *, log: Path) -> str:
-    """What *program* prints in a JVM of its own. Raises HarnessError with its stack trace."""
+    """Runs *program* in its own JVM and returns its output. Raises HarnessError with its stack trace."""
     command = java_command(
         program, *arguments, log=log, version=VERSION, heap_mib=HEAP_MIB, jvm_options=TOOL_JVM
     )
-    done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_WAIT_S, check=False)
-    if done.returncode:
-        raise HarnessError(f"{program} failed ({arguments}):\n{done.stderr[-2000:]}")
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=REPLY_WAIT_S, check=False)
+    if process.returncode:
+        raise HarnessError(f"{program} failed ({arguments}):\n{process.stderr[-2000:]}")
+    return process.stdout
 
 
 SERVICE = ToolService()

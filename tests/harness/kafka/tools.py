@@ -1,7 +1,7 @@
-"""Records in and out of a topic through Java clients: what the tests call the truth about a topic.
+"""Writes and reads records of a topic through Java clients; tests treat the result as the true content of the topic.
 
-`load` writes, `records` reads every record, `digest` compares whole topics without their offsets. Access is by the
-cluster's internal listener, whatever the others demand. Which JVM does it is `tool_service`'s.
+`load` writes, `records` reads every record, `digest` compares whole topics without their offsets. They use the cluster's
+internal listener, whatever the other listeners require. `tool_service` runs them.
 """
 
 import itertools
@@ -14,14 +14,14 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.tool_service import SERVICE, run_alone
 
-# A topic of records that are older than a week: a broker deletes those within five minutes, wherever a test is by then.
+# For a topic of records that are older than a week, which a broker would otherwise delete within five minutes.
 FOREVER = {"retention.ms": "-1"}
 _calls = itertools.count()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """One record as a Java consumer sees it; *timestamp* in ms, *timestamp_type* CreateTime or LogAppendTime."""
+    """One record as a Java consumer reads it; *timestamp* in ms, *timestamp_type* CreateTime or LogAppendTime."""
 
     partition: int
     offset: int
@@ -34,7 +34,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
-    """What `load` did: *aborted* of *records* are in aborted transactions."""
+    """The result of `load`: *aborted* of *records* are in aborted transactions."""
 
     records: int
     aborted: int
@@ -55,30 +55,30 @@ def load(
     producer: Mapping[str, str] | None = None,
     **options: str | float | bool,
 ) -> Loaded:
-    """Writes *count* records; *options* are those of Load.java: partition, keys, headers, timestamp_ms, abort_every ..."""
+    """Writes *count* records; *options* are Load.java's: partition, keys, headers, timestamp_ms, abort_every ..."""
     client = {
         "compression.type": codec,
         "batch.size": "0" if single_record_batches else str(batch_bytes),
         "linger.ms": "0" if single_record_batches else str(linger_ms),
         "buffer.memory": str(64 << 20),
     } | dict(producer or {})
-    given = {"records": count, "size": size_bytes, **options}
-    return Loaded(**json.loads(_run(cluster, "Load", topic, client, given)))
+    all_options = {"records": count, "size": size_bytes, **options}
+    return Loaded(**json.loads(_run(cluster, "Load", topic, client, all_options)))
 
 
 def records(
     cluster: KafkaCluster, topic: str, *, isolation: str = "read_uncommitted", payload: str = "hex"
 ) -> list[Record]:
-    """Every record of *topic*, by partition and offset; with *payload* "sha256" the hash of each key and value."""
+    """Returns every record of *topic*, by partition and offset; *payload* "sha256" has the hash of each key and value."""
     lines = _run(cluster, "Dump", topic, {}, {"mode": "records", "payload": payload, "isolation": isolation})
-    found = [_record(json.loads(line)) for line in lines.splitlines()]
-    return sorted(found, key=lambda record: (record.partition, record.offset))
+    records_ = [_record(json.loads(line)) for line in lines.splitlines()]
+    return sorted(records_, key=lambda record: (record.partition, record.offset))
 
 
 def digest(
     cluster: KafkaCluster, topic: str, *, isolation: str = "read_uncommitted"
 ) -> dict[int, tuple[int, str]]:
-    """For each partition its number of records and a SHA-256 over keys, values, headers and timestamps in order."""
+    """Returns for each partition its number of records and a SHA-256 over keys, values, headers and timestamps in order."""
     lines = _run(cluster, "Dump", topic, {}, {"mode": "digest", "isolation": isolation})
     parts = [json.loads(line) for line in lines.splitlines()]
     return {part["partition"]: (part["count"], part["sha256"]) for part in parts}
@@ -102,7 +102,7 @@ def _run(
     ]
     if threading.current_thread() is threading.main_thread() and not options.get("leave_open"):
         return SERVICE.ask(main, arguments)
-    # A child ends with the thread that started it, and what leaves a transaction open ends its JVM.
+    # A child ends with the thread that started it, and a program that leaves a transaction open ends its JVM.
     return run_alone(main, arguments, log=folder / f"{stem}.log")
 
 

@@ -1,6 +1,6 @@
-"""`python -m tests.harness.kubernetes up | down | load ARCHIVE... | images | chosen`: a cluster that stays, and MirrorFlow's images.
+"""`python -m tests.harness.kubernetes up | down | load ARCHIVE... | images | chosen`: manages a persistent cluster and images.
 
-`chosen` prints what `setup.sh` is to provide for it: `kind`, or `cluster` for a node of ours.
+`chosen` prints what `setup.sh` has to provide: `kind`, or `cluster` for our own node.
 """
 
 import argparse
@@ -16,16 +16,16 @@ from tests.harness.kubernetes.kind import KindCluster
 
 
 def main() -> int:
-    """Exit status 1 with a sentence when the cluster cannot be had."""
+    """Returns exit status 1 with a message if the cluster cannot be started."""
     parser = argparse.ArgumentParser(
         prog="tests.harness.kubernetes", description=__doc__.splitlines()[0] if __doc__ else ""
     )
     parser.add_argument("command", choices=["up", "down", "load", "images", "chosen"])
     parser.add_argument("archives", nargs="*", type=Path, help="images for the node, of load")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     folder = CACHE / "cluster"
     try:
-        match asked.command:
+        match arguments.command:
             case "up":
                 _running(folder).down()
                 cluster = chosen_cluster(folder=folder)
@@ -43,7 +43,7 @@ def main() -> int:
                     image = build(target, version=VERSION)
                     print(f"{image.name}: {image.size_bytes / 1e6:.0f} MB, {image.archive}")
             case _:
-                _running(folder).load(*asked.archives)
+                _running(folder).load(*arguments.archives)
     except HarnessError as error:
         print(error, file=sys.stderr)
         return 1
@@ -51,9 +51,9 @@ def main() -> int:
 
 
 def _running(folder: Path) -> KindCluster | Cluster:
-    """Whichever `up` has left, although CLUSTER may say another by now."""
-    of_kind = KindCluster(folder=folder)
-    return of_kind if of_kind.exists() else Cluster(folder=folder)
+    """Returns the cluster that `up` has left, although CLUSTER may have changed."""
+    kind_cluster = KindCluster(folder=folder)
+    return kind_cluster if kind_cluster.exists() else Cluster(folder=folder)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""A real Kubernetes without nodes: etcd, the API server and, unless told otherwise, the controllers.
+"""A real Kubernetes API without nodes: etcd, the API server and, by default, the controllers.
 
-    with ApiServer(folder=tmp_path) as server:
-        server.kubectl("get", "namespaces")
-        server.user("alice", groups=["staff"])("auth", "whoami")
+        with ApiServer(folder=tmp_path) as server:
+            server.kubectl("get", "namespaces")
+            server.user("alice", groups=["staff"])("auth", "whoami")
 
-Ready in three seconds. Authorization is RBAC's; the user of `kubectl` may do everything. No pod ever runs here, but
-Deployments make ReplicaSets, these make Pods, and owners take their children with them. All ports are on 127.0.0.1, and
-all processes end with the tests, however they end.
+It is ready in three seconds. RBAC authorizes users; the user of `kubectl` may do everything. No pod runs, but Deployments
+get ReplicaSets, these get Pods, and deletion cascades from owners. All ports are on 127.0.0.1, and all processes end with
+the tests.
 """
 
 import json
@@ -23,12 +23,12 @@ from tests.harness.kubernetes.installation import CONTROL, require_control_plane
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.requests import is_ready
 
-START_WAIT_S = 120.0  # three seconds alone; more when a whole suite runs on two cores
+START_WAIT_S = 120.0  # three seconds on an idle machine; more when a whole suite runs on two cores
 ADMINISTRATORS = "system:masters"
-SERVICES = "10.0.0.0/24"  # addresses that Services are given; nothing routes them here
+SERVICES = "10.0.0.0/24"  # addresses of Services, which nothing routes here
 
 
-# Who asked for what, without bodies: Secrets do not reach a file.
+# Users and requests without bodies, so that no Secret reaches a file.
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -38,8 +38,8 @@ AUDIT_POLICY = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """A kind of request as a rule of RBAC has it; a subresource stands behind a slash, the core group is empty."""
+class RequestKind:
+    """A kind of request as RBAC's rules have it; a subresource follows a slash, and the core group is empty."""
 
     verb: str
     group: str
@@ -48,7 +48,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """One write that was done; *resource* is `configmaps`, `mirrorflows/status`."""
+    """One successful write; *resource* is like `configmaps` or `mirrorflows/status`."""
 
     verb: str
     resource: str
@@ -57,40 +57,44 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Logged:
-    """One request of the audit log. A watch is logged when it begins and when it ends, as `ended` says."""
+class AuditedRequest:
+    """One request of the audit log. A watch is logged at its start and at its end, where `ended` is true."""
 
-    asked: Asked
+    kind: RequestKind
     namespace: str
     name: str
     allowed: bool
     status: int
     ended: bool
-    at: str  # when it was received; RFC 3339 with microseconds
+    received_at: str  # RFC 3339 with microseconds
 
     @property
     def is_write(self) -> bool:
-        """Leases do not count: their holder writes for ever."""
-        return self.asked.verb in WRITES and self.asked.resource != "leases"
+        """Whether the request writes. Leases do not count, because their holder writes forever."""
+        return self.kind.verb in WRITES and self.kind.resource != "leases"
 
 
-def _logged(event: Any) -> Logged:
-    about = event["objectRef"]
-    part = f"/{about['subresource']}" if "subresource" in about else ""
-    return Logged(
-        asked=Asked(verb=event["verb"], group=about.get("apiGroup", ""), resource=about["resource"] + part),
-        namespace=about.get("namespace", ""),
-        name=about.get("name", ""),
+def _logged(event: Any) -> AuditedRequest:
+    reference = event["objectRef"]
+    subresource = f"/{reference['subresource']}" if "subresource" in reference else ""
+    return AuditedRequest(
+        kind=RequestKind(
+            verb=event["verb"],
+            group=reference.get("apiGroup", ""),
+            resource=reference["resource"] + subresource,
+        ),
+        namespace=reference.get("namespace", ""),
+        name=reference.get("name", ""),
         allowed=event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow",
         status=event.get("responseStatus", {}).get("code", 0),
         ended=event["stage"] == "ResponseComplete",
-        at=event["requestReceivedTimestamp"],
+        received_at=event["requestReceivedTimestamp"],
     )
 
 
 @dataclass(kw_only=True, slots=True)
 class ApiServer:
-    """The children are open to tests that kill or freeze them; `restart_api` brings the API server back on its port."""
+    """Tests may kill or freeze the processes; `restart_api` restarts the API server on its port."""
 
     folder: Path
     controllers: bool = True
@@ -126,35 +130,35 @@ class ApiServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Nothing here is worth an orderly end: the folder goes with the test.
+        # A clean stop is not needed, because the folder goes with the test.
         for child in (self.controller_manager, self.api, self.etcd):
             if child is not None:
                 child.kill()
 
     def user(self, name: str, groups: Sequence[str] = ()) -> Kubectl:
-        """kubectl as *name* of *groups*, who may do what roles grant and no more."""
+        """kubectl as *name* of *groups*, who may do exactly what roles grant."""
         identity = self._authority.user(name, groups)
         return Kubectl(kubeconfig=self._authority.kubeconfig(identity, self.url))
 
-    def asked_by(self, user: str) -> frozenset[Asked]:
-        """Each kind of request that *user* has made and was allowed, since the start: what a role must grant, and no more."""
-        return frozenset(one.asked for one in self.log_of(user) if one.allowed)
+    def allowed_requests(self, user: str) -> frozenset[RequestKind]:
+        """Returns each kind of request that *user* has made and was allowed, which is exactly what a role must grant."""
+        return frozenset(request.kind for request in self.audit_log_of(user) if request.allowed)
 
     def written_by(self, user: str, namespace: str = "") -> list[Written]:
-        """What *user* has written, in order; in *namespace* alone where one is named. Leases do not count: they never rest."""
+        """Returns the writes of *user* in order, in *namespace* or in all. Leases do not count, because they never stop."""
         return [
             Written(
-                verb=one.asked.verb,
-                resource=one.asked.resource,
-                namespace=one.namespace,
-                name=one.name,
+                verb=request.kind.verb,
+                resource=request.kind.resource,
+                namespace=request.namespace,
+                name=request.name,
             )
-            for one in self.log_of(user)
-            if one.is_write and one.status < 300 and namespace in {"", one.namespace}
+            for request in self.audit_log_of(user)
+            if request.is_write and request.status < 300 and namespace in {"", request.namespace}
         ]
 
-    def log_of(self, user: str, since: int = 0) -> Iterator[Logged]:
-        """Each request about a resource that *user* has made, in the order of their ends; after the first *since* bytes of the log."""
+    def audit_log_of(self, user: str, since: int = 0) -> Iterator[AuditedRequest]:
+        """Yields the requests of *user* about resources in the order of their ends, after the first *since* bytes of the log."""
         with self._audit_log.open("rb") as log:
             log.seek(since)
             for line in log:
@@ -165,11 +169,11 @@ class ApiServer:
                     yield _logged(event)
 
     def log_size(self) -> int:
-        """Bytes so far, for `log_of`."""
+        """Returns the size of the audit log in bytes, for `audit_log_of`."""
         return self._audit_log.stat().st_size
 
     def restart_api(self) -> None:
-        """Starts the API server, again after it was killed; returns when it is ready."""
+        """Starts the API server, also after it was killed; returns when it is ready."""
         pki = self._authority.folder
         policy = self.folder / "audit-policy.json"
         policy.write_text(json.dumps(AUDIT_POLICY))
@@ -178,7 +182,7 @@ class ApiServer:
             f"--etcd-servers={self._etcd_url}",
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
-            "--endpoint-reconciler-type=none",  # 127.0.0.1 may be no endpoint of a Service, and none is needed
+            "--endpoint-reconciler-type=none",  # 127.0.0.1 may not be an endpoint of a Service
             f"--secure-port={self.port}",
             f"--service-cluster-ip-range={SERVICES}",
             "--authorization-mode=RBAC",
@@ -195,7 +199,7 @@ class ApiServer:
 
     def _start_etcd(self) -> None:
         self._etcd_url = f"http://127.0.0.1:{free_port()}"
-        peers = f"http://127.0.0.1:{free_port()}"
+        peer_url = f"http://127.0.0.1:{free_port()}"
         self.etcd = self._start(
             "etcd",
             f"--data-dir={self.folder / 'etcd'}",
@@ -203,9 +207,9 @@ class ApiServer:
             "--log-level=warn",
             f"--listen-client-urls={self._etcd_url}",
             f"--advertise-client-urls={self._etcd_url}",
-            f"--listen-peer-urls={peers}",
-            f"--initial-advertise-peer-urls={peers}",
-            f"--initial-cluster=default={peers}",
+            f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}",
+            f"--initial-cluster=default={peer_url}",
         )
 
     def _start_controllers(self) -> None:

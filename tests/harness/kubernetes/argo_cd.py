@@ -1,12 +1,12 @@
-"""Argo CD's application controller and repo server as processes of this machine, against any cluster.
+"""Runs Argo CD's application controller and repo server as processes of this machine, against any cluster.
 
-    with ArgoCd(kubectl=cluster.kubectl, folder=tmp_path) as argo:
-        argo.write("mirrors/flow.yaml", text)
-        argo.apply(argo.application("mirrors", path="mirrors", namespace="flows"))
-        argo.wait_for("mirrors", sync="Synced", health="Healthy")
+        with ArgoCd(kubectl=cluster.kubectl, folder=tmp_path) as argo:
+            argo.write("mirrors/flow.yaml", text)
+            argo.apply(argo.application("mirrors", path="mirrors", namespace="flows"))
+            argo.wait_for("mirrors", sync="Synced", health="Healthy")
 
-The controller uses the kubeconfig of *kubectl*. Applications read a Git repository in *folder*. Argo CD's own objects are in the
-namespace `argocd`, which is deleted at the end, as are its CRDs. Needs `setup.sh argocd`, and git.
+The controller uses the kubeconfig of *kubectl*. Applications read a Git repository in *folder*. Argo CD's objects are in the
+namespace `argocd`, which is deleted at the end, like its CRDs. It needs `setup.sh argocd` and git.
 """
 
 import json
@@ -25,7 +25,7 @@ from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 
 NAMESPACE = "argocd"
 IN_CLUSTER = "https://kubernetes.default.svc"  # Argo CD's name for its own cluster
-WAIT_S = 180.0  # seconds alone; more when a whole suite runs on two cores
+WAIT_S = 180.0  # seconds on an idle machine; more when a whole suite runs on two cores
 CRDS = ("application-crd.yaml", "appproject-crd.yaml")
 IDENTITY = ("-c", "user.name=test", "-c", "user.email=test@example.com")
 Object = dict[str, Any]
@@ -41,7 +41,7 @@ def require_argo_cd() -> None:
 
 @dataclass(kw_only=True, slots=True)
 class ArgoCd:
-    """*customizations* are entries of the ConfigMap argocd-cm."""
+    """Argo CD with *customizations*, which are entries of the ConfigMap argocd-cm."""
 
     kubectl: Kubectl
     folder: Path
@@ -54,7 +54,7 @@ class ArgoCd:
 
     @property
     def own(self) -> Kubectl:
-        """In Argo CD's namespace."""
+        """kubectl in Argo CD's namespace."""
         return self.kubectl.within(NAMESPACE)
 
     def __enter__(self) -> Self:
@@ -79,12 +79,12 @@ class ArgoCd:
 
     def write(self, path: str, content: str | Path) -> None:
         """Commits *content*, a text or a folder, as *path*."""
-        place = self.repository / path
-        place.parent.mkdir(parents=True, exist_ok=True)
+        target = self.repository / path
+        target.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, Path):
-            shutil.copytree(content, place)
+            shutil.copytree(content, target)
         else:
-            place.write_text(content)
+            target.write_text(content)
         self._commit()
 
     def remove(self, path: str) -> None:
@@ -123,7 +123,7 @@ class ArgoCd:
         self.own.apply(application)
 
     def refresh(self, name: str) -> Object:
-        """Has Git and cluster compared without a cache; returns the Application's status afterwards."""
+        """Makes Argo CD compare Git and cluster without a cache; returns the Application's status."""
         patch = {"metadata": {"annotations": {"argocd.argoproj.io/refresh": "hard"}}}
         self.own("patch", "application", name, "--type=merge", f"--patch={json.dumps(patch)}")
 
@@ -139,12 +139,12 @@ class ArgoCd:
 
     def wait_for(self, name: str, *, sync: str, health: str) -> Object:
         """Waits until the Application has this sync status and this health; returns its status."""
-        found: Object = {}
+        status: Object = {}
 
         def reached() -> bool:
-            found.update(self.status(name))
+            status.update(self.status(name))
             self._must_run()
-            return (found.get("sync", {}).get("status"), found.get("health", {}).get("status")) == (
+            return (status.get("sync", {}).get("status"), status.get("health", {}).get("status")) == (
                 sync,
                 health,
             )
@@ -152,8 +152,8 @@ class ArgoCd:
         try:
             wait_until(f"{name} is {sync} and {health}", reached, timeout_s=WAIT_S)
         except HarnessError as error:
-            raise HarnessError(f"{error}\n{json.dumps(found, indent=1)}\n{self.logs()}") from error
-        return found
+            raise HarnessError(f"{error}\n{json.dumps(status, indent=1)}\n{self.logs()}") from error
+        return status
 
     def delete(self, name: str) -> None:
         """Deletes the Application and, by its finalizer, what it deployed."""
@@ -178,7 +178,7 @@ class ArgoCd:
         self._apply_part("argoproj.io/v1alpha1", "AppProject", "default", {"spec": project})
 
     def _apply_part(self, version: str, kind: str, name: str, content: Object) -> None:
-        """An object that Argo CD reads from its own namespace; it finds them by the label."""
+        """Applies an object that Argo CD reads from its namespace and selects by the label."""
         labels = {"app.kubernetes.io/part-of": "argocd"}
         metadata = {"name": name, "labels": labels}
         self.own.apply({"apiVersion": version, "kind": kind, "metadata": metadata, **content})
@@ -193,12 +193,12 @@ class ArgoCd:
             "--metrics-address=127.0.0.1",
             f"--metrics-port={free_port()}",
             "--disable-tls",
-            "--client-ca-path=",  # the default is refused beside --disable-tls
+            "--client-ca-path=",  # --disable-tls refuses the default
             f"--redis={redis}",
             "--logformat=text",
         )
         for address in (redis, repositories):
-            wait_until(f"{address} accepts", lambda at=address: self._accepts(at))  # type: ignore[misc]
+            wait_until(f"{address} accepts connections", lambda listener=address: self._accepts(listener))  # type: ignore[misc]
         self._child(
             "argocd-application-controller",
             f"--kubeconfig={self.kubectl.kubeconfig}",
@@ -246,15 +246,15 @@ class ArgoCd:
         self._git(*IDENTITY, "commit", "--quiet", "--message=change")
 
     def _git(self, *arguments: str) -> None:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", *arguments], cwd=self.repository, capture_output=True, text=True, check=False
         )
-        if done.returncode:
-            raise HarnessError(f"git {' '.join(arguments)} failed: {done.stderr.strip()}")
+        if process.returncode:
+            raise HarnessError(f"git {' '.join(arguments)} failed: {process.stderr.strip()}")
 
 
-def is_there(kubectl: Kubectl, kind: str, name: str) -> bool:
-    """Whether the object exists in the namespace of *kubectl*."""
+def exists(kubectl: Kubectl, kind: str, name: str) -> bool:
+    """Returns whether the object exists in the namespace of *kubectl*."""
     try:
         return bool(kubectl.get(kind, name))
     except KubectlError:

@@ -1,4 +1,4 @@
-"""Whom a cluster of the tests believes: one certificate authority, which makes servers and users, and files for kubectl."""
+"""A certificate authority for test clusters: it signs certificates of servers and users, and writes kubeconfigs."""
 
 import base64
 import datetime as dt
@@ -18,14 +18,14 @@ LIFE = dt.timedelta(days=30)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """A certificate and its key, PEM."""
+    """A certificate and its key, in PEM files."""
 
     certificate: Path
     key: Path
 
 
 class Authority:
-    """Signs into *folder*, which is created. Keys are P-256: made in a millisecond."""
+    """Signs certificates into *folder*, which it creates. Keys are P-256, which takes a millisecond."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,20 +35,20 @@ class Authority:
         self.own = self._written("ca", self._certificate, self._key)
 
     def server(self, name: str, *addresses: str) -> Identity:
-        """A server that clients reach by *addresses*: host names and IP addresses."""
-        names = [_general_name(one) for one in addresses]
+        """Creates the identity of a server with *addresses*: host names and IP addresses."""
+        names = [_general_name(address) for address in addresses]
         return self._issued(name, _name(name), [x509.SubjectAlternativeName(names)])
 
     def user(self, name: str, groups: Sequence[str] = ()) -> Identity:
-        """Whom the API server calls *name* of *groups* (common name and organisations)."""
+        """Creates the identity of the user *name* of *groups* (common name and organisations)."""
         return self._issued(name.replace(":", "-"), _name(name, groups), [])
 
     def signing_key(self, name: str) -> Identity:
-        """A key pair for tokens; the certificate only carries its public half."""
+        """Creates a key pair for tokens; the certificate only holds the public key."""
         return self._issued(name, _name(name), [])
 
     def kubeconfig(self, identity: Identity, server: str) -> Path:
-        """A file for kubectl and other clients, everything inline."""
+        """Writes a kubeconfig with inline certificates."""
         file = identity.certificate.with_suffix(".kubeconfig")
         cluster = {"server": server, "certificate-authority-data": _inline(self.own.certificate)}
         user = {
@@ -98,21 +98,21 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256())
 
     def _written(self, file: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Identity:
-        made = Identity(certificate=self.folder / f"{file}.crt", key=self.folder / f"{file}.key")
-        made.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        made.key.touch(mode=0o600)
-        made.key.write_bytes(
+        identity = Identity(certificate=self.folder / f"{file}.crt", key=self.folder / f"{file}.key")
+        identity.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        identity.key.touch(mode=0o600)
+        identity.key.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,
                 serialization.PrivateFormat.TraditionalOpenSSL,
                 serialization.NoEncryption(),
             )
         )
-        return made
+        return identity
 
 
 def _name(common_name: str, organisations: Sequence[str] = ()) -> x509.Name:
-    parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, one) for one in organisations]
+    parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organisation) for organisation in organisations]
     return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 

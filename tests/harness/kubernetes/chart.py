@@ -1,4 +1,4 @@
-"""The chart as Helm renders it, and as Helm installs it."""
+"""Renders the chart with Helm, and derives the operator's rights from it."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from tests.harness.kubernetes.api_server import Asked
+from tests.harness.kubernetes.api_server import RequestKind
 from tests.harness.kubernetes.helm import HelmError
 from tests.harness.kubernetes.installation import HELM
 
@@ -16,14 +16,14 @@ CHART: Final = Path(__file__).parents[3] / "charts" / "mirrorflow"
 RELEASE: Final = "mirrorflow"
 NAMESPACE: Final = "mirrorflow-system"
 OPERATOR: Final = "mirrorflow-operator"
-# As the API server calls the operator of RELEASE in NAMESPACE.
+# The user name by which the API server knows the operator of RELEASE in NAMESPACE.
 OPERATOR_USER: Final = f"system:serviceaccount:{NAMESPACE}:{OPERATOR}"
 OPERATOR_GROUPS: Final = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}")
-KUBERNETES: Final = "1.34.0"  # a Helm built without a release's stamps takes its cluster for 1.20
-ANSWER_WAIT_S: Final = 60.0
+KUBERNETES: Final = "1.34.0"  # a Helm built without version stamps assumes 1.20
+COMMAND_WAIT_S: Final = 60.0
 Manifest = dict[str, Any]
 Values = Mapping[str, Any]
-# The three ways to install it.
+# The three modes of an installation.
 OWN_NAMESPACE: Final[Values] = {}
 SEVERAL_NAMESPACES: Final[Values] = {"watch": {"namespaces": ["kafka-east", "kafka-west"]}}
 WHOLE_CLUSTER: Final[Values] = {"watch": {"cluster": True}}
@@ -32,7 +32,7 @@ WHOLE_CLUSTER: Final[Values] = {"watch": {"cluster": True}}
 def rendered(
     values: Values = OWN_NAMESPACE, *, namespace: str = NAMESPACE, chart: Path = CHART
 ) -> list[Manifest]:
-    """Every object of a release with *values*, tests and all. Raises HelmError with Helm's complaint."""
+    """Returns every object of a release with *values*, including its test. Raises HelmError with Helm's message."""
     text = helm(
         "template",
         RELEASE,
@@ -42,11 +42,11 @@ def rendered(
         "--values=-",
         stdin=yaml.safe_dump(dict(values)),
     )
-    return [one for one in yaml.safe_load_all(text) if one]
+    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
 
 
 def chart_after(version: str, folder: Path) -> Path:
-    """The chart of the release *version*, which follows the one of this work tree; made in *folder*."""
+    """Creates in *folder* the chart of the release *version*, which follows the current one."""
     chart = Path(shutil.copytree(CHART, folder / f"mirrorflow-{version}"))
     document = yaml.safe_load((chart / "Chart.yaml").read_text())
     document["annotations"]["mirrorflow.io/previous-version"] = document["appVersion"]
@@ -56,25 +56,25 @@ def chart_after(version: str, folder: Path) -> Path:
 
 
 def rules_of(manifests: list[Manifest]) -> list[Manifest]:
-    """What the operator may do: the rules of every role that is bound to its account."""
+    """Returns the operator's rights: the rules of every role that is bound to its account."""
     bound = {
-        (one["roleRef"]["kind"], one["metadata"].get("namespace"), one["roleRef"]["name"])
-        for one in manifests
-        if one["kind"] in {"RoleBinding", "ClusterRoleBinding"}
-        and any(subject["name"] == OPERATOR for subject in one["subjects"])
+        (binding["roleRef"]["kind"], binding["metadata"].get("namespace"), binding["roleRef"]["name"])
+        for binding in manifests
+        if binding["kind"] in {"RoleBinding", "ClusterRoleBinding"}
+        and any(subject["name"] == OPERATOR for subject in binding["subjects"])
     }
     return [
         rule
-        for one in manifests
-        if (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) in bound
-        for rule in one["rules"]
+        for role in manifests
+        if (role["kind"], role["metadata"].get("namespace"), role["metadata"]["name"]) in bound
+        for rule in role["rules"]
     ]
 
 
-def granted(values: Values = OWN_NAMESPACE) -> frozenset[Asked]:
-    """Each kind of request that `rules_of` a release with *values* allow."""
+def granted(values: Values = OWN_NAMESPACE) -> frozenset[RequestKind]:
+    """Returns each kind of request that the rules of a release with *values* allow."""
     return frozenset(
-        Asked(verb=verb, group=group, resource=resource)
+        RequestKind(verb=verb, group=group, resource=resource)
         for rule in rules_of(rendered(values))
         for verb in rule["verbs"]
         for group in rule["apiGroups"]
@@ -83,15 +83,15 @@ def granted(values: Values = OWN_NAMESPACE) -> frozenset[Asked]:
 
 
 def helm(*arguments: str, stdin: str = "") -> str:
-    """What helm prints, without a cluster."""
-    done = subprocess.run(
+    """Runs helm without a cluster and returns its output."""
+    process = subprocess.run(
         [str(HELM / "helm"), *arguments],
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=ANSWER_WAIT_S,
+        timeout=COMMAND_WAIT_S,
         check=False,
     )
-    if done.returncode:
-        raise HelmError((done.stderr + done.stdout).strip())
-    return done.stdout
+    if process.returncode:
+        raise HelmError((process.stderr + process.stdout).strip())
+    return process.stdout

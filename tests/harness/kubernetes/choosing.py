@@ -1,9 +1,9 @@
-"""Which cluster the tests, the demo and `make cluster` stand on: of `kind` where it is at hand at once, else a node of ours.
+"""Chooses the cluster of the tests, the demo and `make cluster`: kind if Docker has its image, else our own node.
 
-    with chosen_cluster(folder=tmp_path, name="mirrorflow-e2e", network=243) as cluster:
+        with chosen_cluster(folder=tmp_path, name="mirrorflow-e2e", network=243) as cluster:
 
-At hand means: Docker answers and holds an image of kind's node. The variable CLUSTER says which it must be, `kind` or
-`node`; only then may kind fetch its image.
+kind is the default where Docker responds and has kind's node image. The variable CLUSTER (`kind` or `node`) overrides this;
+only with CLUSTER=kind may kind pull its image.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Final, Literal, Protocol, Self
 from tests.harness.kafka.processes import HarnessError
 from tests.harness.kubernetes.cluster import Cluster
 from tests.harness.kubernetes.installation import require_control_plane, require_helm, require_node
-from tests.harness.kubernetes.kind import KindCluster, docker_answers, kind_program, node_image
+from tests.harness.kubernetes.kind import KindCluster, docker_responds, kind_program, node_image
 from tests.harness.kubernetes.kubectl import Kubectl
 
 CHOSEN_BY: Final = "CLUSTER"
@@ -22,7 +22,7 @@ Choice = Literal["kind", "node"]
 
 
 class AnyCluster(Protocol):
-    """What both have; `Cluster` says what each is."""
+    """The interface of both; `Cluster` documents it."""
 
     kubectl: Kubectl
 
@@ -44,32 +44,32 @@ class AnyCluster(Protocol):
 
 
 def choice() -> Choice:
-    """What it would be now; half a second. Raises `HarnessError` where CLUSTER names neither."""
+    """Returns the choice within half a second; raises `HarnessError` if CLUSTER has a different value."""
     match os.environ.get(CHOSEN_BY, ""):
         case "":
-            return "kind" if docker_answers() and node_image() else "node"
+            return "kind" if docker_responds() and node_image() else "node"
         case "kind":
             return "kind"
         case "node":
             return "node"
-        case other:
-            raise HarnessError(f"CLUSTER={other} is neither kind nor node.")
+        case unknown:
+            raise HarnessError(f"CLUSTER={unknown} is neither kind nor node.")
 
 
 def chosen_cluster(*, folder: Path, name: str = "mirrorflow", network: int = 240) -> AnyCluster:
-    """Not yet started."""
-    made: type[KindCluster | Cluster] = KindCluster if choice() == "kind" else Cluster
-    return made(folder=folder, name=name, network=network)
+    """Returns the chosen cluster, not yet started."""
+    cluster_class: type[KindCluster | Cluster] = KindCluster if choice() == "kind" else Cluster
+    return cluster_class(folder=folder, name=name, network=network)
 
 
 def require_cluster() -> None:
-    """`HarnessError` that names what the chosen one cannot be made without."""
+    """Raises `HarnessError` that names what is missing for the chosen cluster."""
     if choice() == "node":
         require_node()
         return
-    require_control_plane()  # its kubectl
+    require_control_plane()  # for its kubectl
     require_helm()
-    if not docker_answers():
-        raise HarnessError("kind needs Docker, and no engine answers: start it, or leave CLUSTER out.")
+    if not docker_responds():
+        raise HarnessError("kind needs Docker, and no engine responds: start it, or leave CLUSTER out.")
     if kind_program() is None:
-        raise HarnessError("There is no kind: `tests/harness/kubernetes/setup.sh kind` builds it.")
+        raise HarnessError("kind is missing: `tests/harness/kubernetes/setup.sh kind` builds it.")

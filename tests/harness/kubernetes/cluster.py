@@ -1,13 +1,13 @@
-"""A real Kubernetes cluster in Linux namespaces of its own: pods run, DNS answers, volumes follow their Secrets.
+"""A real Kubernetes cluster in its own Linux namespaces: pods run, DNS resolves, volumes follow their Secrets.
 
-    with Cluster(folder=tmp_path, workers=1) as cluster:
-        cluster.load(archive)
-        cluster.kubectl("get", "nodes")
-        cluster.workers[0].crash()
+        with Cluster(folder=tmp_path, workers=1) as cluster:
+            cluster.load(archive)
+            cluster.kubectl("get", "nodes")
+            cluster.workers[0].crash()
 
-Each node is one process tree in mount, process and network namespaces of its own. So the host keeps its firewall, mounts and
-ports, and ending one process ends a node. The host reaches the API server, pods and Services by their own addresses,
-over a pair of interfaces. Needs root, and what `setup.sh cluster` builds and installs. Up in some fifteen seconds.
+Each node is one process tree in its own mount, process and network namespaces. So the host keeps its firewall, mounts and
+ports, and ending one process ends a node. The host reaches the API server, pods and Services by their addresses, over a
+pair of interfaces. It needs root and what `setup.sh cluster` builds and installs. It starts in some fifteen seconds.
 """
 
 import shutil
@@ -24,15 +24,13 @@ from tests.harness.kubernetes.node_settings import PAUSE_IMAGE, Node
 from tests.harness.kubernetes.running_node import RunningNode
 
 HERE = Path(__file__).parent
-READY_WAIT_S = 300.0  # fifteen seconds alone; more when a whole suite runs on two cores
-SOCKET_PATH_MAX = (
-    86  # of the kernel's 107, for kubelet makes longer ones beside it: kubelet/pod-resources/1234567890
-)
+READY_WAIT_S = 300.0  # fifteen seconds on an idle machine; more when a whole suite runs on two cores
+SOCKET_PATH_MAX = 86  # the kernel allows 107; kubelet adds paths such as kubelet/pod-resources/1234567890
 IMAGES = {"pause": PAUSE_IMAGE, "coredns": "localhost/coredns:1"}
 
 
 class Cluster:
-    """`name` is the first node's, and that of the host's interface, namespace and control groups; two may run side by side.
+    """A cluster whose first node, interface, namespace and control groups are called *name*; several clusters may run.
 
     *workers*, at most three, are called `<name>-2` and so on; the kernel limits these names to 15 characters.
     """
@@ -59,24 +57,24 @@ class Cluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """The kubeconfig of the administrator."""
         return self._folder / "pki" / "administrator.kubeconfig"
 
     @property
     def node_ip(self) -> str:
-        """Where the host finds NodePorts."""
+        """The address at which the host reaches NodePorts."""
         return self._control.node.ip
 
     @property
     def host_ip(self) -> str:
-        """Where pods find what listens on the host, once the cluster is up."""
+        """The address at which pods reach listeners of the host, once the cluster is up."""
         return self._control.node.host_ip
 
     def __enter__(self) -> Self:
         try:
             self.up(outlive=False)
         except BaseException:
-            self._end()  # its logs stay, to explain the error
+            self._end()  # its logs stay and explain the error
             raise
         return self
 
@@ -86,7 +84,7 @@ class Cluster:
         self.down()
 
     def up(self, *, outlive: bool) -> None:
-        """Starts it anew, and returns when pods can run; unless it is to *outlive* this thread, it ends with it."""
+        """Starts a new cluster, and returns when pods can run; it ends with this thread, unless it shall *outlive* it."""
         require_node()
         for running in self._nodes:
             if len(str(running.node.socket)) > SOCKET_PATH_MAX:
@@ -116,27 +114,27 @@ class Cluster:
         )
 
     def down(self) -> None:
-        """Ends it and removes all that it was; nothing to do is fine."""
+        """Ends the cluster, if it exists, and removes its files."""
         self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def load(self, *archives: Path) -> None:
-        """Gives the nodes images, as `docker save` or an OCI archive has them."""
+        """Imports images into the nodes, from archives of `docker save` or in the OCI format."""
         for archive in archives:
             for running in self._nodes:
                 running.ctr("images", "import", str(archive))
 
     def tag(self, image: str, other: str) -> None:
-        """The nodes' *image* is known as *other*, too."""
+        """Adds the name *other* to the nodes' *image*."""
         for running in self._nodes:
             running.ctr("images", "tag", "--force", image, other)
 
     def pids(self, component: str) -> list[int]:
-        """Processes of the first node's own *component*, such as kube-apiserver: to be frozen, or killed and started again."""
+        """Returns the processes of the first node's *component*, such as kube-apiserver, for tests that freeze or kill them."""
         return self._control.pids(component)
 
     def wait_until_ready(self, running: RunningNode) -> None:
-        """Until pods can run on that node."""
+        """Waits until pods can run on that node."""
         name = running.node.name
         wait_until(f"{name} is ready", lambda: self._node_is_ready(name), timeout_s=READY_WAIT_S, poll_s=0.2)
 
@@ -152,17 +150,19 @@ class Cluster:
         for program, image in IMAGES.items():
             write_image(self._folder / f"{program}.tar", image, NODE / program)
         for running in nodes:
-            wait_until("containerd answers", running.containerd_answers, timeout_s=READY_WAIT_S)
+            wait_until("containerd responds", running.containerd_responds, timeout_s=READY_WAIT_S)
             for program in IMAGES:
                 running.ctr("images", "import", str(self._folder / f"{program}.tar"))
 
     def _node_is_ready(self, name: str) -> bool:
-        """A node has a taint for a moment after it is ready; pods need the account and the authority of their namespace."""
+        """Returns whether pods can run: the node has no taint, and the namespace has its ServiceAccount and CA."""
         try:
             node = self.kubectl.get("node", name)
             self.kubectl.get("serviceaccount", "default")
             self.kubectl.get("configmap", "kube-root-ca.crt")
         except KubectlError:
             return False
-        ready = {one["type"]: one["status"] for one in node["status"]["conditions"]}.get("Ready")
+        ready = {condition["type"]: condition["status"] for condition in node["status"]["conditions"]}.get(
+            "Ready"
+        )
         return ready == "True" and not node["spec"].get("taints")

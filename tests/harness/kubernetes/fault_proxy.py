@@ -1,14 +1,13 @@
-"""A proxy between a client and the API server, which causes what a healthy server never shows.
+"""A proxy between a client and the API server, which causes faults that a healthy server never shows.
 
-    with FaultProxy(kubeconfig_behind=user.kubeconfig, folder=tmp_path) as proxy:
-        operator = start(..., environment={"KUBECONFIG": str(proxy.kubeconfig)})
-        rule = proxy.on(Match(verb="patch", resource="deployments"), Refuse(409))
-        proxy.drop_watches()
+        with FaultProxy(server_kubeconfig=user.kubeconfig, folder=tmp_path) as proxy:
+            operator = start(..., environment={"KUBECONFIG": str(proxy.kubeconfig)})
+            rule = proxy.on(Match(verb="patch", resource="deployments"), Refuse(409))
+            proxy.drop_watches()
 
-Plain HTTP in front, on 127.0.0.1; behind it the server and the identity of *kubeconfig*. A token of the client's own
-passes through. It runs in a thread of this process, so that a test can strike between any two requests. Each
-connection of a client has one of its own to the server, and neither is buffered: what the server says is passed on
-byte for byte as it comes. What came by is in `seen`.
+Clients connect by plain HTTP to 127.0.0.1; the proxy uses the server and the identity of *server_kubeconfig*, but passes a
+client's own token. It runs in a thread of this process, so a test can cause a fault between any two requests. Each client
+connection has its own connection to the server, and bytes are passed on without buffering. `proxied` has all requests.
 """
 
 import asyncio
@@ -26,16 +25,16 @@ import h11
 
 from tests.harness.kafka.processes import free_port
 from tests.harness.kubernetes.faults import (
-    Ask,
+    ApiRequest,
     CutBody,
     Delay,
     Drop,
     Fault,
-    LoseAnswer,
+    LoseResponse,
     Match,
+    ProxiedRequest,
     Refuse,
     Rule,
-    Seen,
     Silence,
     status_body,
 )
@@ -46,24 +45,24 @@ READ_BYTES = 64 * 1024
 HEAD_BYTES_MAX = 64 * 1024
 START_WAIT_S = 10.0
 COMMAND_WAIT_S = 10.0
-CLOSE_WAIT_S = 1.0  # who does not take what is left for it does not get it
-LAST_TURNS = 5  # of the loop, in which transports that were aborted say so
+CLOSE_WAIT_S = 1.0  # a client that does not read the rest in this time loses it
+LAST_TURNS = 5  # turns of the loop in which aborted transports close
 
 
 class _EndedError(Exception):
-    """This connection is over, as the fault wanted it or as one of the two sides did."""
+    """This connection has ended, by a fault or by one of its two sides."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Side:
-    """One end of the conversation: its socket and what HTTP knows of it."""
+    """One side of a proxied connection: its socket and its HTTP state."""
 
     http: h11.Connection
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def next(self) -> Any:
-        """The next event of h11; `_EndedError` when the peer is gone."""
+        """Returns the next event of h11; raises `_EndedError` when the peer has closed."""
         while (event := self.http.next_event()) is h11.NEED_DATA:
             self.http.receive_data(await self.reader.read(READ_BYTES))
         if isinstance(event, h11.ConnectionClosed):
@@ -79,7 +78,7 @@ class _Side:
 
 @dataclass(kw_only=True, slots=True)
 class _Pair:
-    """A client's connection, and its own to the server once there was something to pass on."""
+    """A client's connection, and its connection to the server after the first forwarded request."""
 
     near: _Side
     far: _Side | None = None
@@ -87,9 +86,9 @@ class _Pair:
 
 @dataclass(kw_only=True, slots=True)
 class _Watch:
-    """A watch that runs; *silent*: nothing passes any more, and nothing closes."""
+    """An open watch; if *silent*, its events are dropped and it stays open."""
 
-    ask: Ask
+    request: ApiRequest
     near: _Side
     silent: bool = False
 
@@ -98,15 +97,15 @@ class _Watch:
 class FaultProxy:
     """A proxy of the API server that injects faults; the first rule that matches a request applies."""
 
-    kubeconfig_behind: Path
+    server_kubeconfig: Path
     folder: Path
     port: int = field(default_factory=free_port, init=False)
-    seen: list[Seen] = field(default_factory=list, init=False)
+    proxied: list[ProxiedRequest] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        content = json.loads(self.kubeconfig_behind.read_text())
-        behind = urlsplit(content["clusters"][0]["cluster"]["server"])
-        self._host, self._behind_port = behind.hostname, behind.port
+        content = json.loads(self.server_kubeconfig.read_text())
+        server = urlsplit(content["clusters"][0]["cluster"]["server"])
+        self._host, self._server_port = server.hostname, server.port
         self._tls = tls_of(content)
         self.kubeconfig = self.folder / f"through-{self.port}.kubeconfig"
         self._rules: list[Rule] = []
@@ -139,29 +138,29 @@ class FaultProxy:
         self._loop.close()
 
     def on(self, match: Match, fault: Fault, *, skip: int = 0, times: int = 1) -> Rule:
-        """From now on *fault* strikes what *match* finds, after the first *skip*, *times* times; `struck` counts."""
+        """Applies *fault* to the next *times* requests that *match*, after the first *skip* of them; returns the rule."""
         rule = Rule(match=match, fault=fault, skip=skip, times=times)
         self._do(lambda: self._rules.append(rule))
         return rule
 
     def heal(self) -> None:
-        """No rule strikes any more; watches that were silenced stay so until their clients give up."""
+        """Removes all rules; silenced watches stay silent until their clients give up."""
         self._do(self._rules.clear)
 
-    def asks(self, match: Match) -> list[Ask]:
-        """What came by so far, in the order in which it was answered."""
-        return [one.ask for one in tuple(self.seen) if match(one.ask)]
+    def requests(self, match: Match) -> list[ApiRequest]:
+        """Returns the matching requests so far, in the order of their responses."""
+        return [entry.request for entry in tuple(self.proxied) if match(entry.request)]
 
     def watched(self) -> frozenset[str]:
-        """The resources of which a watch runs right now."""
-        return self._do(lambda: frozenset(one.ask.resource for one in self._watches))
+        """Returns the resources that have an open watch."""
+        return self._do(lambda: frozenset(watch.request.resource for watch in self._watches))
 
     def drop_watches(self, match: Match | None = None) -> int:
-        """Cuts the watches that run, as a load balancer does; how many."""
+        """Cuts the open watches, as a load balancer does; returns their number."""
         return self._each_watch(match or Match(), lambda watch: watch.near.writer.transport.abort())
 
     def silence_watches(self, match: Match | None = None) -> int:
-        """Half-open: nothing passes on them any more and nothing closes, until the client gives up; how many."""
+        """Drops events on the open watches, which stay open until the client gives up; returns their number."""
 
         def silence(watch: _Watch) -> None:
             watch.silent = True
@@ -169,22 +168,22 @@ class FaultProxy:
         return self._each_watch(match or Match(), silence)
 
     def expire_watches(self, match: Match | None = None) -> int:
-        """Ends the watches that run with an ERROR event of status 410, as after a compaction of etcd; how many."""
+        """Ends the open watches with an ERROR event of status 410, as after a compaction of etcd; returns their number."""
 
         def expire(watch: _Watch) -> None:
-            event = {"type": "ERROR", "object": status_body(410, watch.ask)}
+            event = {"type": "ERROR", "object": status_body(410, watch.request)}
             data = watch.near.http.send(h11.Data(json.dumps(event).encode() + b"\n"))
             watch.near.writer.write((data or b"") + (watch.near.http.send(h11.EndOfMessage()) or b""))
             watch.near.writer.close()
 
         return self._each_watch(match or Match(), expire)
 
-    def _each_watch(self, match: Match, strike: Callable[[_Watch], None]) -> int:
+    def _each_watch(self, match: Match, action: Callable[[_Watch], None]) -> int:
         def each() -> int:
-            found = [one for one in self._watches if match(one.ask) and not one.silent]
-            for watch in found:
-                strike(watch)
-            return len(found)
+            matching = [watch for watch in self._watches if match(watch.request) and not watch.silent]
+            for watch in matching:
+                action(watch)
+            return len(matching)
 
         return self._do(each)
 
@@ -221,8 +220,8 @@ class FaultProxy:
             pass  # an asyncio server of Python 3.11 logs a task that ends as cancelled
         finally:
             if pair.far is not None:
-                pair.far.writer.transport.abort()  # TLS would take its leave, and the server need not hear of it
-            pair.near.writer.close()  # what a client is to get still goes out
+                pair.far.writer.transport.abort()  # a TLS shutdown is not needed
+            pair.near.writer.close()  # pending data for the client is still sent
             with suppress(OSError):
                 async with asyncio.timeout(CLOSE_WAIT_S):
                     await pair.near.writer.wait_closed()
@@ -230,27 +229,27 @@ class FaultProxy:
             self._connections.discard(task)
 
     async def _exchange(self, pair: _Pair) -> None:
-        """One request and its answer."""
+        """Proxies one request and its response."""
         near = pair.near
         request = await near.next()
         parts = []
         while isinstance(event := await near.next(), h11.Data):
             parts.append(bytes(event.data))
-        ask = Ask.of(request.method.decode(), request.target.decode())
-        fault = next((rule.fault for rule in self._rules if rule.strikes(ask)), None)
+        api_request = ApiRequest.of(request.method.decode(), request.target.decode())
+        fault = next((rule.fault for rule in self._rules if rule.applies_to(api_request)), None)
         match fault:
             case Refuse():
-                await self._refuse(near, ask, fault)
+                await self._refuse(near, api_request, fault)
                 return
             case Drop():
-                self._end(ask, fault)
+                self._end(api_request, fault)
             case Silence():
-                await near.reader.read(1)  # whatever comes now: the client has given up
-                self._end(ask, fault)
+                await near.reader.read(1)  # any event here means that the client has given up
+                self._end(api_request, fault)
             case Delay():
                 await asyncio.sleep(fault.seconds)
         far = pair.far
-        if far is None or far.reader.at_eof():  # the server ends what was idle for long
+        if far is None or far.reader.at_eof():  # the server ends idle connections
             if far is not None:
                 far.writer.transport.abort()
             far = pair.far = await self._connect()
@@ -259,59 +258,61 @@ class FaultProxy:
         )
         await far.send(h11.Data(b"".join(parts)))
         await far.send(h11.EndOfMessage())
-        answer = await far.next()
-        if ask.verb == "watch" and answer.status_code == 200:
-            self.seen.append(Seen(ask=ask, status=200, fault=fault))
-            await self._relay_watch(near, far, ask, answer)
+        response = await far.next()
+        if api_request.verb == "watch" and response.status_code == 200:
+            self.proxied.append(ProxiedRequest(request=api_request, status=200, fault=fault))
+            await self._relay_watch(near, far, api_request, response)
         else:
-            await self._relay(near, far, ask, fault, answer)
+            await self._relay(near, far, api_request, fault, response)
         near.http.start_next_cycle()
         far.http.start_next_cycle()
 
     def _headers(self, request: h11.Request) -> list[tuple[bytes, bytes]]:
         own = [(name, value) for name, value in request.headers if name != b"host"]
-        return [(b"host", f"{self._host}:{self._behind_port}".encode()), *own]
+        return [(b"host", f"{self._host}:{self._server_port}".encode()), *own]
 
-    def _end(self, ask: Ask, fault: Drop | LoseAnswer | Silence) -> None:
-        self.seen.append(Seen(ask=ask, status=0, fault=fault))
+    def _end(self, api_request: ApiRequest, fault: Drop | LoseResponse | Silence) -> None:
+        self.proxied.append(ProxiedRequest(request=api_request, status=0, fault=fault))
         if not isinstance(fault, Silence) and fault.then is not None:
             fault.then()
         raise _EndedError
 
-    async def _refuse(self, near: _Side, ask: Ask, fault: Refuse) -> None:
-        body = json.dumps(status_body(fault.status, ask)).encode()
+    async def _refuse(self, near: _Side, api_request: ApiRequest, fault: Refuse) -> None:
+        body = json.dumps(status_body(fault.status, api_request)).encode()
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         if fault.retry_after_s is not None:
             headers.append(("Retry-After", str(fault.retry_after_s)))
-        self.seen.append(Seen(ask=ask, status=fault.status, fault=fault))
+        self.proxied.append(ProxiedRequest(request=api_request, status=fault.status, fault=fault))
         await near.send(h11.Response(status_code=fault.status, headers=headers))
         await near.send(h11.Data(body))
         await near.send(h11.EndOfMessage())
         near.http.start_next_cycle()
 
-    async def _relay(self, near: _Side, far: _Side, ask: Ask, fault: Fault | None, answer: Any) -> None:
-        if isinstance(fault, LoseAnswer):
+    async def _relay(
+        self, near: _Side, far: _Side, api_request: ApiRequest, fault: Fault | None, response: Any
+    ) -> None:
+        if isinstance(fault, LoseResponse):
             while not isinstance(await far.next(), h11.EndOfMessage):
                 pass
-            self._end(ask, fault)
-        self.seen.append(Seen(ask=ask, status=answer.status_code, fault=fault))
-        await near.send(answer)
-        left = fault.bytes if isinstance(fault, CutBody) else None
+            self._end(api_request, fault)
+        self.proxied.append(ProxiedRequest(request=api_request, status=response.status_code, fault=fault))
+        await near.send(response)
+        remaining = fault.bytes if isinstance(fault, CutBody) else None
         while not isinstance(event := await far.next(), h11.EndOfMessage):
-            if left is not None:
-                await near.send(h11.Data(bytes(event.data)[:left]))
-                left -= len(event.data)
-                if left <= 0:
+            if remaining is not None:
+                await near.send(h11.Data(bytes(event.data)[:remaining]))
+                remaining -= len(event.data)
+                if remaining <= 0:
                     raise _EndedError
             else:
                 await near.send(event)
-        if left is not None:  # a body that is shorter than the cut still loses its end
+        if remaining is not None:  # a body shorter than the cut also loses its end
             raise _EndedError
         await near.send(event)
 
-    async def _relay_watch(self, near: _Side, far: _Side, ask: Ask, answer: Any) -> None:
-        """Until the server ends it, the client leaves, or a test strikes."""
-        await near.send(answer)
+    async def _relay_watch(self, near: _Side, far: _Side, api_request: ApiRequest, response: Any) -> None:
+        """Passes events on until the server ends the watch, the client closes it, or a test ends it."""
+        await near.send(response)
 
         async def relay() -> None:
             while not isinstance(event := await far.next(), h11.EndOfMessage):
@@ -321,22 +322,22 @@ class FaultProxy:
                 await asyncio.Event().wait()
             await near.send(event)
 
-        watch = _Watch(ask=ask, near=near)
+        watch = _Watch(request=api_request, near=near)
         relaying = asyncio.ensure_future(relay())
-        leaving = asyncio.ensure_future(near.reader.read(1))
+        client_closes = asyncio.ensure_future(near.reader.read(1))
         self._watches.append(watch)
         try:
-            await asyncio.wait({relaying, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if leaving.done():
+            await asyncio.wait({relaying, client_closes}, return_when=asyncio.FIRST_COMPLETED)
+            if client_closes.done():
                 raise _EndedError
             relaying.result()
         finally:
             self._watches.remove(watch)
-            for task in (relaying, leaving):
+            for task in (relaying, client_closes):
                 task.cancel()
                 with suppress(asyncio.CancelledError, OSError, h11.ProtocolError, _EndedError):
                     await task
 
     async def _connect(self) -> _Side:
-        reader, writer = await asyncio.open_connection(self._host, self._behind_port, ssl=self._tls)
+        reader, writer = await asyncio.open_connection(self._host, self._server_port, ssl=self._tls)
         return _Side(http=h11.Connection(h11.CLIENT, HEAD_BYTES_MAX), reader=reader, writer=writer)

@@ -1,10 +1,10 @@
-"""What may go wrong between a client and the API server, and which requests it strikes: `fault_proxy` does it.
+"""Faults between a client and the API server, and the requests to which `fault_proxy` applies them.
 
-    proxy.on(Match(verb="patch", resource="deployments"), Refuse(409), skip=2)   # the third one
-    proxy.on(Match(verb="patch"), LoseAnswer(), times=ALWAYS)                    # done, but the response is lost
+        proxy.on(Match(verb="patch", resource="deployments"), Refuse(409), skip=2)   # the third one
+        proxy.on(Match(verb="patch"), LoseResponse(), times=ALWAYS)		    # done, but the response is lost
 
-Requests are named as RBAC names them: `list` is a GET of many, `watch` one with `watch=true`, and a subresource stands
-behind a slash (`mirrorflows/status`).
+Requests have RBAC's verbs and resources: `list` is a GET of many objects, `watch` one with `watch=true`, and a subresource
+follows a slash (`mirrorflows/status`).
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
-    """One request. What is not about an object of the API (`/version`, say) has an empty resource."""
+class ApiRequest:
+    """One request; its resource is empty if it is not about an object of the API, such as `/version`."""
 
     verb: str
     resource: str = ""
@@ -30,12 +30,12 @@ class Ask:
 
     @property
     def is_write(self) -> bool:
-        """Whether it would change something, were it let through. Leases do not count: their holder writes for ever."""
+        """Whether the request would change something. Leases do not count, because their holder writes forever."""
         return self.verb in WRITES and self.resource != "leases"
 
     @classmethod
-    def of(cls, method: str, target: str) -> "Ask":
-        """From HTTP's method and target."""
+    def of(cls, method: str, target: str) -> "ApiRequest":
+        """Returns the request for HTTP's method and target."""
         parts = urlsplit(target)
         words = parts.path.strip("/").split("/")
         group, namespace = "", ""
@@ -68,7 +68,7 @@ def _verb(method: str, *, name: str, watches: bool, about_an_object: bool) -> st
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Match:
-    """Which requests: what is None matches any. `write` asks for `Ask.is_write`."""
+    """Selects requests: a field that is None matches any value, and *write* is compared with `ApiRequest.is_write`."""
 
     verb: str | None = None
     resource: str | None = None
@@ -76,20 +76,20 @@ class Match:
     name: str | None = None
     write: bool | None = None
 
-    def __call__(self, ask: Ask) -> bool:
-        wanted = (
-            (self.verb, ask.verb),
-            (self.resource, ask.resource),
-            (self.namespace, ask.namespace),
-            (self.name, ask.name),
-            (self.write, ask.is_write),
+    def __call__(self, request: ApiRequest) -> bool:
+        fields = (
+            (self.verb, request.verb),
+            (self.resource, request.resource),
+            (self.namespace, request.namespace),
+            (self.name, request.name),
+            (self.write, request.is_write),
         )
-        return all(want is None or want == have for want, have in wanted)
+        return all(expected is None or expected == actual for expected, actual in fields)
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Answered with *status* and a Status as the API server writes them; never let through."""
+    """Responds with *status* and a Status object as the API server writes them; the request is not forwarded."""
 
     status: int
     retry_after_s: int | None = field(default=None, kw_only=True)
@@ -97,72 +97,72 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Let through after *seconds*."""
+    """Forwards the request after *seconds*."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class CutBody:
-    """Done; of the answer's body only the first *bytes* arrive, then the connection ends."""
+    """Forwards the request; only the first *bytes* of the response's body arrive, then the connection ends."""
 
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class LoseAnswer:
-    """Done; the connection ends instead of an answer, after *then* was called (in the proxy's thread)."""
+class LoseResponse:
+    """Forwards the request; the connection ends without a response after *then* was called in the proxy's thread."""
 
     then: Callable[[], None] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Not done: the connection ends, after *then* was called (in the proxy's thread)."""
+    """Does not forward the request; the connection ends after *then* was called in the proxy's thread."""
 
     then: Callable[[], None] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Not done, and the connection stays open without a word until the client gives up."""
+    """Does not forward the request; the connection stays open without a response until the client gives up."""
 
 
-Fault = Refuse | Delay | CutBody | LoseAnswer | Drop | Silence
+Fault = Refuse | Delay | CutBody | LoseResponse | Drop | Silence
 
 
 @dataclass(kw_only=True, slots=True)
 class Rule:
-    """*fault* strikes the requests that *match*, after the first *skip* of them, *times* times."""
+    """Applies *fault* to *times* requests that *match*, after the first *skip* of them; `hits` counts."""
 
     match: Match
     fault: Fault
     skip: int = 0
     times: int = 1
-    struck: int = field(default=0, init=False)
+    hits: int = field(default=0, init=False)
 
-    def strikes(self, ask: Ask) -> bool:
-        """Counts *ask*, and says whether its turn has come."""
-        if self.struck >= self.times or not self.match(ask):
+    def applies_to(self, request: ApiRequest) -> bool:
+        """Counts *request*, and returns whether the fault applies to it."""
+        if self.hits >= self.times or not self.match(request):
             return False
         if self.skip:
             self.skip -= 1
             return False
-        self.struck += 1
+        self.hits += 1
         return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
-    """A request that passed the proxy, with the HTTP status that the client received; 0 if it received none."""
+class ProxiedRequest:
+    """A request that passed the proxy, with the HTTP status that the client received, or 0 without a response."""
 
-    ask: Ask
+    request: ApiRequest
     status: int
     fault: Fault | None = None
 
 
-def status_body(status: int, ask: Ask) -> dict[str, object]:
-    """The Status with which an API server refuses."""
+def status_body(status: int, request: ApiRequest) -> dict[str, object]:
+    """Returns the Status object with which an API server refuses a request."""
     reasons = {
         409: "Conflict",
         410: "Expired",
@@ -175,7 +175,8 @@ def status_body(status: int, ask: Ask) -> dict[str, object]:
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "message": f"The fault proxy refuses to {ask.verb} {ask.resource} {ask.name}".rstrip() + ".",
+        "message": f"The fault proxy refuses to {request.verb} {request.resource} {request.name}".rstrip()
+        + ".",
         "reason": reasons.get(status, "Unknown"),
         "code": status,
     }

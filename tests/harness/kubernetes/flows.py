@@ -1,4 +1,4 @@
-"""What a user of the demo and of the end-to-end tests applies: Secrets of two secured Kafka clusters, and a flow between them."""
+"""Resources as users of the demo and of the end-to-end tests write them: Secrets of two Kafka clusters, and a flow."""
 
 import base64
 import json
@@ -14,12 +14,12 @@ Object = dict[str, Any]
 
 
 def secured(name: str, address: str, **options: Any) -> KafkaCluster:
-    """One broker, not yet started, on *address*: TLS, and SCRAM with the user `mirror`; *options* as a KafkaCluster has them."""
+    """Creates a cluster of one broker on *address*, not yet started, with TLS and SCRAM; *options* are a KafkaCluster's."""
     return KafkaCluster(name=name, listeners=(LISTENER,), address=address, **options)
 
 
 def secret(name: str, **values: str | bytes) -> Object:
-    """A Secret; underscores in the names of *values* are dots."""
+    """Creates a Secret; underscores in the names of *values* become dots."""
     data = {
         key.replace("_", "."): base64.b64encode(value.encode() if isinstance(value, str) else value).decode()
         for key, value in values.items()
@@ -28,7 +28,7 @@ def secret(name: str, **values: str | bytes) -> Object:
 
 
 def secrets_of(cluster: KafkaCluster, *, user: User | None = None) -> list[Object]:
-    """`<name>-ca` with its authority, `<name>-mirror` with the user's password."""
+    """Creates the Secrets `<name>-ca` with the CA and `<name>-mirror` with the user's password."""
     if cluster.certificates is None:
         raise ValueError(f"{cluster.name} has no certificates")
     password = (user or cluster.users[0]).password
@@ -39,7 +39,7 @@ def secrets_of(cluster: KafkaCluster, *, user: User | None = None) -> list[Objec
 
 
 def side(cluster: KafkaCluster, *, alias: str = "") -> Object:
-    """The cluster as `spec.source` or `spec.target` names it."""
+    """Returns the cluster as `spec.source` or `spec.target` describes it."""
     return {
         "alias": alias or cluster.name,
         "bootstrapServers": cluster.bootstrap.split(","),
@@ -53,7 +53,7 @@ def side(cluster: KafkaCluster, *, alias: str = "") -> Object:
 
 
 def flow(name: str, source: Object, target: Object, topics: Sequence[str], **spec: Any) -> Object:
-    """A MirrorFlow; *spec* has the rest of it."""
+    """Creates a MirrorFlow; *spec* has further fields."""
     return {
         "apiVersion": API_VERSION,
         "kind": "MirrorFlow",
@@ -63,11 +63,11 @@ def flow(name: str, source: Object, target: Object, topics: Sequence[str], **spe
 
 
 def merge_patch(spec: Mapping[str, Any]) -> str:
-    """For `kubectl patch --type=merge`."""
+    """Returns a patch for `kubectl patch --type=merge`."""
     return json.dumps({"spec": spec})
 
 
 def condition(resource: Mapping[str, Any], type_: str) -> Mapping[str, Any]:
-    """The condition *type_* of a MirrorFlow's status; empty while there is none."""
+    """Returns the condition *type_* of a MirrorFlow's status; empty if it is missing."""
     conditions = resource.get("status", {}).get("conditions", ())
-    return next((one for one in conditions if one["type"] == type_), {})
+    return next((entry for entry in conditions if entry["type"] == type_), {})

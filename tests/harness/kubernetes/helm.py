@@ -1,4 +1,4 @@
-"""Helm as some user, with no files of its own outside the cluster's folder."""
+"""Runs Helm as a user of a cluster, with all its files in the cluster's folder."""
 
 import os
 import subprocess
@@ -8,25 +8,25 @@ from tests.harness.kafka.processes import HarnessError
 from tests.harness.kubernetes.installation import HELM
 from tests.harness.kubernetes.kubectl import Kubectl
 
-ANSWER_WAIT_S = 300.0  # above any --timeout of a test
+COMMAND_WAIT_S = 300.0  # above any --timeout of a test
 
 
 class HelmError(HarnessError):
-    """helm ended with another status than 0; the message is what it has said."""
+    """helm ended with a status other than 0; the message is its output."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Helm:
-    """The user and the namespace of *kubectl*."""
+    """Runs Helm as the user and in the namespace of *kubectl*."""
 
     kubectl: Kubectl
 
     def __call__(self, *arguments: str) -> str:
-        """What helm prints. Raises HelmError with its complaint."""
+        """Runs helm and returns its output. Raises HelmError with its message."""
         kubeconfig = self.kubectl.kubeconfig
         home = str(kubeconfig.with_suffix(".helm"))
         homes = dict.fromkeys(("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"), home)
-        done = subprocess.run(
+        process = subprocess.run(
             [
                 str(HELM / "helm"),
                 f"--kubeconfig={kubeconfig}",
@@ -35,10 +35,10 @@ class Helm:
             ],
             capture_output=True,
             text=True,
-            timeout=ANSWER_WAIT_S,
+            timeout=COMMAND_WAIT_S,
             check=False,
             env={**os.environ, **homes},
         )
-        if done.returncode:
-            raise HelmError(done.stderr.strip())
-        return done.stdout
+        if process.returncode:
+            raise HelmError(process.stderr.strip())
+        return process.stdout

@@ -1,4 +1,4 @@
-"""One-layer images of static programs, without an image builder: the archive that `docker save` writes."""
+"""Writes one-layer images of static programs as archives of `docker save`, without an image builder."""
 
 import hashlib
 import io
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_image(archive: Path, name: str, program: Path) -> None:
-    """An image *name* whose only file, and entry point, is *program*."""
+    """Writes an image *name* whose only file and entry point is *program*."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         entry = tarfile.TarInfo(program.name)

@@ -1,14 +1,14 @@
-"""MirrorFlow's own images for a node: built from the repository's Dockerfile, without an engine, a daemon or a registry.
+"""Builds MirrorFlow's images from the repository's Dockerfile, without a daemon or a registry.
 
-    image = build("replicator", version="0.1.0")
-    cluster.load(image.archive)
+        image = build("replicator", version="0.1.0")
+        cluster.load(image.archive)
 
-buildah follows the Dockerfile as it stands; where it or root is missing and Docker answers, Docker does. With buildah the image that it begins with must be known under its name: one that was
-pulled into our store, or else a stand-in, which is Debian's own Python of the same version (mmdebstrap makes it, half a minute,
-once). All that is kept lies in images/ beside the programs that setup.sh builds. Needs root.
+buildah follows the Dockerfile; where buildah or root is missing, Docker builds instead. buildah needs the base image in its
+store under its name: either it was pulled there, or mmdebstrap makes a stand-in, once and in half a minute, from Debian's
+Python of the same version. All files are in images/ next to the programs that setup.sh builds.
 
-PySpark is half a gigabyte of source that pip makes a wheel of: `seed` takes the wheel that the work tree's own pip has made,
-or makes it there, so that a machine fetches it once.
+PySpark is half a gigabyte of source, of which pip makes a wheel. The build of `seed` uses the wheel that the work tree's pip
+has made or makes there, so that a machine fetches it once.
 """
 
 import fcntl
@@ -26,42 +26,42 @@ from pathlib import Path
 
 from tests.harness.kafka.processes import HarnessError
 from tests.harness.kubernetes.installation import CACHE
-from tests.harness.kubernetes.kind import docker_answers
+from tests.harness.kubernetes.kind import docker_responds
 
 ROOT = Path(__file__).parents[3]
 STORE = CACHE / "images"
 DOCKERFILE = ROOT / "Dockerfile"
-INSTALLED = ("operator", "replicator")  # what each release needs
+INSTALLED = ("operator", "replicator")  # images that each release needs
 TARGETS = (*INSTALLED, "seed")
 VERSION = "0.1.0"
-REPOSITORY = "docker.io/mirrorflow"  # what `mirrorflow/operator` means to a container runtime
+REPOSITORY = "docker.io/mirrorflow"  # a container runtime resolves `mirrorflow/operator` to this
 COMMANDS = ("buildah", "mmdebstrap")
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
-BUILD_WAIT_S = 900.0  # half a minute alone
+BUILD_WAIT_S = 900.0  # half a minute on an idle machine
 # The Debian release whose python3 is the version that the Dockerfile names.
 DEBIAN = {"3.11": "bookworm", "3.13": "trixie"}
 PACKAGES = "python3,python3-pip,ca-certificates"
-FOUND_AT = "/mnt/wheels"  # in a build
-LEFT_OUT = ("man", "doc", "locale")
+WHEELS_MOUNT = "/mnt/wheels"  # in a build
+EXCLUDED_FOLDERS = ("man", "doc", "locale")
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
-    """*archive* is what `docker save` writes, layers uncompressed."""
+    """An image in an *archive* of `docker save` with uncompressed layers."""
 
     name: str
     archive: Path
 
     @property
     def size_bytes(self) -> int:
-        """Of all layers, uncompressed: what a node's disk holds."""
+        """The size of all layers uncompressed, which a node's disk holds."""
         return self.archive.stat().st_size
 
 
 def require_builder() -> None:
-    """`HarnessError` that names what images cannot be built without."""
-    if _lacks_buildah() and docker_answers():
+    """Raises `HarnessError` that names what is missing to build images."""
+    if _lacks_buildah() and docker_responds():
         return
     lacking = [name for name in COMMANDS if shutil.which(name) is None]
     if lacking:
@@ -71,13 +71,13 @@ def require_builder() -> None:
 
 
 def build(target: str, *, version: str) -> Image:
-    """`mirrorflow/<target>:<version>`; what has not changed since the last time is taken from there."""
+    """Builds `mirrorflow/<target>:<version>`; unchanged layers and archives are reused."""
     require_builder()
     name = f"{REPOSITORY}/{target}:{version}"
     with _store():
         if _lacks_buildah():
             return _built_by_docker(name, target, version)
-        # The stand-in has no digest, so the build begins with the name alone.
+        # The stand-in has no digest, so the build uses only the name.
         base = re.findall(r"^ARG PYTHON=(python:[^\s@]+)", DOCKERFILE.read_text(), re.MULTILINE)[0]
         _provide_base(base)
         options = (
@@ -105,7 +105,7 @@ def _lacks_buildah() -> bool:
 
 
 def _built_by_docker(name: str, target: str, version: str) -> Image:
-    """Docker's own cache has what has not changed; the official image that it begins with is pulled, once."""
+    """Builds with Docker, which reuses its cache and pulls the official base image once."""
     _run("docker", "build", "--quiet", "--network=host", f"--target={target}", f"--tag={name}", str(ROOT))
     archive = STORE / f"{target}-{version}-docker.tar"
     _run("docker", "save", f"--output={archive}", name)
@@ -114,7 +114,7 @@ def _built_by_docker(name: str, target: str, version: str) -> Image:
 
 @contextmanager
 def _store() -> Iterator[None]:
-    """One builder at a time."""
+    """Holds a lock, so that one process builds at a time."""
     STORE.mkdir(parents=True, exist_ok=True)
     with (STORE / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -122,40 +122,40 @@ def _store() -> Iterator[None]:
 
 
 def _links_to_spark() -> tuple[str, ...]:
-    """Options of a build in which pip finds PySpark's wheel beside the index."""
+    """Returns options with which pip also uses PySpark's wheel of this machine."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    wanted = next(one for one in extras["seed"] if one.startswith("pyspark"))
+    pyspark = next(package for package in extras["seed"] if package.startswith("pyspark"))
     wheels, settings = STORE / "wheels", STORE / "pip.conf"
     quietly = ("--quiet", "--disable-pip-version-check")
-    _run(sys.executable, "-m", "pip", "wheel", *quietly, "--no-deps", f"--wheel-dir={wheels}", wanted)
-    settings.write_text(f"[global]\nfind-links = {FOUND_AT}\n")
-    return (f"--volume={wheels}:{FOUND_AT}:ro", f"--volume={settings}:/etc/pip.conf:ro")
+    _run(sys.executable, "-m", "pip", "wheel", *quietly, "--no-deps", f"--wheel-dir={wheels}", pyspark)
+    settings.write_text(f"[global]\nfind-links = {WHEELS_MOUNT}\n")
+    return (f"--volume={wheels}:{WHEELS_MOUNT}:ro", f"--volume={settings}:/etc/pip.conf:ro")
 
 
 def _provide_base(image: str) -> None:
-    """*image* as `python:3.13-slim`; does nothing where it is known already."""
+    """Makes *image*, such as `python:3.13-slim`, unless the store has it."""
     name = f"docker.io/library/{image}"
     if _buildah("images", "--quiet", "--filter", f"reference={name}").strip():
         return
-    found = re.fullmatch(r"python:(3\.\d+)-slim", image)
-    if found is None or found[1] not in DEBIAN:
+    match = re.fullmatch(r"python:(3\.\d+)-slim", image)
+    if match is None or match[1] not in DEBIAN:
         raise HarnessError(
             f"No stand-in for {image} is known: pull it into {STORE}, or add its Debian release."
         )
     with tempfile.TemporaryDirectory(dir=STORE, prefix="unfinished-") as folder:
         root = Path(folder) / "root"
-        excludes = [f"--dpkgopt=path-exclude=/usr/share/{one}/*" for one in LEFT_OUT]
+        excludes = [f"--dpkgopt=path-exclude=/usr/share/{folder_name}/*" for folder_name in EXCLUDED_FOLDERS]
         options = ("--quiet", "--variant=minbase", f"--include={PACKAGES}", "--format=directory", *excludes)
-        _run("mmdebstrap", *options, DEBIAN[found[1]], str(root))
-        _resemble_the_official(root)
+        _run("mmdebstrap", *options, DEBIAN[match[1]], str(root))
+        _complete_base(root)
         container = _buildah("from", "scratch").strip()
         _buildah("add", "--quiet", container, str(root), "/")
         _buildah("config", f"--env=PATH={SEARCH_PATH}", "--env=LANG=C.UTF-8", "--cmd=python3", container)
         _buildah("commit", "--quiet", "--rm", container, name)
 
 
-def _resemble_the_official(root: Path) -> None:
-    """Commands in /usr/local/bin, a pip that may install, no package lists; and this machine's certificate authorities."""
+def _complete_base(root: Path) -> None:
+    """Adds what the official image has: commands in /usr/local/bin and a pip that may install; and this machine's CAs."""
     commands = root / "usr" / "local" / "bin"
     for name in ("python", "python3"):
         (commands / name).symlink_to("/usr/bin/python3")
@@ -165,7 +165,7 @@ def _resemble_the_official(root: Path) -> None:
     for pattern in ("var/lib/apt/lists/*", "var/cache/apt/*"):
         for path in root.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if AUTHORITIES.exists():  # pip may meet a proxy of this machine's own
+    if AUTHORITIES.exists():  # pip may have to trust a proxy of this machine
         shutil.copyfile(AUTHORITIES, root / AUTHORITIES.relative_to("/"))
 
 
@@ -174,8 +174,8 @@ def _buildah(*arguments: str) -> str:
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BUILD_WAIT_S)
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise HarnessError(f"{' '.join(command)} failed:\n" + "\n".join(said[-20:]))
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BUILD_WAIT_S)
+    if process.returncode:
+        output = (process.stderr or process.stdout).strip().splitlines()
+        raise HarnessError(f"{' '.join(command)} failed:\n" + "\n".join(output[-20:]))
+    return process.stdout

@@ -1,4 +1,4 @@
-"""Where setup.sh has put Kubernetes, what a node needs besides, and whether tests may go without."""
+"""Paths of the Kubernetes programs that setup.sh provides, and checks for what a test needs."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.harness.kafka.processes import HarnessError
 
-# Outside the clone, so that a second clone does not build it again; setup.sh names it in the same way.
+# Outside the clone, so that all clones share it; setup.sh has the same path.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mirrorflow" / "kubernetes"
 CONTROL = CACHE / "control"
 NODE = CACHE / "node"
@@ -15,21 +15,21 @@ HELM = CACHE / "helm"
 KIND = CACHE / "kind"
 MONITORING = CACHE / "monitoring"
 ARGO_CD = CACHE / "argocd"
-# Debian's packages and the plugins' own releases put them here.
+# Debian's packages and the plugins' releases install into these folders.
 CNI_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 CGROUPS = Path("/sys/fs/cgroup")
 COMMANDS = ("containerd", "ctr", "runc", "ip", "nft", "nsenter", "unshare")
-# Where it is set, as in CI, a test that needs a cluster fails instead of being skipped.
+# If set, as in CI, a test without its cluster fails instead of being skipped.
 REQUIRED_BY = "REQUIRE_CLUSTER"
 
 
 def cluster_is_required() -> bool:
-    """Whether the absence of what clusters are made of is a failure."""
+    """Returns whether a test fails if it lacks its cluster."""
     return os.environ.get(REQUIRED_BY, "") not in {"", "0"}
 
 
 def require_control_plane() -> None:
-    """`HarnessError` when setup.sh has built none."""
+    """Raises `HarnessError` if setup.sh has not built the control plane."""
     if not (CONTROL / ".complete").exists():
         raise HarnessError(
             "No Kubernetes control plane is built: tests/harness/kubernetes/setup.sh builds it, or says what it lacks."
@@ -37,15 +37,15 @@ def require_control_plane() -> None:
 
 
 def require_monitoring() -> None:
-    """`HarnessError` when setup.sh has fetched none of the Prometheus operator's definitions."""
+    """Raises `HarnessError` if setup.sh has not fetched the CRDs of the Prometheus operator."""
     if not (MONITORING / ".complete").exists():
         raise HarnessError(
-            "No definitions of the Prometheus operator are there: tests/harness/kubernetes/setup.sh fetches them."
+            "The CRDs of the Prometheus operator are missing: tests/harness/kubernetes/setup.sh fetches them."
         )
 
 
 def require_helm() -> None:
-    """`HarnessError` when setup.sh has built none."""
+    """Raises `HarnessError` if setup.sh has not built Helm."""
     if not (HELM / ".complete").exists():
         raise HarnessError(
             "No Helm is built: `tests/harness/kubernetes/setup.sh cluster` builds it, or says what it lacks."
@@ -53,7 +53,7 @@ def require_helm() -> None:
 
 
 def require_node() -> None:
-    """`HarnessError` that names what a node cannot be made without."""
+    """Raises `HarnessError` that names what a node lacks."""
     require_control_plane()
     if not all((folder / ".complete").exists() for folder in (NODE, HELM)):
         raise HarnessError(
@@ -71,14 +71,14 @@ def require_node() -> None:
 
 
 def cgroup_hierarchies() -> list[Path]:
-    """The hierarchies of version 1, or the one of version 2."""
+    """Returns the hierarchies of cgroup version 1, or the single one of version 2."""
     if (CGROUPS / "cgroup.procs").exists():
         return [CGROUPS]
     return [file.parent for file in CGROUPS.glob("*/cgroup.procs")]
 
 
 def cni_plugins() -> Path:
-    """The folder of the CNI plugins; `HarnessError` without one."""
+    """Returns the folder of the CNI plugins; raises `HarnessError` if it is missing."""
     found = next((folder for folder in CNI_PLUGINS if (folder / "bridge").exists()), None)
     if found is None:
         raise HarnessError("A Kubernetes node needs CNI plugins: `setup.sh cluster` installs them.")

@@ -1,12 +1,11 @@
-"""A cluster of `kind`, where Docker runs and a node image is at hand: the same as `cluster.Cluster`, made by others.
+"""A cluster of `kind` with the interface of `cluster.Cluster`.
 
-    with KindCluster(folder=tmp_path) as cluster:
-        cluster.load(archive)
-        cluster.kubectl("get", "nodes")
+        with KindCluster(folder=tmp_path) as cluster:
+            cluster.load(archive)
+            cluster.kubectl("get", "nodes")
 
-Nothing is pulled but where `kind` was asked for by name. Pods find what listens on the host by the gateway of Docker's
-network, so Docker must run on this machine, not in a virtual machine beside it. Who kills the tests leaves the cluster; the
-next `up` under its name removes it.
+Images are pulled only if CLUSTER=kind. Pods reach listeners of the host by the gateway of Docker's network, so Docker must
+run on this machine and not in a virtual machine. Killed tests leave the cluster; the next `up` under its name removes it.
 """
 
 import json
@@ -20,37 +19,38 @@ from tests.harness.kafka.processes import HarnessError, family, program_of
 from tests.harness.kubernetes.installation import KIND
 from tests.harness.kubernetes.kubectl import Kubectl
 
-ANSWER_WAIT_S = (
-    5.0  # an engine that is there answers in a tenth of a second; whether it is must not keep tests waiting
-)
-COMMAND_WAIT_S = 300.0  # a minute alone, without a pull
+# A running engine responds in a tenth of a second, and tests must not wait for a missing one.
+RESPONSE_WAIT_S = 5.0
+COMMAND_WAIT_S = 300.0  # a minute on an idle machine, without a pull
 READY_WAIT_S = 180
 NODE_IMAGE = "kindest/node"
-NETWORK = "kind"  # Docker's, of all kind clusters
+NETWORK = "kind"  # the Docker network of all kind clusters
 
 
 def kind_program() -> Path | None:
-    """`kind` on the path, or the one that `setup.sh kind` has built."""
-    found = shutil.which("kind")
-    if found is not None:
-        return Path(found)
+    """Returns the path of `kind`, from PATH or as `setup.sh kind` has built it."""
+    path = shutil.which("kind")
+    if path is not None:
+        return Path(path)
     return KIND / "kind" if (KIND / ".complete").exists() else None
 
 
-def docker_answers() -> bool:
-    """Whether there is an engine."""
-    return shutil.which("docker") is not None and bool(_asked("version", "--format={{.Server.Version}}"))
+def docker_responds() -> bool:
+    """Returns whether a Docker engine responds."""
+    return shutil.which("docker") is not None and bool(
+        _docker_output("version", "--format={{.Server.Version}}")
+    )
 
 
 def node_image() -> str:
-    """The newest node image that the engine holds; empty where it has none."""
-    tags = _asked("image", "ls", "--format={{.Tag}}", NODE_IMAGE).split()
+    """Returns the newest node image that Docker has; empty if it has none."""
+    tags = _docker_output("image", "ls", "--format={{.Tag}}", NODE_IMAGE).split()
     numbers = {tuple(int(part) for part in tag[1:].split(".")): tag for tag in tags if _is_version(tag)}
     return f"{NODE_IMAGE}:{numbers[max(numbers)]}" if numbers else ""
 
 
 class KindCluster:
-    """`name` is kind's; two may run side by side. *network* gives their pods and Services addresses of their own."""
+    """A kind cluster called *name*; several may run. *network* selects the addresses of its pods and Services."""
 
     def __init__(self, *, folder: Path, name: str = "mirrorflow", network: int = 240) -> None:
         self._folder, self.name, self._network = folder.resolve(), name, network
@@ -58,18 +58,18 @@ class KindCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's, at the place where a node of ours has it."""
+        """The kubeconfig of the administrator, at the same path as for our own node."""
         return self._folder / "pki" / "administrator.kubeconfig"
 
     @property
     def node_ip(self) -> str:
-        """Where the host finds NodePorts."""
+        """The address at which the host reaches NodePorts."""
         networks = self._node()["NetworkSettings"]["Networks"]
         return str(networks[NETWORK]["IPAddress"])
 
     @property
     def host_ip(self) -> str:
-        """Where pods find what listens on the host, once the cluster is up."""
+        """The address at which pods reach listeners of the host, once the cluster is up."""
         networks = self._node()["NetworkSettings"]["Networks"]
         return str(networks[NETWORK]["Gateway"])
 
@@ -87,7 +87,7 @@ class KindCluster:
         self.down()
 
     def up(self, *, outlive: bool) -> None:
-        """Starts it anew, and returns when pods can run. Nothing ends it but `down`, whatever *outlive* says."""
+        """Starts a new cluster, and returns when pods can run. Only `down` ends it, with any value of *outlive*."""
         self.down()
         self.kubeconfig.parent.mkdir(parents=True)
         settings = self._folder / "kind.yaml"
@@ -106,27 +106,29 @@ class KindCluster:
         )
 
     def down(self) -> None:
-        """Ends it and removes all that it was; nothing to do is fine."""
+        """Ends the cluster, if it exists, and removes its files."""
         if self.exists():
             self._kind("delete", "cluster")
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def exists(self) -> bool:
-        """Whether Docker has its node."""
-        return bool(_asked("container", "ls", "--all", "--quiet", f"--filter=name=^{self._container}$"))
+        """Returns whether Docker has a container of its node."""
+        return bool(
+            _docker_output("container", "ls", "--all", "--quiet", f"--filter=name=^{self._container}$")
+        )
 
     def load(self, *archives: Path) -> None:
-        """Gives the node images, as `docker save` or an OCI archive has them."""
+        """Imports images into the node, from archives of `docker save` or in the OCI format."""
         for archive in archives:
             self._kind("load", "image-archive", str(archive))
 
     def tag(self, image: str, other: str) -> None:
-        """The node's *image* is known as *other*, too."""
+        """Adds the name *other* to the node's *image*."""
         command = ("ctr", "--namespace=k8s.io", "images", "tag", "--force", image, other)
         _run("docker", "exec", self._container, *command)
 
     def pids(self, component: str) -> list[int]:
-        """Processes of the node's own *component*, such as kube-apiserver, as the host numbers them; to freeze them needs root."""
+        """Returns the host's process ids of the node's *component*, such as kube-apiserver; freezing them needs root."""
         return [pid for pid in family(int(self._node()["State"]["Pid"])) if program_of(pid) == component]
 
     @property
@@ -137,8 +139,8 @@ class KindCluster:
         return dict(json.loads(_run("docker", "container", "inspect", self._container))[0])
 
     def _settings(self) -> dict[str, Any]:
-        # By its own rhythm a changed Secret takes a minute to reach a volume; tests have less patience.
-        patience = {"kind": "KubeletConfiguration", "syncFrequency": "5s", "fileCheckFrequency": "5s"}
+        # By default kubelet takes a minute to update a volume after its Secret has changed.
+        kubelet = {"kind": "KubeletConfiguration", "syncFrequency": "5s", "fileCheckFrequency": "5s"}
         return {
             "kind": "Cluster",
             "apiVersion": "kind.x-k8s.io/v1alpha4",
@@ -147,14 +149,14 @@ class KindCluster:
                 "serviceSubnet": f"10.{self._network}.128.0/18",
                 "kubeProxyMode": "nftables",
             },
-            "kubeadmConfigPatches": [json.dumps(patience)],
+            "kubeadmConfigPatches": [json.dumps(kubelet)],
             "nodes": [{"role": "control-plane"}],
         }
 
     def _kind(self, *arguments: str) -> None:
         program = kind_program()
         if program is None:
-            raise HarnessError("There is no kind: `tests/harness/kubernetes/setup.sh kind` builds it.")
+            raise HarnessError("kind is missing: `tests/harness/kubernetes/setup.sh kind` builds it.")
         _run(str(program), *arguments, f"--name={self.name}")
 
 
@@ -162,19 +164,19 @@ def _is_version(tag: str) -> bool:
     return tag.startswith("v") and all(part.isdigit() for part in tag[1:].split("."))
 
 
-def _asked(*arguments: str) -> str:
-    """Docker's answer; empty where it gives none in time."""
+def _docker_output(*arguments: str) -> str:
+    """Returns Docker's output; empty if it fails or does not respond in time."""
     try:
-        done = subprocess.run(
-            ["docker", *arguments], capture_output=True, text=True, timeout=ANSWER_WAIT_S, check=False
+        process = subprocess.run(
+            ["docker", *arguments], capture_output=True, text=True, timeout=RESPONSE_WAIT_S, check=False
         )
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return process.stdout.strip() if process.returncode == 0 else ""
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_WAIT_S, check=False)
-    if done.returncode:
-        raise HarnessError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_WAIT_S, check=False)
+    if process.returncode:
+        raise HarnessError(f"{' '.join(command)} failed:\n{process.stderr.strip()}")
+    return process.stdout

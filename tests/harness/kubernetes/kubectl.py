@@ -1,4 +1,4 @@
-"""kubectl as some user, with no files of its own outside the cluster's folder."""
+"""Runs kubectl as a user of a cluster, with all its files in the cluster's folder."""
 
 import json
 import os
@@ -10,32 +10,32 @@ from typing import Any
 from tests.harness.kafka.processes import HarnessError
 from tests.harness.kubernetes.installation import CONTROL
 
-ANSWER_WAIT_S = 60.0  # a tenth of a second alone; waits of kubectl's own have their own bound
+COMMAND_WAIT_S = 60.0  # a tenth of a second on an idle machine; kubectl's waits have their own limit
 
 
 class KubectlError(HarnessError):
-    """kubectl ended with another status than 0; the message is what it has said."""
+    """kubectl ended with a status other than 0; the message is its output."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kubectl:
-    """Whom *kubeconfig* names, in *namespace* where a command names none."""
+    """Runs kubectl as the user of *kubeconfig*, by default in *namespace*."""
 
     kubeconfig: Path
     namespace: str = "default"
 
     def within(self, namespace: str) -> "Kubectl":
-        """The same user elsewhere."""
+        """Returns kubectl as the same user in a different namespace."""
         return replace(self, namespace=namespace)
 
-    def __call__(self, *arguments: str, stdin: str = "", timeout_s: float = ANSWER_WAIT_S) -> str:
-        """What kubectl prints. Raises KubectlError with its complaint."""
+    def __call__(self, *arguments: str, stdin: str = "", timeout_s: float = COMMAND_WAIT_S) -> str:
+        """Runs kubectl and returns its output. Raises KubectlError with its message."""
         command = (
             str(CONTROL / "kubectl"),
             f"--kubeconfig={self.kubeconfig}",
             f"--namespace={self.namespace}",
         )
-        done = subprocess.run(
+        process = subprocess.run(
             [*command, *arguments],
             input=stdin,
             capture_output=True,
@@ -44,19 +44,19 @@ class Kubectl:
             check=False,
             env={**os.environ, "KUBECACHEDIR": str(self.kubeconfig.with_suffix(".cache"))},
         )
-        if done.returncode:
-            raise KubectlError(done.stderr.strip())
-        return done.stdout
+        if process.returncode:
+            raise KubectlError(process.stderr.strip())
+        return process.stdout
 
     def get(self, *arguments: str) -> Any:
-        """`kubectl get ... -o json`, read."""
+        """Returns the JSON of `kubectl get ... -o json`."""
         return json.loads(self("get", *arguments, "--output=json"))
 
     def read(self, path: str) -> Any:
-        """What the API server answers at *path*."""
+        """Returns the JSON of the API server's response for *path*."""
         return json.loads(self("get", "--raw", path))
 
     def apply(self, manifest: object, *arguments: str) -> str:
-        """Server-side apply of *manifest*, an object or a YAML text."""
+        """Applies *manifest*, an object or a YAML text, by server-side apply."""
         text = manifest if isinstance(manifest, str) else json.dumps(manifest)
         return self("apply", "--server-side", "--filename=-", *arguments, stdin=text)

@@ -1,7 +1,7 @@
-"""Process 1 of a cluster's node, inside its namespaces: starts the components, and starts again those that end.
+"""Process 1 of a cluster's node, inside its namespaces: starts the components, and restarts those that end.
 
-`python -m tests.harness.kubernetes.node FOLDER` reads FOLDER/node.json (`node_settings` writes it) and never returns. Who
-ends it ends all: containers, mounts, firewall rules and interfaces go with its namespaces.
+`python -m tests.harness.kubernetes.node FOLDER` reads FOLDER/node.json, which `node_settings` writes, and never returns. If
+it is killed, its containers, mounts, firewall rules and interfaces go with its namespaces.
 """
 
 import json
@@ -15,13 +15,13 @@ from pathlib import Path
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.requests import is_ready
 
-API_WAIT_S = 180.0  # three seconds alone; more when a whole suite runs on two cores
-RESTART_PAUSE_S = 0.5  # what ends at once must not take a core for itself
-TMPFS = ("/run", "/var/lib/cni")  # the host keeps its own
+API_WAIT_S = 180.0  # three seconds on an idle machine; more when a whole suite runs on two cores
+RESTART_PAUSE_S = 0.5  # a component that ends at once must not use a whole core
+TMPFS = ("/run", "/var/lib/cni")  # so that the host's folders stay unchanged
 
 
 def main(folder: Path) -> None:
-    """Runs the node of *folder* for ever."""
+    """Runs the node of *folder* forever."""
     settings = json.loads((folder / "node.json").read_text())
     _prepare(folder)
     children: dict[int, tuple[subprocess.Popen[bytes], str, Sequence[str]]] = {}
@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
     def start(name: str, command: Sequence[str]) -> None:
         with (folder / "log" / f"{name}.log").open("ab") as log:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        # Kept, because subprocess reaps what it drops, and its end would be missed.
+        # subprocess reaps dropped children, whose end would then be missed.
         children[child.pid] = (child, name, command)
 
     for name, command in settings["first"].items():
@@ -45,13 +45,13 @@ def main(folder: Path) -> None:
         if pid in children:
             child, name, command = children.pop(pid)
             child.returncode = status
-            print(f"{name} ended ({status}) and is started again.", flush=True)
+            print(f"{name} ended ({status}) and is restarted.", flush=True)
             time.sleep(RESTART_PAUSE_S)
             start(name, command)
 
 
 def _prepare(folder: Path) -> None:
-    """Mounts and the loopback interface, all in the node's own namespaces."""
+    """Makes mounts and the loopback interface in the node's namespaces."""
     subprocess.run(["mount", "--make-rshared", "/"], check=True)
     for path in TMPFS:
         Path(path).mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Writes what the components of a node are started with: their files, commands and addresses.
+"""Writes the files, commands and addresses with which the components of a node start.
 
-Made for hosts of any kind, containers among them: cgroup v1 or v2, no systemd, swap, a nearly full disk, no right to lower
-an OOM score.
+They suit hosts of any kind, also containers: cgroup v1 or v2, no systemd, swap, a nearly full disk, no right to lower an OOM
+score.
 """
 
 import json
@@ -15,15 +15,15 @@ from tests.harness.kubernetes.authority import Authority
 from tests.harness.kubernetes.installation import CONTROL, NODE, cni_plugins
 
 PAUSE_IMAGE = "localhost/pause:1"
-ETCD = "http://127.0.0.1:2379"  # the node's own loopback
+ETCD = "http://127.0.0.1:2379"  # the loopback address of the node
 COMPONENTS = ("kube-controller-manager", "kube-scheduler", "kube-proxy")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A node called *name* of the cluster that has 10.*network*.0.0/16; *folder* holds all that it writes.
+    """A node called *name* of the cluster with the addresses 10.*network*.0.0/16; *folder* holds all its files.
 
-    Node 1 runs the control plane, too; nodes 2 to 4 are workers.
+    Node 1 also runs the control plane; nodes 2 to 4 are workers.
     """
 
     folder: Path
@@ -37,7 +37,7 @@ class Node:
 
     @property
     def host_ip(self) -> str:
-        """The host's address on the wire to this node."""
+        """The host's address on the link to this node."""
         return f"10.{self.network}.0.{4 * self.number - 3}"
 
     @property
@@ -46,7 +46,7 @@ class Node:
 
     @property
     def pods(self) -> str:
-        """Addresses of this node's pods."""
+        """The addresses of this node's pods."""
         return f"10.{self.network}.{48 + 16 * self.number}.0/20"
 
     @property
@@ -60,7 +60,7 @@ class Node:
 
     @property
     def api_ip(self) -> str:
-        """The Service `kubernetes`: the first address of the services."""
+        """The address of the Service `kubernetes`, the first of the services."""
         return f"10.{self.network}.128.1"
 
     @property
@@ -69,16 +69,16 @@ class Node:
 
     @property
     def server(self) -> str:
-        """The API server, which node 1 runs."""
+        """The URL of the API server, which node 1 runs."""
         return f"https://10.{self.network}.0.2:6443"
 
     @property
     def socket(self) -> Path:
-        """containerd's."""
+        """The socket of containerd."""
         return self.folder / "containerd.sock"
 
     def configure(self, authority: Authority) -> None:
-        """Writes every file, keys included."""
+        """Writes every file, including keys."""
         self._make_keys(authority)
         (self.folder / "containerd.toml").write_text(self._containerd())
         (self.folder / "resolv.conf").write_text("nameserver 127.0.0.1\n")
@@ -117,11 +117,11 @@ class Node:
         return f"kubelet-server-{self.name}"
 
     def _containerd(self) -> str:
-        left_out = (
+        unused_plugins = (
             "internal.v1.opt",
             *(f"snapshotter.v1.{kind}" for kind in ("aufs", "btrfs", "devmapper", "zfs")),
         )
-        disabled = ", ".join(f'"io.containerd.{one}"' for one in left_out)
+        disabled = ", ".join(f'"io.containerd.{plugin}"' for plugin in unused_plugins)
         return f"""version = 2
 root = "{self.folder}/containerd/root"
 state = "{self.folder}/containerd/state"
@@ -179,7 +179,7 @@ disabled_plugins = [{disabled}]
                 "imagefs.available": "0%",
                 "imagefs.inodesFree": "0%",
             },
-            # By its own rhythm a changed Secret takes a minute to reach a volume; tests have less patience.
+            # By default kubelet takes a minute to update a volume after its Secret has changed.
             "configMapAndSecretChangeDetectionStrategy": "Watch",
             "syncFrequency": "5s",
             "fileCheckFrequency": "5s",
@@ -187,7 +187,7 @@ disabled_plugins = [{disabled}]
         }
 
     def _proxy(self, authority: Authority) -> dict[str, Any]:
-        # Zeros, so that it sets no limits that the whole machine would feel.
+        # Zeros mean that kube-proxy sets no limit, which would apply to the whole machine.
         conntrack = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
         return {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -200,7 +200,7 @@ disabled_plugins = [{disabled}]
         }
 
     def _first(self, authority: Authority) -> dict[str, list[str]]:
-        """What the API server needs, and itself; of a worker, what needs no API server."""
+        """Returns the API server and what it needs; for a worker, what does not need the API server."""
         pki = authority.folder
         containerd = {"containerd": ["containerd", f"--config={self.folder / 'containerd.toml'}"]}
         if not self.has_control_plane:
@@ -237,7 +237,7 @@ disabled_plugins = [{disabled}]
         }
 
     def _then(self, authority: Authority) -> dict[str, list[str]]:
-        """What the API server serves."""
+        """Returns the components that need the API server."""
         pki = authority.folder
         control_plane = {
             "kube-controller-manager": [

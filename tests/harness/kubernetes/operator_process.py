@@ -1,11 +1,11 @@
-"""The operator as a process of this machine, against any API server.
+"""Runs the operator as a process of this machine, against any API server.
 
-    with OperatorProcess(kubeconfig=user.kubeconfig, folder=tmp_path, namespaces=["here"]) as operator:
-        operator.wait_until_leading()
-        operator.metric('api_writes_total{kind="deployments",verb="apply"}')
+        with OperatorProcess(kubeconfig=user.kubeconfig, folder=tmp_path, namespaces=["here"]) as operator:
+            operator.wait_until_leading()
+            operator.metric('api_writes_total{kind="deployments",verb="apply"}')
 
-Its Lease bears its name, so that it waits for no other process, and is in the first of its namespaces, or in `default`.
-The Lease lasts as long as users' do: on a busy machine a shorter one expires, and the operator ends.
+Its Lease has its own name, so that it waits for no other process, in the first of its namespaces or in `default`. The
+Lease lasts as long as in production, because a shorter one expires on a busy machine, which ends the operator.
 """
 
 import sys
@@ -20,13 +20,13 @@ from typing import Self
 
 from tests.harness.kafka.processes import Child, free_port, start, wait_until
 
-ANSWER_WAIT_S = 5.0
+RESPONSE_WAIT_S = 5.0
 PREFIX = "mirrorflow_operator_"
 
 
 @dataclass(kw_only=True, slots=True)
 class OperatorProcess:
-    """Starts on entry and ends by kill -9; `child` is open to tests that stop or freeze it."""
+    """The process starts on entry and is killed on exit; tests may stop or freeze `child`."""
 
     kubeconfig: Path
     folder: Path
@@ -60,13 +60,13 @@ class OperatorProcess:
         self.child.thaw()
         self.child.kill()
 
-    def answers(self, path: str) -> tuple[int, str]:
-        """HTTP status and text of *path*; 0 while the operator does not listen."""
+    def get(self, path: str) -> tuple[int, str]:
+        """Returns HTTP status and text of *path*; status 0 while the operator does not listen."""
         try:
             with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port}{path}", timeout=ANSWER_WAIT_S
-            ) as answer:
-                return answer.status, answer.read().decode()
+                f"http://127.0.0.1:{self.port}{path}", timeout=RESPONSE_WAIT_S
+            ) as response:
+                return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
@@ -74,8 +74,8 @@ class OperatorProcess:
             return 0, ""
 
     def metric(self, name: str) -> float:
-        """One sample, as Prometheus names it without the prefix; 0 while there is none."""
-        for line in self.answers("/metrics")[1].splitlines():
+        """Returns one sample by its name without the prefix; 0 if it is missing."""
+        for line in self.get("/metrics")[1].splitlines():
             sample, _, value = line.rpartition(" ")
             if sample == PREFIX + name:
                 return float(value)
@@ -83,12 +83,12 @@ class OperatorProcess:
 
     @property
     def leads(self) -> bool:
-        """Whether it holds the Lease and has read the cluster."""
-        return self.metric("leader") == 1 and self.answers("/readyz")[0] == 200
+        """Whether the operator holds the Lease and has read the cluster."""
+        return self.metric("leader") == 1 and self.get("/readyz")[0] == 200
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is due, and no status waits to be written."""
+        """Whether no reconciliation is due and no status waits to be written."""
         return self.leads and self.metric("queue_depth") == 0 and self.metric("statuses_held") == 0
 
     def wait_until_leading(self, timeout_s: float = 60.0) -> None:

@@ -1,9 +1,8 @@
-"""NetworkPolicies on the node, by nftables: a small stand-in for what a cluster's network plugin enforces.
+"""Enforces NetworkPolicies on the node by nftables, as a small substitute for a network plugin.
 
-`python -m tests.harness.kubernetes.policy KUBECONFIG` polls pods, namespaces and policies, and lays down one table in one
-transaction whenever they have changed. It knows networking.k8s.io/v1 in both directions: pod and namespace selectors,
-ipBlock with except, numbers, names and ranges of ports; IPv4, one node. A test that passes shows what a policy means, not
-how a given plugin behaves.
+`python -m tests.harness.kubernetes.policy KUBECONFIG` polls pods, namespaces and policies, and replaces one table in one
+transaction after a change. It implements networking.k8s.io/v1 in both directions: pod and namespace selectors, ipBlock with
+except, numbers, names and ranges of ports; IPv4, one node. A passing test shows what a policy means, not how a plugin behaves.
 """
 
 import ipaddress
@@ -20,33 +19,33 @@ from tests.harness.kubernetes.requests import Requests
 POLL_S = 0.5
 PATHS = ("/api/v1/pods", "/api/v1/namespaces", "/apis/networking.k8s.io/v1/networkpolicies")
 TABLE = "mirrorflow-policies"
-Thing = dict[str, Any]
+Object = dict[str, Any]
 
 
 def main(kubeconfig: Path) -> None:
-    """Polls for ever; while the API server is away, what was laid down last holds."""
+    """Polls forever; while the API server does not respond, the last rules stay."""
     requests = Requests(kubeconfig)
-    laid = ""
+    applied = ""
     while True:
         try:
             lists = [requests("GET", f"{path}?resourceVersion=0").body["items"] for path in PATHS]
-            wanted = Picture.of(*lists).ruleset()
-            if wanted != laid:
-                subprocess.run(["nft", "-f", "-"], input=wanted.encode(), check=True)
-                laid = wanted
+            ruleset = ClusterState.of(*lists).ruleset()
+            if ruleset != applied:
+                subprocess.run(["nft", "-f", "-"], input=ruleset.encode(), check=True)
+                applied = ruleset
         except (OSError, KeyError, subprocess.CalledProcessError) as error:
             print(f"Policies stay as they are: {error}", flush=True)
         time.sleep(POLL_S)
 
 
-def selects(selector: Thing, labels: Mapping[str, str]) -> bool:
-    """Whether a LabelSelector, which the API server has validated, matches."""
+def selects(selector: Object, labels: Mapping[str, str]) -> bool:
+    """Returns whether a LabelSelector, which the API server has validated, matches."""
     if any(labels.get(key) != value for key, value in selector.get("matchLabels", {}).items()):
         return False
-    return all(_holds(one, labels) for one in selector.get("matchExpressions", ()))
+    return all(_holds(expression, labels) for expression in selector.get("matchExpressions", ()))
 
 
-def _holds(expression: Thing, labels: Mapping[str, str]) -> bool:
+def _holds(expression: Object, labels: Mapping[str, str]) -> bool:
     key = expression["key"]
     match expression["operator"]:
         case "In":
@@ -59,33 +58,35 @@ def _holds(expression: Thing, labels: Mapping[str, str]) -> bool:
             return key not in labels
 
 
-def _labels(thing: Thing) -> Mapping[str, str]:
+def _labels(thing: Object) -> Mapping[str, str]:
     return dict(thing["metadata"].get("labels", {}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Picture:
-    """What was seen at once: pods that have an address of their own, labels of namespaces, policies."""
+class ClusterState:
+    """The pods with an own address, the labels of namespaces and the policies at one time."""
 
-    pods: Sequence[Thing]
+    pods: Sequence[Object]
     namespaces: Mapping[str, Mapping[str, str]]
-    policies: Sequence[Thing]
+    policies: Sequence[Object]
 
     @classmethod
-    def of(cls, pods: Sequence[Thing], namespaces: Sequence[Thing], policies: Sequence[Thing]) -> "Picture":
-        """From the API server's lists."""
-        addressed = [
-            one
-            for one in pods
-            if one["status"].get("podIP")
-            and not one["spec"].get("hostNetwork")
-            and one["status"]["phase"] not in {"Succeeded", "Failed"}
+    def of(
+        cls, pods: Sequence[Object], namespaces: Sequence[Object], policies: Sequence[Object]
+    ) -> "ClusterState":
+        """Creates the state from the API server's lists."""
+        pods_with_address = [
+            pod
+            for pod in pods
+            if pod["status"].get("podIP")
+            and not pod["spec"].get("hostNetwork")
+            and pod["status"]["phase"] not in {"Succeeded", "Failed"}
         ]
-        named = {one["metadata"]["name"]: _labels(one) for one in namespaces}
-        return cls(pods=addressed, namespaces=named, policies=policies)
+        labels_by_namespace = {namespace["metadata"]["name"]: _labels(namespace) for namespace in namespaces}
+        return cls(pods=pods_with_address, namespaces=labels_by_namespace, policies=policies)
 
     def ruleset(self) -> str:
-        """For `nft -f`. Only what is forwarded is judged: the node itself, so the kubelet's probes, always gets through."""
+        """Returns the rules for `nft -f`. They apply only to forwarded traffic, so the kubelet's probes always pass."""
         chains: list[str] = []
         jumps: list[str] = []
         for direction, own in (("Ingress", "daddr"), ("Egress", "saddr")):
@@ -114,92 +115,103 @@ class Picture:
             )
         )
 
-    def _policies_of(self, pod: Thing, direction: str) -> list[Thing]:
+    def _policies_of(self, pod: Object, direction: str) -> list[Object]:
         return [
-            one
-            for one in self.policies
-            if one["metadata"]["namespace"] == pod["metadata"]["namespace"]
-            and direction in one["spec"]["policyTypes"]
-            and selects(one["spec"].get("podSelector", {}), _labels(pod))
+            policy
+            for policy in self.policies
+            if policy["metadata"]["namespace"] == pod["metadata"]["namespace"]
+            and direction in policy["spec"]["policyTypes"]
+            and selects(policy["spec"].get("podSelector", {}), _labels(pod))
         ]
 
-    def _rules(self, policy: Thing, pod: Thing, direction: str) -> Iterator[str]:
-        """What the policy lets through to or from *pod*."""
+    def _rules(self, policy: Object, pod: Object, direction: str) -> Iterator[str]:
+        """Yields the rules for what the policy allows to or from *pod*."""
         home, ingress = policy["metadata"]["namespace"], direction == "Ingress"
         for rule in policy["spec"].get(direction.lower()) or ():
             peers = rule.get("from" if ingress else "to") or ()
             ports = rule.get("ports") or ()
-            if ingress or not any(isinstance(one.get("port"), str) for one in ports):
+            if ingress or not any(isinstance(port.get("port"), str) for port in ports):
                 networks = self._networks(peers, home)
                 if networks is not None and not networks:
                     continue
-                far = f"ip {'saddr' if ingress else 'daddr'} "
-                where = "" if networks is None else f"{far}{{ {', '.join(networks)} }} "
-                yield from (f"{where}{match} return" for match in _port_matches(ports, pod))
+                match_peer = f"ip {'saddr' if ingress else 'daddr'} "
+                match_networks = "" if networks is None else f"{match_peer}{{ {', '.join(networks)} }} "
+                yield from (f"{match_networks}{match} return" for match in _port_matches(ports, pod))
                 continue
-            # A named port is the receiver's: each one's own number.
+            # A named port is the receiver's, whose number may differ from pod to pod.
             for receiver in self._members(peers or ({"namespaceSelector": {}},), home):
-                where = f"ip daddr {receiver['status']['podIP']} "
-                yield from (f"{where}{match} return" for match in _port_matches(ports, receiver))
+                match_networks = f"ip daddr {receiver['status']['podIP']} "
+                yield from (f"{match_networks}{match} return" for match in _port_matches(ports, receiver))
 
-    def _members(self, peers: Sequence[Thing], home: str) -> Iterator[Thing]:
-        """Pods that any of *peers* means in a policy of the namespace *home*."""
+    def _members(self, peers: Sequence[Object], home: str) -> Iterator[Object]:
+        """Yields the pods that match any of *peers* in a policy of the namespace *home*."""
         for pod in self.pods:
             namespace = pod["metadata"]["namespace"]
             for peer in peers:
                 if "ipBlock" in peer:
                     continue
-                known = self.namespaces.get(namespace, {})
-                inside = (
-                    selects(peer["namespaceSelector"], known)
+                labels = self.namespaces.get(namespace, {})
+                in_namespace = (
+                    selects(peer["namespaceSelector"], labels)
                     if "namespaceSelector" in peer
                     else namespace == home
                 )
-                if inside and selects(peer.get("podSelector", {}), _labels(pod)):
+                if in_namespace and selects(peer.get("podSelector", {}), _labels(pod)):
                     yield pod
                     break
 
-    def _networks(self, peers: Sequence[Thing], home: str) -> list[str] | None:
-        """Addresses of *peers*; None means any."""
+    def _networks(self, peers: Sequence[Object], home: str) -> list[str] | None:
+        """Returns the addresses of *peers*; None means any."""
         if not peers:
             return None
-        found = {ipaddress.IPv4Network(pod["status"]["podIP"]) for pod in self._members(peers, home)}
+        networks = {ipaddress.IPv4Network(pod["status"]["podIP"]) for pod in self._members(peers, home)}
         for peer in peers:
             if "ipBlock" in peer:
-                found.update(_block(peer["ipBlock"]))
-        return [str(one) for one in ipaddress.collapse_addresses(found)]
+                networks.update(_networks_of_block(peer["ipBlock"]))
+        return [str(network) for network in ipaddress.collapse_addresses(networks)]
 
 
-def _block(block: Thing) -> list[ipaddress.IPv4Network]:
+def _networks_of_block(block: Object) -> list[ipaddress.IPv4Network]:
     parts = [ipaddress.IPv4Network(block["cidr"], strict=False)]
     for text in block.get("except", ()):
-        hole = ipaddress.IPv4Network(text, strict=False)
+        exception = ipaddress.IPv4Network(text, strict=False)
         parts = [
             rest
             for part in parts
-            for rest in (part.address_exclude(hole) if hole.subnet_of(part) else (part,))
+            for rest in (part.address_exclude(exception) if exception.subnet_of(part) else (part,))
         ]
     return parts
 
 
-def _port_matches(ports: Sequence[Thing], receiver: Thing) -> list[str]:
-    """nft's words for *ports*; names are those of *receiver*'s containers."""
+def _port_matches(ports: Sequence[Object], receiver: Object) -> list[str]:
+    """Returns nftables expressions for *ports*; a port's name is looked up in the containers of *receiver*."""
     if not ports:
         return [""]
-    found = []
-    for one in ports:
-        protocol, number = one.get("protocol", "TCP").lower(), one.get("port")
+    matches = []
+    for port in ports:
+        protocol, number = port.get("protocol", "TCP").lower(), port.get("port")
         if isinstance(number, str):
-            known = (port for part in receiver["spec"]["containers"] for port in part.get("ports", ()))
-            number = next((port["containerPort"] for port in known if port.get("name") == number), None)
+            container_ports = (
+                container_port
+                for container in receiver["spec"]["containers"]
+                for container_port in container.get("ports", ())
+            )
+            number = next(
+                (
+                    container_port["containerPort"]
+                    for container_port in container_ports
+                    if container_port.get("name") == number
+                ),
+                None,
+            )
             if number is None:
                 continue
         if number is None:
-            found.append(f"meta l4proto {protocol}")
+            matches.append(f"meta l4proto {protocol}")
         else:
-            end = f"-{one['endPort']}" if "endPort" in one else ""
-            found.append(f"{protocol} dport {number}{end}")
-    return found
+            end = f"-{port['endPort']}" if "endPort" in port else ""
+            matches.append(f"{protocol} dport {number}{end}")
+    return matches
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""MirrorFlow on a cluster as its users install it: the images of this work tree, and the chart by Helm.
+"""Installs MirrorFlow on a cluster as users do: with the images of this work tree, and the chart by Helm.
 
-    release = Release(cluster=cluster)
-    release.load_images()
-    release.install()
+        release = Release(cluster=cluster)
+        release.load_images()
+        release.install()
 
-In a namespace of its own; MirrorFlows of the whole cluster are served.
+It has its own namespace and serves the MirrorFlows of the whole cluster.
 """
 
 import json
@@ -21,19 +21,19 @@ from tests.harness.kubernetes.kubectl import Kubectl
 
 NAME = "mirrorflow"
 NAMESPACE = "mirrorflow-system"
-WAIT_S = 180  # ten seconds alone; more when a whole suite runs on two cores
+WAIT_S = 180  # ten seconds on an idle machine; more when a whole suite runs on two cores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Release:
-    """*values* are the chart's, on top of those that every release here has."""
+    """A release with the chart's *values*, on top of those that every release here has."""
 
     cluster: AnyCluster
     values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kubectl(self) -> Kubectl:
-        """In the operator's namespace."""
+        """kubectl in the operator's namespace."""
         return self.cluster.kubectl.within(NAMESPACE)
 
     @property
@@ -41,11 +41,11 @@ class Release:
         return Helm(kubectl=self.kubectl)
 
     def load_images(self, *targets: str) -> None:
-        """Built from this work tree, unless that was done before; without *targets* what every release needs."""
+        """Builds images from this work tree, or reuses them, and loads them; by default those that every release needs."""
         self.cluster.load(*(build(target, version=VERSION).archive for target in targets or INSTALLED))
 
     def install(self) -> None:
-        """Returns when the operator is ready."""
+        """Installs the chart; returns when the operator is ready."""
         self.cluster.kubectl.apply(
             {
                 "apiVersion": "v1",
@@ -59,18 +59,18 @@ class Release:
         self._helm("install", CHART)
 
     def upgrade(self, chart: Path = CHART, **values: Any) -> None:
-        """To *chart*, with *values* on top; returns when the new operator is ready and the old one gone."""
+        """Upgrades to *chart* with additional *values*; returns when the new operator is ready and the old one is gone."""
         self._helm("upgrade", chart, **values)
 
     def uninstall(self) -> None:
         self.helm("uninstall", NAME, "--wait", f"--timeout={WAIT_S}s")
 
     def operators(self) -> list[dict[str, Any]]:
-        """The operator's pods that are not on their way out."""
-        found = self.kubectl.get("pods", "--selector=app.kubernetes.io/name=mirrorflow-operator")["items"]
-        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        """Returns the operator's pods that are not being deleted."""
+        pods = self.kubectl.get("pods", "--selector=app.kubernetes.io/name=mirrorflow-operator")["items"]
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def _helm(self, command: str, chart: Path, **values: Any) -> None:
-        given = {"watch": {"cluster": True}, **self.values, **values}
-        settings = [f"--set-json={name}={json.dumps(value)}" for name, value in given.items()]
+        values_ = {"watch": {"cluster": True}, **self.values, **values}
+        settings = [f"--set-json={name}={json.dumps(value)}" for name, value in values_.items()]
         self.helm(command, NAME, str(chart), *settings, "--wait", f"--timeout={WAIT_S}s")

@@ -1,4 +1,4 @@
-"""Single requests to an API server: what kubectl hides, statuses, bodies as they are written, and no process for each."""
+"""Single requests to an API server without a kubectl process: with status, and with bodies as they are written."""
 
 import base64
 import json
@@ -10,25 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ANSWER_WAIT_S = 30.0
+RESPONSE_WAIT_S = 30.0
 READY_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """HTTP's status and the JSON that came with it."""
+class ApiResponse:
+    """HTTP's status and the JSON body of a response."""
 
     status: int
     body: Any
 
     @property
     def message(self) -> str:
-        """Why it was refused, in the server's words."""
+        """The reason of a refusal, in the server's words."""
         return str(self.body.get("message", ""))
 
 
 class Requests:
-    """As the user of *kubeconfig*, which holds everything inline."""
+    """Sends requests as the user of *kubeconfig*, which has its certificates inline."""
 
     def __init__(self, kubeconfig: Path) -> None:
         content = json.loads(kubeconfig.read_text())
@@ -39,8 +39,8 @@ class Requests:
 
     def __call__(
         self, method: str, path: str, body: object = None, *, content_type: str = "application/json"
-    ) -> Answer:
-        """*path* begins with a slash; a text as *body* goes out as it is."""
+    ) -> ApiResponse:
+        """Sends a request to *path*, which begins with a slash; a string as *body* is sent unchanged."""
         data = None if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
         request = urllib.request.Request(
             self._server + path,
@@ -49,21 +49,21 @@ class Requests:
             headers={"Content-Type": content_type, **self._identity},
         )
         try:
-            with self._opener.open(request, timeout=ANSWER_WAIT_S) as answer:
-                return Answer(status=answer.status, body=json.load(answer))
+            with self._opener.open(request, timeout=RESPONSE_WAIT_S) as response:
+                return ApiResponse(status=response.status, body=json.load(response))
         except urllib.error.HTTPError as error:
             with error:
-                return Answer(status=error.code, body=json.load(error))
+                return ApiResponse(status=error.code, body=json.load(error))
 
 
 def tls_of(kubeconfig: Any) -> ssl.SSLContext | None:
-    """The server's authority and the user's certificate; None where the server is asked by plain HTTP."""
+    """Returns the TLS context with the server's CA and the user's certificate; None for plain HTTP."""
     cluster, user = kubeconfig["clusters"][0]["cluster"], kubeconfig["users"][0]["user"]
     if "certificate-authority-data" not in cluster:
         return None
     context = ssl.create_default_context(cadata=_text(cluster["certificate-authority-data"]))
     if "client-certificate-data" in user:
-        with tempfile.NamedTemporaryFile("w") as identity:  # ssl reads certificates from files alone
+        with tempfile.NamedTemporaryFile("w") as identity:  # ssl reads certificates only from files
             identity.write(_text(user["client-certificate-data"]) + _text(user["client-key-data"]))
             identity.flush()
             context.load_cert_chain(identity.name)
@@ -71,17 +71,17 @@ def tls_of(kubeconfig: Any) -> ssl.SSLContext | None:
 
 
 def is_ready(server: str, authority: Path) -> bool:
-    """Whether the API server at the URL *server* reports that it is ready; False while it does not answer."""
+    """Returns whether the API server at the URL *server* reports that it is ready; False without a response."""
     opener = _opener(ssl.create_default_context(cafile=authority))
     try:
-        with opener.open(f"{server}/readyz", timeout=READY_WAIT_S) as answer:
-            return bool(answer.read() == b"ok")
+        with opener.open(f"{server}/readyz", timeout=READY_WAIT_S) as response:
+            return bool(response.read() == b"ok")
     except OSError:  # urllib's errors and time-outs, too
         return False
 
 
 def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
-    """Past any proxy: the servers are on this machine."""
+    """Returns an opener without a proxy, because the servers are on this machine."""
     return urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )

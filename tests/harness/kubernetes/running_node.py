@@ -1,9 +1,9 @@
-"""One node of a cluster as a process tree in namespaces of its own, and the wires that lead to it.
+"""One node of a cluster as a process tree in its own namespaces, and its virtual network links.
 
-    node = RunningNode(Node(folder=folder, name="mirrorflow", network=240))
-    node.start(outlive=False)
+        node = RunningNode(Node(folder=folder, name="mirrorflow", network=240))
+        node.start(outlive=False)
 
-Each node has a wire to the host. A worker has a second one to node 1, which takes all traffic within the cluster: the host
+Each node has a link to the host. A worker has a second link to node 1 for all traffic within the cluster, because the host
 routes nothing between them.
 """
 
@@ -23,23 +23,30 @@ END_WAIT_S = 60.0
 
 
 class RunningNode:
-    """*control* is node 1 for a worker, None for node 1 itself. The settings must be written before `start`."""
+    """A node; *control* is node 1 for a worker, and None for node 1. The settings must be written before `start`."""
 
     def __init__(self, node: Node, control: Node | None = None) -> None:
         self.node, self._control = node, control
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, outlive: bool) -> None:
-        """Returns at once; unless it is to *outlive* this thread, it ends with it."""
+        """Starts the node and returns at once; the node ends with this thread, unless it shall *outlive* it."""
         (self.node.folder / "log" / "pods").mkdir(parents=True, exist_ok=True)
         self._make_cgroups()
         self._make_network()
-        mortal = [] if outlive else ["setpriv", "--pdeathsig", "KILL", "--"]
-        spaces = ["nsenter", f"--net=/run/netns/{self.node.name}", "unshare", "--mount", "--pid", "--fork"]
+        end_with_parent = [] if outlive else ["setpriv", "--pdeathsig", "KILL", "--"]
+        namespaces = [
+            "nsenter",
+            f"--net=/run/netns/{self.node.name}",
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+        ]
         program = [sys.executable, "-m", "tests.harness.kubernetes.node", str(self.node.folder)]
         with (self.node.folder / "log" / "node.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*mortal, *spaces, "--kill-child", "--mount-proc", *program],
+                [*end_with_parent, *namespaces, "--kill-child", "--mount-proc", *program],
                 cwd=REPOSITORY,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -49,7 +56,7 @@ class RunningNode:
         (self.node.folder / "pid").write_text(str(self._process.pid))
 
     def end(self) -> None:
-        """Ends the processes, and removes what the kernel does not take with them; nothing to do is fine."""
+        """Ends the processes, if any, and removes what the kernel does not remove with them."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(END_WAIT_S)
@@ -65,21 +72,21 @@ class RunningNode:
             subprocess.run(["ip", *command.split()], check=False, capture_output=True)
 
     def crash(self) -> None:
-        """Ends it as a power cut does: its wires are dead before its processes are, so that no peer gets a farewell."""
+        """Ends the node like a power cut: its links go down before its processes end, so no peer receives a FIN."""
         if self._control is not None:
-            _ip(f"-n {self._control.name} link set {self._wire} down")
+            _ip(f"-n {self._control.name} link set {self._link} down")
         _ip(f"link set {self.node.name} down")
         self.end()
 
     def pids(self, component: str) -> list[int]:
-        """Processes of the node's own *component*, such as kube-apiserver."""
+        """Returns the processes of the node's *component*, such as kube-apiserver."""
         return [
             pid
             for pid in family(self._process.pid if self._process is not None else self._pid() or 0)
             if program_of(pid) == component
         ]
 
-    def containerd_answers(self) -> bool:
+    def containerd_responds(self) -> bool:
         if self._process is None or self._process.poll() is not None:
             raise HarnessError(f"The node has ended: see {self.node.folder}/log.")
         try:
@@ -89,19 +96,19 @@ class RunningNode:
         return True
 
     def ctr(self, *arguments: str) -> None:
-        """containerd's own client; `HarnessError` with its complaint."""
+        """Runs containerd's client; raises `HarnessError` with its message."""
         command = ["ctr", f"--address={self.node.socket}", "--namespace=k8s.io", *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode:
-            raise HarnessError(f"ctr {' '.join(arguments)} failed: {done.stderr.strip()}")
+        process = subprocess.run(command, check=False, capture_output=True, text=True)
+        if process.returncode:
+            raise HarnessError(f"ctr {' '.join(arguments)} failed: {process.stderr.strip()}")
 
     @property
-    def _wire(self) -> str:
-        """Node 1's interface that leads to this worker."""
+    def _link(self) -> str:
+        """The interface of node 1 that leads to this worker."""
         return f"node{self.node.number}"
 
     def _pid(self) -> int | None:
-        """Whether an earlier run's outermost process lives; a zombie, or another process with its number, does not count."""
+        """Returns the id of an earlier run's outermost process if it is alive; a zombie or a reused id does not count."""
         try:
             pid = int((self.node.folder / "pid").read_text())
             command = Path(f"/proc/{pid}/cmdline").read_text()
@@ -125,11 +132,11 @@ class RunningNode:
             self._join(self._control)
 
     def _join(self, control: Node) -> None:
-        """The wire to node 1. What the host itself serves on node 1's wire is found by this node's own."""
-        node, wire = self.node, self._wire
-        _ip(f"-n {control.name} link add {wire} type veth peer name eth1 netns {node.name}")
-        _ip(f"-n {control.name} link set {wire} up")
-        _ip(f"-n {control.name} route add {node.ip} dev {wire} src {control.ip}")
+        """Makes the link to node 1. The worker reaches the addresses that the host has on node 1's link over its own link."""
+        node, link = self.node, self._link
+        _ip(f"-n {control.name} link add {link} type veth peer name eth1 netns {node.name}")
+        _ip(f"-n {control.name} link set {link} up")
+        _ip(f"-n {control.name} route add {node.ip} dev {link} src {control.ip}")
         _ip(f"-n {control.name} route add {node.pods} via {node.ip}")
         _ip(f"-n {node.name} link set eth1 up")
         _ip(f"-n {node.name} route add {control.ip} dev eth1 src {node.ip}")
@@ -137,21 +144,21 @@ class RunningNode:
         _ip(f"-n {node.name} route add {control.host_ip} via {node.host_ip}")
 
     def _cgroups(self) -> list[Path]:
-        """The node's own group in each hierarchy."""
+        """Returns the node's group in each hierarchy."""
         return [hierarchy / self.node.name for hierarchy in cgroup_hierarchies()]
 
     def _make_cgroups(self) -> None:
         for group in self._cgroups():
             group.mkdir(exist_ok=True)
-            for setting in ("cpuset.cpus", "cpuset.mems"):  # version 1 leaves those of a new group empty
+            for setting in ("cpuset.cpus", "cpuset.mems"):  # in version 1 these are empty in a new group
                 if group.parent.name == "cpuset":
                     (group / setting).write_text((group.parent / setting).read_text())
 
 
 def _ip(command: str) -> None:
-    done = subprocess.run(["ip", *command.split()], check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise HarnessError(f"ip {command} failed: {done.stderr.strip()}")
+    process = subprocess.run(["ip", *command.split()], check=False, capture_output=True, text=True)
+    if process.returncode:
+        raise HarnessError(f"ip {command} failed: {process.stderr.strip()}")
 
 
 def _is_removed(group: Path) -> bool:
@@ -160,5 +167,5 @@ def _is_removed(group: Path) -> bool:
     except FileNotFoundError:
         return True
     except OSError:
-        return False  # a process in it has not quite ended
+        return False  # a process in the group has not ended yet
     return True

@@ -1,7 +1,7 @@
-"""Seeds on the node: their pods, faults of these, and Jobs without an operator.
+"""Seeds on the node: their pods, faults of these pods, and Jobs without an operator.
 
-A flow's own seed is the operator's: `SeedPods` finds its driver and executors. `job` makes the Job as the operator plans it,
-of a flow that is no resource: no connector helps it, and a test may add settings of Spark's, such as time-outs that fit a test.
+The operator creates a flow's own seed; `SeedPods` lists its driver and executors. `job` creates the Job that the operator
+would plan for a flow that does not exist as a resource: no connector helps it, and a test may add Spark settings.
 """
 
 import json
@@ -16,65 +16,68 @@ from mirrorflow_operator.plan.names import run_selector
 from tests.harness.kafka.processes import frozen, program_of, wait_until
 from tests.harness.kubernetes.stage import WAIT_S, Object, Stage, processes_of
 
-# A driver and its executors start in 15 s alone; a machine that does much else takes minutes.
+# A driver and its executors start in 15 s on an idle machine, but in minutes on a busy one.
 SEED_WAIT_S: Final = 4 * WAIT_S
 POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedPods:
-    """Those of the flow's seeds, or of its Job *name* alone."""
+    """The pods of the flow's seeds, or of its Job *name*."""
 
     stage: Stage
     flow: str
     name: str = ""
 
     def drivers(self) -> list[Object]:
-        """All that are there, ended or not, the oldest first."""
-        mine = f",batch.kubernetes.io/job-name={self.name}" if self.name else ""
-        found = self._pods(f"batch.kubernetes.io/job-name{mine}")
-        return sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        """Returns all drivers, also ended ones, the oldest first."""
+        job_selector = f",batch.kubernetes.io/job-name={self.name}" if self.name else ""
+        pods = self._pods(f"batch.kubernetes.io/job-name{job_selector}")
+        return sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     def executors(self, driver: Object | None = None) -> list[Object]:
-        """Those that run, of *driver* or of any, the oldest first."""
+        """Returns the running executors, of *driver* or of all drivers, the oldest first."""
         running = [pod for pod in self._pods("spark-role=executor") if _runs(pod)]
         if driver is not None:
             running = [pod for pod in running if driver["metadata"]["uid"] in _owners(pod)]
         return sorted(running, key=lambda pod: int(pod["metadata"]["labels"]["spark-exec-id"]))
 
     def wait_for_work(self, driver: Object, count: int = 1) -> list[Object]:
-        """The executors of *driver* with a task, as soon as there are *count*."""
+        """Waits until *count* executors of *driver* have a task, and returns them."""
 
         def busy() -> list[Object]:
-            found = [pod for pod in self.executors(driver) if _has_task(pod)]
-            return found if len(found) >= count else []
+            executors = [pod for pod in self.executors(driver) if _has_task(pod)]
+            return executors if len(executors) >= count else []
 
         return wait_until(f"{count} executors have tasks", busy, timeout_s=SEED_WAIT_S, poll_s=POLL_S)
 
     def wait_for_driver(self, besides: Sequence[Object] = ()) -> Object:
-        """As soon as one runs that is none of *besides*."""
-        known = {pod["metadata"]["uid"] for pod in besides}
+        """Waits for a running driver that is not in *besides*, and returns it."""
+        known_uids = {pod["metadata"]["uid"] for pod in besides}
 
-        def others() -> list[Object]:
-            return [pod for pod in self.drivers() if _runs(pod) and pod["metadata"]["uid"] not in known]
+        def new_drivers() -> list[Object]:
+            return [pod for pod in self.drivers() if _runs(pod) and pod["metadata"]["uid"] not in known_uids]
 
-        return wait_until("a driver runs", others, timeout_s=SEED_WAIT_S, poll_s=POLL_S)[-1]
+        return wait_until("a driver runs", new_drivers, timeout_s=SEED_WAIT_S, poll_s=POLL_S)[-1]
 
     def wait_for_report(self) -> Object:
-        """What the driver has left behind when the Job is complete; fails at once where it has failed."""
+        """Waits until the Job has ended, and returns the driver's report; fails if the Job has failed."""
         wait_until("the seed has ended", self._conditions, timeout_s=SEED_WAIT_S, poll_s=POLL_S)
-        assert "Complete" in self._conditions(), self.said()
+        assert "Complete" in self._conditions(), self.driver_logs()
         last = self.drivers()[-1]["status"]["containerStatuses"][0]["state"]["terminated"]
         return dict(json.loads(last["message"]))
 
-    def said(self) -> str:
-        """The logs of all drivers that are there."""
+    def driver_logs(self) -> str:
+        """Returns the logs of all drivers."""
         names = [pod["metadata"]["name"] for pod in self.drivers()]
         return "\n".join(f"{name}\n{self.stage.kubectl('logs', name)}" for name in names)
 
     def _conditions(self) -> set[str]:
-        found = self.stage.kubectl.get("job", self.name).get("status", {}).get("conditions", ())
-        return {one["type"] for one in found if one["status"] == "True"} & {"Complete", "Failed"}
+        conditions = self.stage.kubectl.get("job", self.name).get("status", {}).get("conditions", ())
+        return {condition["type"] for condition in conditions if condition["status"] == "True"} & {
+            "Complete",
+            "Failed",
+        }
 
     def _pods(self, selector: str) -> list[Object]:
         own = ",".join(f"{key}={value}" for key, value in run_selector(self.flow, RunKind.SEED.value).items())
@@ -89,11 +92,11 @@ def job(
     topics: Sequence[str],
     *,
     run_id: str,
-    more: Mapping[str, str],
+    settings: Mapping[str, str],
     **seed: Any,
 ) -> Iterator[SeedPods]:
-    """A seed of *topics* under the alias *flow*, *more* in its job.properties; at the end it goes, whatever it was doing."""
-    # The chart admits images by the names that it gives, which leave the registry out.
+    """Creates a seed of *topics* under the alias *flow* with *settings* in its job.properties; deletes it at the end."""
+    # The chart admits images without the registry in their names.
     resource = stage.flow(flow, topics, seed={"runId": run_id, **seed})
     resource["metadata"]["namespace"] = stage.kubectl.namespace
     resource["spec"]["source"]["alias"] = flow
@@ -102,32 +105,34 @@ def job(
         Runs(seed=True),
         defaults=SparkDefaults(image=image.removeprefix("docker.io/")),
     )
-    for one in planned:
-        if one["kind"] == "ConfigMap":
-            one["data"]["job.properties"] += "".join(f"{key}={value}\n" for key, value in more.items())
+    for manifest in planned:
+        if manifest["kind"] == "ConfigMap":
+            manifest["data"]["job.properties"] += "".join(
+                f"{key}={value}\n" for key, value in settings.items()
+            )
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": flow}}
     stage.apply(account, *planned)
-    name = next(one["metadata"]["name"] for one in planned if one["kind"] == "Job")
+    name = next(manifest["metadata"]["name"] for manifest in planned if manifest["kind"] == "Job")
     try:
         yield SeedPods(stage=stage, flow=flow, name=name)
     finally:
-        for one in (*planned, account):
+        for manifest in (*planned, account):
             stage.kubectl(
-                "delete", one["kind"], one["metadata"]["name"], "--wait=false", "--ignore-not-found"
+                "delete", manifest["kind"], manifest["metadata"]["name"], "--wait=false", "--ignore-not-found"
             )
 
 
 def frozen_java(pod: Object) -> AbstractContextManager[None]:
-    """Freezes only the executor's JVM, like a long garbage collection; its Python continues."""
+    """Freezes only the executor's JVM, like a long garbage collection; its Python process continues."""
     return frozen([pid for pid in processes_of(pod) if program_of(pid) == "java"])
 
 
 def _owners(pod: Object) -> set[str]:
-    return {one["uid"] for one in pod["metadata"]["ownerReferences"]}
+    return {owner["uid"] for owner in pod["metadata"]["ownerReferences"]}
 
 
 def _has_task(pod: Object) -> bool:
-    """Beside Spark's Python daemon, which stays, there is a process that it has forked for a task."""
+    """Returns whether Spark's Python daemon, which always runs, has forked a process for a task."""
     return sum(program_of(pid).startswith("python") for pid in processes_of(pod)) > 1
 
 

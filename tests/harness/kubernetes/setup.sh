@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Builds a real Kubernetes from Go modules into ${XDG_CACHE_HOME:-~/.cache}/mirrorflow/kubernetes, which all clones share:
-#   setup.sh          its control plane: etcd, API server, controllers, kubectl; and definitions of the Prometheus operator
-#   setup.sh cluster  besides, what a node is made of, and Helm; the rest of a node comes from Debian's packages
-#   setup.sh kind     what a cluster of kind takes in place of a node: kind, and Helm; Docker and its node image are yours
-#   setup.sh helm     Helm alone
-#   setup.sh argocd   besides, Argo CD's application controller and repo server; it needs Go 1.27, which Go fetches itself
-#   setup.sh packages those packages alone, with what images are built by
-# Idempotent: what is built is kept under the hash of what it is built from, a part of it too, where a build is interrupted.
-# Two at once: the second waits for the first.
+#   setup.sh          the control plane: etcd, API server, controllers, kubectl; and the CRDs of the Prometheus operator
+#   setup.sh cluster  also the programs of a node, and Helm; the rest of a node comes from Debian's packages
+#   setup.sh kind     also kind and Helm, instead of a node; it expects Docker with a node image
+#   setup.sh helm     only Helm
+#   setup.sh argocd   also Argo CD's application controller and repo server; needs Go 1.27, which Go fetches itself
+#   setup.sh packages only Debian's packages, including those that build images
+# It is idempotent: a build is kept under the hash of its sources, and so is a part of an interrupted build.
+# If two run at the same time, the second waits for the first.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

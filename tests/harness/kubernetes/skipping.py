@@ -1,4 +1,4 @@
-"""What a test does where Kubernetes cannot be had: it is skipped and says why; where clusters are required, it fails."""
+"""Skips a test that lacks its Kubernetes, with the reason; where REQUIRE_CLUSTER is set, the test fails instead."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tests.harness.kubernetes.installation import cluster_is_required, require_n
 
 
 def skip_without(required: Callable[[], None]) -> None:
-    """*required* raises `HarnessError` that names what is lacking."""
+    """Skips the test if *required* raises a `HarnessError`, which names what is missing."""
     try:
         required()
     except HarnessError as error:
@@ -20,7 +20,7 @@ def skip_without(required: Callable[[], None]) -> None:
 
 
 def skip_without_node() -> None:
-    """Of what is about a node of ours, and not about Kubernetes."""
+    """Skips tests of our own node where the cluster is one of kind."""
     if choice() == "kind":
         pytest.skip("The cluster is one of kind here; CLUSTER=node tests a node of ours.")
     skip_without(require_node)

@@ -1,10 +1,10 @@
-"""Everything that the demo and the end-to-end tests play on: a node, two secured Kafka clusters beside it, MirrorFlow by Helm.
+"""The environment of the demo and the end-to-end tests: a cluster, two secured Kafka clusters and MirrorFlow by Helm.
 
-    with Stage(folder=tmp_path, name="mirrorflow-e2e", network=243) as stage:
-        stage.apply(stage.flow("east-to-west", ["orders"]))
+        with Stage(folder=tmp_path, name="mirrorflow-e2e", network=243) as stage:
+            stage.apply(stage.flow("east-to-west", ["orders"]))
 
-The brokers run on the host, where pods find them by the address of the host's end of the node's wire. Needs root, and what
-`setup.sh cluster` and `setup.sh packages` provide, or else kind (see `choosing`). Half a minute where images are built already.
+The brokers run on the host; pods reach them by the host's address on the link to the node. A stage needs root and what
+`setup.sh cluster` and `setup.sh packages` provide, or else kind (see `choosing`). It starts in half a minute with built images.
 """
 
 import contextlib
@@ -28,30 +28,30 @@ from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 from tests.harness.kubernetes.release import Release
 
 FLOWS = "flows"
-WAIT_S = 120.0  # ten seconds alone; more when a whole suite runs on two cores
+WAIT_S = 120.0  # ten seconds on an idle machine; more when a whole suite runs on two cores
 OPERATOR = "app.kubernetes.io/name=mirrorflow-operator"
-PORT = 8080  # of each connector
+PORT = 8080  # the HTTP port of each connector
 SIDES = ("east", "west")
 Object = dict[str, Any]
 
 
 def require_stage() -> None:
-    """`HarnessError` that names what is missing."""
+    """Raises `HarnessError` that names what is missing for a stage."""
     require_cluster()
     require_builder()
 
 
 def require_nodes() -> None:
-    """The same for a stage with workers."""
+    """Raises `HarnessError` that names what is missing for a stage with workers."""
     require_node()
     require_builder()
 
 
 @dataclass(kw_only=True, slots=True)
 class Stage:
-    """*values* are the chart's, *brokers* options of both KafkaClusters. With *workers* the nodes are ours, whatever CLUSTER says.
+    """A stage with the chart's *values* and with options of both KafkaClusters in *brokers*; *workers* need our own nodes.
 
-    `kubectl` is the administrator's in the namespace of the flows, under the restricted standard.
+    `kubectl` is the administrator's, in the namespace of the flows, which enforces the restricted Pod Security Standard.
     """
 
     folder: Path
@@ -68,7 +68,7 @@ class Stage:
     _ends: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
 
     def __post_init__(self) -> None:
-        """Nothing runs yet."""
+        """Creates the parts without starting them."""
         if self.workers:
             self.cluster = Cluster(
                 folder=self.folder, name=self.name, network=self.network, workers=self.workers
@@ -95,11 +95,11 @@ class Stage:
         self.close()
 
     def close(self) -> None:
-        """Ends whatever has been started."""
+        """Ends everything that was started."""
         self._ends.close()
 
     def start_cluster(self) -> None:
-        """The node, and the flows' namespace."""
+        """Starts the cluster, and creates the namespace of the flows."""
         require_nodes() if self.workers else require_stage()
         self._ends.enter_context(self.cluster)
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -108,7 +108,7 @@ class Stage:
         )
 
     def start_kafka(self) -> None:
-        """Both clusters, and their Secrets."""
+        """Starts both Kafka clusters, and creates their Secrets."""
         self.east, self.west = (
             self._ends.enter_context(flows.secured(name, self.cluster.host_ip, **self.brokers))
             for name in SIDES
@@ -116,24 +116,24 @@ class Stage:
         for cluster in (self.east, self.west):
             self.apply(*flows.secrets_of(cluster))
 
-    # What a user does.
+    # Actions of a user.
 
     def flow(self, name: str, topics: Sequence[str], **spec: Any) -> Object:
-        """From east to west; see `flows.flow`."""
+        """Creates a flow from east to west; see `flows.flow`."""
         return flows.flow(name, flows.side(self.east), flows.side(self.west), topics, **spec)
 
     def apply(self, *objects: Object) -> None:
-        """As `kubectl apply --server-side` does it."""
-        for one in objects:
-            self.kubectl.apply(one)
+        """Applies *objects* like `kubectl apply --server-side`."""
+        for item in objects:
+            self.kubectl.apply(item)
 
     def patch(self, name: str, spec: Mapping[str, Any]) -> None:
-        """A merge patch of the MirrorFlow's spec."""
+        """Merges *spec* into the spec of the MirrorFlow."""
         text = flows.merge_patch(spec)
         self.kubectl("patch", "mirrorflow", name, "--type=merge", f"--patch={text}")
 
     def wait_for(self, name: str, condition: str, *, timeout_s: float = WAIT_S) -> None:
-        """`kubectl wait --for=condition=...` for the MirrorFlow."""
+        """Waits for a condition of the MirrorFlow by `kubectl wait --for=condition=...`."""
         self.kubectl(
             "wait",
             f"--for=condition={condition}",
@@ -143,7 +143,7 @@ class Stage:
         )
 
     def delete(self, name: str) -> None:
-        """The MirrorFlow; returns when its pods are gone, too."""
+        """Deletes the MirrorFlow; returns when its pods are gone."""
         self.kubectl("delete", "mirrorflow", name, "--ignore-not-found")
         wait_until(
             f"{name} has no pods",
@@ -151,20 +151,22 @@ class Stage:
             timeout_s=WAIT_S,
         )
 
-    # What is there.
+    # The state of the cluster.
 
     def resource(self, name: str) -> Object:
-        """The MirrorFlow as it is now."""
+        """Returns the current MirrorFlow."""
         return dict(self.kubectl.get("mirrorflow", name))
 
     def pods(self, flow: str, connector: str = "") -> list[Object]:
-        """Those that are not on their way out."""
-        wanted = f"mirrorflow.io/flow={flow}" + (f",mirrorflow.io/connector={connector}" if connector else "")
-        found = self.kubectl.get("pods", f"--selector={wanted}")["items"]
-        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        """Returns the flow's pods that are not being deleted."""
+        selector = f"mirrorflow.io/flow={flow}" + (
+            f",mirrorflow.io/connector={connector}" if connector else ""
+        )
+        pods = self.kubectl.get("pods", f"--selector={selector}")["items"]
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def progress(self, pod: Object) -> Object:
-        """The connector's report to the operator, read through the API server; empty while it does not answer."""
+        """Returns the connector's report to the operator, read through the API server; empty without a response."""
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         try:
             return dict(
@@ -174,25 +176,29 @@ class Stage:
             return {}
 
     def described(self) -> str:
-        """Describes the cluster after a failure: resources, events, the ends of logs."""
+        """Describes the cluster after a failure: resources, events and the last lines of logs."""
         parts = [
-            _said(self.kubectl, "get", "mirrorflows", "--output=yaml"),
-            _said(self.kubectl, "get", "pods,deployments", "--output=wide"),
-            _said(self.kubectl, "get", "events", "--sort-by=.lastTimestamp"),
-            _said(self.kubectl, "logs", "--selector=mirrorflow.io/flow", "--tail=15", "--prefix"),
-            _said(self.release.kubectl, "get", "pods", "--output=wide"),
-            _said(self.release.kubectl, "logs", f"--selector={OPERATOR}", "--tail=60", "--prefix"),
+            _command_and_output(self.kubectl, "get", "mirrorflows", "--output=yaml"),
+            _command_and_output(self.kubectl, "get", "pods,deployments", "--output=wide"),
+            _command_and_output(self.kubectl, "get", "events", "--sort-by=.lastTimestamp"),
+            _command_and_output(
+                self.kubectl, "logs", "--selector=mirrorflow.io/flow", "--tail=15", "--prefix"
+            ),
+            _command_and_output(self.release.kubectl, "get", "pods", "--output=wide"),
+            _command_and_output(
+                self.release.kubectl, "logs", f"--selector={OPERATOR}", "--tail=60", "--prefix"
+            ),
         ]
         return "\n\n".join(parts)
 
     def kill(self, pod: Object) -> None:
-        """kill -9 of all that runs in *pod*, from the host; the kubelet starts it again."""
+        """Kills all processes of *pod* with -9 from the host; the kubelet restarts it."""
         for pid in processes_of(pod):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def _said(kubectl: Kubectl, *arguments: str) -> str:
+def _command_and_output(kubectl: Kubectl, *arguments: str) -> str:
     try:
         return f"kubectl {' '.join(arguments)}\n{kubectl(*arguments)}"
     except (KubectlError, subprocess.TimeoutExpired) as error:
@@ -200,16 +206,20 @@ def _said(kubectl: Kubectl, *arguments: str) -> str:
 
 
 def processes_of(pod: Object) -> list[int]:
-    """By the pod's control group; the pause container, which holds its network, is left alone."""
+    """Returns the processes in the pod's control group, except the pause container, which holds its network."""
     uid = pod["metadata"]["uid"]
-    marks = (f"pod{uid}", f"pod{uid.replace('-', '_')}")  # as the driver cgroupfs writes it, or systemd's
-    found = []
+    group_names = (f"pod{uid}", f"pod{uid.replace('-', '_')}")  # by the cgroup drivers cgroupfs and systemd
+    pids = []
     for file in Path("/proc").glob("[0-9]*/cgroup"):
         try:
             groups = file.read_text()
             program = (file.parent / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if any(mark in groups for mark in marks) and program and b"pause" not in program.split(b"\0")[0]:
-            found.append(int(file.parent.name))
-    return found
+        if (
+            any(group_name in groups for group_name in group_names)
+            and program
+            and b"pause" not in program.split(b"\0")[0]
+        ):
+            pids.append(int(file.parent.name))
+    return pids

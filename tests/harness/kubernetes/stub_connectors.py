@@ -1,9 +1,9 @@
-"""Connectors that only answer HTTP: thousands of pods' addresses in one process, each with a `/progress` of its own.
+"""Connectors that only serve HTTP: thousands of pods' addresses in one process, each with its own `/progress`.
 
-    python -m tests.harness.kubernetes.stub_connectors PORT BLOCK COUNT [CERTIFICATE KEY]   # for a benchmark: `addresses(BLOCK, COUNT)`
+        python -m tests.harness.kubernetes.stub_connectors PORT BLOCK COUNT [CERTIFICATE KEY]   # for a benchmark: `addresses(BLOCK, COUNT)`
 
-Within a test's own loop: `StubConnectors`, whose `answers` a test changes at any time. What is answered is bytes, so that
-it may be anything. The process has traffic from SIGUSR1 on: with each question the lag is another bucket; SIGUSR2 ends it.
+Tests use `StubConnectors` in their own event loop and change its `answers`, which are bytes and so may be invalid. In the
+process of a benchmark, SIGUSR1 starts traffic, so that the lag changes with each request; SIGUSR2 stops it.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ SUMMARY: dict[str, Any] = {
     "bytesPerSecond": 0.0,
     "replicating": "Idle",
     "reasons": [],
-    # No cluster ids: the same for all flows, they would be flows that must not run together.
+    # Without cluster ids: flows with the same ids would be rejected as duplicates.
     "source": {"reach": "Reachable", "sinceSeconds": 3600.0},
     "target": {"reach": "Reachable", "sinceSeconds": 3600.0},
     "checkpoints": {"groups": 3, "failing": 0, "ageSeconds": 12.0, "intervalSeconds": 60.0},
 }
 LAGGING = {"caughtUp": False, "lagRecords": 500, "recordsPerSecond": 90.0, "replicating": "Advancing"}
 EVERYWHERE = ("0.0.0.0",)
-SILENT = b""  # accepts, reads, and says nothing
+SILENT = b""  # accepts and reads, but does not respond
 
 
 def answer(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
-    """A whole HTTP answer."""
+    """Returns a whole HTTP response."""
     lines = (
         f"HTTP/1.1 {status}",
         "Content-Type: application/json",
@@ -54,23 +54,23 @@ def answer(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
 
 
 def summary(**changes: object) -> bytes:
-    """An answer with SUMMARY but for *changes*."""
+    """Returns a response with SUMMARY and *changes*."""
     return answer(json.dumps({**SUMMARY, **changes}).encode())
 
 
 def addresses(block: int, count: int) -> list[str]:
-    """The first *count* of 127.*block*.0.0/16, all of which are this machine's."""
+    """Returns the first *count* addresses of 127.*block*.0.0/16, all of which are this machine's."""
     return [f"127.{block}.{number // 250}.{number % 250 + 1}" for number in range(count)]
 
 
-def stub_command(port: int, block: int, count: int, *shown: Path) -> list[str]:
-    """Serves `addresses(block, count)` at *port*, in a process of its own; over TLS where a certificate and its key are *shown*."""
+def stub_command(port: int, block: int, count: int, *certificate_and_key: Path) -> list[str]:
+    """Returns the command that serves `addresses(block, count)` at *port* in its own process; over TLS with a certificate."""
     program = [sys.executable, "-m", "tests.harness.kubernetes.stub_connectors"]
-    return [*program, *map(str, (port, block, count)), *map(str, shown)]
+    return [*program, *map(str, (port, block, count)), *map(str, certificate_and_key)]
 
 
 class StubConnectors:
-    """Listens on *hosts* at one port; `answers` is by the address that was asked."""
+    """Listens on *hosts* at one port; `answers` has the response of each address."""
 
     def __init__(
         self, *, port: int = 0, hosts: Sequence[str] = EVERYWHERE, tls: ssl.SSLContext | None = None
@@ -89,7 +89,7 @@ class StubConnectors:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Conversation(self), self._hosts, self.port, backlog=4096, ssl=self._tls
+            lambda: _Connection(self), self._hosts, self.port, backlog=4096, ssl=self._tls
         )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -99,7 +99,7 @@ class StubConnectors:
     ) -> None:
         self._server.close()
 
-    def said(self, address: str) -> bytes:
+    def response_of(self, address: str) -> bytes:
         if self.traffic:
             return _WITH_TRAFFIC[self.asked[address] % 2]
         return self.answers.get(address, self.default)
@@ -108,10 +108,10 @@ class StubConnectors:
 _WITH_TRAFFIC = [summary(**LAGGING, lagSeconds=lag_s) for lag_s in (0.5, 5.0)]
 
 
-class _Conversation(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     def __init__(self, stubs: StubConnectors) -> None:
         self._stubs = stubs
-        self._got = b""
+        self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -123,24 +123,24 @@ class _Conversation(asyncio.Protocol):
         self._stubs.open -= 1
 
     def data_received(self, data: bytes) -> None:
-        self._got += data
-        if b"\r\n\r\n" not in self._got:
+        self._received += data
+        if b"\r\n\r\n" not in self._received:
             return
         address = self._transport.get_extra_info("sockname")[0]
         self._stubs.asked[address] += 1
-        self._stubs.paths[self._got.split(b" ", 2)[1].decode("latin-1")] += 1
-        self._got = b""
-        said = self._stubs.said(address)
-        if said:
-            self._transport.write(said)
+        self._stubs.paths[self._received.split(b" ", 2)[1].decode("latin-1")] += 1
+        self._received = b""
+        response = self._stubs.response_of(address)
+        if response:
+            self._transport.write(response)
             self._transport.close()
 
 
-async def _serve(port: int, block: int, count: int, *shown: str) -> None:
+async def _serve(port: int, block: int, count: int, *certificate_and_key: str) -> None:
     tls = None
-    if shown:
+    if certificate_and_key:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(*shown)
+        tls.load_cert_chain(*certificate_and_key)
     async with StubConnectors(port=port, hosts=addresses(block, count), tls=tls) as stubs:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, setattr, stubs, "traffic", True)

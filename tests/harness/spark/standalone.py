@@ -1,6 +1,6 @@
-"""Spark's own cluster, whose workers are as on other machines: own networks, and a /tmp of their own.
+"""A standalone Spark cluster whose workers behave like other machines: each has its own network and its own /tmp.
 
-It needs root. What the driver has in its temporary folder no executor finds, and 127.0.0.1 is another machine to each.
+It needs root. No executor finds the driver's temporary folder, and 127.0.0.1 is a different machine for each worker.
 """
 
 import json
@@ -17,14 +17,14 @@ from typing import Any, Final, Self
 from tests.harness.kafka.processes import Child, family, free_port, start, wait_until
 
 NETWORK: Final = "10.213.77"
-ADDRESS: Final = f"{NETWORK}.1"  # of this machine, for the workers
+ADDRESS: Final = f"{NETWORK}.1"  # this machine's address for the workers
 BRIDGE: Final = "mf-spark"
 LIGHT_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
 def bridge() -> Iterator[str]:
-    """A network for workers; yields this machine's address in it."""
+    """Creates a network for workers, and yields this machine's address in it."""
     _ip(f"link add {BRIDGE} type bridge")
     try:
         _ip(f"addr add {ADDRESS}/24 dev {BRIDGE}")
@@ -36,16 +36,16 @@ def bridge() -> Iterator[str]:
 
 @dataclass(kw_only=True, slots=True)
 class SparkCluster:
-    """A master on this machine, and *workers* of *cores* each in namespaces of their own; needs `bridge`."""
+    """A master on this machine and *workers* of *cores* each in their own namespaces; needs `bridge`."""
 
-    folder: Path  # of logs
+    folder: Path  # for logs
     spark_home: Path
     workers: int = 2
     cores: int = 1
     url: str = field(init=False)
     _web_port: int = field(init=False)
     _children: list[Child] = field(default_factory=list, init=False)
-    _spaces: list[str] = field(default_factory=list, init=False)
+    _namespaces: list[str] = field(default_factory=list, init=False)
 
     def __enter__(self) -> Self:
         port, self._web_port = free_port(), free_port()
@@ -62,44 +62,44 @@ class SparkCluster:
             for pid in family(child.pid):
                 _kill(pid)
             child.kill()
-        for space in self._spaces:
-            _ip(f"netns del {space}")
+        for namespace in self._namespaces:
+            _ip(f"netns del {namespace}")
 
     def state(self) -> dict[str, Any]:
-        """What the master knows: workers, activeapps, completedapps."""
+        """Returns the master's state: workers, activeapps, completedapps."""
         try:
             with urllib.request.urlopen(f"http://{ADDRESS}:{self._web_port}/json/", timeout=10) as response:
-                found: dict[str, Any] = json.loads(response.read())
+                state: dict[str, Any] = json.loads(response.read())
         except OSError:
-            found = {"workers": []}
-        return found
+            state = {"workers": []}
+        return state
 
     def submit(self, arguments: Sequence[str], *, log: Path, conf: Sequence[str] = ()) -> Child:
         """Starts `spark-submit` with `mirrorflow-seed` and *arguments*, as a user does."""
         import mirrorflow_seed
 
         program = Path(mirrorflow_seed.__file__).with_name("__main__.py")
-        confs = [part for one in conf for part in ("--conf", one)]
+        confs = [part for setting in conf for part in ("--conf", setting)]
         command = [str(self.spark_home / "bin" / "spark-submit"), "--master", self.url, *confs, str(program)]
         environment = {"SPARK_HOME": str(self.spark_home), "PYSPARK_PYTHON": sys.executable}
         return start("spark-submit", [*command, *arguments], log=log, environment=environment)
 
     def _start_worker(self, number: int) -> None:
-        space, address = f"{BRIDGE}-{number}", f"{NETWORK}.{number + 2}"
-        _ip(f"netns add {space}")
-        self._spaces.append(space)
-        _ip(f"link add {space} type veth peer name eth0 netns {space}")
-        _ip(f"link set {space} master {BRIDGE} up")
-        _ip(f"-n {space} addr add {address}/24 dev eth0")
+        namespace, address = f"{BRIDGE}-{number}", f"{NETWORK}.{number + 2}"
+        _ip(f"netns add {namespace}")
+        self._namespaces.append(namespace)
+        _ip(f"link add {namespace} type veth peer name eth0 netns {namespace}")
+        _ip(f"link set {namespace} master {BRIDGE} up")
+        _ip(f"-n {namespace} addr add {address}/24 dev eth0")
         for device in ("lo", "eth0"):
-            _ip(f"-n {space} link set {device} up")
-        _ip(f"-n {space} route add default via {ADDRESS}")
-        # `ip netns exec` has a mount namespace of its own.
+            _ip(f"-n {namespace} link set {device} up")
+        _ip(f"-n {namespace} route add default via {ADDRESS}")
+        # `ip netns exec` has its own mount namespace.
         own_tmp = 'mount -t tmpfs none /tmp && exec "$@"'
-        within = ["ip", "netns", "exec", space, "sh", "-c", own_tmp, "sh"]
+        within = ["ip", "netns", "exec", namespace, "sh", "-c", own_tmp, "sh"]
         resources = ["--cores", str(self.cores), "--memory", "1g", "--work-dir", "/tmp/work"]
-        place = ["--host", address, "--webui-port", "8081"]
-        self._start(space, within, "worker.Worker", [*place, *resources, self.url])
+        address_options = ["--host", address, "--webui-port", "8081"]
+        self._start(namespace, within, "worker.Worker", [*address_options, *resources, self.url])
 
     def _start(self, name: str, within: Sequence[str], program: str, arguments: Sequence[str]) -> None:
         command = [str(self.spark_home / "bin" / "spark-class"), f"org.apache.spark.deploy.{program}"]

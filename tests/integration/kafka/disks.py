@@ -38,7 +38,7 @@ class SmallDisk:
 
     @property
     def config(self) -> Mapping[str, str]:
-        """The settings of a broker on this disk: with Kafka's default sizes an index alone would fill it."""
+        """The settings of a broker on this disk: with Kafka's default sizes a single index would fill it."""
         return {
             "log.dirs": str(self.data),
             "log.index.size.max.bytes": "65536",

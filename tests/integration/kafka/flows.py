@@ -1,4 +1,4 @@
-"""One flow of a test, with its own alias, so that its claims, positions and copies belong to it alone.
+"""One flow of a test, with its own alias, so that no other flow uses its claims, positions and copies.
 
 The verdict is always a Java consumer's: each record that it reads on the source must be on the target, and no other.
 Some tests inspect what a leader remembers, or write bytes that no Java producer writes. `call_cluster` runs our own

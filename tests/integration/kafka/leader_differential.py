@@ -78,7 +78,7 @@ class ModelCluster:
         self.leaders[TopicPartition(name, 0)] = PartitionLeader(self._rules, configs)
 
     def produce(self, partition: TopicPartition, data: bytes, transactional_id: str | None) -> ProduceResult:
-        """Returns the result of one batch. For the first batch of a transaction a leader asks the coordinator."""
+        """Returns the result of one batch. For the first batch of a transaction a leader queries the coordinator."""
         batch = split(bytearray(data))[0]
         leader, guard = self.leaders[partition], None
         try:

@@ -54,7 +54,7 @@ def wait_until_shared(
     worker_id: Callable[[Replicator], str] = address,
     beside: Sequence[str] = (),
 ) -> None:
-    """Waits until all *nodes* report *tasks* running tasks, spread evenly with those of the connectors *beside*."""
+    """Waits until all *nodes* report *tasks* running tasks, spread evenly together with those of the connectors *beside*."""
 
     def shared() -> bool:
         assignments = [workers(node, name) for node in nodes]

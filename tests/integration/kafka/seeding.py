@@ -112,7 +112,7 @@ class SeedProcess:
         return self.child
 
     def kill(self) -> None:
-        """Kills the driver alone with kill -9: the processes that it started must end by themselves."""
+        """Kills only the driver with kill -9: the processes that it started must end by themselves."""
         self.running.kill()
 
     def wait(self) -> dict[str, Any]:

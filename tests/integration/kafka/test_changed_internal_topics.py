@@ -38,7 +38,7 @@ OFTEN = {
     "emit.heartbeats.interval.seconds": "1",
 }
 BACKLOG = 20_000
-# These offset syncs belong to this flow alone.
+# Only this flow has these offset syncs.
 ON_TARGET = {"offset-syncs.topic.location": "target"}
 
 

@@ -211,7 +211,7 @@ def test_a_checkpoint_follows_when_the_source_is_set_back(flow: Flow, unique_top
         put_group(flow.source, group, {(topic, 0): 100})
         flow.wait_for_checkpoint(group, 100)
 
-    back = flow.checkpoints(group)[-1]  # one by the syncs alone may have come before the exact one
+    back = flow.checkpoints(group)[-1]  # a checkpoint from only the syncs may precede the exact one
     assert back["upstream_offset"] == 100
     assert forward["downstream_offset"] <= 500
     assert back["downstream_offset"] <= 100
@@ -383,7 +383,7 @@ def test_checkpoints_deleted_while_the_connector_runs_are_written_again(
 def test_groups_are_translated_by_offset_syncs_that_java_wrote(
     flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Names
 ) -> None:
-    """Java MM2 copies and writes offset syncs to the source; our checkpoint connector alone translates with them."""
+    """Java MM2 copies and writes offset syncs to the source; only our checkpoint connector translates with them."""
     topic, group = east.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     flow.alias, flow.target_alias = east.name, west.name
     load(east, topic, 500)

@@ -43,7 +43,7 @@ def on(kafka: KafkaCluster, test: Callable[[Cluster], Awaitable[None]]) -> None:
 
 
 async def wait_for_result(expected: object, ask: Callable[[], Awaitable[object]]) -> None:
-    """Polls until the result is *expected*, within `with_client`'s bound: a broker's metadata lags behind the controller's."""
+    """Polls until the result is *expected*, within `with_client`'s bound: a broker's metadata may be older than the controller's."""
     while (result := await ask()) != expected:
         print(f"not yet {expected}: {result}")
         await asyncio.sleep(0.1)

@@ -259,7 +259,7 @@ def test_settings_are_synced_by_difference(
 def test_defaults_of_the_source_are_pinned_if_configured(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """With `use.defaults.from=source` an override of the copy alone is reset to the source's default."""
+    """With `use.defaults.from=source` an override of only the copy is reset to the source's default."""
     topic = east.create_topic(unique_topic())
     copy = f"east.{topic}"
     default = east.topic_config(topic)["retention.ms"]

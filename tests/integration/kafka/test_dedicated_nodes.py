@@ -94,7 +94,7 @@ def test_a_single_process_writes_connects_topics_and_shares_its_flow(
         )
         with processes(file, 1, text) as [second]:
             file.wait_until_shared([first, second], 2)
-            # The follower runs this connector and cannot ask a leader to write its tasks.
+            # The follower runs this connector and cannot request a leader to write its tasks.
             assert first is leader([first, second])
             _, shown = first.rest(f"/connectors/{file.connector}/status")
             assert file.worker_id(second) == shown["connector"]["worker_id"]

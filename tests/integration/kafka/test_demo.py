@@ -49,7 +49,7 @@ def _processes_of(folder: Path) -> list[str]:
     return command_lines
 
 
-@pytest.mark.timeout(600)  # 45 s alone, minutes when other brokers share the cores
+@pytest.mark.timeout(600)  # 45 s on an idle machine, minutes on a busy one
 def test_both_sides_are_equal_although_the_replicator_was_killed(tmp_path: Path):
     """The exit status is 0, the replicator was killed on the way, and neither a process nor a file is left."""
     with _demo(tmp_path) as demo:

@@ -359,7 +359,7 @@ def test_positions_that_java_stored_after_an_altered_offset_win(
 def test_offsets_altered_by_java_alone_are_copied_again_once(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """Java's REST deletes one position and sets another; Java copies nothing. We apply both, once."""
+    """Java's REST deletes one position and sets a second one; Java copies nothing. We apply both, once."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     load(site.source, topic, 100, partition=0)

@@ -208,9 +208,8 @@ def test_the_command_and_the_connector_report_the_offset_of_each_group_and_why(
 
         lines = wait_until("the connector reports all", offset_lines)
         status, only = process.rest(f"/offsets?group={moved}&limit=1")
-    put_group(
-        flow.source, moved, {(topic, 0): 2234}
-    )  # the flow is stopped: the target's group keeps its offset
+    # The flow is stopped, so the target's group keeps its offset.
+    put_group(flow.source, moved, {(topic, 0): 2234})
 
     printed = flow.command("offsets", "--json")
     assert lines is not None

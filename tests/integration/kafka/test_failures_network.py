@@ -29,14 +29,14 @@ SIDES = ("source", "target")
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[KafkaCluster]:
-    """The source: a broker behind a proxy."""
+    """The source: a broker with a proxy."""
     with KafkaCluster(name="here", listeners=("PLAINTEXT",), proxied=True) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def there() -> Iterator[KafkaCluster]:
-    """The target: a broker behind a proxy."""
+    """The target: a broker with a proxy."""
     with KafkaCluster(name="there", listeners=("PLAINTEXT",), proxied=True) as cluster:
         yield cluster
 
@@ -63,7 +63,7 @@ def wait_for_reasons(replicator: Replicator) -> set[str]:
 
 
 def wait_for_reach(replicator: Replicator, *, lost: str | None) -> dict[str, Any]:
-    """Waits until the summary reports the *lost* side alone as unreachable (None: neither); returns the summary."""
+    """Waits until the summary reports only the *lost* side as unreachable (None: neither); returns the summary."""
     expected = {side: "Unreachable" if side == lost else "Reachable" for side in SIDES}
 
     def matching_summary() -> dict[str, Any]:

@@ -68,7 +68,7 @@ def test_a_task_that_is_killed_is_started_again_by_its_worker(
 def test_no_task_outlives_its_worker(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """After kill -9 of the worker alone its tasks end, and the next run continues without loss or repeat."""
+    """After kill -9 of only the worker its tasks end, and the next run continues without loss or repeat."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 12_000, size_bytes=600, keys=True, content="random")
 

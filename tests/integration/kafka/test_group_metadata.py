@@ -30,7 +30,7 @@ def new_flow(source: KafkaCluster, target: KafkaCluster, folder: Path) -> Flow:
 def test_metadata_is_copied_to_a_lower_bound_and_its_source_offset_is_reported(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The group is 1,000 transactions behind, and the offset map does not hold so many gaps."""
+    """The group lags by 1,000 transactions, and the offset map does not hold so many gaps."""
     flow = new_flow(east, west, tmp_path)
     topic, group = east.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     source, target = (topic, 0), (flow.remote(topic), 0)

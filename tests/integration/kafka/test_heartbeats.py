@@ -191,7 +191,7 @@ def _mean_interval_s(emitted: list[JavaHeartbeat]) -> float:
 def test_java_finds_upstream_clusters_over_one_and_two_hops(
     first: KafkaCluster, second: KafkaCluster, third: KafkaCluster, tmp_path: Path
 ) -> None:
-    """An mm2.properties of a chain: the reverse flows emit heartbeats alone, and the copies identify their sources."""
+    """An mm2.properties of a chain: the reverse flows only emit heartbeats, and the copies identify their sources."""
     chain = {
         "clusters": "A, B, C",
         "A.bootstrap.servers": first.bootstrap,
@@ -325,7 +325,7 @@ def test_a_heartbeats_topic_that_cannot_be_created_is_reported_and_used_once_it_
 
 
 def test_a_source_that_refuses_heartbeats_causes_a_warning(second: KafkaCluster, tmp_path: Path) -> None:
-    """The source grants reading alone: the target gets its heartbeats, and REST reports the missing permission."""
+    """The source grants only reading: the target gets its heartbeats, and REST reports the missing permission."""
     with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as guarded:
         guarded.allow("DESCRIBE", "TOPIC", TOPIC)
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"

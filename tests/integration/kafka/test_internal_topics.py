@@ -113,7 +113,7 @@ def test_offset_syncs_on_the_source_that_would_be_lost_are_given_compaction(
     """The source is MM2's default location of offset syncs."""
     topic = flow.source.create_topic(unique_topic())
     name = f"mm2-offset-syncs.{flow.target.name}.internal"
-    if flow.source.has_topic(name):  # from a different test: its name has the target's alias alone
+    if flow.source.has_topic(name):  # from a different test: its name has only the target's alias
         flow.source.alter_topic(name, WEEK)
     else:
         flow.source.create_topic(name, config=WEEK)

@@ -237,7 +237,7 @@ def test_names_progress_and_metrics_of_two_flows_in_one_process_differ(
 def test_clusters_option_runs_only_flows_to_those_clusters(
     north: KafkaCluster, south: KafkaCluster, tmp_path: Path
 ):
-    """`--clusters B` runs A->B alone, although the file enables both flows."""
+    """`--clusters B` runs only A->B, although the file enables both flows."""
     write(north, north.create_topic("orders"), 5)
     write(south, south.create_topic("bills"), 5)
     text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS + NO_HEARTBEATS

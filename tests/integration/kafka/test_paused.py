@@ -19,7 +19,7 @@ Names = Callable[[], str]
 
 
 def flow(east: KafkaCluster, west: KafkaCluster, topic: str, folder: Path, *, state: str) -> Replicator:
-    """Returns a process for *topic* alone: all three connectors if paused, else the source connector."""
+    """Returns a process for *topic*: all three connectors if paused, else the source connector."""
     alias = topic.upper()
     lines = {"source.cluster.alias": alias, "mirrorflow.state": state}
     source = Replicator.standalone(east, west, topics=topic, folder=folder, connector=lines)

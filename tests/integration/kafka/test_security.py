@@ -32,7 +32,7 @@ from tests.harness.kafka.listeners import User, plain_users
 # So short that a connection open for a second has re-authenticated.
 REAUTHENTICATION_MS = 1500
 CONNECT_WAIT_S = 20.0
-COMMAND_WAIT_S = 240.0  # two seconds alone
+COMMAND_WAIT_S = 240.0  # two seconds on an idle machine
 WRONG = User(name="mirror", password="hunter2-wrong")
 # Every printable character of ASCII, and some of two, three and four bytes.
 ODD = User(name="odd", password="".join(map(chr, range(33, 127))) + " ü€😀")
@@ -253,7 +253,7 @@ def test_check_opens_stores_with_a_password_of_any_characters(
 def test_check_gets_a_token_by_a_client_secret_of_any_characters(
     guarded: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The token endpoint accepts this client secret alone; the Secret's value ends with a newline."""
+    """The token endpoint accepts only this client secret; the Secret's value ends with a newline."""
     topic = guarded.create_topic(unique_topic())
     (tmp_path / "login").mkdir()
     (tmp_path / "login" / "secret").write_text(ODD.password + "\n")
@@ -276,7 +276,7 @@ def test_check_gets_a_token_by_a_client_secret_of_any_characters(
 
 @contextmanager
 def token_endpoint(client: User) -> Iterator[str]:
-    """Yields the address of an endpoint that gives a token to *client* alone."""
+    """Yields the address of an endpoint that gives tokens only to *client*."""
     login = base64.b64encode(f"{client.name}:{client.password}".encode()).decode()
 
     class Handler(BaseHTTPRequestHandler):

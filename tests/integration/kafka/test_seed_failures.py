@@ -234,7 +234,7 @@ def test_records_of_a_speculative_task_are_copied_once(
 def test_killed_and_frozen_executors_lose_and_repeat_nothing(
     flow: Flow, topics: tuple[str, ...], start: Callable[..., SeedProcess], spark_home: Path
 ):
-    """One executor is killed. The other is frozen until Spark drops it, and thawed beside its replacement.
+    """One executor is killed. The other is frozen until Spark drops it, and thawed while its replacement runs.
 
     The target keeps producers for a day: fresh records are in plain batches, old ones in transactions.
     """

@@ -1,4 +1,4 @@
-"""Targets whose `transaction.max.timeout.ms` is below the minute that a flow asks for by default: it asks for less."""
+"""Targets whose `transaction.max.timeout.ms` is below the default of a flow, a minute: the flow requests less."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

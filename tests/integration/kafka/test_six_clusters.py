@@ -40,7 +40,7 @@ def ends(cluster: KafkaCluster) -> dict[str, int]:
 def test_six_clusters_of_one_file_copy_each_topic_once_by_every_route(
     six: dict[str, KafkaCluster], tmp_path: Path
 ) -> None:
-    """A topic of each last cluster reaches the others by every route once, and nothing returns to a cluster it came from.
+    """A topic of each last cluster reaches the others by every route once, and nothing returns to a cluster that has it.
 
     First one process runs all flows, then one process for each site with `--clusters`, as in MM2's README.
     """
@@ -63,7 +63,7 @@ def test_six_clusters_of_one_file_copy_each_topic_once_by_every_route(
         )
         assert all_twelve.stop() == 0
 
-    # The same file at each site, for the clusters of that site alone: a process writes to these clusters only.
+    # The same file at each site, only for the clusters of that site: a process writes to these clusters only.
     for alias, cluster in six.items():
         load(cluster, f"of-{alias}", 50)
     text = example("six-clusters", six) + QUICK + SHARED
@@ -75,7 +75,7 @@ def test_six_clusters_of_one_file_copy_each_topic_once_by_every_route(
         for site, process in processes.items():
             process.arguments = ("--clusters", *(alias for alias in ALIASES if alias.startswith(site)))
             stack.enter_context(process)
-            if site == SITES[0]:  # alone, it writes to its two clusters and to no other
+            if site == SITES[0]:  # the only process so far: it writes to its two clusters and no others
                 process.wait_for_copy(six[f"{site}-1"], f"{site}-2.of-{site}-2", 150)
                 for other in SITES[1:]:
                     process.wait_for_copy(six[f"{site}-2"], f"{site}-1.{other}-1.of-{other}-1", 150)

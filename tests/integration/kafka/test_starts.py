@@ -170,7 +170,7 @@ def test_a_source_partition_without_a_leader_does_not_keep_others_from_starting(
 
 @pytest.fixture
 def blocked(tmp_path: Path, east: KafkaCluster, unique_topic: Names) -> Iterator[tuple[Flow, str]]:
-    """A flow to three brokers, each behind a proxy; the third one leads only its partition of the copy."""
+    """A flow to three brokers, each with a proxy; the third one leads only its partition of the copy."""
     config = {"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
     with KafkaCluster(name="behind", brokers=3, proxied=True, config=config) as target:
         properties = {"bootstrap.servers": target.proxied_bootstrap}

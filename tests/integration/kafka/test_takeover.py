@@ -95,7 +95,7 @@ class Relay:
             java.wait_until_replicated(topic, expected, remote=self.remote)
 
     def wait_until_we_copied(self, ours: Replicator) -> None:
-        """Waits until we have delivered all that the source has; the lag alone may be outdated."""
+        """Waits until we have delivered all that the source has; a report of the lag may be outdated."""
         ends = {
             (topic, number): end
             for topic in self.topics

@@ -125,7 +125,7 @@ def last_sequence(cluster: KafkaCluster, topic: str, *, bootstrap: str) -> int:
 
 
 def address(cluster: KafkaCluster, broker: int) -> str:
-    """Returns the address of one broker alone."""
+    """Returns the address of a single broker."""
     return cluster.internal_bootstrap.split(",")[broker - 1]
 
 
@@ -426,7 +426,7 @@ def test_an_emptied_target_whose_brokers_all_restart_is_continued(
 
 
 def test_a_partition_moved_to_a_broker_without_our_batches_continues(flow: Flow, topic: str):
-    """Our records are deleted and only foreign ones remain; the new broker knows the producer at most by a fence."""
+    """Our records are deleted and only foreign ones remain; the new broker may know the producer only from a fence."""
     remote = flow.target.create_topic(
         flow.remote(topic), replication_factor=1, config={"min.insync.replicas": "1"}
     )

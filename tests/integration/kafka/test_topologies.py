@@ -1,4 +1,4 @@
-"""The topologies of examples/ on three real clusters: each record reaches its last cluster once, and none comes back.
+"""The topologies of examples/ on three real clusters: each record reaches its last cluster once, and none returns.
 
 Each runs as mm2.properties and as converted MirrorFlows. Flows copy every topic, so each test starts with empty clusters.
 """
@@ -206,7 +206,7 @@ def fourth() -> Iterator[KafkaCluster]:
 
 
 def test_fan_out_copies_to_each_site_its_topics(sites: Sites, fourth: KafkaCluster, tmp_path: Path) -> None:
-    """Two sites get all topics, the third one kind of topics, and nothing comes back; then the MirrorFlows continue."""
+    """Two sites get all topics, the third one kind of topics, and nothing returns; then the MirrorFlows continue."""
     a, b, c = sites.values()
     text = example("fan-out", {**sites, "hub": fourth})
     for topic in ("orders", "public-prices"):

@@ -128,7 +128,7 @@ def test_each_kind_of_difference_is_reported_at_its_offsets(
 def test_compacted_topics_are_compared_by_the_latest_record_of_each_key(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Only the target was compacted; in partition 1 an older value of a key came last."""
+    """Only the target was compacted; in partition 1 an older value of a key is the last one."""
     compacted = {"cleanup.policy": "compact"}
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=compacted)
     copy = flow.target.create_topic(flow.remote(topic), partitions=2, config=compacted)

@@ -1,4 +1,4 @@
-"""Spark jobs on an API server without nodes: the tests write the status of drivers' pods and answer for them."""
+"""Spark jobs on an API server without nodes: the tests write the status of drivers' pods and simulate their reports."""
 
 import json
 import threading

@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.kafka.processes import HarnessError, wait_until
 from tests.harness.kubernetes import installation
-from tests.harness.kubernetes.api_server import ApiServer, Asked
+from tests.harness.kubernetes.api_server import ApiServer, RequestKind
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 
 ROOT = Path(__file__).parents[3]
@@ -61,12 +61,12 @@ def test_the_audit_log_has_the_allowed_requests_of_a_user(api_server: ApiServer,
     with pytest.raises(KubectlError):
         bob("get", "secrets")
 
-    def requested() -> frozenset[Asked]:
-        return frozenset(kind for kind in api_server.asked_by("bob") if kind.resource == "configmaps")
+    def requested() -> frozenset[RequestKind]:
+        return frozenset(kind for kind in api_server.allowed_requests("bob") if kind.resource == "configmaps")
 
-    expected = {Asked(verb=verb, group="", resource="configmaps") for verb in ("create", "get")}
+    expected = {RequestKind(verb=verb, group="", resource="configmaps") for verb in ("create", "get")}
     wait_until("the log has both requests", lambda: requested() == expected)
-    assert "secrets" not in {kind.resource for kind in api_server.asked_by("bob")}
+    assert "secrets" not in {kind.resource for kind in api_server.allowed_requests("bob")}
 
 
 @pytest.mark.usefixtures("built")

@@ -18,13 +18,13 @@ import yaml
 from mirrorflow_operator.plan.pod_template import HTTP_PORT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
-from tests.harness.kubernetes.argo_cd import ArgoCd, is_there, require_argo_cd
+from tests.harness.kubernetes.argo_cd import ArgoCd, exists, require_argo_cd
 from tests.harness.kubernetes.chart import CHART
-from tests.harness.kubernetes.imagined_pods import run_pods
 from tests.harness.kubernetes.installation import require_helm
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.requests import Requests
+from tests.harness.kubernetes.simulated_pods import mark_pods_running
 from tests.harness.kubernetes.skipping import skip_without
 from tests.harness.kubernetes.stub_connectors import StubConnectors, addresses, summary
 from tests.integration.kubernetes.controlled import manifest
@@ -46,7 +46,7 @@ def argo(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> It
         yield argo
 
 
-class ImaginedNode:
+class SimulatedNode:
     """After `start`, each pod of *namespace* becomes Ready; `stubs` responds for all of them."""
 
     def __init__(self, namespace: Kubectl) -> None:
@@ -70,14 +70,14 @@ class ImaginedNode:
         async with self.stubs:
             while not self._ended.is_set():
                 await asyncio.to_thread(
-                    run_pods, requests, pod_addresses, namespace=self._namespace.namespace
+                    mark_pods_running, requests, pod_addresses, namespace=self._namespace.namespace
                 )
                 await asyncio.sleep(0.5)
 
 
 @pytest.fixture
-def node(namespace: Kubectl) -> Iterator[ImaginedNode]:
-    simulated = ImaginedNode(namespace)
+def node(namespace: Kubectl) -> Iterator[SimulatedNode]:
+    simulated = SimulatedNode(namespace)
     yield simulated
     simulated.end()
 
@@ -102,7 +102,7 @@ def assert_no_drift(argo: ArgoCd, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("operator")
-def test_health_follows_the_status_of_the_operator(argo: ArgoCd, namespace: Kubectl, node: ImaginedNode):
+def test_health_follows_the_status_of_the_operator(argo: ArgoCd, namespace: Kubectl, node: SimulatedNode):
     """Argo CD watches the status: nothing is refreshed here unless Git changes."""
     flow = manifest(FLOW)
     argo.write("health/flow.yaml", yaml.safe_dump(flow))
@@ -129,7 +129,7 @@ def test_health_follows_the_status_of_the_operator(argo: ArgoCd, namespace: Kube
 
 @pytest.mark.usefixtures("operator")
 def test_a_flow_in_git_does_not_drift_and_is_repaired_and_pruned(
-    argo: ArgoCd, namespace: Kubectl, node: ImaginedNode
+    argo: ArgoCd, namespace: Kubectl, node: SimulatedNode
 ):
     """Writes of the API server and the operator are no difference; objects of the operator are not pruned."""
 
@@ -151,13 +151,13 @@ def test_a_flow_in_git_does_not_drift_and_is_repaired_and_pruned(
     assert spec()["limits"] == {"bytesPerSecond": "50Mi"}
 
     namespace("delete", "mirrorflow", FLOW)
-    wait_until("the flow is created again", lambda: is_there(namespace, "mirrorflow", FLOW), timeout_s=WAIT_S)
+    wait_until("the flow is created again", lambda: exists(namespace, "mirrorflow", FLOW), timeout_s=WAIT_S)
     argo.wait_for("drift", sync="Synced", health="Healthy")
     assert_no_drift(argo, "drift")
 
     argo.remove("drift/flow.yaml")
     argo.refresh("drift")
-    wait_until("the flow is pruned", lambda: not is_there(namespace, "mirrorflow", FLOW), timeout_s=WAIT_S)
+    wait_until("the flow is pruned", lambda: not exists(namespace, "mirrorflow", FLOW), timeout_s=WAIT_S)
     wait_until(
         "the objects of the flow are gone",
         lambda: not namespace.get("deployments")["items"],
@@ -178,7 +178,7 @@ def test_the_chart_as_an_application_does_not_drift(mirrorflows: ApiServer, argo
     argo.write("chart", CHART)
     chart(skip_crds=False)
     wait_until("the operator has pods", lambda: len(namespace.get("pods")["items"]) == 2, timeout_s=WAIT_S)
-    run_pods(Requests(mirrorflows.kubectl.kubeconfig), ["10.0.0.1", "10.0.0.2"], namespace=name)
+    mark_pods_running(Requests(mirrorflows.kubectl.kubeconfig), ["10.0.0.1", "10.0.0.2"], namespace=name)
     argo.wait_for("operator", sync="Synced", health="Healthy")
     rendered = assert_no_drift(argo, "operator")["resources"]
     namespace.apply(manifest(FLOW))
@@ -192,4 +192,4 @@ def test_the_chart_as_an_application_does_not_drift(mirrorflows: ApiServer, argo
     assert "CustomResourceDefinition" in {resource["kind"] for resource in rendered}
     assert "CustomResourceDefinition" not in {resource["kind"] for resource in not_rendered}
     assert namespace.get("deployments")["items"] == []
-    assert is_there(namespace, "mirrorflow", FLOW)
+    assert exists(namespace, "mirrorflow", FLOW)

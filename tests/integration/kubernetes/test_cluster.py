@@ -90,7 +90,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def web(cluster: Cluster) -> Kubectl:
-    """kubectl with two ready probes behind the Service `web`, which mount a Secret."""
+    """kubectl with two ready probe pods of the Service `web`, which mount a Secret."""
     kubectl = cluster.kubectl
     kubectl("create", "secret", "generic", "web", "--from-literal=password=first")
     kubectl.apply(f"{json.dumps(_probe('web'))}\n---\n{json.dumps(SERVICE)}")

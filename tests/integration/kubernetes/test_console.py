@@ -23,7 +23,7 @@ from mirrorflow_console.rendering import environment
 from mirrorflow_console.server import Console
 from mirrorflow_console.sign_in import COOKIE, ClusterGate
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kubernetes.api_server import ApiServer, Asked
+from tests.harness.kubernetes.api_server import ApiServer, RequestKind
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.unit.console.flow_readings import STOPPED, healthy, table
 from tests.unit.http.reports import partition
@@ -307,9 +307,9 @@ def test_the_console_uses_exactly_the_permissions_of_the_chart(
         assert console.shown("/", cookie)[0] == 200
 
     granted = {
-        Asked(verb=verb, group=rule["apiGroups"][0], resource=rule["resources"][0])
+        RequestKind(verb=verb, group=rule["apiGroups"][0], resource=rule["resources"][0])
         for rule in RIGHTS
         for verb in rule["verbs"]
     }
-    wait_until("all permissions are used", lambda: mirrorflows.asked_by(USER) == granted)
-    assert not [request for request in mirrorflows.log_of(USER) if not request.allowed]
+    wait_until("all permissions are used", lambda: mirrorflows.allowed_requests(USER) == granted)
+    assert not [request for request in mirrorflows.audit_log_of(USER) if not request.allowed]

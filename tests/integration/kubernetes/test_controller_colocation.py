@@ -9,10 +9,10 @@ import pytest
 
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
-from tests.harness.kubernetes.imagined_pods import run_pods
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.requests import Requests
+from tests.harness.kubernetes.simulated_pods import mark_pods_running
 from tests.integration.kubernetes.controlled import events, existing_objects, manifest
 
 NAME = "east-to-west"
@@ -49,7 +49,9 @@ def _wait_for(namespace: Kubectl, expected: dict[str, list[str]]) -> None:
     """Waits until pods read the *expected* files. No kubelet runs, so the pods are marked as ready here."""
 
     def moved() -> bool:
-        run_pods(Requests(namespace.kubeconfig), iter([UNREACHABLE] * 9), namespace=namespace.namespace)
+        mark_pods_running(
+            Requests(namespace.kubeconfig), iter([UNREACHABLE] * 9), namespace=namespace.namespace
+        )
         return _files(namespace) == expected
 
     wait_until(f"pods run {expected}", moved, timeout_s=WAIT_S)

@@ -14,11 +14,11 @@ from mirrorflow_operator.plan.pod_template import HTTP_PORT
 from tests.harness.kafka.processes import start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.fault_proxy import FaultProxy
-from tests.harness.kubernetes.faults import CutBody, Delay, Drop, Fault, LoseAnswer, Match, Refuse
-from tests.harness.kubernetes.imagined_pods import run_pods
+from tests.harness.kubernetes.faults import CutBody, Delay, Drop, Fault, LoseResponse, Match, Refuse
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.requests import Requests
+from tests.harness.kubernetes.simulated_pods import mark_pods_running
 from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 from tests.integration.kubernetes.controlled import (
     existing_objects,
@@ -42,13 +42,13 @@ STOP = '--patch={"spec":{"state":"Stopped"}}'
 def proxy(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultProxy]:
     user = mirrorflows.user("unlucky", groups=["system:masters"])
     folder = tmp_path_factory.mktemp("proxy")
-    with FaultProxy(kubeconfig_behind=user.kubeconfig, folder=folder) as proxy:
+    with FaultProxy(server_kubeconfig=user.kubeconfig, folder=folder) as proxy:
         yield proxy
 
 
 @pytest.fixture(scope="module")
 def operator(proxy: FaultProxy) -> Iterator[OperatorProcess]:
-    """One operator behind the proxy, for all flows of this module but those with an operator of their own."""
+    """One operator that is connected through the proxy, for all flows of this module except those with their own operator."""
     others = {"MIRRORFLOW_SELECTOR": f"!{OWN_OPERATOR}"}
     with OperatorProcess(kubeconfig=proxy.kubeconfig, folder=proxy.folder, environment=others) as process:
         process.wait_until_leading()
@@ -72,7 +72,7 @@ def _has_all(namespace: Kubectl, document: dict[str, object]) -> bool:
         Refuse(500),
         Refuse(503),
         CutBody(30),
-        LoseAnswer(),
+        LoseResponse(),
         Drop(),
         Delay(0.5),
     ],
@@ -95,9 +95,9 @@ def test_a_flow_is_completed_despite_failing_calls(
     wait_until("the flow is complete", lambda: _has_all(namespace, document))
     wait_until("nothing is due", lambda: operator.idle)
 
-    proxied = proxy.asks(in_namespace)
+    proxied = proxy.requests(in_namespace)
     objects = len(planned(document, namespace.namespace))
-    assert rule.struck == FAULTS
+    assert rule.hits == FAULTS
     assert sum(request.is_write for request in proxied) <= objects + FAULTS + 1 + STATUS_WRITES_MAX
     assert sum(request.verb == "list" for request in proxied) <= objects + FAULTS
     assert "Traceback" not in operator.child.log.read_text()
@@ -114,7 +114,7 @@ def test_changes_during_a_pass_are_reverted_by_the_next(
 
     write = proxy.on(Match(namespace=namespace.namespace, verb="patch", resource="deployments"), Delay(2.0))
     namespace("scale", "deployment", "east-to-west-source", "--replicas=4")
-    wait_until("the pass writes the Deployment", lambda: write.struck == 1)
+    wait_until("the pass writes the Deployment", lambda: write.hits == 1)
     namespace("label", "serviceaccount", "east-to-west", "mirrorflow.io/flow-")
 
     wait_until("the other object is reverted, too", lambda: _has_all(namespace, document))
@@ -130,14 +130,14 @@ def test_watches_that_end_are_restarted_and_miss_nothing(
     namespace.apply(document)
     wait_until("the flow is complete", lambda: _has_all(namespace, document))
     wait_until("flows are watched", lambda: "mirrorflows" in proxy.watched())
-    before = len(proxy.asks(Match(verb="watch")))
+    before = len(proxy.requests(Match(verb="watch")))
 
     ended = (proxy.drop_watches if end == "drop" else proxy.expire_watches)()
     namespace("patch", "mirrorflow", "east-to-west", "--type=merge", STOP)
 
     wait_until("the change is applied", lambda: _stopped(namespace))
     assert ended >= 6
-    assert len(proxy.asks(Match(verb="watch"))) - before <= 3 * ended
+    assert len(proxy.requests(Match(verb="watch"))) - before <= 3 * ended
     assert operator.metric("watch_restarts_total") == 0
 
 
@@ -152,7 +152,7 @@ def test_watches_that_fall_silent_are_restarted(mirrorflows: ApiServer, namespac
     document = manifest()
     namespace.apply(document)
     with (
-        FaultProxy(kubeconfig_behind=user.kubeconfig, folder=tmp_path) as proxy,
+        FaultProxy(server_kubeconfig=user.kubeconfig, folder=tmp_path) as proxy,
         OperatorProcess(
             kubeconfig=proxy.kubeconfig,
             folder=tmp_path,
@@ -192,7 +192,7 @@ def test_flows_at_rest_cause_no_writes(mirrorflows: ApiServer, namespace: Kubect
     ):
         wait_until("every pod exists", lambda: len(namespace.get("pods")["items"]) == pods)
         requests = Requests(mirrorflows.kubectl.kubeconfig)
-        assert run_pods(requests, pod_addresses, namespace=namespace.namespace) == pods
+        assert mark_pods_running(requests, pod_addresses, namespace=namespace.namespace) == pods
         # A scrape costs the operator as much as several polls: a short interval would keep a busy machine occupied.
         wait_until("every pod is polled", lambda: operator.metric("polls_total") >= 3 * pods, poll_s=SCRAPE_S)
         assert operator.metric("polls_failed_total") == 0

@@ -8,7 +8,7 @@ import pytest
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.fault_proxy import FaultProxy
-from tests.harness.kubernetes.faults import ALWAYS, Drop, LoseAnswer, Match, Refuse
+from tests.harness.kubernetes.faults import ALWAYS, Drop, LoseResponse, Match, Refuse
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.integration.kubernetes.conftest import DEFINITION
@@ -34,13 +34,13 @@ def _complete(namespace: Kubectl, document: dict[str, object]) -> Callable[[], b
 
 
 @pytest.mark.parametrize(
-    ("fault", "skip"), [(LoseAnswer, 0), (Drop, 1)], ids=["before-the-response", "before-the-next-write"]
+    ("fault", "skip"), [(LoseResponse, 0), (Drop, 1)], ids=["before-the-response", "before-the-next-write"]
 )
 def test_an_operator_killed_at_each_write_completes_the_flow(
     mirrorflows: ApiServer,
     namespace: Kubectl,
     tmp_path: Path,
-    fault: type[LoseAnswer] | type[Drop],
+    fault: type[LoseResponse] | type[Drop],
     skip: int,
 ):
     """Each process makes one write and is killed with kill -9; no write is repeated."""
@@ -48,7 +48,7 @@ def test_an_operator_killed_at_each_write_completes_the_flow(
     document = manifest()
     namespace.apply(document)
 
-    with FaultProxy(kubeconfig_behind=user.kubeconfig, folder=tmp_path) as proxy:
+    with FaultProxy(server_kubeconfig=user.kubeconfig, folder=tmp_path) as proxy:
         for number in range(PROCESSES_MAX):
             operator = OperatorProcess(
                 kubeconfig=proxy.kubeconfig,
@@ -61,7 +61,7 @@ def test_an_operator_killed_at_each_write_completes_the_flow(
                 wait_until("the operator has died at a write, or is idle", _has_ended_or_is_idle(operator))
                 if operator.child.running:
                     break
-                assert rule.struck == 1
+                assert rule.hits == 1
             proxy.heal()
 
     assert _complete(namespace, document)()
@@ -83,11 +83,9 @@ def test_a_missing_crd_and_a_missing_api_server_are_waited_for(tmp_path: Path):
     with ApiServer(folder=tmp_path / "server", controllers=False) as server:
         user = server.user("operator", groups=["system:masters"])
         with OperatorProcess(kubeconfig=user.kubeconfig, folder=tmp_path) as operator:
-            wait_until(
-                "the missing CRD is reported", lambda: "MirrorFlow CRD" in operator.answers("/readyz")[1]
-            )
-            assert operator.answers("/readyz")[0] == 503
-            assert operator.answers("/healthz")[0] == 200
+            wait_until("the missing CRD is reported", lambda: "MirrorFlow CRD" in operator.get("/readyz")[1])
+            assert operator.get("/readyz")[0] == 503
+            assert operator.get("/healthz")[0] == 200
             server.kubectl("apply", "--server-side", f"--filename={DEFINITION}")
             operator.wait_until_leading()
             first = manifest("first")
@@ -98,10 +96,10 @@ def test_a_missing_crd_and_a_missing_api_server_are_waited_for(tmp_path: Path):
             wait_until("the operator does not lead any more", lambda: operator.metric("leader") == 0)
             wait_until(
                 "the unreachable API server is reported",
-                lambda: operator.answers("/readyz")[0] == 503,
+                lambda: operator.get("/readyz")[0] == 503,
             )
-            assert "has not answered" in operator.answers("/readyz")[1]
-            assert operator.answers("/healthz")[0] == 200
+            assert "has not answered" in operator.get("/readyz")[1]
+            assert operator.get("/healthz")[0] == 200
             server.restart_api()
             second = manifest("second")
             server.kubectl.apply(second)
@@ -157,7 +155,7 @@ def _grant(admin: Kubectl, user: str, *, but: str = "") -> None:
 def test_a_missing_permission_is_reported_and_does_not_affect_other_flows(
     mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path
 ):
-    """One namespace lacks one write permission, another all permissions. Status, log and a metric report which."""
+    """One namespace lacks one write permission, a second one all permissions; status, log and a metric report them."""
     admin = mirrorflows.kubectl
     lacking, closed = f"{namespace.namespace}-lacking", f"{namespace.namespace}-closed"
     user = f"limited-{namespace.namespace}"
@@ -186,7 +184,7 @@ def test_a_missing_permission_is_reported_and_does_not_affect_other_flows(
         assert operator.metric('failed_lists_total{reason="ForbiddenError"}') > 0
         log = operator.child.log.read_text()
         assert f"Cannot read namespace {closed}; its flows are not reconciled" in log
-        assert operator.answers("/readyz")[0] == 200
+        assert operator.get("/readyz")[0] == 200
 
         _grant(admin.within(closed), user)
         wait_until(
@@ -203,7 +201,7 @@ def test_refused_watches_are_restarted_and_deletions_in_between_are_reverted(
     document = manifest()
     namespace.apply(document)
     with (
-        FaultProxy(kubeconfig_behind=user.kubeconfig, folder=tmp_path) as proxy,
+        FaultProxy(server_kubeconfig=user.kubeconfig, folder=tmp_path) as proxy,
         OperatorProcess(
             kubeconfig=proxy.kubeconfig, folder=tmp_path, namespaces=[namespace.namespace]
         ) as operator,

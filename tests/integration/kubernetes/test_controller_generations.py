@@ -14,10 +14,10 @@ from mirrorflow_operator.plan.pod_template import HTTP_PORT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.flows import condition
-from tests.harness.kubernetes.imagined_pods import run_pods
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.requests import Requests
+from tests.harness.kubernetes.simulated_pods import mark_pods_running
 from tests.harness.kubernetes.stub_connectors import StubConnectors, addresses, summary
 from tests.integration.kubernetes.controlled import manifest
 
@@ -72,7 +72,7 @@ def _watch(namespace: Kubectl, address: str, until: Callable[[dict[str, Any]], b
     flows: list[dict[str, Any]] = []
 
     def is_as_expected() -> bool:
-        run_pods(Requests(namespace.kubeconfig), iter([address] * 9), namespace=namespace.namespace)
+        mark_pods_running(Requests(namespace.kubeconfig), iter([address] * 9), namespace=namespace.namespace)
         flow = namespace.get("mirrorflow", NAME)
         if flow.get("status", {}).get("conditions"):
             flows.append(flow)

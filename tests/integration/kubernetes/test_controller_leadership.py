@@ -60,7 +60,7 @@ def test_the_standby_takes_over_when_the_leader_is_killed_or_terminated(start: S
     pair = [start("one"), start("two")]
     leader = _leader(*pair)
     standby = next(operator for operator in pair if operator is not leader)
-    wait_until("the standby is ready", lambda: standby.answers("/readyz")[0] == 200)
+    wait_until("the standby is ready", lambda: standby.get("/readyz")[0] == 200)
     assert not standby.leads or not leader.leads
 
     leader.child.kill()
@@ -75,7 +75,7 @@ def test_the_standby_takes_over_when_the_leader_is_killed_or_terminated(start: S
     )
 
     third = start("three")
-    wait_until("the third is ready", lambda: third.answers("/readyz")[0] == 200)
+    wait_until("the third is ready", lambda: third.get("/readyz")[0] == 200)
     terminated_s = time.monotonic()
     status = standby.child.stop()
     ended_s = time.monotonic() - terminated_s

@@ -494,9 +494,9 @@ def test_an_invalid_object_is_reported_and_blocks_no_other(
     }
     refused = [
         item
-        for item in mirrorflows.log_of(USER)
+        for item in mirrorflows.audit_log_of(USER)
         if item.is_write and (item.namespace, item.name) == (namespace.namespace, "east-to-west-source")
-        if item.asked.resource == "deployments"
+        if item.kind.resource == "deployments"
     ]
     assert 1 == len(refused)
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
-from tests.harness.kubernetes.imagined_pods import run_pods
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.requests import Requests
+from tests.harness.kubernetes.simulated_pods import mark_pods_running
 from tests.integration.kubernetes.controlled import events, existing_objects, manifest
 
 NAME = "east-to-west"
@@ -49,7 +49,9 @@ def _wait_for_replicas(namespace: Kubectl, count: int, *, form: str = "distribut
     """Waits for *count* replicas in mode *form*. No kubelet runs, so the pods are marked as ready here."""
 
     def scaled() -> bool:
-        run_pods(Requests(namespace.kubeconfig), itertools.repeat(UNREACHABLE), namespace=namespace.namespace)
+        mark_pods_running(
+            Requests(namespace.kubeconfig), itertools.repeat(UNREACHABLE), namespace=namespace.namespace
+        )
         spec = _deployment(namespace).get("spec")
         return spec is not None and (spec["replicas"], _form(spec)) == (count, form)
 

@@ -12,10 +12,10 @@ from tests.harness.kafka.processes import start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.authority import Authority
 from tests.harness.kubernetes.flows import condition
-from tests.harness.kubernetes.imagined_pods import run_pods
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.requests import Requests
+from tests.harness.kubernetes.simulated_pods import mark_pods_running
 from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 from tests.integration.kubernetes.controlled import manifest
 
@@ -67,7 +67,7 @@ def test_a_connector_is_trusted_only_with_its_own_name_in_the_certificate(
         wait_until("every pod exists", lambda: len(namespace.get("pods")["items"]) == PODS, timeout_s=WAIT_S)
         pods = namespace.get("pods")["items"]
         requests = Requests(mirrorflows.kubectl.kubeconfig)
-        assert run_pods(requests, pod_addresses, namespace=namespace.namespace) == PODS
+        assert mark_pods_running(requests, pod_addresses, namespace=namespace.namespace) == PODS
         wait_until(
             "the flow with its own certificate is Ready",
             lambda: _reason(namespace, "proven", "Ready") == ("True", "Replicating"),

@@ -18,7 +18,7 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl
-from tests.harness.kubernetes.requests import Answer, Requests
+from tests.harness.kubernetes.requests import ApiResponse, Requests
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VALID = sorted((EXAMPLES / "valid").glob("*.yaml"))
@@ -58,7 +58,7 @@ def requests(mirrorflows: ApiServer) -> Requests:
     return Requests(mirrorflows.kubectl.kubeconfig)
 
 
-def _sent(requests: Requests, text: str, form: str) -> Answer:
+def _sent(requests: Requests, text: str, form: str) -> ApiResponse:
     """Sends the unchanged example, created or applied as kubectl and Argo CD do, as a dry run."""
     metadata = {"name": "east-to-west", "namespace": "default"}
     try:
@@ -76,7 +76,7 @@ def _sent(requests: Requests, text: str, form: str) -> Answer:
 @pytest.mark.parametrize("form", ["create", "apply"])
 @pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
 def test_a_valid_example_is_accepted(requests: Requests, path: Path, form: str):
-    """The server knows its every field, with strict validation."""
+    """The API server accepts every field with strict validation."""
     response = _sent(requests, path.read_text(), form)
 
     assert response.status == 201, response.message
@@ -132,7 +132,7 @@ def test_the_server_reports_the_same_errors_as_validate(requests: Requests, path
             assert "listed twice" in violation.message  # the schema's list type reports the entry
             continue
         key = re.search(r"[.](?:config|labels|annotations)\[(.*)\]$", violation.path)
-        # Only our Python code knows why Java refuses a regular expression.
+        # Only our Python code finds why Java refuses a regular expression.
         problem = violation.message.partition(": ")[0]
         assert f"{f'key {key[1]}: ' if key else ''}{problem}; {violation.action}" in message
 

@@ -16,7 +16,7 @@ import pytest
 from tests.harness.kafka.processes import start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.fault_proxy import FaultProxy
-from tests.harness.kubernetes.faults import CutBody, Delay, Drop, LoseAnswer, Match, Refuse, Silence
+from tests.harness.kubernetes.faults import CutBody, Delay, Drop, LoseResponse, Match, Refuse, Silence
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 from tests.harness.kubernetes.requests import Requests
 
@@ -26,7 +26,7 @@ BROKEN = (OSError, HTTPException)  # a connection that was reset, a body that wa
 
 @pytest.fixture
 def proxy(api_server: ApiServer, tmp_path: Path) -> Iterator[FaultProxy]:
-    with FaultProxy(kubeconfig_behind=api_server.kubectl.kubeconfig, folder=tmp_path) as proxy:
+    with FaultProxy(server_kubeconfig=api_server.kubectl.kubeconfig, folder=tmp_path) as proxy:
         yield proxy
 
 
@@ -55,7 +55,7 @@ def test_requests_pass_unchanged_while_no_rule_applies(
     assert namespace.get("configmap", "one")["data"] == {"key": "value"}
     assert through.get("configmaps") == namespace.get("configmaps")
     through("delete", "configmap", "one")
-    verbs = [request.verb for request in proxy.asks(Match(resource="configmaps"))]
+    verbs = [request.verb for request in proxy.requests(Match(resource="configmaps"))]
     assert {"patch", "list", "delete"} <= set(verbs)
 
 
@@ -71,8 +71,8 @@ def test_a_refused_request_gets_its_status_and_is_not_done(
 
     assert (status, status) == (refused.status, refused.body["code"])
     assert accepted.status == 201
-    assert rule.struck == 1
-    assert [status, 201] == [request.status for request in proxy.seen]
+    assert rule.hits == 1
+    assert [status, 201] == [request.status for request in proxy.proxied]
 
 
 def test_a_refusal_may_have_a_retry_after_header(proxy: FaultProxy):
@@ -85,7 +85,7 @@ def test_a_refusal_may_have_a_retry_after_header(proxy: FaultProxy):
 
 def test_a_response_can_be_lost_after_the_write_is_done(proxy: FaultProxy, requests: Requests, path: str):
     """The client gets an error, although the object exists."""
-    proxy.on(Match(write=True), LoseAnswer())
+    proxy.on(Match(write=True), LoseResponse())
 
     with pytest.raises(BROKEN):
         requests("POST", path, CONFIG_MAP)
@@ -132,15 +132,15 @@ def test_a_silent_connection_stays_open_without_a_response(proxy: FaultProxy):
         with pytest.raises(TimeoutError):
             connection.recv(1)
     wait_until(
-        "the proxy has closed the connection", lambda: [request.status for request in proxy.seen] == [0]
+        "the proxy has closed the connection", lambda: [request.status for request in proxy.proxied] == [0]
     )
-    assert rule.struck == 1
+    assert rule.hits == 1
 
 
 def test_a_process_can_be_killed_at_its_nth_write(proxy: FaultProxy, through: Kubectl, tmp_path: Path):
     """It is killed after the write is done and before the response arrives; no later write follows."""
     child = start("sleeper", ["sleep", "600"], log=tmp_path / "sleeper.log")
-    proxy.on(Match(write=True), LoseAnswer(then=lambda: os.kill(child.pid, signal.SIGKILL)), skip=1)
+    proxy.on(Match(write=True), LoseResponse(then=lambda: os.kill(child.pid, signal.SIGKILL)), skip=1)
 
     through.apply(CONFIG_MAP)
     assert child.running

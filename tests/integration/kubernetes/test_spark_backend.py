@@ -1,4 +1,4 @@
-"""Spark's Kubernetes backend as in the image: its jars alone, a real API server, executors as processes of this machine.
+"""Spark's Kubernetes backend as in the image: only its jars, a real API server, executors as processes of this machine.
 
 No pod runs. This test acts as the kubelet: it starts the image's own command with the arguments that Spark has written
 into each pod. Jars, conf, the executor's command, RPC with its key and the driver's permissions are the real ones.
@@ -53,7 +53,7 @@ def spark_of_the_image(tmp_path: Path) -> Iterator[Mapping[str, str]]:
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # another file system
+    except OSError:  # a different file system
         shutil.copy2(source, target)
 
 

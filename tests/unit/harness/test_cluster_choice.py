@@ -51,7 +51,7 @@ def test_a_node_is_chosen_if_the_docker_daemon_does_not_respond(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     _docker(tmp_path, monkeypatch, f"exec sleep {LONG_S}")
-    monkeypatch.setattr(kind, "ANSWER_WAIT_S", 0.2)
+    monkeypatch.setattr(kind, "RESPONSE_WAIT_S", 0.2)
 
     assert choice() == "node"
 

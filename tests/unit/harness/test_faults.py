@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.harness.kubernetes.faults import ALWAYS, Ask, Match, Refuse, Rule
+from tests.harness.kubernetes.faults import ALWAYS, ApiRequest, Match, Refuse, Rule
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/here/deployments"
 
@@ -23,7 +23,7 @@ DEPLOYMENTS = "/apis/apps/v1/namespaces/here/deployments"
     ],
 )
 def test_a_request_is_parsed_to_rbac_verb_and_resource(method: str, target: str, expected: tuple[str, ...]):
-    request = Ask.of(method, target)
+    request = ApiRequest.of(method, target)
 
     assert expected == (request.verb, request.resource, request.group, request.namespace, request.name)
 
@@ -32,24 +32,24 @@ def test_a_renewed_lease_is_not_counted_as_a_write():
     """Leases are renewed forever, so the number of writes would never settle."""
     path = "/apis/coordination.k8s.io/v1/namespaces/here/leases/operator"
 
-    assert not Ask.of("PATCH", path).is_write
-    assert Ask.of("PATCH", f"{DEPLOYMENTS}/one").is_write
-    assert not Ask.of("GET", DEPLOYMENTS).is_write
+    assert not ApiRequest.of("PATCH", path).is_write
+    assert ApiRequest.of("PATCH", f"{DEPLOYMENTS}/one").is_write
+    assert not ApiRequest.of("GET", DEPLOYMENTS).is_write
 
 
 def test_a_rule_applies_after_skip_to_the_next_matching_requests():
     """Only matching requests are counted, including the skipped ones. The fault applies `times` times."""
     rule = Rule(match=Match(verb="patch"), fault=Refuse(500), skip=1, times=2)
-    patch, other = Ask(verb="patch", resource="pods"), Ask(verb="list", resource="pods")
+    patch, other = ApiRequest(verb="patch", resource="pods"), ApiRequest(verb="list", resource="pods")
 
     assert [False, False, True, True, False] == [
-        rule.strikes(request) for request in (other, patch, patch, patch, patch)
+        rule.applies_to(request) for request in (other, patch, patch, patch, patch)
     ]
-    assert rule.struck == 2
+    assert rule.hits == 2
 
 
 def test_a_rule_with_always_applies_to_all_matching_requests():
     """ALWAYS simulates an outage."""
     rule = Rule(match=Match(), fault=Refuse(503), times=ALWAYS)
 
-    assert all(rule.strikes(Ask(verb="list")) for _ in range(100))
+    assert all(rule.applies_to(ApiRequest(verb="list")) for _ in range(100))

@@ -12,8 +12,8 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.connect.mirror.MirrorMaker;
 
 /**
- * Loads the classes that a broker, a producer, a consumer and MirrorMaker 2 need, so that the JVM can archive them when
- * this ends (-XX:ArchiveClassesAtExit): each later JVM of the harness then starts with half the CPU.
+ * Loads the classes that a broker, a producer, a consumer and MirrorMaker 2 need, so that the JVM archives them at the end
+ * (-XX:ArchiveClassesAtExit). Each later JVM of the harness then needs half the CPU to start.
  *
  * <p>Usage: Archive EMPTY_FOLDER
  */
@@ -55,7 +55,7 @@ public final class Archive {
             admin.createTopics(List.of(new NewTopic("t", 1, (short) 1))).all().get();
             run(client, folder, admin, port);
         }
-        Runtime.getRuntime().halt(0); // an orderly end would have MirrorMaker wait for the broker, which ends as well
+        Runtime.getRuntime().halt(0); // in a clean stop, MirrorMaker would wait for the broker, which also stops
     }
 
     private static void run(Path client, Path folder, Admin admin, int port) throws Exception {
@@ -63,7 +63,7 @@ public final class Archive {
         Load.main(new String[] {"client=" + client, "topic=t", "transactional_id=t", "abort_every=1"});
         Dump.main(new String[] {"client=" + client, "topic=t", "mode=records"});
         Dump.main(new String[] {"client=" + client, "topic=t", "mode=digest", "isolation=read_committed"});
-        // From the broker to itself.
+        // Copies from the broker to itself.
         Path flow = folder.resolve("mm2.properties");
         write(flow, mirror("127.0.0.1:" + port));
         Thread mirror = new Thread(() -> MirrorMaker.main(new String[] {flow.toString()}));

@@ -5,7 +5,7 @@ import java.util.List;
 import java.util.Properties;
 
 /**
- * A Kafka node that formats its own empty storage first, in the same JVM: two seconds less than two programs.
+ * Formats empty storage and runs a Kafka node in the same JVM, which takes two seconds less than two programs.
  *
  * <p>Usage: Broker server.properties CLUSTER_ID [further arguments of "kafka-storage format"]
  */

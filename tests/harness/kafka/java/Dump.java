@@ -17,13 +17,13 @@ import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * A topic through a Java consumer's eyes, from its beginning to where its end is at the start of this program.
+ * Reads a topic with a Java consumer from its beginning to its end at the start of this program.
  *
  * <p>Options: client=FILE topic= mode=records|digest payload=hex|sha256 isolation=read_uncommitted
  *
- * <p>mode=records prints a JSON line for each record. mode=digest prints one for each partition: how many records, and a
- * SHA-256 over key, value, headers and timestamp of each in order. Offsets and the timestamp's type are not part of
- * it, as they may differ between a topic and its copy.
+ * <p>mode=records prints a JSON line for each record. mode=digest prints a line for each partition: the number of records,
+ * and a SHA-256 over key, value, headers and timestamp of each record in order. Offsets and the timestamp's type are
+ * excluded, because they may differ between a topic and its copy.
  */
 public final class Dump {
     private static final Duration POLL = Duration.ofMillis(200);

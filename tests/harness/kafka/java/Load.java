@@ -10,16 +10,16 @@ import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Writes records with a Java producer and prints one JSON line about it.
+ * Writes records with a Java producer, and prints one JSON line with the result.
  *
- * <p>Options: client=FILE topic= records= size=100 first=0 partition=-1 (each in turn) keys=false headers=0
+ * <p>Options: client=FILE topic= records= size=100 first=0 partition=-1 (all in turn) keys=false headers=0
  * null_every=0 content=text|random seed=1 timestamp_ms=-1 (now) timestamp_step_ms=0 rate=0 (records a second)
  * transactional_id= transaction_records=100 abort_every=0 leave_open=false
  *
- * <p>Record i has the key "i", and its value begins with i as eight bytes where it is that long.
+ * <p>Record i has the key "i". A value of at least eight bytes begins with i as eight bytes.
  */
 public final class Load {
-    /** Contents to choose from: so many that no batch, and no codec's window, sees one twice; fewer where they are large. */
+    /** The number of different values: no batch and no codec's window has one twice; fewer if they are large. */
     private static final int VARIANTS_MAX = 8192;
     private static final int VARIANTS_MIN = 16;
     private static final int VARIANTS_BYTES = 8 << 20;
@@ -51,7 +51,7 @@ public final class Load {
             Load load = new Load(options, producer.partitionsFor(options.text("topic")).size());
             load.run(producer, !id.isEmpty());
             if (options.flag("leave_open")) {
-                Runtime.getRuntime().halt(0); // a closing producer would abort what is to be left open
+                Runtime.getRuntime().halt(0); // closing the producer would abort the transaction that shall stay open
             }
         } finally {
             producer.close();
@@ -110,7 +110,7 @@ public final class Load {
             long end = Math.min(begin + each, records);
             producer.beginTransaction();
             send(producer, begin, end);
-            producer.flush(); // an abort would drop what has not been sent, and the aborted must be in the log
+            producer.flush(); // an abort drops unsent records, but aborted records must be in the log
             if (end == records && options.flag("leave_open")) {
                 return;
             }
@@ -156,7 +156,7 @@ public final class Load {
     }
 
     private byte[] value(long sequence) {
-        // The producer copies a value while send() runs, so one array for each variant is enough.
+        // send() copies the value, so one array for each variant is enough.
         byte[] content = contents[(int) (sequence % contents.length)];
         if (content.length >= Long.BYTES) {
             ByteBuffer.wrap(content).putLong(sequence);
@@ -164,7 +164,7 @@ public final class Load {
         return content;
     }
 
-    /** "h0" twice where there are two or more (a name may repeat), every third one null. */
+    /** With two or more headers, "h0" occurs twice (names may repeat); every third value is null. */
     private static RecordHeaders headers(int count, long sequence) {
         RecordHeaders headers = new RecordHeaders();
         for (int i = 0; i < count; i++) {

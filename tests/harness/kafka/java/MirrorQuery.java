@@ -19,9 +19,9 @@ import org.apache.kafka.connect.mirror.MirrorClient;
 import org.apache.kafka.connect.mirror.RemoteClusterUtils;
 
 /**
- * What Java's own classes make of MM2's topics on a cluster: JSON, one value a line.
+ * Reads MM2's topics on a cluster with Java's own classes, and prints JSON, one value a line.
  *
- * <p>mode=clusters client=FILE aliases=A,B prints what MirrorClient and RemoteClusterUtils see, with the hops to each alias.
+ * <p>mode=clusters client=FILE aliases=A,B prints the view of MirrorClient and RemoteClusterUtils, with the hops to each alias.
  * mode=heartbeats client=FILE topic=T prints each record of partition 0 as Heartbeat reads it. mode=offsets client=FILE
  * source=A group=G prints RemoteClusterUtils.translateOffsets.
  */
@@ -106,7 +106,7 @@ public final class MirrorQuery {
         return new TreeSet<>(names).stream().map(MirrorQuery::quoted).collect(Collectors.joining(",", "[", "]"));
     }
 
-    /** Values are JSON already. */
+    /** The values are JSON. */
     private static String object(Map<String, Object> fields) {
         return fields.entrySet().stream()
                 .map(field -> quoted(field.getKey()) + ":" + field.getValue())

@@ -2,7 +2,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Properties;
 
-/** Arguments of the form name=value; each program says which it knows. */
+/** Arguments of the form name=value; each program documents its own. */
 final class Options {
     private final Properties given = new Properties();
 
@@ -34,7 +34,7 @@ final class Options {
         return Boolean.parseBoolean(given.getProperty(name, "false"));
     }
 
-    /** The client's properties, from the file named by client=. */
+    /** Returns the client's properties from the file that client= names. */
     Properties client() throws java.io.IOException {
         Properties properties = new Properties();
         try (var reader = Files.newBufferedReader(Path.of(text("client")))) {

@@ -15,9 +15,9 @@ import org.apache.kafka.clients.consumer.internals.StreamsRebalanceListener;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Makes a group that is no consumer group: a member joins, and leaves when the cluster lists the group.
+ * Creates a group that is not a consumer group: a member joins, and leaves once the cluster lists the group.
  *
- * <p>Options: client=FILE kind=share|streams group= topic=. Prints the group's type as the cluster tells it.
+ * <p>Options: client=FILE kind=share|streams group= topic=. Prints the group's type as the cluster reports it.
  */
 public final class OtherGroup {
     private static final Duration POLL = Duration.ofMillis(100);
@@ -48,7 +48,7 @@ public final class OtherGroup {
         }
     }
 
-    /** As Kafka Streams joins with its own protocol (KIP-1071): one subtopology that reads the topics. */
+    /** Joins like Kafka Streams with its own protocol (KIP-1071): one subtopology that reads the topics. */
     private static void streams(Properties client, List<String> topics, Admin admin, String group) throws Exception {
         var bytes = new ByteArrayDeserializer();
         client.put(ConsumerConfig.GROUP_PROTOCOL_CONFIG, "consumer");
@@ -79,7 +79,7 @@ public final class OtherGroup {
         throw new IllegalStateException("the cluster lists no group " + group);
     }
 
-    /** Takes its tasks and does nothing with them. */
+    /** Accepts its tasks and does nothing with them. */
     private static final class Deaf implements StreamsRebalanceListener {
         private final StreamsRebalanceData data;
 

@@ -4,7 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.regex.Pattern;
 import java.util.regex.PatternSyntaxException;
 
-/** Answers for each line "pattern TAB name" (characters as hexadecimal UTF-16) whether the whole name matches: 1, 0, or E for a refused pattern. */
+/** Prints for each line "pattern TAB name" (as hexadecimal UTF-16) whether the whole name matches: 1, 0, or E for a refused pattern. */
 public final class PatternMatches {
     private PatternMatches() {
     }

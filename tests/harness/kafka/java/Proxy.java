@@ -16,32 +16,32 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.LockSupport;
 
 /**
- * TCP routes that can be slow or cut. A delay is a long cable, not a narrow one: chunks are stamped as they arrive and
- * wait in a queue, so throughput does not fall with the delay until QUEUE_BYTES_MAX are on their way.
+ * TCP routes that can be slow or cut. A delay does not limit throughput: chunks get a timestamp on arrival and wait in a
+ * queue, until QUEUE_BYTES_MAX are in flight.
  *
- * <p>Usage: Proxy LISTEN:TARGET ... (ports of 127.0.0.1). Commands on standard input, each answered by "ok", or "no":
+ * <p>Usage: Proxy LISTEN:TARGET ... (ports of 127.0.0.1). Commands on standard input, each with the reply "ok" or "no":
  *
  * <pre>
  *   LISTEN delay MILLISECONDS      each way
  *   LISTEN throttle BYTES_PER_S    each way, all connections together; 0 is no limit
  *   LISTEN cut                     closes every connection, and every new one at once
  *   LISTEN blackhole               keeps connections, forwards nothing
- *   LISTEN heal                    ends cut and blackhole; what a black hole has held goes on
+ *   LISTEN heal                    ends cut and blackhole; held data is forwarded
  *   LISTEN hold API_KEY STRING     keeps the next request with that key and string, and closes its connection
- *   LISTEN held                    "no" before there is such a request
- *   LISTEN deliver                 sends what is held, on a connection of its own; the broker has answered then
- *   LISTEN late MILLISECONDS       breaks every connection; what was on its way to the broker comes there that much later
+ *   LISTEN held                    "no" until such a request has arrived
+ *   LISTEN deliver                 sends the held request on its own connection, and waits for the broker's response
+ *   LISTEN late MILLISECONDS       breaks every connection; requests in flight reach the broker that much later
  * </pre>
  *
- * <p>Ends with its standard input.
+ * <p>The proxy ends at the end of its standard input.
  */
 public final class Proxy {
-    private static final int CHUNK = 256 << 10; // a fetch answer is megabytes: few switches between threads
+    private static final int CHUNK = 256 << 10; // a fetch response has megabytes, so threads switch rarely
     private static final int COPY_BELOW = CHUNK / 4; // a small chunk must not hold a large buffer while it waits
     private static final long QUEUE_BYTES_MAX = 256L << 20; // 80 ms at 3 GB/s
     private static final int POOLED_MAX = 64;
-    private static final long CATCH_UP_NANOS = 10_000_000; // a sleep that was too long is made good
-    private static final long LATE_NANOS = 200_000_000; // before connections break: time for all requests to be on their way
+    private static final long CATCH_UP_NANOS = 10_000_000; // compensates for sleeps that were too long
+    private static final long LATE_NANOS = 200_000_000; // before connections break, so that all requests are in flight
 
     private Proxy() {}
 
@@ -62,7 +62,7 @@ public final class Proxy {
         Runtime.getRuntime().halt(0);
     }
 
-    /** One port in front of another. */
+    /** Forwards one port to another. */
     private static final class Route {
         final int listen;
         final int target;
@@ -73,7 +73,7 @@ public final class Proxy {
         volatile boolean cut;
         private boolean hole; // this and the next three: guarded by this
         private short wantedKey;
-        private byte[] wantedString; // null: no request is to be held
+        private byte[] wantedString; // null if no request is to be held
         private byte[] held;
 
         Route(int listen, int target) {
@@ -129,7 +129,7 @@ public final class Proxy {
             return held != null;
         }
 
-        /** Whether *request* is the one to hold, which it is from now on. It must have come by itself. */
+        /** Returns whether *request* is to be held, and holds it. The chunk must contain only this request. */
         synchronized boolean holds(ByteBuffer request) {
             int at = request.position();
             if (wantedString == null
@@ -159,7 +159,7 @@ public final class Proxy {
             held = null;
         }
 
-        /** From now on nothing passes on the connections there are; the broker's half of each stays until it has all. */
+        /** Stops forwarding on the current connections; the broker's side of each stays open until it has all data. */
         private void late(long nanos) {
             List<Connection> late = connections.stream().filter(one -> !one.isLate()).toList();
             long breaks = System.nanoTime() + LATE_NANOS;
@@ -183,7 +183,7 @@ public final class Proxy {
 
         private void accept(SocketChannel client) {
             thread("connect " + listen, () -> {
-                open.add(client); // before the question, or a cut in between would miss this connection
+                open.add(client); // before the check, because a cut in between would miss this connection
                 if (cut) {
                     close(client);
                     open.remove(client);
@@ -212,7 +212,7 @@ public final class Proxy {
         }
     }
 
-    /** A client's connection; *due*: when the broker gets what is on its way, 0 if at once. */
+    /** A client's connection; *due* is the time at which the broker gets data in flight, or 0 for at once. */
     private static final class Connection {
         final SocketChannel client;
         volatile long due;
@@ -226,7 +226,7 @@ public final class Proxy {
         }
     }
 
-    /** A rate shared by all connections of a route in one direction. */
+    /** A rate that all connections of a route share in one direction. */
     private static final class Throttle {
         volatile long bytesPerSecond;
         private long free = System.nanoTime();
@@ -247,7 +247,7 @@ public final class Proxy {
 
     private record Chunk(ByteBuffer bytes, long due) {}
 
-    /** One way of one connection: a reader stamps chunks, a writer sends each when it is due. */
+    /** One direction of one connection: a reader adds timestamps to chunks, a writer sends each when it is due. */
     private static final class Direction {
         private final Route route;
         private final Connection connection;
@@ -284,7 +284,7 @@ public final class Proxy {
         private void read() throws InterruptedException {
             try {
                 while (true) {
-                    route.awaitNoHole(); // the sender's own buffers fill, as with a real network
+                    route.awaitNoHole(); // the sender's buffers fill up, as with a real network
                     ByteBuffer buffer = buffer();
                     if (from.read(buffer) < 0) {
                         break;
@@ -327,13 +327,13 @@ public final class Proxy {
                 }
                 to.shutdownOutput();
                 if (isLateRequests()) {
-                    return; // the broker reads all, answers and closes
+                    return; // the broker reads all data, responds and closes
                 }
             } catch (IOException broken) {
                 close(from);
                 close(to);
             }
-            // The other way may still be talking; whichever ends last closes both.
+            // The other direction may still forward data; the last one to end closes both.
             if (!to.isOpen() || !from.isOpen() || from.socket().isOutputShutdown()) {
                 close(from);
                 close(to);
@@ -421,7 +421,7 @@ public final class Proxy {
         try {
             channel.close();
         } catch (IOException ignored) {
-            // closed by the other side at the same moment: what was wanted
+            // the other side has closed it at the same time
         }
     }
 }

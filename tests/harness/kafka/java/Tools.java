@@ -8,10 +8,10 @@ import java.nio.file.Path;
 import java.util.Arrays;
 
 /**
- * Load and Dump as often as they are asked for, in one JVM: its start costs more than what most tests move.
+ * Runs Load and Dump repeatedly in one JVM, because the start of a JVM costs more than the work of most tests.
  *
- * <p>A line on stdin is OUTPUT_FILE, the program and its arguments, separated by tabs. What the program prints goes to
- * the file; then comes a line on stdout, "done" or "failed", and with the latter the stack trace is in the file.
+ * <p>A line on stdin has OUTPUT_FILE, the program and its arguments, separated by tabs. The file receives the program's
+ * output, or its stack trace; then stdout receives the line "done" or "failed".
  */
 public final class Tools {
     private Tools() {}

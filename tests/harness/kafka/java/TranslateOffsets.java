@@ -6,9 +6,9 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.connect.mirror.RemoteClusterUtils;
 
 /**
- * Where a group of another cluster would stand on this one, by Java's own reading of the checkpoints topic.
+ * Translates the offsets of a group from a different cluster to this one, as Java reads the checkpoints topic.
  *
- * <p>Options: client=FILE alias= group= timeout_ms=; the client's file may hold replication.policy.*
+ * <p>Options: client=FILE alias= group= timeout_ms=; the client's file may have replication.policy.*
  *
  * <p>Prints a JSON line for each partition.
  */

@@ -16,7 +16,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.chart import NAMESPACE, OPERATOR
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
-from tests.harness.kubernetes.requests import Answer, Requests
+from tests.harness.kubernetes.requests import ApiResponse, Requests
 from tests.integration.kubernetes.chart.conftest import TEAM
 from tests.integration.kubernetes.controlled import all_objects
 
@@ -75,7 +75,7 @@ def bounded(operator: Kubectl) -> Kubectl:
     return operator
 
 
-def _dry_run(user: Kubectl, manifest: Object) -> Answer:
+def _dry_run(user: Kubectl, manifest: Object) -> ApiResponse:
     """Returns the API server's response to a server-side apply that stores nothing."""
     api, kind = manifest["apiVersion"], manifest["kind"]
     root = "/api/v1" if api == "v1" else f"/apis/{api}"

@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kubernetes.api_server import ApiServer, Asked
+from tests.harness.kubernetes.api_server import ApiServer, RequestKind
 from tests.harness.kubernetes.chart import (
     NAMESPACE,
     OPERATOR_USER,
@@ -62,9 +62,9 @@ def test_the_operator_reconciles_a_flow_with_the_charts_rights_and_policies(
         wait_until("nothing is left to do", lambda: process.idle)
         administrator("delete", "mirrorflow", NAME)
 
-    requests = list(installed.log_of(OPERATOR_USER, since))
+    requests = list(installed.audit_log_of(OPERATOR_USER, since))
     assert [] == [request for request in requests if request.status in {401, 403, 422}]
-    assert {request.asked for request in requests} <= granted(WHOLE_CLUSTER)
-    assert Asked(verb="patch", group="mirrorflow.io", resource="mirrorflows/status") in {
-        request.asked for request in requests
+    assert {request.kind for request in requests} <= granted(WHOLE_CLUSTER)
+    assert RequestKind(verb="patch", group="mirrorflow.io", resource="mirrorflows/status") in {
+        request.kind for request in requests
     }

@@ -139,7 +139,7 @@ def test_rights_are_granted_only_where_mirrorflows_are_reconciled():
     [("own", (NAMESPACE,)), ("several", ("kafka-east", "kafka-west")), ("cluster", ())],
 )
 def test_the_operator_accepts_every_variable_of_its_deployment(mode: str, namespaces: tuple[str, ...]):
-    """It knows each variable of the Deployment and accepts its value."""
+    """It reads each variable of the Deployment and accepts its value."""
     container = next(iter(_pods(_rendered_in(mode))))["containers"][0]
     variables = {variable["name"]: variable.get("value", "from-the-pod") for variable in container["env"]}
     settings = from_environment(variables)
@@ -190,7 +190,7 @@ def test_every_pod_meets_the_restricted_standard(mode: str):
 @pytest.mark.parametrize("mode", MODES)
 def test_each_flows_network_policy_admits_the_operator(mode: str):
     """It admits the pods of this operator only, in a namespace that needs no label."""
-    deployment = next(one for one in _rendered_in(mode) if one["kind"] == "Deployment")
+    deployment = next(item for item in _rendered_in(mode) if item["kind"] == "Deployment")
     operator_labels = deployment["spec"]["template"]["metadata"]["labels"]
 
     _, peer = names.progress_readers(NAMESPACE)
@@ -372,7 +372,7 @@ def test_an_old_kubernetes_version_is_refused():
 
 def test_helms_test_pod_has_no_rights():
     """No role is bound to the account of the pod."""
-    pod = next(one for one in rendered() if one["kind"] == "Pod")
+    pod = next(item for item in rendered() if item["kind"] == "Pod")
     account = pod["spec"]["serviceAccountName"]
     bound = [
         manifest["metadata"]["name"]
@@ -394,8 +394,8 @@ def test_the_connectors_certificate_authority_is_mounted_without_a_right_to_secr
     settings = from_environment(
         {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
     )
-    mount = next(one for one in container["volumeMounts"] if one["name"] == "progress-ca")
-    volume = next(one for one in pod["volumes"] if one["name"] == "progress-ca")
+    mount = next(item for item in container["volumeMounts"] if item["name"] == "progress-ca")
+    volume = next(item for item in pod["volumes"] if item["name"] == "progress-ca")
 
     assert settings.progress_ca == f"{mount['mountPath']}/ca.crt"
     assert "mirrors-ca" in json.dumps(volume)

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kubernetes.api_server import ApiServer, Asked
+from tests.harness.kubernetes.api_server import ApiServer, RequestKind
 from tests.harness.kubernetes.chart import (
     NAMESPACE,
     OPERATOR,
@@ -169,28 +169,28 @@ def test_the_charts_role_has_exactly_the_rights_that_the_operator_uses(
         )
         process.child.stop()
 
-    requests = [request for request in installed.log_of(OPERATOR_USER, since) if request.asked.resource]
+    requests = [request for request in installed.audit_log_of(OPERATOR_USER, since) if request.kind.resource]
     administrator("delete", "mirrorflow", NAME)
     administrator("delete", "pod", HANGING_POD_NAME, "--grace-period=0", "--force")
     assert [] == [request for request in requests if not request.allowed]
-    used = _with_create({request.asked for request in requests})
+    used = _with_create({request.kind for request in requests})
     assert "secrets" not in {kind.resource for kind in used}
     assert set(granted(WHOLE_CLUSTER)) == used
 
 
 def _verbs(server: ApiServer, since: int, resource: str) -> set[str]:
     return {
-        request.asked.verb
-        for request in server.log_of(OPERATOR_USER, since)
-        if request.asked.resource == resource
+        request.kind.verb
+        for request in server.audit_log_of(OPERATOR_USER, since)
+        if request.kind.resource == resource
     }
 
 
-def _with_create(used: set[Asked]) -> set[Asked]:
+def _with_create(used: set[RequestKind]) -> set[RequestKind]:
     """Adds the verb `create` to a server-side apply, which is logged as a patch even where it creates the object."""
     created = set(KINDS.split(","))
     return used | {
-        Asked(verb="create", group=kind.group, resource=kind.resource)
+        RequestKind(verb="create", group=kind.group, resource=kind.resource)
         for kind in used
         if kind.verb == "patch" and kind.resource in created
     }
