@@ -53,7 +53,7 @@ from mirrorflow_seed.errors import EXIT_DONE, ArchiveError, ArchiveOccupiedError
 from mirrorflow_seed.job_report import Cost
 from mirrorflow_seed.job_status_server import Display, JobReporter, post_message
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive, whole_of
-from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
+from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, rate_of_task, run_watched, share_files
 from mirrorflow_seed.storage_folder import DATA_PREFIX, TEMPORARY_FOLDER, StorageFolder
 from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
@@ -464,7 +464,7 @@ def _write(
     try:
         found = run_watched(tasks, work, groups, publish)
     except Exception as error:
-        raise JobFailedError(f"The export has failed: {cause_of(error)}") from error
+        raise job_error(error, "The export has failed") from error
     return {one.index: one for group in found for one in group}
 
 

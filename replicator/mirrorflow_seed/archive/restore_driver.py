@@ -73,7 +73,7 @@ from mirrorflow_seed.settings import (
     require_archive,
     require_shared_positions,
 )
-from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
+from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, rate_of_task, run_watched, share_files
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader
@@ -145,7 +145,7 @@ def compare_with_target(
         try:
             found = [one for compared in tasks.run(work, copies) for one in compared]
         except Exception as error:
-            raise JobFailedError(f"The target cannot be compared: {cause_of(error)}") from error
+            raise job_error(error, "The target cannot be compared") from error
     return RestoreComparison(
         equal=sum(is_equal for _, is_equal in found),
         different=tuple(path for path, is_equal in found if not is_equal),
@@ -455,7 +455,7 @@ class PartitionRestorer:
         except Exception as error:
             if self.is_stopped:
                 return  # Spark reports the cancelled tasks as a failure
-            raise JobFailedError(f"The restore has failed: {cause_of(error)}") from error
+            raise job_error(error, "The restore has failed") from error
         for task, restored in zip(
             (task for group in groups for task in group),
             (restored for group in found for restored in group),

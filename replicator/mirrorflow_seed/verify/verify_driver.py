@@ -31,14 +31,13 @@ from mirrorflow_seed.errors import (
     EXIT_FAILED,
     EXIT_STOPPED,
     FileSystemError,
-    JobFailedError,
     SeedError,
     VerificationError,
 )
 from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, VerifyReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer, post_message
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
-from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
+from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, run_watched, share_files
 from mirrorflow_seed.verify.offset_windows import (
     KEYS_MAX,
@@ -313,7 +312,7 @@ def run_groups(
             tasks, work, [(at, inputs_of(group)) for at, group in enumerate(groups)], progress.report
         )
     except Exception as error:
-        raise JobFailedError(f"The job failed: {cause_of(error)}") from error
+        raise job_error(error, "The job failed") from error
     return [one for group in found for one in group]
 
 
