@@ -370,7 +370,7 @@ class _StartLines:
         self._out = out
         self._lock = threading.Lock()
         self._held: list[bytes] | None = []
-        self.is_starting = True
+        self._is_starting = True
         self.printed: deque[str] = deque(maxlen=_PRINTED_MAX)
 
     def add(self, line: bytes) -> None:
@@ -378,7 +378,7 @@ class _StartLines:
         if text.startswith(JAVA_NOTICE):
             return
         with self._lock:
-            if self.is_starting:
+            if self._is_starting:
                 self.printed.append(text)
                 if _STACK_LINE.match(text):
                     return
@@ -387,9 +387,10 @@ class _StartLines:
             else:
                 self._held.append(line)
 
-    def release(self) -> None:
-        """Passes on what is held back, and then each line as it comes."""
+    def release(self, *, has_started: bool = False) -> None:
+        """Passes on what is held back, and then each line as it comes; once Spark has started, also stacks."""
         with self._lock:
+            self._is_starting = not has_started
             if self._held is not None:
                 os.write(self._out, b"".join(self._held))
                 self._held = None
@@ -406,7 +407,6 @@ def _quiet_start() -> Iterator[Sequence[str]]:
     stderr = os.dup(STDERR)
     lines = _StartLines(os.dup(stderr))
     timer = threading.Timer(QUIET_START_S, lines.release)
-    timer.daemon = True
     os.dup2(writing, STDERR)
     os.close(writing)
     thread = threading.Thread(target=_pass_on, args=(reading, lines), daemon=True)
@@ -415,16 +415,14 @@ def _quiet_start() -> Iterator[Sequence[str]]:
     try:
         yield lines.printed
     except BaseException:
-        timer.cancel()
-        os.dup2(stderr, STDERR)
+        os.dup2(stderr, STDERR)  # the last writer of this process, so that the thread ends with the JVM
         thread.join(_LAST_LINES_S)
         raise
     finally:
         timer.cancel()
         os.dup2(stderr, STDERR)
         os.close(stderr)
-    lines.is_starting = False
-    lines.release()
+    lines.release(has_started=True)
 
 
 def _pass_on(reading: int, lines: _StartLines) -> None:

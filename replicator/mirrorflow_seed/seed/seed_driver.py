@@ -53,7 +53,7 @@ from mirrorflow_seed.seed.seed_task_attempt import (
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
 from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
-from mirrorflow_seed.spark_tasks import IdleTimer, SparkTasks, rate_of_task, share_files
+from mirrorflow_seed.spark_tasks import IdleTimer, SparkTasks, rates_of_tasks, share_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -370,8 +370,9 @@ class SeedJob:
             initial=initial,
             seconds=self._job.wave_s,
             url=self._url,
-            bytes_per_second=rate_of_task(self._bytes_per_second, len(tasks)),
         )
+        rates = rates_of_tasks(self._bytes_per_second, [one.bytes for one in tasks])
+        tasks = [replace(one, bytes_per_second=rate) for one, rate in zip(tasks, rates, strict=True)]
         running = asyncio.create_task(asyncio.to_thread(self._run_tasks, tasks, wave))
         read_s = time.monotonic()
         stall_timer, idle_timer = StallTimer(read_s), IdleTimer(read_s)

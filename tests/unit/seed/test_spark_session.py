@@ -1,10 +1,12 @@
 """Tests the Spark configuration of a job, and the messages for errors of Spark."""
 
+import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -219,18 +221,36 @@ def _print(lines: str) -> None:
     subprocess.run(["/bin/sh", "-c", f'printf "{lines}" >&2'], check=True)
 
 
-def test_notice_of_java_is_left_out_and_all_else_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+@contextmanager
+def _stderr_in(folder: Path) -> Iterator[Path]:
+    """Yields a file, which file descriptor 2 is meanwhile."""
+    path, before = folder / "stderr", os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield path
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
+def _wait_for(path: Path, text: str) -> str:
+    deadline_s = time.monotonic() + 60
+    while text not in path.read_text() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return path.read_text()
+
+
+def test_notice_of_java_is_left_out_and_all_else_passed_on(tmp_path: Path):
     """A JVM that Spark starts prints it before anything can be configured."""
-    with _quiet_start():
-        _print(f"{JAVA_NOTICE}: jdk.incubator.vector\\nException in thread main\\n")
+    with _stderr_in(tmp_path) as stderr:
+        with _quiet_start():
+            _print(f"{JAVA_NOTICE}: jdk.incubator.vector\\nException in thread main\\n")
 
-    found, deadline_s = "", time.monotonic() + 60
-    while "thread main" not in found and time.monotonic() < deadline_s:
-        found += capfd.readouterr().err
-    assert "Exception in thread main\n" == found
+        assert "Exception in thread main\n" == _wait_for(stderr, "main\n")
 
 
-def test_what_a_failed_start_prints_is_only_the_cause_of_its_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_failed_start_prints_is_only_the_cause_of_its_error(tmp_path: Path):
     lines: list[Sequence[str]] = []
 
     def fail() -> None:
@@ -239,20 +259,15 @@ def test_what_a_failed_start_prints_is_only_the_cause_of_its_error(capfd: pytest
             _print("a reason\\n\\tat a.B(C.scala:1)\\n")
             raise JobFailedError("no")
 
-    with pytest.raises(JobFailedError):
+    with _stderr_in(tmp_path) as stderr, pytest.raises(JobFailedError):
         fail()
     assert list(lines[0]) == ["a reason", "\tat a.B(C.scala:1)"]
-    assert "" == capfd.readouterr().err
+    assert "" == stderr.read_text()
 
 
-def test_slow_start_shows_what_spark_prints_without_stacks(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_start_shows_what_spark_prints_without_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert QUIET_START_S < 30
     monkeypatch.setattr("mirrorflow_seed.spark_session.QUIET_START_S", 0.0)
-    with _quiet_start():
+    with _stderr_in(tmp_path) as stderr, _quiet_start():
         _print("waiting\\n\\tat a.B(C.scala:1)\\nstill waiting\\n")
-        found, deadline_s = "", time.monotonic() + 60
-        while "still" not in found and time.monotonic() < deadline_s:
-            found += capfd.readouterr().err
-    assert "waiting\nstill waiting\n" == found
+        assert "waiting\nstill waiting\n" == _wait_for(stderr, "still waiting\n")
