@@ -202,6 +202,8 @@ def _own(job: JobSettings, name: str, given: Mapping[str, str], *, light: bool) 
     """Returns the settings of a Spark that this process starts: *given*, and our defaults for what is not set."""
     theirs = {**user_defaults(os.environ), **given}
     master = job.master or theirs.get(MASTER_KEY, LOCAL_MASTER)
+    if master.startswith(KUBERNETES_PREFIX):
+        _require_image(theirs)
     # By default, workers run the `python3` of PATH, which is not the interpreter of a driver in a venv.
     os.environ.setdefault("PYSPARK_PYTHON", theirs.get(PYTHON_KEY, sys.executable))
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -213,6 +215,17 @@ def _own(job: JobSettings, name: str, given: Mapping[str, str], *, light: bool) 
         NAME_KEY: theirs.get(NAME_KEY, name),
         MASTER_KEY: _with_retries(master),
     }
+
+
+def _require_image(settings: Mapping[str, str]) -> None:
+    """Raises JobSettingError if *settings* name no image for executors; Spark asks for one after it has started."""
+    keys = (kubernetes_backend.IMAGE_KEY, kubernetes_backend.EXECUTOR_IMAGE_KEY)
+    if not any(settings.get(key) for key in keys):
+        raise JobSettingError(
+            key=kubernetes_backend.IMAGE_KEY,
+            problem="it is not set, and executors are pods",
+            action="name an image that has Spark and MirrorFlow, such as mirrorflow/seed, or use master=local[*]",
+        )
 
 
 def _own_defaults(job: JobSettings, master: str, *, light: bool) -> dict[str, str]:

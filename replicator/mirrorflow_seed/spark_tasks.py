@@ -35,7 +35,7 @@ WATCH_S: Final = 0.5
 # The part of a rate that tasks share evenly: sizes are estimates, and a task that is far larger must not crawl.
 EVEN_PERCENT: Final = 5
 NO_TASK_S: Final = 20.0  # without a running task, the reason is reported; Spark logs its own after 15 s
-NO_TASK: Final = "Spark runs no task: no resources were accepted; check that executors are registered and have free cores and memory."
+NO_TASK: Final = "Spark runs no task: no resources were accepted; check that executors start, reach spark.driver.host, and have free cores and memory."
 
 
 class SparkTasks:

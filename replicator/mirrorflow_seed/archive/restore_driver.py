@@ -125,17 +125,19 @@ def compare_with_target(
     names: Mapping[str, str],
     next_offsets: Mapping[TopicPartition, int],
     files: FlowFiles,
+    *,
+    is_edited: bool,
 ) -> RestoreComparison:
     """Compares the partitions of *names*, which maps source to target topics, with the archive.
 
-    *next_offsets* are the next source offsets that the flow will copy. Raises JobFailedError.
+    *next_offsets* are the next source offsets that the flow will copy. *is_edited*: the flow edits headers. *files* are as
+    tasks find them; with Spark Connect, the driver does not. Raises JobFailedError.
     """
-    edited = bool(files.load().header_words)
     copies, undecided = [], 0
     for key, archived in manifest.partitions.items():
         if key.topic not in names or not archived.files:
             continue
-        if edited or next_offsets.get(key, 0) > archived.end:
+        if is_edited or next_offsets.get(key, 0) > archived.end:
             undecided += 1
             continue
         copies.append(ArchivedCopy(archived=archived, target=TopicPartition(names[key.topic], key.partition)))
@@ -332,7 +334,15 @@ class RestoreJob:
         if self._compares:
             await flow.read_positions()
             compared = await asyncio.to_thread(
-                compare_with_target, self.tasks, self.manifest, names, flow.next_offsets, self._files
+                partial(
+                    compare_with_target,
+                    self.tasks,
+                    self.manifest,
+                    names,
+                    flow.next_offsets,
+                    self._files,
+                    is_edited=bool(self._settings.header_words),
+                )
             )
             message += f" {compared.summary}"
             if compared.different:

@@ -107,13 +107,19 @@ def test_settings_in_spark_defaults_are_never_overwritten(own_spark: Path):
 
 def test_the_driver_address_is_set_only_for_a_local_master(own_spark: Path):  # noqa: ARG001
     def host(master: str) -> str | None:
-        return _own(job_of({"master": master}), "name", {}, light=True).get("spark.driver.host")
+        given = {"spark.kubernetes.container.image": "seed:1"}
+        return _own(job_of({"master": master}), "name", given, light=True).get("spark.driver.host")
 
     assert (host("local[2]"), host("yarn"), host("k8s://https://api.example:6443")) == (
         "127.0.0.1",
         None,
         None,
     )
+
+
+def test_executors_in_pods_need_an_image(own_spark: Path):  # noqa: ARG001
+    with pytest.raises(JobSettingError, match=r"spark\.kubernetes\.container\.image: it is not set"):
+        _own(job_of({"master": "k8s://https://api.example:6443"}), "name", {}, light=True)
 
 
 def test_job_without_a_master_runs_on_all_cores_of_this_machine(own_spark: Path):  # noqa: ARG001
