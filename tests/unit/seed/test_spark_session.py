@@ -167,15 +167,15 @@ Caused by: java.io.IOException: error=2, No such file or directory
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("cause", "problem"),
     [
         (STACK, "Spark cannot run /x/python; set it, or PYSPARK_PYTHON"),
         ("ModuleNotFoundError: No module named 'mirrorflow_seed'", "has no module mirrorflow_seed; set it"),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9", "has another version than"),
     ],
 )
-def test_python_that_executors_cannot_use_is_a_wrong_setting(said: str, problem: str):
-    error = job_error(RuntimeError(f"Job aborted due to stage failure:\n{said}"), "The export has failed")
+def test_python_that_executors_cannot_use_is_a_wrong_setting(cause: str, problem: str):
+    error = job_error(RuntimeError(f"Job aborted due to stage failure:\n{cause}"), "The export has failed")
 
     assert isinstance(error, JobSettingError)
     assert str(error).startswith("spark.pyspark.python: ")
@@ -216,8 +216,8 @@ def test_cause_of_a_jvm_that_has_ended_is_what_it_printed(printed: list[str], ca
 
 
 def test_missing_packages_of_spark_connect_are_named():
-    said = "[PACKAGE_NOT_INSTALLED] Pandas >= 2.2.0 must be installed; however, it was not found."
-    error = start_error(RuntimeError(said))
+    cause = "[PACKAGE_NOT_INSTALLED] Pandas >= 2.2.0 must be installed; however, it was not found."
+    error = start_error(RuntimeError(cause))
 
     assert isinstance(error, SparkMissingError)
     assert "pyspark[connect]" in str(error)
@@ -247,8 +247,8 @@ def _wait_for(path: Path, text: str) -> str:
     return path.read_text()
 
 
-def test_notice_of_java_is_left_out_and_all_else_passed_on(tmp_path: Path):
-    """A JVM that Spark starts prints it before anything can be configured."""
+def test_javas_notice_is_dropped_and_other_output_is_passed_on(tmp_path: Path):
+    """A JVM that Spark starts prints the notice before it can be configured."""
     with _stderr_in(tmp_path) as stderr:
         with _quiet_start():
             _print(f"{JAVA_NOTICE}: jdk.incubator.vector\\nException in thread main\\n")
