@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mirrorflow_core.errors import MirrorFlowError, SettingError
 from mirrorflow_seed import kubernetes_backend
-from mirrorflow_seed.errors import EXIT_FAILED, EXIT_USAGE, SeedError
+from mirrorflow_seed.errors import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, SeedError
 from mirrorflow_seed.settings import FlowFiles, load_job
 
 # Name -> module and summary; a module is imported only when its command runs.
@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.command == "verify" and job.archive:
             module = "archive.archive_verification"
         return int(importlib.import_module(f"mirrorflow_seed.{module}").run(files, job))
+    except KeyboardInterrupt:
+        status, sentence = EXIT_STOPPED, "Stopped by Ctrl-C."
     except SeedError as error:
         status, sentence = error.status, str(error)
     except SettingError as error:

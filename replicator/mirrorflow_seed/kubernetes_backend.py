@@ -38,6 +38,7 @@ TEMPLATE_CONTAINER: Final = "executor"
 BACKEND: Final = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:-UsePerfData -XX:ReservedCodeCacheSize=64m"
 IMAGE_KEY: Final = "spark.kubernetes.container.image"
+EXECUTOR_IMAGE_KEY: Final = "spark.kubernetes.executor.container.image"
 CORES_KEY: Final = "spark.executor.cores"
 
 FIXED: Final[Mapping[str, str]] = {

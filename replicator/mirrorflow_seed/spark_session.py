@@ -13,11 +13,13 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 # This JVM only schedules and moves no records, so a quick start matters more than optimized code.
 LIGHT_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-STANDALONE_PREFIX: Final = "spark://"
 LOCAL_PREFIX: Final = "local"
 LOCAL_MASTER: Final = "local[*]"
 LOOPBACK: Final = "127.0.0.1"
@@ -51,15 +52,28 @@ DRIVER_HOST_KEY: Final = "spark.driver.host"
 # spark-submit starts the JVM first, and names its port to the program.
 SUBMITTED_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"
 REMOTE_VARIABLE: Final = "SPARK_REMOTE"
-# Spark tries an unreachable standalone master for a minute, and then reports only that the session has ended.
+# Spark tries an unreachable standalone master for a minute and an API server for half of one, and then reports only that
+# the session has ended.
 MASTER_REACHABLE_S: Final = 15.0
 MASTER_POLL_S: Final = 0.5
+# Masters that are addresses, and the port of one without; longer prefixes first.
+_DEFAULT_PORTS: Final[Mapping[str, int | None]] = {
+    "spark://": None,
+    "sc://": 15002,
+    f"{KUBERNETES_PREFIX}https://": 443,
+    f"{KUBERNETES_PREFIX}http://": 80,
+    KUBERNETES_PREFIX: 443,
+}
 # A wrong setting, in the words of Spark's errors; anything else failed after the start.
 _SETTING_PROBLEMS: Final = re.compile(
     r"Could not parse Master URL|IllegalArgumentException|NumberFormatException|SparkIllegalArgument"
     r"|must be (?:at least|set|positive)|Cannot run program|URISyntaxException|INVALID_CONNECT_URL"
     r"|JAVA_GATEWAY_EXITED"
 )
+# Errors of a job that another Python of its executors solves; group 1 is the program or module.
+_PYTHON_NOT_FOUND: Final = re.compile(r'Cannot run program "([^"]+)"')
+_MODULE_NOT_FOUND: Final = re.compile(r"No module named '([\w.]+)'")
+_PYTHON_VERSION: Final = re.compile(r"PYTHON_VERSION_MISMATCH")
 BASE_CONF: Final[Mapping[str, str]] = {
     "spark.speculation": "false",
     "spark.task.maxFailures": str(TASK_FAILURES_MAX),
@@ -86,12 +100,12 @@ def spark_session(
         yield found
         return
     try:
-        with _without_java_notice():
+        with _quiet_start() as printed, _own_interrupt():
             session = _builder(SparkSession.builder, job, name, light=light).getOrCreate()
     except SeedError:
         raise
     except Exception as error:
-        raise start_error(error) from error
+        raise start_error(error, printed) from error
     try:
         yield session
     finally:
@@ -103,14 +117,60 @@ def _builder(builder: Any, job: JobSettings, name: str, *, light: bool) -> Any:
     given = {key: value for key, value in job.extra.items() if key.startswith("spark.")}
     given.pop(REMOTE_KEY, None)
     if remote := _remote(job):
+        require_reachable(remote)
         builder = builder.remote(remote)
     elif SUBMITTED_VARIABLE in os.environ:
         given = _submitted(job, name) | given
     else:
         given = _own(job, name, given, light=light)
+        require_reachable(given[MASTER_KEY])
+        _launch_jvm(given)
     for key, value in given.items():
         builder = builder.config(key, value)
     return builder
+
+
+def _launch_jvm(given: Mapping[str, str]) -> None:
+    """Launches the JVM of a session with the settings *given*; signals take effect when it has started.
+
+    If PySpark is interrupted while it launches a JVM, that JVM runs on forever.
+    """
+    from pyspark import SparkConf  # noqa: PLC0415 the extra `seed`
+    from pyspark.core.context import SparkContext  # noqa: PLC0415
+
+    conf = SparkConf().setAll(list(given.items()))
+    arrived: list[int] = []
+    with _handlers(lambda number, _: arrived.append(number), signal.SIGINT, signal.SIGTERM):
+        SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 what the session does next
+    for number in arrived:
+        signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Keeps the handler of Ctrl-C: PySpark's own calls the JVM, from within a call that is being interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _handlers(handler: Callable[[int, object], None], *signals: signal.Signals) -> Iterator[None]:
+    """Handles *signals* by *handler* within the block, if in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, one in before.items():
+            signal.signal(number, one)
 
 
 def _remote(job: JobSettings) -> str:
@@ -142,7 +202,8 @@ def _own(job: JobSettings, name: str, given: Mapping[str, str], *, light: bool) 
     """Returns the settings of a Spark that this process starts: *given*, and our defaults for what is not set."""
     theirs = {**user_defaults(os.environ), **given}
     master = job.master or theirs.get(MASTER_KEY, LOCAL_MASTER)
-    require_reachable(master)
+    if master.startswith(KUBERNETES_PREFIX):
+        _require_image(theirs)
     # By default, workers run the `python3` of PATH, which is not the interpreter of a driver in a venv.
     os.environ.setdefault("PYSPARK_PYTHON", theirs.get(PYTHON_KEY, sys.executable))
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -154,6 +215,17 @@ def _own(job: JobSettings, name: str, given: Mapping[str, str], *, light: bool) 
         NAME_KEY: theirs.get(NAME_KEY, name),
         MASTER_KEY: _with_retries(master),
     }
+
+
+def _require_image(settings: Mapping[str, str]) -> None:
+    """Raises JobSettingError if *settings* name no image for executors; Spark asks for one after it has started."""
+    keys = (kubernetes_backend.IMAGE_KEY, kubernetes_backend.EXECUTOR_IMAGE_KEY)
+    if not any(settings.get(key) for key in keys):
+        raise JobSettingError(
+            key=kubernetes_backend.IMAGE_KEY,
+            problem="it is not set, and executors are pods",
+            action="name an image that has Spark and MirrorFlow, such as mirrorflow/seed, or use master=local[*]",
+        )
 
 
 def _own_defaults(job: JobSettings, master: str, *, light: bool) -> dict[str, str]:
@@ -185,23 +257,19 @@ def user_defaults(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def require_reachable(master: str, *, timeout_s: float = MASTER_REACHABLE_S) -> None:
-    """Waits until *master*, if it is a standalone cluster, accepts a connection.
+    """Waits until *master*, if it names addresses, accepts a connection: a standalone cluster, Connect, an API server.
 
-    Raises JobFailedError after *timeout_s*, JobSettingError for an address without a port.
+    Raises JobFailedError after *timeout_s*, JobSettingError for an address without host or port.
     """
-    if not master.startswith(STANDALONE_PREFIX):
+    addresses = _addresses_of(master)
+    if not addresses:
         return
-    addresses = [one.rpartition(":") for one in master.removeprefix(STANDALONE_PREFIX).split(",")]
-    if not all(host and port.isdecimal() for host, _, port in addresses):
-        raise JobSettingError(
-            key="master", problem=f"{master} has no host and port", action="write spark://HOST:PORT"
-        )
     deadline_s = time.monotonic() + timeout_s
     while True:
         reason = ""
-        for host, _, port in addresses:
+        for host, port in addresses:
             try:
-                socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
+                socket.create_connection((host, port), timeout=timeout_s).close()
             except OSError as error:
                 reason = error.strerror or str(error)
             else:
@@ -209,6 +277,29 @@ def require_reachable(master: str, *, timeout_s: float = MASTER_REACHABLE_S) -> 
         if time.monotonic() > deadline_s:
             raise JobFailedError(f"Spark's master {master} cannot be reached: {reason}.")
         time.sleep(MASTER_POLL_S)
+
+
+def _addresses_of(master: str) -> list[tuple[str, int]]:
+    """Returns hosts and ports of *master*, one of which must be reachable; empty where it names none.
+
+    Raises JobSettingError.
+    """
+    prefix = next((one for one in _DEFAULT_PORTS if master.startswith(one)), "")
+    if not prefix:
+        return []
+    found = []
+    for place in master.removeprefix(prefix).split(","):
+        try:
+            url = urlsplit(f"//{place}")
+            host, given = url.hostname, url.port or _DEFAULT_PORTS[prefix]
+        except ValueError:
+            host, given = None, None
+        if not host or given is None:
+            raise JobSettingError(
+                key="master", problem=f"{master} has no host and port", action=f"write {prefix}HOST:PORT"
+            )
+        found.append((host, given))
+    return found
 
 
 def is_connect(session: "SparkSession") -> bool:
@@ -236,38 +327,130 @@ def driver_address(session: "SparkSession") -> tuple[str, str]:
     return host, str(session.conf.get("spark.driver.bindAddress", host))
 
 
-def start_error(error: BaseException) -> JobSettingError | JobFailedError:
-    """Returns the error for a session that cannot be started, with its cause as one sentence."""
-    cause = cause_of(error)
-    if _SETTING_PROBLEMS.search(f"{type(error).__name__} {error}"):
+def start_error(error: BaseException, printed: Sequence[str] = ()) -> SeedError:
+    """Returns the error for a session that cannot be started, with its cause as one sentence.
+
+    *printed* is what Spark has printed until then: the only cause that is known if its JVM has ended.
+    """
+    text = f"{type(error).__name__} {error}"
+    if "PACKAGE_NOT_INSTALLED" in text:
+        return SparkMissingError(
+            f"Spark Connect needs more packages: {cause_of(error)} Install them with: pip install 'pyspark[connect]'."
+        )
+    cause = (_printed_cause(printed) if _JVM_ENDED in text else "") or cause_of(error)
+    if _SETTING_PROBLEMS.search(text):
         return JobSettingError(key="Spark", problem=cause.rstrip("."), action="correct that setting")
     return JobFailedError(f"Spark cannot be started: {cause}")
 
 
+def job_error(error: BaseException, failed: str) -> JobSettingError | JobFailedError:
+    """Returns the error for a job that Spark has ended; *failed* begins its sentence, such as `The export has failed`."""
+    text = str(error)
+    problem = ""
+    if found := _PYTHON_NOT_FOUND.search(text):
+        problem = f"Spark cannot run {found[1]}"
+    elif found := _MODULE_NOT_FOUND.search(text):
+        problem = f"the Python of Spark's executors has no module {found[1]}"
+    elif _PYTHON_VERSION.search(text):
+        problem = (
+            f"the Python of Spark's executors has another version than the driver's {sys.version.split()[0]}"
+        )
+    if problem:
+        return JobSettingError(
+            key=PYTHON_KEY,
+            problem=problem,
+            action="set it, or PYSPARK_PYTHON, to a Python of the executors that has MirrorFlow with the extra seed",
+        )
+    return JobFailedError(f"{failed}: {cause_of(error)}")
+
+
 # The JVM prints this for a module that Spark loads, and has no switch for it.
-JAVA_NOTICE = b"WARNING: Using incubator modules"
+JAVA_NOTICE: Final = "WARNING: Using incubator modules"
+_JVM_ENDED: Final = "JAVA_GATEWAY_EXITED"
+_STACK_LINE: Final = re.compile(r"\s+(?:at .+\(.*\)|\.\.\. \d+ (?:more|common frames omitted))")
+_MAIN_EXCEPTION: Final = re.compile(r'Exception in thread "main" (?:[\w.$]+: )?(.+)')
+# Until then, what Spark prints is held back: if the start fails, its one sentence is enough. A start may take minutes, as where
+# YARN has no resources, and then what Spark prints is shown.
+QUIET_START_S: Final = 20.0
+_PRINTED_MAX: Final = 1_000  # lines among which the cause of a failed start is looked for
+_LAST_LINES_S: Final = 2.0  # the last lines of a JVM that has ended arrive at once
+
+
+class _StartLines:
+    """Passes lines of a starting Spark on to file descriptor *out*, at first held back; without notices and stacks."""
+
+    def __init__(self, out: int) -> None:
+        self._out = out
+        self._lock = threading.Lock()
+        self._held: list[bytes] | None = []
+        self._is_starting = True
+        self.printed: deque[str] = deque(maxlen=_PRINTED_MAX)
+
+    def add(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip()
+        if text.startswith(JAVA_NOTICE):
+            return
+        with self._lock:
+            if self._is_starting:
+                self.printed.append(text)
+                if _STACK_LINE.match(text):
+                    return
+            if self._held is None:
+                os.write(self._out, line)
+            else:
+                self._held.append(line)
+
+    def release(self, *, has_started: bool = False) -> None:
+        """Passes on what is held back, and then each line as it comes; once Spark has started, also stacks."""
+        with self._lock:
+            self._is_starting = not has_started
+            if self._held is not None:
+                os.write(self._out, b"".join(self._held))
+                self._held = None
 
 
 @contextlib.contextmanager
-def _without_java_notice() -> Iterator[None]:
-    """Leaves JAVA_NOTICE out of the stderr of a process that is started inside the block; passes on all else."""
+def _quiet_start() -> Iterator[Sequence[str]]:
+    """Holds back what Spark prints to stderr while it is started inside the block, and yields those lines.
+
+    They are passed on after the block or after QUIET_START_S, and dropped if the block fails before. A JVM that is started
+    inside keeps writing through this process.
+    """
     reading, writing = os.pipe()
     stderr = os.dup(STDERR)
+    lines = _StartLines(os.dup(stderr))
+    timer = threading.Timer(QUIET_START_S, lines.release)
     os.dup2(writing, STDERR)
     os.close(writing)
-    threading.Thread(target=_pass_on, args=(reading, os.dup(stderr)), daemon=True).start()
+    thread = threading.Thread(target=_pass_on, args=(reading, lines), daemon=True)
+    thread.start()
+    timer.start()
     try:
-        yield
+        yield lines.printed
+    except BaseException:
+        os.dup2(stderr, STDERR)  # the last writer of this process, so that the thread ends with the JVM
+        thread.join(_LAST_LINES_S)
+        raise
     finally:
+        timer.cancel()
         os.dup2(stderr, STDERR)
         os.close(stderr)
+    lines.release(has_started=True)
 
 
-def _pass_on(reading: int, stderr: int) -> None:
-    with open(reading, "rb") as lines, open(stderr, "wb", buffering=0) as out:
-        for line in lines:
-            if not line.startswith(JAVA_NOTICE):
-                out.write(line)
+def _pass_on(reading: int, lines: _StartLines) -> None:
+    with open(reading, "rb") as stream:
+        for line in stream:
+            lines.add(line)
+
+
+def _printed_cause(lines: Sequence[str]) -> str:
+    """Returns the cause among the lines of a JVM that has ended; "" without one."""
+    for line in lines:
+        if found := _MAIN_EXCEPTION.match(line):
+            return found[1][:CAUSE_CHARACTERS_MAX]
+    told = [one for one in lines if one and not _STACK_LINE.match(one) and not one.startswith("WARNING")]
+    return told[0][:CAUSE_CHARACTERS_MAX] if told else ""
 
 
 def cause_of(error: BaseException) -> str:

@@ -32,8 +32,10 @@ R = TypeVar("R")
 # Rows enough to have some in each partition that Spark makes by default, whose number is counted with Spark Connect.
 _COUNTED_ROWS: Final = 1 << 16
 WATCH_S: Final = 0.5
+# The part of a rate that tasks share evenly: sizes are estimates, and a task that is far larger must not crawl.
+EVEN_PERCENT: Final = 5
 NO_TASK_S: Final = 20.0  # without a running task, the reason is reported; Spark logs its own after 15 s
-NO_TASK: Final = "Spark runs no task: no resources were accepted; check that executors are registered and have free cores and memory."
+NO_TASK: Final = "Spark runs no task: no resources were accepted; check that executors start, reach spark.driver.host, and have free cores and memory."
 
 
 class SparkTasks:
@@ -140,9 +142,19 @@ def run_watched(
     return outcome[0]
 
 
-def rate_of_task(bytes_per_second: int | None, tasks: int) -> int | None:
-    """Returns the rate of each of so many *tasks* that may run at once; None without a limit."""
-    return None if bytes_per_second is None else max(1, bytes_per_second // max(1, tasks))
+def rates_of_tasks(bytes_per_second: int | None, sizes: Sequence[int]) -> list[int | None]:
+    """Divides the rate of a job among tasks that run at once, by their *sizes*; None without a limit.
+
+    So all tasks end at about the same time, and the job keeps its rate until then, however unequal its partitions are.
+    """
+    if bytes_per_second is None:
+        return [None] * len(sizes)
+    count, total = len(sizes), sum(sizes)
+    if not total:
+        return [max(1, bytes_per_second // count)] * count
+    by_size = bytes_per_second * (100 - EVEN_PERCENT)
+    evenly = bytes_per_second * EVEN_PERCENT // count
+    return [max(1, (by_size * size // total + evenly) // 100) for size in sizes]
 
 
 def share_files(spark: "SparkSession", files: FlowFiles, *, are_mounted: bool) -> FlowFiles:

@@ -106,7 +106,13 @@ GRACE_S: Final = 60
 # Retries after a driver failed; disruptions do not count. The backoff is 10 s, 20 s ... 5 min (Kubernetes).
 SEED_RETRIES: Final = 6
 VERIFY_RETRIES: Final = 2
-EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED = 1, 2, 3
+# Exit statuses of a driver (`mirrorflow_seed.errors`). A failed verification has another status than a difference.
+EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED, EXIT_NOT_COMPARED, EXIT_NOTHING_SELECTED = 1, 2, 3, 4, 5
+# What a retry would only repeat. EXIT_NOT_COMPARED is retried: a cluster or a folder may be usable again.
+FINAL_EXITS: Final = {
+    RunKind.SEED: (EXIT_USAGE, EXIT_NOTHING_SELECTED),
+    RunKind.VERIFY: (EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING_SELECTED),
+}
 ENDED_KEPT: Final = 3  # ended Jobs of each kind kept for their logs
 # A scheduled verification that could not start on time may still start within this many seconds.
 STARTING_DEADLINE_S: Final = 3_600
@@ -318,8 +324,6 @@ def _variables(template: Template) -> list[Object]:
 
 def _job(run: _Run, config_map: str, environment: Sequence[Object] = ()) -> Object:
     """Returns the spec of a Job with one driver at a time; a retry starts after the last driver ended."""
-    # Differing records are a result of a verification, so it is not retried.
-    final = [EXIT_USAGE] if run.kind is RunKind.SEED else [EXIT_FAILED, EXIT_USAGE]
     return {
         "completions": 1,
         "parallelism": 1,
@@ -327,7 +331,7 @@ def _job(run: _Run, config_map: str, environment: Sequence[Object] = ()) -> Obje
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {
             "rules": [
-                _exit_rule("FailJob", final),
+                _exit_rule("FailJob", list(FINAL_EXITS[run.kind])),
                 # The driver was stopped by a node drain or a pause, which does not count as a failure.
                 _exit_rule("Ignore", [EXIT_STOPPED]),
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},

@@ -19,7 +19,12 @@ from mirrorflow_operator.api.status import (
     seconds,
     timestamp,
 )
-from mirrorflow_operator.plan.job_objects import RunKind
+from mirrorflow_operator.plan.job_objects import (
+    EXIT_NOT_COMPARED,
+    EXIT_NOTHING_SELECTED,
+    EXIT_USAGE,
+    RunKind,
+)
 from mirrorflow_operator.status.conditions import (
     ConditionType,
     Finding,
@@ -40,6 +45,12 @@ _GIVEN_UP: Final = {
     "BackoffLimitExceeded": "its driver failed repeatedly",
     "DeadlineExceeded": "it exceeded its deadline",
     "PodFailurePolicy": "its driver reported an error that a retry cannot fix",
+}
+# The meaning of exit statuses; 1 has none of its own beside the driver's message.
+_EXIT_MEANINGS: Final = {
+    EXIT_USAGE: "its settings are invalid",
+    EXIT_NOT_COMPARED: "it could not compare",
+    EXIT_NOTHING_SELECTED: "the flow selects no topic",
 }
 _KIND: Final = ConditionType.SEEDED
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
@@ -133,9 +144,13 @@ def _problems(job: ObservedJob, flow: MirrorFlow | None, now_s: float) -> Iterat
 
 def failure_message(job: ObservedJob, report: Report | None) -> str:
     """Returns a sentence without a final stop: why the job failed, and its own message."""
-    message = "" if report is None or not report.message else f": {report.message}"
+    pod = max(job.pods, key=lambda pod: (pod.created_s, pod.name), default=None)
+    meaning = "" if pod is None else _EXIT_MEANINGS.get(pod.exit_code or 0, "")
     why = _GIVEN_UP.get(job.reason, bounded(job.message, QUOTE_MAX) or "Kubernetes reports no reason")
-    return f"It failed: {why}{message}"
+    if meaning and job.reason == "PodFailurePolicy":
+        why, meaning = meaning, ""
+    causes = [why, meaning, "" if report is None else report.message]
+    return f"It failed: {': '.join(one for one in causes if one)}"
 
 
 def log_hint(job: str) -> str:

@@ -53,8 +53,8 @@ from mirrorflow_seed.errors import EXIT_DONE, ArchiveError, ArchiveOccupiedError
 from mirrorflow_seed.job_report import Cost
 from mirrorflow_seed.job_status_server import Display, JobReporter, post_message
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive, whole_of
-from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
-from mirrorflow_seed.spark_tasks import SparkTasks, rate_of_task, run_watched, share_files
+from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
+from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
 from mirrorflow_seed.storage_folder import DATA_PREFIX, TEMPORARY_FOLDER, StorageFolder
 from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
 
@@ -85,13 +85,16 @@ class ExportRangeResult:
     size_bytes: int = 0
 
 
+# The ranges of one task, and its part of the job's rate in bytes per second
+ExportGroup = tuple[tuple[ExportRange, ...], int | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveWriting:
     """The input that all tasks of an export share."""
 
     address: str  # of the folder
     archive_id: str
-    bytes_per_second: int | None  # of each task
     url: str  # for progress messages; "" without
 
     def path_of(self, one: ExportRange, *, renames: bool) -> str:
@@ -107,11 +110,13 @@ def file_name(one: ExportRange, archive_id: str) -> str:
     return f"part-{one.index:05d}-{archive_id}.{CODEC}.parquet"
 
 
-def export_range(one: ExportRange, *, files: FlowFiles, archive: ArchiveWriting) -> ExportRangeResult:
+def export_range(
+    one: ExportRange, *, files: FlowFiles, archive: ArchiveWriting, bytes_per_second: int | None
+) -> ExportRangeResult:
     """Writes the file of one range, in a Spark task, and reports it to the driver. Raises MirrorFlowError, SeedError."""
     process.settle_in()
     folder = StorageFolder(archive.address)
-    reader = ExportRangeReader(files.load(), one, archive.archive_id, archive.bytes_per_second)
+    reader = ExportRangeReader(files.load(), one, archive.archive_id, bytes_per_second)
     path = archive.path_of(one, renames=folder.renames)
     size_bytes = 0
     batches = reader.batches()
@@ -358,13 +363,12 @@ def run(
         ranges = plan_ranges(snapshot.extents, snapshot.bytes_per_offset, file_bytes=file_bytes)
         reporter.running(total=len(snapshot.extents))
         tasks = SparkTasks(session)
-        groups = _groups(ranges, tasks.slots, is_limited=job.bytes_per_second is not None)
         archive = ArchiveWriting(
             address=address,
             archive_id=archive_id,
-            bytes_per_second=rate_of_task(job.bytes_per_second, len(groups)),
             url=reporter.url_for_tasks(*driver_address(session)),
         )
+        groups = _groups(ranges, tasks.slots, job.bytes_per_second, snapshot.bytes_per_offset)
         results = _write(
             tasks, groups, task_files, archive, lambda problem: progress.publish(reporter, ranges, problem)
         )
@@ -438,23 +442,29 @@ def _claim(folder: StorageFolder, run_id: str, flow: str, claim: bytes) -> None:
             folder.delete(name)
 
 
-def _groups(ranges: Sequence[ExportRange], slots: int, *, is_limited: bool) -> list[tuple[ExportRange, ...]]:
+def _groups(
+    ranges: Sequence[ExportRange],
+    slots: int,
+    bytes_per_second: int | None,
+    bytes_per_offset: Mapping[TopicPartition, float],
+) -> list[ExportGroup]:
     """Returns the ranges of each task: one; with a rate, those of each slot, as all tasks may run at once."""
-    if not is_limited:
-        return [(one,) for one in ranges]
-    return [found for at in range(slots) if (found := tuple(ranges[at::slots]))]
+    if bytes_per_second is None:
+        return [((one,), None) for one in ranges]
+    groups = [found for at in range(slots) if (found := tuple(ranges[at::slots]))]
+    sizes = [round(sum(one.size_bytes(bytes_per_offset) for one in group)) for group in groups]
+    return list(zip(groups, rates_of_tasks(bytes_per_second, sizes), strict=True))
 
 
-def export_group(
-    group: Sequence[ExportRange], *, files: FlowFiles, archive: ArchiveWriting
-) -> list[ExportRangeResult]:
-    """Writes the files of *group* one after the other, in a Spark task."""
-    return [export_range(one, files=files, archive=archive) for one in group]
+def export_group(group: ExportGroup, *, files: FlowFiles, archive: ArchiveWriting) -> list[ExportRangeResult]:
+    """Writes the files of ranges one after the other, in a Spark task, at most at so many bytes per second."""
+    ranges, rate = group
+    return [export_range(one, files=files, archive=archive, bytes_per_second=rate) for one in ranges]
 
 
 def _write(
     tasks: SparkTasks,
-    groups: Sequence[Sequence[ExportRange]],
+    groups: Sequence[ExportGroup],
     files: FlowFiles,
     archive: ArchiveWriting,
     publish: Callable[[str], None],
@@ -464,7 +474,7 @@ def _write(
     try:
         found = run_watched(tasks, work, groups, publish)
     except Exception as error:
-        raise JobFailedError(f"The export has failed: {cause_of(error)}") from error
+        raise job_error(error, "The export has failed") from error
     return {one.index: one for group in found for one in group}
 
 

@@ -37,6 +37,10 @@ class ExportRange:
     start: int
     end: int
 
+    def size_bytes(self, bytes_per_offset: Mapping[TopicPartition, float]) -> float:
+        """Returns the estimated size on the source."""
+        return (self.end - self.start) * bytes_per_offset.get(TopicPartition(self.topic, self.partition), 1.0)
+
 
 def plan_ranges(
     extents: Mapping[TopicPartition, OffsetRange],

@@ -73,8 +73,8 @@ from mirrorflow_seed.settings import (
     require_archive,
     require_shared_positions,
 )
-from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
-from mirrorflow_seed.spark_tasks import SparkTasks, rate_of_task, run_watched, share_files
+from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
+from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader
 from mirrorflow_seed.verify.record_digests import TallyBuilder
@@ -125,17 +125,19 @@ def compare_with_target(
     names: Mapping[str, str],
     next_offsets: Mapping[TopicPartition, int],
     files: FlowFiles,
+    *,
+    is_edited: bool,
 ) -> RestoreComparison:
     """Compares the partitions of *names*, which maps source to target topics, with the archive.
 
-    *next_offsets* are the next source offsets that the flow will copy. Raises JobFailedError.
+    *next_offsets* are the next source offsets that the flow will copy. *is_edited*: the flow edits headers. *files* are as
+    tasks find them; with Spark Connect, the driver does not. Raises JobFailedError.
     """
-    edited = bool(files.load().header_words)
     copies, undecided = [], 0
     for key, archived in manifest.partitions.items():
         if key.topic not in names or not archived.files:
             continue
-        if edited or next_offsets.get(key, 0) > archived.end:
+        if is_edited or next_offsets.get(key, 0) > archived.end:
             undecided += 1
             continue
         copies.append(ArchivedCopy(archived=archived, target=TopicPartition(names[key.topic], key.partition)))
@@ -145,7 +147,7 @@ def compare_with_target(
         try:
             found = [one for compared in tasks.run(work, copies) for one in compared]
         except Exception as error:
-            raise JobFailedError(f"The target cannot be compared: {cause_of(error)}") from error
+            raise job_error(error, "The target cannot be compared") from error
     return RestoreComparison(
         equal=sum(is_equal for _, is_equal in found),
         different=tuple(path for path, is_equal in found if not is_equal),
@@ -272,6 +274,7 @@ class RestoreJob:
         self._files = share_files(spark, files, are_mounted=job.has_mounted_files)
         self._job = job
         self._settings = without_source(files.load())
+        self.bytes_per_second = job.bytes_per_second or self._settings.bytes_per_second
         self._compares = flag_of(job.extra, COMPARE_KEY, default=True)
 
     async def run(self) -> int:
@@ -311,7 +314,6 @@ class RestoreJob:
             initial=initial,
             seconds=NO_LIMIT_S,
             url=self._url,
-            bytes_per_second=self._job.bytes_per_second or self._settings.bytes_per_second,
         )
         restorer = PartitionRestorer(self, wave, names, flow.next_offsets)
         ranges = self._ranges(flow, names)
@@ -332,7 +334,15 @@ class RestoreJob:
         if self._compares:
             await flow.read_positions()
             compared = await asyncio.to_thread(
-                compare_with_target, self.tasks, self.manifest, names, flow.next_offsets, self._files
+                partial(
+                    compare_with_target,
+                    self.tasks,
+                    self.manifest,
+                    names,
+                    flow.next_offsets,
+                    self._files,
+                    is_edited=bool(self._settings.header_words),
+                )
             )
             message += f" {compared.summary}"
             if compared.different:
@@ -438,6 +448,7 @@ class PartitionRestorer:
         self._coordinator = restore.coordinator
         self._reporter = restore.reporter
         self._wave = wave
+        self._bytes_per_second = restore.bytes_per_second
         self._names = names  # of topics, source -> target
         # Source offsets where the flow continues, for partitions it has copied
         self._next_offsets = next_offsets
@@ -455,7 +466,7 @@ class PartitionRestorer:
         except Exception as error:
             if self.is_stopped:
                 return  # Spark reports the cancelled tasks as a failure
-            raise JobFailedError(f"The restore has failed: {cause_of(error)}") from error
+            raise job_error(error, "The restore has failed") from error
         for task, restored in zip(
             (task for group in groups for task in group),
             (restored for group in found for restored in group),
@@ -477,23 +488,27 @@ class PartitionRestorer:
         largest_first = sorted(
             wanted, key=lambda key: (-sum(one.size_bytes for one in wanted[key].files), key)
         )
-        rate = self._wave.bytes_per_second
-        count = len(largest_first) if rate is None else min(self._tasks.slots, len(largest_first))
-        wave = replace(self._wave, bytes_per_second=rate_of_task(rate, count))
-        made = [self._task(index, key, wanted[key], wave) for index, key in enumerate(largest_first)]
-        return [tuple(made[at::count]) for at in range(count)]
+        rate, count = self._bytes_per_second, len(largest_first)
+        if rate is not None:
+            count = min(self._tasks.slots, count)
+        made = [self._task(index, key, wanted[key]) for index, key in enumerate(largest_first)]
+        groups = [made[at::count] for at in range(count)]
+        sizes = [sum(file.tally.bytes for task in group for file in task.archived.files) for group in groups]
+        return [
+            tuple(replace(task, bytes_per_second=of_group) for task in group)
+            for group, of_group in zip(groups, rates_of_tasks(rate, sizes), strict=True)
+        ]
 
-    def _task(
-        self, index: int, key: TopicPartition, archived: ArchivedPartition, wave: WaveSettings
-    ) -> RestoreTask:
+    def _task(self, index: int, key: TopicPartition, archived: ArchivedPartition) -> RestoreTask:
         topic = next(one for one in self._manifest.topics if one.name == key.topic)
         return RestoreTask(
-            wave=wave,
+            wave=self._wave,
             address=self._folder.address,
             index=index,
             of=key,
             part=replace(self._manifest, topics=(replace(topic, partitions=(archived,)),)),
             first=self._first_file(key, archived),
+            bytes_per_second=None,
         )
 
     def _first_file(self, key: TopicPartition, archived: ArchivedPartition) -> int:

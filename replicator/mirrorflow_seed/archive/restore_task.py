@@ -48,6 +48,7 @@ class RestoreTask:
     of: TopicPartition
     part: Manifest  # the manifest of this partition alone
     first: int
+    bytes_per_second: int | None  # its part of the job's rate
 
     @property
     def archived(self) -> ArchivedPartition:
@@ -122,7 +123,7 @@ def _restore_file(task: RestoreTask, folder: StorageFolder, at: int) -> tuple[Ta
             end=spool.next_offset,
             bytes=file.tally.bytes,
         )
-        result = asyncio.run(_task_attempt(seed_range, task.wave, settings, archive).run())
+        result = asyncio.run(_task_attempt(seed_range, task, settings, archive).run())
         return result, archive.wanted_earlier
 
 
@@ -146,7 +147,7 @@ def _fill(spool: Spool, folder: StorageFolder, file: ArchivedFile, tally_builder
 
 
 def _task_attempt(
-    seed_range: SeedRange, wave: WaveSettings, settings: SourceSettings, archive: ArchiveCluster
+    seed_range: SeedRange, task: RestoreTask, settings: SourceSettings, archive: ArchiveCluster
 ) -> SeedTaskAttempt:
     """Returns the attempt of a seed task that copies one partition, with the archive as source."""
 
@@ -154,8 +155,8 @@ def _task_attempt(
         return archive, await Cluster.connect(settings.target_producer, resolve=resolve)
 
     return SeedTaskAttempt(
-        SeedTask(ranges=(seed_range,)),
-        wave,
+        SeedTask(ranges=(seed_range,), bytes_per_second=task.bytes_per_second),
+        task.wave,
         settings,
         connect=connect,
         wants_end=lambda: archive.wanted_earlier is not None,

@@ -28,7 +28,6 @@ from mirrorflow_seed.errors import (
     EXIT_FAILED,
     EXIT_STOPPED,
     FlowLostError,
-    JobFailedError,
     NothingSelectedError,
     StalledError,
 )
@@ -53,8 +52,8 @@ from mirrorflow_seed.seed.seed_task_attempt import (
 )
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
-from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
-from mirrorflow_seed.spark_tasks import IdleTimer, SparkTasks, rate_of_task, share_files
+from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
+from mirrorflow_seed.spark_tasks import IdleTimer, SparkTasks, rates_of_tasks, share_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -371,8 +370,9 @@ class SeedJob:
             initial=initial,
             seconds=self._job.wave_s,
             url=self._url,
-            bytes_per_second=rate_of_task(self._bytes_per_second, len(tasks)),
         )
+        rates = rates_of_tasks(self._bytes_per_second, [one.bytes for one in tasks])
+        tasks = [replace(one, bytes_per_second=rate) for one, rate in zip(tasks, rates, strict=True)]
         running = asyncio.create_task(asyncio.to_thread(self._run_tasks, tasks, wave))
         read_s = time.monotonic()
         stall_timer, idle_timer = StallTimer(read_s), IdleTimer(read_s)
@@ -407,7 +407,7 @@ class SeedJob:
         try:
             return self._tasks.run(partial(run_task, wave=wave), tasks)
         except Exception as error:
-            raise JobFailedError(f"Spark has failed the job: {cause_of(error)}") from error
+            raise job_error(error, "Spark has failed the job") from error
 
     def _record_results(self, ended: Sequence[TaskResult]) -> None:
         for one in ended:
@@ -551,8 +551,13 @@ def run(
     except BaseException as error:
         newest = status_server.newest
         if isinstance(newest, SeedReport) and newest.phase is JobPhase.PREPARING:
+            is_failure = isinstance(error, Exception)  # and no signal
             status_server.publish(
-                SeedReport(run_id=job.run_id, phase=JobPhase.FAILED, message=type(error).__name__)
+                SeedReport(
+                    run_id=job.run_id,
+                    phase=JobPhase.FAILED if is_failure else JobPhase.PAUSED,
+                    message=type(error).__name__ if is_failure else "Stopped by a signal before it began.",
+                )
             )
         raise
     finally:

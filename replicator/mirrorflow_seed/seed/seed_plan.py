@@ -44,6 +44,7 @@ class SeedTask:
     """The ranges that one Spark task copies at once."""
 
     ranges: tuple[SeedRange, ...]
+    bytes_per_second: int | None = None  # its part of the job's rate
 
     @property
     def bytes(self) -> int:

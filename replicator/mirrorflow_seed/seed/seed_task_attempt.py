@@ -81,7 +81,6 @@ class WaveSettings:
     initial: bool  # the flow began with this job
     seconds: float
     url: str  # of the driver's `Coordinator`; "" without one
-    bytes_per_second: int | None  # of each task: as many tasks of a wave may run at once as it has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +139,7 @@ class SeedTaskAttempt:
         wants_end: Callable[[], bool] = lambda: False,
     ) -> None:
         self._wave = wave
+        self._bytes_per_second = seed_task.bytes_per_second
         self._settings = settings
         self._resolve: Resolve = Resolver(settings.providers).resolve_client
         self._connect = connect
@@ -295,10 +295,10 @@ class SeedTaskAttempt:
         assigned: frozenset[int] = frozenset()
         while self._unfinished and not self._must_end() and self._bug is None and not self._restart_reason:
             wanted = frozenset(self._unfinished)
-            limit = self._wave.bytes_per_second
             if wanted != assigned:
                 await task.assign(
-                    [seed_range.source for seed_range in self._unfinished.values()], bytes_per_s=limit
+                    [seed_range.source for seed_range in self._unfinished.values()],
+                    bytes_per_s=self._bytes_per_second,
                 )
                 assigned = wanted
                 self._copiers |= {

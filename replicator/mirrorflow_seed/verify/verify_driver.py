@@ -31,15 +31,14 @@ from mirrorflow_seed.errors import (
     EXIT_FAILED,
     EXIT_STOPPED,
     FileSystemError,
-    JobFailedError,
     SeedError,
     VerificationError,
 )
 from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, VerifyReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer, post_message
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
-from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
-from mirrorflow_seed.spark_tasks import SparkTasks, run_watched, share_files
+from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
+from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
 from mirrorflow_seed.verify.offset_windows import (
     KEYS_MAX,
     RANGE_WINDOWS,
@@ -305,28 +304,35 @@ def run_groups(
         return []
     rate = compare_settings.bytes_per_second
     groups = group_ranges(ranges, tasks.slots, is_limited=rate is not None)
-    if rate is not None:
-        compare_settings = replace(compare_settings, bytes_per_second=rate / len(groups))
+    rates = rates_of_tasks(
+        None if rate is None else round(rate), [sum(one.offsets for one in group) for group in groups]
+    )
     work = partial(_compare_numbered, compare=compare, compare_settings=compare_settings, url=progress.url)
     try:
         found = run_watched(
-            tasks, work, [(at, inputs_of(group)) for at, group in enumerate(groups)], progress.report
+            tasks,
+            work,
+            [
+                (at, inputs_of(group), of_group)
+                for at, (group, of_group) in enumerate(zip(groups, rates, strict=True))
+            ],
+            progress.report,
         )
     except Exception as error:
-        raise JobFailedError(f"The job failed: {cause_of(error)}") from error
+        raise job_error(error, "The job failed") from error
     return [one for group in found for one in group]
 
 
 def _compare_numbered(
-    numbered: tuple[int, list[T]],
+    numbered: tuple[int, list[T], int | None],
     *,
     compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
     compare_settings: CompareSettings,
     url: str,
 ) -> list[VerifyRangeResult]:
-    """Compares one group in a Spark task, and reports its counts to the driver at *url*."""
-    number, inputs = numbered
-    results = compare(inputs, compare_settings)
+    """Compares one group in a Spark task at its part of the rate, and reports its counts to the driver at *url*."""
+    number, inputs, rate = numbered
+    results = compare(inputs, replace(compare_settings, bytes_per_second=rate))
     post_message(url, {"group": number, "counts": _counts_of(results)})
     return results
 

@@ -1,10 +1,13 @@
 """Tests that restored records are assigned to the files of the archive by count and compared by digest."""
 
+from typing import Any
+
 import pytest
 
 from mirrorflow_core.wire.records import Record
-from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition
-from mirrorflow_seed.archive.restore_driver import FileDigestChecker, RestoreComparison
+from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition, Manifest
+from mirrorflow_seed.archive.restore_driver import FileDigestChecker, RestoreComparison, compare_with_target
+from mirrorflow_seed.settings import FlowFiles
 from mirrorflow_seed.verify.record_digests import TallyBuilder
 from tests.unit.core.wire.strategies import batch_of
 
@@ -67,3 +70,23 @@ def test_the_summary_has_equal_different_and_undecided_files() -> None:
     assert "2 of them" in summary
     assert "not x" in summary
     assert "mirrorflow verify" in summary
+
+
+def test_comparison_reads_the_files_of_the_flow_in_tasks_alone():
+    """With Spark Connect, files of the session are not where the driver is."""
+    shared = FlowFiles(worker="worker", source="source", is_shared=True)
+    manifest = Manifest(
+        archive_id="id",
+        flow="f",
+        source_alias="a",
+        source_cluster_id="c",
+        isolation="read_committed",
+        started="",
+        finished="",
+        topics=(),
+    )
+    no_tasks: Any = None
+
+    comparison = compare_with_target(no_tasks, manifest, {}, {}, shared, is_edited=False)
+
+    assert comparison == RestoreComparison(equal=0, different=(), undecided=0)

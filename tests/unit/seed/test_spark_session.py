@@ -1,9 +1,12 @@
 """Tests the Spark configuration of a job, and the messages for errors of Spark."""
 
+import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,11 @@ from mirrorflow_seed.errors import JobFailedError, JobSettingError, SparkMissing
 from mirrorflow_seed.settings import job_of
 from mirrorflow_seed.spark_session import (
     JAVA_NOTICE,
+    QUIET_START_S,
     _own,
-    _without_java_notice,
+    _quiet_start,
     cause_of,
+    job_error,
     require_reachable,
     require_spark,
     start_error,
@@ -102,13 +107,19 @@ def test_settings_in_spark_defaults_are_never_overwritten(own_spark: Path):
 
 def test_the_driver_address_is_set_only_for_a_local_master(own_spark: Path):  # noqa: ARG001
     def host(master: str) -> str | None:
-        return _own(job_of({"master": master}), "name", {}, light=True).get("spark.driver.host")
+        given = {"spark.kubernetes.container.image": "seed:1"}
+        return _own(job_of({"master": master}), "name", given, light=True).get("spark.driver.host")
 
     assert (host("local[2]"), host("yarn"), host("k8s://https://api.example:6443")) == (
         "127.0.0.1",
         None,
         None,
     )
+
+
+def test_executors_in_pods_need_an_image(own_spark: Path):  # noqa: ARG001
+    with pytest.raises(JobSettingError, match=r"spark\.kubernetes\.container\.image: it is not set"):
+        _own(job_of({"master": "k8s://https://api.example:6443"}), "name", {}, light=True)
 
 
 def test_job_without_a_master_runs_on_all_cores_of_this_machine(own_spark: Path):  # noqa: ARG001
@@ -126,9 +137,12 @@ def test_an_unreachable_master_is_an_error():
         listening.listen()
         require_reachable(f"spark://127.0.0.1:{port}")
         require_reachable(f"spark://127.0.0.1:1,127.0.0.1:{port}")
+        require_reachable(f"k8s://https://127.0.0.1:{port}")
+        require_reachable(f"sc://127.0.0.1:{port}/;user_id=me")
     require_reachable("yarn")
-    with pytest.raises(JobSettingError, match="HOST:PORT"):
-        require_reachable("spark://here")
+    for master in ("spark://here", "k8s://https://", "sc://:15002", "spark://here:port"):
+        with pytest.raises(JobSettingError, match="HOST:PORT"):
+            require_reachable(master)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +160,120 @@ def test_a_wrong_spark_setting_is_a_setting_error_not_a_job_failure(problem: str
     assert problem in str(error)
 
 
-def test_javas_notice_is_dropped_and_other_output_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
-    """A JVM that Spark starts prints the notice before it can be configured."""
-    lines = f"{JAVA_NOTICE.decode()}: jdk.incubator.vector\\nException in thread main\\n"
-    with _without_java_notice():
-        subprocess.run(["/bin/sh", "-c", f'printf "{lines}" >&2'], check=True)
+STACK = """java.io.IOException: Cannot run program "/x/python": error=2, No such file or directory
+\tat java.base/java.lang.ProcessBuilder.start(ProcessBuilder.java:1143)
+Caused by: java.io.IOException: error=2, No such file or directory
+\t... 32 more"""
 
-    stderr, deadline_s = "", time.monotonic() + 60
-    while "thread main" not in stderr and time.monotonic() < deadline_s:
-        stderr += capfd.readouterr().err
-    assert "Exception in thread main\n" == stderr
+
+@pytest.mark.parametrize(
+    ("cause", "problem"),
+    [
+        (STACK, "Spark cannot run /x/python; set it, or PYSPARK_PYTHON"),
+        ("ModuleNotFoundError: No module named 'mirrorflow_seed'", "has no module mirrorflow_seed; set it"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9", "has another version than"),
+    ],
+)
+def test_python_that_executors_cannot_use_is_a_wrong_setting(cause: str, problem: str):
+    error = job_error(RuntimeError(f"Job aborted due to stage failure:\n{cause}"), "The export has failed")
+
+    assert isinstance(error, JobSettingError)
+    assert str(error).startswith("spark.pyspark.python: ")
+    assert problem in str(error)
+
+
+def test_error_of_a_job_begins_with_what_failed():
+    error = job_error(RuntimeError(SPARK), "The export has failed")
+
+    assert type(error) is JobFailedError
+    assert str(error) == (
+        "The export has failed: Cluster east cannot be reached at a:9092: no answer within 20 s."
+    )
+
+
+@pytest.mark.parametrize(
+    ("printed", "cause"),
+    [
+        (
+            [
+                'Exception in thread "main" org.apache.spark.SparkException: Master must be yarn',
+                "\tat a.B(C.scala:1)",
+            ],
+            "Master must be yarn",
+        ),
+        (
+            ["WARNING: x", "Invalid maximum heap size: -Xmx12x", "Error: Could not create"],
+            "Invalid maximum heap size: -Xmx12x",
+        ),
+        ([], "[JAVA_GATEWAY_EXITED] Java gateway process exited"),
+    ],
+)
+def test_cause_of_a_jvm_that_has_ended_is_what_it_printed(printed: list[str], cause: str):
+    error = start_error(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"), printed)
+
+    assert isinstance(error, JobSettingError)
+    assert cause in str(error)
+
+
+def test_missing_packages_of_spark_connect_are_named():
+    cause = "[PACKAGE_NOT_INSTALLED] Pandas >= 2.2.0 must be installed; however, it was not found."
+    error = start_error(RuntimeError(cause))
+
+    assert isinstance(error, SparkMissingError)
+    assert "pyspark[connect]" in str(error)
+
+
+def _print(lines: str) -> None:
+    subprocess.run(["/bin/sh", "-c", f'printf "{lines}" >&2'], check=True)
+
+
+@contextmanager
+def _stderr_in(folder: Path) -> Iterator[Path]:
+    """Yields a file, which file descriptor 2 is meanwhile."""
+    path, before = folder / "stderr", os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield path
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
+def _wait_for(path: Path, text: str) -> str:
+    deadline_s = time.monotonic() + 60
+    while text not in path.read_text() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return path.read_text()
+
+
+def test_javas_notice_is_dropped_and_other_output_is_passed_on(tmp_path: Path):
+    """A JVM that Spark starts prints the notice before it can be configured."""
+    with _stderr_in(tmp_path) as stderr:
+        with _quiet_start():
+            _print(f"{JAVA_NOTICE}: jdk.incubator.vector\\nException in thread main\\n")
+
+        assert "Exception in thread main\n" == _wait_for(stderr, "main\n")
+
+
+def test_what_a_failed_start_prints_is_only_the_cause_of_its_error(tmp_path: Path):
+    lines: list[Sequence[str]] = []
+
+    def fail() -> None:
+        with _quiet_start() as printed:
+            lines.append(printed)
+            _print("a reason\\n\\tat a.B(C.scala:1)\\n")
+            raise JobFailedError("no")
+
+    with _stderr_in(tmp_path) as stderr, pytest.raises(JobFailedError):
+        fail()
+    assert list(lines[0]) == ["a reason", "\tat a.B(C.scala:1)"]
+    assert "" == stderr.read_text()
+
+
+def test_slow_start_shows_what_spark_prints_without_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert QUIET_START_S < 30
+    monkeypatch.setattr("mirrorflow_seed.spark_session.QUIET_START_S", 0.0)
+    with _stderr_in(tmp_path) as stderr, _quiet_start():
+        _print("waiting\\n\\tat a.B(C.scala:1)\\nstill waiting\\n")
+        assert "waiting\nstill waiting\n" == _wait_for(stderr, "still waiting\n")

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from mirrorflow_seed.errors import JobSettingError
 from mirrorflow_seed.settings import FlowFiles
-from mirrorflow_seed.spark_tasks import NO_TASK, NO_TASK_S, IdleTimer, rate_of_task, run_watched, share_files
+from mirrorflow_seed.spark_tasks import (
+    EVEN_PERCENT,
+    NO_TASK,
+    NO_TASK_S,
+    IdleTimer,
+    rates_of_tasks,
+    run_watched,
+    share_files,
+)
 
 
 class SessionStub:
@@ -62,15 +70,23 @@ def test_a_secret_in_plain_text_is_not_sent_through_spark(files: FlowFiles):
     assert share_files(local, files, are_mounted=False) == files
 
 
-@given(st.integers(1, 10**12), st.integers(1, 1_000))
-def test_the_rates_of_all_tasks_add_up_to_the_rate_of_the_job(bytes_per_second: int, tasks: int):
+@given(st.integers(1, 10**12), st.lists(st.integers(0, 10**15), min_size=1, max_size=500))
+def test_the_rates_of_all_tasks_add_up_to_the_rate_of_the_job(bytes_per_second: int, sizes: list[int]):
     """Each task has at least one byte per second."""
-    rate = rate_of_task(bytes_per_second, tasks)
+    rates = [rate or 0 for rate in rates_of_tasks(bytes_per_second, sizes)]
 
-    assert rate is not None
-    assert rate * tasks <= max(bytes_per_second, tasks)
-    assert rate * tasks > bytes_per_second - tasks
-    assert rate_of_task(None, tasks) is None
+    assert sum(rates) <= bytes_per_second + len(sizes)
+    assert sum(rates) > bytes_per_second - 2 * len(sizes)
+    assert min(rates) >= max(1, bytes_per_second * EVEN_PERCENT // 100 // len(sizes) - 1)
+    assert [None] * len(sizes) == rates_of_tasks(None, sizes)
+
+
+def test_tasks_of_unequal_sizes_end_together_and_keep_the_rate_until_then():
+    sizes = [12_000_000, 2_000_000, *[1_000_000] * 6]
+
+    ends_s = [size / (rate or 1) for size, rate in zip(sizes, rates_of_tasks(1_000_000, sizes), strict=True)]
+
+    assert max(ends_s) < 1.1 * sum(sizes) / 1_000_000
 
 
 def test_missing_resources_are_reported_after_some_time_without_tasks():

@@ -13,6 +13,7 @@ import yaml
 
 from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.plan import job_objects as plan_of_jobs
 from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.job_objects import (
@@ -23,6 +24,7 @@ from mirrorflow_operator.plan.job_objects import (
     without_source_pods,
 )
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
+from mirrorflow_seed import errors
 from mirrorflow_seed.settings import FlowFiles, load_job
 from tests.harness.goldens import check_golden, text_difference
 from tests.unit.operator.plan.test_connector_objects import EXAMPLES, GOLDENS, _Dumper
@@ -242,8 +244,10 @@ def test_a_verification_runs_while_the_flow_is_paused_but_not_during_a_seed() ->
     assert _of_kind(seeding, "CronJob")[0]["spec"]["concurrencyPolicy"] == "Forbid"
 
 
-def test_a_verification_with_differences_is_not_retried() -> None:
+def test_exit_statuses_that_a_retry_would_repeat_are_final() -> None:
     """A driver terminated by a node drain or a pause does not count as failed."""
+    for name in ("EXIT_FAILED", "EXIT_USAGE", "EXIT_STOPPED", "EXIT_NOT_COMPARED", "EXIT_NOTHING_SELECTED"):
+        assert getattr(plan_of_jobs, name) == getattr(errors, name)
     seed = _job()
     verify = _of_kind(_jobs("everything", Runs(verify=True)), "Job")[0]
 
@@ -255,8 +259,8 @@ def test_a_verification_with_differences_is_not_retried() -> None:
             if rule["action"] == action and "onExitCodes" in rule
         ]
 
-    assert ([[2]], [[3]]) == (rules(seed, "FailJob"), rules(seed, "Ignore"))
-    assert ([[1, 2]], [[3]]) == (rules(verify, "FailJob"), rules(verify, "Ignore"))
+    assert ([[2, 5]], [[3]]) == (rules(seed, "FailJob"), rules(seed, "Ignore"))
+    assert ([[1, 2, 5]], [[3]]) == (rules(verify, "FailJob"), rules(verify, "Ignore"))
     assert seed["spec"]["podReplacementPolicy"] == "Failed"
     assert seed["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 60
     assert "ttlSecondsAfterFinished" not in seed["spec"]

@@ -14,8 +14,9 @@ from mirrorflow_operator.plan.job_objects import ENDED_KEPT, RunKind
 from mirrorflow_operator.status.cron_schedule import days_between_max
 from mirrorflow_operator.status.observation import ObservedJob
 from mirrorflow_operator.status.pod_reports import Report, parse_reading, parse_report
+from mirrorflow_operator.status.spark_jobs import failure_message
 from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, SeedReport, VerifyReport, encode
-from tests.unit.operator.observations import NOW_S, job, mirror_flow, seed_reading
+from tests.unit.operator.observations import NOW_S, driver, job, mirror_flow, seed_reading
 
 SEEDED = Status(seed=SeedStatus(run_id="1", phase="Succeeded"))
 
@@ -148,6 +149,26 @@ def test_no_run_starts_twice_and_no_connector_waits_forever(
     afterwards = due_jobs(flow, status, existing, first.seed_stall, NOW_S + HOLD_S + later_s)
     assert not afterwards.runs.replaces_source
     assert (first.again_after_s is not None) == runs.replaces_source
+
+
+@pytest.mark.parametrize(
+    ("reason", "exit_code", "sentence"),
+    [
+        ("PodFailurePolicy", 2, "its settings are invalid"),
+        ("PodFailurePolicy", 5, "the flow selects no topic"),
+        ("BackoffLimitExceeded", 4, "its driver failed repeatedly: it could not compare"),
+        ("BackoffLimitExceeded", 137, "its driver failed repeatedly"),
+    ],
+)
+def test_the_exit_status_of_a_failed_driver_is_reported_by_its_meaning(
+    reason: str, exit_code: int, sentence: str
+) -> None:
+    """That of the newest driver."""
+    earlier = driver(name="earlier", phase="Failed", created_s=NOW_S - 1_000, exit_code=1)
+    newest = driver(name="newest", phase="Failed", created_s=NOW_S - 100, exit_code=exit_code)
+    failed = job(kind=RunKind.VERIFY, outcome="Failed", reason=reason, pods=(newest, earlier))
+
+    assert failure_message(failed, None) == f"It failed: {sentence}"
 
 
 def test_a_drivers_report_is_parsed() -> None:

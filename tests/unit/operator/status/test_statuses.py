@@ -258,7 +258,13 @@ def _no_longer_offered(observation: Observation) -> Admission:
 
 
 def _verified(
-    windows: dict[str, int], *, outcome: str = "Complete", spec: dict[str, Any] | None = None, **report: Any
+    windows: dict[str, int],
+    *,
+    outcome: str = "Complete",
+    exit_code: int = 0,
+    reason: str = "PodFailurePolicy",
+    spec: dict[str, Any] | None = None,
+    **report: Any,
 ) -> Observation:
     driver_report = {
         "version": 1,
@@ -270,13 +276,16 @@ def _verified(
         "cost": {"executorSeconds": 60.0, "bytesRead": 13_000_000_000},
         **report,
     }
-    ended = driver(phase="Failed", ready=False, started_s=None, terminated_message=json.dumps(driver_report))
+    message = json.dumps(driver_report)
+    ended = driver(
+        phase="Failed", ready=False, started_s=None, exit_code=exit_code, terminated_message=message
+    )
     verification = job(
         name="east-to-west-verify-29393940",
         kind=RunKind.VERIFY,
         run_id="",
         outcome=outcome,
-        reason="PodFailurePolicy" if outcome == "Failed" else "",
+        reason=reason if outcome == "Failed" else "",
         ended_s=NOW_S - 30,
         pods=(ended,),
     )
@@ -677,7 +686,12 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
     ),
     "verification-failed": (
         lambda: _verified(
-            {"total": 0}, outcome="Failed", phase="Failed", message="Cluster west cannot be used."
+            {"total": 0},
+            outcome="Failed",
+            exit_code=4,
+            reason="BackoffLimitExceeded",
+            phase="Failed",
+            message="Cluster west cannot be used.",
         ),
         "True",
         "Replicating",
