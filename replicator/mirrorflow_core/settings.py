@@ -101,7 +101,7 @@ class PolicySettings:
     custom: str = ""
 
     @property
-    def words(self) -> str:
+    def fingerprint(self) -> str:
         """The naming policy as text, stored in decisions; a different text means a different naming."""
         return f"{self.custom or self.kind.value} {self.separator}"
 
@@ -131,7 +131,7 @@ class TransformSettings:
     headers: tuple[str, ...] = ()  # to be removed
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def fingerprint(self) -> tuple[str, ...]:
         """Everything that defines the transformation, except its name."""
         value = "" if self.value is None else f"={self.value.decode()}"
         about = (self.regex, self.replacement, self.header, value, *self.headers)
@@ -226,10 +226,10 @@ class SourceSettings:
     providers: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def naming_words(self) -> str:
+    def naming_fingerprint(self) -> str:
         """The naming as text, for decisions and ACL marks: the policy and all renamings."""
-        renamings = [one.words for one in self.transforms if one.kind is TransformKind.RENAME]
-        return f"{self.policy.words} {json.dumps(renamings)}" if renamings else self.policy.words
+        renamings = [step.fingerprint for step in self.transforms if step.kind is TransformKind.RENAME]
+        return f"{self.policy.fingerprint} {json.dumps(renamings)}" if renamings else self.policy.fingerprint
 
     @property
     def header_words(self) -> str:
@@ -237,7 +237,7 @@ class SourceSettings:
         of_headers = {TransformKind.INSERT_HEADER, TransformKind.DROP_HEADERS}
         if not self.headers_in_base64 and not any(one.kind in of_headers for one in self.transforms):
             return ""
-        chain = [one.words for one in self.transforms if one.kind is not TransformKind.DROP]
+        chain = [step.fingerprint for step in self.transforms if step.kind is not TransformKind.DROP]
         return hashlib.sha256(json.dumps([self.headers_in_base64, chain]).encode()).hexdigest()[:16]
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 MMAP_THRESHOLD_BYTES = 32 << 20  # the largest value that glibc accepts; fetch responses are smaller
-TRIM_THRESHOLD_BYTES = 256 << 20  # so high that glibc never trims by itself; `give_back` does
+TRIM_THRESHOLD_BYTES = 256 << 20  # so high that glibc never trims by itself; `trim_memory` does
 # Batches are tuples that the collector need not visit, thousands a second; reference counting frees them.
 GC_THRESHOLD = 200_000
 _PR_SET_PDEATHSIG = 1
@@ -43,7 +43,7 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
-def settle_in() -> None:
+def tune_memory() -> None:
     """Tunes a process that copies or compares, once its imports are done. Further calls do nothing."""
     if gc.get_threshold()[0] == GC_THRESHOLD:
         return
@@ -60,7 +60,7 @@ def keep_buffers() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Returns free memory to the kernel, after collecting garbage (of a start, or a backlog)."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):

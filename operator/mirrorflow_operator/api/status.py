@@ -15,8 +15,8 @@ from mirrorflow_operator.api.model import ApiModel, RunId, list_map
 
 CONDITIONS_MAX = 16
 MESSAGE_MAX = 1_024
-Moment = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
-Word = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z]([A-Za-z0-9]*)$")]
+Timestamp = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
+PascalCase = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z]([A-Za-z0-9]*)$")]
 Message = Annotated[str, Field(max_length=MESSAGE_MAX)]
 Version = Annotated[str, Field(max_length=64)]
 Image = Annotated[str, Field(max_length=512)]
@@ -59,13 +59,13 @@ class Lag(Enum):
 class Condition(ApiModel):
     """One condition (KEP-1623)."""
 
-    type: Word = Field(description="Type of the condition.")
+    type: PascalCase = Field(description="Type of the condition.")
     status: ConditionStatus = Field(description="Status of the condition: True, False or Unknown.")
     observed_generation: int = Field(
         0, ge=0, description="Generation of the spec on which the condition is based."
     )
-    last_transition_time: Moment = Field(description="Time at which status last changed.")
-    reason: Word = Field(description="Machine-readable reason.")
+    last_transition_time: Timestamp = Field(description="Time at which status last changed.")
+    reason: PascalCase = Field(description="Machine-readable reason.")
     message: Message = Field("", description="Human-readable message.")
 
 
@@ -93,9 +93,9 @@ class RunStatus(ApiModel):
     """Last run of an action."""
 
     run_id: RunId = Field("", description="Id of the run.")
-    phase: Word | None = Field(None, description="Phase of the run.")
-    start_time: Moment | None = Field(None, description="Time at which the run started.")
-    completion_time: Moment | None = Field(None, description="Time at which the run ended.")
+    phase: PascalCase | None = Field(None, description="Phase of the run.")
+    start_time: Timestamp | None = Field(None, description="Time at which the run started.")
+    completion_time: Timestamp | None = Field(None, description="Time at which the run ended.")
     message: Message = Field("", description="Result of the run.")
 
 
@@ -134,7 +134,7 @@ class SeedDriver(ApiModel):
     """Driver whose progress was added last."""
 
     uid: Annotated[str, Field(max_length=64)] = Field("", description="UID of the pod.")
-    creation_time: Moment = Field(description="Creation time of the pod.")
+    creation_time: Timestamp = Field(description="Creation time of the pod.")
     earlier_records: Count = Field(0, description="Records that earlier drivers copied.")
     earlier_bytes: Count = Field(0, description="Bytes that earlier drivers copied.")
 
@@ -178,7 +178,7 @@ class VerifyStatus(RunStatus):
     job: Annotated[str, Field(max_length=63)] = Field(
         "", description="Name of the Job; the log of its driver has details."
     )
-    verdict_time: Moment | None = Field(None, description="Time at which a run last ended with a verdict.")
+    verdict_time: Timestamp | None = Field(None, description="Time at which a run last ended with a verdict.")
     windows: WindowCounts | None = Field(None, description="Results by window.")
     source_records: Count = Field(0, description="Records read from the source.")
     target_records: Count = Field(0, description="Records read from the target.")
@@ -254,7 +254,7 @@ def timestamp(at_s: float) -> str:
     return datetime.fromtimestamp(int(at_s), tz=UTC).strftime(_FORMAT)
 
 
-def seconds(text: str) -> float | None:
+def parse_timestamp(text: str) -> float | None:
     """Returns the seconds since 1970 of *text*; None where it is no timestamp or has no time zone."""
     try:
         at = datetime.fromisoformat(text)

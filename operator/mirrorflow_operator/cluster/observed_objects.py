@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mirrorflow_operator.api.load import parse_stored_flow
 from mirrorflow_operator.api.spec import API_VERSION, KIND
-from mirrorflow_operator.api.status import parse_status, seconds
+from mirrorflow_operator.api.status import parse_status, parse_timestamp
 from mirrorflow_operator.cluster.client import ObjectKind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 from mirrorflow_operator.plan.job_objects import DRIVER, RUN_ID_ANNOTATION, RunKind
@@ -224,8 +224,8 @@ def observed_job(body: Object, kind: RunKind) -> ObservedJob:
         uid=metadata["uid"],
         run_id=(metadata.get("annotations") or {}).get(RUN_ID_ANNOTATION, ""),
         created_s=created_s(body),
-        started_s=seconds(status.get("startTime", "")),
-        ended_s=seconds(status.get("completionTime") or ended.get("lastTransitionTime", "")),
+        started_s=parse_timestamp(status.get("startTime", "")),
+        ended_s=parse_timestamp(status.get("completionTime") or ended.get("lastTransitionTime", "")),
         outcome=ended.get("type", ""),
         reason=ended.get("reason", ""),
         message=ended.get("message", "")[:MESSAGE_MAX],
@@ -260,7 +260,7 @@ def observed_pod(body: Object) -> ObservedPod:
             (one.get("image", "") for one in body["spec"]["containers"] if one["name"] in _CONTAINERS), ""
         ),
         created_s=created_s(body),
-        started_s=seconds(running.get("startedAt", "")),
+        started_s=parse_timestamp(running.get("startedAt", "")),
         restarts=container.get("restartCount", 0),
         waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", "")[:MESSAGE_MAX],
@@ -299,7 +299,7 @@ def _label(body: Object, name: str) -> str:
 
 def created_s(body: Object) -> float:
     """Returns when *body* was created; 0 if that is unreadable."""
-    return seconds(body["metadata"].get("creationTimestamp", "")) or 0.0
+    return parse_timestamp(body["metadata"].get("creationTimestamp", "")) or 0.0
 
 
 def as_text(value: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mirrorflow_operator.api.status import seconds
+from mirrorflow_operator.api.status import parse_timestamp
 from mirrorflow_operator.cluster.client import EVENT, Client
 from mirrorflow_operator.cluster.observed_objects import MESSAGE_MAX
 from mirrorflow_operator.errors import ApiServerError
@@ -93,5 +93,7 @@ def _event(body: dict[str, Any]) -> PodEvent:
     return PodEvent(
         reason=body.get("reason", ""),
         message=body.get("message", "")[:MESSAGE_MAX],
-        last_seen_s=next((at for text in timestamps if text and (at := seconds(text)) is not None), 0.0),
+        last_seen_s=next(
+            (at for text in timestamps if text and (at := parse_timestamp(text)) is not None), 0.0
+        ),
     )

@@ -16,7 +16,7 @@ from mirrorflow_operator.api.status import (
     SeedDriver,
     SeedStatus,
     Status,
-    seconds,
+    parse_timestamp,
     timestamp,
 )
 from mirrorflow_operator.plan.job_objects import (
@@ -232,7 +232,7 @@ def _message(job: ObservedJob, report: Report | None, found: SeedStatus) -> str:
         return found.message
     # A re-created Job has the same name as the previous one, whose driver may still be terminating.
     drivers = sum(pod.created_s >= job.created_s for pod in job.pods)
-    began_s = seconds(found.start_time or "")
+    began_s = parse_timestamp(found.start_time or "")
     is_another = began_s is not None and job.created_s > began_s
     sentences = (
         _CONTINUED_IN_ANOTHER_JOB if is_another else "",

@@ -13,7 +13,7 @@ from mirrorflow_operator.api.status import (
     ConditionStatus,
     RunPhase,
     VerifyStatus,
-    seconds,
+    parse_timestamp,
     timestamp,
 )
 from mirrorflow_operator.api.workloads import Verify
@@ -60,7 +60,7 @@ def _is_older(job: ObservedJob, before: VerifyStatus) -> bool:
     """Whether *job* ended before the run in the status, which stays reported after its Job is deleted."""
     if job.name == before.job or before.phase in _UNFINISHED:
         return False
-    ended_s = seconds(before.completion_time or "") or 0.0
+    ended_s = parse_timestamp(before.completion_time or "") or 0.0
     return bool(job.outcome) and (job.ended_s or job.created_s) < ended_s
 
 
@@ -202,7 +202,7 @@ def overdue_in_s(observation: Observation, verify: Verify, status: VerifyStatus 
     gap_days = days_between_max(verify.schedule) if verify.schedule else None
     if gap_days is None or observation.schedule_created_s is None:
         return None
-    verdict_s = None if status is None else seconds(status.verdict_time or "")
+    verdict_s = None if status is None else parse_timestamp(status.verdict_time or "")
     since_s = max(verdict_s or 0.0, observation.schedule_created_s)
     # One day more than the longest gap of the schedule, because a run may take that long.
     return max(0.0, since_s + (gap_days + 1) * DAY_S - observation.now_s)

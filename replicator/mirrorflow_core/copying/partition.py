@@ -637,7 +637,7 @@ class PartitionCopier:
             WriteMode.TRANSACTION: start.producers.transactional,
             WriteMode.PLAIN: start.producers.plain,
         }
-        self.map_stream = MapStream(point.counting, seen.source_topic_id, seen.target_topic_id)
+        self.map_stream = MapStream(point.generation, seen.source_topic_id, seen.target_topic_id)
         self.mode = WriteModeTracker(point, producers, is_fenced=self.session.is_fenced, earlier=self.mode)
         pair = OffsetPair(
             point.next_source_offset - 1, point.records - 1, point.records_end - 1, point.source_epoch

@@ -126,7 +126,7 @@ class PartitionSyncs:
         self.pending.clear()
         return taken
 
-    def give_back(self, syncs: Sequence[Sync]) -> None:
+    def put_back(self, syncs: Sequence[Sync]) -> None:
         """Makes *syncs* pending again, which could not be written, unless a step back has made them void."""
         later = self.pending[:1]
         if not later or later[0].upstream_offset > syncs[-1].upstream_offset:

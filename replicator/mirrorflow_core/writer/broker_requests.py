@@ -175,12 +175,12 @@ class ReadEpochEnd(NamedTuple):
 class ReadOffsetMap(NamedTuple):
     """Translate a target offset back. Response: the source offset of the record that was there; None if unknown.
 
-    *counting* is that of the newest position. A map of an earlier count does not show where copying continued then.
+    *generation* is that of the newest position. A map of an earlier count does not show where copying continued then.
     """
 
     partition: TopicPartition
     target_offset: int
-    counting: int
+    generation: int
 
 
 class ReportLoss(NamedTuple):
@@ -235,7 +235,7 @@ def send(request: Request) -> Steps[Any]:
     return response
 
 
-def side_by_side(running: Mapping[K, Steps[T]]) -> Steps[dict[K, T]]:
+def gather(running: Mapping[K, Steps[T]]) -> Steps[dict[K, T]]:
     """Runs several generators; the requests that they yield in one round are sent together."""
     results: dict[K, T] = {}
     responses: dict[K, tuple[Any, ...] | None] = dict.fromkeys(running)
@@ -274,7 +274,7 @@ def until_unavailable(steps: Steps[T]) -> Steps[T | Unavailable]:
 
 def each_available(steps: Mapping[K, Steps[T]], left_out: dict[K, MirrorFlowError]) -> Steps[dict[K, T]]:
     """Runs the steps of several partitions side by side; adds to *left_out* those that are unavailable, with the reason."""
-    results = yield from side_by_side({key: until_unavailable(its) for key, its in steps.items()})
+    results = yield from gather({key: until_unavailable(its) for key, its in steps.items()})
     found: dict[K, T] = {}
     for key, result in results.items():
         if isinstance(result, Unavailable):

@@ -92,7 +92,7 @@ class WritePoint:
     target_end: int
     target_epoch: int
     records: int = UNKNOWN  # copied in this count
-    counting: int = UNKNOWN  # which count, for offset maps; a new one where `records` is unknown
+    generation: int = UNKNOWN  # which count, for offset maps; a new one where `records` is unknown
     records_end: int = UNKNOWN  # of the target, behind the last copied record
     plain_start: int = UNKNOWN  # of the target: no plain batch of the present epoch lies before it
     revision: int = 0  # of the position that is stored
@@ -183,7 +183,7 @@ def position_at(
         sequence=point.sequence,
         plain_start=point.plain_start,
         records=point.records,
-        counting=point.counting,
+        generation=point.generation,
         left=left,
         time_ms=time_ms,
         revision=point.revision,

@@ -91,7 +91,7 @@ def start_of_partition(
                 open_transactions=markers.decisions,
                 has_unknown=markers.has_unknown,
             )
-        mapped: int | None = yield from send(ReadOffsetMap(partition, kept, position.counting))
+        mapped: int | None = yield from send(ReadOffsetMap(partition, kept, position.generation))
         if mapped is not None:
             return PartitionStart(_point(mapped, position, log_end), has_unknown=markers.has_unknown)
     point = _point_after(position, found, log_end)
@@ -149,9 +149,9 @@ def _missing_markers(
 
 def _is_mapped(position: WriterPosition, target_offset: int) -> Steps[bool]:
     """Returns whether the offset map has the record at *target_offset*, or does not show that it lacks it."""
-    partition, counting = position.topic_partition, position.counting
-    before: int | None = yield from send(ReadOffsetMap(partition, target_offset, counting))
-    behind: int | None = yield from send(ReadOffsetMap(partition, target_offset + 1, counting))
+    partition, generation = position.topic_partition, position.generation
+    before: int | None = yield from send(ReadOffsetMap(partition, target_offset, generation))
+    behind: int | None = yield from send(ReadOffsetMap(partition, target_offset + 1, generation))
     return before is None or before != behind
 
 
@@ -182,7 +182,7 @@ def _point_after(position: WriterPosition, found: EndLookup, log_end: LogEnd) ->
     return replace(
         point,
         records=position.records + found.copied,
-        counting=position.counting,
+        generation=position.generation,
         records_end=position.target_end if found.records_end == UNKNOWN else found.records_end,
     )
 

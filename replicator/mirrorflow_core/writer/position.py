@@ -41,7 +41,7 @@ _NUMBERS: Final = {
     "sequence": PREFIX + "writer.sequence",
     "plain_start": PREFIX + "writer.plain.start",
     "records": PREFIX + "writer.records",
-    "counting": PREFIX + "writer.counting",
+    "generation": PREFIX + "writer.counting",
     "time_ms": WRITTEN_MS,
 }
 _TEXTS: Final = {
@@ -84,7 +84,7 @@ class WriterPosition:
     sequence: int = UNKNOWN  # the last one that the plain producer wrote in that epoch; -1: none yet
     plain_start: int = UNKNOWN  # of the target: no plain batch of that epoch lies before it; markers do
     records: int = UNKNOWN  # copied in this count
-    counting: int = UNKNOWN  # which count, for offset maps
+    generation: int = UNKNOWN  # which count, for offset maps
     left: bool = False  # the writer has stopped: nothing was written behind this position
     time_ms: int = UNKNOWN  # wall clock of the writer
     revision: int | None = None  # as in `Recency`

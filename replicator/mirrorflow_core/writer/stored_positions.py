@@ -20,8 +20,8 @@ from mirrorflow_core.writer.broker_requests import (
     Steps,
     Transaction,
     Unavailable,
+    gather,
     send,
-    side_by_side,
     until_unavailable,
 )
 from mirrorflow_core.writer.flow_lock import RETRY_MS, take_ids
@@ -121,7 +121,7 @@ def _complete_positions(
         # What was stored again is still undecided under the first id.
         if one.writer is not None and producer.transactional_id != one.writer.plain
     }
-    judged = yield from side_by_side(
+    judged = yield from gather(
         {key: until_unavailable(_is_copied(one, key[0].producer_id)) for key, one in undecided.items()}
     )
     again: dict[Producer, list[WriterPosition]] = {}

@@ -400,8 +400,8 @@ def _counted(point: WritePoint, own: TaskProducers) -> WritePoint:
     """Returns *point* with a new count if the number of its records is unknown."""
     if point.records != UNKNOWN:
         return point
-    counting = (own.transactional.producer_id << 16) + own.transactional.epoch
-    return replace(point, records=0, counting=counting, records_end=point.target_end)
+    generation = (own.transactional.producer_id << 16) + own.transactional.epoch
+    return replace(point, records=0, generation=generation, records_end=point.target_end)
 
 
 def start_unfenced(

@@ -30,7 +30,7 @@ GRANT = "Give the flow ACLs of its own first; `mirrorflow acls` prints them."
 def acl_rules(settings: SourceSettings, selection: TopicSelection) -> AclRules:
     """Returns the flow's selection and naming, for ACLs."""
     policy = settings.policy
-    renames = settings.naming_words != policy.words
+    renames = settings.naming_fingerprint != policy.fingerprint
     return AclRules(
         selects=selection.selects,
         target_topic=selection.target_topic,
@@ -76,7 +76,7 @@ class AclSync:
         self._log = HoldLog(
             target, settings.source_alias, replication_factor=settings.offsets.replication_factor
         )
-        self._marks = AclMarks(target, settings.source_alias, naming=settings.naming_words)
+        self._marks = AclMarks(target, settings.source_alias, naming=settings.naming_fingerprint)
         self._refused: set[AclBinding] = set()  # in the previous pass
         self._without_authorizer: set[str] = set()  # clusters for which that was logged
 

@@ -1,6 +1,6 @@
 """Hosts the connectors of a worker: their common interface, how each class is created, and connectors that copy nothing.
 
-`host` is the only place that knows all classes: it maps settings to the object that runs them.
+`create_connector` is the only place that knows all classes: it maps settings to the object that runs them.
 
 A paused source connector writes nothing, but still reports the lag:
 
@@ -209,7 +209,7 @@ class IdleConnector:
         )
 
 
-class ConnectorHost(Protocol):
+class RunningConnector(Protocol):
     """One connector in this process. It survives every MirrorFlowError, reports it, and retries."""
 
     async def run(self) -> None:
@@ -238,8 +238,8 @@ class RestartsTasks(Protocol):
         """Restarts the process of one task gracefully; the new one continues from the stored offsets."""
 
 
-def host(connector: ConnectorSettings, *, samples: Samples) -> ConnectorHost:
-    """Returns the host of *connector*; an idle one if it is not enabled."""
+def create_connector(connector: ConnectorSettings, *, samples: Samples) -> RunningConnector:
+    """Returns what runs *connector*; an idle one if it is not enabled."""
     if connector.source is not None and connector.is_paused:
         return PausedSource(connector, connector.source, samples=samples)
     if connector.is_paused and (connector.heartbeat is not None or connector.checkpoint is not None):

@@ -111,7 +111,7 @@ class FlowClusters:
             if partition not in self._maps:
                 self._maps |= await self._read_maps({*self._starting, partition})
             known, kept_end = self._maps.get(partition, (None, 0))
-        if known is None or not known.is_current(offset, generation=request.counting, kept_end=kept_end):
+        if known is None or not known.is_current(offset, generation=request.generation, kept_end=kept_end):
             return None
         return known.source_of(offset)
 

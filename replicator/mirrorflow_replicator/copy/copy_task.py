@@ -412,6 +412,6 @@ class CopyTask:
             if copied != self._copied_bytes:
                 copied, quiet_since_s = self._copied_bytes, time.monotonic()
             elif quiet_since_s and time.monotonic() - quiet_since_s > QUIET_S:
-                process.give_back()
+                process.trim_memory()
                 quiet_since_s = 0
             await asyncio.sleep(TICK_S)

@@ -75,7 +75,7 @@ class OffsetMaps:
         self._maps: dict[PartitionCopier, PartitionMap] = {}
         self._unread: dict[PartitionCopier, None] = {}  # maps that begun since the topic was read
         # Ordinal, end and number of runs, as last written.
-        self._told: dict[PartitionCopier, tuple[int, int, int]] = {}
+        self._written: dict[PartitionCopier, tuple[int, int, int]] = {}
         # The previous leader epoch, written until offset-sync readers have learned of the loss.
         self._epochs: dict[PartitionCopier, int] = {}
         self._due: dict[PartitionCopier, None] = {}
@@ -113,7 +113,7 @@ class OffsetMaps:
         """Notes that offset-sync readers know of the losses that were reported of *copiers*."""
         for copier in copiers:
             if self._epochs.pop(copier, None) is not None:
-                self._told.pop(copier, None)
+                self._written.pop(copier, None)
                 self._due[copier] = None
                 self._wake.set()
 
@@ -134,13 +134,13 @@ class OffsetMaps:
                     while not self._due.keys().isdisjoint(leaving):
                         await self._write_due()
         for copier in leaving:
-            for of_copiers in (self._maps, self._unread, self._told, self._due, self._epochs):
+            for of_copiers in (self._maps, self._unread, self._written, self._due, self._epochs):
                 of_copiers.pop(copier, None)
 
     async def write_what_is_lost(self) -> None:
         """Reads the topic and writes all maps again if it has lost records. Raises MirrorFlowError."""
         if await self._log.has_lost_records():
-            self._told.clear()
+            self._written.clear()
             self._unread.update(dict.fromkeys(self._maps))
             self._wake.set()
 
@@ -200,7 +200,7 @@ class OffsetMaps:
     async def _write_due(self) -> None:
         async with self._writing:
             taken = list(self._due)[:MAPS_PER_WRITE_MAX]
-            records, told = [], {}
+            records, written = [], {}
             now_ms = self._now_ms()
             for copier in taken:
                 del self._due[copier]
@@ -208,16 +208,16 @@ class OffsetMaps:
                 if kept is None:
                     continue
                 short = (kept.ordinal, kept.upstream_end, len(kept.runs))
-                if self._told.get(copier) != short:
-                    told[copier] = short
+                if self._written.get(copier) != short:
+                    written[copier] = short
                     records.append(Record(0, now_ms, encode_map_key(copier.source), encode_map(kept), ()))
             try:
                 if records:
                     await self._log.append(records)
             except BaseException:
-                self._due.update((copier, None) for copier in told if copier in self._maps)
+                self._due.update((copier, None) for copier in written if copier in self._maps)
                 raise
-            self._told.update((copier, short) for copier, short in told.items() if copier in self._maps)
+            self._written.update((copier, short) for copier, short in written.items() if copier in self._maps)
             self.written += len(records)
 
     def _kept(self, copier: PartitionCopier) -> OffsetMap | None:

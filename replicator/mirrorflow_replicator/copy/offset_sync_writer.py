@@ -65,7 +65,7 @@ class SyncTarget(Protocol):
         """Closes its connections."""
 
 
-class _Told:
+class _PartitionNotes:
     """The offset syncs and the offset map of one partition."""
 
     __slots__ = ("runs", "syncs")
@@ -94,7 +94,7 @@ class OffsetSyncWriter:
         self._errors = errors
         self._now_ms = now_ms
         self._problem: MirrorFlowError | None = None
-        self._copiers: dict[PartitionCopier, _Told] = {}
+        self._copiers: dict[PartitionCopier, _PartitionNotes] = {}
         self._due: dict[PartitionCopier, PartitionSyncs] = {}  # longest due first
         self._lost_in: set[PartitionCopier] = set()  # their next syncs report a loss
         self._wake = asyncio.Event()
@@ -117,31 +117,31 @@ class OffsetSyncWriter:
 
         Called for each batch, so it does nothing else.
         """
-        told = self._copiers.get(copier)
-        if told is None:
-            told = self._copiers[copier] = _Told(self._lag_max)
+        notes = self._copiers.get(copier)
+        if notes is None:
+            notes = self._copiers[copier] = _PartitionNotes(self._lag_max)
         ordinal, count, source_offset, _, _, _, offsets, _, _ = span
-        runs = told.runs
+        runs = notes.runs
         if offsets is None:
-            due = told.syncs.delivered(source_offset, base_offset, count)
+            due = notes.syncs.delivered(source_offset, base_offset, count)
             if runs is not None:
                 runs.delivered(source_offset, base_offset, count, ordinal)
         else:
-            due = told.syncs.delivered_with_gaps(offsets, base_offset)
+            due = notes.syncs.delivered_with_gaps(offsets, base_offset)
             if runs is not None:
                 runs.delivered_with_gaps(offsets, base_offset, ordinal)
         if due:
-            self._due[copier] = told.syncs
+            self._due[copier] = notes.syncs
             self._wake.set()
 
     def aligned(
         self, copier: PartitionCopier, stream: MapStream, pair: OffsetPair, *, was_cut_off: bool
     ) -> None:
         """Notes that *copier* continues behind *pair*. *was_cut_off*: its last writer may not have written this sync."""
-        told = self._copiers.setdefault(copier, _Told(self._lag_max))
+        notes = self._copiers.setdefault(copier, _PartitionNotes(self._lag_max))
         if self._maps is not None:
-            told.runs = self._maps.of(copier, stream, pair)
-        syncs = told.syncs
+            notes.runs = self._maps.of(copier, stream, pair)
+        syncs = notes.syncs
         if (
             was_cut_off
             and min(pair.ordinal, pair.target_offset) >= 0
@@ -155,11 +155,11 @@ class OffsetSyncWriter:
 
         An earlier process may have written them, and the target has lost their records.
         """
-        told = self._copiers.get(copier)
-        if told is not None:
-            told.syncs.lost(left)
+        notes = self._copiers.get(copier)
+        if notes is not None:
+            notes.syncs.lost(left)
             self._lost_in.add(copier)
-            self._due[copier] = told.syncs
+            self._due[copier] = notes.syncs
             self._wake.set()
 
     def promote(self, copiers: Iterable[PartitionCopier]) -> None:
@@ -167,9 +167,9 @@ class OffsetSyncWriter:
         if self._maps is not None:
             self._maps.promote(copiers)
         for copier in copiers:
-            told = self._copiers.get(copier)
-            if told is not None and told.syncs.promote():
-                self._due[copier] = told.syncs
+            notes = self._copiers.get(copier)
+            if notes is not None and notes.syncs.promote():
+                self._due[copier] = notes.syncs
         if self._due:
             self._wake.set()
 
@@ -194,9 +194,9 @@ class OffsetSyncWriter:
         if self._maps is not None:
             await self._maps.write_what_is_lost()
         if await self._log.has_lost_records():
-            for copier, told in self._copiers.items():
-                if told.syncs.repeat():
-                    self._due[copier] = told.syncs
+            for copier, notes in self._copiers.items():
+                if notes.syncs.repeat():
+                    self._due[copier] = notes.syncs
             if self._due:
                 self._wake.set()
 
@@ -246,7 +246,7 @@ class OffsetSyncWriter:
                     await self._log.append(self._records(taken))
             except BaseException:
                 for copier, syncs, those in taken:
-                    syncs.give_back(those)
+                    syncs.put_back(those)
                     if syncs.pending and copier in self._copiers:
                         self._due[copier] = syncs
                 self._lost_in.update(of_losses)

@@ -28,7 +28,7 @@ from mirrorflow_kafka.stores.group_membership import Membership
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config.connector_properties import SOURCE_CONNECTOR
 from mirrorflow_replicator.connectors.child_process import WarmProcess
-from mirrorflow_replicator.connectors.connector_host import ConnectorHost, host
+from mirrorflow_replicator.connectors.connector_host import RunningConnector, create_connector
 from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import Command, Fence, PutTasks, Restart, RestartTask
 from mirrorflow_replicator.http.commands import task_configs as posted_tasks
@@ -229,10 +229,10 @@ class GroupNode:
     def _share(self, name: str) -> TaskShare:
         return share_of(name, self._configs.configs.tasks.get(name, ()), self._member.held)
 
-    def _host(self, name: str, settings: ConnectorSettings) -> ConnectorHost:
+    def _host(self, name: str, settings: ConnectorSettings) -> RunningConnector:
         """Returns a host that runs this node's part of connector *name*."""
         if not settings.is_enabled:
-            return host(settings, samples=self._samples)
+            return create_connector(settings, samples=self._samples)
         hosted = self._shared_host(name, settings)
         # At once, so that a re-created connector never runs without its share.
         hosted.share(self._share(name))
@@ -253,7 +253,7 @@ class GroupNode:
             )
         return SharedTask(
             settings,
-            make=partial(host, settings, samples=self._samples),
+            make=partial(create_connector, settings, samples=self._samples),
             publish=partial(self._writer.store_single_task, name),
             grace_s=self._grace_s,
         )

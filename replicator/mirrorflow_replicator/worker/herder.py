@@ -27,7 +27,7 @@ from mirrorflow_core.setting_table import read_properties
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_kafka.security.secret_rotation import SECRETS_POLL_S
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector, host
+from mirrorflow_replicator.connectors.connector_host import IdleConnector, RunningConnector, create_connector
 from mirrorflow_replicator.http.commands import Command
 from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.http.progress import has_started
@@ -154,7 +154,7 @@ class FixedHerder:
         self._unexpected_ends: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
         self.settings = {one.name: one for one in connectors if one.is_enabled}
         for one in self.settings.values():
-            host(one, samples=samples)  # raises for invalid settings, before anything starts
+            create_connector(one, samples=samples)  # raises for invalid settings, before anything starts
         self._slots = {
             name: ConnectorSlot(
                 name, make=self._make, on_unexpected_end=self._unexpected_ends.put_nowait, grace_s=grace_s
@@ -185,8 +185,8 @@ class FixedHerder:
             if not self._stopping:
                 slot.want(self.settings[slot.name])
 
-    def _make(self, name: str, settings: ConnectorSettings) -> ConnectorHost:
-        return host(settings, samples=self._samples)
+    def _make(self, name: str, settings: ConnectorSettings) -> RunningConnector:
+        return create_connector(settings, samples=self._samples)
 
     async def stop(self, grace_s: float) -> None:
         self._stopping = True
@@ -207,7 +207,7 @@ class FixedHerder:
     def reports(self) -> tuple[ConnectorReport, ...]:
         return tuple(self._report(name, slot.hosted) for name, slot in self._slots.items())
 
-    def _report(self, name: str, hosted: ConnectorHost | None) -> ConnectorReport:
+    def _report(self, name: str, hosted: RunningConnector | None) -> ConnectorReport:
         settings = self.settings[name]
         report = (hosted or IdleConnector(name, settings.properties, state="UNASSIGNED")).report()
         return replace(

@@ -29,7 +29,7 @@ from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config.connector_properties import converter_warnings, parse_connector
-from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector, RestartsTasks
+from mirrorflow_replicator.connectors.connector_host import IdleConnector, RestartsTasks, RunningConnector
 from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import Wanted
 from mirrorflow_replicator.logs import LOGGERS, NUMBERS
@@ -61,7 +61,7 @@ class LocalConnectors:
         configs: WorkerConfigs,
         worker: Mapping[str, str],
         *,
-        host: Callable[[str, ConnectorSettings], ConnectorHost],
+        host: Callable[[str, ConnectorSettings], RunningConnector],
         runs_here: Callable[[str, Wanted], bool] = lambda *_: True,
         grace_s: float,
         label: str = "",
@@ -118,7 +118,7 @@ class LocalConnectors:
         return name in self._slots and self._slots[name].is_settled
 
     @property
-    def hosted(self) -> dict[str, ConnectorHost | None]:
+    def hosted(self) -> dict[str, RunningConnector | None]:
         return {name: slot.hosted for name, slot in self._slots.items()}
 
     def report(self, name: str) -> ConnectorReport:
@@ -149,7 +149,7 @@ class LocalConnectors:
         else:
             self.restart(name)
 
-    def _make(self, name: str, wanted: Wanted) -> ConnectorHost:
+    def _make(self, name: str, wanted: Wanted) -> RunningConnector:
         idle = partial(IdleConnector, name, wanted.properties)
         if wanted.target is TargetState.STOPPED:
             return idle(state="STOPPED")
@@ -179,12 +179,12 @@ class ConnectorSlot(Generic[T]):
         self,
         name: str,
         *,
-        make: Callable[[str, T], ConnectorHost],
+        make: Callable[[str, T], RunningConnector],
         on_unexpected_end: Callable[["asyncio.Task[None]"], None],
         grace_s: float,
     ) -> None:
         self.name = name
-        self.hosted: ConnectorHost | None = None
+        self.hosted: RunningConnector | None = None
         self._make = make
         self._on_unexpected_end = on_unexpected_end
         self._grace_s = grace_s

@@ -102,7 +102,7 @@ class Worker:
         )
         self._publish_addresses(server.addresses)
         internal = await self._internal_server(tls)
-        loop.call_later(STARTED_AFTER_S, process.give_back)
+        loop.call_later(STARTED_AFTER_S, process.trim_memory)
         running = asyncio.create_task(self._herder.run())
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):

@@ -28,7 +28,7 @@ from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings, SourceSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.connectors.child_process import Spawn
-from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector
+from mirrorflow_replicator.connectors.connector_host import IdleConnector, RunningConnector
 from mirrorflow_replicator.connectors.connector_state import RetryState
 from mirrorflow_replicator.connectors.source_connector import SourceParts
 from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
@@ -305,7 +305,7 @@ class SharedTask:
         self,
         connector: ConnectorSettings,
         *,
-        make: Callable[[], ConnectorHost],
+        make: Callable[[], RunningConnector],
         publish: Callable[[], Awaitable[None]],
         grace_s: float,
     ) -> None:
@@ -344,7 +344,7 @@ class SharedTask:
         await self._slot.settled()
         self._follower.end()
 
-    def _work(self, _name: str, _wanted: bool) -> ConnectorHost:  # noqa: FBT001 the slot's
+    def _work(self, _name: str, _wanted: bool) -> RunningConnector:  # noqa: FBT001 the slot's
         return self._make()
 
     async def _release(self) -> None:

@@ -270,7 +270,7 @@ def _fail(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
 def main() -> int:
     """The entry point of a task process."""
     die_with_parent()
-    process.settle_in()
+    process.tune_memory()
     asyncio.run(run())
     return 0
 

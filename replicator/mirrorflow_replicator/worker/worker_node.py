@@ -11,7 +11,7 @@ from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import DistributedSettings, WorkerSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
-from mirrorflow_replicator.connectors.connector_host import host
+from mirrorflow_replicator.connectors.connector_host import create_connector
 from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import Command, Restart
 from mirrorflow_replicator.http.partition_rates import Samples
@@ -113,7 +113,7 @@ class SingleNode:
         self.connectors = LocalConnectors(
             topics.configs.configs,
             context.distributed.worker,
-            host=lambda _, settings: host(settings, samples=context.samples),
+            host=lambda _, settings: create_connector(settings, samples=context.samples),
             grace_s=context.settings.shutdown_s,
             label=context.label,
         )

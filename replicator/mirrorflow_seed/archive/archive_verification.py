@@ -159,7 +159,7 @@ def compare_archived(
     tasks: Sequence[ArchiveRangeTask], compare_settings: CompareSettings, *, files: FlowFiles, address: str
 ) -> list[VerifyRangeResult]:
     """Compares ranges of the archive at *address* with the target, in a Spark task."""
-    process.settle_in()
+    process.tune_memory()
     settings, folder = without_source(files.load()), StorageFolder(address)
     return [_compare_range(task, settings, folder, compare_settings) for task in tasks]
 

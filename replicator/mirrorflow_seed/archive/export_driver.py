@@ -114,7 +114,7 @@ def export_range(
     one: ExportRange, *, files: FlowFiles, archive: ArchiveWriting, bytes_per_second: int | None
 ) -> ExportRangeResult:
     """Writes the file of one range, in a Spark task, and reports it to the driver. Raises MirrorFlowError, SeedError."""
-    process.settle_in()
+    process.tune_memory()
     folder = StorageFolder(archive.address)
     reader = ExportRangeReader(files.load(), one, archive.archive_id, bytes_per_second)
     path = archive.path_of(one, renames=folder.renames)

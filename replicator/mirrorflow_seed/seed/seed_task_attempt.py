@@ -113,7 +113,7 @@ def run_task(seed_task: SeedTask, wave: WaveSettings) -> TaskResult:
 
 def prepare_process() -> None:
     """Tunes memory use and sets up logging in a Spark worker process."""
-    process.settle_in()
+    process.tune_memory()
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )

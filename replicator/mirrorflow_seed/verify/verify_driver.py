@@ -248,7 +248,7 @@ def compare_group(
     ranges: Sequence[VerifyRange], compare_settings: CompareSettings, *, files: FlowFiles
 ) -> list[VerifyRangeResult]:
     """Compares ranges in a Spark task. Raises ClusterError, SettingError, OSError."""
-    process.settle_in()
+    process.tune_memory()
     return asyncio.run(compare_ranges(files.load(), ranges, compare_settings))
 
 

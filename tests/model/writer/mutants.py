@@ -38,7 +38,7 @@ from mirrorflow_core.writer.broker_requests import (
     ReportLoss,
     Transaction,
     Unavailable,
-    side_by_side,
+    gather,
 )
 from mirrorflow_core.writer.claim import ClaimWatch, ids_to_take
 from mirrorflow_core.writer.end_lookup import EndLookup
@@ -457,7 +457,7 @@ def _read_until_available() -> tuple[Replaced, ...]:
             return stop.value
 
     def each(steps: Any, _left_out: Any) -> Steps:
-        return (yield from side_by_side({key: until_available(of_key) for key, of_key in steps.items()}))
+        return (yield from gather({key: until_available(of_key) for key, of_key in steps.items()}))
 
     return ((takeover, "each_available", each),)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.connectors.checkpoint_connector import CheckpointConnector
-from mirrorflow_replicator.connectors.connector_host import host
+from mirrorflow_replicator.connectors.connector_host import create_connector
 from mirrorflow_replicator.http.progress import is_ready, replicating, totals
 from tests.unit.http.reports import view
 
@@ -28,7 +28,9 @@ def connectors(more: str = "") -> tuple[object, ...]:
     text = CONNECTOR.format(port=port, more=more)
     worker = load_standalone(f"bootstrap.servers=127.0.0.1:{port}\n", [text])
     return tuple(
-        host(connector, samples=view().samples) for connector in worker.connectors if connector.is_enabled
+        create_connector(connector, samples=view().samples)
+        for connector in worker.connectors
+        if connector.is_enabled
     )
 
 

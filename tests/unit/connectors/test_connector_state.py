@@ -23,7 +23,7 @@ from mirrorflow_replicator.connectors import (
     source_connector,
 )
 from mirrorflow_replicator.connectors.child_process import spawn
-from mirrorflow_replicator.connectors.connector_host import host
+from mirrorflow_replicator.connectors.connector_host import create_connector
 from mirrorflow_replicator.connectors.connector_state import ClusterClients, missing_of
 from mirrorflow_replicator.connectors.source_connector import SourceParts
 from mirrorflow_replicator.copy.partition_reports import decode_report, encode_report
@@ -175,7 +175,7 @@ def test_start_time_of_a_connector_is_monotonic(
     text = "".join(f"{key}={value}\n" for key, value in properties.items())
     (connector,) = load_standalone("bootstrap.servers=b:1\n", [text]).connectors
 
-    assert host(connector, samples=Samples()).report().started_at_s == 100
+    assert create_connector(connector, samples=Samples()).report().started_at_s == 100
 
 
 def test_rates_of_a_source_connector_use_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:

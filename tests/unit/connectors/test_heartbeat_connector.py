@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_replicator.config.worker_properties import load_standalone
-from mirrorflow_replicator.connectors.connector_host import host
+from mirrorflow_replicator.connectors.connector_host import create_connector
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatConnector
 from mirrorflow_replicator.http.progress import has_started, is_ready, replicating, totals
 from tests.unit.http.reports import view
@@ -25,7 +25,7 @@ mirrorflow.heartbeats.emit.to={sides}
 def hosted(port: int, sides: str = "target") -> HeartbeatConnector:
     text = CONNECTOR.format(port=port, sides=sides)
     worker = load_standalone(f"bootstrap.servers=127.0.0.1:{port}\n", [text])
-    connector = host(worker.connectors[0], samples=view().samples)
+    connector = create_connector(worker.connectors[0], samples=view().samples)
     assert isinstance(connector, HeartbeatConnector)
     return connector
 

@@ -211,9 +211,9 @@ def test_a_changed_renaming_changes_the_naming_and_changed_headers_the_stream():
     with_header, other_header = settings(INSERT), settings(INSERT | {"transforms.i.value.literal": "w"})
     in_base64 = settings({"header.converter": "org.apache.kafka.connect.storage.SimpleHeaderConverter"})
 
-    assert plain.naming_words == plain.policy.words == with_header.naming_words
-    assert len({plain.naming_words, renamed.naming_words, other.naming_words}) == 3
+    assert plain.naming_fingerprint == plain.policy.fingerprint == with_header.naming_fingerprint
+    assert len({plain.naming_fingerprint, renamed.naming_fingerprint, other.naming_fingerprint}) == 3
     assert plain.header_words == renamed.header_words == ""
     assert len({"", with_header.header_words, other_header.header_words, in_base64.header_words}) == 4
     again = {key.replace(".r.", ".q."): value for key, value in RENAME.items()} | {"transforms": "q"}
-    assert settings(again).naming_words == renamed.naming_words
+    assert settings(again).naming_fingerprint == renamed.naming_fingerprint

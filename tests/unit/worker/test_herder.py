@@ -9,7 +9,7 @@ from mirrorflow_core.connect.worker_records import ConnectorConfig
 from mirrorflow_core.connect.worker_state import WorkerConfigs
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_replicator.config.worker_properties import load_standalone
-from mirrorflow_replicator.connectors.connector_host import IdleConnector, host
+from mirrorflow_replicator.connectors.connector_host import IdleConnector, create_connector
 from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.worker import herder
 from mirrorflow_replicator.worker.herder import FixedHerder
@@ -46,7 +46,10 @@ def test_connectors_of_a_distributed_worker_report_converters_that_are_not_used(
         configs = WorkerConfigs()
         configs.take(ConnectorConfig(connector="heartbeats", properties=HEARTBEATS))
         running = LocalConnectors(
-            configs, WORKER, host=lambda _, settings: host(settings, samples=Samples()), grace_s=1.0
+            configs,
+            WORKER,
+            host=lambda _, settings: create_connector(settings, samples=Samples()),
+            grace_s=1.0,
         )
         running.arrange()
         await running.settled()
@@ -86,7 +89,7 @@ def herder_of(
 ) -> tuple[FixedHerder, dict[str, StartRecorder]]:
     connectors = load_standalone(text(WORKER), [text(file) for file in files]).connectors
     started = {settings.name: StartRecorder(settings) for settings in connectors}
-    monkeypatch.setattr(herder, "host", lambda settings, **_: started[settings.name])
+    monkeypatch.setattr(herder, "create_connector", lambda settings, **_: started[settings.name])
     return FixedHerder(connectors, samples=Samples(), grace_s=1.0), started
 
 

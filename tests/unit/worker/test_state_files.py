@@ -108,7 +108,9 @@ def run_steps(monkeypatch: pytest.MonkeyPatch, steps: Steps) -> None:
     async def run() -> None:
         events, may_stop = asyncio.Queue[str](), asyncio.Event()
         monkeypatch.setattr(
-            herder, "host", lambda settings, **_: StateRecordingConnector(settings, events, may_stop)
+            herder,
+            "create_connector",
+            lambda settings, **_: StateRecordingConnector(settings, events, may_stop),
         )
         connector = FixedHerder([SETTINGS], samples=Samples(), grace_s=1.0)
         running = asyncio.create_task(connector.run())
@@ -160,7 +162,7 @@ def test_an_error_of_a_connector_ends_the_herder(monkeypatch: pytest.MonkeyPatch
             raise RuntimeError("a bug")
 
     broken = FailingConnector("beats", SETTINGS.properties, state="RUNNING")
-    monkeypatch.setattr(herder, "host", lambda *_, **__: broken)
+    monkeypatch.setattr(herder, "create_connector", lambda *_, **__: broken)
     connector = FixedHerder([SETTINGS], samples=Samples(), grace_s=1.0)
     with pytest.raises(RuntimeError, match="a bug"):
         asyncio.run(connector.run())

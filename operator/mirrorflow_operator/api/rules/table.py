@@ -32,7 +32,7 @@ from mirrorflow_operator.api.rules.rule import (
     value_below,
 )
 from mirrorflow_operator.api.spec import AuthenticationType, InitialPosition, MirrorFlow, NamingPolicy
-from mirrorflow_operator.api.status import seconds
+from mirrorflow_operator.api.status import parse_timestamp
 from mirrorflow_operator.api.workloads import (
     FIELD_OF_KEY,
     FIELD_OF_PREFIX,
@@ -781,7 +781,7 @@ TOPIC_RULES: Final = (
         is_violated=lambda self: (
             self.timestamp is not None
             and self.position is InitialPosition.TIMESTAMP
-            and seconds(self.timestamp) is None
+            and parse_timestamp(self.timestamp) is None
         ),
         problem="'<<self.timestamp>>' is not a timestamp with a time zone",
         action="write it as 2026-01-31T00:00:00Z",

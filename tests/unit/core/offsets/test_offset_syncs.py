@@ -141,7 +141,7 @@ def test_failed_syncs_are_written_later_in_order():
     syncs.delivered(0, 0, 2)
     failed = syncs.take()
     syncs.delivered(2, 2, 1)
-    syncs.give_back(failed)
+    syncs.put_back(failed)
 
     assert syncs.take() == (Sync(0, 0), Sync(1, 1), Sync(2, 2))
 
@@ -151,7 +151,7 @@ def test_failed_syncs_from_before_a_lower_offset_are_dropped():
     syncs.delivered(10, 10, 5)
     failed = syncs.take()
     syncs.delivered(10, 10, 1)
-    syncs.give_back(failed)
+    syncs.put_back(failed)
 
     assert syncs.take() == (Sync(10, 10),)
 

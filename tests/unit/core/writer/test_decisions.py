@@ -13,8 +13,8 @@ from mirrorflow_core.writer.broker_requests import (
     ReadBatches,
     ReadEnd,
     Request,
+    gather,
     send,
-    side_by_side,
 )
 from mirrorflow_core.writer.end_lookup import EndLookup, look_up_end, open_transactions
 from mirrorflow_core.writer.flow_plan import WritePoint, point_after
@@ -249,7 +249,7 @@ def test_independent_steps_make_their_requests_in_the_same_rounds():
             yield from send(Pause(times))
         return times
 
-    result, made = run_steps(side_by_side({"a": steps(1), "b": steps(2)}), lambda request: 0)  # noqa: ARG005
+    result, made = run_steps(gather({"a": steps(1), "b": steps(2)}), lambda request: 0)  # noqa: ARG005
 
     assert result == {"a": 1, "b": 2}
     assert made == [Pause(1), Pause(2), Pause(2)]

@@ -536,7 +536,7 @@ OPEN = replace(
     target_end=20,
     target_epoch=2,
 )
-ACKNOWLEDGED = replace(OPEN, next_source_offset=15, sequence=4, target_end=25, records=15, counting=1)
+ACKNOWLEDGED = replace(OPEN, next_source_offset=15, sequence=4, target_end=25, records=15, generation=1)
 
 
 @pytest.mark.parametrize(
@@ -626,7 +626,7 @@ def test_deleted_markers_after_a_position_are_not_a_loss(target_start, problems)
 
 def test_a_session_stores_the_first_possible_offset_of_its_plain_batches():
     """It follows the fence marker, so that a deleted marker does not count as a lost record."""
-    brokers = Brokers([replace(OPEN, records=10, counting=1)])
+    brokers = Brokers([replace(OPEN, records=10, generation=1)])
 
     brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
 
