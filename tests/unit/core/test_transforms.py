@@ -215,5 +215,5 @@ def test_a_changed_renaming_changes_the_naming_and_changed_headers_the_stream():
     assert len({plain.naming_words, renamed.naming_words, other.naming_words}) == 3
     assert plain.header_words == renamed.header_words == ""
     assert len({"", with_header.header_words, other_header.header_words, in_base64.header_words}) == 4
-    again = {key.replace(".r.", ".q."): value for key, value in RENAME.items()} | {"transforms": "q"}
-    assert settings(again).naming_words == renamed.naming_words
+    renamed_stage = {key.replace(".r.", ".q."): value for key, value in RENAME.items()} | {"transforms": "q"}
+    assert settings(renamed_stage).naming_words == renamed.naming_words
