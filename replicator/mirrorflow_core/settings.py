@@ -232,7 +232,7 @@ class SourceSettings:
         return f"{self.policy.fingerprint} {json.dumps(renamings)}" if renamings else self.policy.fingerprint
 
     @property
-    def header_words(self) -> str:
+    def header_fingerprint(self) -> str:
         """A digest of the header edits; "": none. It includes renamings, because predicates match the new names."""
         of_headers = {TransformKind.INSERT_HEADER, TransformKind.DROP_HEADERS}
         if not self.headers_in_base64 and not any(one.kind in of_headers for one in self.transforms):

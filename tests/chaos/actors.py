@@ -33,7 +33,7 @@ FLUSH_S = 120.0
 DAY_MS = 86_400_000
 # Every record is delivered, however long its leader is unavailable.
 DELIVERED: dict[str, str | int | bool] = {"enable.idempotence": True, "message.timeout.ms": 0}
-# A leader that has lost its tail refuses an idempotent producer for ever, and would append the retries of another
+# A leader that has lost its tail refuses an idempotent producer permanently, and would append the retries of another
 # producer twice.
 SENT_ONCE: dict[str, str | int | bool] = {"acks": "all", "retries": 0, "message.timeout.ms": 10_000}
 TRANSACTION_WAIT_S = 30.0  # for an election of the coordinator and the replicas of its log
@@ -327,7 +327,7 @@ class Writers:
 
     def _error(self, error: KafkaError) -> None:
         if error.fatal():
-            self._failed(f"a producer failed for ever: {error}")
+            self._failed(f"a producer failed permanently: {error}")
 
 
 class Transactions:

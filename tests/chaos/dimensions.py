@@ -106,7 +106,7 @@ class Dimensions:
 
     @property
     def has_source_transactions(self) -> bool:
-        """Whether producers write transactions to the source. A truncation could lose a marker for ever."""
+        """Whether producers write transactions to the source. A truncation could remove a marker."""
         return not self.is_truncated
 
     @property

@@ -1,4 +1,4 @@
-"""The steps of a trial: the same seed gives the same steps, whatever happens during the trial."""
+"""The steps of a trial: the same seed gives the same steps, independent of their effects."""
 
 import random
 from collections.abc import Collection, Iterator

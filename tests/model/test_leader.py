@@ -82,12 +82,12 @@ def test_an_unknown_producer_may_start_with_any_sequence(leader):
 
 def test_a_repeat_of_one_of_the_last_five_batches_gets_the_first_response(leader):
     first = append(leader, 0, time_ms=NOW_MS - 5000)
-    again = append(leader, 0, time_ms=NOW_MS - 5000)
+    repeated = append(leader, 0, time_ms=NOW_MS - 5000)
     for sequence in (2, 4, 6, 8, 10):
         append(leader, sequence)
 
     assert (first.base_offset, first.log_append_time) == (0, -1)
-    assert (again.base_offset, again.log_append_time, again.is_repeat) == (0, NOW_MS - 4999, True)
+    assert (repeated.base_offset, repeated.log_append_time, repeated.is_repeat) == (0, NOW_MS - 4999, True)
     assert code_of(leader, 0) == OUT_OF_ORDER_SEQUENCE_NUMBER
     assert leader.log.end == 12
 
@@ -95,10 +95,10 @@ def test_a_repeat_of_one_of_the_last_five_batches_gets_the_first_response(leader
 def test_a_batch_with_the_sequence_of_a_foreign_batch_is_treated_as_its_repeat(leader):
     append(leader, 0)
     foreign = append(leader, 2, time_ms=NOW_MS - 9000)
-    ours = append(leader, 2, time_ms=NOW_MS)
+    own = append(leader, 2, time_ms=NOW_MS)
 
-    assert ours.base_offset == foreign.base_offset
-    assert ours.log_append_time == NOW_MS - 8999
+    assert own.base_offset == foreign.base_offset
+    assert own.log_append_time == NOW_MS - 8999
 
 
 def test_a_later_epoch_starts_at_zero_and_fences_the_earlier_one(leader):
@@ -251,9 +251,9 @@ def test_compaction_keeps_an_empty_last_batch_of_each_known_producer():
 def test_log_append_time_replaces_timestamps_and_is_returned():
     leader = PartitionLeader(KAFKA_4, {"message.timestamp.type": "LogAppendTime"})
     appended = append(leader, 0, time_ms=NOW_MS - DAY_MS)
-    again = append(leader, 0, time_ms=NOW_MS - DAY_MS, now_ms=NOW_MS + 50)
+    repeated = append(leader, 0, time_ms=NOW_MS - DAY_MS, now_ms=NOW_MS + 50)
 
-    assert appended.log_append_time == again.log_append_time == NOW_MS
+    assert appended.log_append_time == repeated.log_append_time == NOW_MS
     assert [record.timestamp for record in leader.log.batches[0].records] == [NOW_MS, NOW_MS]
 
 

@@ -341,7 +341,7 @@ class RestoreJob:
                     names,
                     flow.next_offsets,
                     self._files,
-                    is_edited=bool(self._settings.header_words),
+                    is_edited=bool(self._settings.header_fingerprint),
                 )
             )
             message += f" {compared.summary}"

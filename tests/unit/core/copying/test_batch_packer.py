@@ -73,7 +73,7 @@ def small_records(number, size_bytes=20):
 
 
 def compacted(batch, removed):
-    """The batch after compaction: the records at the indexes *removed* are gone, all else stays (LogCleaner)."""
+    """The batch after compaction without the records at the indexes *removed*, as LogCleaner writes it."""
     kept = [record for i, record in enumerate(decode(batch)) if i not in removed]
     count = batch.last_offset_delta + 1
     builder = bytearray(

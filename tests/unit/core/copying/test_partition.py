@@ -1,4 +1,4 @@
-"""The target receives each source record exactly once, whatever faults are injected.
+"""The target receives each source record exactly once despite injected faults.
 
 The tests simulate connections and brokers. The copier, its task's transactions and the takeover
 (`mirrorflow_core.writer.ownership`) are the product's.

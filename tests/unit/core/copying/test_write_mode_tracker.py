@@ -125,6 +125,6 @@ def test_a_partition_with_frequent_gaps_stays_in_transactions_in_its_next_sessio
     for ordinal in (10, 20):
         mode.apply(ChangeMode(WriteMode.TRANSACTION, 100 + ordinal, 3), ordinal, NOW_MS)
         mode.apply(ChangeMode(WriteMode.PLAIN, 100 + ordinal, 3), ordinal, NOW_MS)
-    again = WriteModeTracker(POINT, PRODUCERS, earlier=mode)
-    assert check(again, batch(100)) == ChangeMode(WriteMode.TRANSACTION, 100, 3)
-    assert check(again, batch(100), now_ms=NOW_MS + 700_000) is None
+    next_tracker = WriteModeTracker(POINT, PRODUCERS, earlier=mode)
+    assert check(next_tracker, batch(100)) == ChangeMode(WriteMode.TRANSACTION, 100, 3)
+    assert check(next_tracker, batch(100), now_ms=NOW_MS + 700_000) is None

@@ -41,5 +41,5 @@ def test_invalid_durations_are_refused(text: str):
     ],
 )
 def test_timestamps_are_iso_8601_or_milliseconds(text: str, expected_ms: int):
-    """Without a time zone they are UTC, whatever the local time zone."""
+    """Without a time zone they are UTC, independent of the local time zone."""
     assert expected_ms == parse_instant_ms(text)

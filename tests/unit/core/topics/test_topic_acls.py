@@ -74,12 +74,12 @@ def rules(*include: str, kind: PolicyKind = PolicyKind.DEFAULT, separator: str =
 def plan_for(
     source: list[AclBinding],
     target: list[AclBinding] | None = None,
-    ours: list[AclBinding] | None = None,
+    owned: list[AclBinding] | None = None,
     topics: tuple[str, ...] = ("orders",),
     acl_rules: AclRules | None = None,
 ) -> AclPlan:
     return plan_acls(
-        source=source, target=target or [], ours=ours or [], topics=topics, rules=acl_rules or rules()
+        source=source, target=target or [], ours=owned or [], topics=topics, rules=acl_rules or rules()
     )
 
 
@@ -262,15 +262,15 @@ def test_a_second_pass_writes_nothing_and_foreign_acls_stay(
 ):
     """This holds for any ACLs that the flow and others have created before."""
     acl_rules = rules()
-    ours = {copy for source_acl in before if (copy := target_acl(source_acl, acl_rules)) is not None} - set(
+    owned = {copy for source_acl in before if (copy := target_acl(source_acl, acl_rules)) is not None} - set(
         foreign
     )
-    target = ours | set(foreign)
+    target = owned | set(foreign)
 
-    plan = plan_for(source, list(target), list(ours), tuple(topics), acl_rules)
+    plan = plan_for(source, list(target), list(owned), tuple(topics), acl_rules)
     after = (target | set(plan.create)) - set(plan.remove)
-    ours_after = (ours | set(plan.create)) - set(plan.remove) - set(plan.forget)
-    second = plan_for(source, list(after), list(ours_after), tuple(topics), acl_rules)
+    owned_after = (owned | set(plan.create)) - set(plan.remove) - set(plan.forget)
+    second = plan_for(source, list(after), list(owned_after), tuple(topics), acl_rules)
 
     assert set(foreign) <= after
     assert (second.create, second.remove, second.forget) == ((), (), ())

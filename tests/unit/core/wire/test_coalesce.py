@@ -14,7 +14,7 @@ from mirrorflow_core.wire.produce import uncompressed_bytes
 from mirrorflow_core.wire.records import Record, decode, encode_as_logged
 from tests.unit.core.wire.strategies import CODECS, RECORDS, batch_of, numbered, with_attributes
 
-OURS: dict[str, Any] = {"producer_id": 5, "producer_epoch": 1, "base_sequence": 9}
+PRODUCER: dict[str, Any] = {"producer_id": 5, "producer_epoch": 1, "base_sequence": 9}
 
 
 def consecutive_batches(parts, *, codec=0, base_offset=0):
@@ -39,7 +39,7 @@ def test_the_merged_batch_has_the_records_of_all_batches(parts, codec, base_offs
     """It is dense and has a valid checksum."""
     batches = consecutive_batches(parts, codec=codec, base_offset=base_offset)
 
-    merged = coalesce(batches, max_bytes=1 << 20, transactional=transactional, **OURS)
+    merged = coalesce(batches, max_bytes=1 << 20, transactional=transactional, **PRODUCER)
 
     (batch,) = split(merged.data)
     records = [record for part in parts for record in part]
@@ -67,7 +67,7 @@ def test_the_merged_batch_has_the_records_of_all_batches(parts, codec, base_offs
 @given(st.lists(RECORDS, min_size=1, max_size=5), st.sampled_from(CODECS), st.integers(100, 20_000))
 def test_a_merged_batch_of_several_obeys_the_size_limit(parts, codec, max_bytes):
     """Batches that do not fit are left for the next merged batch."""
-    merged = coalesce(consecutive_batches(parts, codec=codec), max_bytes=max_bytes, **OURS)
+    merged = coalesce(consecutive_batches(parts, codec=codec), max_bytes=max_bytes, **PRODUCER)
 
     assert len(merged.data) <= max_bytes or merged.batches == 1
     assert numbered([r for part in parts[: merged.batches] for r in part]) == decode(split(merged.data)[0])
@@ -80,7 +80,7 @@ def test_a_merged_batch_of_several_obeys_the_uncompressed_size_limit(parts, code
         consecutive_batches(parts, codec=codec),
         max_bytes=1 << 20,
         max_uncompressed_bytes=max_uncompressed_bytes,
-        **OURS,
+        **PRODUCER,
     )
 
     [batch] = split(merged.data)
@@ -101,7 +101,7 @@ def test_a_merged_batch_never_expands_beyond_what_clients_accept(sizes, codec, a
         patch.setattr(coalesce_module, "MERGED_UNCOMPRESSED_BYTES_MAX", 60_000)
         patch.setattr(coalesce_module, "SMALL_UNCOMPRESSED_BYTES", 30_000)
         try:
-            merged = coalesce(batches, max_bytes=1 << 30, across_gaps=across_gaps, **OURS)
+            merged = coalesce(batches, max_bytes=1 << 30, across_gaps=across_gaps, **PRODUCER)
         except DecompressedSizeError:
             assert uncompressed_bytes(batches[0]) > 30_000
             return
@@ -126,7 +126,7 @@ def test_single_records_are_merged_at_any_offset_and_timestamp_delta(number):
     ]
     batches = [batch._replace(base_offset=i) for i, batch in enumerate(batches)]
 
-    merged = coalesce(batches, max_bytes=1 << 20, **OURS)
+    merged = coalesce(batches, max_bytes=1 << 20, **PRODUCER)
 
     assert [(i, 10_000 - delta, b"x" * (delta % 200)) for i, delta in enumerate(deltas)] == [
         (r.offset, r.timestamp, r.value) for r in decode(split(merged.data)[0])
@@ -137,7 +137,7 @@ def test_many_single_records_become_one_batch():
     """Their offset deltas take one, two and three bytes."""
     batches = single_record_batches(10_000, size_bytes=1)
 
-    merged = coalesce(batches, max_bytes=1 << 22, **OURS)
+    merged = coalesce(batches, max_bytes=1 << 22, **PRODUCER)
 
     assert merged.batches == 10_000
     assert [b.base_timestamp for b in batches] == [
@@ -154,7 +154,7 @@ def test_a_batch_with_a_padded_varint_is_merged():
     data[8:12] = (len(data) - 12).to_bytes(4, "big")
     (second,) = split(data)
 
-    merged = coalesce([batch, second._replace(base_offset=1)], max_bytes=1000, **OURS)
+    merged = coalesce([batch, second._replace(base_offset=1)], max_bytes=1000, **PRODUCER)
 
     assert [Record(0, 5, None, b"x"), Record(1, 5, None, b"x")] == decode(split(merged.data)[0])
 
@@ -166,7 +166,7 @@ def test_a_run_ends_at_a_batch_that_cannot_be_merged(bits):
     batches[3] = with_attributes(batches[3], bits)
 
     assert worth_coalescing(batches) == 3
-    assert coalesce(batches, max_bytes=1 << 20, **OURS).batches == 3
+    assert coalesce(batches, max_bytes=1 << 20, **PRODUCER).batches == 3
 
 
 def test_a_run_ends_at_a_gap():
@@ -175,7 +175,7 @@ def test_a_run_ends_at_a_gap():
     del batches[2]
 
     assert worth_coalescing(batches) == 2
-    assert coalesce(batches, max_bytes=1 << 20, **OURS).batches == 2
+    assert coalesce(batches, max_bytes=1 << 20, **PRODUCER).batches == 2
 
 
 def test_a_run_ends_at_a_compacted_batch():
@@ -184,7 +184,7 @@ def test_a_run_ends_at_a_compacted_batch():
     batches[2] = batches[2]._replace(last_offset_delta=3)
 
     assert worth_coalescing(batches) == 2
-    assert coalesce(batches, max_bytes=1 << 20, **OURS).batches == 2
+    assert coalesce(batches, max_bytes=1 << 20, **PRODUCER).batches == 2
 
 
 @given(
@@ -206,7 +206,7 @@ def test_across_gaps_each_record_keeps_its_source_offset(parts, data, codec):
         batches.append(batch)
         expected += records_at
 
-    merged = coalesce(batches, max_bytes=1 << 20, across_gaps=True, **OURS)
+    merged = coalesce(batches, max_bytes=1 << 20, across_gaps=True, **PRODUCER)
 
     offsets = [record.offset for record in expected]
     is_dense = offsets == list(range(offsets[0], offsets[0] + len(offsets)))
@@ -219,7 +219,7 @@ def test_across_gaps_each_record_keeps_its_source_offset(parts, data, codec):
 def test_merging_a_batch_that_cannot_be_merged_is_an_error():
     """A caller that skips the check gets an error instead of a wrong batch."""
     with pytest.raises(ValueError, match="cannot be merged"):
-        coalesce([with_attributes(single_record_batches(1)[0], 0x08)], max_bytes=1000, **OURS)
+        coalesce([with_attributes(single_record_batches(1)[0], 0x08)], max_bytes=1000, **PRODUCER)
 
 
 def test_single_and_large_batches_are_not_merged():

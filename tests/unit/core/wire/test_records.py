@@ -23,7 +23,7 @@ from tests.unit.core.wire.strategies import (
     with_attributes,
 )
 
-OURS: dict[str, Any] = {"producer_id": 5, "producer_epoch": 1, "base_sequence": 9}
+PRODUCER: dict[str, Any] = {"producer_id": 5, "producer_epoch": 1, "base_sequence": 9}
 NEAR = st.integers(0, 2**41)
 ASCII_HEADERS = st.lists(
     st.tuples(st.sampled_from([b"a", b"trace-id"]), st.one_of(st.none(), st.binary(max_size=9))), max_size=3
@@ -36,7 +36,7 @@ FOREIGN = st.lists(
 @given(RECORDS, st.sampled_from(CODECS), st.booleans())
 def test_records_survive_a_round_trip(records, codec, transactional):
     """Records have nulls, empty values, headers and 64-bit timestamps; the batch is dense with a valid checksum."""
-    (batch,) = split(encode(records, codec=codec, transactional=transactional, **OURS))
+    (batch,) = split(encode(records, codec=codec, transactional=transactional, **PRODUCER))
 
     assert numbered(records) == decode(batch)
     assert checksum_holds(batch)
@@ -64,7 +64,7 @@ def test_batches_of_kafka_python_are_decoded(records, codec):
 @given(FOREIGN, st.sampled_from((0, 1)))
 def test_kafka_python_decodes_our_batches(records, codec):
     """The checksum is valid too."""
-    foreign = DefaultRecordBatch(encode(records, codec=codec, **OURS))
+    foreign = DefaultRecordBatch(encode(records, codec=codec, **PRODUCER))
 
     assert foreign.validate_crc()
     assert numbered(records) == [
@@ -77,9 +77,9 @@ def test_kafka_python_decodes_our_batches(records, codec):
 
 @given(FOREIGN)
 def test_uncompressed_batches_equal_those_of_kafka_python(records):
-    ours = encode(records, codec=0, producer_id=-1, producer_epoch=-1, base_sequence=-1)
+    encoded = encode(records, codec=0, producer_id=-1, producer_epoch=-1, base_sequence=-1)
 
-    assert bytes(foreign_batch(records))[21:] == bytes(ours)[21:]
+    assert bytes(foreign_batch(records))[21:] == bytes(encoded)[21:]
 
 
 def test_record_offsets_start_at_the_base_offset():
@@ -119,10 +119,10 @@ def test_damaged_records_cause_only_the_error_for_corrupt_records(records, codec
 @given(RECORDS, st.sampled_from(CODECS), st.integers(80, 12000))
 def test_split_batches_have_all_records_and_obey_the_limit(records, codec, max_bytes):
     """Sequence numbers have no gap. A record that exceeds the limit is reported instead."""
-    single_sizes = [len(encode([record], codec=codec, **OURS)) for record in records]
+    single_sizes = [len(encode([record], codec=codec, **PRODUCER)) for record in records]
     if max(single_sizes) > max_bytes:
         with pytest.raises(RecordOverLimitError) as raised:
-            encode_split(records, max_bytes=max_bytes, codec=codec, **OURS)
+            encode_split(records, max_bytes=max_bytes, codec=codec, **PRODUCER)
         assert max_bytes < single_sizes[raised.value.index] == raised.value.size_bytes
         return
     batches = encode_split(
@@ -165,7 +165,7 @@ def test_batches_of_several_records_obey_the_uncompressed_limit(records, codec, 
 def test_a_batch_needs_a_record():
     """The broker refuses empty batches."""
     with pytest.raises(ValueError, match="needs a record"):
-        encode([], codec=0, **OURS)
+        encode([], codec=0, **PRODUCER)
 
 
 SMALL = st.one_of(st.none(), st.binary(max_size=30))

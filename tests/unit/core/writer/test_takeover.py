@@ -434,7 +434,7 @@ def unfenced(
     loss_policy: LossPolicy = LossPolicy.FAIL,
     source_ends: Mapping[int, int] | None = None,
 ) -> Any:
-    """The start of a task with one partition without fencing."""
+    """The start of a session with one partition without fencing."""
     brokers = Brokers(source_ends=source_ends)
     known = {
         TopicPartition(position.topic, position.partition): obeyed_position(position)
