@@ -72,8 +72,8 @@ def test_the_summary_has_equal_different_and_undecided_files() -> None:
     assert "mirrorflow verify" in summary
 
 
-def test_comparison_reads_the_files_of_the_flow_in_tasks_alone():
-    """With Spark Connect, files of the session are not where the driver is."""
+def test_the_comparison_reads_the_files_of_the_flow_only_in_tasks():
+    """With Spark Connect, the files of the session do not exist on the machine of the driver."""
     shared = FlowFiles(worker="worker", source="source", is_shared=True)
     manifest = Manifest(
         archive_id="id",

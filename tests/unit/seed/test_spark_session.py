@@ -107,8 +107,8 @@ def test_settings_in_spark_defaults_are_never_overwritten(own_spark: Path):
 
 def test_the_driver_address_is_set_only_for_a_local_master(own_spark: Path):  # noqa: ARG001
     def host(master: str) -> str | None:
-        given = {"spark.kubernetes.container.image": "seed:1"}
-        return _own(job_of({"master": master}), "name", given, light=True).get("spark.driver.host")
+        extra = {"spark.kubernetes.container.image": "seed:1"}
+        return _own(job_of({"master": master}), "name", extra, light=True).get("spark.driver.host")
 
     assert (host("local[2]"), host("yarn"), host("k8s://https://api.example:6443")) == (
         "127.0.0.1",
@@ -174,7 +174,7 @@ Caused by: java.io.IOException: error=2, No such file or directory
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9", "has another version than"),
     ],
 )
-def test_python_that_executors_cannot_use_is_a_wrong_setting(cause: str, problem: str):
+def test_a_python_that_executors_cannot_use_is_a_setting_error(cause: str, problem: str):
     error = job_error(RuntimeError(f"Job aborted due to stage failure:\n{cause}"), "The export has failed")
 
     assert isinstance(error, JobSettingError)
@@ -182,7 +182,7 @@ def test_python_that_executors_cannot_use_is_a_wrong_setting(cause: str, problem
     assert problem in str(error)
 
 
-def test_error_of_a_job_begins_with_what_failed():
+def test_the_error_of_a_job_begins_with_the_failed_action():
     error = job_error(RuntimeError(SPARK), "The export has failed")
 
     assert type(error) is JobFailedError
@@ -208,14 +208,14 @@ def test_error_of_a_job_begins_with_what_failed():
         ([], "[JAVA_GATEWAY_EXITED] Java gateway process exited"),
     ],
 )
-def test_cause_of_a_jvm_that_has_ended_is_what_it_printed(printed: list[str], cause: str):
+def test_the_cause_of_an_ended_jvm_is_in_its_output(printed: list[str], cause: str):
     error = start_error(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"), printed)
 
     assert isinstance(error, JobSettingError)
     assert cause in str(error)
 
 
-def test_missing_packages_of_spark_connect_are_named():
+def test_the_error_names_the_missing_extra_of_spark_connect():
     cause = "[PACKAGE_NOT_INSTALLED] Pandas >= 2.2.0 must be installed; however, it was not found."
     error = start_error(RuntimeError(cause))
 
@@ -229,15 +229,15 @@ def _print(lines: str) -> None:
 
 @contextmanager
 def _stderr_in(folder: Path) -> Iterator[Path]:
-    """Yields a file, which file descriptor 2 is meanwhile."""
-    path, before = folder / "stderr", os.dup(2)
+    """Redirects stderr to a file until the block ends; yields its path."""
+    path, original = folder / "stderr", os.dup(2)
     with path.open("wb") as file:
         os.dup2(file.fileno(), 2)
         try:
             yield path
         finally:
-            os.dup2(before, 2)
-            os.close(before)
+            os.dup2(original, 2)
+            os.close(original)
 
 
 def _wait_for(path: Path, text: str) -> str:
@@ -256,7 +256,7 @@ def test_javas_notice_is_dropped_and_other_output_is_passed_on(tmp_path: Path):
         assert "Exception in thread main\n" == _wait_for(stderr, "main\n")
 
 
-def test_what_a_failed_start_prints_is_only_the_cause_of_its_error(tmp_path: Path):
+def test_the_output_of_a_failed_start_is_captured_and_not_shown(tmp_path: Path):
     lines: list[Sequence[str]] = []
 
     def fail() -> None:
@@ -271,7 +271,9 @@ def test_what_a_failed_start_prints_is_only_the_cause_of_its_error(tmp_path: Pat
     assert "" == stderr.read_text()
 
 
-def test_slow_start_shows_what_spark_prints_without_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_slow_start_shows_the_output_of_spark_without_stack_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     assert QUIET_START_S < 30
     monkeypatch.setattr("mirrorflow_seed.spark_session.QUIET_START_S", 0.0)
     with _stderr_in(tmp_path) as stderr, _quiet_start():

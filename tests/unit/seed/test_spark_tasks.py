@@ -81,7 +81,7 @@ def test_the_rates_of_all_tasks_add_up_to_the_rate_of_the_job(bytes_per_second: 
     assert [None] * len(sizes) == rates_of_tasks(None, sizes)
 
 
-def test_tasks_of_unequal_sizes_end_together_and_keep_the_rate_until_then():
+def test_tasks_of_different_sizes_end_at_about_the_same_time():
     sizes = [12_000_000, 2_000_000, *[1_000_000] * 6]
 
     ends_s = [size / (rate or 1) for size, rate in zip(sizes, rates_of_tasks(1_000_000, sizes), strict=True)]

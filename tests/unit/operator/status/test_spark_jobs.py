@@ -160,10 +160,10 @@ def test_no_run_starts_twice_and_no_connector_waits_forever(
         ("BackoffLimitExceeded", 137, "its driver failed repeatedly"),
     ],
 )
-def test_the_exit_status_of_a_failed_driver_is_reported_by_its_meaning(
+def test_the_exit_status_of_a_failed_driver_is_explained_in_the_message(
     reason: str, exit_code: int, sentence: str
 ) -> None:
-    """That of the newest driver."""
+    """The exit status is that of the newest driver."""
     earlier = driver(name="earlier", phase="Failed", created_s=NOW_S - 1_000, exit_code=1)
     newest = driver(name="newest", phase="Failed", created_s=NOW_S - 100, exit_code=exit_code)
     failed = job(kind=RunKind.VERIFY, outcome="Failed", reason=reason, pods=(newest, earlier))
