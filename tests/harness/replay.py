@@ -22,12 +22,12 @@ from mirrorflow_core.writer.stream import Span, Stream
 Event = tuple[Any, ...]
 # The results of a packer, which follow the event in which it was called.
 RESULTS = {"split", "corrupt", "cut_off", "packed"}
-OF_SESSION = {"plain_age_limit_ms", "is_log_append_time"}  # other partitions and the task change them, too
-_KEY = FetchKey(b"", 0)  # of fetch responses: nothing reads it
+OF_SESSION = {"plain_age_limit_ms", "is_log_append_time"}  # other partitions and the task also change them
+_KEY = FetchKey(b"", 0)  # the key of fetch responses, which nothing reads
 
 
 class ReplayedPacker(Packer):
-    """A packer without payloads, whose results are those that were recorded."""
+    """A packer without payloads that returns the recorded results."""
 
     __slots__ = ("results",)
 
@@ -82,7 +82,7 @@ def _batch(header: Sequence[Any]) -> Batch:
 
 
 def replayed(document: Mapping[str, Any], segment: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON form of the state that the events of *segment* lead to; its `after` is the one that was recorded."""
+    """Returns the JSON form of the state after the events of *segment*, whose `after` is the recorded state."""
     session: CopySession = from_json(document["session"])
     state = from_json(segment["before"])
     packer = ReplayedPacker(state.pop("packer"))
@@ -123,7 +123,7 @@ def _set_log_append_time(copier: PartitionCopier, *, is_known: bool) -> None:
 
 
 def differences(document: Mapping[str, Any]) -> list[str]:
-    """What a replay finds different from what was recorded; nothing if it is faithful."""
+    """Returns the differences between a replay and the recorded states; none if they are equal."""
     found = []
     for number, segment in enumerate(document["segments"]):
         state, after = replayed(document, segment), dict(segment["after"]["items"])
@@ -136,7 +136,7 @@ def differences(document: Mapping[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Replays the file that is named."""
+    """Replays the file in the first argument."""
     document = json.loads(Path(sys.argv[1]).read_text())
     for number, segment in enumerate(document["segments"]):
         print(f"segment {number}: {len(segment['events'])} events")

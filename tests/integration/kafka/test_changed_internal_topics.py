@@ -69,7 +69,7 @@ def lose(cluster: KafkaCluster, topic: str, event: str) -> None:
 @pytest.mark.more
 @pytest.mark.parametrize("which", TOPICS)
 @pytest.mark.parametrize("event", ["deleted", "emptied"])
-def test_a_flow_whose_internal_topic_is_lost_while_it_copies_continues(
+def test_a_flow_continues_after_the_loss_of_an_internal_topic(
     flow: Flow, unique_topic: Callable[[], str], which: str, event: str
 ):
     topic = flow.source.create_topic(unique_topic())

@@ -356,9 +356,7 @@ def test_positions_that_java_stored_after_an_altered_offset_win(
         wait_for_copies(site, topic, 160)
 
 
-def test_offsets_altered_by_java_alone_are_copied_again_once(
-    site: Site, unique_topic: Callable[[], str]
-) -> None:
+def test_offsets_altered_by_java_are_copied_again_once(site: Site, unique_topic: Callable[[], str]) -> None:
     """Java's REST deletes one position and sets a second one; Java copies nothing. We apply both, once."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)

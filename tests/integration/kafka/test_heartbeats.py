@@ -107,7 +107,7 @@ def ages(replicator: Replicator) -> dict[tuple[str, str, str], float]:
     return ages_s
 
 
-def test_a_process_may_run_a_heartbeat_connector_alone(
+def test_a_process_may_run_only_a_heartbeat_connector(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
     """Connect's REST, readiness, progress and metrics report that it runs and copies nothing."""

@@ -122,7 +122,7 @@ def test_thousands_of_positions_are_written_at_once(west: KafkaCluster):
     assert len(many) == len(run(west, "mm2-offsets.many.internal", nothing).positions)
 
 
-def test_a_position_that_another_process_stores_is_noticed(west: KafkaCluster):
+def test_a_position_stored_by_a_different_process_is_noticed(west: KafkaCluster):
     """`read_new` returns what a different process has appended since, for this connector only."""
 
     async def main() -> tuple[frozenset[TopicPartition], int, frozenset[TopicPartition]]:

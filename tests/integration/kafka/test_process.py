@@ -132,10 +132,10 @@ def test_https_is_served_from_a_pkcs12_keystore(prefix: str, tmp_path: Path):
             assert ["m"] == json.loads(response.read())
 
 
-def test_what_partitions_did_is_written_for_a_replay(
+def test_the_event_log_of_a_partition_is_written_for_a_replay(
     east: KafkaCluster, west: KafkaCluster, unique_topic, tmp_path: Path
 ):
-    """When one stops, and on SIGUSR1."""
+    """It is written when a partition stops, and on SIGUSR1."""
     stem = unique_topic()
     alias, folder = stem[-8:], tmp_path / "temporary"
     folder.mkdir()

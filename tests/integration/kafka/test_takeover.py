@@ -222,8 +222,8 @@ def test_a_topic_that_java_did_not_copy_continues_at_our_position(relay: Relay):
     relay.assert_equal()
 
 
-def test_a_topic_left_out_for_a_turn_is_not_copied_again(relay: Relay):
-    """The topic is selected in our first and third turn, not in the second."""
+def test_a_topic_excluded_for_one_run_is_not_copied_again(relay: Relay):
+    """The topic is selected in our first and third run, not in the second."""
     busy, other, *_ = relay.topics
     by_us(relay, 100, 20)
     for topics in (busy, ""):

@@ -504,7 +504,7 @@ def test_a_newcomer_that_is_overtaken_between_two_requests_is_fenced(
 
 
 @pytest.mark.parametrize("moment", ["fence", "lookup"])
-def test_a_copy_deleted_during_a_takeover_waits_and_other_copies_are_taken(
+def test_a_copy_deleted_during_a_takeover_waits_and_other_copies_are_taken_over(
     flow: Flow, unique_topic: Callable[[], str], moment: str
 ):
     topic, deleted = new_topic(flow, unique_topic, batches=2), new_topic(flow, unique_topic, batches=2)

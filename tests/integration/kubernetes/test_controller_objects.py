@@ -558,7 +558,7 @@ def test_two_flows_that_need_the_same_object_name_do_not_overwrite_it(
     )
 
 
-def test_an_object_without_its_labels_gets_them_back_and_delays_no_other(
+def test_missing_labels_of_an_object_are_restored_without_delay_for_other_objects(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
     namespace.apply(manifest())

@@ -67,7 +67,7 @@ def test_fields_that_name_topics_are_immutable(
         cluster.apply(_flow(**second))
 
 
-def test_other_fields_may_change(cluster: Kubectl):
+def test_mutable_fields_may_change(cluster: Kubectl):
     """Addresses change, topics are added, a flow is paused."""
     cluster.apply(_flow())
     cluster.apply(

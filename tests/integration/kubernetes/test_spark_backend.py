@@ -58,7 +58,7 @@ def _link(source: str, target: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_job_runs_with_the_images_jars_and_permissions_on_pods_alone(
+def test_a_job_runs_with_only_the_images_jars_and_permissions_on_pods(
     api_server: ApiServer, namespace: Kubectl, tmp_path: Path, spark_of_the_image: Mapping[str, str]
 ):
     _allow_pods(namespace)

@@ -304,7 +304,7 @@ def test_an_upgrade_reuses_the_values_of_an_earlier_chart(tmp_path: Path):
     assert actual == expected
 
 
-def test_the_secrets_policy_knows_where_pods_mount_secrets():
+def test_the_secrets_policy_contains_the_mount_path_of_secrets():
     """The chart's policy and the Python code each contain the folder."""
     from mirrorflow_operator.plan.properties import POD_LAYOUT
 
