@@ -10,7 +10,7 @@ from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.config.incluster_config import load_incluster_config
 from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
-from mirrorflow_kubernetes.credentials import KubernetesLoginError, kubeconfig
+from mirrorflow_kubernetes.credentials import KubernetesLoginError, is_on_this_machine, kubeconfig
 
 _TOKEN: Final = "BearerToken"  # noqa: S105  the name of a field
 # The package raises the last four for a kubeconfig with other fields or types than it expects.
@@ -90,4 +90,6 @@ async def log_in(*, connections_max: int) -> ApiServerLogin:
     await login.refresh()
     if configuration.proxy and not configuration.proxy.startswith(("http://", "https://")):
         raise KubernetesLoginError(f"proxy-url {configuration.proxy} is not a proxy of http or https")
+    if is_on_this_machine(configuration.host):
+        configuration.client_session_kwargs = {"trust_env": False}
     return login

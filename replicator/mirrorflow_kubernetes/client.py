@@ -19,7 +19,7 @@ from kubernetes.config.incluster_config import load_incluster_config
 from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 from urllib3.util import create_urllib3_context
 
-from mirrorflow_kubernetes.credentials import KubernetesLoginError, kubeconfig
+from mirrorflow_kubernetes.credentials import KubernetesLoginError, is_on_this_machine, kubeconfig
 
 # What a request raises: a refusal, a broken connection, or an exec plugin that fails when its token is renewed.
 REQUEST_ERRORS: Final = (ApiException, urllib3.exceptions.HTTPError, ConfigException, OSError)
@@ -108,6 +108,9 @@ def _load_kubeconfig(configuration: Configuration, files: str, context: str | No
     loader = KubeConfigLoader(merged, active_context=context, config_base_path=None)  # type: ignore[no-untyped-call]
     loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
     chosen = loader.current_context["context"]
+    cluster = merged["clusters"].get_with_name(chosen["cluster"])["cluster"]
+    if "proxy-url" not in cluster and is_on_this_machine(configuration.host):
+        configuration.proxy = None
     user = merged["users"].get_with_name(chosen["user"], safe=True) if chosen.get("user") else None
     if user is not None and "exec" in user["user"] and not (configuration.api_key or configuration.cert_file):
         # The package only logs why a plugin fails, and continues without credentials.

@@ -1,7 +1,9 @@
 """Where the credentials of a Kubernetes cluster are, by kubectl's rule."""
 
+import ipaddress
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from mirrorflow_core.errors import MirrorFlowError
 
@@ -27,3 +29,12 @@ def kubeconfig() -> str | None:
         return files
     default = Path("~/.kube/config").expanduser()
     return str(default) if default.is_file() else None
+
+
+def is_on_this_machine(url: str) -> bool:
+    """Whether *url* names a loopback address: such servers are not reached by a proxy of the environment."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -7,11 +7,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from http.client import HTTPException
 from pathlib import Path
 from typing import Self
 
 import pytest
+from urllib3.exceptions import HTTPError
 
 from tests.harness.kafka.processes import start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
@@ -21,7 +21,7 @@ from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 from tests.harness.kubernetes.requests import Requests
 
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}, "data": {"key": "value"}}
-BROKEN = (OSError, HTTPException)  # a connection that was reset, a body that was cut
+BROKEN = HTTPError  # a connection that was reset, a body that was cut
 
 
 @pytest.fixture

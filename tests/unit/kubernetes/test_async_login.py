@@ -82,6 +82,22 @@ def test_the_current_context_and_its_proxy_are_used(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
+    ("server", "is_trusted"), [("https://kubernetes:6443", True), ("https://127.0.0.1:6443", False)]
+)
+def test_proxy_of_the_environment_is_not_used_for_this_machine(
+    server: str, *, is_trusted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = _kubeconfig(tmp_path, {"token": "secret"})
+    content = file.read_text().replace("https://kubernetes:6443", server).replace("proxy-url", "comment")
+    file.write_text(content)
+    monkeypatch.setenv("KUBECONFIG", str(file))
+
+    login = asyncio.run(log_in(connections_max=CONNECTIONS))
+
+    assert asyncio.run(for_kopf(login)).trust_env is is_trusted
+
+
+@pytest.mark.parametrize(
     ("host", "port", "expected"),
     [("127.0.0.1", "443", "https://127.0.0.1:443"), ("fd00::1", "6443", "https://[fd00::1]:6443")],
 )

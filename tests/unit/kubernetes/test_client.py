@@ -1,0 +1,106 @@
+"""The login for requests that block: contexts, exec plugins, proxies and TLS as in kubectl."""
+
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorflow_kubernetes.client import connect
+from mirrorflow_kubernetes.credentials import KubernetesLoginError
+
+EXEC = "client.authentication.k8s.io/v1"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def _write_kubeconfig(
+    path: Path,
+    *,
+    server: str = "https://kubernetes:6443",
+    user: dict[str, object] | None = None,
+    **cluster: Any,
+) -> None:
+    content = {
+        "current-context": "one",
+        "clusters": [{"name": "here", "cluster": {"server": server, **cluster}}],
+        "users": [{"name": "me", "user": user or {"token": "secret"}}],
+        "contexts": [
+            {"name": "one", "context": {"cluster": "here", "user": "me"}},
+            {"name": "two", "context": {"cluster": "here", "user": "me", "namespace": "payments"}},
+        ],
+    }
+    path.write_text(json.dumps(content))
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    return tmp_path / "config"
+
+
+@pytest.mark.parametrize(("context", "namespace"), [(None, "default"), ("two", "payments")])
+def test_namespace_is_that_of_the_context(kubeconfig: Path, context: str | None, namespace: str) -> None:
+    _write_kubeconfig(kubeconfig)
+
+    with connect(context).api:
+        assert connect(context).namespace == namespace
+
+
+def test_token_of_an_exec_plugin_is_sent(kubeconfig: Path) -> None:
+    credential = {"apiVersion": EXEC, "kind": "ExecCredential", "status": {"token": "of-plugin"}}
+    plugin = {"apiVersion": EXEC, "command": "echo", "args": [json.dumps(credential)]}
+    _write_kubeconfig(kubeconfig, user={"exec": plugin})
+
+    _, url, headers = connect().request("/version", {"a": "b"})
+
+    assert url == "https://kubernetes:6443/version?a=b"
+    assert headers["authorization"] == "Bearer of-plugin"
+
+
+def test_failing_exec_plugin_is_an_error_and_not_an_anonymous_login(kubeconfig: Path) -> None:
+    _write_kubeconfig(kubeconfig, user={"exec": {"apiVersion": EXEC, "command": "false"}})
+
+    with pytest.raises(KubernetesLoginError, match="exec plugin failed"):
+        connect()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "clusters: [", "current-context: here", "contexts: 3"])
+def test_unusable_kubeconfig_is_an_error(kubeconfig: Path, content: str) -> None:
+    kubeconfig.write_text(content)
+
+    with pytest.raises(KubernetesLoginError, match="Cannot log in to Kubernetes with the kubeconfig"):
+        connect()
+
+
+@pytest.mark.parametrize(
+    ("server", "cluster", "proxy"),
+    [
+        ("https://kubernetes:6443", {}, "http://environment:3128"),
+        ("https://127.0.0.1:6443", {}, None),
+        ("https://127.0.0.1:6443", {"proxy-url": "http://own:3128"}, "http://own:3128"),
+    ],
+)
+def test_proxy_of_the_environment_is_not_used_for_this_machine(
+    kubeconfig: Path, server: str, cluster: dict[str, Any], proxy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://environment:3128")
+    _write_kubeconfig(kubeconfig, server=server, **cluster)
+
+    assert connect().api.configuration.proxy == proxy
+
+
+def test_certificates_without_an_authority_key_identifier_are_accepted(kubeconfig: Path) -> None:
+    """Chain, host name and dates are still checked."""
+    _write_kubeconfig(kubeconfig)
+
+    tls = connect().api.rest_client.pool_manager.connection_pool_kw["ssl_context"]
+
+    assert not tls.verify_flags & ssl.VERIFY_X509_STRICT
+    assert (tls.check_hostname, tls.verify_mode) == (True, ssl.CERT_REQUIRED)
