@@ -214,6 +214,16 @@ def test_a_changed_renaming_changes_the_naming_and_changed_headers_the_stream():
     assert plain.naming_fingerprint == plain.policy.fingerprint == with_header.naming_fingerprint
     assert len({plain.naming_fingerprint, renamed.naming_fingerprint, other.naming_fingerprint}) == 3
     assert plain.header_fingerprint == renamed.header_fingerprint == ""
-    assert len({"", with_header.header_fingerprint, other_header.header_fingerprint, in_base64.header_fingerprint}) == 4
+    assert (
+        len(
+            {
+                "",
+                with_header.header_fingerprint,
+                other_header.header_fingerprint,
+                in_base64.header_fingerprint,
+            }
+        )
+        == 4
+    )
     renamed_stage = {key.replace(".r.", ".q."): value for key, value in RENAME.items()} | {"transforms": "q"}
     assert settings(renamed_stage).naming_fingerprint == renamed.naming_fingerprint
