@@ -1,4 +1,4 @@
-"""The login for requests that block: contexts, exec plugins, proxies and TLS as in kubectl."""
+"""The login for blocking requests uses contexts, exec plugins, proxies and TLS as in kubectl."""
 
 import json
 import ssl
@@ -14,7 +14,7 @@ EXEC = "client.authentication.k8s.io/v1"
 
 
 @pytest.fixture(autouse=True)
-def _no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def _environment_without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -28,12 +28,12 @@ def _write_kubeconfig(
     **cluster: Any,
 ) -> None:
     content = {
-        "current-context": "one",
-        "clusters": [{"name": "here", "cluster": {"server": server, **cluster}}],
-        "users": [{"name": "me", "user": user or {"token": "secret"}}],
+        "current-context": "first",
+        "clusters": [{"name": "cluster", "cluster": {"server": server, **cluster}}],
+        "users": [{"name": "user", "user": user or {"token": "secret"}}],
         "contexts": [
-            {"name": "one", "context": {"cluster": "here", "user": "me"}},
-            {"name": "two", "context": {"cluster": "here", "user": "me", "namespace": "payments"}},
+            {"name": "first", "context": {"cluster": "cluster", "user": "user"}},
+            {"name": "second", "context": {"cluster": "cluster", "user": "user", "namespace": "payments"}},
         ],
     }
     path.write_text(json.dumps(content))
@@ -45,15 +45,15 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "config"
 
 
-@pytest.mark.parametrize(("context", "namespace"), [(None, "default"), ("two", "payments")])
-def test_namespace_is_that_of_the_context(kubeconfig: Path, context: str | None, namespace: str) -> None:
+@pytest.mark.parametrize(("context", "namespace"), [(None, "default"), ("second", "payments")])
+def test_the_namespace_is_that_of_the_context(kubeconfig: Path, context: str | None, namespace: str) -> None:
     _write_kubeconfig(kubeconfig)
 
     with connect(context).api:
         assert connect(context).namespace == namespace
 
 
-def test_token_of_an_exec_plugin_is_sent(kubeconfig: Path) -> None:
+def test_the_token_of_an_exec_plugin_is_sent(kubeconfig: Path) -> None:
     credential = {"apiVersion": EXEC, "kind": "ExecCredential", "status": {"token": "of-plugin"}}
     plugin = {"apiVersion": EXEC, "command": "echo", "args": [json.dumps(credential)]}
     _write_kubeconfig(kubeconfig, user={"exec": plugin})
@@ -64,7 +64,7 @@ def test_token_of_an_exec_plugin_is_sent(kubeconfig: Path) -> None:
     assert headers["authorization"] == "Bearer of-plugin"
 
 
-def test_failing_exec_plugin_is_an_error_and_not_an_anonymous_login(kubeconfig: Path) -> None:
+def test_a_failing_exec_plugin_is_an_error_instead_of_an_anonymous_login(kubeconfig: Path) -> None:
     _write_kubeconfig(kubeconfig, user={"exec": {"apiVersion": EXEC, "command": "false"}})
 
     with pytest.raises(KubernetesLoginError, match="exec plugin failed"):
@@ -72,7 +72,7 @@ def test_failing_exec_plugin_is_an_error_and_not_an_anonymous_login(kubeconfig: 
 
 
 @pytest.mark.parametrize("content", ["", "[]", "clusters: [", "current-context: here", "contexts: 3"])
-def test_unusable_kubeconfig_is_an_error(kubeconfig: Path, content: str) -> None:
+def test_an_invalid_kubeconfig_is_an_error(kubeconfig: Path, content: str) -> None:
     kubeconfig.write_text(content)
 
     with pytest.raises(KubernetesLoginError, match="Cannot log in to Kubernetes with the kubeconfig"):
@@ -87,7 +87,7 @@ def test_unusable_kubeconfig_is_an_error(kubeconfig: Path, content: str) -> None
         ("https://127.0.0.1:6443", {"proxy-url": "http://own:3128"}, "http://own:3128"),
     ],
 )
-def test_proxy_of_the_environment_is_not_used_for_this_machine(
+def test_the_proxy_of_the_environment_is_not_used_for_loopback_addresses(
     kubeconfig: Path, server: str, cluster: dict[str, Any], proxy: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://environment:3128")
@@ -97,7 +97,7 @@ def test_proxy_of_the_environment_is_not_used_for_this_machine(
 
 
 def test_certificates_without_an_authority_key_identifier_are_accepted(kubeconfig: Path) -> None:
-    """Chain, host name and dates are still checked."""
+    """The chain, the host name and the dates are still verified."""
     _write_kubeconfig(kubeconfig)
 
     tls = connect().api.rest_client.pool_manager.connection_pool_kw["ssl_context"]
