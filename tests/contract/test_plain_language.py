@@ -49,9 +49,11 @@ BANNED_IN_TESTS = re.compile(
 )
 # Folders of tests without these words. A folder that becomes clean joins the list.
 CLEAN_TESTS = (
+    "tests/chaos/",
     "tests/contract/",
     "tests/e2e/",
     "tests/integration/console/",
+    "tests/model/",
     "tests/unit/cli/",
     "tests/unit/config/",
     "tests/unit/connectors/",

@@ -149,7 +149,7 @@ class PartitionCopier:
         self.has_diverged = False  # the source has other records before the next one than were copied
         # Source offset after the last record that is committed in a transaction, or where this session begins.
         self._committed_next = -1
-        self._heard_ms = 0  # wall clock of the leader's last confirmation, or earlier
+        self._confirmed_ms = 0  # wall clock of the leader's last confirmation, or earlier
         self._sent_ms = 0  # when the oldest batch in flight was sent, or before
         # -- the transaction of its task
         self.membership = TransactionMembership.OUTSIDE
@@ -312,7 +312,7 @@ class PartitionCopier:
         events = self.log.events
         if events is not None:
             events.append(("next_batch", now_ms, request_bytes, age_limit_ms))
-        if is_plain and now_ms - self._heard_ms > age_limit_ms:
+        if is_plain and now_ms - self._confirmed_ms > age_limit_ms:
             # The last confirmation is so old that the leader may have forgotten the producer.
             self.single_in_flight = True
         in_flight = stream.in_flight
@@ -401,7 +401,7 @@ class PartitionCopier:
         self.single_in_flight = mode.is_plain and now_ms - span.max_timestamp >= session.plain_age_limit_ms
         # The response may have been in transit for long: what it confirms is only certain for the time the
         # batch was sent.
-        self._heard_ms = self._sent_ms
+        self._confirmed_ms = self._sent_ms
         self.records += span.count
         self.bytes += span.size_bytes
         self.record_timestamp_ms = span.max_timestamp
@@ -684,7 +684,7 @@ class PartitionCopier:
         self.refused_next, self.has_diverged = None, False
         self._number(mode)
         self.single_in_flight = True
-        self._heard_ms = now_ms
+        self._confirmed_ms = now_ms
         self.cursor.seek(stream.next_offset, pair.source_epoch)
         self.state = CopierState.COPYING
         if not self.is_halted:

@@ -574,7 +574,7 @@ def _changes_without_a_position() -> tuple[Replaced, ...]:
         effects = original(copier, change, mode)
         if copier.wanted_change is not change:
             return effects
-        return *copier.change_mode(change, copier._heard_ms), *copier.released(is_marked=False)
+        return *copier.change_mode(change, copier._confirmed_ms), *copier.released(is_marked=False)
 
     return ((PartitionCopier, "_want_change", want_change),)
 
