@@ -1038,8 +1038,7 @@ MUTANTS = (
         name="old records are plain",
         rule="Records with old timestamps are never written with the plain id.",
         replaced=_old_records_are_plain,
-        scenarios=("hours_pass", "mixed_race"),
-        seeds=1500,
+        scenarios=("late_old_records",),
         is_quick=False,
     ),
     Mutant(

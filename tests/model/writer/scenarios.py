@@ -321,6 +321,12 @@ SCENARIOS = {
             options=Options(old_share=0.1),
         ),
         Scenario(
+            name="late_old_records",
+            faults=(f.pass_hours, f.pass_hours, f.newcomer, f.freeze, f.freeze),
+            options=Options(old_share=0.8, delays_requests=True),
+            faults_max=14,
+        ),
+        Scenario(
             name="short_producer_expiration",
             faults=(f.freeze_owner, f.newcomer, f.pass_seconds, f.pass_seconds, f.append_to_source),
             options=replace(SMALL, producer_expiration_ms=3_000),
