@@ -170,7 +170,8 @@ class PartitionCopier:
         self.start_end = -1  # the source's end when the task began
         self.records = self.bytes = self.skipped = self.lost_records = self.refused_writes = 0
         self.record_timestamp_ms = -1
-        self.latency_ms = self.age_ms = -1.0
+        # The age of the newest record when it was sent, and when it was acknowledged.
+        self.age_ms = self.latency_ms = -1.0
 
     def started(self, earlier: "PartitionCopier | None") -> Effects:
         """Continues the counts that *earlier* had of this partition in the last session, and what it has learned."""
@@ -240,7 +241,7 @@ class PartitionCopier:
             return (ReadFrom(response.preferred_replica),)
         if response.diverging is not None:
             self.cursor.note_ends(response)
-            self._met(Obstacle(kind=ObstacleKind.DIVERGED))
+            self.note_obstacle(Obstacle(kind=ObstacleKind.DIVERGED))
             if self._write_first():
                 return REPORT
             # The next session compares the source with the target and finds what was lost.
@@ -248,7 +249,7 @@ class PartitionCopier:
             self.has_diverged = True
             return *REPORT, *self._resync()
         name = name_of(code)
-        self._met(Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name))
+        self.note_obstacle(Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name))
         reported: Effects = (Count(name), Signal.REPORT)
         action = action_for_fetch_error(code)
         if action is ErrorAction.RESOLVE_LOSS:
@@ -345,6 +346,7 @@ class PartitionCopier:
             self._sent_ms = now_ms
         stream.take(span)
         mode.taken(span.base_offset + span.count, span.source_epoch)
+        self.age_ms = now_ms - span.max_timestamp
         if self._is_full and self._has_room:
             self._is_full = False
             return data, READY_AND_FETCH if packer else FETCH
@@ -420,7 +422,7 @@ class PartitionCopier:
         """Handles the refusal of the oldest batch in flight; *records* are the indexes of its refused records."""
         stream, name = self.stream, name_of(code)
         assert stream is not None
-        self._met(Obstacle(kind=ObstacleKind.WRITE_REFUSED, name=name, message=message))
+        self.note_obstacle(Obstacle(kind=ObstacleKind.WRITE_REFUSED, name=name, message=message))
         is_first = not stream.has_refusals
         span = stream.refuse(is_absent=code == INVALID_TXN_STATE)
         if is_first and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -839,9 +841,6 @@ class PartitionCopier:
         """Adds a usual event to the present segment of the log."""
         if self.log.events is not None:
             self.log.events.append((name, values, {}))
-
-    def _met(self, obstacle: Obstacle) -> None:
-        self.obstacle = obstacle.after(self.obstacle)
 
     def note_obstacle(self, obstacle: Obstacle | None) -> None:
         """Notes what it has met since the last progress; None: it has made progress."""

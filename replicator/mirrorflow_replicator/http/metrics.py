@@ -192,7 +192,7 @@ def _mm2_metrics(rows: list[_Row]) -> Iterator[str]:
     yield from family("byte_count", about, lambda row: row.value_bytes)
     about = "Value bytes delivered each second."
     yield from family("byte_rate", about, lambda row: round(row.rate.value_bytes, 3))
-    yield from family("record_age_ms", "Age of the last record when it was fetched.", lambda row: row.age_ms)
+    yield from family("record_age_ms", "Age of the last record when it was sent.", lambda row: row.age_ms)
     about = "Age of the last record when acknowledged."
     yield from family("replication_latency_ms", about, lambda row: row.latency_ms)
     for at, statistic in enumerate(_SPREAD):

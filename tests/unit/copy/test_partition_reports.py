@@ -92,6 +92,14 @@ def test_sent_records_are_reported_only_after_acknowledgement():
     assert (1, 0, 0) == (delivered.batches_raw, delivered.batches_coalesced, delivered.batches_reencoded)
 
 
+def test_the_age_of_the_newest_record_is_reported_when_it_is_sent():
+    copier = copying_copier()
+
+    send(copier, NOW_MS)
+
+    assert partition_report(copier).record_age_ms == 4_998
+
+
 def test_a_copier_that_has_not_begun_reports_unknown_offsets():
     """Unknown is -1. Zero would show the whole topic as lag."""
     report = partition_report(new_copier(new_session()))
