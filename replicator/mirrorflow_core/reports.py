@@ -120,6 +120,7 @@ class TaskReport:
     partitions: tuple[PartitionReport, ...] = ()
     errors: Mapping[str, int] = field(default_factory=dict)  # number by reason since the task began
     throttle_ms: int = 0  # time waited for broker throttling, since the task began
+    is_rate_limited: bool = False  # its rate limit holds a reader back at present
     refused_settings: tuple[str, ...] = ()
     offset_syncs: int = 0  # written since the task began
     active_records: int = -1  # sent and not yet acknowledged; -1: unknown, as below

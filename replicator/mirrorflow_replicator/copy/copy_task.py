@@ -254,6 +254,7 @@ class CopyTask:
             partitions=tuple(partition_report(copier, self._effects.now_ms) for copier in copiers),
             errors=dict(self.errors),
             throttle_ms=self._routes.throttle_ms,
+            is_rate_limited=self.pace.is_holding,
             offset_syncs=0 if syncs is None else syncs.written,
             active_records=active_records(self.copiers.values()),
             buffer_free_bytes=max(0, BUFFERED_BYTES_MAX - self._effects.buffered_bytes),

@@ -142,6 +142,7 @@ def decode_report(line: bytes) -> TaskReport:
         partitions=tuple(partitions),
         errors=body["errors"],
         throttle_ms=body["throttle_ms"],
+        is_rate_limited=body["is_rate_limited"],
         refused_settings=tuple(body["refused_settings"]),
         offset_syncs=body["offset_syncs"],
         active_records=body["active_records"],

@@ -46,6 +46,12 @@ class RateLimiter:
         """Returns when the newest wait of *reader* ends or has ended (monotonic clock)."""
         return self._held_until_s.get(reader, -math.inf)
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether a reader waits at present."""
+        now_s = time.monotonic()
+        return any(until_s > now_s for until_s in self._held_until_s.values())
+
     async def spend(self, size_bytes: int, *, reader: int = 0) -> None:
         """Waits until *reader* may read *size_bytes* more."""
         if not self._bytes_per_s:

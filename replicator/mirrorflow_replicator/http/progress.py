@@ -59,7 +59,7 @@ OFFSETS_MAX = 100_000  # about 30 MB
 class ReplicatingState(Enum):
     """Whether a connector replicates, decided from its observed progress."""
 
-    ADVANCING = "Advancing"  # records were delivered within the window
+    ADVANCING = "Advancing"  # records were delivered within the window, or its own rate limit holds it back
     IDLE = "Idle"  # nothing to copy
     THROTTLED = "Throttled"  # a broker throttles us, and there is something to copy
     STUCK = "Stuck"  # something to copy, and nothing moved for the window; or a topic that cannot be copied
@@ -190,8 +190,12 @@ def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> Rep
         return ReplicatingState.STUCK
     if waiting and total.is_behind:
         return ReplicatingState.WAITING
-    if total.is_behind or (stopped and stopped == total.partitions):
+    if stopped and stopped == total.partitions:
         return ReplicatingState.STUCK
+    if total.is_behind:
+        # One response may take a low rate limit longer than the window.
+        is_limited = any(task.is_rate_limited for task in report.tasks)
+        return ReplicatingState.ADVANCING if is_limited else ReplicatingState.STUCK
     # Right after the start no lag is known, which does not mean that there is none. Nor is it known what there
     # is to copy while a cluster is away.
     is_unknown = total.lags_unknown_at_work or report.source.reason or report.target.reason

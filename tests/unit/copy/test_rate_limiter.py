@@ -98,6 +98,18 @@ def test_a_changed_limit_applies_to_the_next_response(clock):
     assert clock.now_s - began_s <= 1.5
 
 
+def test_the_limit_holds_a_reader_until_its_response_is_paid(clock):
+    limit = RateLimiter(1_000)
+    began_s = clock.now_s
+    spend(limit, 60_000)
+    paid_s, clock.now_s = clock.now_s, began_s + 30
+
+    assert limit.is_holding
+
+    clock.now_s = paid_s
+    assert not limit.is_holding
+
+
 def test_a_pause_of_the_process_is_detected_once(clock):
     """Another process may have copied during the pause, so the position is determined again."""
     pauses = []

@@ -311,6 +311,15 @@ def test_a_connector_is_throttled_only_after_a_recent_throttle_time():
     assert summary(report, samples=samples, monotonic_s=NOW_S + 60)["replicating"] == "Stuck"
 
 
+@pytest.mark.parametrize(("is_rate_limited", "state"), [(True, "Advancing"), (False, "Stuck")])
+def test_a_connector_that_waits_for_its_own_rate_limit_is_not_stuck(is_rate_limited, state):
+    """At 20 KiB/s, one response of 1 MiB uses up the limit for longer than the window."""
+    report = connector(task(partition(), is_rate_limited=is_rate_limited))
+    samples = samples_of_progress(report)
+
+    assert summary(report, samples=samples, monotonic_s=NOW_S + 60)["replicating"] == state
+
+
 @pytest.mark.parametrize("step_s", [-3600.0, 0.0, 3600.0])
 def test_only_record_ages_follow_a_wall_clock_that_steps(step_s: float):
     """Rates, states and durations follow the monotonic clock."""
