@@ -34,7 +34,8 @@ from mirrorflow_replicator.http.rest_plugins import problems
 FILE_MAX_BYTES = 1024 * 1024  # etcd takes no larger object
 _OTHER_FORMS = {
     "Strimzi's KafkaMirrorMaker2": re.compile(r"""(?:^|[\s{,])["']?kind["']?\s*:\s*["']?KafkaMirrorMaker2"""),
-    "an mm2.properties": re.compile(r"^[ \t]*clusters[ \t]*=", re.MULTILINE),
+    # Not indented: a file of Docker Compose or Kubernetes may contain one.
+    "an mm2.properties": re.compile(r"^clusters[ \t]*=", re.MULTILINE),
 }
 _FLAGS = {
     "spec.source.bootstrapServers": "--from",

@@ -104,6 +104,18 @@ def test_a_file_of_strimzi_or_mm2_is_refused_with_the_convert_command(
     )
 
 
+def test_a_file_that_contains_an_mm2_properties_is_not_taken_for_one(
+    validate: Validate, tmp_path: Path
+) -> None:
+    path = tmp_path / "compose.yaml"
+    path.write_text("configs:\n  mm2:\n    content: |\n      clusters = A, B\n")
+
+    status, _, errors = validate(path)
+
+    assert status == 2
+    assert "mirrorflow convert" not in errors
+
+
 def test_ignored_autoscale_is_a_warning(validate: Validate) -> None:
     example = Path(__file__).parents[2] / "examples" / "valid" / "ignored-autoscale.yaml"
 
