@@ -3,11 +3,11 @@
 python -m tests.harness.replay FILE    each segment, and where the replayed state differs from the recorded one
 """
 
+import argparse
 import json
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mirrorflow_core.copying.batch_packer import Packer, _Encoded
@@ -136,8 +136,12 @@ def differences(document: Mapping[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Replays the file in the first argument."""
-    document = json.loads(Path(sys.argv[1]).read_text())
+    """Replays the file that the command line names."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.harness.replay", description=str(__doc__).splitlines()[0]
+    )
+    parser.add_argument("file", type=argparse.FileType(), metavar="FILE", help="mirrorflow-replays-*/*.json")
+    document = json.load(parser.parse_args().file)
     for number, segment in enumerate(document["segments"]):
         print(f"segment {number}: {len(segment['events'])} events")
         for event in segment["events"]:

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_core.copying.event_log import SEGMENTS_MAX, from_json, to_json
+from mirrorflow_core.copying.event_log import (
+    ENTRIES_MAX,
+    ENTRIES_MIN,
+    SEGMENTS_MAX,
+    TASK_ENTRIES_MAX,
+    from_json,
+    to_json,
+)
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier
 from mirrorflow_core.errors import PartitionError, RecordTooLargeError
 from mirrorflow_core.partitions import OffsetPair
@@ -59,6 +66,16 @@ def test_an_acknowledgement_with_a_gap_begins_a_segment():
     copier.acknowledged(7, -1, NOW)
 
     assert names_of(segments_of(copier)[-1]) == ["acknowledged"]
+
+
+@pytest.mark.parametrize("partitions", [1, 32, 100, TASK_ENTRIES_MAX // ENTRIES_MIN])
+def test_the_newest_segments_of_a_task_are_bounded_together(partitions):
+    session = new_session()
+
+    session.limit_event_logs(partitions)
+
+    assert ENTRIES_MIN <= session.entries_max <= ENTRIES_MAX
+    assert partitions * session.entries_max <= TASK_ENTRIES_MAX
 
 
 def test_the_newest_segments_are_kept():
