@@ -104,7 +104,7 @@ class FlowTakeover:
     async def owned_by_group(self, clusters: FlowClusters) -> OwnedFlow | None:
         """Returns the flow as a process of the group has claimed it; None if none has. Raises MirrorFlowError."""
         newest = await newest_claim(clusters)
-        self._note_group_waits(newest)
+        self._note_owner(newest)
         ours = self._group, self._settings.flow
         if newest is None or newest.left or (newest.group, newest.flow) != ours:
             return None
@@ -153,23 +153,18 @@ class FlowTakeover:
             return taken
         return OwnedFlow(clusters, taken, dict(enumerate(taken.tasks)))
 
-    def _note_group_waits(self, newest: Claim | None) -> None:
-        """Notes whether the flow belongs to a process outside of the group."""
-        self.is_waiting = newest is not None and not newest.left and newest.group != self._group
-        self.owner = newest
+    def _note_owner(self, owner: Claim | None) -> None:
+        """Notes the newest *owner*, and whether it is a process outside of the group; without a group every other one is."""
+        self.owner = owner
+        is_of_group = owner is not None and owner.group == self._group != ""
+        self.is_waiting = owner is not None and not owner.left and not is_of_group
 
     async def _wait_for_turn(self, clusters: FlowClusters, plan: FlowPlan) -> None:
-        if self._group:
-            self._note_group_waits(self.owner)
-        else:
-            self.is_waiting = True
+        self._note_owner(self.owner)
         found = await clusters.runner.run(wait_for_turn(plan, self._note_owner))
         if isinstance(found, FlowExists):
             self.is_waiting = False
             raise self._flow_exists(found.claim)
-
-    def _note_owner(self, claim: Claim) -> None:
-        self.owner = claim
 
     def _flow_exists(self, claim: Claim) -> FlowExistsError:
         settings = self._settings
