@@ -15,15 +15,27 @@ the time. A request that fails ends the session, and its generator is dropped.
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from mirrorflow_core.copying.effects import NOTHING, Effects
+from mirrorflow_core.copying.effects import NOTHING
 from mirrorflow_core.copying.membership import JOINING
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier
 from mirrorflow_core.copying.session import CopySession
+from mirrorflow_core.copying.transaction_requests import (
+    AddPartitions,
+    AskLeaders,
+    AwaitMarkers,
+    BeginTransaction,
+    CarryOut,
+    Commit,
+    Drain,
+    Now,
+    Steps,
+    StorePositions,
+)
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.send_window import SendWindow
 from mirrorflow_core.source_epochs import followed_by
@@ -56,83 +68,6 @@ _OF_TRANSACTIONAL_ID: Final = EPOCH_IS_OVER | {
     INVALID_PRODUCER_ID_MAPPING,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
-
-
-class Now(NamedTuple):
-    """The time: seconds of a monotonic clock, and milliseconds since 1970 of a wall clock."""
-
-    monotonic_s: float
-    wall_ms: int
-
-
-class BeginTransaction(NamedTuple):
-    """Begin a transaction that will store *positions*, once the markers of the last one are written. Response: None."""
-
-    producer: Producer
-    positions: Sequence[WriterPosition]
-
-
-class AskLeaders(NamedTuple):
-    """Ask the leaders of target partitions for their epochs. Response: the epochs by partition."""
-
-    partitions: Sequence[TopicPartition]
-
-
-class AddPartitions(NamedTuple):
-    """Add target partitions to the open transaction. Response: error codes by partition."""
-
-    producer: Producer
-    partitions: Sequence[TopicPartition]
-
-
-class Drain(NamedTuple):
-    """Wait for the responses to what is in flight, at most until *ends_s*. Response: None; some may be missing.
-
-    A broker that answers, or throttles, is waited for; one that does not is given up earlier.
-    """
-
-    copiers: Sequence[PartitionCopier]
-    ends_s: float
-
-
-class StorePositions(NamedTuple):
-    """Write positions in the open transaction. Response: None."""
-
-    producer: Producer
-    positions: Sequence[WriterPosition]
-
-
-class Commit(NamedTuple):
-    """Commit the open transaction; its markers may still be on their way. Response: None."""
-
-    producer: Producer
-
-
-class AwaitMarkers(NamedTuple):
-    """Wait until the positions that were just committed are decided. Response: None."""
-
-    producer: Producer
-
-
-class CarryOut(NamedTuple):
-    """Carry out the effects of an event of a partition. Response: None."""
-
-    copier: PartitionCopier
-    effects: Effects
-
-
-TransactionRequest = (
-    BeginTransaction
-    | AskLeaders
-    | AddPartitions
-    | Drain
-    | StorePositions
-    | Commit
-    | AwaitMarkers
-    | CarryOut
-    | Transaction
-)
-Steps = Generator[TransactionRequest, tuple[Any, Now], Now]
 
 
 class TaskTransaction:

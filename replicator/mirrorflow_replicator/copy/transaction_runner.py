@@ -8,7 +8,8 @@ from typing import Any
 
 from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.copying.session import CopySession
-from mirrorflow_core.copying.transaction import (
+from mirrorflow_core.copying.transaction import TaskTransaction
+from mirrorflow_core.copying.transaction_requests import (
     AddPartitions,
     AskLeaders,
     AwaitMarkers,
@@ -19,7 +20,6 @@ from mirrorflow_core.copying.transaction import (
     Now,
     Steps,
     StorePositions,
-    TaskTransaction,
     TransactionRequest,
 )
 from mirrorflow_core.errors import MirrorFlowError

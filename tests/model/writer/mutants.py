@@ -14,7 +14,8 @@ from mirrorflow_core.copying import error_actions
 from mirrorflow_core.copying.batch_packer import ANY_AGE_MS, NO_AGE_MS, Packer
 from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.copying.read_cursor import ReadCursor
-from mirrorflow_core.copying.transaction import Commit, StorePositions, TaskTransaction
+from mirrorflow_core.copying.transaction import TaskTransaction
+from mirrorflow_core.copying.transaction_requests import Commit, StorePositions
 from mirrorflow_core.copying.write_mode_tracker import WriteModeTracker
 from mirrorflow_core.send_window import SendWindow
 from mirrorflow_core.source_epochs import SourceEpochs

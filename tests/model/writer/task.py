@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mirrorflow_core.copying import transaction
+from mirrorflow_core.copying import transaction_requests
 from mirrorflow_core.copying.effects import (
     Alert,
     Effects,
@@ -21,7 +21,8 @@ from mirrorflow_core.copying.effects import (
 )
 from mirrorflow_core.copying.partition import PartitionCopier, Surroundings
 from mirrorflow_core.copying.session import CopySession
-from mirrorflow_core.copying.transaction import Now, TaskTransaction
+from mirrorflow_core.copying.transaction import TaskTransaction
+from mirrorflow_core.copying.transaction_requests import Now
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.send_window import LEAST_BYTES
@@ -356,7 +357,7 @@ class Task:
             return False
         return self.stored[copier.source] != copier.stream.delivered.source_offset + 1
 
-    def _in_turn(self, steps: transaction.Steps) -> Coroutine:
+    def _in_turn(self, steps: transaction_requests.Steps) -> Coroutine:
         """Runs one transaction of a producer at a time, as the runner does."""
         key = self.process, self.producers.transactional.transactional_id
         yield Until(lambda: key not in self.world.busy)
@@ -368,7 +369,7 @@ class Task:
         self._end(self.transaction.end_reason)
         self.world.busy.discard(key)
 
-    def _perform(self, steps: transaction.Steps) -> Coroutine:
+    def _perform(self, steps: transaction_requests.Steps) -> Coroutine:
         result: Any = None
         while True:
             try:
@@ -378,27 +379,27 @@ class Task:
             response = yield from self._respond(request)
             result = response, self._now
 
-    def _respond(self, request: transaction.TransactionRequest) -> Coroutine:
+    def _respond(self, request: transaction_requests.TransactionRequest) -> Coroutine:
         match request:
-            case transaction.CarryOut(copier, effects):
+            case transaction_requests.CarryOut(copier, effects):
                 self.apply(copier, effects)
-            case transaction.Drain(copiers, ends_s):
+            case transaction_requests.Drain(copiers, ends_s):
                 ends_ms = min(self.world.now_ms + DRAIN_MS, math.ceil(ends_s * 1000 / SCALE))
                 yield Until(
                     lambda: bool(self.end_reason) or all(copier.is_drained for copier in copiers), ends_ms
                 )
-            case transaction.BeginTransaction(producer, positions):
+            case transaction_requests.BeginTransaction(producer, positions):
                 # At its response, the markers of the last transaction are written, or never will be.
                 yield from self._add(producer, {*self.world.by_offsets_partition(positions)})
-            case transaction.AskLeaders(partitions):
+            case transaction_requests.AskLeaders(partitions):
                 return (yield from self._read_leader_epochs(partitions))
-            case transaction.AddPartitions(producer, partitions):
+            case transaction_requests.AddPartitions(producer, partitions):
                 return (yield from self._add_data(producer, partitions))
-            case transaction.StorePositions(producer, positions):
+            case transaction_requests.StorePositions(producer, positions):
                 yield from self._store_positions(producer, positions)
-            case transaction.Commit(producer):
+            case transaction_requests.Commit(producer):
                 yield from self._commit(producer)
-            case transaction.AwaitMarkers(producer):
+            case transaction_requests.AwaitMarkers(producer):
                 yield from self._await_markers(producer)
             case _:
                 return (yield from self._complete(request.producer))

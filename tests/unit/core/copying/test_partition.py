@@ -22,7 +22,8 @@ from mirrorflow_core.copying.effects import (
 )
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier, Surroundings
 from mirrorflow_core.copying.session import CopySession
-from mirrorflow_core.copying.transaction import (
+from mirrorflow_core.copying.transaction import TaskTransaction
+from mirrorflow_core.copying.transaction_requests import (
     AddPartitions,
     AskLeaders,
     CarryOut,
@@ -30,7 +31,6 @@ from mirrorflow_core.copying.transaction import (
     Drain,
     Now,
     StorePositions,
-    TaskTransaction,
 )
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.reports import Guarantee

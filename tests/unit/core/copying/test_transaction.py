@@ -9,7 +9,8 @@ import pytest
 from mirrorflow_core.copying.effects import Signal
 from mirrorflow_core.copying.membership import TransactionMembership
 from mirrorflow_core.copying.partition import PartitionCopier
-from mirrorflow_core.copying.transaction import (
+from mirrorflow_core.copying.transaction import TaskTransaction
+from mirrorflow_core.copying.transaction_requests import (
     AddPartitions,
     AskLeaders,
     AwaitMarkers,
@@ -20,7 +21,6 @@ from mirrorflow_core.copying.transaction import (
     Now,
     Steps,
     StorePositions,
-    TaskTransaction,
     TransactionRequest,
 )
 from mirrorflow_core.writer.broker_requests import Done, Producer, Transaction
