@@ -16,6 +16,7 @@ An awaited answer of an earlier generation (`resyncs`) is discarded.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -50,6 +51,7 @@ from mirrorflow_core.copying.error_actions import (
 from mirrorflow_core.copying.event_log import VERSION, EventLog, to_json, unusual, usual
 from mirrorflow_core.copying.loss_errors import DetectedLoss, loss_error, problem_error, source_lost
 from mirrorflow_core.copying.membership import CHANGES, MEMBERS, SILENT, TransactionMembership, moved
+from mirrorflow_core.copying.partition_counts import PartitionCounts
 from mirrorflow_core.copying.read_cursor import ReadCursor
 from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.copying.write_mode_tracker import WriteModeTracker
@@ -163,25 +165,17 @@ class PartitionCopier:
         # -- what is reported
         self.error: MirrorFlowError | None = None
         self.is_halted = False  # it was stopped, and nothing has shown yet that the cause is gone
-        self.alert: PartitionError | None = None  # the newest loss after which it continued, by loss policy
-        self.alerted_ms = self.losses = 0
+        self.counts = PartitionCounts()
         self.obstacle: Obstacle | None = None  # the newest one since the last progress
         self.stalled: Stalled | None = None  # why it makes no progress
         self.start_end = -1  # the source's end when the task began
-        self.records = self.bytes = self.skipped = self.lost_records = self.refused_writes = 0
-        self.record_timestamp_ms = -1
-        # The age of the newest record when it was sent, and when it was acknowledged.
-        self.age_ms = self.latency_ms = -1.0
 
     def started(self, earlier: "PartitionCopier | None") -> Effects:
         """Continues the counts that *earlier* had of this partition in the last session, and what it has learned."""
         if earlier is None:
             return NOTHING
-        self.records, self.bytes, self.skipped = earlier.records, earlier.bytes, earlier.skipped
-        self.lost_records, self.losses = earlier.lost_records, earlier.losses
-        self.refused_writes = earlier.refused_writes
+        self.counts = replace(earlier.counts)
         self.failed_starts = earlier.failed_starts
-        self.alert, self.alerted_ms = earlier.alert, earlier.alerted_ms
         self.packer.inherit(earlier.packer)
         self.mode = earlier.mode
         # A batch that ended the last session (UNKNOWN_SERVER_ERROR) would end each one, and delay the other partitions.
@@ -227,7 +221,7 @@ class PartitionCopier:
         if not is_usual:
             return self._fetch_failed(response)
         try:
-            self.skipped += self.cursor.take(response, self.packer, stream, log)
+            self.counts.note_skipped(self.cursor.take(response, self.packer, stream, log))
         except CorruptBatchError as error:
             self.packer.end_with(error)
         if len(response.records):
@@ -346,7 +340,7 @@ class PartitionCopier:
             self._sent_ms = now_ms
         stream.take(span)
         mode.taken(span.base_offset + span.count, span.source_epoch)
-        self.age_ms = now_ms - span.max_timestamp
+        self.counts.note_sent(span, now_ms)
         if self._is_full and self._has_room:
             self._is_full = False
             return data, READY_AND_FETCH if packer else FETCH
@@ -404,10 +398,7 @@ class PartitionCopier:
         # The response may have been in transit for long: what it confirms is only certain for the time the
         # batch was sent.
         self._confirmed_ms = self._sent_ms
-        self.records += span.count
-        self.bytes += span.size_bytes
-        self.record_timestamp_ms = span.max_timestamp
-        self.latency_ms = now_ms - span.max_timestamp
+        self.counts.note_acknowledged(span, now_ms)
         self.refusals = 0
         if self.error is not None and self.state is not CopierState.STOPPED:
             self._recover()
@@ -430,7 +421,7 @@ class PartitionCopier:
         if code == INVALID_TXN_STATE and self.session.is_fenced:
             # Only another producer can have ended it.
             return EndSession("its transaction was ended by another process"), *self._resync()
-        self.refused_writes += 1
+        self.counts.note_refused()
         if code == CORRUPT_MESSAGE:
             self.packer.verify()
         ends: Effects = ()
@@ -790,7 +781,7 @@ class PartitionCopier:
         if self.state is CopierState.LEAVING:
             return NOTHING  # its next owner meets it
         self.state = CopierState.STOPPED
-        self.is_halted, self.error = True, error
+        self.is_halted, self.error = True, error.with_traceback(None)  # whose frames hold a fetch response
         self.packer.clear()
         return StopPartition(error), Signal.FETCH, Signal.REPORT
 
@@ -808,10 +799,7 @@ class PartitionCopier:
         return self._when_drained()
 
     def _continue_after_loss(self, error: PartitionError, now_ms: int, *, lost_records: int = 0) -> Effects:
-        """Counts and reports a loss, or a possible one, after which the loss policy continues copying."""
-        self.alert, self.alerted_ms = error, now_ms
-        self.losses += 1
-        self.lost_records += lost_records
+        self.counts.note_loss(error, now_ms, lost_records=lost_records)
         return Alert(error), Signal.REPORT
 
     # -- what is reported
@@ -855,7 +843,7 @@ class PartitionCopier:
         """Notes an error that delays copying. An error that stopped the partition stays until it copies again."""
         if self.is_halted:
             return NOTHING
-        self.error = error
+        self.error = error.with_traceback(None)
         return REPORT
 
     @usual

@@ -37,12 +37,13 @@ _TASK_FIELDS = tuple(field.name for field in fields(TaskReport) if field.name no
 
 def partition_report(copier: PartitionCopier, now_ms: int) -> PartitionReport:
     """Returns the report of *copier* at *now_ms* (wall clock)."""
+    counts = copier.counts
     stream = copier.stream
     # One that has copied and is resynced still counts as copying. One that stopped and is retried
     # counts as stopped until it copies again.
     phase = (
         PartitionPhase.COPYING
-        if copier.state is CopierState.RESUMING and copier.records
+        if copier.state is CopierState.RESUMING and counts.records
         else _PHASES[copier.state]
     )
     reason, message = _said(copier, now_ms)
@@ -55,19 +56,19 @@ def partition_report(copier: PartitionCopier, now_ms: int) -> PartitionReport:
         source_offset=next_offset,
         source_end_offset=_source_end(copier),
         target_offset=-1 if stream is None else stream.delivered.target_offset + 1,
-        records=copier.records,
-        bytes=copier.bytes,
-        value_bytes=copier.bytes,
+        records=counts.records,
+        bytes=counts.bytes,
+        value_bytes=counts.bytes,
         batches_raw=copier.packer.raw,
         batches_coalesced=copier.packer.coalesced,
         batches_reencoded=copier.packer.reencoded,
-        skipped_records=copier.skipped,
-        lost_records=copier.lost_records,
-        losses=copier.losses,
-        refused_writes=copier.refused_writes,
-        record_timestamp_ms=copier.record_timestamp_ms,
-        record_age_ms=copier.age_ms,
-        latency_ms=copier.latency_ms,
+        skipped_records=counts.skipped_records,
+        lost_records=counts.lost_records,
+        losses=counts.losses,
+        refused_writes=counts.refused_writes,
+        record_timestamp_ms=counts.record_timestamp_ms,
+        record_age_ms=counts.age_ms,
+        latency_ms=counts.latency_ms,
         reached_start_end=0 <= copier.start_end <= next_offset,
         guarantee=guarantee_of(copier),
         guarantee_reason=copier.session.unfenced_reason,
@@ -108,8 +109,8 @@ def _said(copier: PartitionCopier, now_ms: int) -> tuple[str, str]:
     if copier.stalled is not None and not copier.is_halted:
         stall = copier.stalled.stall
         return stall.reason, stall.sentence
-    if error is None and now_ms - copier.alerted_ms < ALERT_SHOWN_MS:
-        error = copier.alert
+    if error is None and now_ms - copier.counts.alerted_ms < ALERT_SHOWN_MS:
+        error = copier.counts.alert
     return ("", "") if error is None else (error.reason, str(error))
 
 

@@ -197,7 +197,7 @@ class StallWatch:
             self.changed(copier)
         found: list[Stall] = []
         for copier, seen in list(self._seen.items()):
-            if copier.records != seen.records or _source_offset(copier) > seen.source_offset:
+            if copier.counts.records != seen.records or _source_offset(copier) > seen.source_offset:
                 self._moved(copier, seen)
             elif (
                 copier.is_halted or copier.state is CopierState.STOPPED or copier.state is CopierState.LEAVING
@@ -218,7 +218,7 @@ class StallWatch:
         copier.note_obstacle(None)
         seen.obstacle = seen.open_transaction = None
         seen.describe_s = 0.0
-        seen.records, seen.source_offset = copier.records, _source_offset(copier)
+        seen.records, seen.source_offset = copier.counts.records, _source_offset(copier)
         seen.progress_s, seen.resyncs = self._awake_s, copier.resyncs
         seen.reader = self._reader_of(copier)
         seen.responses = _responses(seen.reader)
@@ -322,7 +322,7 @@ class StallWatch:
 def _seen(copier: PartitionCopier, reader: BrokerReader | None, now_s: float, *, resyncs: int) -> _Seen:
     """Returns *copier* as it is, with progress now and *resyncs* as of the last check."""
     return _Seen(
-        records=copier.records,
+        records=copier.counts.records,
         source_offset=_source_offset(copier),
         progress_s=now_s,
         due_s=now_s + STALLED_AFTER_S,

@@ -306,7 +306,7 @@ class SeedTaskAttempt:
                 }
             await asyncio.sleep(POLL_S)
             self._update_progress()
-            if not self._has_copied and any(copier.records for copier in self._copiers.values()):
+            if not self._has_copied and any(copier.counts.records for copier in self._copiers.values()):
                 self._has_copied = True
                 self._start_s = time.monotonic() - self._began_s
                 self._until_s = min(self._until_s, time.monotonic() + self._wave.seconds)
@@ -357,8 +357,8 @@ class SeedTaskAttempt:
         copiers = self._copiers
         self._progress = SeedTaskReport(
             attempt=self._attempt,
-            records=sum(copier.records for copier in copiers.values()),
-            bytes=sum(copier.bytes for copier in copiers.values()),
+            records=sum(copier.counts.records for copier in copiers.values()),
+            bytes=sum(copier.counts.bytes for copier in copiers.values()),
             seconds=time.monotonic() - self._began_s,
             next_offsets={index: copier.settled_next_offset for index, copier in copiers.items()},
         )
@@ -400,7 +400,7 @@ def _delivered(copier: PartitionCopier) -> int:
 
 def _gap_records(copier: PartitionCopier | None, error: MirrorFlowError | None) -> int:
     """Returns the number of source offsets that were deleted before they were copied."""
-    gap = 0 if copier is None else copier.lost_records
+    gap = 0 if copier is None else copier.counts.lost_records
     if isinstance(error, SourceDataLostError):
         gap += max(0, error.found - error.wanted)
     return gap

@@ -423,7 +423,7 @@ def test_acknowledged_batches_that_do_not_count_are_a_stall(task):
 
     task.wait(each=lambda: resume_into_session_end(task, copier))
 
-    assert copier.records == 0
+    assert copier.counts.records == 0
     assert partition_report(copier).reason == "NoDecision"
 
 

@@ -10,6 +10,7 @@ from mirrorflow_core.copying.error_actions import (
     action_for_produce_error,
 )
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier
+from mirrorflow_core.errors import CorruptBatchError
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.error_codes import (
     INVALID_RECORD,
@@ -209,7 +210,7 @@ def test_refused_records_are_skipped_if_configured(records, count, next_offset, 
         in str(copier.skip.error)
     )
     resume(copier, 0)
-    assert (copier.cursor.offset, copier.lost_records) == (next_offset, next_offset - 100)
+    assert (copier.cursor.offset, copier.counts.lost_records) == (next_offset, next_offset - 100)
 
 
 def test_a_refusal_of_a_batch_in_flight_after_a_refused_one_is_ignored():
@@ -281,6 +282,18 @@ def test_only_one_request_to_resolve_a_loss_is_pending():
 
     assert [request in effects for effects in (first, second, third)] == [True, False, True]
     assert resolved == (Signal.REFRESH_LEADER,)
+
+
+def test_a_stopped_partition_does_not_keep_the_fetch_response() -> None:
+    """The frames of an error's traceback would hold it in memory for as long as the partition is stopped."""
+    copier = begun_copier(0)
+    with pytest.raises(CorruptBatchError) as raised:
+        raise CorruptBatchError(topic="orders", partition=2, offset=100, problem="its CRC differs")
+
+    copier.stop(raised.value)
+
+    assert copier.error is not None
+    assert copier.error.__traceback__ is None
 
 
 def test_a_leaving_partition_is_not_stopped_by_a_refusal() -> None:

@@ -487,7 +487,7 @@ def test_each_acknowledged_record_is_counted_once(seed):
     rig.settle()
 
     assert copied_contents(rig.leader) == rig.source.records
-    assert rig.sessions > 1 or rig.copier.records == len(rig.source.records)
+    assert rig.sessions > 1 or rig.copier.counts.records == len(rig.source.records)
 
 
 @given(st.integers(0, 2**32), st.booleans())
@@ -638,12 +638,12 @@ def test_each_response_shows_whether_the_target_sets_timestamps():
 
 def test_a_batch_that_replaces_a_refused_one_is_not_counted_and_ends_the_session():
     rig = started_rig(in_flight=2)
-    records_before = rig.copier.records
+    records_before = rig.copier.counts.records
     rig.apply(rig.copier.refused(NOT_ENOUGH_REPLICAS, ""))
     rig.acknowledge(rig.stream.delivered.target_offset + 1, -1)
     rig.resume_or_restart()
 
-    assert rig.copier.records == records_before
+    assert rig.copier.counts.records == records_before
     assert "was not answered" in rig.end_reason
 
 
