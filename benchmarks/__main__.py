@@ -1,6 +1,6 @@
 """`make bench`: compares our replicator with Java MirrorMaker 2, on real brokers.
 
-        python -m benchmarks [case ...] [--quick] [--repeat N]
+        python -m benchmarks [case ...] [--quick] [--repeat N] [--resume FILE]
         python -m benchmarks operator [--quiescence]    # see control_plane.py
         python -m benchmarks machinery		  # see machinery.py
         python -m benchmarks executors		  # on a node: see executors.py
@@ -39,7 +39,7 @@ from benchmarks.cases import (
     verify,
 )
 from benchmarks.machine import facts
-from benchmarks.results import Result, document, number
+from benchmarks.results import Result, document, number, result_from_json
 
 REPEAT = 3  # the smallest number with a median
 HERE = Path(__file__).parent
@@ -78,7 +78,16 @@ def main() -> int:
     extent = Extent(repeat=options.repeat or (1 if options.quick else REPEAT), quick=options.quick)
     heading = facts(" ".join(["python -m benchmarks", *sys.argv[1:]]))
     stem = CACHE / time.strftime("%Y%m%d-%H%M%S")
-    results = _run(options.cases or list(CASES), extent, stem, heading)
+    results: list[Result] = []
+    if options.resume is not None:
+        stem = options.resume.with_suffix("")
+        earlier = json.loads(options.resume.read_text())
+        results = [result_from_json(value) for value in earlier["results"]]
+        heading = [
+            *earlier["heading"],
+            f"- the cases from {_first_missing(results)} on: {heading[0].removeprefix('- ')}",
+        ]
+    _run(options.cases or list(CASES), extent, stem, heading, results)
     text = document(results, heading=heading)
     is_whole = not options.cases and not options.quick
     place = HERE / "RESULTS.md" if is_whole else stem.with_suffix(".md")
@@ -93,6 +102,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("cases", nargs="*", metavar="case", help=f"of {', '.join(CASES)}; all by default")
     parser.add_argument("--quick", action="store_true", help="small sizes and one run each, for development")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="continue the run that wrote this JSON")
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help=f"runs of each copier ({REPEAT})")
     options = parser.parse_args()
     unknown = [name for name in options.cases if name not in CASES]
@@ -101,11 +111,19 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _run(names: list[str], extent: Extent, stem: Path, heading: list[str]) -> list[Result]:
-    """Runs every case in order and writes the results to disk after each; restarts the clusters if one has failed."""
+def _first_missing(results: list[Result]) -> str:
+    """Returns the first case that *results* lack."""
+    done = {result.name for result in results}
+    return next((name for name in CASES if name not in done), "none")
+
+
+def _run(names: list[str], extent: Extent, stem: Path, heading: list[str], results: list[Result]) -> None:
+    """Adds the result of every case that *results* lack, in order, and writes all to disk after each.
+
+    Restarts the clusters if one has failed.
+    """
     stem.parent.mkdir(parents=True, exist_ok=True)
-    results: list[Result] = []
-    left = list(names)
+    left = [name for name in names if name not in {result.name for result in results}]
     while left:
         try:
             with Arena(folder=stem) as arena:
@@ -116,7 +134,6 @@ def _run(names: list[str], extent: Extent, stem: Path, heading: list[str]) -> li
         except FAILURES as error:
             traceback.print_exception(error)
             results += [_failed(left.pop(0), error)] if left else []
-    return results
 
 
 def _failed(name: str, error: Exception) -> Result:

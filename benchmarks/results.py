@@ -3,10 +3,10 @@
 Values are compared unrounded, and a demand without a measurement is a miss.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 Sense = Literal[">=", "<="]
 
@@ -63,6 +63,12 @@ class Result:
         """Demands that the median of one metric of one copier is *sense* *limit*."""
         value = self.middle(copier, metric)
         self.demands.append(Demand(what=what, sense=sense, limit=limit, value=value, unit=unit))
+
+
+def result_from_json(value: Mapping[str, Any]) -> Result:
+    """Returns the result whose fields a run has written."""
+    demands = [Demand(**demand) for demand in value["demands"]]
+    return Result(**{**value, "demands": demands})
 
 
 def document(
