@@ -321,8 +321,8 @@ class Packer:
             return None
         if self.codecs_allowed is not None and self._queue[0][0].codec not in self.codecs_allowed:
             return None  # merging keeps the codec
-        looked_at = [one for one, _, _ in islice(self._queue, COALESCE_LOOK_AHEAD)]
-        front = _mergeable(looked_at, NO_AGE_MS if self.merges_across_gaps else self.old_before_ms)
+        candidates = [batch for batch, _, _ in islice(self._queue, COALESCE_LOOK_AHEAD)]
+        front = _mergeable(candidates, NO_AGE_MS if self.merges_across_gaps else self.old_before_ms)
         if len(front) < 2:
             return None
         if self.merges_across_gaps:
@@ -481,7 +481,11 @@ class Packer:
                 topic=self.topic, partition=self.partition, offset=batch.base_offset, problem=str(error)
             ) from error
         edits = self.header_edits
-        return [one._replace(headers=edits.edited(one.headers)) for one in records] if edits else records
+        return (
+            [record._replace(headers=edits.edited(record.headers)) for record in records]
+            if edits
+            else records
+        )
 
     def _verify(self, batch: Batch) -> None:
         if not checksum_holds(batch):
@@ -503,8 +507,9 @@ def _mergeable(batches: Sequence[Batch], old_before_ms: int) -> list[Batch]:
     epoch = batches[0].leader_epoch
     return list(
         takewhile(
-            lambda one: (
-                one.leader_epoch == epoch and min(one.max_timestamp, one.base_timestamp) >= old_before_ms
+            lambda batch: (
+                batch.leader_epoch == epoch
+                and min(batch.max_timestamp, batch.base_timestamp) >= old_before_ms
             ),
             batches,
         )

@@ -177,10 +177,10 @@ def _class(name: str) -> Any:
     module, _, path = name.partition(":")
     if not module.startswith(_PACKAGE):
         raise ValueError(f"{name} is not a type of {_PACKAGE}")
-    found: Any = import_module(module)
+    member: Any = import_module(module)
     for part in path.split("."):
-        found = getattr(found, part)
-    return found
+        member = getattr(member, part)
+    return member
 
 
 def _made(kind: Any, values: Mapping[str, Any]) -> Any:

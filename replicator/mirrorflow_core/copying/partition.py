@@ -11,8 +11,8 @@ connection has room for one, and `acknowledged`, `refused` or `response_lost` sa
 `copying.transaction` calls the events of the transaction: `joined`, `held`, `committed`, `released`, `change_mode`.
 
 Guarantees: batches are sent in the order of the source, under consecutive numbers, and only while the partition is COPYING.
-A partition that is RESUMING sends nothing, and continues only when everything that it had in flight is answered or lost.
-An awaited answer of an earlier generation (`resyncs`) is discarded.
+A partition that is RESUMING sends nothing, and continues only when there is a response to everything that it had in flight, or it is lost.
+An awaited response of an earlier generation (`resyncs`) is discarded.
 """
 
 from collections.abc import Sequence
@@ -379,8 +379,9 @@ class PartitionCopier:
         )
         events = self.log.events if is_usual else self.log.begin(self.state_values)
         if events is not None:
-            asked = base_offset, append_time_ms, now_ms
-            events.append(("acknowledged", *asked, session.plain_age_limit_ms, is_known))
+            events.append(
+                ("acknowledged", base_offset, append_time_ms, now_ms, session.plain_age_limit_ms, is_known)
+            )
         if append_time_ms == -1:
             session.log_append_time_topics.discard(self.target_topic)
         elif mode.is_plain and not is_known:
@@ -426,7 +427,7 @@ class PartitionCopier:
             self.packer.verify()
         ends: Effects = ()
         if code in error_actions.FINAL_CODES:
-            ends = (EndSession(f"the target answered {name}"),)
+            ends = (EndSession(f"the target refused a batch with {name}"),)
         action = action_for_produce_error(code)
         reaction = self._react(action, code, message, span, records)
         if self.state is CopierState.COPYING:
@@ -505,7 +506,7 @@ class PartitionCopier:
 
     @property
     def is_drained(self) -> bool:
-        """Returns whether everything sent is answered or lost: only then can it be determined where to continue."""
+        """Returns whether everything sent has a response or is lost: only then can it be determined where to continue."""
         return self.stream is None or not self.stream.in_flight
 
     @property
@@ -693,7 +694,7 @@ class PartitionCopier:
 
     @unusual
     def repeat_answered(self, *, is_log_append_time: bool) -> None:
-        """Says why the leader answered that it already had a plain batch: none was sent twice. The session ends when it resumes.
+        """Says why the leader reported that it already had a plain batch: none was sent twice. The session ends when it resumes.
 
         Either the topic has LogAppendTime, which was not known, or another producer has written our numbers.
         """

@@ -154,13 +154,13 @@ class TaskTransaction:
         The latter are marked as left where another producer has written a batch with our next number: none of ours follows.
         """
         points = self._session.start.points
-        begun = {one.source: one for one in _begun(copiers) if one.source in points}
+        begun = {copier.source: copier for copier in _begun(copiers) if copier.source in points}
         stored = [self._stored_position(source, begun.get(source), wall_ms) for source in points]
         return stored + [
-            self._position(one, wall_ms, is_left=one.repeat is not None and one.repeat.is_foreign)
-            for one in begun.values()
-            if one.mode is not None and one.mode.is_plain
-            if one.stream is not None and not one.stream.has_fallen_back
+            self._position(copier, wall_ms, is_left=copier.repeat is not None and copier.repeat.is_foreign)
+            for copier in begun.values()
+            if copier.mode is not None and copier.mode.is_plain
+            if copier.stream is not None and not copier.stream.has_fallen_back
         ]
 
     def _stored_position(
@@ -238,23 +238,23 @@ class TaskTransaction:
     def _join(self, now: Now) -> Steps:
         """Adds those that want it to the transaction; returns when the markers of the previous one are written."""
         generations = {
-            one: one.resyncs
-            for one in self._wanted
-            if one.state is CopierState.COPYING and one.membership in JOINING
+            copier: copier.resyncs
+            for copier in self._wanted
+            if copier.state is CopierState.COPYING and copier.membership in JOINING
         }
         self._wanted.clear()
         if not generations:
             return now
         producer = self._producers.transactional
         if not self._members:
-            positions = [self._position(one, now.wall_ms) for one in generations]
+            positions = [self._position(copier, now.wall_ms) for copier in generations]
             _, now = yield BeginTransaction(producer, positions)
         # A partition that had no leader may miss the marker of the last transaction (KAFKA-20734). If it were in the
         # next one, and that is aborted, its committed records would be aborted.
         now = yield from self._ask_leaders(generations, now)
         if self.end_reason:
             return now
-        codes, now = yield AddPartitions(producer, [one.target for one in generations])
+        codes, now = yield AddPartitions(producer, [copier.target for copier in generations])
         return (yield from self._admit(generations, codes, now))
 
     def _admit(
@@ -299,12 +299,12 @@ class TaskTransaction:
         if self._has_problem(members):
             return now  # a response that comes later is not in the positions
         changes = self._ready_changes()
-        generations = {one: one.resyncs for one in members}
-        alone = [one for one in self._to_store if not one.has_uncertain_writes]
+        generations = {copier: copier.resyncs for copier in members}
+        alone = [copier for copier in self._to_store if not copier.has_uncertain_writes]
         self._to_store.clear()
         positions = {
-            one: self._position(one, now.wall_ms, changes.get(one))
-            for one in dict.fromkeys([*members, *changes, *alone])
+            copier: self._position(copier, now.wall_ms, changes.get(copier))
+            for copier in dict.fromkeys([*members, *changes, *alone])
         }
         now = yield from self._ask_leaders(positions, now)
         producer = self._producers.transactional
@@ -334,10 +334,10 @@ class TaskTransaction:
         """Has *members* send nothing more, and waits for the responses to what is in flight."""
         for copier in members:
             copier.held()
-        was_busy = not all(one.is_drained for one in members)
+        was_busy = not all(copier.is_drained for copier in members)
         if was_busy:
             _, now = yield Drain(members, self._began_s + self._timeout_ms / 1000)
-        if all(one.is_drained for one in members):
+        if all(copier.is_drained for copier in members):
             # With nothing in flight at its end, the transaction waited for the source.
             took_s = now.monotonic_s - self._began_s if was_busy else 0.0
             self._window = self._window.after(self._sent_bytes, took_s)
@@ -350,7 +350,7 @@ class TaskTransaction:
         now: Now,
     ) -> Steps:
         """Has partitions continue in another mode, whose positions are committed."""
-        if any(one.mode is not None and not one.mode.is_plain for one in changes):
+        if any(copier.mode is not None and not copier.mode.is_plain for copier in changes):
             # It ends when the markers of the last transaction are written. An unclean election that removes the marker of
             # a partition then removes its plain batches, too.
             now = yield from self._use_ids([self._producers.transactional], now)
@@ -367,14 +367,14 @@ class TaskTransaction:
             return now  # the next session asks the target
         points = self._session.start.points
         settled = [
-            one
-            for one in _begun(copiers)
-            if one.source in points and one.is_drained and not one.has_uncertain_writes
+            copier
+            for copier in _begun(copiers)
+            if copier.source in points and copier.is_drained and not copier.has_uncertain_writes
         ]
         now = yield from self._ask_leaders(settled, now)
         if settled and not self.end_reason:
             producer = self._producers.transactional
-            positions = [self._position(one, now.wall_ms, is_left=True) for one in settled]
+            positions = [self._position(copier, now.wall_ms, is_left=True) for copier in settled]
             _, now = yield StorePositions(producer, positions)
             _, now = yield Commit(producer)
             _, now = yield AwaitMarkers(producer)
@@ -392,28 +392,28 @@ class TaskTransaction:
         The metadata may be older than an election that the same broker has won. A position with the epoch before
         would look as if the target had lost the records after the election.
         """
-        asked = list(copiers)
-        if not asked:
+        led = list(copiers)
+        if not led:
             return now
-        epochs, now = yield AskLeaders([one.target for one in asked])
-        for copier in asked:
+        epochs, now = yield AskLeaders([copier.target for copier in led])
+        for copier in led:
             if epochs[copier.target] > copier.target_epoch:
                 self.end(f"{copier.target} has another leader")
         return now
 
     def _ready_changes(self) -> dict[PartitionCopier, ChangeMode]:
         """Returns the changes of mode that are still wanted; everything before them is acknowledged."""
-        found = {
-            one: one.wanted_change
-            for one, generation in self._changing.items()
-            if one.wanted_change is not None
-            and one.state is CopierState.COPYING
-            and one.resyncs == generation
-            and one.is_drained
-            and not one.has_uncertain_writes
+        changes = {
+            copier: copier.wanted_change
+            for copier, generation in self._changing.items()
+            if copier.wanted_change is not None
+            and copier.state is CopierState.COPYING
+            and copier.resyncs == generation
+            and copier.is_drained
+            and not copier.has_uncertain_writes
         }
         self._changing.clear()
-        return found
+        return changes
 
     def _has_problem(self, copiers: Iterable[PartitionCopier]) -> bool:
         """Returns whether the transaction of *copiers* must not be committed; the session ends then."""

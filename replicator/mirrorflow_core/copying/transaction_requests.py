@@ -40,7 +40,7 @@ class AddPartitions(NamedTuple):
 class Drain(NamedTuple):
     """Wait for the responses to what is in flight, at most until *ends_s*. Response: None; some may be missing.
 
-    A broker that answers, or throttles, is waited for; one that does not is given up earlier.
+    A broker that responds, or throttles, is waited for; one that does not is given up earlier.
     """
 
     copiers: Sequence[PartitionCopier]

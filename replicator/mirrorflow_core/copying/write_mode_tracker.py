@@ -21,7 +21,7 @@ from mirrorflow_core.writer.write_mode import ChangeMode, PartitionMode, SourceB
 
 
 class WriteModeTracker:
-    """The mode of one partition in one start of its task. Ordinals count the records since the count began."""
+    """The mode of one partition in one session of its task. Ordinals count the records since the count began."""
 
     def __init__(
         self,
@@ -95,14 +95,16 @@ class WriteModeTracker:
         ):
             return None
         # A compressed set of magic 0 or 1 has the offset of its last record.
-        found = SourceBatch(
+        source_batch = SourceBatch(
             first_offset=max(batch.base_offset, from_offset) if batch.magic > 1 else from_offset,
             next_offset=batch.next_offset,
             records=batch.next_offset - first if is_whole else UNKNOWN,
             leader_epoch=batch.leader_epoch,
             max_timestamp=oldest,
         )
-        decision = self._present.decide(found, now_ms=now_ms, wall_ms=now_ms, age_limit_ms=age_limit_ms)
+        decision = self._present.decide(
+            source_batch, now_ms=now_ms, wall_ms=now_ms, age_limit_ms=age_limit_ms
+        )
         return decision if isinstance(decision, ChangeMode) else None
 
     def refuse_plain(self, next_source_offset: int) -> ChangeMode:

@@ -57,7 +57,7 @@ REAUTHENTICATION_TIMEOUT_S = 30.0
 # When a replaced connection is closed: later than any response takes, so only a holder that keeps sending is
 # cut off.
 RETIRED_MAX_S = 60.0
-RETIRED_LOOK_S = 0.5
+RETIRED_CHECK_S = 0.5
 _API_VERSIONS_KEY = 18
 Part = bytes | bytearray | memoryview
 _HEADER = struct.Struct(">ihhih")  # size, api key, api version, correlation id, length of the client id
@@ -465,7 +465,7 @@ class Connection:
         if self._loop.time() >= deadline or not (self._pending or self._held):
             self._end("another one has taken its place")
         else:
-            self._loop.call_later(RETIRED_LOOK_S, self._end_when_idle, deadline)
+            self._loop.call_later(RETIRED_CHECK_S, self._end_when_idle, deadline)
 
     def close(self) -> None:
         """Closes the connection now; unanswered requests fail. Safe to repeat."""

@@ -35,7 +35,7 @@ from mirrorflow_replicator.logs import LOGGERS
 RESTART_MIN_S, RESTART_MAX_S = 0.5, 30.0
 RESTART_GRACE_S = 10.0  # a task drains for 3 s and then stores offsets
 HEALTHY_S = 30.0  # after such a lifetime the backoff starts again at its minimum
-LOOK_S = 1.0  # a small part of STALLED_AFTER_S
+CHECK_S = 1.0  # a small part of STALLED_AFTER_S
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -214,8 +214,8 @@ class TaskSupervisor:
     async def _watch_silence(self) -> None:
         """Notes that the process neither reports nor ends. While this process is itself held up, no time is counted."""
         while True:
-            await asyncio.sleep(LOOK_S)
-            self._silent_s += LOOK_S
+            await asyncio.sleep(CHECK_S)
+            self._silent_s += CHECK_S
             if self._silent_s >= STALLED_AFTER_S and self._silence is None:
                 child = self._child
                 pid = None if child is None or child.has_ended else child.pid

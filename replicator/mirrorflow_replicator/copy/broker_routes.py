@@ -149,12 +149,12 @@ class BrokerRoutes:
         else:
             self._stale.pop(copier, None)
         if source_leader is not None:
-            found = self._source.metadata.topics[copier.topic]
-            was_recreated = _was_recreated(found, copier)
+            metadata = self._source.metadata.topics[copier.topic]
+            was_recreated = _was_recreated(metadata, copier)
             if was_recreated:
                 # A different topic of the same name: none of its records may be taken for one of the old topic.
                 dispatch.apply(copier.leader_changed())
-            epoch = found.partitions[copier.partition].leader_epoch
+            epoch = metadata.partitions[copier.partition].leader_epoch
             is_same = (
                 dispatch.reader is self.readers.get(source_leader) and copier.cursor.leader_epoch == epoch
             )
@@ -174,8 +174,8 @@ class BrokerRoutes:
         if now - since < GONE_S:
             return
         for cluster, topic in ((self._source, copier.topic), (self._target, copier.target_topic)):
-            found = cluster.metadata.topics.get(topic)
-            if found is None or found.error:
+            metadata = cluster.metadata.topics.get(topic)
+            if metadata is None or metadata.error:
                 error = TopicGoneError(topic=copier.topic, partition=copier.partition, cluster=cluster.alias)
                 dispatch.apply(copier.stop(error))
 
@@ -201,6 +201,6 @@ class BrokerRoutes:
             dispatch.apply(copier.leader_changed())
 
 
-def _was_recreated(found: TopicMetadata, copier: PartitionCopier) -> bool:
+def _was_recreated(metadata: TopicMetadata, copier: PartitionCopier) -> bool:
     known = "" if copier.map_stream is None else copier.map_stream.source_topic_id
-    return bool(known) and found.topic_id != NO_TOPIC_ID and str(found.topic_id) != known
+    return bool(known) and metadata.topic_id != NO_TOPIC_ID and str(metadata.topic_id) != known

@@ -85,7 +85,7 @@ class EffectHandler:
     # -- partition_dispatch.TaskServices
 
     def update_clock(self) -> None:
-        """Updates `now_ms`. Called before anything is sent, and when anything is answered."""
+        """Updates `now_ms`. Called before anything is sent, and when a response has come."""
         self.now_ms = now_ms()
 
     def count_buffered(self, bytes_more: int) -> None:

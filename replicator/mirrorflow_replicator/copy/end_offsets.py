@@ -56,8 +56,8 @@ async def follow_stopped_ends(
             on_error(error)
             continue
         for copier in stopped:
-            found = ends[copier.source]
-            end = UNKNOWN if found.error else found.offset
+            listed = ends[copier.source]
+            end = UNKNOWN if listed.error else listed.offset
             if _reads_nothing(copier) and copier.cursor.end_offset != end:
                 copier.note_end(end)
                 on_change(copier)

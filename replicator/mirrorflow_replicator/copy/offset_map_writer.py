@@ -47,7 +47,7 @@ class OffsetMapTarget(Protocol):
     async def ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Returns up to which offset each target partition has lost nothing since the given leader epoch.
 
-        Partitions whose leader does not answer now are left out. Raises MirrorFlowError.
+        Partitions whose leader does not respond now are left out. Raises MirrorFlowError.
         """
 
     async def has_lost_records(self) -> bool:
@@ -172,10 +172,10 @@ class OffsetMaps:
             if not self._unread:
                 return
             begun = dict(self._unread)
-            found = await self._log.read({copier.source for copier in begun})
+            stored = await self._log.read({copier.source for copier in begun})
             epochs = {
                 copier.target: FIRST_EPOCH
-                if (kept := found.get(copier.source)) is None
+                if (kept := stored.get(copier.source)) is None
                 else kept.leader_epoch
                 for copier in begun
             }
@@ -185,7 +185,7 @@ class OffsetMaps:
                 if known is None or copier not in self._unread or end is None:
                     continue
                 del self._unread[copier]
-                written = found.get(copier.source)
+                written = stored.get(copier.source)
                 if written is not None and written.stream[1:] == known.stream[1:]:
                     kept = written.before(end)
                     if kept is not written and kept is not None and self._on_lost is not None:
@@ -261,11 +261,11 @@ class MapLog:
                     partition = decode_map_key(record.key)
                     if partition in wanted:
                         values[partition] = record.value
-        found = {}
+        maps = {}
         for partition, value in values.items():
             with contextlib.suppress(ValueError):
-                found[partition] = decode_map(value)
-        return found
+                maps[partition] = decode_map(value)
+        return maps
 
     async def ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Returns the ends; see `OffsetMapTarget.ends`."""

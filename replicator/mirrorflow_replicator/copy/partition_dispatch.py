@@ -135,7 +135,7 @@ class PartitionDispatch:
         self._drained.set()
 
     async def wait_until_drained(self) -> None:
-        """Returns when everything in flight is answered or lost, of a partition that sends nothing more."""
+        """Returns when everything in flight has a response or is lost, of a partition that sends nothing more."""
         while not self.copier.is_drained:
             self._drained.clear()
             await self._drained.wait()

@@ -46,7 +46,7 @@ def partition_report(copier: PartitionCopier, now_ms: int) -> PartitionReport:
         if copier.state is CopierState.RESUMING and counts.records
         else _PHASES[copier.state]
     )
-    reason, message = _said(copier, now_ms)
+    reason, message = _reason_and_message(copier, now_ms)
     next_offset = copier.settled_next_offset  # a kill aborts what follows it
     return PartitionReport(
         topic=copier.topic,
@@ -100,7 +100,7 @@ def _source_end(copier: PartitionCopier) -> int:
     return cursor.high_watermark if is_held_back and cursor.is_held_back else cursor.end_offset
 
 
-def _said(copier: PartitionCopier, now_ms: int) -> tuple[str, str]:
+def _reason_and_message(copier: PartitionCopier, now_ms: int) -> tuple[str, str]:
     """Returns reason and message of what delays *copier*.
 
     That is what stopped it, else its stall, a transient error, or a recent loss.
@@ -120,8 +120,8 @@ def encode_report(report: TaskReport) -> bytes:
     body["errors"] = dict(report.errors)
     body["source"], body["target"] = asdict(report.source), asdict(report.target)
     body["partitions"] = [
-        [value.value if isinstance(value, PartitionPhase | Guarantee) else value for value in _row(one)]
-        for one in report.partitions
+        [value.value if isinstance(value, PartitionPhase | Guarantee) else value for value in _row(partition)]
+        for partition in report.partitions
     ]
     return json.dumps(body, separators=(",", ":")).encode() + b"\n"
 
@@ -153,5 +153,5 @@ def decode_report(line: bytes) -> TaskReport:
         source=SideReport(**body["source"]),
         target=SideReport(**body["target"]),
         sessions_ended=body["sessions_ended"],
-        acknowledged=tuple(AcknowledgedPosition(*one) for one in body["acknowledged"]),
+        acknowledged=tuple(AcknowledgedPosition(*values) for values in body["acknowledged"]),
     )

@@ -34,11 +34,11 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
 
-LOOK_S = 1.0  # a small part of STALLED_AFTER_S
+CHECK_S = 1.0  # a small part of STALLED_AFTER_S
 JUDGE_AGAIN_S = 5.0  # checking ten thousand stalled partitions must not cost as much as copying them
 # A longer gap between two checks means that this process did not run: no partition could have made progress
 # then.
-LOOK_GAP_MAX_S = 3.0
+CHECK_GAP_MAX_S = 3.0
 # A partition that was resynced within this time is not idle yet: it may be resynced again and again, and
 # the source end it knows is then old. In a livelock, resyncs come within 2 s of each other.
 RESYNCED_S = 5.0
@@ -107,7 +107,7 @@ class StallWatch:
         self._on_change = on_change
         self._seen: dict[PartitionCopier, _Seen] = {}
         self._idle_resyncs: dict[PartitionCopier, int] = {}  # of those that are not checked
-        self._looked_s: float | None = None
+        self._checked_s: float | None = None
         self._awake_s = 0.0  # how long this process was seen to run: the clock of all times kept here
 
     def __len__(self) -> int:
@@ -144,13 +144,13 @@ class StallWatch:
     async def run(self) -> None:
         """Checks until cancelled."""
         while True:
-            self.look(time.monotonic())
-            await asyncio.sleep(LOOK_S)
+            self.check(time.monotonic())
+            await asyncio.sleep(CHECK_S)
 
     async def describe_open_transactions(self, *, on_error: Callable[[MirrorFlowError], None]) -> None:
         """Asks the source's leaders whose transactions hold partitions back, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             await self._describe(on_error)
 
     async def _describe(self, on_error: Callable[[MirrorFlowError], None]) -> None:
@@ -161,19 +161,19 @@ class StallWatch:
         for copier in due:
             self._seen[copier].describe_s = self._awake_s + DESCRIBE_AGAIN_S
         try:
-            answers = await describe_producers(self._source, [copier.source for copier in due])
+            responses = await describe_producers(self._source, [copier.source for copier in due])
         except MirrorFlowError as error:  # the stalls are reported without their producers
             on_error(error)
             return
         for copier in due:
-            answer = answers[copier.source]
+            response = responses[copier.source]
             try:
-                self._source.raise_for(answer.error, "DescribeProducers", str(copier.source))
+                self._source.raise_for(response.error, "DescribeProducers", str(copier.source))
             except MirrorFlowError as error:
                 on_error(error)
                 continue
             if copier in self._seen:
-                self._seen[copier].open_transaction = _transaction_at(copier.cursor.end_offset, answer)
+                self._seen[copier].open_transaction = _transaction_at(copier.cursor.end_offset, response)
 
     def _is_to_describe(self, copier: PartitionCopier, seen: _Seen) -> bool:
         return (
@@ -187,15 +187,15 @@ class StallWatch:
         dispatch = self._routes.dispatch_of(copier)
         return None if dispatch is None else dispatch.reader
 
-    def look(self, now_s: float) -> None:
+    def check(self, now_s: float) -> None:
         """Finds the partitions that are stalled at *now_s*, and those that no longer are."""
-        if self._looked_s is not None:
-            self._awake_s += min(now_s - self._looked_s, LOOK_GAP_MAX_S)
-        self._looked_s = now_s
+        if self._checked_s is not None:
+            self._awake_s += min(now_s - self._checked_s, CHECK_GAP_MAX_S)
+        self._checked_s = now_s
         unled = set(self._routes.without_leader)
         for copier in unled:
             self.changed(copier)
-        found: list[Stall] = []
+        stalls: list[Stall] = []
         for copier, seen in list(self._seen.items()):
             if copier.counts.records != seen.records or _source_offset(copier) > seen.source_offset:
                 self._moved(copier, seen)
@@ -208,8 +208,8 @@ class StallWatch:
                 if copier not in unled and self._is_idle(copier, seen):
                     self._drop(copier)
                 elif self._awake_s >= seen.due_s:
-                    self._judge(copier, seen, found)
-        _log_some(found)
+                    self._judge(copier, seen, stalls)
+        _log_some(stalls)
 
     def _moved(self, copier: PartitionCopier, seen: _Seen) -> None:
         """Notes that *copier* delivered records or skipped some that are not copied."""
@@ -272,7 +272,7 @@ class StallWatch:
     def _is_of_target(self, error: MirrorFlowError) -> bool:
         return isinstance(error, ClusterError) and error.cluster == self._target.alias
 
-    def _judge(self, copier: PartitionCopier, seen: _Seen, found: list[Stall]) -> None:
+    def _judge(self, copier: PartitionCopier, seen: _Seen, stalls: list[Stall]) -> None:
         seen.due_s = self._awake_s + JUDGE_AGAIN_S
         stall = find_stall(self._facts(copier, seen))
         known = copier.stalled
@@ -284,7 +284,7 @@ class StallWatch:
             self._on_change(copier)
             if stall.reason not in seen.logged:
                 seen.logged |= {stall.reason}
-                found.append(stall)
+                stalls.append(stall)
 
     def _facts(self, copier: PartitionCopier, seen: _Seen) -> CopyFacts:
         error = copier.error
@@ -353,15 +353,15 @@ def _is_held_back(copier: PartitionCopier) -> bool:
     )
 
 
-def _transaction_at(offset: int, answer: ProducersAnswer) -> OpenTransaction | None:
+def _transaction_at(offset: int, response: ProducersAnswer) -> OpenTransaction | None:
     """Returns the open transaction that begins at *offset*; None: it has ended meanwhile."""
-    for one in answer.producers:
-        if one.current_txn_start_offset == offset:
+    for producer in response.producers:
+        if producer.current_txn_start_offset == offset:
             return OpenTransaction(
-                producer_id=one.producer_id,
-                producer_epoch=one.epoch,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
                 start_offset=offset,
-                last_timestamp_ms=one.last_timestamp if one.last_timestamp >= 0 else None,
+                last_timestamp_ms=producer.last_timestamp if producer.last_timestamp >= 0 else None,
             )
     return None
 
@@ -379,9 +379,9 @@ def _failed(error: MirrorFlowError) -> Obstacle:
     return Obstacle(kind=ObstacleKind.FAILED, name=error.reason, message=str(error))
 
 
-def _log_some(found: Sequence[Stall]) -> None:
+def _log_some(stalls: Sequence[Stall]) -> None:
     """Logs the first stalls one by one, and the others as a count for each reason."""
-    for stall in found[:LOGGED_MAX]:
+    for stall in stalls[:LOGGED_MAX]:
         log.warning("%s", stall.sentence)
-    for reason, count in Counter(stall.reason for stall in found[LOGGED_MAX:]).items():
+    for reason, count in Counter(stall.reason for stall in stalls[LOGGED_MAX:]).items():
         log.warning("%d more partitions are stalled: %s.", count, reason)

@@ -35,7 +35,7 @@ TRANSACTIONAL_ID_EXPIRATION_MS = 7 * 86_400_000
 class TargetExpiries:
     """The target's expiration settings, for all partition copiers of a task.
 
-    Brokers may differ, so the smallest value counts. A broker that does not answer keeps its last one.
+    Brokers may differ, so the smallest value counts. A broker that does not respond keeps its last one.
     """
 
     def __init__(self, target: Cluster, session: CopySession, committer: PositionCommitter) -> None:

@@ -36,7 +36,7 @@ class TaskParts:
 class FencedStart:
     """The start of a task that is the only writer of its partitions.
 
-    *end* is called when the task cannot continue: what it wrote is found by its next start.
+    *end* is called when the task cannot continue: its next session finds what it wrote.
     """
 
     start: SessionStart

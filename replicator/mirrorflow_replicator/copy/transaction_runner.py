@@ -1,4 +1,4 @@
-"""Asks the brokers what the transactions of a task ask (`copying.transaction`), and ends the session where they cannot answer."""
+"""Asks the brokers what the transactions of a task ask (`copying.transaction`), and ends the session where they cannot respond."""
 
 import asyncio
 import contextlib
@@ -30,9 +30,9 @@ from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.copy.position_committer import CopierServices
 from mirrorflow_replicator.process import now_ms
 
-# A broker that has not answered for so long, though what is in flight must have reached it, is being replaced.
+# A broker that has not responded for so long, though what is in flight must have reached it, is being replaced.
 DRAIN_S = 10.0
-DRAIN_LOOK_S = 0.5
+DRAIN_CHECK_S = 0.5
 
 
 class TransactionRunner:
@@ -154,13 +154,13 @@ class TransactionRunner:
             self.end(str(error))
 
     async def _ask(self, steps: Steps) -> None:
-        answer: Any = None
+        response: Any = None
         while True:
             try:
-                request = steps.send(answer)
+                request = steps.send(response)
             except StopIteration:
                 break
-            answer = await self._respond(request), _now()
+            response = await self._respond(request), _now()
         if self._decisions.end_reason:
             self.end(self._decisions.end_reason)
 
@@ -199,7 +199,7 @@ class TransactionRunner:
             if left_s <= 0:
                 return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, DRAIN_LOOK_S)):
+                async with asyncio.timeout(min(left_s, DRAIN_CHECK_S)):
                     await self._drained.wait()
 
 

@@ -18,8 +18,10 @@ from mirrorflow_replicator.http.progress_text import reasons, state_of, summary_
 from mirrorflow_replicator.http.worker_view import Response, WorkerView
 from mirrorflow_replicator.worker.running_processes import write_progress
 
-LOOK_S: Final = 5.0
-LOOK_SHARE: Final = 200  # a look may take 1/200 of the time: with ten thousand partitions it takes some 50 ms
+CHECK_S: Final = 5.0
+CHECK_SHARE: Final = (
+    200  # a check may take 1/200 of the time: with ten thousand partitions it takes some 50 ms
+)
 TERMINAL_LINE_S: Final = 10.0  # as `mirrorflow run`
 LOG_LINE_S: Final = 300.0  # a log keeps every line
 ROWS_MAX: Final = 20  # partitions that are written: those with the greatest lag explain why a flow stands
@@ -28,7 +30,7 @@ log = logging.getLogger("mirrorflow.progress")
 
 
 class ProgressLog:
-    """Looks at the connectors of *view* every LOOK_S. *file*: where to write for `mirrorflow status`; None: nowhere."""
+    """Checks the connectors of *view* every CHECK_S. *file*: where to write for `mirrorflow status`; None: nowhere."""
 
     def __init__(
         self,
@@ -48,10 +50,10 @@ class ProgressLog:
         """Logs and writes until cancelled."""
         while True:
             began_s = self._clock()
-            self.look()
-            await asyncio.sleep(max(LOOK_S, LOOK_SHARE * (self._clock() - began_s)))
+            self.check()
+            await asyncio.sleep(max(CHECK_S, CHECK_SHARE * (self._clock() - began_s)))
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Logs what has changed, and writes the present progress."""
         view = self._view()
         connectors = []

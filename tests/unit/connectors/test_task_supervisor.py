@@ -292,7 +292,7 @@ def test_partitions_stall_while_a_claim_is_pending_for_long(monkeypatch: pytest.
 
 
 def test_process_without_reports_fails_its_task_until_it_reports(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(task_supervisor, "LOOK_S", 0.005)
+    monkeypatch.setattr(task_supervisor, "CHECK_S", 0.005)
     monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 0.01)
 
     async def test(task: SupervisedTask) -> None:
@@ -318,7 +318,7 @@ def test_process_without_reports_fails_its_task_until_it_reports(monkeypatch: py
 
 def test_process_that_reports_no_partitions_fails_its_task(monkeypatch: pytest.MonkeyPatch):
     """The process has a session start and still reports as unassigned."""
-    monkeypatch.setattr(task_supervisor, "LOOK_S", 0.005)
+    monkeypatch.setattr(task_supervisor, "CHECK_S", 0.005)
     monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 0.01)
 
     async def test(task: SupervisedTask) -> None:
@@ -338,7 +338,7 @@ def test_process_that_reports_no_partitions_fails_its_task(monkeypatch: pytest.M
 
 
 def test_process_that_cannot_be_started_fails_its_task(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(task_supervisor, "LOOK_S", 0.005)
+    monkeypatch.setattr(task_supervisor, "CHECK_S", 0.005)
     monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 0.01)
 
     async def test() -> None:

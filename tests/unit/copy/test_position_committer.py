@@ -148,14 +148,14 @@ def test_a_response_that_does_not_show_what_was_appended_ends_the_session(
 
 def test_a_fenced_producer_ends_the_session() -> None:
     assert session_end_reasons(copier_in_flight(), INVALID_PRODUCER_EPOCH) == [
-        "the target answered INVALID_PRODUCER_EPOCH"
+        "the target refused a batch with INVALID_PRODUCER_EPOCH"
     ]
 
 
 @pytest.mark.parametrize(
     ("unfenced_reason", "reason"),
     [
-        (UNFENCED, "the target answered INVALID_TXN_STATE"),
+        (UNFENCED, "the target refused a batch with INVALID_TXN_STATE"),
         ("", "its transaction was ended by another process"),
     ],
 )
@@ -174,9 +174,9 @@ def test_a_refusal_that_appended_nothing_does_not_end_the_session(code: int) -> 
 
 
 def test_the_committer_ends_the_session_with_its_reason(task: Task) -> None:
-    task.committer.end("the target answered INVALID_PRODUCER_EPOCH")
+    task.committer.end("the target refused a batch with INVALID_PRODUCER_EPOCH")
 
-    assert task.ended == ["the target answered INVALID_PRODUCER_EPOCH"]
+    assert task.ended == ["the target refused a batch with INVALID_PRODUCER_EPOCH"]
 
 
 def test_no_partition_is_in_a_transaction(task: Task) -> None:

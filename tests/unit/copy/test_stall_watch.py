@@ -30,13 +30,13 @@ from mirrorflow_replicator.copy import stall_watch
 from mirrorflow_replicator.copy.partition_reports import partition_report as report_at
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
 from mirrorflow_replicator.copy.stall_watch import (
+    CHECK_S,
     DESCRIBE_AGAIN_S,
     DESCRIBED_AFTER_S,
     DESCRIBED_MAX,
     JUDGE_AGAIN_S,
     LIMITED_S,
     LOGGED_MAX,
-    LOOK_S,
     RESYNCED_S,
     StallWatch,
 )
@@ -70,7 +70,7 @@ class Task:
             is_crowded=lambda: False,
             on_change=self.changes.append,
         )
-        self.watch.look(self.now_s)
+        self.watch.check(self.now_s)
 
     @staticmethod
     def _cluster(alias) -> Any:
@@ -128,12 +128,12 @@ class Task:
         assert send(copier, TIMESTAMP_MS) is not None
         self.apply(copier, copier.acknowledged(max(0, copier.stream.expected_target), -1, TIMESTAMP_MS))
 
-    def wait(self, seconds=STALLED_AFTER_S + 2 * LOOK_S, *, each=lambda: None):
+    def wait(self, seconds=STALLED_AFTER_S + 2 * CHECK_S, *, each=lambda: None):
         """Checks every second for *seconds*; calls *each* before every check."""
-        for _ in range(round(seconds / LOOK_S)):
-            self.now_s += LOOK_S
+        for _ in range(round(seconds / CHECK_S)):
+            self.now_s += CHECK_S
             each()
-            self.watch.look(self.now_s)
+            self.watch.check(self.now_s)
 
 
 class Reader:
@@ -314,7 +314,7 @@ def test_a_missing_commit_is_a_stall(task):
     task.copy(copier)
     copier.held()
 
-    task.wait(STALLED_AFTER_S + 3 * LOOK_S)
+    task.wait(STALLED_AFTER_S + 3 * CHECK_S)
 
     assert partition_report(copier).reason == "CommitPending"
 
@@ -390,7 +390,7 @@ def test_a_partition_is_idle_soon_after_a_resync(task):
     copier = task.copier()
     task.reconnect(copier)
 
-    task.wait(RESYNCED_S + 2 * LOOK_S)
+    task.wait(RESYNCED_S + 2 * CHECK_S)
 
     assert len(task.watch) == 0
 
@@ -445,7 +445,7 @@ def test_a_frozen_process_detects_no_stall_when_it_continues(task):
     task.wait(10)
 
     task.now_s += 3600
-    task.watch.look(task.now_s)
+    task.watch.check(task.now_s)
 
     assert copier.stalled is None
 

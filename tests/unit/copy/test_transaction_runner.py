@@ -128,7 +128,7 @@ class Task:
 @pytest.fixture
 def task(monkeypatch: pytest.MonkeyPatch) -> Task:
     monkeypatch.setattr(transaction_runner, "DRAIN_S", DRAIN_S)
-    monkeypatch.setattr(transaction_runner, "DRAIN_LOOK_S", 0.01)
+    monkeypatch.setattr(transaction_runner, "DRAIN_CHECK_S", 0.01)
     return Task()
 
 
@@ -171,7 +171,7 @@ def test_a_broker_that_refuses_all_batches_in_flight_ends_the_session_once(task:
     for _ in range(5):
         task.apply(task.copier, task.copier.refused(INVALID_PRODUCER_EPOCH, ""))
 
-    assert task.ended == ["the target answered INVALID_PRODUCER_EPOCH"]
+    assert task.ended == ["the target refused a batch with INVALID_PRODUCER_EPOCH"]
 
 
 def test_a_request_that_fails_ends_the_session(task: Task) -> None:

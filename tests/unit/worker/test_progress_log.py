@@ -32,16 +32,16 @@ def test_progress_is_logged_on_a_change_of_state_and_periodically(caplog: pytest
     caplog.set_level("INFO")
     now_s, report = 0.0, source()
     progress_log = ProgressLog(lambda: view(report), file=None, is_terminal=False, clock=lambda: now_s)
-    progress_log.look()
+    progress_log.check()
     report = source(91)
-    progress_log.look()
+    progress_log.check()
     report = source(91, is_standby=True)
-    progress_log.look()
+    progress_log.check()
     report = source(91)
-    progress_log.look()
+    progress_log.check()
     now_s, report = LOG_LINE_S, source(92)
-    progress_log.look()
-    progress_log.look()
+    progress_log.check()
+    progress_log.check()
 
     assert ["90 copied", "owns the flow", "91 copied", "92 copied"] == [
         " ".join(message.split()[-3 if "owns" in message else -2 :]) for message in caplog.messages
@@ -52,7 +52,7 @@ def test_a_disabled_flow_has_no_progress_line(caplog: pytest.LogCaptureFixture) 
     caplog.set_level("INFO")
     report = source(properties={"enabled": "false"})
 
-    ProgressLog(lambda: view(report), file=None, is_terminal=True).look()
+    ProgressLog(lambda: view(report), file=None, is_terminal=True).check()
 
     assert [] == caplog.messages
 
@@ -63,7 +63,7 @@ def test_status_shows_flows_of_a_replicator_without_a_runner(
     report = source(state="FAILED", reason="FlowExists", trace="Another flow has this alias.")
     with registered({"form": "mm2"}) as file:
         now_s = time.time()
-        ProgressLog(lambda: view(report, now_s=now_s), file=file, is_terminal=False).look()
+        ProgressLog(lambda: view(report, now_s=now_s), file=file, is_terminal=False).check()
         assert 0 == main(["status", "east->west"])
         shown = capsys.readouterr().out
         assert 0 == main(["status", "--json"])
@@ -80,7 +80,7 @@ def test_status_shows_why_a_replicator_has_no_connectors_yet(capsys: pytest.Capt
     """For example, its worker cannot read the config topic."""
     warnings = ("Cluster west cannot be reached.",)
     with registered({"form": "mm2"}) as file:
-        ProgressLog(lambda: view(now_s=time.time(), warnings=warnings), file=file, is_terminal=False).look()
+        ProgressLog(lambda: view(now_s=time.time(), warnings=warnings), file=file, is_terminal=False).check()
         main(["status"])
 
     assert "mm2: Cluster west cannot be reached." in capsys.readouterr().out
@@ -89,7 +89,7 @@ def test_status_shows_why_a_replicator_has_no_connectors_yet(capsys: pytest.Capt
 def test_old_progress_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """The progress of a frozen process is outdated."""
     with registered({"form": "mm2"}) as file:
-        ProgressLog(lambda: view(source(), now_s=time.time() - 600), file=file, is_terminal=False).look()
+        ProgressLog(lambda: view(source(), now_s=time.time() - 600), file=file, is_terminal=False).check()
         main(["status"])
 
     assert "not answering" in capsys.readouterr().out
