@@ -14,7 +14,7 @@ EPOCHS_MAX: Final = 8
 
 
 class EpochStart(NamedTuple):
-    """A leader epoch, and the offset behind the last copied record before it.
+    """A leader epoch, and the offset after the last copied record before it.
 
     That offset, not the first of the epoch that was copied: compaction may have removed the records between.
     """

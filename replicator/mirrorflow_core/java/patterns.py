@@ -34,7 +34,7 @@ PLAIN_REPETITIONS_MAX: Final = 2
 BLAMED_MAX = 10  # items tried alone to find the slow one, each up to the limit of a match
 _Result = TypeVar("_Result")
 _NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
-# A name with a * behind one of its own characters: valid as an expression, and most often meant as a shell's pattern.
+# A name with a * after one of its own characters: valid as an expression, and most often meant as a shell's pattern.
 _GLOB = re.compile(r"[a-zA-Z0-9_.*-]*[a-zA-Z0-9_-]\*[a-zA-Z0-9_.*-]*")
 _STAR = re.compile(r"(?<![.*])\*")
 _TOKEN = re.compile(r"\\(?P<escaped>.)|\$\{(?P<name>[^}]*)\}|\$(?P<digits>[0-9]+)|(?P<plain>.)", re.DOTALL)

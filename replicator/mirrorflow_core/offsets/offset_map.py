@@ -11,7 +11,7 @@ hold no record of the stream, a translation is known within S + T. So precision 
 the distance, but a translation is never wrong.
 
 `PartitionMap` grows while a partition is copied; `OffsetMap` is the stored form. Both guarantee that
-`at_least` of a translation never lies behind a record that the group has yet to read. What a process did not
+`at_least` of a translation never lies after a record that the group has yet to read. What a process did not
 store before it died becomes one run between two known pairs, whose ordinals give its number of records. Facts
 that contradict the map clear it.
 
@@ -48,7 +48,7 @@ class MappedOffset(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A source range and a target range that hold the same records. Ends are exclusive; see the module."""
+    """A source range and a target range that hold the same records. Ends are exclusive; other offsets in them hold no record."""
 
     upstream: int
     downstream: int

@@ -2,7 +2,7 @@
 
 An exact translation by the offset map is used as it is. Where it has none, the offset syncs decide. If the map returns a
 bound, both are combined: neither lets a group skip a record, so the higher offset counts; if they contradict each other, the lower
-one counts. A bound of the map widens over time. A process that does not know its predecessor's translations could step back behind
+one counts. A bound of the map widens over time. A process that does not know its predecessor's translations could step back before
 them, as with old syncs (KAFKA-13659), so it uses only exact translations by the map.
 """
 
@@ -18,7 +18,7 @@ Rename = Callable[[TopicPartition], TopicPartition]
 
 
 class Translator:
-    """Translates group offsets; see the module for the rules.
+    """Translates group offsets by offset maps, and by offset syncs where there is no exact translation.
 
     *maps* is by source partition, only for topics that on both clusters are still those of the map.
     *has_history*: earlier checkpoints are known.

@@ -65,11 +65,11 @@ def start_of_partition(
         source_start, log_end = yield (ReadSourceStart(partition), ReadEnd(partition))
         return PartitionStart(_first_point(source_start, log_end))
     ids = plan.topic_ids.get(partition.topic, TopicIds())
-    if _is_another(position.target_topic, ids.copy):
+    if _was_recreated(position.target_topic, ids.copy):
         # The flow's naming has changed. The other topic keeps what it has.
         log_end = yield from send(ReadEnd(partition))
         return PartitionStart(_point(position.next_source_offset, position, log_end))
-    if _is_another(position.target_topic_id, ids.target):
+    if _was_recreated(position.target_topic_id, ids.target):
         return (yield from _start_in_new_target(plan, producers, partition, position))
     looked_up = yield from _fenced_lookup(producers, position)
     if looked_up is None:
@@ -192,7 +192,7 @@ def _start_in_source(
 ) -> Steps[PartitionStart]:
     """Starts at *point*, or as the loss policy says if the source has changed since *position*."""
     partition, wanted, epoch = position.topic_partition, point.next_source_offset, point.source_epoch
-    if _is_another(position.source_topic_id, plan.topic_ids.get(position.topic, TopicIds()).source):
+    if _was_recreated(position.source_topic_id, plan.topic_ids.get(position.topic, TopicIds()).source):
         first: SourceStart = yield from send(ReadSourceStart(partition))
         loss = SourceLoss(wanted, first.offset, PartitionProblem.SOURCE_CREATED_AGAIN)
         unknown = replace(position, source_epoch=UNKNOWN, epochs=())
@@ -275,7 +275,7 @@ def _has_replaced(position: WriterPosition, producers: Mapping[str, Producer]) -
     )
 
 
-def _is_another(known: str, present: str) -> bool:
+def _was_recreated(known: str, present: str) -> bool:
     return bool(known and present) and known != present
 
 

@@ -4,7 +4,7 @@ A `Stream` holds a few integers and a queue of spans; sends, acknowledgements, r
 markers change it. It guarantees that ordinals follow source order without a gap, that `delivered` never runs
 ahead of an acknowledgement, and that an acknowledgement that does not continue the previous one is reported.
 
-An *ordinal* counts the records of one start of a task from 0, without an upper limit.
+An *ordinal* counts the records of one session of a task from 0, without an upper limit.
 """
 
 from collections import deque

@@ -343,7 +343,7 @@ async def aborted_transactions(
 ) -> dict[int, int]:
     """Returns where transactions begin that were open at *offset* and then aborted, by producer id.
 
-    A broker returns the aborted transactions that end behind the fetch offset (TransactionIndex.collectAbortedTxns). Raises
+    A broker returns the aborted transactions that end after the fetch offset (TransactionIndex.collectAbortedTxns). Raises
     ClusterError.
     """
 

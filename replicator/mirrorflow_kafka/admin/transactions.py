@@ -1,6 +1,6 @@
 """Transaction requests: InitProducerId, AddPartitionsToTxn and EndTxn, the last two in version 1.
 
-Later EndTxn versions raise the producer epoch at every commit (KIP-890), but an epoch is that of one start of a task.
+Later EndTxn versions raise the producer epoch at every commit (KIP-890), but an epoch is that of one session of a task.
 Version 1 of both reports fencing only as INVALID_PRODUCER_EPOCH (47), as Produce does.
 """
 

@@ -46,7 +46,7 @@ class _WorkerTopic(Generic[T]):
         take: Callable[[T], None],
     ) -> None:
         self.offset = (
-            0  # behind the last record read; workers exchange the config topic's in the group protocol
+            0  # after the last record read; workers exchange the config topic's in the group protocol
         )
         self._log = log
         self._encode = encode

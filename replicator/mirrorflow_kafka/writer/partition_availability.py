@@ -1,4 +1,4 @@
-"""Finds the partitions of a flow that cannot be read or written at present, and why: a start of a task leaves them out.
+"""Finds the partitions of a flow that cannot be read or written at present, and why: a session of a task leaves them out.
 
 One that is taken all the same holds up all others of its task: no transaction can end in it, and no request about it is answered.
 """

@@ -26,7 +26,7 @@ OWNER_WAIT_S: Final = ABANDONED_MS / 1000 + 2  # an owner that renews no claim f
 async def fenced_flow(settings: SourceSettings, *, group: str) -> AsyncIterator[None]:
     """Owns the flow for the length of the block, if it ever had an owner. *group* is as in `FlowOwner`.
 
-    Raises FlowInUseError if another process owns it, before the block or behind it: what the block has stored may then be
+    Raises FlowInUseError if another process owns it, before the block or after it: what the block has stored may then be
     replaced. Raises ClusterError and SettingError, too.
     """
     resolve = Resolver(settings.providers).resolve_client
@@ -39,7 +39,7 @@ async def fenced_flow(settings: SourceSettings, *, group: str) -> AsyncIterator[
         await clusters.open(has_claims=True)
         if await newest_claim(clusters) is None:
             yield
-            # A first owner reads the offsets behind its claim.
+            # A first owner reads the offsets after its claim.
             if await newest_claim(clusters) is not None:
                 raise FlowInUseError(source=settings.source_alias)
             return

@@ -44,7 +44,7 @@ class UnfencedFlow:
     why: str
 
     async def start_task(self, wanted: TaskAssignment, plan: FlowPlan) -> Assign:
-        """Returns *wanted* with a start behind the stored positions. Raises MirrorFlowError."""
+        """Returns *wanted* with a start after the stored positions. Raises MirrorFlowError."""
         clusters, partitions = self.clusters, wanted.partitions
         producer_id, epoch = await admin.init_producer_id(
             clusters.target, None, timeout_ms=clusters.settings.transaction_timeout_ms

@@ -137,7 +137,7 @@ class OffsetSyncWriter:
     def aligned(
         self, copier: PartitionCopier, stream: MapStream, pair: OffsetPair, *, was_cut_off: bool
     ) -> None:
-        """Notes that *copier* continues behind *pair*. *was_cut_off*: its last writer may not have written this sync."""
+        """Notes that *copier* continues after *pair*. *was_cut_off*: its last writer may not have written this sync."""
         notes = self._copiers.setdefault(copier, _PartitionNotes(self._lag_max))
         if self._maps is not None:
             notes.runs = self._maps.of(copier, stream, pair)
@@ -151,7 +151,7 @@ class OffsetSyncWriter:
             self._wake.set()
 
     def _lost(self, copier: PartitionCopier, left: Sync) -> None:
-        """Makes a sync due that makes readers drop pairs behind *left*.
+        """Makes a sync due that makes readers drop pairs after *left*.
 
         An earlier process may have written them, and the target has lost their records.
         """
