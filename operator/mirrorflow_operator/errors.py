@@ -5,7 +5,7 @@
     ├── SettingsError        the operator was started with a setting that it cannot use
     ├── NameConflictError    an object with a name that a flow needs belongs to another owner
     └── ApiServerError       a request to the Kubernetes API failed
-        ├── NoAnswerError        no complete response: it is unknown whether the request was carried out
+        ├── NoResponseError        no complete response: it is unknown whether the request was carried out
         ├── BusyError            429 or 5xx: retry later
         │   └── BrokenError          500: mostly caused by the object's content, sometimes by the server
         ├── ForbiddenError       401 or 403: refused by RBAC, a quota or a policy
@@ -80,7 +80,7 @@ class ApiServerError(OperatorError):
         super().__init__(f"{request}: {response}")
 
 
-class NoAnswerError(ApiServerError):
+class NoResponseError(ApiServerError):
     """No complete response: it is unknown whether the request was carried out."""
 
 

@@ -294,8 +294,8 @@ async def _check_groups(
             f"Permissions on {alias} are checked for the first {len(checked)} of {len(names)} groups only."
         )
     for operation, is_allowed in needed.items():
-        answers = await asyncio.gather(*(is_allowed(cluster, name) for name in checked))
-        missing = [name for name, allowed in zip(checked, answers, strict=True) if not allowed]
+        responses = await asyncio.gather(*(is_allowed(cluster, name) for name in checked))
+        missing = [name for name, allowed in zip(checked, responses, strict=True) if not allowed]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             findings.problem(missing_acl_message(alias, operation.acl_name, f"group {missing[0]}{more}"))

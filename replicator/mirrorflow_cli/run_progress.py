@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from mirrorflow_replicator.http.progress_text import counted, partitions_total, summary_line
 
-ANSWER_TIMEOUT_S = 2.0  # on the loopback address; a busy process is polled again shortly
-ANSWER_MAX_BYTES = 64 * 1024 * 1024  # 100,000 partitions at about 600 bytes
+RESPONSE_TIMEOUT_S = 2.0  # on the loopback address; a busy process is polled again shortly
+RESPONSE_MAX_BYTES = 64 * 1024 * 1024  # 100,000 partitions at about 600 bytes
 PARTITIONS_MAX = 100_000
 WINDOW_S = 5.0  # ten reports of a task: short enough to show a stop, long enough not to flicker
 SPAN_MIN_S = 0.5  # with a shorter span, the timing of the two answers would dominate the rate
@@ -131,12 +131,12 @@ def progress_of(summary: Mapping[str, Any], rows: Mapping[str, Any]) -> Progress
 def _get(url: str, path: str) -> dict[str, Any] | None:
     address = urlsplit(url)
     connection = http.client.HTTPConnection(
-        address.hostname or "127.0.0.1", address.port, timeout=ANSWER_TIMEOUT_S
+        address.hostname or "127.0.0.1", address.port, timeout=RESPONSE_TIMEOUT_S
     )
     try:
         connection.request("GET", path)
         response = connection.getresponse()
-        body = response.read(ANSWER_MAX_BYTES)
+        body = response.read(RESPONSE_MAX_BYTES)
         if response.status != http.client.OK:
             return None
         value = json.loads(body)
@@ -156,16 +156,16 @@ class RecentRates:
     def of(self, progress: Progress) -> Progress:
         """Returns *progress* with its rates replaced. Call it with each answer, in order."""
         now_s, counts = progress.uptime_s, _counts(progress)
-        answers = self._answers.setdefault(progress.connector, deque())
-        if answers and now_s < answers[-1][0]:
-            answers.clear()  # A lower uptime means another process.
-        if not answers:
+        responses = self._answers.setdefault(progress.connector, deque())
+        if responses and now_s < responses[-1][0]:
+            responses.clear()  # A lower uptime means another process.
+        if not responses:
             # Counts start at zero, so in a young process all of them fall into this window.
-            answers.append((0.0, {}) if now_s <= WINDOW_S else (now_s, counts))
-        while len(answers) > 1 and now_s - answers[0][0] > WINDOW_S:
-            answers.popleft()
-        since_s, before = answers[0]
-        answers.append((now_s, counts))
+            responses.append((0.0, {}) if now_s <= WINDOW_S else (now_s, counts))
+        while len(responses) > 1 and now_s - responses[0][0] > WINDOW_S:
+            responses.popleft()
+        since_s, before = responses[0]
+        responses.append((now_s, counts))
         return _with_rates(progress, counts, before, max(SPAN_MIN_S, now_s - since_s))
 
 

@@ -41,7 +41,7 @@ OF_APACHES_WORKER = re.compile(
     r"|mirror\.Mirror(?:Source|Checkpoint|Heartbeat)Task|mirror\.MirrorHerder)) source:"
 )
 OURS_WAS_LOADED = re.compile(r" conformance\.WorkerProcess source: file:\S*shims\.jar")
-REST_ANSWER = re.compile(r" ready .* -> \{\"version\":\"([^\"]*)\"")
+REST_RESPONSE = re.compile(r" ready .* -> \{\"version\":\"([^\"]*)\"")
 # Added to the properties of each worker where a cluster has several: without it each of ours is the only node. The shorter
 # session has a lost node replaced sooner.
 SEVERAL = ("dedicated.mode.enable.internal.rest=true", "session.timeout.ms=6000")
@@ -124,7 +124,7 @@ def run(
         results=results,
         seconds=seconds,
         processes=len(re.findall(r"^\S+ start ", processes, re.MULTILINE)),
-        versions=tuple(sorted(set(REST_ANSWER.findall(processes)))),
+        versions=tuple(sorted(set(REST_RESPONSE.findall(processes)))),
         problems=problems,
         folder=folder,
     )

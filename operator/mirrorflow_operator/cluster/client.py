@@ -237,7 +237,7 @@ class Client:
         except (aiohttp.ClientError, KubernetesLoginError, TimeoutError, OSError) as error:
             if isinstance(error, aiohttp.ClientSSLError):
                 self._endpoint = ()  # the file of the CA or of the client's certificate may have been replaced
-            raise errors.NoAnswerError(request, f"no answer ({type(error).__name__}: {error})") from error
+            raise errors.NoResponseError(request, f"no answer ({type(error).__name__}: {error})") from error
         finally:
             if what:
                 self._metrics.api_requests.labels(verb=verb, kind=what, code=code).inc()
@@ -260,7 +260,7 @@ class Client:
             retry_after_s = float(headers.get("Retry-After", "0"))
         kind = _CLASSES.get(status, errors.BusyError if status >= 500 else errors.RejectedError)
         if status < 400:
-            kind = errors.NoAnswerError  # a truncated response, or one that another server sent
+            kind = errors.NoResponseError  # a truncated response, or one that another server sent
         sentence = (str(message) or f"HTTP {status}")[:RESPONSE_QUOTE_MAX]
         raise kind(request, sentence, status=status, retry_after_s=retry_after_s)
 

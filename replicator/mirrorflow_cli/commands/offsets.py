@@ -171,14 +171,14 @@ async def read_group_offsets(
         found: list[GroupOffset] = []
         for at in range(0, len(consumers), GROUPS_AT_ONCE):
             some = consumers[at : at + GROUPS_AT_ONCE]
-            answers = await asyncio.gather(*(reader.at(group) for group in some), return_exceptions=True)
-            for group, answer in zip(some, answers, strict=True):
-                if isinstance(answer, ClusterError):
-                    problems.append(f"Reading group {group.name} failed: {answer}")
-                elif isinstance(answer, BaseException):
-                    raise answer
+            responses = await asyncio.gather(*(reader.at(group) for group in some), return_exceptions=True)
+            for group, response in zip(some, responses, strict=True):
+                if isinstance(response, ClusterError):
+                    problems.append(f"Reading group {group.name} failed: {response}")
+                elif isinstance(response, BaseException):
+                    raise response
                 else:
-                    found += answer
+                    found += response
     notes = (
         _skip_note(group, settings, named=bool(group_name)) for group in chosen if group not in consumers
     )

@@ -272,9 +272,11 @@ async def _cluster_contents(
         own = settings[flow.metadata.name]
         clients.setdefault(_addresses(flow.spec.source), (own.source_admin, own))
         clients.setdefault(_addresses(flow.spec.target), (own.target_admin, own))
-    answers = await asyncio.gather(*(_contents_of(client, own, notes) for client, own in clients.values()))
+    responses = await asyncio.gather(*(_contents_of(client, own, notes) for client, own in clients.values()))
     return {
-        addresses: answer for addresses, answer in zip(clients, answers, strict=True) if answer is not None
+        addresses: response
+        for addresses, response in zip(clients, responses, strict=True)
+        if response is not None
     }
 
 

@@ -60,8 +60,8 @@ async def describe_acls(
         permission_type=ANY,
         min_version=1,
     )
-    answer = await cluster.call(request, node_id=node_id)
-    _raise_for_all(cluster, "DescribeAcls", "Describe", answer)
+    response = await cluster.call(request, node_id=node_id)
+    _raise_for_all(cluster, "DescribeAcls", "Describe", response)
     return tuple(
         AclBinding(
             resource_type=resource.resource_type,
@@ -72,7 +72,7 @@ async def describe_acls(
             operation=acl.operation,
             permission_type=acl.permission_type,
         )
-        for resource in answer.resources
+        for resource in response.resources
         for acl in resource.acls
     )
 
@@ -82,22 +82,22 @@ async def create_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclB
 
     Raises NotAuthorizedError (needs Alter on the cluster), BrokerError (SECURITY_DISABLED), ClusterError.
     """
-    answers: dict[AclBinding, BrokerRefusal | None] = {}
+    responses: dict[AclBinding, BrokerRefusal | None] = {}
     for chunk in chunks(acls, ACLS_MAX):
         creations = [CreateAclsRequest.AclCreation(*astuple(acl)) for acl in chunk]
-        answer = await cluster.call(CreateAclsRequest(creations=creations, min_version=1))
-        answers |= _refusals(cluster, "CreateAcls", chunk, answer.results)
-    return answers
+        response = await cluster.call(CreateAclsRequest(creations=creations, min_version=1))
+        responses |= _refusals(cluster, "CreateAcls", chunk, response.results)
+    return responses
 
 
 async def delete_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclBinding, BrokerRefusal | None]:
     """Deletes exactly *acls*; returns None for each ACL that no longer exists. Raises as `create_acls`."""
-    answers: dict[AclBinding, BrokerRefusal | None] = {}
+    responses: dict[AclBinding, BrokerRefusal | None] = {}
     for chunk in chunks(acls, ACLS_MAX):
         filters = [DeleteAclsRequest.DeleteAclsFilter(*astuple(acl)) for acl in chunk]
-        answer = await cluster.call(DeleteAclsRequest(filters=filters, min_version=1))
-        answers |= _refusals(cluster, "DeleteAcls", chunk, answer.filter_results)
-    return answers
+        response = await cluster.call(DeleteAclsRequest(filters=filters, min_version=1))
+        responses |= _refusals(cluster, "DeleteAcls", chunk, response.filter_results)
+    return responses
 
 
 def _refusals(
@@ -113,17 +113,17 @@ def _refusals(
     }
 
 
-def _raise_for_all(cluster: Cluster, request: str, operation: str, answer: Any) -> None:
-    if answer.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
+def _raise_for_all(cluster: Cluster, request: str, operation: str, response: Any) -> None:
+    if response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
         raise NotAuthorizedError(cluster=cluster.alias, operation=operation, resource=CLUSTER_RESOURCE)
-    cluster.raise_for(answer.error_code, request, message=answer.error_message)
+    cluster.raise_for(response.error_code, request, message=response.error_message)
 
 
 async def cluster_operations(cluster: Cluster) -> frozenset[int]:
     """Returns the AclOperation codes this client has on the cluster (KIP-430, KIP-700). Raises ClusterError."""
-    answer = await cluster.call(DescribeClusterRequest(include_cluster_authorized_operations=True))
-    cluster.raise_for(answer.error_code, "DescribeCluster", message=answer.error_message)
-    return frozenset(answer.authorized_operations or ())
+    response = await cluster.call(DescribeClusterRequest(include_cluster_authorized_operations=True))
+    cluster.raise_for(response.error_code, "DescribeCluster", message=response.error_message)
+    return frozenset(response.authorized_operations or ())
 
 
 async def may_be_open(cluster: Cluster) -> bool:

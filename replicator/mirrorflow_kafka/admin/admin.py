@@ -12,7 +12,7 @@ from mirrorflow_kafka.admin.log_requests import (
     ActiveProducer,
     EpochEnd,
     ListedOffset,
-    ProducersAnswer,
+    ProducersResponse,
     append,
     delete_records,
     describe_producers,

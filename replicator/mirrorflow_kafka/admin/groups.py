@@ -100,8 +100,8 @@ async def list_reachable_groups(cluster: Cluster) -> GroupListing:
 
 async def _list_of(cluster: Cluster, node_id: int) -> dict[str, Group]:
     request = ListGroupsRequest(states_filter=[], types_filter=[])
-    answer = await cluster.call(request, node_id=node_id, timeout_s=GROUP_TIMEOUT_S)
-    cluster.raise_for(answer.error_code, "ListGroups")
+    response = await cluster.call(request, node_id=node_id, timeout_s=GROUP_TIMEOUT_S)
+    cluster.raise_for(response.error_code, "ListGroups")
     return {
         one.group_id: Group(
             name=one.group_id,
@@ -109,7 +109,7 @@ async def _list_of(cluster: Cluster, node_id: int) -> dict[str, Group]:
             state=one.group_state or "",
             type=one.group_type or "",
         )
-        for one in answer.groups
+        for one in response.groups
     }
 
 
@@ -117,11 +117,11 @@ async def describe_group(cluster: Cluster, group: str) -> Group:
     """Returns a classic group with its state ("Dead" if unknown), for brokers whose ListGroups has none. Raises ClusterError."""
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
     response = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=GROUP_TIMEOUT_S)
-    answer = response.groups[0]
-    if answer.error_code == GROUP_ID_NOT_FOUND:
+    described = response.groups[0]
+    if described.error_code == GROUP_ID_NOT_FOUND:
         return Group(name=group, state="Dead")
-    cluster.raise_for(answer.error_code, "DescribeGroups", group)
-    return Group(name=group, protocol_type=answer.protocol_type, state=answer.group_state)
+    cluster.raise_for(described.error_code, "DescribeGroups", group)
+    return Group(name=group, protocol_type=described.protocol_type, state=described.group_state)
 
 
 async def may_describe(cluster: Cluster, group: str) -> bool:
@@ -131,8 +131,8 @@ async def may_describe(cluster: Cluster, group: str) -> bool:
     FindCoordinator is avoided because it could create `__consumer_offsets`.
     """
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
-    answer = await _call_any_broker(cluster, request)
-    return bool(answer.groups[0].error_code != GROUP_AUTHORIZATION_FAILED)
+    response = await _call_any_broker(cluster, request)
+    return bool(response.groups[0].error_code != GROUP_AUTHORIZATION_FAILED)
 
 
 async def may_read(cluster: Cluster, group: str) -> bool:
@@ -144,8 +144,8 @@ async def may_read(cluster: Cluster, group: str) -> bool:
         group_instance_id=None,
         max_version=_OLD_HEARTBEAT,
     )
-    answer = await _call_any_broker(cluster, request)
-    return bool(answer.error_code != GROUP_AUTHORIZATION_FAILED)
+    response = await _call_any_broker(cluster, request)
+    return bool(response.error_code != GROUP_AUTHORIZATION_FAILED)
 
 
 async def _call_any_broker(cluster: Cluster, request: Any) -> Any:
@@ -169,15 +169,15 @@ async def fetch_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Co
         max_version=_TOPIC_NAMES_UNTIL,
     )
     response = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=GROUP_TIMEOUT_S)
-    answer = response.groups[0] if response.groups else response  # version 8 and later: a list (KIP-709)
-    if answer.error_code == GROUP_ID_NOT_FOUND:
+    fetched = response.groups[0] if response.groups else response  # version 8 and later: a list (KIP-709)
+    if fetched.error_code == GROUP_ID_NOT_FOUND:
         return {}
-    cluster.raise_for(answer.error_code or 0, "OffsetFetch", group)
+    cluster.raise_for(fetched.error_code or 0, "OffsetFetch", group)
     return {
         TopicPartition(topic.name, one.partition_index): Committed(
             offset=one.committed_offset, metadata=one.metadata or ""
         )
-        for topic in answer.topics or ()
+        for topic in fetched.topics or ()
         for one in topic.partitions
         if not one.error_code and one.committed_offset >= 0
     }
@@ -241,21 +241,21 @@ async def _commit(
         min_version=_COMMIT_FROM,
         max_version=_TOPIC_NAMES_UNTIL,
     )
-    answer = await cluster.call(
+    response = await cluster.call(
         request,
         coordinator=(GROUP_COORDINATOR, group),
         timeout_s=COMMIT_TIMEOUT_S,
-        codes_of=lambda answer: _codes(answer).values(),
+        codes_of=lambda response: _codes(response).values(),
     )
-    found = _codes(answer)
+    found = _codes(response)
     for code in {*found.values()} & ({GROUP_AUTHORIZATION_FAILED} | COORDINATOR_MOVED):
         cluster.raise_for(code, "OffsetCommit", group)
     return found
 
 
-def _codes(answer: Any) -> dict[TopicPartition, int]:
+def _codes(response: Any) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic.name, one.partition_index): int(one.error_code)
-        for topic in answer.topics
+        for topic in response.topics
         for one in topic.partitions
     }

@@ -112,8 +112,8 @@ async def read_once(
             max_wait_ms=max_wait_ms,
             max_bytes=max_bytes,
         )
-        answer = await connection.send(fetch.API_KEY, version, (body,), flexible=version >= 12)
-        fetched = _understood(connection, version, answer)
+        response = await connection.send(fetch.API_KEY, version, (body,), flexible=version >= 12)
+        fetched = _understood(connection, version, response)
         cluster.add_throttle_ms(fetched.throttle_ms)
         connection.throttled(fetched.throttle_ms)
         code = fetched.error or (fetched.partitions[0].error if fetched.partitions else error_codes.NONE)
@@ -224,17 +224,17 @@ async def _leader(cluster: Cluster, partition: TopicPartition, purpose: str) -> 
     return await cluster.connection(leader, purpose=purpose)
 
 
-def _understood(connection: Connection, version: int, answer: memoryview) -> FetchResponse:
+def _understood(connection: Connection, version: int, response: memoryview) -> FetchResponse:
     """Decodes a fetch response. Raises ConnectionLostError if it cannot be decoded or is empty without a reason."""
-    problem = "its answer to Fetch cannot be read"
+    problem = "its response to Fetch cannot be read"
     try:
-        fetched = fetch.parse_fetch_response(version, answer)
+        fetched = fetch.parse_fetch_response(version, response)
     except (struct.error, IndexError) as error:
         raise ConnectionLostError(
             cluster=connection.cluster, address=connection.address, problem=problem
         ) from error
     if not (fetched.partitions or fetched.error or fetched.throttle_ms):
-        problem = "its answer to Fetch has no partition and no reason for that"
+        problem = "its response to Fetch has no partition and no reason for that"
         raise ConnectionLostError(cluster=connection.cluster, address=connection.address, problem=problem)
     return fetched
 

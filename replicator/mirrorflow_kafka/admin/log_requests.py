@@ -63,7 +63,7 @@ async def _of_leaders(
     """
     now = asyncio.get_running_loop().time
     limit_s = None if timeout_s == math.inf else now() + timeout_s
-    answers: dict[TopicPartition, Any] = {}
+    responses: dict[TopicPartition, Any] = {}
     waiting = [TopicPartition(*key) for key in partitions]
     unknown = {one.topic for one in waiting if cluster.leader(*one) is None}
     if unknown:
@@ -88,7 +88,7 @@ async def _of_leaders(
         for one in waiting:
             leader = cluster.leader(*one)
             if leader is None:
-                answers[one] = _Code(_why_no_leader(cluster, one))
+                responses[one] = _Code(_why_no_leader(cluster, one))
             else:
                 groups.setdefault(leader, []).append(one)
         requests = (
@@ -97,12 +97,12 @@ async def _of_leaders(
             for chunk in chunks(group, PARTITIONS_MAX)
         )
         for found in await asyncio.gather(*requests):
-            answers.update(found)
-        waiting = [one for one in waiting if _may_heal(answers[one].error_code, number)]
+            responses.update(found)
+        waiting = [one for one in waiting if _may_heal(responses[one].error_code, number)]
         if not waiting or (limit_s is not None and now() >= limit_s):
-            return answers
+            return responses
     await _refresh(cluster, {one.topic for one in waiting}, limit_s)
-    return answers
+    return responses
 
 
 async def _refresh(cluster: Cluster, topics: Iterable[str], limit_s: float | None) -> None:
@@ -130,10 +130,10 @@ async def _call_leaders(
         by_topic: dict[str, list[int]] = {}
         for topic, partition in requested:
             by_topic.setdefault(topic, []).append(partition)
-        answer = await connection.call(request(by_topic), timeout_s=REQUEST_TIMEOUT_S)
+        response = await connection.call(request(by_topic), timeout_s=REQUEST_TIMEOUT_S)
         return {
             TopicPartition(getattr(topic, topic_name), getattr(one, partition_name)): one
-            for topic in answer.topics
+            for topic in response.topics
             for one in topic.partitions
         }
 
@@ -314,7 +314,7 @@ class ActiveProducer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducersAnswer:
+class ProducersResponse:
     """A leader's state of all producers of a partition. Valid only if `error` is 0."""
 
     error: int = 0
@@ -323,7 +323,7 @@ class ProducersAnswer:
 
 async def describe_producers(
     cluster: Cluster, partitions: Iterable[Key], *, timeout_s: float = math.inf
-) -> dict[TopicPartition, ProducersAnswer]:
+) -> dict[TopicPartition, ProducersResponse]:
     """Returns the producer state of each partition's leader (Kafka 2.8 or later). Needs READ on the topics.
 
     A broker that was frozen and does not know yet that it lost leadership returns its old state without an
@@ -337,9 +337,9 @@ async def describe_producers(
         timeout_s=timeout_s,
     )
     return {
-        partition: ProducersAnswer(error=one.error_code)
+        partition: ProducersResponse(error=one.error_code)
         if one.error_code
-        else ProducersAnswer(producers=tuple(map(_producer, one.active_producers)))
+        else ProducersResponse(producers=tuple(map(_producer, one.active_producers)))
         for partition, one in found.items()
     }
 
@@ -361,14 +361,14 @@ async def log_sizes(cluster: Cluster) -> dict[TopicPartition, int]:
     Partitions that no broker reports are absent. Raises NotAuthorizedError, ClusterError.
     """
     nodes = list(cluster.metadata.brokers)
-    answers = await asyncio.gather(
+    responses = await asyncio.gather(
         *(cluster.call(DescribeLogDirsRequest(topics=None), node_id=node) for node in nodes)
     )
     sizes: dict[TopicPartition, int] = {}
-    for answer in answers:
+    for response in responses:
         # Before version 3 a refusal is an empty list without an error code.
-        cluster.raise_for(getattr(answer, "error_code", 0) or 0, "DescribeLogDirs")
-        for folder in answer.results:
+        cluster.raise_for(getattr(response, "error_code", 0) or 0, "DescribeLogDirs")
+        for folder in response.results:
             for topic in folder.topics:
                 for one in topic.partitions:
                     if not one.is_future_key:
@@ -438,9 +438,9 @@ async def append(
             by_topic.setdefault(key.topic, []).append((key.partition, batches[key]))
         parts = wire.produce_request(by_topic, timeout_ms=timeout_ms, transactional_id=transactional_id)
         body = await connection.send(wire.API_KEY, wire.VERSION, parts, flexible=False)
-        answers, throttle_ms = wire.parse_produce_response(body)
+        responses, throttle_ms = wire.parse_produce_response(body)
         connection.throttled(throttle_ms)
-        return {TopicPartition(*key): Appended(one.error, one.base_offset) for key, one in answers.items()}
+        return {TopicPartition(*key): Appended(one.error, one.base_offset) for key, one in responses.items()}
 
     found = await _of_leaders(cluster, batches, send, rounds_max=1, purpose="append")
     return {

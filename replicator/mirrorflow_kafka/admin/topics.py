@@ -41,7 +41,7 @@ TOPICS_MAX = 100
 CONTROLLER_TIMEOUT_MS = 30_000
 CREATED_TIMEOUT_S = 30.0  # until every partition of a new topic has a known leader
 CREATED_POLL_MIN_S, CREATED_POLL_MAX_S = 0.01, 0.1  # brokers learn of a new topic within some 10 ms
-BROKER_ANSWER_S = 5.0  # for the settings of one of several brokers; a dead one is in the metadata for 9 s
+BROKER_RESPONSE_S = 5.0  # for the settings of one of several brokers; a dead one is in the metadata for 9 s
 CREATED_TOGETHER_S = (
     0.02  # the topics of a start are wanted within some 10 ms, and a controller takes 30 ms for a request
 )
@@ -81,8 +81,8 @@ class _Creation:
     def __init__(self, cluster: Cluster) -> None:
         self.topics: dict[str, NewTopic] = {}
         self.is_sent = False
-        self.answer = asyncio.create_task(self._send(cluster))
-        self.answer.add_done_callback(retrieve_error)
+        self.responses = asyncio.create_task(self._send(cluster))
+        self.responses.add_done_callback(retrieve_error)
 
     async def _send(self, cluster: Cluster) -> dict[str, BrokerRefusal | None]:
         await asyncio.sleep(CREATED_TOGETHER_S)
@@ -112,14 +112,14 @@ async def create_topics(
     if creation is None or creation.is_sent or len(creation.topics) + len(wanted) > TOPICS_MAX:
         creation = newest[needs_default] = _Creation(cluster)
     creation.topics |= wanted
-    answers = await asyncio.shield(creation.answer)
-    return {name: answers[name] for name in wanted}
+    responses = await asyncio.shield(creation.responses)
+    return {name: responses[name] for name in wanted}
 
 
 async def _create(
     cluster: Cluster, topics: Iterable[NewTopic], *, validate_only: bool
 ) -> dict[str, BrokerRefusal | None]:
-    answers: dict[str, BrokerRefusal | None] = {}
+    responses: dict[str, BrokerRefusal | None] = {}
     for chunk in chunks(list(topics), TOPICS_MAX):
         needs_default = any(topic.replication_factor == -1 for topic in chunk)
         request = CreateTopicsRequest(
@@ -128,11 +128,11 @@ async def _create(
             validate_only=validate_only,
             min_version=_DEFAULT_REPLICATION_SINCE if needs_default else 1,
         )
-        answer = await cluster.call(request, controller=True)
-        for one in answer.topics:
+        response = await cluster.call(request, controller=True)
+        for one in response.topics:
             code = error_codes.NONE if one.error_code == error_codes.TOPIC_ALREADY_EXISTS else one.error_code
-            answers[one.name] = BrokerRefusal.of(code, one.error_message)
-    return answers
+            responses[one.name] = BrokerRefusal.of(code, one.error_message)
+    return responses
 
 
 def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
@@ -194,16 +194,18 @@ async def create_partitions(cluster: Cluster, totals: Mapping[str, int]) -> dict
 
     A topic that already has that many partitions is refused with INVALID_PARTITIONS (37).
     """
-    answers: dict[str, BrokerRefusal | None] = {}
+    responses: dict[str, BrokerRefusal | None] = {}
     topic_class = CreatePartitionsRequest.CreatePartitionsTopic
     for chunk in chunks(list(totals.items()), TOPICS_MAX):
         topics = [topic_class(name, total, None) for name, total in chunk]
         request = CreatePartitionsRequest(
             topics=topics, timeout_ms=CONTROLLER_TIMEOUT_MS, validate_only=False
         )
-        answer = await cluster.call(request, controller=True)
-        answers |= {one.name: BrokerRefusal.of(one.error_code, one.error_message) for one in answer.results}
-    return answers
+        response = await cluster.call(request, controller=True)
+        responses |= {
+            one.name: BrokerRefusal.of(one.error_code, one.error_message) for one in response.results
+        }
+    return responses
 
 
 async def topic_operations(
@@ -223,8 +225,8 @@ async def topic_operations(
             min_version=8,
         )
         response = await cluster.call(request, node_id=node_id, attempt_s=ANY_BROKER_TIMEOUT_S)
-        for answer in response.topics:
-            topic = topic_from(answer)
+        for metadata in response.topics:
+            topic = topic_from(metadata)
             if topic.error == error_codes.TOPIC_AUTHORIZATION_FAILED:
                 found[topic.name] = frozenset()
             elif topic.authorized_operations is not None:
@@ -241,8 +243,8 @@ async def describe_topic_configs(
     """
     found: dict[str, tuple[ConfigEntry, ...]] = {}
     for chunk in chunks(list(topics), TOPICS_MAX):
-        answer = await cluster.call(_describe(_TOPIC, chunk, None))
-        for one in answer.results:
+        response = await cluster.call(_describe(_TOPIC, chunk, None))
+        for one in response.results:
             if one.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
             found[one.resource_name] = _entries(cluster, one)
@@ -256,8 +258,8 @@ async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: 
     """
     found: dict[str, str | None] = {}
     for chunk in chunks(topics, TOPICS_MAX):
-        answer = await cluster.call(_describe(_TOPIC, chunk, [name]))
-        for one in answer.results:
+        response = await cluster.call(_describe(_TOPIC, chunk, [name]))
+        for one in response.results:
             if one.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
                 found[one.resource_name] = None
             elif one.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
@@ -274,8 +276,8 @@ async def describe_broker_configs(
 ) -> dict[str, ConfigEntry]:
     """Returns configs of one broker by name; *names* None means all. Raises NotAuthorizedError, ClusterError."""
     request = _describe(_BROKER, [str(node_id)], names)
-    answer = await cluster.call(request, node_id=node_id, timeout_s=timeout_s)
-    return {entry.name: entry for one in answer.results for entry in _entries(cluster, one)}
+    response = await cluster.call(request, node_id=node_id, timeout_s=timeout_s)
+    return {entry.name: entry for one in response.results for entry in _entries(cluster, one)}
 
 
 async def describe_brokers(cluster: Cluster, names: Sequence[str]) -> dict[int, dict[str, int]]:
@@ -285,7 +287,7 @@ async def describe_brokers(cluster: Cluster, names: Sequence[str]) -> dict[int, 
     """
     node_ids = list(cluster.metadata.brokers)
     outcomes = await asyncio.gather(
-        *(describe_broker_configs(cluster, id_, names, timeout_s=BROKER_ANSWER_S) for id_ in node_ids),
+        *(describe_broker_configs(cluster, id_, names, timeout_s=BROKER_RESPONSE_S) for id_ in node_ids),
         return_exceptions=True,
     )
     errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -336,7 +338,7 @@ async def alter_topic_configs(
     Raises ClusterError; UnsupportedBrokerError before Kafka 2.3.
     """
     resource_class = IncrementalAlterConfigsRequest.AlterConfigsResource
-    answers: dict[str, BrokerRefusal | None] = {}
+    responses: dict[str, BrokerRefusal | None] = {}
     config_class = resource_class.AlterableConfig
     for chunk in chunks(list(changes.items()), TOPICS_MAX):
         resources = [
@@ -351,11 +353,12 @@ async def alter_topic_configs(
             for topic, of_topic in chunk
         ]
         request = IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
-        answer = await cluster.call(request, controller=True)
-        answers |= {
-            one.resource_name: BrokerRefusal.of(one.error_code, one.error_message) for one in answer.responses
+        response = await cluster.call(request, controller=True)
+        responses |= {
+            one.resource_name: BrokerRefusal.of(one.error_code, one.error_message)
+            for one in response.responses
         }
-    return answers
+    return responses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -465,5 +468,5 @@ async def _sift(
     return accepted, sentences
 
 
-def _refused(answers: Refusals) -> dict[str, BrokerRefusal]:
-    return {name: refusal for name, refusal in answers.items() if refusal is not None}
+def _refused(responses: Refusals) -> dict[str, BrokerRefusal]:
+    return {name: refusal for name, refusal in responses.items() if refusal is not None}

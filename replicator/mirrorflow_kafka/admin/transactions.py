@@ -57,14 +57,14 @@ async def init_producer_id(
     )
     where = None if transactional_id is None else (TRANSACTION_COORDINATOR, transactional_id)
     final_code = NONE if waits else CONCURRENT_TRANSACTIONS
-    answer = await cluster.call(request, coordinator=where, timeout_s=timeout_s, final_code=final_code)
+    response = await cluster.call(request, coordinator=where, timeout_s=timeout_s, final_code=final_code)
     subject = transactional_id or ""
-    cluster.raise_for(answer.error_code, "InitProducerId", subject)
-    if answer.producer_id <= NO_PRODUCER_ID or answer.producer_epoch < 0:
+    cluster.raise_for(response.error_code, "InitProducerId", subject)
+    if response.producer_id <= NO_PRODUCER_ID or response.producer_epoch < 0:
         raise BrokerError(
             cluster=cluster.alias, request="InitProducerId", code=0, name="no producer id", subject=subject
         )
-    return int(answer.producer_id), int(answer.producer_epoch)
+    return int(response.producer_id), int(response.producer_epoch)
 
 
 async def may_coordinate(cluster: Cluster) -> bool:
@@ -148,16 +148,16 @@ async def try_add_partitions_to_txn(
         max_version=OLD_VERSION,
     )
     where = (TRANSACTION_COORDINATOR, transactional_id)
-    answer = await cluster.call(
-        request, coordinator=where, timeout_s=timeout_s, codes_of=lambda answer: _codes(answer).values()
+    response = await cluster.call(
+        request, coordinator=where, timeout_s=timeout_s, codes_of=lambda response: _codes(response).values()
     )
-    return _codes(answer)
+    return _codes(response)
 
 
-def _codes(answer: Any) -> dict[TopicPartition, int]:
+def _codes(response: Any) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic.name, one.partition_index): one.partition_error_code
-        for topic in answer.results_by_topic_v3_and_below
+        for topic in response.results_by_topic_v3_and_below
         for one in topic.results_by_partition
     }
 
@@ -180,8 +180,8 @@ async def end_txn(
         max_version=OLD_VERSION,
     )
     where = (TRANSACTION_COORDINATOR, transactional_id)
-    answer = await cluster.call(request, coordinator=where, timeout_s=timeout_s)
-    cluster.raise_for(answer.error_code, "EndTxn", transactional_id)
+    response = await cluster.call(request, coordinator=where, timeout_s=timeout_s)
+    cluster.raise_for(response.error_code, "EndTxn", transactional_id)
 
 
 async def may_write_as(cluster: Cluster, transactional_id: str) -> bool:
@@ -201,10 +201,10 @@ async def may_write_as(cluster: Cluster, transactional_id: str) -> bool:
     for node_id in nodes:
         try:
             connection = await cluster.connection(node_id)
-            answer = await connection.call(request, timeout_s=ANY_BROKER_TIMEOUT_S)
+            response = await connection.call(request, timeout_s=ANY_BROKER_TIMEOUT_S)
         except UnreachableError:
             if node_id == nodes[-1]:
                 raise
         else:
-            return bool(answer.error_code != TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            return bool(response.error_code != TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     raise AssertionError("a cluster has brokers")

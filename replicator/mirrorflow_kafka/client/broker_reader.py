@@ -225,7 +225,7 @@ class BrokerReader:
             raise ConnectionLostError(
                 cluster=self._cluster.alias,
                 address=connection.address,
-                problem="its answer to Fetch cannot be read",
+                problem="its response to Fetch cannot be read",
             ) from error
 
     def _note_error(self, code: int) -> None:

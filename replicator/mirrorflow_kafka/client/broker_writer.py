@@ -117,7 +117,7 @@ class ProduceConnection:
     def is_connected(self) -> bool:
         return self._connection is not None and self._connection.is_open
 
-    def expects_answer_by(self, since_s: float) -> float:
+    def expects_response_by(self, since_s: float) -> float:
         """Returns by when everything in flight has reached the broker at the measured rate (monotonic clock).
 
         It counts from the newest response, from the end of a throttling, or from *since_s*, whichever is later.

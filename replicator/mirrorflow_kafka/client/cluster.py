@@ -111,7 +111,7 @@ class Cluster:
                 )
         except TimeoutError:
             await cluster.close()
-            problem = f"no answer within {timeout_s:g} s"
+            problem = f"no response within {timeout_s:g} s"
             raise UnreachableError(
                 cluster=cluster.alias, addresses=settings.bootstrap_servers, problem=problem
             ) from None
@@ -227,14 +227,14 @@ class Cluster:
             try:
                 connection = await self._open_at(host, port, node_id=-1)
                 try:
-                    answer = await connection.call(MetadataRequest(topics=[]), timeout_s=REQUEST_TIMEOUT_S)
+                    response = await connection.call(MetadataRequest(topics=[]), timeout_s=REQUEST_TIMEOUT_S)
                 finally:
                     connection.close()
             except (UnreachableError, AuthenticationFailedError) as error:
                 errors.append(error)
                 continue
-            if answer.brokers:
-                self._take(answer, requested=())
+            if response.brokers:
+                self._take(response, requested=())
                 self._pool.forgive()
                 return
             problem = "it knows no brokers yet"
@@ -247,8 +247,8 @@ class Cluster:
         problem = "; ".join(dict.fromkeys(problems))
         raise UnreachableError(cluster=self.alias, addresses=written, problem=problem) from errors[-1]
 
-    def _take(self, answer: Any, *, requested: Iterable[str] | None) -> None:
-        new = merged(self.metadata, answer, requested=requested)
+    def _take(self, response: Any, *, requested: Iterable[str] | None) -> None:
+        new = merged(self.metadata, response, requested=requested)
         if self.metadata.cluster_id not in {"", new.cluster_id}:
             raise ClusterChangedError(
                 alias=self.alias, expected=self.metadata.cluster_id, found=new.cluster_id
@@ -290,8 +290,8 @@ class Cluster:
                 None if chunk is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in chunk]
             )
             request = MetadataRequest(topics=requested, allow_auto_topic_creation=False, min_version=1)
-            answer = await self.call(request, attempt_s=ANY_BROKER_TIMEOUT_S)
-            self._take(answer, requested=chunk)
+            response = await self.call(request, attempt_s=ANY_BROKER_TIMEOUT_S)
+            self._take(response, requested=chunk)
 
     # Requests
 
@@ -327,7 +327,7 @@ class Cluster:
                 async with asyncio.timeout_at(deadline):
                     connection = await self._route(node_id, controller=controller, coordinator=coordinator)
                     is_sent = True
-                    answer = await connection.call(request, timeout_s=attempt_s)
+                    response = await connection.call(request, timeout_s=attempt_s)
             except TimeoutError:
                 raise self._out_of_time(request, timeout_s) from None
             except UnreachableError:
@@ -335,13 +335,13 @@ class Cluster:
                 if is_last or loop.time() + pause_s >= deadline or (is_sent and not is_repeatable):
                     raise
             else:
-                parts = frozenset((codes_of or _shallow_codes)(answer))
-                is_final = error_codes.NONE != final_code == answer.error_code
+                parts = frozenset((codes_of or _shallow_codes)(response))
+                is_final = error_codes.NONE != final_code == response.error_code
                 to_coordinator = coordinator is not None
-                has_moved = _must_repeat(answer, parts, controller=controller, coordinator=to_coordinator)
+                has_moved = _must_repeat(response, parts, controller=controller, coordinator=to_coordinator)
                 if is_last or is_final or not has_moved:
-                    return answer
-                if error_codes.CONCURRENT_TRANSACTIONS in parts | {getattr(answer, "error_code", 0)}:
+                    return response
+                if error_codes.CONCURRENT_TRANSACTIONS in parts | {getattr(response, "error_code", 0)}:
                     # The coordinator is the right one, so it stays cached.
                     await asyncio.sleep(
                         backoff_s(failures, lowest_s=CONCURRENT_BACKOFF_MIN_S, highest_s=RETRY_BACKOFF_MAX_S)
@@ -391,9 +391,9 @@ class Cluster:
         kind, key = coordinator
         connection = await self._any_connection()
         request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
-        answer = await connection.call(request, timeout_s=ANY_BROKER_TIMEOUT_S)
+        response = await connection.call(request, timeout_s=ANY_BROKER_TIMEOUT_S)
         # Version 4 and later: a list (KIP-699).
-        found = answer.coordinators[0] if answer.coordinators else answer
+        found = response.coordinators[0] if response.coordinators else response
         if error_codes.is_retriable(found.error_code):
             raise UnreachableError(
                 cluster=self.alias,
@@ -409,17 +409,17 @@ class Cluster:
         return int(found.node_id)
 
 
-def _shallow_codes(answer: Any) -> set[int]:
+def _shallow_codes(response: Any) -> set[int]:
     return {
         getattr(one, "error_code", 0) or 0
         for name in ("topics", "results", "responses", "groups")
-        for one in getattr(answer, name, None) or ()
+        for one in getattr(response, name, None) or ()
     }
 
 
-def _must_repeat(answer: Any, parts: Iterable[int], *, controller: bool, coordinator: bool) -> bool:
+def _must_repeat(response: Any, parts: Iterable[int], *, controller: bool, coordinator: bool) -> bool:
     """Returns whether a retry, at another broker or later, may change the response or one of its *parts*."""
-    whole = getattr(answer, "error_code", 0) or 0
+    whole = getattr(response, "error_code", 0) or 0
     moved: frozenset[int] = frozenset()
     if controller:
         moved |= error_codes.CONTROLLER_MOVED

@@ -45,7 +45,7 @@ _VERSION = metadata.version("mirrorflow")
 # Java's request.timeout.ms is 30 s, and a broker may take all of it for a produce request; the rest covers
 # the round trip. A broker that is frozen with the socket open is detected after this time, and after the time that
 # its measured rate takes for what is in flight.
-ANSWER_TIMEOUT_S = 40.0
+RESPONSE_TIMEOUT_S = 40.0
 # A throttled response extends the deadline of the next ones (KIP-219), at most by this. With a broker's
 # default quota windows throttling lasts about ten seconds, unless one request is many times larger than the
 # quota allows.
@@ -102,7 +102,7 @@ def choose_version(request: Any, versions: Versions, *, cluster: str) -> int:
     return highest
 
 
-class Answer(Protocol):
+class PendingResponse(Protocol):
     """Receives a response synchronously on arrival: a future, or an object that bypasses the event loop."""
 
     def done(self) -> bool:
@@ -118,7 +118,7 @@ class Answer(Protocol):
 class _Held(NamedTuple):
     """A request that waits until the connection is re-authenticated."""
 
-    answer: Answer
+    response: PendingResponse
     api_key: int
     api_version: int
     parts: Sequence[Part]
@@ -129,7 +129,7 @@ class _Held(NamedTuple):
 class _Pending(NamedTuple):
     """An in-flight request."""
 
-    answer: Answer
+    response: PendingResponse
     correlation_id: int
     has_tags: bool  # the response header is version 1
     expires_at: float
@@ -151,7 +151,7 @@ class Connection:
         node_id: int,
         client_id: str,
         opened_by: object = None,
-        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        response_timeout_s: float = RESPONSE_TIMEOUT_S,
     ) -> None:
         self.cluster = cluster
         self.address = address
@@ -162,11 +162,11 @@ class Connection:
         self.is_retired = False
         self.client_id = client_id
         self._client_id = client_id.encode()
-        self._answer_timeout_s = answer_timeout_s
+        self._response_timeout_s = response_timeout_s
         self._muted_until = 0.0  # until then the broker reads nothing from this connection
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[ClusterError] = self._loop.create_future()
-        self.frames = FrameProtocol(on_frame=self._answered, on_lost=self._on_lost)
+        self.frames = FrameProtocol(on_frame=self._receive, on_lost=self._on_lost)
         self._pending: deque[_Pending] = deque()
         self._held: deque[_Held] | None = None
         self._released: asyncio.Future[None] | None = None
@@ -194,7 +194,7 @@ class Connection:
         """Returns whether the oldest request has been without a response for *seconds*, without a quota."""
         if not self._pending:
             return False
-        sent_s = self._pending[0].expires_at - self._answer_timeout_s
+        sent_s = self._pending[0].expires_at - self._response_timeout_s
         return self._loop.time() - max(sent_s, self._muted_until) > seconds
 
     def send(
@@ -205,13 +205,13 @@ class Connection:
         *parts* are written without a copy and must not change before the response arrives. The body is a
         writable view of the frame's own memory. The future fails with ConnectionLostError.
         """
-        answer: asyncio.Future[memoryview] = self._loop.create_future()
-        self.send_for(answer, api_key, api_version, parts, flexible=flexible)
-        return answer
+        response: asyncio.Future[memoryview] = self._loop.create_future()
+        self.send_for(response, api_key, api_version, parts, flexible=flexible)
+        return response
 
     def send_for(
         self,
-        answer: Answer,
+        response: PendingResponse,
         api_key: int,
         api_version: int,
         parts: Sequence[Part],
@@ -219,20 +219,20 @@ class Connection:
         flexible: bool,
         transit_s: float = 0.0,
     ) -> None:
-        """As `send`, but calls *answer* synchronously when the response arrives; *answer* must not raise.
+        """As `send`, but calls *response* synchronously when the response arrives; *response* must not raise.
 
         *transit_s* is how long the request may be on its way over a slow link; the broker has so much longer to answer.
         """
         if self.lost.done():
-            self._fail(answer, self.lost.result())
+            self._fail(response, self.lost.result())
         elif self._held is not None:
-            self._held.append(_Held(answer, api_key, api_version, parts, flexible, transit_s))
+            self._held.append(_Held(response, api_key, api_version, parts, flexible, transit_s))
         else:
-            self._write(answer, api_key, api_version, parts, flexible, transit_s)
+            self._write(response, api_key, api_version, parts, flexible, transit_s)
 
     def _write(
         self,
-        answer: Answer,
+        response: PendingResponse,
         api_key: int,
         api_version: int,
         parts: Sequence[Part],
@@ -246,30 +246,30 @@ class Connection:
         size = _HEADER.size - 4 + len(client_id) + flexible + sum(map(len, parts))
         header = _HEADER.pack(size, api_key, api_version, correlation_id, len(client_id)) + client_id
         # The loop's clock, without its detour.
-        expires_at = monotonic() + self._answer_timeout_s + transit_s
+        expires_at = monotonic() + self._response_timeout_s + transit_s
         # The response header of ApiVersions stays 0 so that any client can read it (KIP-511).
         has_tags = flexible and api_key != _API_VERSIONS_KEY
-        self._pending.append(_Pending(answer, correlation_id, has_tags, expires_at))
+        self._pending.append(_Pending(response, correlation_id, has_tags, expires_at))
         if self._timer is None:
             self._timer = self._loop.call_at(expires_at, self._check_oldest)
         self.frames.write((header + b"\x00" if flexible else header, *parts), size + 4)
 
-    def _answered(self, frame: memoryview) -> None:
+    def _receive(self, frame: memoryview) -> None:
         if not self._pending:
             self._end("it sent a response without a request")
             return
-        answer, expected, has_tags, _ = self._pending.popleft()
+        response, expected, has_tags, _ = self._pending.popleft()
         (correlation_id,) = _CORRELATION.unpack_from(frame)
         if correlation_id != expected:
-            self._pending.appendleft(_Pending(answer, expected, has_tags, 0.0))
+            self._pending.appendleft(_Pending(response, expected, has_tags, 0.0))
             self._end(f"it answered request {correlation_id} where {expected} was next")
             return
-        if answer.done():  # the caller was cancelled
+        if response.done():  # the caller was cancelled
             return
         start = _CORRELATION.size
         if has_tags:
             start = start + 1 if frame[start] == 0 else _after_tags(frame, start)
-        answer.set_result(frame[start:])
+        response.set_result(frame[start:])
 
     def _check_oldest(self) -> None:
         self._timer = None
@@ -277,13 +277,13 @@ class Connection:
             return
         # A large response may be on its way over a slow link for longer.
         alive_s = max(self._muted_until, self.frames.arriving_s)
-        expires_at = max(self._pending[0].expires_at, alive_s + self._answer_timeout_s)
+        expires_at = max(self._pending[0].expires_at, alive_s + self._response_timeout_s)
         if expires_at <= self._loop.time():
-            self._end(f"it has not answered for {self._answer_timeout_s:g} s")
+            self._end(f"it has not answered for {self._response_timeout_s:g} s")
         else:
             self._timer = self._loop.call_at(expires_at, self._check_oldest)
 
-    async def call(self, request: Any, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+    async def call(self, request: Any, *, timeout_s: float = RESPONSE_TIMEOUT_S) -> Any:
         """Sends a kafka-python request in the highest version both sides support; returns the decoded response.
 
         The caller checks the error codes in the response. Raises UnsupportedBrokerError, ConnectionLostError,
@@ -313,10 +313,10 @@ class Connection:
         request.with_header()
         response_class = request.header.get_response_class()
         flexible = request.flexible_version_q(version)
-        answer = send(request.API_KEY, version, (body,), flexible=flexible)
+        response = send(request.API_KEY, version, (body,), flexible=flexible)
         try:
             async with asyncio.timeout(timeout_s):
-                view = await answer
+                view = await response
         except TimeoutError:
             raise UnreachableError(
                 cluster=self.cluster,
@@ -326,7 +326,7 @@ class Connection:
         try:
             return response_class.decode(view)
         except (struct.error, IndexError, ValueError) as error:
-            problem = f"its answer to {request.name} version {version} cannot be read"
+            problem = f"its response to {request.name} version {version} cannot be read"
             self._end(problem)
             raise self._lost_error(problem) from error
 
@@ -409,12 +409,12 @@ class Connection:
     def _send_unauthenticated(
         self, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
     ) -> asyncio.Future[memoryview]:
-        answer: asyncio.Future[memoryview] = self._loop.create_future()
+        response: asyncio.Future[memoryview] = self._loop.create_future()
         if self.lost.done():
-            self._fail(answer, self.lost.result())
+            self._fail(response, self.lost.result())
         else:
-            self._write(answer, api_key, api_version, parts, flexible, 0.0)
-        return answer
+            self._write(response, api_key, api_version, parts, flexible, 0.0)
+        return response
 
     def reauthenticate_before(self, lifetime_s: float, renew: Callable[[], ClientSecurity | None]) -> None:
         """Schedules re-authentication before *lifetime_s* ends (KIP-368), with credentials from *renew*."""
@@ -448,7 +448,7 @@ class Connection:
     def _release(self) -> None:
         held, self._held = self._held, None
         for one in held or ():
-            if not one.answer.done():
+            if not one.response.done():
                 self._write(*one)
         released, self._released = self._released, None
         if released is not None:
@@ -489,12 +489,12 @@ class Connection:
         for timer in (self._timer, self._reauthentication_timer):
             if timer is not None:
                 timer.cancel()
-        unanswered = [one.answer for one in self._pending] + [one.answer for one in self._held or ()]
+        unanswered = [one.response for one in self._pending] + [one.response for one in self._held or ()]
         self._pending.clear()
         self._held = None
-        for answer in unanswered:
-            if not answer.done():
-                self._fail(answer, error)
+        for response in unanswered:
+            if not response.done():
+                self._fail(response, error)
         released, self._released = self._released, None
         if released is not None:
             released.set_result(None)
@@ -504,16 +504,16 @@ class Connection:
         # Not close(): it would wait for the write buffer, which a frozen broker never drains.
         self.frames.abort()
 
-    def _fail(self, answer: Answer, error: ClusterError) -> None:
+    def _fail(self, response: PendingResponse, error: ClusterError) -> None:
         """Fails one request with its own error, chained to *error*.
 
         The exception counts as retrieved, so that an abandoned future does not log a warning.
         """
         own = self._lost_error(error.problem if isinstance(error, ConnectionLostError) else str(error))
         own.__cause__ = error
-        answer.set_exception(own)
-        if isinstance(answer, asyncio.Future):
-            answer.exception()
+        response.set_exception(own)
+        if isinstance(response, asyncio.Future):
+            response.exception()
 
     def _lost_error(self, problem: str) -> ConnectionLostError:
         return ConnectionLostError(cluster=self.cluster, address=self.address, problem=problem)

@@ -73,14 +73,14 @@ class Metadata:
 EMPTY = Metadata(cluster_id="", controller_id=-1, brokers={}, topics={})
 
 
-def topic_from(answer: Any) -> TopicMetadata:
+def topic_from(response: Any) -> TopicMetadata:
     """Returns the metadata of one topic from a decoded MetadataResponse."""
-    operations = getattr(answer, "authorized_operations", None)
+    operations = getattr(response, "authorized_operations", None)
     return TopicMetadata(
-        name=answer.name or "",
-        topic_id=answer.topic_id or NO_TOPIC_ID,
-        error=answer.error_code,
-        is_internal=bool(answer.is_internal),
+        name=response.name or "",
+        topic_id=response.topic_id or NO_TOPIC_ID,
+        error=response.error_code,
+        is_internal=bool(response.is_internal),
         partitions={
             one.partition_index: PartitionMetadata(
                 leader=one.leader_id,
@@ -90,27 +90,29 @@ def topic_from(answer: Any) -> TopicMetadata:
                 isr=tuple(one.isr_nodes),
                 error=one.error_code,
             )
-            for one in answer.partitions
+            for one in response.partitions
         },
         authorized_operations=frozenset(operations) if operations else None,
     )
 
 
-def merged(old: Metadata, answer: Any, *, requested: Iterable[str] | None) -> Metadata:
+def merged(old: Metadata, response: Any, *, requested: Iterable[str] | None) -> Metadata:
     """Returns *old* updated with a decoded MetadataResponse; *requested* None means that it lists all topics.
 
     A broker with outdated metadata returns an older leader epoch, or fewer partitions; that part of the response is ignored
     (the former as in Java's MetadataCache), or the client would return to a leader that has already refused it.
     """
-    answered = {topic.name: _newer(old.topics.get(topic.name), topic_from(topic)) for topic in answer.topics}
+    answered = {
+        topic.name: _newer(old.topics.get(topic.name), topic_from(topic)) for topic in response.topics
+    }
     topics = answered if requested is None else {**old.topics, **answered}
     brokers = {
         one.node_id: Broker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
-        for one in answer.brokers
+        for one in response.brokers
     }
     return Metadata(
-        cluster_id=answer.cluster_id or old.cluster_id,
-        controller_id=answer.controller_id,
+        cluster_id=response.cluster_id or old.cluster_id,
+        controller_id=response.controller_id,
         brokers=brokers or old.brokers,
         topics=topics,
     )

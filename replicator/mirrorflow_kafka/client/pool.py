@@ -103,7 +103,7 @@ async def open_connection(
     except TimeoutError:
         connection.close()
         raise UnreachableError(
-            cluster=cluster, addresses=address, problem=f"no answer within {timeout_s:g} s"
+            cluster=cluster, addresses=address, problem=f"no response within {timeout_s:g} s"
         ) from None
     except BaseException as error:
         if isinstance(error, ConnectionLostError) and connection.lost.done():

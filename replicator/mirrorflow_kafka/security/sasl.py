@@ -143,7 +143,7 @@ class ScramClient:
         try:
             return dict(pair.split("=", 1) for pair in data.decode().split(","))
         except ValueError:
-            raise self._place.failed("the broker's answer is not SCRAM's") from None
+            raise self._place.failed("the broker's response is not SCRAM's") from None
 
 
 class OAuthBearerClient:

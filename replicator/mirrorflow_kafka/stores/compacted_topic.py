@@ -331,7 +331,7 @@ class RecordLosses:
         earlier = before.starts if before is not None and is_same else {}
         partitions = [TopicPartition(self._topic, number) for number in found.partitions]
         listed = await admin.list_offsets(self._cluster, partitions, EARLIEST)
-        starts = {one.partition: answer.offset for one, answer in listed.items() if not answer.error}
+        starts = {one.partition: response.offset for one, response in listed.items() if not response.error}
         self.known = TopicState(topic_id, {**earlier, **starts})
         has_moved = any(earlier.get(number, start) != start for number, start in starts.items())
         return before is not None and (not is_same or has_moved)

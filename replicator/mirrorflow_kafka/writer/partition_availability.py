@@ -34,7 +34,7 @@ from mirrorflow_kafka.client.metadata import NO_LEADER
 
 # For a leader to answer a small read about its partitions. It takes milliseconds; a leader that needs longer is down, frozen or
 # cut off from this process, and the metadata names it for some seconds more, or for ever.
-ANSWER_S: Final = 5.0
+RESPONSE_S: Final = 5.0
 _ROUNDS_MAX: Final = 6  # within a second: most elections are over then, and the others are not waited for
 _MIN_IN_SYNC: Final = "min.insync.replicas"
 _GONE: Final = {UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID}
@@ -76,7 +76,9 @@ async def unavailable_partitions(
 
 async def _leader_codes(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Returns the error codes with which the leaders answer, or why there is none."""
-    listed = await admin.list_offsets(cluster, partitions, LATEST, rounds_max=_ROUNDS_MAX, timeout_s=ANSWER_S)
+    listed = await admin.list_offsets(
+        cluster, partitions, LATEST, rounds_max=_ROUNDS_MAX, timeout_s=RESPONSE_S
+    )
     return {one: found.error for one, found in listed.items()}
 
 

@@ -297,17 +297,17 @@ class ProducerTransactions:
         codes: list[int] = []
         with self._noting_unknown_outcomes(producer):
             while True:
-                answers = await admin.append(
+                responses = await admin.append(
                     self._cluster,
                     {home: data},
                     timeout_ms=PRODUCE_TIMEOUT_MS,
                     transactional_id=producer.transactional_id,
                 )
-                code, base_offset = answers[home]
+                code, base_offset = responses[home]
                 if code == NONE:
                     return base_offset
                 if code == NETWORK_EXCEPTION:
-                    raise self._no_answer(producer)
+                    raise self._no_response(producer)
                 codes.append(code)
                 if len(codes) == PRODUCE_ATTEMPTS_MAX or not is_retriable(code):
                     if not OUTCOME_UNKNOWN.isdisjoint(codes):
@@ -328,7 +328,7 @@ class ProducerTransactions:
 
     def _require_answers(self, producer: Producer) -> None:
         if producer in self._unanswered:
-            raise self._no_answer(producer)
+            raise self._no_response(producer)
 
     def _noting_lost_responses(self, producer: Producer) -> contextlib.AbstractContextManager[None]:
         """As `_noting_unknown_outcomes`, for requests to the coordinator.
@@ -389,7 +389,7 @@ class ProducerTransactions:
             if not ExpectedMarker(producer.producer_id, producer.epoch, first).is_in(batches)
         }
 
-    def _no_answer(self, producer: Producer) -> UnreachableError:
+    def _no_response(self, producer: Producer) -> UnreachableError:
         """Returns the error of a producer that needs a new epoch: a late request could join its next transaction."""
         return UnreachableError(
             cluster=self._cluster.alias,

@@ -66,7 +66,7 @@ from mirrorflow_kafka.admin.log_reader import (
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST, ListedOffset
 from mirrorflow_kafka.client.cluster import REQUEST_TIMEOUT_S, Cluster
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
-from mirrorflow_kafka.writer.partition_availability import ANSWER_S
+from mirrorflow_kafka.writer.partition_availability import RESPONSE_S
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions, partition_numbers
 
 FETCHES_MAX: Final = 32  # at the same time; each may return a megabyte
@@ -109,7 +109,7 @@ class ProtocolRunner:
         try:
             asked = next(steps)
             while True:
-                asked = steps.send(await self.answer(asked))
+                asked = steps.send(await self.respond(asked))
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -124,24 +124,24 @@ class ProtocolRunner:
                 return False
         return True
 
-    async def answer(self, asked: Sequence[Request]) -> tuple[Any, ...]:
+    async def respond(self, asked: Sequence[Request]) -> tuple[Any, ...]:
         """Returns the answers to requests that do not depend on each other. Raises MirrorFlowError."""
         groups: dict[Hashable, list[int]] = {}
         for number, request in enumerate(asked):
             groups.setdefault(_combined(request) or number, []).append(number)
         found = await asyncio.gather(
-            *(self._answer_group([asked[number] for number in group]) for group in groups.values()),
+            *(self._respond_to_group([asked[number] for number in group]) for group in groups.values()),
             return_exceptions=True,
         )
-        answers: list[Any] = [None] * len(asked)
+        responses: list[Any] = [None] * len(asked)
         for group, outcome in zip(groups.values(), found, strict=True):
             if isinstance(outcome, BaseException):
                 raise outcome
-            for number, answer in zip(group, outcome, strict=True):
-                answers[number] = answer
-        return tuple(answers)
+            for number, response in zip(group, outcome, strict=True):
+                responses[number] = response
+        return tuple(responses)
 
-    async def _answer_group(self, group: Sequence[Request]) -> Sequence[Any]:
+    async def _respond_to_group(self, group: Sequence[Request]) -> Sequence[Any]:
         partitions = [
             one.partition for one in group if isinstance(one, ReadEnd | ReadEpochEnd | ReadSourceStart)
         ]
@@ -152,9 +152,9 @@ class ProtocolRunner:
                 return await self._source_starts(partitions)
             case ReadEpochEnd(_, epoch, on_target):
                 return await self._epoch_ends(partitions, epoch, on_target=on_target)
-        return [await self._answer_one(group[0])]
+        return [await self._respond_to(group[0])]
 
-    async def _answer_one(self, request: Request) -> Any:
+    async def _respond_to(self, request: Request) -> Any:
         match request:
             case InitProducerId(transactional_id):
                 return await self.transactions.initialize(transactional_id)
@@ -193,10 +193,10 @@ class ProtocolRunner:
         match request:
             case ReadBatches(_, start, end):
                 async with self._fetches:
-                    return await read_batches(self._target, copy, start, end, timeout_s=ANSWER_S)
+                    return await read_batches(self._target, copy, start, end, timeout_s=RESPONSE_S)
             case ReadAborted(_, offset):
                 async with self._fetches:
-                    return await aborted_transactions(self._target, copy, offset, timeout_s=ANSWER_S)
+                    return await aborted_transactions(self._target, copy, offset, timeout_s=RESPONSE_S)
             case ReadLastSequence(_, producer_id, producer_epoch):
                 return await self._last_sequence(copy, producer_id, producer_epoch)
             case ReadOffsetMap():
@@ -232,19 +232,19 @@ class ProtocolRunner:
         self, partition: TopicPartition, producer_id: int, producer_epoch: int
     ) -> int | None:
         try:
-            found = await admin.describe_producers(self._target, [partition], timeout_s=ANSWER_S)
+            found = await admin.describe_producers(self._target, [partition], timeout_s=RESPONSE_S)
         except UnsupportedBrokerError:
             return None
-        answer = found[partition]
-        if answer.error:
+        response = found[partition]
+        if response.error:
             alias = self._target.alias
             raise partition_error(
-                answer.error, cluster=alias, request="DescribeProducers", partition=partition
+                response.error, cluster=alias, request="DescribeProducers", partition=partition
             )
         return next(
             (
                 one.last_sequence
-                for one in answer.producers
+                for one in response.producers
                 if (one.producer_id, one.epoch) == (producer_id, producer_epoch)
             ),
             None,
@@ -272,7 +272,7 @@ class ProtocolRunner:
             when.setdefault(self._start_at(one), set()).add(one)
         listed = await asyncio.gather(
             *(
-                admin.list_offsets(self._source, wanted, timestamp, timeout_s=_answer_s(timestamp))
+                admin.list_offsets(self._source, wanted, timestamp, timeout_s=_response_timeout_s(timestamp))
                 for timestamp, wanted in when.items()
             )
         )
@@ -288,9 +288,9 @@ class ProtocolRunner:
         target = self._target
         wanted = [self._topics.on_target(one) for one in partitions]
         starts, stables, ends = await asyncio.gather(
-            admin.list_offsets(target, wanted, EARLIEST, timeout_s=ANSWER_S),
-            admin.list_offsets(target, wanted, LATEST, read_committed=True, timeout_s=ANSWER_S),
-            admin.list_offsets(target, wanted, LATEST, timeout_s=ANSWER_S),
+            admin.list_offsets(target, wanted, EARLIEST, timeout_s=RESPONSE_S),
+            admin.list_offsets(target, wanted, LATEST, read_committed=True, timeout_s=RESPONSE_S),
+            admin.list_offsets(target, wanted, LATEST, timeout_s=RESPONSE_S),
         )
         # The leader's present epoch: no record has a newer one, and where the log has lost something, the
         # epoch of its last record then ends at the same offset.
@@ -310,7 +310,7 @@ class ProtocolRunner:
         cluster = self._target if on_target else self._source
         wanted = [self._topics.on_target(one) for one in partitions] if on_target else list(partitions)
         ends = await admin.end_offset_for_leader_epoch(
-            cluster, dict.fromkeys(wanted, epoch), timeout_s=ANSWER_S
+            cluster, dict.fromkeys(wanted, epoch), timeout_s=RESPONSE_S
         )
         return [
             _unavailable(cluster, "OffsetForLeaderEpoch", one, ends[one].error)
@@ -326,9 +326,9 @@ def _unavailable(cluster: Cluster, request: str, partition: TopicPartition, code
     return Unavailable(partition_error(code, cluster=cluster.alias, request=request, partition=partition))
 
 
-def _answer_s(timestamp: int) -> float:
+def _response_timeout_s(timestamp: int) -> float:
     """Returns for how long an offset is waited for; a leader may have to search in segments for that of a time."""
-    return ANSWER_S if timestamp in {EARLIEST, LATEST} else REQUEST_TIMEOUT_S
+    return RESPONSE_S if timestamp in {EARLIEST, LATEST} else REQUEST_TIMEOUT_S
 
 
 def _source_start(found: ListedOffset, end: ListedOffset) -> SourceStart:

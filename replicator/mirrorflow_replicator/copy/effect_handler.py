@@ -161,7 +161,7 @@ class EffectHandler:
         return (
             since_s
             if dispatch is None or dispatch.connection is None
-            else dispatch.connection.expects_answer_by(since_s)
+            else dispatch.connection.expects_response_by(since_s)
         )
 
     # -- errors

@@ -12,7 +12,7 @@ from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.writer.partition_availability import ANSWER_S
+from mirrorflow_kafka.writer.partition_availability import RESPONSE_S
 
 POLL_INTERVAL_S = (
     10.0  # one request for all partitions; the reported lag of a stopped one is at most this old
@@ -23,7 +23,7 @@ async def note_ends(source: Cluster, copiers: Collection[PartitionCopier], *, re
     """Sets the current end offset of each of *copiers*; one that is not known soon stays unknown. Raises ClusterError."""
     partitions = [copier.source for copier in copiers]
     ends = await admin.list_offsets(
-        source, partitions, LATEST, read_committed=read_committed, timeout_s=ANSWER_S
+        source, partitions, LATEST, read_committed=read_committed, timeout_s=RESPONSE_S
     )
     for copier in copiers:
         copier.note_end(ends[copier.source].offset, is_start=True)
@@ -50,7 +50,7 @@ async def follow_stopped_ends(
         partitions = [copier.source for copier in stopped]
         try:
             ends = await admin.list_offsets(
-                source, partitions, LATEST, read_committed=read_committed, timeout_s=ANSWER_S
+                source, partitions, LATEST, read_committed=read_committed, timeout_s=RESPONSE_S
             )
         except MirrorFlowError as error:
             on_error(error)

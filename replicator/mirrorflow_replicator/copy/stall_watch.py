@@ -28,7 +28,7 @@ from mirrorflow_core.stall_detection import (
     explains,
     find_stall,
 )
-from mirrorflow_kafka.admin.log_requests import ProducersAnswer, describe_producers
+from mirrorflow_kafka.admin.log_requests import ProducersResponse, describe_producers
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
@@ -353,7 +353,7 @@ def _is_held_back(copier: PartitionCopier) -> bool:
     )
 
 
-def _transaction_at(offset: int, response: ProducersAnswer) -> OpenTransaction | None:
+def _transaction_at(offset: int, response: ProducersResponse) -> OpenTransaction | None:
     """Returns the open transaction that begins at *offset*; None: it has ended meanwhile."""
     for producer in response.producers:
         if producer.current_txn_start_offset == offset:

@@ -54,7 +54,7 @@ def labels(values: Labels) -> str:
     return f"{{{inner}}}" if inner else ""
 
 
-def answer(view: WorkerView) -> Response:
+def respond(view: WorkerView) -> Response:
     """Answers `GET /metrics`."""
     return Response(
         content_type=CONTENT_TYPE, body=(piece.encode("utf-8", "replace") for piece in render(view))

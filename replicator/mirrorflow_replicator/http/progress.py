@@ -216,7 +216,7 @@ def _heartbeats(report: ConnectorReport) -> frozenset[str]:
     return recognised if topics - recognised else recognised & {HEARTBEATS}
 
 
-def answer(query: dict[str, str], view: WorkerView) -> Response:
+def respond(query: dict[str, str], view: WorkerView) -> Response:
     """Answers `GET /progress`: `?connector=`, else the first source connector, else the first connector."""
     chosen = _chosen(query, view) or tuple(
         report for report in view.elsewhere if query.get("connector") in {None, report.name}

@@ -60,7 +60,7 @@ _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 Query = Mapping[str, list[str]]
 
 
-def answer(request: Request, state: WorkerView) -> Response | Command:
+def respond(request: Request, state: WorkerView) -> Response | Command:
     """Returns the response of Connect's REST API to *request*, or the command that must run first.
 
     Never raises for anything that a client can send.

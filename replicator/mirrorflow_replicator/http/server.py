@@ -42,7 +42,7 @@ BODILESS = (204, 304)  # for which HTTP forbids a body and its length
 
 _MAC, _ALGORITHM = (name.lower().encode() for name in (SIGNATURE_HEADER, ALGORITHM_HEADER))
 
-Answer = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Awaitable[Response]]
 CarryOut = Callable[[Command, Request], Awaitable[Response]]
 Route = Callable[[Request], Response | Command]
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class HttpConnection:
         # Then `drain` returns when the client's side has taken everything: a slow client costs one piece.
         writer.transport.set_write_buffer_limits(high=0)
 
-    async def serve(self, answer: Answer) -> None:
+    async def serve(self, handler: Handler) -> None:
         """Answers requests until the client closes, breaks the protocol or exceeds a time limit.
 
         Raises TimeoutError or ConnectionError when the client idles or disconnects.
@@ -99,8 +99,8 @@ class HttpConnection:
                 request = await self._request()
                 if request is None:
                     return
-                answered = await answer(request)
-                await self._send(self._with_absolute_location(answered), head=request.method == "HEAD")
+                response = await handler(request)
+                await self._send(self._with_absolute_location(response), head=request.method == "HEAD")
             except _RefusedError as refused:
                 await self._refuse(refused.response)
                 return
@@ -348,7 +348,7 @@ class HttpServer:
             return
         self._connections.add(task)
         try:
-            await HttpConnection(reader, writer, self._limits).serve(self._answer)
+            await HttpConnection(reader, writer, self._limits).serve(self._respond)
         except asyncio.CancelledError:
             # `close` cancels this task and waits; Python 3.11 logs a connection's cancelled task.
             if not self._closing:
@@ -365,7 +365,7 @@ class HttpServer:
             else:
                 writer.close()
 
-    async def _answer(self, request: Request) -> Response:
+    async def _respond(self, request: Request) -> Response:
         try:
             found = self._route(request)
             if isinstance(found, Response):
@@ -380,7 +380,7 @@ class HttpServer:
 
     def _route_all(self, request: Request) -> Response | Command:
         if request.path not in OWN_PATHS:
-            return rest.answer(request, self._current_view())
+            return rest.respond(request, self._current_view())
         if request.method == "OPTIONS":
             return Response(headers=rest.ALLOW)
         if request.method not in {"GET", "HEAD"}:
@@ -398,11 +398,11 @@ class HttpServer:
             case "/readyz":
                 return json_response({"status": "starting"}, status=503)
             case "/metrics":
-                return metrics.answer(view)
+                return metrics.respond(view)
             case "/offsets":
                 return progress.offsets(query, view)
             case "/progress":
-                return progress.answer(query, view)
+                return progress.respond(query, view)
             case _:
                 return progress.partitions(query, view)
 

@@ -26,7 +26,7 @@ from mirrorflow_core.wire.primitives import Cursor, uvarint
 from mirrorflow_core.wire.records import Record, encode_as_logged
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.connection import ANSWER_TIMEOUT_S, Answer, Connection, Part
+from mirrorflow_kafka.client.connection import RESPONSE_TIMEOUT_S, Answer, Connection, Part
 from mirrorflow_kafka.client.metadata import NO_TOPIC_ID, Broker, Metadata, PartitionMetadata, TopicMetadata
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.errors import JobFailedError
@@ -298,7 +298,7 @@ class _ArchiveConnection(Connection):
         # An empty response is delayed as by a broker; otherwise the copier would poll in a busy loop.
         asyncio.get_running_loop().call_later(0 if has_records else wait_ms / 1000, _set_result, answer, body)
 
-    async def call(self, request: Any, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+    async def call(self, request: Any, *, timeout_s: float = RESPONSE_TIMEOUT_S) -> Any:
         return self._archive.answer(request)
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
         python -m tests.harness.kubernetes.stub_connectors PORT BLOCK COUNT [CERTIFICATE KEY]   # for a benchmark: `addresses(BLOCK, COUNT)`
 
-Tests use `StubConnectors` in their own event loop and change its `answers`, which are bytes and so may be invalid. In the
+Tests use `StubConnectors` in their own event loop and change its `responses`, which are bytes and so may be invalid. In the
 process of a benchmark, SIGUSR1 starts traffic, so that the lag changes with each request; SIGUSR2 stops it.
 """
 
@@ -41,7 +41,7 @@ EVERYWHERE = ("0.0.0.0",)
 SILENT = b""  # accepts and reads, but does not respond
 
 
-def answer(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
+def response_of(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
     """Returns a whole HTTP response."""
     lines = (
         f"HTTP/1.1 {status}",
@@ -55,7 +55,7 @@ def answer(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
 
 def summary(**changes: object) -> bytes:
     """Returns a response with SUMMARY and *changes*."""
-    return answer(json.dumps({**SUMMARY, **changes}).encode())
+    return response_of(json.dumps({**SUMMARY, **changes}).encode())
 
 
 def addresses(block: int, count: int) -> list[str]:
@@ -70,7 +70,7 @@ def stub_command(port: int, block: int, count: int, *certificate_and_key: Path) 
 
 
 class StubConnectors:
-    """Listens on *hosts* at one port; `answers` has the response of each address."""
+    """Listens on *hosts* at one port; `responses` has the response of each address."""
 
     def __init__(
         self, *, port: int = 0, hosts: Sequence[str] = EVERYWHERE, tls: ssl.SSLContext | None = None
@@ -79,8 +79,8 @@ class StubConnectors:
         self.traffic = False
         self._hosts = hosts
         self.default = summary()
-        self.answers: dict[str, bytes] = {}
-        self.asked: Counter[str] = Counter()
+        self.responses: dict[str, bytes] = {}
+        self.requests: Counter[str] = Counter()
         self.paths: Counter[str] = Counter()
         self.open = 0
         self.open_max = 0
@@ -101,8 +101,8 @@ class StubConnectors:
 
     def response_of(self, address: str) -> bytes:
         if self.traffic:
-            return _WITH_TRAFFIC[self.asked[address] % 2]
-        return self.answers.get(address, self.default)
+            return _WITH_TRAFFIC[self.requests[address] % 2]
+        return self.responses.get(address, self.default)
 
 
 _WITH_TRAFFIC = [summary(**LAGGING, lagSeconds=lag_s) for lag_s in (0.5, 5.0)]
@@ -127,7 +127,7 @@ class _Connection(asyncio.Protocol):
         if b"\r\n\r\n" not in self._received:
             return
         address = self._transport.get_extra_info("sockname")[0]
-        self._stubs.asked[address] += 1
+        self._stubs.requests[address] += 1
         self._stubs.paths[self._received.split(b" ", 2)[1].decode("latin-1")] += 1
         self._received = b""
         response = self._stubs.response_of(address)

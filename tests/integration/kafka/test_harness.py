@@ -25,7 +25,7 @@ from tests.harness.kafka.proxy import Proxy
 
 pytestmark = pytest.mark.more
 
-ANSWER_S = 10.0
+RESPONSE_S = 10.0
 ROUND_TRIP_MS = 80
 LATE_MS = 1000
 SECURE = ("SSL", "MTLS", "SASL_PLAINTEXT", "SASL_SSL", "OAUTH")
@@ -160,24 +160,24 @@ def test_the_proxy_delays_cuts_and_heals():
     with KafkaCluster(name="far", proxied=True) as cluster:
         cluster.create_topic("t")
         client = AdminClient(cluster.client("PROXIED"))
-        client.list_topics(timeout=ANSWER_S)
+        client.list_topics(timeout=RESPONSE_S)
 
         cluster.proxy(1).delay(ROUND_TRIP_MS // 2)
         begin = time.monotonic()
-        client.list_topics(timeout=ANSWER_S)
+        client.list_topics(timeout=RESPONSE_S)
         assert time.monotonic() - begin >= ROUND_TRIP_MS / 1000
 
         cluster.proxy(1).cut()
         with pytest.raises(KafkaException):
             client.list_topics(timeout=1)
         cluster.proxy(1).heal()
-        assert "t" in client.list_topics(timeout=ANSWER_S).topics
+        assert "t" in client.list_topics(timeout=RESPONSE_S).topics
 
         cluster.proxy(1).blackhole()
         with pytest.raises(KafkaException):
             client.list_topics(timeout=1)
         cluster.proxy(1).heal()
-        assert "t" in client.list_topics(timeout=ANSWER_S).topics
+        assert "t" in client.list_topics(timeout=RESPONSE_S).topics
 
 
 @pytest.mark.faults
@@ -220,7 +220,7 @@ def test_each_listener_authenticates_its_user(secure: KafkaCluster, listener: st
 
     for topic in ("allowed", "denied"):
         producer.produce(topic, b"x", on_delivery=lambda error, _: errors.append(error))
-        producer.flush(ANSWER_S)
+        producer.flush(RESPONSE_S)
 
     assert [error and error.code() for error in errors] == [None, KafkaError.TOPIC_AUTHORIZATION_FAILED]
 

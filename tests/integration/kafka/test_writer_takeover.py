@@ -361,7 +361,7 @@ async def run_until(runner: ProtocolRunner, steps: Steps[T], stops: Callable[[Re
     """Runs *steps* until a request fulfils *stops*; returns those requests, which are not sent."""
     requests = next(steps)
     while not any(map(stops, requests)):
-        requests = steps.send(await runner.answer(requests))
+        requests = steps.send(await runner.respond(requests))
     return requests
 
 
@@ -369,7 +369,7 @@ async def continue_run(runner: ProtocolRunner, steps: Steps[T], requests: Reques
     """Sends the requests at which `run_until` stopped, and runs *steps* to their end."""
     try:
         while True:
-            requests = steps.send(await runner.answer(requests))
+            requests = steps.send(await runner.respond(requests))
     except StopIteration as stop:
         result: T = stop.value
         return result

@@ -24,7 +24,7 @@ from tests.harness.kubernetes.skipping import skip_without_node
 ROOT = Path(__file__).parents[3]
 NAME, NETWORK = "mirrorflow-test", 241  # may run at the same time as a cluster of `make cluster`
 IMAGE = "localhost/probe:1"
-ANSWER_WAIT_S = 10.0
+RESPONSE_WAIT_S = 10.0
 READY_WAIT_S = 120.0  # seconds on an idle machine; more while a suite runs on two cores
 SERVICE: dict[str, Any] = {
     "apiVersion": "v1",
@@ -100,7 +100,7 @@ def web(cluster: Cluster) -> Kubectl:
 
 def _fetched(address: str, at: str, **query: str) -> str:
     url = f"http://{address}{at}?{urllib.parse.urlencode(query)}"
-    with urllib.request.urlopen(url, timeout=ANSWER_WAIT_S) as response:
+    with urllib.request.urlopen(url, timeout=RESPONSE_WAIT_S) as response:
         return str(response.read().decode())
 
 

@@ -35,7 +35,7 @@ def _stubs() -> Iterator[None]:
 
     async def serve() -> None:
         async with StubConnectors(port=HTTP_PORT, hosts=[WELL, BAD]) as stubs:
-            stubs.answers[BAD] = summary(reasons=[NOTHING], partitions={"total": 0, "stopped": 0})
+            stubs.responses[BAD] = summary(reasons=[NOTHING], partitions={"total": 0, "stopped": 0})
             ready.set()
             await stop.wait()
 

@@ -71,7 +71,7 @@ def test_the_newest_problem_is_reported_and_a_refusal_before_a_timeout() -> None
     clock = Clock()
     reach = Reachability(is_open=lambda: False, clock=clock)
     reports = []
-    for problem in ("Name or service not known", "no answer within 10 s"):
+    for problem in ("Name or service not known", "no response within 10 s"):
         clock.now_s += 10
         reach.failed(UnreachableError(cluster="east", addresses="kafka:9092", problem=problem))
         reports.append(reach.report(""))
@@ -81,7 +81,7 @@ def test_the_newest_problem_is_reported_and_a_refusal_before_a_timeout() -> None
     reach.failed(unreachable())
 
     assert "Name or service not known" in reports[0].message
-    assert "no answer within 10 s" in reports[1].message
+    assert "no response within 10 s" in reports[1].message
     assert {110.0} == {report.since_s for report in reports}
     assert ("AuthenticationFailed", 110.0) == (reach.report("").reason, reach.report("").since_s)
     assert "TLS authentication failed" in reach.report("").message

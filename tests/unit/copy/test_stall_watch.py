@@ -23,7 +23,7 @@ from mirrorflow_core.reports import PartitionPhase
 from mirrorflow_core.stall_detection import STALLED_AFTER_S
 from mirrorflow_core.wire.error_codes import CORRUPT_MESSAGE, NOT_ENOUGH_REPLICAS
 from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
-from mirrorflow_kafka.admin.log_requests import ActiveProducer, ProducersAnswer
+from mirrorflow_kafka.admin.log_requests import ActiveProducer, ProducersResponse
 from mirrorflow_kafka.client.broker_writer import REQUEST_TIMEOUT_MS
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy import stall_watch
@@ -537,7 +537,7 @@ class Leaders:
         open_producer = ActiveProducer(producer_id=4000, current_txn_start_offset=STABLE, **none)
         later = ActiveProducer(producer_id=4001, current_txn_start_offset=STABLE + 5, **none)
         idle = ActiveProducer(producer_id=4002, current_txn_start_offset=-1, **none)
-        response = ProducersAnswer(error=self._error, producers=(idle, later, open_producer))
+        response = ProducersResponse(error=self._error, producers=(idle, later, open_producer))
         return dict.fromkeys(partitions, response)
 
     def describe(self, task):

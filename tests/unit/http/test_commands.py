@@ -17,7 +17,7 @@ from mirrorflow_replicator.http.commands import (
     SetLevel,
     SetTarget,
 )
-from mirrorflow_replicator.http.rest import CHANGES_MISSING, answer
+from mirrorflow_replicator.http.rest import CHANGES_MISSING, respond
 from mirrorflow_replicator.http.worker_view import Request, Response
 from tests.unit.http.reports import content, view
 
@@ -32,7 +32,7 @@ def send(method, path, body=None, *, content_type="application/json", **state):
     path, _, query = path.partition("?")
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     request = Request(method=method, path=path, query=query, body=data, content_type=content_type)
-    return answer(request, view(**{"modify_enabled": True, "takes_changes": True} | state))
+    return respond(request, view(**{"modify_enabled": True, "takes_changes": True} | state))
 
 
 def refusal(response):

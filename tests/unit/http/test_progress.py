@@ -16,7 +16,7 @@ LOST = partition(1, phase=PartitionPhase.STOPPED, reason="SourceDataLost", messa
 
 
 def summary(report, **changes):
-    response = progress.answer({}, view(report, **changes))
+    response = progress.respond({}, view(report, **changes))
     assert response.status == 200
     assert len(content(response)) <= progress.SUMMARY_MAX_BYTES
     return json.loads(content(response))
@@ -260,7 +260,7 @@ def test_the_summary_has_warnings_about_settings_first():
     """The worker has them from its files. Each is listed once, before the warnings of connectors."""
     typo = "topics.includ: unknown, it has no effect."
     state = view(connector(warnings=("One is left out.",)), warnings=(typo, typo))
-    body = json.loads(content(progress.answer({}, state)))
+    body = json.loads(content(progress.respond({}, state)))
 
     assert (2, [typo, "One is left out."]) == (body["warnings"], body["firstWarnings"])
 
@@ -411,7 +411,7 @@ def test_the_table_lists_partitions_by_descending_lag():
 
 
 def test_the_summary_of_an_unknown_connector_is_404():
-    assert progress.answer({"connector": "none"}, view(connector())).status == 404
+    assert progress.respond({"connector": "none"}, view(connector())).status == 404
 
 
 @pytest.mark.parametrize(
@@ -463,7 +463,7 @@ def test_a_node_without_tasks_reports_that_it_is_waiting():
     report = connector(task(partition(0), is_here=False), is_here=False)
     body = json.loads(
         content(
-            progress.answer({}, local_view(view(report, in_group=True, samples=samples_of_progress(report))))
+            progress.respond({}, local_view(view(report, in_group=True, samples=samples_of_progress(report))))
         )
     )
 
@@ -499,6 +499,6 @@ def test_table_has_the_summary_and_the_aliases():
 
     table = json.loads(content(progress.partitions({}, state)))
 
-    assert table["summary"] == json.loads(content(progress.answer({}, state)))
+    assert table["summary"] == json.loads(content(progress.respond({}, state)))
     assert [(entry["sourceAlias"], entry["targetAlias"]) for entry in table["connectors"]] == [("A", "B")]
     assert json.loads(content(progress.partitions({}, view())))["summary"] is None

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mirrorflow_replicator.http.rest import CHANGES_MISSING, CHANGES_REFUSED, answer
+from mirrorflow_replicator.http.rest import CHANGES_MISSING, CHANGES_REFUSED, respond
 from mirrorflow_replicator.http.rest_plugins import plugin_keys
 from mirrorflow_replicator.http.worker_view import Request, Response
 from tests.unit.http.reports import connector, content, partition, task, view
@@ -31,7 +31,7 @@ INVALID_PLUGIN = "Invalid plugin class Other. Valid types are sink, source, conv
 def send(path, method="GET", body=b"", content_type="application/json", **state):
     path, _, query = path.partition("?")
     request = Request(method=method, path=path, query=query, body=body, content_type=content_type)
-    response = answer(request, view(CONNECTOR, **state))
+    response = respond(request, view(CONNECTOR, **state))
     assert isinstance(response, Response)
     return response.status, json.loads(content(response)) if response.body else None
 
@@ -118,7 +118,7 @@ def test_options_lists_the_allowed_methods():
     """An unknown method is refused with 405."""
 
     def allowed(path, **state):
-        response = answer(Request(method="OPTIONS", path=path), view(CONNECTOR, **state))
+        response = respond(Request(method="OPTIONS", path=path), view(CONNECTOR, **state))
         assert isinstance(response, Response)
         return response.status, dict(response.headers).get("Allow")
 

@@ -193,7 +193,7 @@ def test_a_missing_response_closes_the_connection_after_the_timeout() -> None:
     async def test() -> None:
         async with scripted(script) as port:
             connection = Connection(
-                cluster="east", address="here", node_id=1, client_id="x", answer_timeout_s=0.05
+                cluster="east", address="here", node_id=1, client_id="x", response_timeout_s=0.05
             )
             await asyncio.get_running_loop().create_connection(lambda: connection.frames, "127.0.0.1", port)
             with pytest.raises(ConnectionLostError, match=r"not answered for 0\.05 s"):
@@ -214,7 +214,7 @@ def test_the_response_timeout_is_extended_by_the_throttle_time() -> None:
     async def test() -> None:
         async with scripted(script) as port:
             connection = Connection(
-                cluster="east", address="here", node_id=1, client_id="x", answer_timeout_s=0.05
+                cluster="east", address="here", node_id=1, client_id="x", response_timeout_s=0.05
             )
             await asyncio.get_running_loop().create_connection(lambda: connection.frames, "127.0.0.1", port)
             unanswered = connection.send(0, 8, (b"x",), flexible=False)
@@ -241,7 +241,7 @@ def test_the_response_timeout_is_extended_by_transit_times_on_a_slow_link() -> N
     async def test() -> None:
         async with scripted(script) as port:
             connection = Connection(
-                cluster="east", address="here", node_id=1, client_id="x", answer_timeout_s=0.2
+                cluster="east", address="here", node_id=1, client_id="x", response_timeout_s=0.2
             )
             await asyncio.get_running_loop().create_connection(lambda: connection.frames, "127.0.0.1", port)
             unanswered = asyncio.get_running_loop().create_future()
@@ -261,7 +261,7 @@ def test_an_incomplete_response_closes_the_connection_after_the_timeout() -> Non
     async def test() -> None:
         async with scripted(script) as port:
             connection = Connection(
-                cluster="east", address="here", node_id=1, client_id="x", answer_timeout_s=0.05
+                cluster="east", address="here", node_id=1, client_id="x", response_timeout_s=0.05
             )
             await asyncio.get_running_loop().create_connection(lambda: connection.frames, "127.0.0.1", port)
             with pytest.raises(ConnectionLostError, match="not answered"):

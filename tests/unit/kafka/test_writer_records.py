@@ -83,7 +83,7 @@ def test_pauses_are_measured_with_the_monotonic_clock(monkeypatch: pytest.Monkey
     no_cluster = cast("Any", None)
     runner = protocol_runner.ProtocolRunner(no_cluster, no_cluster, TOPICS)
 
-    assert asyncio.run(runner.answer((Pause(0), ReadWallClock()))) == (5, 9)
+    assert asyncio.run(runner.respond((Pause(0), ReadWallClock()))) == (5, 9)
 
 
 @pytest.mark.parametrize("is_available", [True, False], ids=["available", "unavailable"])

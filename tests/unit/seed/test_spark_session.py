@@ -30,7 +30,7 @@ SPARK = """An error occurred while calling z:org.apache.spark.api.python.PythonR
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 8 times
 Traceback (most recent call last):
   File "job.py", line 52, in __call__
-mirrorflow_core.errors.UnreachableError: Cluster east cannot be reached at a:9092: no answer within 20 s.
+mirrorflow_core.errors.UnreachableError: Cluster east cannot be reached at a:9092: no response within 20 s.
 
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
 """
@@ -54,7 +54,7 @@ def test_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_cause_is_the_error_of_the_task():
-    expected = "Cluster east cannot be reached at a:9092: no answer within 20 s."
+    expected = "Cluster east cannot be reached at a:9092: no response within 20 s."
     assert expected == cause_of(RuntimeError(SPARK))
     assert "something else" == cause_of(RuntimeError("something else\n at x"))
 
@@ -187,7 +187,7 @@ def test_the_error_of_a_job_begins_with_the_failed_action():
 
     assert type(error) is JobFailedError
     assert str(error) == (
-        "The export has failed: Cluster east cannot be reached at a:9092: no answer within 20 s."
+        "The export has failed: Cluster east cannot be reached at a:9092: no response within 20 s."
     )
 
 

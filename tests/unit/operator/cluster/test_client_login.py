@@ -13,7 +13,7 @@ from mirrorflow_kubernetes.async_login import ApiServerLogin
 from mirrorflow_kubernetes.credentials import KubernetesLoginError
 from mirrorflow_operator.cluster import client as client_module
 from mirrorflow_operator.cluster.client import Client
-from mirrorflow_operator.errors import ForbiddenError, NoAnswerError
+from mirrorflow_operator.errors import ForbiddenError, NoResponseError
 from mirrorflow_operator.metrics import Metrics
 from tests.harness.kubernetes.authority import Authority
 
@@ -128,9 +128,9 @@ def test_a_login_that_hangs_or_fails_ends_the_request_with_an_error() -> None:
         raise KubernetesLoginError("the plugin failed")
 
     async def use() -> None:
-        with pytest.raises(NoAnswerError):
+        with pytest.raises(NoResponseError):
             await Client(hang, Metrics()).get("/version", timeout_s=0.01)
-        with pytest.raises(NoAnswerError, match="the plugin failed"):
+        with pytest.raises(NoResponseError, match="the plugin failed"):
             await Client(fail, Metrics()).get("/version")
 
     asyncio.run(use())
@@ -157,7 +157,7 @@ def test_a_replaced_ca_is_read_after_one_failed_request(tmp_path: Path) -> None:
             ca.write_bytes(authority.own.certificate.read_bytes())
             runner = await serve(authority)
             if authority is authorities[1]:
-                with pytest.raises(NoAnswerError, match="CERTIFICATE_VERIFY_FAILED"):
+                with pytest.raises(NoResponseError, match="CERTIFICATE_VERIFY_FAILED"):
                     await client.get("/version")
             await client.get("/version")
             await runner.cleanup()

@@ -16,7 +16,7 @@ from mirrorflow_operator.status.observation import Key
 from mirrorflow_operator.status.pod_reports import BODY_MAX_BYTES, PollFailure, Reading, Replicating
 from tests.harness.kafka.processes import free_port
 from tests.harness.kubernetes.authority import Authority
-from tests.harness.kubernetes.stub_connectors import SILENT, StubConnectors, answer, summary
+from tests.harness.kubernetes.stub_connectors import SILENT, StubConnectors, response_of, summary
 
 HOST, OTHER = "127.1.0.1", "127.1.0.2"
 FLOW: Key = ("here", "east-west")
@@ -53,12 +53,12 @@ def test_a_reading_has_the_summary_and_the_time_of_the_request():
 @pytest.mark.parametrize(
     ("response", "failure"),
     [
-        (answer(b"", "503 Service Unavailable"), PollFailure.REFUSED),
-        (answer(b"", "302 Found", "Location: http://127.0.0.1:1/progress"), PollFailure.REFUSED),
-        (answer(b"<html>"), PollFailure.UNREADABLE),
-        (answer(b" " * (BODY_MAX_BYTES + 1)), PollFailure.UNREADABLE),
-        (answer(b"{}" * 10)[:-4], PollFailure.UNREADABLE),
-        (answer(b"{}", "200 OK", "Content-Encoding: gzip"), PollFailure.UNREADABLE),
+        (response_of(b"", "503 Service Unavailable"), PollFailure.REFUSED),
+        (response_of(b"", "302 Found", "Location: http://127.0.0.1:1/progress"), PollFailure.REFUSED),
+        (response_of(b"<html>"), PollFailure.UNREADABLE),
+        (response_of(b" " * (BODY_MAX_BYTES + 1)), PollFailure.UNREADABLE),
+        (response_of(b"{}" * 10)[:-4], PollFailure.UNREADABLE),
+        (response_of(b"{}", "200 OK", "Content-Encoding: gzip"), PollFailure.UNREADABLE),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n", PollFailure.UNREADABLE),
         (b"SSH-2.0-OpenSSH_9.6\r\n", PollFailure.UNREADABLE),
         (summary(version=99), PollFailure.UNKNOWN_VERSION),
@@ -190,9 +190,9 @@ def test_unchanged_readings_queue_no_flow():
     async def scenario() -> None:
         async with _Polling() as polling:
             polling.put(HOST)
-            await _until(lambda: polling.stubs.asked[HOST] >= 3)
+            await _until(lambda: polling.stubs.requests[HOST] >= 3)
             polling.stubs.default = summary(lagRecords=17, uptimeSeconds=9.0)
-            await _until(lambda: polling.stubs.asked[HOST] >= 8)
+            await _until(lambda: polling.stubs.requests[HOST] >= 8)
             assert [FLOW] == polling.queued
             reading = polling.poller.reading(HOST)
             assert reading is not None
@@ -211,12 +211,12 @@ def test_a_removed_pod_is_not_polled():
     async def scenario() -> None:
         async with _Polling() as polling:
             polling.put(HOST, OTHER)
-            await _until(lambda: polling.stubs.asked[OTHER] >= 1)
+            await _until(lambda: polling.stubs.requests[OTHER] >= 1)
             polling.put(HOST)
             assert polling.poller.reading(OTHER) is None
-            polls_of_host, polls_of_other = polling.stubs.asked[HOST], polling.stubs.asked[OTHER]
-            await _until(lambda: polling.stubs.asked[HOST] >= polls_of_host + 5)
-            assert polling.stubs.asked[OTHER] <= polls_of_other + 1  # one may have been in flight
+            polls_of_host, polls_of_other = polling.stubs.requests[HOST], polling.stubs.requests[OTHER]
+            await _until(lambda: polling.stubs.requests[HOST] >= polls_of_host + 5)
+            assert polling.stubs.requests[OTHER] <= polls_of_other + 1  # one may have been in flight
 
             polling.poller.remove(FLOW)
             assert len(polling.poller) == 0
@@ -261,10 +261,10 @@ def test_a_starting_pod_is_polled_more_often():
 
     async def scenario() -> None:
         async with _Polling(interval_s=3.0) as polling:
-            polling.stubs.answers[HOST] = summary(replicating="Waiting")
+            polling.stubs.responses[HOST] = summary(replicating="Waiting")
             polling.put(HOST, OTHER)
-            await _until(lambda: polling.stubs.asked[HOST] >= 3)
-            assert polling.stubs.asked[OTHER] == 1
+            await _until(lambda: polling.stubs.requests[HOST] >= 3)
+            assert polling.stubs.requests[OTHER] == 1
 
     asyncio.run(scenario())
 
@@ -278,10 +278,10 @@ def test_pods_that_never_respond_do_not_delay_other_polls(
 
     async def scenario() -> None:
         async with _Polling(in_flight_max=4) as polling:
-            polling.stubs.answers.update(dict.fromkeys(silent, SILENT))
+            polling.stubs.responses.update(dict.fromkeys(silent, SILENT))
             polling.put(HOST, *silent)
-            await _until(lambda: polling.stubs.asked[HOST] >= 3)
-            await _until(lambda: all(polling.stubs.asked[host] for host in silent))
+            await _until(lambda: polling.stubs.requests[HOST] >= 3)
+            await _until(lambda: all(polling.stubs.requests[host] for host in silent))
             assert polling.stubs.open_max <= 4
             assert polling.sample("polls_failed_total") >= 20
 

@@ -7,7 +7,7 @@ import kopf
 import pytest
 
 from mirrorflow_operator.cluster.cache import Watches
-from mirrorflow_operator.errors import NoAnswerError
+from mirrorflow_operator.errors import NoResponseError
 from tests.harness.kafka.processes import wait_until
 
 
@@ -16,7 +16,7 @@ def test_watches_are_not_alive_if_kopf_ends(monkeypatch: pytest.MonkeyPatch):
 
     async def failing_kopf(*, stop_flag: threading.Event, **_: object) -> None:
         asyncio.get_running_loop().run_in_executor(None, stop_flag.wait)
-        raise NoAnswerError("GET /apis", "no answer")
+        raise NoResponseError("GET /apis", "no answer")
 
     async def watch() -> None:
         watches = Watches(namespaces=(), loop=asyncio.get_running_loop(), on_event=lambda *_: None)

@@ -39,7 +39,7 @@ PREVIOUS_RELEASE = (
 
 
 def _summary(report) -> Summary:
-    reading = parse_reading(content(progress.answer({}, view(report))), read_at_s=1.0)
+    reading = parse_reading(content(progress.respond({}, view(report))), read_at_s=1.0)
     assert reading.summary is not None, reading
     return reading.summary
 
