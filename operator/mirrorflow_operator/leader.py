@@ -342,7 +342,9 @@ class Leader:
     async def _watch(self) -> None:
         """Keeps kopf running in the readable namespaces."""
         while True:
-            readable = [one for one in self.settings.namespaces if one not in self.cache.unreadable]
+            readable = [
+                namespace for namespace in self.settings.namespaces if namespace not in self.cache.unreadable
+            ]
             self._missed_change = False
             self._watches = Watches(
                 namespaces=readable,
@@ -360,7 +362,9 @@ class Leader:
     async def _until_watches_end(self, readable: list[str]) -> None:
         """Returns when the watches died, missed a change, or the set of readable namespaces changed."""
         while self._watches is not None and self._watches.alive and not self._missed_change:
-            if readable != [one for one in self.settings.namespaces if one not in self.cache.unreadable]:
+            if readable != [
+                namespace for namespace in self.settings.namespaces if namespace not in self.cache.unreadable
+            ]:
                 return
             await asyncio.sleep(CHECK_EVERY_S)
 

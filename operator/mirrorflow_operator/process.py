@@ -175,7 +175,7 @@ class Operator:
         if self.leader is None:
             return 0.0
         flows = self.cache.flows.values()
-        return float(sum(is_unready(one.resource.status.conditions) for one in flows))
+        return float(sum(is_unready(flow.resource.status.conditions) for flow in flows))
 
     def _flows_with(self, reason: Reason) -> float:
         """Returns how many flows have a condition with that reason.
@@ -186,7 +186,10 @@ class Operator:
             return 0.0
         flows = self.cache.flows.values()
         return float(
-            sum(any(one.reason == reason.value for one in seen.resource.status.conditions) for seen in flows)
+            sum(
+                any(condition.reason == reason.value for condition in seen.resource.status.conditions)
+                for seen in flows
+            )
         )
 
     def _liveness_problem(self) -> str:

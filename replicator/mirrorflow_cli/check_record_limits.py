@@ -75,7 +75,7 @@ async def sample_topics(
     partitions = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
     firsts = await _listed(source, partitions, FIRST_TIMESTAMP)
     newest = await _listed(source, partitions, MAX_TIMESTAMP)
-    compacted = [one for one in partitions if is_compacted(configs.get(one.topic, ()))]
+    compacted = [partition for partition in partitions if is_compacted(configs.get(partition.topic, ()))]
     samples: dict[str, TopicSample] = {}
     for record in firsts:
         sample = samples.get(record.partition.topic, NO_SAMPLE)

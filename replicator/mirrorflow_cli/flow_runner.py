@@ -316,7 +316,7 @@ def late(progress: Progress | None, limit: str) -> str:
     """Returns that a run has not caught up within *limit*, and why."""
     if progress is None:
         return f"Not caught up within {limit}: the replicator has not answered yet."
-    why = next((one.line for one in causes(progress)), "")
+    why = next((cause.line for cause in causes(progress)), "")
     if not why and progress.is_standby:
         why = " ".join(progress.warnings)
     return f"Not caught up within {limit}: {why or line_of(progress) + '.'}"

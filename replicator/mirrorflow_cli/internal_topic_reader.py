@@ -21,7 +21,7 @@ class FileFlowTopics:
     """The internal topics of *plans*, which are read at each request; two requests read one after the other."""
 
     def __init__(self, plans: Sequence[Plan]) -> None:
-        self._plans: Mapping[str, Plan] = {one.flow: one for one in plans}
+        self._plans: Mapping[str, Plan] = {plan.flow: plan for plan in plans}
         self._reading = asyncio.Lock()
 
     @property

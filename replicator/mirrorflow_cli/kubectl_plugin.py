@@ -108,9 +108,9 @@ def _status(arguments: argparse.Namespace) -> int:
         print("There are no MirrorFlows in this namespace.")
         return EXIT_DONE
     print_table(STATUS_COLUMNS, [_flow_row(one) for one in flows])
-    for one in flows:
-        for sentence in problems(one.get("status", {})):
-            print(f"{_name(one)}: {sentence}")
+    for flow in flows:
+        for sentence in problems(flow.get("status", {})):
+            print(f"{_name(flow)}: {sentence}")
     return EXIT_DONE
 
 
@@ -288,7 +288,7 @@ def _pods(cluster: "KubernetesConnection", flow: str, *connectors: str) -> list[
 
 def _is_ready(pod: dict[str, Any]) -> bool:
     conditions = pod.get("status", {}).get("conditions", ())
-    return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
+    return any((condition["type"], condition["status"]) == ("Ready", "True") for condition in conditions)
 
 
 def _read(cluster: "KubernetesConnection", pod: dict[str, Any], path: str) -> dict[str, Any]:

@@ -144,8 +144,10 @@ def notes(progress: Progress) -> list[str]:
     shown = {progress.nothing_selected, *progress.uncopied}
     own = [text for text in progress.warnings if text not in shown]
     found, is_away = _first(own, len(own)), bool(_unreachable(progress))
-    for one in progress.companions:
-        found += [f"{one.connector}: {text}" for text in _companion_problems(one, is_away=is_away)]
+    for companion in progress.companions:
+        found += [
+            f"{companion.connector}: {text}" for text in _companion_problems(companion, is_away=is_away)
+        ]
     return found
 
 

@@ -96,10 +96,10 @@ class PlainDisplay:
         if words != self._words or self._clock() - self._shown_s >= LINE_INTERVAL_S:
             self._words = words
             self._show_last()
-        for one in progress.companions:
-            line = companion_line(one)
-            if self._companions.get(one.connector) != line:
-                self._companions[one.connector] = line
+        for companion in progress.companions:
+            line = companion_line(companion)
+            if self._companions.get(companion.connector) != line:
+                self._companions[companion.connector] = line
                 print(line, flush=True)
 
     def caught_up(self) -> None:
@@ -159,13 +159,13 @@ class JsonDisplay:
             uncopied=list(progress.uncopied),
             nothingSelected=progress.nothing_selected,
             causes=[
-                {"message": one.text, "partitions": one.partitions, "forSeconds": one.for_s}
-                for one in causes(progress)
+                {"message": cause.text, "partitions": cause.partitions, "forSeconds": cause.for_s}
+                for cause in causes(progress)
             ],
             warnings=list(progress.warnings),
         )
-        for one in progress.companions:
-            self._event("companion", **one.received)
+        for companion in progress.companions:
+            self._event("companion", **companion.received)
 
     def caught_up(self) -> None:
         self._event("caughtUp")

@@ -97,10 +97,10 @@ class TableDisplay:
         progress = self._progress
         if progress is None:
             return [Text("starting")]
-        shown = (one for one in self._causes if one.text.rstrip(".") not in self._failure)
+        shown = (cause for cause in self._causes if cause.text.rstrip(".") not in self._failure)
         return [
             Text(line_of(progress)),
-            *(Text(companion_line(one)) for one in progress.companions),
+            *(Text(companion_line(companion)) for companion in progress.companions),
             *(Text(one.line, style="red") for one in shown),
             *(Text(sentence, style="yellow") for sentence in notes(progress)),
         ]

@@ -209,7 +209,7 @@ def lightened(assignment: Assignment, loads: Loads, *, stay: Collection[TopicPar
 def _weights(partitions: Sequence[TopicPartition], loads: Loads) -> dict[TopicPartition, float]:
     known = [loads[one] for one in partitions if one in loads]
     average = sum(known) / len(known) if known else 0.0
-    return {one: IDLE_BYTES_PER_S + loads.get(one, average) for one in partitions}
+    return {partition: IDLE_BYTES_PER_S + loads.get(partition, average) for partition in partitions}
 
 
 class _Plan:
@@ -236,9 +236,9 @@ class _Plan:
         """Gives each of *partitions*, the highest load first, to the least busy task."""
         heap = [(load, len(self.tasks[task]), task) for task, load in enumerate(self.loads)]
         heapq.heapify(heap)
-        for one in sorted(partitions, key=lambda one: (-self.weights[one], one)):
+        for partition in sorted(partitions, key=lambda one: (-self.weights[one], one)):
             task = heap[0][2]
-            self.put(one, task)
+            self.put(partition, task)
             heapq.heapreplace(heap, (self.loads[task], len(self.tasks[task]), task))
 
     def spread(self, old: int) -> None:

@@ -235,7 +235,9 @@ class SourceSettings:
     def header_fingerprint(self) -> str:
         """A digest of the header edits; "": none. It includes renamings, because predicates match the new names."""
         of_headers = {TransformKind.INSERT_HEADER, TransformKind.DROP_HEADERS}
-        if not self.headers_in_base64 and not any(one.kind in of_headers for one in self.transforms):
+        if not self.headers_in_base64 and not any(
+            transform.kind in of_headers for transform in self.transforms
+        ):
             return ""
         chain = [step.fingerprint for step in self.transforms if step.kind is not TransformKind.DROP]
         return hashlib.sha256(json.dumps([self.headers_in_base64, chain]).encode()).hexdigest()[:16]

@@ -52,7 +52,7 @@ def end_of(epochs: SourceEpochs, epoch: int) -> int | None:
 
 def encode_epochs(epochs: SourceEpochs) -> str:
     """Returns the text of *epochs* in a stored position: `0:0,3:1500`."""
-    return ",".join(f"{one.epoch}:{one.first_offset}" for one in epochs)
+    return ",".join(f"{epoch.epoch}:{epoch.first_offset}" for epoch in epochs)
 
 
 def decode_epochs(text: str) -> SourceEpochs:

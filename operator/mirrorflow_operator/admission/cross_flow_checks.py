@@ -131,7 +131,9 @@ def _conflict_inputs(resource: Resource, flow: MirrorFlow) -> _ConflictInputs:
 
 
 def _endpoint(cluster: ClusterSpec, namespace: str, cluster_id: str) -> Endpoint:
-    addresses = frozenset(_address(one.lower(), namespace) for one in cluster.bootstrap_servers)
+    addresses = frozenset(
+        _address(bootstrap_server.lower(), namespace) for bootstrap_server in cluster.bootstrap_servers
+    )
     return Endpoint(alias=cluster.alias, addresses=addresses, cluster_id=cluster_id)
 
 

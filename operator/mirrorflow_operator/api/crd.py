@@ -101,7 +101,7 @@ def _resolved(schema: Schema, definitions: Mapping[str, Any], path: str) -> Sche
                 bounds = {key: one[key] for one in members for key in _BOUNDS if key in one}
                 return {**bounds, **schema}
             if len(members) != 1:
-                if any(one.get("x-kubernetes-int-or-string") for one in members):
+                if any(member.get("x-kubernetes-int-or-string") for member in members):
                     raise ValueError(f"{path} is a union of an int-or-string and other types")
                 raise ValueError(f"{path} is a union of {len(members)} types")
             schema = {**members[0], **schema}

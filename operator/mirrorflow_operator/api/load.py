@@ -211,7 +211,10 @@ def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
         found = (
             None
             if model is None
-            else next((one for one in model.model_fields.values() if one.alias == name), None)
+            else next(
+                (model_field for model_field in model.model_fields.values() if model_field.alias == name),
+                None,
+            )
         )
         if found is None:
             return field

@@ -104,8 +104,8 @@ def volume_mounts(mounts: Mounts, template: Template) -> list[dict[str, Any]]:
         *_volume_mounts("secret", POD_LAYOUT.secrets, mounts.secrets),
         *_volume_mounts("config-map", POD_LAYOUT.config_maps, mounts.config_maps),
         *(
-            {"name": one.name, "mountPath": one.mount_path, "readOnly": True}
-            for one in template.volume_mounts
+            {"name": volume_mount.name, "mountPath": volume_mount.mount_path, "readOnly": True}
+            for volume_mount in template.volume_mounts
         ),
     ]
 
@@ -155,8 +155,8 @@ def init_containers(template: Template) -> dict[str, Any]:
 
     They may write its emptyDir volumes, which the pod's own container mounts read-only.
     """
-    writable = {one.name for one in template.volumes if one.empty_dir is not None}
-    found = [_init_container(one, writable) for one in template.init_containers]
+    writable = {volume.name for volume in template.volumes if volume.empty_dir is not None}
+    found = [_init_container(init_container, writable) for init_container in template.init_containers]
     return {"initContainers": found} if found else {}
 
 
@@ -224,7 +224,9 @@ def scheduling(template: Template, selector: Mapping[str, str]) -> dict[str, Any
     """
     parts: dict[str, Any] = {
         "nodeSelector": dict(template.node_selector),
-        "tolerations": [one.model_dump(by_alias=True, exclude_none=True) for one in template.tolerations],
+        "tolerations": [
+            toleration.model_dump(by_alias=True, exclude_none=True) for toleration in template.tolerations
+        ],
         "affinity": dict(template.affinity),
         "topologySpreadConstraints": [
             {**one.model_dump(by_alias=True), "labelSelector": {"matchLabels": dict(selector)}}
@@ -232,7 +234,10 @@ def scheduling(template: Template, selector: Mapping[str, str]) -> dict[str, Any
         ],
         "priorityClassName": template.priority_class_name,
         "imagePullSecrets": [{"name": name} for name in template.image_pull_secrets],
-        "hostAliases": [{"ip": one.ip, "hostnames": list(one.hostnames)} for one in template.host_aliases],
+        "hostAliases": [
+            {"ip": host_alias.ip, "hostnames": list(host_alias.hostnames)}
+            for host_alias in template.host_aliases
+        ],
         "dnsConfig": template.dns_config.model_dump(mode="json", by_alias=True, exclude_defaults=True),
     }
     return {name: part for name, part in parts.items() if part}
@@ -286,7 +291,7 @@ class ConnectorPods:
 
     @property
     def files(self) -> tuple[str, ...]:
-        return file_names([one.kind for one in self.connectors])
+        return file_names([connector.kind for connector in self.connectors])
 
     @property
     def spec(self) -> Connector:
@@ -314,7 +319,9 @@ class ConnectorPods:
 
     @property
     def mounts(self) -> Mounts:
-        return mounts((self.worker_properties, *(one.connector_properties for one in self.connectors)))
+        return mounts(
+            (self.worker_properties, *(connector.connector_properties for connector in self.connectors))
+        )
 
     def template(self, annotations: Mapping[str, str]) -> dict[str, Any]:
         template, name = self.spec.template, self.flow.metadata.name

@@ -350,7 +350,10 @@ def _providers(layout: SecretLayout) -> dict[str, str]:
 def _pairs(exceptions: Iterable[TopicConfigException]) -> str:
     """Returns each topic with each setting, as `topic:setting`; neither has a colon other than in `(?:`."""
     return ",".join(
-        f"{topics}:{settings}" for one in exceptions for topics in one.topics for settings in one.exclude
+        f"{topics}:{settings}"
+        for exception in exceptions
+        for topics in exception.topics
+        for settings in exception.exclude
     )
 
 
@@ -393,7 +396,7 @@ def plan(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> Plan:
     silent = disables_offset_syncs(flow.spec.connectors.source.config)
     return replace(
         all_connectors,
-        connectors=tuple(one for one in all_connectors.connectors if one.kind in active),
+        connectors=tuple(connector for connector in all_connectors.connectors if connector.kind in active),
         notes=(_GROUPS_WITHOUT_OFFSET_SYNCS,) if flow.spec.groups.include and silent else (),
     )
 

@@ -259,7 +259,7 @@ class ObjectWriter:
         if live is None or live.owner_uid in {"", resource.uid}:
             return
         owner = next(
-            (one.resource for one in self.cache.flows.values() if one.resource.uid == live.owner_uid), None
+            (flow.resource for flow in self.cache.flows.values() if flow.resource.uid == live.owner_uid), None
         )
         if owner is not None and owner.key != resource.key:
             raise NameConflictError(live.kind.name, live.namespace, live.name, owner=owner.name)

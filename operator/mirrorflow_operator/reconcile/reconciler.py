@@ -115,7 +115,7 @@ class Reconciler:
             memory.status.held_s,
             observed.events_reread_after_s,
         )
-        return min((one for one in waits if one is not None), default=None)
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def _memory(self, key: Key, uid: str) -> _FlowMemory:
         memory = self._memories.get(key)

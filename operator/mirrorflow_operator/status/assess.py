@@ -234,7 +234,7 @@ def _judgements(
             )
         return
     new = replace(observation, new_pods_only=True)
-    has_others = any(len(new_pods(one)) < len(one.pods) for one in observation.connectors)
+    has_others = any(len(new_pods(connector)) < len(connector.pods) for connector in observation.connectors)
     of_new = {one.kind: one for one in _findings(new, flow, workloads, runs)} if has_others else of_all
     for kind, finding in of_new.items():
         is_known = finding.status is not ConditionStatus.UNKNOWN
@@ -259,11 +259,12 @@ def _with_unjudged(
         and not found[ConditionType.READY].is_of_this_spec
         and found[ConditionType.STALLED].finding.status is not ConditionStatus.TRUE
     )
-    for one in judgements:
+    for judgement in judgements:
         is_settled = (
-            one.finding.kind is ConditionType.RECONCILING and one.finding.status is ConditionStatus.FALSE
+            judgement.finding.kind is ConditionType.RECONCILING
+            and judgement.finding.status is ConditionStatus.FALSE
         )
-        yield Judgement(finding=_UNJUDGED) if is_unjudged and is_settled else one
+        yield Judgement(finding=_UNJUDGED) if is_unjudged and is_settled else judgement
 
 
 def _is_refusal(finding: Finding, observation: Observation) -> bool:
@@ -308,7 +309,9 @@ def _lag(observation: Observation, conditions: Sequence[Condition]) -> Lag | Non
     found = lag(observation)
     if found is not None or observation.summaries(observation.connector(ConnectorKind.SOURCE)):
         return found
-    replicates = next(one for one in conditions if one.type == ConditionType.REPLICATING.value)
+    replicates = next(
+        condition for condition in conditions if condition.type == ConditionType.REPLICATING.value
+    )
     is_held = replicates.status.value == "True"
     return observation.resource.status.lag if is_held else None
 
@@ -318,7 +321,7 @@ def _connectors(
 ) -> ConnectorStatuses | None:
     if not workloads:
         return None
-    found = {one.observed.kind.value: connector_status(one, flow) for one in workloads}
+    found = {workload.observed.kind.value: connector_status(workload, flow) for workload in workloads}
     for part in {one.part for one in observation.refused if one.is_absent} & found.keys():
         if found[part].phase is Phase.PENDING:
             found[part] = found[part].model_copy(update={"phase": Phase.FAILED})
@@ -343,7 +346,7 @@ def _restart(
     run_id = "" if flow is None else flow.spec.restart.run_id
     if not run_id:
         return observation.resource.status.restart
-    is_done = not any(is_rolling(one.observed) for one in workloads)
+    is_done = not any(is_rolling(workload.observed) for workload in workloads)
     return RunStatus(run_id=run_id, phase="Succeeded" if is_done else "Running")
 
 

@@ -245,7 +245,7 @@ def new_problems(
 
 def is_unready(conditions: Sequence[Condition]) -> bool:
     """Whether a flow with *conditions* is not Ready, and no user asked for that, as by a pause or a seed."""
-    ready = next((one for one in conditions if one.type == ConditionType.READY.value), None)
+    ready = next((condition for condition in conditions if condition.type == ConditionType.READY.value), None)
     return ready is None or (ready.status is not ConditionStatus.TRUE and ready.reason not in _REQUESTED)
 
 

@@ -215,7 +215,7 @@ class Observation:
 
     def poll_failure(self, observed: ObservedConnector | None) -> PollFailure | None:
         """Returns why the most recent of the failed polls failed; None if none did."""
-        failed = [one for one in self.readings(observed) if one.failure is not None]
+        failed = [reading for reading in self.readings(observed) if reading.failure is not None]
         return max(failed, key=lambda one: one.read_at_s).failure if failed else None
 
 
@@ -257,7 +257,8 @@ def is_rolling(observed: ObservedConnector) -> bool:
     if found is None or observed.is_moving:
         return True
     was_complete = any(
-        one.type == "Progressing" and one.reason == "NewReplicaSetAvailable" for one in found.conditions
+        condition.type == "Progressing" and condition.reason == "NewReplicaSetAvailable"
+        for condition in found.conditions
     )
     return (
         found.observed_generation < found.generation
@@ -273,6 +274,8 @@ def is_overdue(observed: ObservedConnector) -> bool:
     if found is None or found.observed_generation < found.generation:
         return False  # its conditions describe an earlier rollout
     return any(
-        one.type == "Progressing" and one.status == "False" and one.reason == "ProgressDeadlineExceeded"
-        for one in found.conditions
+        condition.type == "Progressing"
+        and condition.status == "False"
+        and condition.reason == "ProgressDeadlineExceeded"
+        for condition in found.conditions
     )

@@ -193,7 +193,7 @@ def _phase(workload: Workload, deployment: ObservedDeployment, state: State | No
     if workload.serves:
         is_paused = state is State.PAUSED and not has_outdated_pods(workload.observed)
         return Phase.PAUSED if is_paused and all(one.is_paused for one in summaries) else Phase.RUNNING
-    if any(one.state == "FAILED" and not one.is_young for one in summaries) or (
+    if any(summary.state == "FAILED" and not summary.is_young for summary in summaries) or (
         workload.problem is not None and workload.problem.reason is not Reason.NOT_SCHEDULED
     ):
         return Phase.FAILED

@@ -205,7 +205,10 @@ def _still_copies(kind: ConditionType, observation: Observation, observed: Obser
     if any(not summary.is_paused for summary in summaries):
         return "a pod still copies: the kubelet updates its files, mostly within a minute"
     # Pods that were paused under this spec stay paused, also while they cannot be polled.
-    before = next((one for one in observation.resource.status.conditions if one.type == kind.value), None)
+    before = next(
+        (condition for condition in observation.resource.status.conditions if condition.type == kind.value),
+        None,
+    )
     if before is not None and (before.reason, before.observed_generation) == (
         Reason.PAUSED.value,
         observation.resource.generation,
@@ -258,7 +261,7 @@ def _stopped(summaries: Sequence[Summary], workload: str) -> Finding | None:
     if any(summary.partitions_stopped for summary in summaries):
         message = f"Partitions have stopped{_because(summaries)}; {_DETAILS}."
         return no(_KIND, Reason.PARTITIONS_STOPPED, message, _causes(summaries))
-    if any(one.reason == _NOT_COPIED for summary in summaries for one in summary.reasons):
+    if any(reason.reason == _NOT_COPIED for summary in summaries for reason in summary.reasons):
         message = f"Topics that the flow selects have no copy, or a copy with too few partitions; see kubectl logs {workload}."
         return no(_KIND, Reason.TOPICS_NOT_COPIED, message)
     return None
@@ -275,8 +278,8 @@ def _stalled(summaries: Sequence[Summary]) -> Finding | None:
 def _lost(summaries: Sequence[Summary], worst: Summary) -> Finding:
     """Returns the finding for lost source data: by policy, partitions stopped or continued without it."""
     sentence = "The source deleted records before they were copied"
-    others = [one for one in _reason_counts(summaries) if one.reason != _LOST]
-    causes = [one.reason for one in others]
+    others = [reason_count for reason_count in _reason_counts(summaries) if reason_count.reason != _LOST]
+    causes = [other.reason for other in others]
     besides = f" Other causes: {_explained(others)}." if others else ""
     stands = worst.lag_records and not worst.records_per_s
     if stands or any(summary.partitions_stopped for summary in summaries):
@@ -313,7 +316,7 @@ def _reason_counts(summaries: Sequence[Summary]) -> list[ReasonCount]:
 
 
 def _causes(summaries: Sequence[Summary]) -> list[str]:
-    return [one.reason for one in _reason_counts(summaries)]
+    return [reason_count.reason for reason_count in _reason_counts(summaries)]
 
 
 def _explained(reasons: Sequence[ReasonCount]) -> str:
@@ -340,7 +343,10 @@ def topics_selected(observation: Observation) -> Finding:
     kind = ConditionType.TOPICS_SELECTED
     summaries = observation.summaries(observation.connector(ConnectorKind.SOURCE))
     nothing = [
-        one for summary in summaries for one in summary.reasons if one.reason == Reason.NOTHING_MATCHES.value
+        reason
+        for summary in summaries
+        for reason in summary.reasons
+        if reason.reason == Reason.NOTHING_MATCHES.value
     ]
     if nothing:
         sentence = (
@@ -357,7 +363,9 @@ def topics_selected(observation: Observation) -> Finding:
 
 def lag(observation: Observation) -> Lag | None:
     """Returns the lag bucket of the pod that is furthest behind; None where no pod knows its lag."""
-    found = [lag_bucket(one) for one in observation.summaries(observation.connector(ConnectorKind.SOURCE))]
+    found = [
+        lag_bucket(summary) for summary in observation.summaries(observation.connector(ConnectorKind.SOURCE))
+    ]
     known = [one for one in found if one is not None]
     return max(known, key=list(Lag).index) if known else None
 

@@ -150,7 +150,7 @@ def failure_message(job: ObservedJob, report: Report | None) -> str:
     if meaning and job.reason == "PodFailurePolicy":
         why, meaning = meaning, ""
     causes = [why, meaning, "" if report is None else report.message]
-    return f"It failed: {': '.join(one for one in causes if one)}"
+    return f"It failed: {': '.join(cause for cause in causes if cause)}"
 
 
 def log_hint(job: str) -> str:
@@ -239,7 +239,7 @@ def _message(job: ObservedJob, report: Report | None, found: SeedStatus) -> str:
         f"It took {drivers} drivers; cost and rates are those of the last one." if drivers > 1 else "",
         report.message,
     )
-    return bounded(" ".join(one for one in sentences if one))
+    return bounded(" ".join(sentence for sentence in sentences if sentence))
 
 
 def _figures(report: Report) -> dict[str, object]:

@@ -222,8 +222,8 @@ def degraded(observation: Observation, flow: MirrorFlow | None) -> Finding:
 
     Examples are an ignored field, and ACLs, topics or settings that cannot be written.
     """
-    ignored = [f"{one}" for one in observation.resource.newer_fields]
-    ignored += [] if flow is None else [f"{one}" for one in ignored_fields(flow)]
+    ignored = [f"{newer_field}" for newer_field in observation.resource.newer_fields]
+    ignored += [] if flow is None else [f"{ignored_field}" for ignored_field in ignored_fields(flow)]
     found = {observed.kind: observation.summaries(observed) for observed in observation.connectors}
     sentences = ignored + [_warnings(kind, summaries) for kind, summaries in found.items() if summaries]
     if any(sentences):

@@ -189,7 +189,8 @@ def _last_run(observation: Observation, flow: MirrorFlow | None, status: VerifyS
 def _reported_verdict(observation: Observation) -> Finding | None:
     """Returns the verdict that the status reports; None without one."""
     reported: Condition | None = next(
-        (one for one in observation.resource.status.conditions if one.type == _KIND.value), None
+        (condition for condition in observation.resource.status.conditions if condition.type == _KIND.value),
+        None,
     )
     reason = next((one for one in _VERDICTS if reported is not None and one.value == reported.reason), None)
     if reported is None or reason is None:

@@ -401,7 +401,7 @@ async def _check_replicas(
     for name, entries in topics.items():
         needed = _number(next((entry for entry in entries if entry.name == MIN_IN_SYNC), None))
         partitions = target.metadata.topics[name].partitions.values()
-        replicas[name] = (min((len(one.replicas) for one in partitions), default=needed), needed)
+        replicas[name] = (min((len(partition.replicas) for partition in partitions), default=needed), needed)
     for sentence in too_few_replicas(replicas, target.alias):
         findings.problem(sentence)
 

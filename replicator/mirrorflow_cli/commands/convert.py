@@ -243,7 +243,7 @@ def _print_json(documents: list[dict[str, Any]], findings: ConversionFindings) -
         "flows": documents,
         "secrets": [secret(one) for one in sorted(findings.secrets)],
         "unsupported": [
-            {"flow": one.flow, "setting": one.setting, "why": one.why} for one in findings.losses
+            {"flow": loss.flow, "setting": loss.setting, "why": loss.why} for loss in findings.losses
         ],
         "warnings": findings.warnings,
     }

@@ -122,7 +122,9 @@ def exported(flows: Sequence[MirrorFlow], layout: SecretLayout) -> Exported:
 def _clusters(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
     """Adds the addresses, security and clients of both sides, and the worker settings of the target."""
     source = _connector(planned, ConnectorKind.SOURCE)
-    worker = next(one for one in planned.connectors if one.kind is ConnectorKind.SOURCE).worker_properties
+    worker = next(
+        connector for connector in planned.connectors if connector.kind is ConnectorKind.SOURCE
+    ).worker_properties
     for side, alias in (("source", flow.spec.source.alias), ("target", flow.spec.target.alias)):
         for key, value in source.items():
             if key.startswith(f"{side}.cluster.") and key not in _FROM_PLAN:
@@ -205,7 +207,7 @@ def _heartbeats(out: Exported, flows: Sequence[MirrorFlow], pairs: Sequence[tupl
         emitted[source, target] = emitted.get((source, target), False) or Side.TARGET in sides
         emitted[target, source] = emitted.get((target, source), False) or Side.SOURCE in sides
     aliases = list(dict.fromkeys(alias for pair in pairs for alias in pair))
-    everywhere = {(one, other) for one in aliases for other in aliases if one != other}
+    everywhere = {(alias, other) for alias in aliases for other in aliases if alias != other}
     if not all(emitted.get(pair, False) for pair in everywhere):
         out.lines[_HEARTBEATS] = "false"
     for (source, target), on in emitted.items():
@@ -230,7 +232,7 @@ def _is_of_flow(key: str) -> bool:
 
 
 def _connector(planned: Plan, kind: ConnectorKind) -> Mapping[str, str]:
-    return next(one.connector_properties for one in planned.connectors if one.kind is kind)
+    return next(connector.connector_properties for connector in planned.connectors if connector.kind is kind)
 
 
 def text(lines: Mapping[str, str]) -> str:
@@ -250,7 +252,7 @@ def text(lines: Mapping[str, str]) -> str:
 def _pair_index(key: str, lines: Mapping[str, str]) -> int:
     """Returns the index of the key's pair among all pairs of aliases; a pair may have heartbeats only."""
     aliases = lines["clusters"].split(", ")
-    pairs = [(one, other) for one in aliases for other in aliases if one != other]
+    pairs = [(alias, other) for alias in aliases for other in aliases if alias != other]
     return next(at for at, (one, other) in enumerate(pairs) if key.startswith(f"{one}->{other}."))
 
 

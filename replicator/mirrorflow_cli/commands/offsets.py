@@ -75,24 +75,24 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _print_json(lines: Sequence[GroupOffset]) -> None:
     now_ms = time.time_ns() // 1_000_000
-    for one in lines:
-        print(json.dumps(group_offset_json(one, now_ms=now_ms), ensure_ascii=False))
+    for line in lines:
+        print(json.dumps(group_offset_json(line, now_ms=now_ms), ensure_ascii=False))
 
 
 def _print_lines(lines: Sequence[GroupOffset]) -> None:
     now_ms = time.time_ns() // 1_000_000
     rows = [
         (
-            one.group,
-            f"{one.topic}-{one.partition}",
-            str(one.source_offset),
-            "-" if one.target_offset is None else str(one.target_offset),
-            _translation(one),
-            _age(one.checkpoint_written_ms, now_ms),
-            "yes" if one.written else "no",
-            one.why,
+            line.group,
+            f"{line.topic}-{line.partition}",
+            str(line.source_offset),
+            "-" if line.target_offset is None else str(line.target_offset),
+            _translation(line),
+            _age(line.checkpoint_written_ms, now_ms),
+            "yes" if line.written else "no",
+            line.why,
         )
-        for one in lines
+        for line in lines
     ]
     print_table(COLUMNS, rows)
 
@@ -120,7 +120,7 @@ def failover(lines: Sequence[GroupOffset]) -> Iterator[tuple[str, ...]]:
     and what its start offset comes from.
     """
     for group in sorted({one.group for one in lines}):
-        own = [one for one in lines if one.group == group]
+        own = [line for line in lines if line.group == group]
         known = [one.again for one in own if one.begins_at is not None]
         least = sum(least for least, _ in known)
         most = sum(most or 0 for _, most in known)

@@ -34,12 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the flows. Raises FailedError if the named flow does not run here."""
-    flows = [one for one in running_flows() if arguments.flow in (None, one.name)]
+    flows = [running_flow for running_flow in running_flows() if arguments.flow in (None, running_flow.name)]
     if arguments.flow is not None and not flows:
         raise FailedError(
             f"No flow {arguments.flow} runs on this machine for this user; `mirrorflow status` lists those that do."
         )
-    found = [(one, one.progress()) for one in flows]
+    found = [(flow, flow.progress()) for flow in flows]
     if arguments.json:
         print_json({"flows": [_as_json(one, progress) for one, progress in found]})
         return EXIT_DONE

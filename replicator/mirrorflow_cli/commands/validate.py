@@ -67,5 +67,7 @@ def _valid(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _warnings(planned: Plan) -> list[str]:
-    warnings = (warning for one in planned.connectors for warning in warnings_of(worker_settings(one)))
+    warnings = (
+        warning for connector in planned.connectors for warning in warnings_of(worker_settings(connector))
+    )
     return list(dict.fromkeys(warnings))

@@ -167,7 +167,9 @@ def even_shares(
             shares.more[kind].add(taker)
             shares.sums[giver] -= 1
             shares.sums[taker] += 1
-    return {kind: {one: shares.base(kind) + (one in shares.more[kind]) for one in totals} for kind in counts}
+    return {
+        kind: {total: shares.base(kind) + (total in shares.more[kind]) for total in totals} for kind in counts
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,9 +199,9 @@ class _Shares:
             for kind, members in self.more.items():
                 while len(members) < self.counts[kind] % len(self.totals):
                     room = [
-                        one
-                        for one in self.totals
-                        if one not in members and (not only_holders or self.keeps(kind, one))
+                        total
+                        for total in self.totals
+                        if total not in members and (not only_holders or self.keeps(kind, total))
                     ]
                     if not room:
                         break
@@ -220,7 +222,7 @@ class _Shares:
         if most == least:
             return []
         steps = dict(self._steps())
-        costs = dict.fromkeys((one for one in self.totals if self.sums[one] == most), 0)
+        costs = dict.fromkeys((total for total in self.totals if self.sums[total] == most), 0)
         last: dict[str, Step] = {}
         for _ in self.totals:
             before = dict(costs)

@@ -142,7 +142,7 @@ def newest(records: Mapping[K, Recency]) -> K:
     its time, by the wall clock of its writer.
     """
     counted = {one: found.revision for one, found in records.items() if found.revision is not None}
-    others = [one for one in records if one not in counted]
+    others = [record for record in records if record not in counted]
     latest = [max(counted, key=counted.__getitem__)] if counted else []
     latest += [max(others, key=lambda one: records[one].time_ms)] if others else []
     return max(latest, key=lambda one: records[one].time_ms)

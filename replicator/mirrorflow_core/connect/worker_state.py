@@ -71,7 +71,7 @@ def is_initial_task(task: Mapping[str, str]) -> bool:
 
 def are_same_tasks(tasks: Sequence[Mapping[str, str]], others: Sequence[Mapping[str, str]] | None) -> bool:
     """Returns whether both are the same work; the mark of a new flow is ignored."""
-    return others is not None and [_work(one) for one in tasks] == [_work(one) for one in others]
+    return others is not None and [_work(task) for task in tasks] == [_work(other) for other in others]
 
 
 def _work(task: Mapping[str, str]) -> dict[str, str]:

@@ -58,7 +58,7 @@ class ConfigRules:
 
     def of(self, topic: str) -> "ConfigRules":
         """Returns the rules for one topic of the source."""
-        alone = [one.settings for one in self.exceptions if one.topics.matches(topic)]
+        alone = [exception.settings for exception in self.exceptions if exception.topics.matches(topic)]
         if not alone:
             return self
 

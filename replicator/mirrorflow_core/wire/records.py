@@ -253,7 +253,9 @@ def encode_as_logged(records: Sequence[Record], *, codec: int, next_offset: int)
     *next_offset*.
     """
     base_offset, base_timestamp = records[0].offset, records[0].timestamp
-    uncompressed = b"".join([_encoded(one.offset - base_offset, base_timestamp, one) for one in records])
+    uncompressed = b"".join(
+        [_encoded(record.offset - base_offset, base_timestamp, record) for record in records]
+    )
     return seal_as_logged(
         _batch(records, uncompressed, codec), base_offset=base_offset, next_offset=next_offset
     )

@@ -263,7 +263,7 @@ def until_unavailable(steps: Steps[T]) -> Steps[T | Unavailable]:
         asked = next(steps)
         while True:
             responses = yield asked
-            if missing := [one for one in responses if isinstance(one, Unavailable)]:
+            if missing := [response for response in responses if isinstance(response, Unavailable)]:
                 steps.close()
                 return missing[0]
             asked = steps.send(responses)

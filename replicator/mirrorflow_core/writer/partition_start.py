@@ -128,7 +128,7 @@ def _missing_markers(
     records, the position may count others: those that were copied again behind the abort marker, which is lost, too.
     """
     partition = position.topic_partition
-    by_id = {one.producer_id: one for one in producers.values()}
+    by_id = {producer.producer_id: producer for producer in producers.values()}
     opened = yield from open_transactions(partition, log_end)
     decisions: dict[Producer, bool] = {}
     for producer_id, first in opened.items():

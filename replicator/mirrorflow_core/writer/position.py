@@ -180,7 +180,7 @@ def newest_positions(
     found: dict[TopicPartition, WriterPosition] = {}
     for partition, places in by_log.items():
         number = newest({log: Recency(one.revision, one.time_ms) for log, one in places.items()})
-        revisions = [one.revision for one in places.values() if one.revision is not None]
+        revisions = [place.revision for place in places.values() if place.revision is not None]
         found[partition] = replace(places[number], revision=max(revisions, default=None))
     return found
 

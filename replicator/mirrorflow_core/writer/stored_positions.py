@@ -85,7 +85,7 @@ def decided_positions(
             else tuple(one for one in records if one.topic_partition in wanted)
             for id_, records in found.open_records.items()
         }
-        named = (*ours, *undecided, *(one for records in lost.values() for one in records))
+        named = (*ours, *undecided, *(record for records in lost.values() for record in records))
         open_ids = {name for one in named for name in one.writer or ()}
         if unknown := sorted(open_ids - producers.keys()):
             more = yield from take_ids(lock, unknown)
@@ -115,11 +115,11 @@ def _complete_positions(
     stays open, and counts no more.
     """
     undecided = {
-        (producer, one.topic_partition): one
+        (producer, record.topic_partition): record
         for producer, records in lost.items()
-        for one in records
+        for record in records
         # What was stored again is still undecided under the first id.
-        if one.writer is not None and producer.transactional_id != one.writer.plain
+        if record.writer is not None and producer.transactional_id != record.writer.plain
     }
     judged = yield from gather(
         {key: until_unavailable(_is_copied(one, key[0].producer_id)) for key, one in undecided.items()}

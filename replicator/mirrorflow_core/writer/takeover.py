@@ -88,9 +88,11 @@ def take_partitions(
         return refused
     starts = yield from each_available(
         {
-            one: start_of_partition(plan, producers, one, newest.get(one), remembered.get(one))
-            for one in partitions
-            if one not in owners and one not in left_out
+            partition: start_of_partition(
+                plan, producers, partition, newest.get(partition), remembered.get(partition)
+            )
+            for partition in partitions
+            if partition not in owners and partition not in left_out
         },
         left_out,
     )
@@ -133,10 +135,10 @@ def _owners(
     """Returns the topics that were copied into the copies of *partitions* that were never copied themselves."""
     owners = {(one.target_topic, one.partition): one.topic for one in stored.values() if one.target_topic}
     found: dict[TopicPartition, str] = {}
-    for one in sorted(set(partitions) - stored.keys()):
-        copy = plan.topic_ids.get(one.topic, TopicIds()).copy
-        if copy and owners.setdefault((copy, one.partition), one.topic) != one.topic:
-            found[one] = owners[copy, one.partition]
+    for partition in sorted(set(partitions) - stored.keys()):
+        copy = plan.topic_ids.get(partition.topic, TopicIds()).copy
+        if copy and owners.setdefault((copy, partition.partition), partition.topic) != partition.topic:
+            found[partition] = owners[copy, partition.partition]
     return found
 
 
@@ -229,9 +231,11 @@ def _remembered_sequences(
     writer had knows that it wrote nothing: another one may know the epoch by a marker alone.
     """
     open_ones = {
-        one.topic_partition: _remembered_sequence(one)
-        for one in positions
-        if one.open_writer is not None and one.mode is WriteMode.PLAIN and one.topic_partition not in left_out
+        position.topic_partition: _remembered_sequence(position)
+        for position in positions
+        if position.open_writer is not None
+        and position.mode is WriteMode.PLAIN
+        and position.topic_partition not in left_out
     }
     return (yield from each_available(open_ones, left_out))
 
@@ -300,7 +304,7 @@ def _is_decided(partition: TopicPartition, producers: Iterable[Producer]) -> Ste
 
     Before that no position of another writer may be stored: it would not show which of the transactions to commit.
     """
-    ids = {one.producer_id for one in producers}
+    ids = {producer.producer_id for producer in producers}
     for _ in range(0, MARKER_WAIT_MS, RETRY_MS):
         log_end: LogEnd = yield from send(ReadEnd(partition))
         if ids.isdisjoint((yield from open_transactions(partition, log_end))):

@@ -103,13 +103,13 @@ async def _list_of(cluster: Cluster, node_id: int) -> dict[str, Group]:
     response = await cluster.call(request, node_id=node_id, timeout_s=GROUP_TIMEOUT_S)
     cluster.raise_for(response.error_code, "ListGroups")
     return {
-        one.group_id: Group(
-            name=one.group_id,
-            protocol_type=one.protocol_type,
-            state=one.group_state or "",
-            type=one.group_type or "",
+        group.group_id: Group(
+            name=group.group_id,
+            protocol_type=group.protocol_type,
+            state=group.group_state or "",
+            type=group.group_type or "",
         )
-        for one in response.groups
+        for group in response.groups
     }
 
 
@@ -174,12 +174,12 @@ async def fetch_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Co
         return {}
     cluster.raise_for(fetched.error_code or 0, "OffsetFetch", group)
     return {
-        TopicPartition(topic.name, one.partition_index): Committed(
-            offset=one.committed_offset, metadata=one.metadata or ""
+        TopicPartition(topic.name, partition.partition_index): Committed(
+            offset=partition.committed_offset, metadata=partition.metadata or ""
         )
         for topic in fetched.topics or ()
-        for one in topic.partitions
-        if not one.error_code and one.committed_offset >= 0
+        for partition in topic.partitions
+        if not partition.error_code and partition.committed_offset >= 0
     }
 
 
@@ -255,7 +255,7 @@ async def _commit(
 
 def _codes(response: Any) -> dict[TopicPartition, int]:
     return {
-        TopicPartition(topic.name, one.partition_index): int(one.error_code)
+        TopicPartition(topic.name, partition.partition_index): int(partition.error_code)
         for topic in response.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }

@@ -278,7 +278,7 @@ async def log_spans(cluster: Cluster, partitions: Sequence[TopicPartition]) -> d
         starts = await admin.offsets_at(cluster, partitions, EARLIEST)
     except (UnreachableError, BrokerError):
         return {}
-    return {one: (starts[one], ends[one]) for one in partitions}
+    return {partition: (starts[partition], ends[partition]) for partition in partitions}
 
 
 async def read_log(

@@ -202,8 +202,10 @@ async def list_offsets(
             topic_class(
                 topic,
                 [
-                    topic_class.ListOffsetsPartition(one, _believed_epoch(cluster, topic, one), timestamp)
-                    for one in numbers
+                    topic_class.ListOffsetsPartition(
+                        number, _believed_epoch(cluster, topic, number), timestamp
+                    )
+                    for number in numbers
                 ],
             )
             for topic, numbers in by_topic.items()
@@ -262,9 +264,9 @@ async def end_offset_for_leader_epoch(
                 topic,
                 [
                     topic_class.OffsetForLeaderPartition(
-                        one, _believed_epoch(cluster, topic, one), epochs[TopicPartition(topic, one)]
+                        number, _believed_epoch(cluster, topic, number), epochs[TopicPartition(topic, number)]
                     )
-                    for one in numbers
+                    for number in numbers
                 ],
             )
             for topic, numbers in by_topic.items()
@@ -333,7 +335,7 @@ async def describe_producers(
     found = await _call_leaders(
         cluster,
         partitions,
-        lambda by_topic: DescribeProducersRequest(topics=[topic_class(*one) for one in by_topic.items()]),
+        lambda by_topic: DescribeProducersRequest(topics=[topic_class(*item) for item in by_topic.items()]),
         timeout_s=timeout_s,
     )
     return {
@@ -370,10 +372,10 @@ async def log_sizes(cluster: Cluster) -> dict[TopicPartition, int]:
         cluster.raise_for(getattr(response, "error_code", 0) or 0, "DescribeLogDirs")
         for folder in response.results:
             for topic in folder.topics:
-                for one in topic.partitions:
-                    if not one.is_future_key:
-                        key = TopicPartition(topic.name, one.partition_index)
-                        sizes[key] = max(sizes.get(key, 0), one.partition_size)
+                for partition in topic.partitions:
+                    if not partition.is_future_key:
+                        key = TopicPartition(topic.name, partition.partition_index)
+                        sizes[key] = max(sizes.get(key, 0), partition.partition_size)
     return sizes
 
 
@@ -395,8 +397,8 @@ async def delete_records(
             topic_class(
                 topic,
                 [
-                    topic_class.DeleteRecordsPartition(one, before[TopicPartition(topic, one)])
-                    for one in numbers
+                    topic_class.DeleteRecordsPartition(number, before[TopicPartition(topic, number)])
+                    for number in numbers
                 ],
             )
             for topic, numbers in by_topic.items()

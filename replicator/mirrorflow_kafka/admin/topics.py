@@ -203,7 +203,8 @@ async def create_partitions(cluster: Cluster, totals: Mapping[str, int]) -> dict
         )
         response = await cluster.call(request, controller=True)
         responses |= {
-            one.name: BrokerRefusal.of(one.error_code, one.error_message) for one in response.results
+            result.name: BrokerRefusal.of(result.error_code, result.error_message)
+            for result in response.results
         }
     return responses
 
@@ -244,10 +245,10 @@ async def describe_topic_configs(
     found: dict[str, tuple[ConfigEntry, ...]] = {}
     for chunk in chunks(list(topics), TOPICS_MAX):
         response = await cluster.call(_describe(_TOPIC, chunk, None))
-        for one in response.results:
-            if one.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+        for result in response.results:
+            if result.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
-            found[one.resource_name] = _entries(cluster, one)
+            found[result.resource_name] = _entries(cluster, result)
     return found
 
 
@@ -259,11 +260,11 @@ async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: 
     found: dict[str, str | None] = {}
     for chunk in chunks(topics, TOPICS_MAX):
         response = await cluster.call(_describe(_TOPIC, chunk, [name]))
-        for one in response.results:
-            if one.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
-                found[one.resource_name] = None
-            elif one.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
-                found[one.resource_name] = next(entry.value or "" for entry in _entries(cluster, one))
+        for result in response.results:
+            if result.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
+                found[result.resource_name] = None
+            elif result.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+                found[result.resource_name] = next(entry.value or "" for entry in _entries(cluster, result))
     return found
 
 
@@ -277,7 +278,7 @@ async def describe_broker_configs(
     """Returns configs of one broker by name; *names* None means all. Raises NotAuthorizedError, ClusterError."""
     request = _describe(_BROKER, [str(node_id)], names)
     response = await cluster.call(request, node_id=node_id, timeout_s=timeout_s)
-    return {entry.name: entry for one in response.results for entry in _entries(cluster, one)}
+    return {entry.name: entry for result in response.results for entry in _entries(cluster, result)}
 
 
 async def describe_brokers(cluster: Cluster, names: Sequence[str]) -> dict[int, dict[str, int]]:
@@ -317,13 +318,15 @@ def _entries(cluster: Cluster, result: Any) -> tuple[ConfigEntry, ...]:
     )
     return tuple(
         ConfigEntry(
-            name=one.name,
-            value=one.value,
-            source=ConfigSource(one.config_source) if one.config_source in _SOURCES else ConfigSource.UNKNOWN,
-            read_only=bool(one.read_only),
-            sensitive=bool(one.is_sensitive),
+            name=config.name,
+            value=config.value,
+            source=ConfigSource(config.config_source)
+            if config.config_source in _SOURCES
+            else ConfigSource.UNKNOWN,
+            read_only=bool(config.read_only),
+            sensitive=bool(config.is_sensitive),
         )
-        for one in result.configs
+        for config in result.configs
     )
 
 
@@ -387,7 +390,7 @@ async def create_with_accepted_settings(
 
     def with_settings(settings: Mapping[str, Changes]) -> list[NewTopic]:
         return [
-            replace(doubtful[name], configs={one.name: one.value or "" for one in changes})
+            replace(doubtful[name], configs={change.name: change.value or "" for change in changes})
             for name, changes in settings.items()
         ]
 

@@ -144,7 +144,7 @@ async def try_add_partitions_to_txn(
         v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=producer_id,
         v3_and_below_producer_epoch=producer_epoch,
-        v3_and_below_topics=[topic_class(*one) for one in by_topic.items()],
+        v3_and_below_topics=[topic_class(*item) for item in by_topic.items()],
         max_version=OLD_VERSION,
     )
     where = (TRANSACTION_COORDINATOR, transactional_id)
@@ -156,9 +156,9 @@ async def try_add_partitions_to_txn(
 
 def _codes(response: Any) -> dict[TopicPartition, int]:
     return {
-        TopicPartition(topic.name, one.partition_index): one.partition_error_code
+        TopicPartition(topic.name, result.partition_index): result.partition_error_code
         for topic in response.results_by_topic_v3_and_below
-        for one in topic.results_by_partition
+        for result in topic.results_by_partition
     }
 
 

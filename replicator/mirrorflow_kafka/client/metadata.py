@@ -82,15 +82,15 @@ def topic_from(response: Any) -> TopicMetadata:
         error=response.error_code,
         is_internal=bool(response.is_internal),
         partitions={
-            one.partition_index: PartitionMetadata(
-                leader=one.leader_id,
+            partition.partition_index: PartitionMetadata(
+                leader=partition.leader_id,
                 # Absent before version 7.
-                leader_epoch=one.leader_epoch if one.leader_epoch is not None else -1,
-                replicas=tuple(one.replica_nodes),
-                isr=tuple(one.isr_nodes),
-                error=one.error_code,
+                leader_epoch=partition.leader_epoch if partition.leader_epoch is not None else -1,
+                replicas=tuple(partition.replica_nodes),
+                isr=tuple(partition.isr_nodes),
+                error=partition.error_code,
             )
-            for one in response.partitions
+            for partition in response.partitions
         },
         authorized_operations=frozenset(operations) if operations else None,
     )
@@ -107,8 +107,8 @@ def merged(old: Metadata, response: Any, *, requested: Iterable[str] | None) -> 
     }
     topics = answered if requested is None else {**old.topics, **answered}
     brokers = {
-        one.node_id: Broker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
-        for one in response.brokers
+        broker.node_id: Broker(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
+        for broker in response.brokers
     }
     return Metadata(
         cluster_id=response.cluster_id or old.cluster_id,

@@ -169,8 +169,8 @@ def clients_of(settings: object) -> Iterator[ClientSettings]:
     if isinstance(settings, ClientSettings):
         yield settings
     elif isinstance(settings, tuple):
-        for one in settings:
-            yield from clients_of(one)
+        for setting in settings:
+            yield from clients_of(setting)
     elif is_dataclass(settings):
         for field in fields(settings):
             yield from clients_of(getattr(settings, field.name))

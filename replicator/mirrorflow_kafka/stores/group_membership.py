@@ -121,7 +121,7 @@ class Membership:
             member_id=self._member_id,
             leader_id=response.leader,
             protocol=response.protocol_name or "",
-            members={one.member_id: bytes(one.metadata) for one in response.members},
+            members={member.member_id: bytes(member.metadata) for member in response.members},
         )
 
     async def sync(self, assignments: Mapping[str, bytes]) -> bytes:

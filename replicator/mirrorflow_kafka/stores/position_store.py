@@ -76,7 +76,8 @@ class PositionStore(ABC):
         """
         async with self._writing:
             new = {
-                TopicPartition(one.topic, one.partition): replace(one, written_ms=now_ms) for one in positions
+                TopicPartition(position.topic, position.partition): replace(position, written_ms=now_ms)
+                for position in positions
             }
             await self._append(((self._key(p), encode_value(one)) for p, one in new.items()), now_ms=now_ms)
             self.positions.update(new)

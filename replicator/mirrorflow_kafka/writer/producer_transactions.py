@@ -170,7 +170,10 @@ class ProducerTransactions:
         Returns the partitions that it leaves out, because their topics are denied or deleted: a coordinator refuses all
         partitions of a request if it refuses one. Raises ClusterError.
         """
-        copies, always = {self._topics.on_target(one): one for one in partitions}, frozenset(internal)
+        copies, always = (
+            {self._topics.on_target(partition): partition for partition in partitions},
+            frozenset(internal),
+        )
         left_out: dict[TopicPartition, MirrorFlowError] = {}
         while True:
             wanted = {*copies, *always} or {self._topics.claims}

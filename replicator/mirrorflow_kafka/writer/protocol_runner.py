@@ -222,8 +222,10 @@ class ProtocolRunner:
         return tuple(
             await asyncio.gather(
                 *(
-                    self._read_internal(one, self._topics.position_in, barrier, span=spans.get(one))
-                    for one in partitions
+                    self._read_internal(
+                        partition, self._topics.position_in, barrier, span=spans.get(partition)
+                    )
+                    for partition in partitions
                 )
             )
         )
@@ -243,9 +245,9 @@ class ProtocolRunner:
             )
         return next(
             (
-                one.last_sequence
-                for one in response.producers
-                if (one.producer_id, one.epoch) == (producer_id, producer_epoch)
+                producer.last_sequence
+                for producer in response.producers
+                if (producer.producer_id, producer.epoch) == (producer_id, producer_epoch)
             ),
             None,
         )
@@ -279,14 +281,16 @@ class ProtocolRunner:
         ends = listed[0]
         found = {one: first for part in listed for one, first in part.items()}  # LATEST comes first
         return [
-            _unavailable(self._source, "ListOffsets", one, found[one].error or ends[one].error)
-            or _source_start(found[one], ends[one])
-            for one in partitions
+            _unavailable(
+                self._source, "ListOffsets", partition, found[partition].error or ends[partition].error
+            )
+            or _source_start(found[partition], ends[partition])
+            for partition in partitions
         ]
 
     async def _log_ends(self, partitions: Sequence[TopicPartition]) -> Sequence[LogEnd | Unavailable]:
         target = self._target
-        wanted = [self._topics.on_target(one) for one in partitions]
+        wanted = [self._topics.on_target(partition) for partition in partitions]
         starts, stables, ends = await asyncio.gather(
             admin.list_offsets(target, wanted, EARLIEST, timeout_s=RESPONSE_S),
             admin.list_offsets(target, wanted, LATEST, read_committed=True, timeout_s=RESPONSE_S),
@@ -308,7 +312,9 @@ class ProtocolRunner:
         if epoch < 0:
             return [LeaderEpochEnd(UNKNOWN, UNKNOWN)] * len(partitions)
         cluster = self._target if on_target else self._source
-        wanted = [self._topics.on_target(one) for one in partitions] if on_target else list(partitions)
+        wanted = (
+            [self._topics.on_target(partition) for partition in partitions] if on_target else list(partitions)
+        )
         ends = await admin.end_offset_for_leader_epoch(
             cluster, dict.fromkeys(wanted, epoch), timeout_s=RESPONSE_S
         )

@@ -103,9 +103,14 @@ class PausedSource:
         ends = await admin.list_offsets(source, partitions, LATEST, read_committed=committed)
         start_offsets = await self._start_offsets(source, partitions, self._store.positions)
         self._partitions = tuple(
-            self._report(one, self._store.positions.get(one), start_offsets.get(one, -1), ends[one].offset)
-            for one in partitions
-            if not ends[one].error
+            self._report(
+                partition,
+                self._store.positions.get(partition),
+                start_offsets.get(partition, -1),
+                ends[partition].offset,
+            )
+            for partition in partitions
+            if not ends[partition].error
         )
         self._samples.observe(self._connector.name, self._task(), time.monotonic())
         self._samples.retain(self._connector.name, self._partitions)
@@ -125,7 +130,7 @@ class PausedSource:
         self, source: Cluster, partitions: list[TopicPartition], positions: Mapping[TopicPartition, Position]
     ) -> dict[TopicPartition, int]:
         """Returns the start offsets of partitions without a stored offset, where they are known before copying."""
-        new = [one for one in partitions if one not in positions]
+        new = [partition for partition in partitions if partition not in positions]
         if not new or self._settings.start is not StartPosition.EARLIEST:
             return {}
         found = await admin.list_offsets(source, new, EARLIEST)

@@ -71,7 +71,7 @@ def missing_of(error: MirrorFlowError | None) -> tuple[str, str] | None:
         folder, _, name = error.path.rpartition("/")
         return folder, name
     if isinstance(error, UnresolvedReferenceError):
-        return next(((one.path, one.key) for one in references(error.reference)), None)
+        return next(((reference.path, reference.key) for reference in references(error.reference)), None)
     return None
 
 

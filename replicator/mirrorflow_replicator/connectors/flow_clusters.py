@@ -80,7 +80,9 @@ class FlowClusters:
         """Returns the ids of topics and copies, by the name on the source, from fresh metadata. Raises ClusterError."""
         source, target = self.source, self.target
         route = make_naming(self.settings).route
-        copies = {topic: route(topic).name for topic in dict.fromkeys(one.topic for one in partitions)}
+        copies = {
+            topic: route(topic).name for topic in dict.fromkeys(partition.topic for partition in partitions)
+        }
         await asyncio.gather(source.refresh(copies), target.refresh(copies.values()))
         return {
             topic: TopicIds(source.metadata.topic_id(topic), target.metadata.topic_id(copy), copy)
@@ -93,7 +95,7 @@ class FlowClusters:
         """Returns which partitions cannot be copied at present, and why: they must not delay the others. Raises ClusterError."""
         on_target = flow_topics(self.settings).on_target
         return await unavailable_partitions(
-            self.source, self.target, {one: on_target(one) for one in partitions}
+            self.source, self.target, {partition: on_target(partition) for partition in partitions}
         )
 
     async def stored_positions(self) -> dict[TopicPartition, WriterPosition]:

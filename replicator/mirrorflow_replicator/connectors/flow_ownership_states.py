@@ -118,7 +118,7 @@ class OwnedFlow:
     async def _newest_positions(self) -> dict[TopicPartition, WriterPosition]:
         """Returns the newest position of each partition, also where it was deleted."""
         positions = (await self.clusters.runner.run(read_positions(self.ownership.lock))).committed
-        return {one.topic_partition: one for one in positions}
+        return {position.topic_partition: position for position in positions}
 
     async def store_starts(self, starts: Mapping[TopicPartition, int]) -> None:
         """Stores where partitions start that have no position yet: what the source deletes from there on is a loss.

@@ -194,7 +194,7 @@ class HeartbeatConnector:
     @property
     def target_cluster_id(self) -> str:
         target = self._settings.target_alias
-        ids = (one.cluster_id for one in self._writers if one.settings.target_alias == target)
+        ids = (writer.cluster_id for writer in self._writers if writer.settings.target_alias == target)
         return next(ids, "")
 
     def report(self) -> ConnectorReport:
@@ -229,9 +229,9 @@ class HeartbeatConnector:
             topics=tuple(dict.fromkeys(one.topic for one in written)),
             warnings=(
                 *(
-                    f"No heartbeats to {one.settings.target_alias}: {one.problem}"
-                    for one in others
-                    if one.problem
+                    f"No heartbeats to {other.settings.target_alias}: {other.problem}"
+                    for other in others
+                    if other.problem
                 ),
                 *(warning for one in self._writers for warning in one.warnings),
             ),
@@ -241,7 +241,7 @@ class HeartbeatConnector:
         )
 
     def _side(self, alias: str) -> SideReport:
-        return worst_side(one.side for one in self._writers if one.settings.target_alias == alias)
+        return worst_side(writer.side for writer in self._writers if writer.settings.target_alias == alias)
 
 
 class HeartbeatMonitor:

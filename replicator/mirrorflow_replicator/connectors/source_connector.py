@@ -200,7 +200,14 @@ class SourceParts:
             tasks=reports,
             task_properties=tuple(self._task_properties(task) for task in tasks),
             topics=tuple(
-                sorted({one.target_topic for task in reports for one in task.partitions if one.records})
+                sorted(
+                    {
+                        partition.target_topic
+                        for task in reports
+                        for partition in task.partitions
+                        if partition.records
+                    }
+                )
             ),
             warnings=(*self._warnings, *self._heartbeats.warnings),
             heartbeats=self._heartbeats.report(self._settings.target_alias),
@@ -293,7 +300,7 @@ class SourceConnector:
 
 def _trace_of(parts: Sequence[PartitionReport]) -> str:
     """Returns the first messages of stopped and stalled partitions. A Connect client sees them nowhere else."""
-    found = [one.message for one in parts if one.phase is PartitionPhase.STOPPED or one.is_stalled]
+    found = [part.message for part in parts if part.phase is PartitionPhase.STOPPED or part.is_stalled]
     if (more := len(found) - TRACE_MESSAGES_MAX) > 0:
         found[TRACE_MESSAGES_MAX:] = [f"{more} further partitions are stopped or stalled."]
     return " ".join(found)

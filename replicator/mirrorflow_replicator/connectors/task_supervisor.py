@@ -57,10 +57,10 @@ class TaskReports:
     def take(self, report: TaskReport) -> None:
         """Keeps *report*, which has the partitions that have changed."""
         self.newest = report
-        for one in report.partitions:
-            source = TopicPartition(one.topic, one.partition)
+        for partition in report.partitions:
+            source = TopicPartition(partition.topic, partition.partition)
             if source in self._assigned:
-                self.partitions[source] = one
+                self.partitions[source] = partition
 
     @property
     def lacks_partitions(self) -> bool:

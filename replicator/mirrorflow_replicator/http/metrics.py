@@ -347,14 +347,14 @@ def _groups(view: WorkerView) -> Iterator[str]:
             {
                 "source": own["source"],
                 "target": own["target"],
-                "group": one.group,
-                "topic": one.topic,
-                "partition": one.partition,
+                "group": latency.group,
+                "topic": latency.topic,
+                "partition": latency.partition,
             },
-            one,
+            latency,
         )
         for own, groups in reports
-        for one in groups.latencies
+        for latency in groups.latencies
         if view.metrics_level is MetricsLevel.PARTITION
     ]
     about = "How long the last checkpoint took until it was acknowledged."

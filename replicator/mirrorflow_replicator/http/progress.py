@@ -309,7 +309,7 @@ def _warnings(report: ConnectorReport, view: WorkerView, shown_max: int) -> dict
     warnings = tuple(dict.fromkeys((*view.warnings, *report.warnings)))
     return {
         "warnings": len(warnings),
-        "firstWarnings": [_line(one, WARNING_MAX) for one in warnings[:shown_max]],
+        "firstWarnings": [_line(warning, WARNING_MAX) for warning in warnings[:shown_max]],
     }
 
 
@@ -488,8 +488,8 @@ def _lines(query: dict[str, str], view: WorkerView) -> Iterator[dict[str, object
     for report in view.connectors:
         if report.groups is None or query.get("connector", report.name) != report.name:
             continue
-        for one in report.groups.offsets(query.get("group")):
-            yield {"connector": report.name, **group_offset_json(one, now_ms=int(view.now_s * 1000))}
+        for offset in report.groups.offsets(query.get("group")):
+            yield {"connector": report.name, **group_offset_json(offset, now_ms=int(view.now_s * 1000))}
 
 
 def group_offset_json(one: GroupOffset, *, now_ms: int) -> dict[str, object]:

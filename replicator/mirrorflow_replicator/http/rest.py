@@ -165,7 +165,7 @@ def _with_hidden_secrets(state: WorkerView) -> WorkerView:
             replace(
                 report,
                 properties=shown(report.properties),
-                task_properties=tuple(shown(one) for one in report.task_properties),
+                task_properties=tuple(shown(task_property) for task_property in report.task_properties),
             )
             for report in state.connectors
         ),

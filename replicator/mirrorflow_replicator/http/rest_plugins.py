@@ -140,7 +140,7 @@ def plugin_keys() -> Mapping[str, Mapping[str, Definition]]:
                 }
                 for name in found["plugins"][plugin]
             },
-            **{one["name"]: one for one in _own_definitions(plugin, java)},
+            **{own_definition["name"]: own_definition for own_definition in _own_definitions(plugin, java)},
         }
         for plugin in CONNECTORS
     }

@@ -152,9 +152,9 @@ class FixedHerder:
         self._samples = samples
         self._stopping = False
         self._unexpected_ends: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
-        self.settings = {one.name: one for one in connectors if one.is_enabled}
-        for one in self.settings.values():
-            create_connector(one, samples=samples)  # raises for invalid settings, before anything starts
+        self.settings = {connector.name: connector for connector in connectors if connector.is_enabled}
+        for setting in self.settings.values():
+            create_connector(setting, samples=samples)  # raises for invalid settings, before anything starts
         self._slots = {
             name: ConnectorSlot(
                 name, make=self._make, on_unexpected_end=self._unexpected_ends.put_nowait, grace_s=grace_s

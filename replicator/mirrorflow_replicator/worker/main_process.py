@@ -201,7 +201,9 @@ class Worker:
             return error_response(500, str(error))
 
     def _listeners(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one for worker in self._settings for one in worker.http.listeners))
+        return tuple(
+            dict.fromkeys(listener for worker in self._settings for listener in worker.http.listeners)
+        )
 
     def _tls(self, client_auth: str = "") -> ServerTls | None:
         """Builds TLS for the listeners from the settings; *client_auth* replaces `ssl.client.auth`."""

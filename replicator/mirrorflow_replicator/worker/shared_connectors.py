@@ -70,7 +70,7 @@ def share_of(name: str, tasks: Sequence[Mapping[str, str]], held: Units) -> Task
             if Unit(connector=name, task=number) in held
         },
         count=len(known),
-        initial=any(worker_state.is_initial_task(one) for one in tasks),
+        initial=any(worker_state.is_initial_task(task) for task in tasks),
         known=known,
     )
 

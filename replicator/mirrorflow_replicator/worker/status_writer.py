@@ -96,10 +96,10 @@ class WorkerStatuses(StatusWriter):
                 return
             configs = self._configs
             records = [
-                one
+                new_task
                 for report in reports
                 if settled(report)
-                for one in commands.new_tasks(report.name, report.task_properties, configs.configs)
+                for new_task in commands.new_tasks(report.name, report.task_properties, configs.configs)
             ]
             if records:
                 await configs.put(*records, now_ms=now_ms())

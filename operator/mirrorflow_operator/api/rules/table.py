@@ -500,7 +500,11 @@ def may_hold_secret(key: str) -> bool:
 
 
 def _shared_addresses(spec: Any) -> list[str]:
-    return [one for one in spec.source.bootstrap_servers if one in spec.target.bootstrap_servers]
+    return [
+        bootstrap_server
+        for bootstrap_server in spec.source.bootstrap_servers
+        if bootstrap_server in spec.target.bootstrap_servers
+    ]
 
 
 def _required_field(kind: AuthenticationType, field: str) -> Rule:
