@@ -246,7 +246,7 @@ class Leader:
         while True:
             try:
                 found = await self.client.get(f"/apis/{MIRROR_FLOW.api_version}")
-                if any(one["name"] == MIRROR_FLOW.plural for one in found["resources"]):
+                if any(resource["name"] == MIRROR_FLOW.plural for resource in found["resources"]):
                     # Once: an API server may store a CRD differently for ever.
                     if is_updated or not await update_definition(self.client):
                         return

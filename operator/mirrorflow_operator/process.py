@@ -137,8 +137,8 @@ class Operator:
         task = asyncio.ensure_future(work)
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for one in (task, stopping):
-            one.cancel()
+        for waiter in (task, stopping):
+            waiter.cancel()
         await asyncio.wait({task, stopping})
         if not task.cancelled() and task.exception() is not None:
             raise task.exception() or AssertionError

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     report: Callable[[str], None] = _report
     try:
-        command = next((one for one in given if one in COMMANDS), "")
+        command = next((argument for argument in given if argument in COMMANDS), "")
         parser = command_parser({command})
         parser.set_defaults(is_own_process=arguments is None)
         parsed, rest = parser.parse_known_args(given)

@@ -228,10 +228,10 @@ async def report_missing(
     return found
 
 
-def _merge_needed(one: Needed, other: Needed) -> Needed:
+def _merge_needed(needed: Needed, other: Needed) -> Needed:
     return {
-        topic: tuple(dict.fromkeys((*one.get(topic, ()), *other.get(topic, ()))))
-        for topic in {**one, **other}
+        topic: tuple(dict.fromkeys((*needed.get(topic, ()), *other.get(topic, ()))))
+        for topic in {**needed, **other}
     }
 
 

@@ -106,7 +106,7 @@ async def _keyless(source: Cluster, partitions: Collection[TopicPartition]) -> l
     """Returns the first record without a key of each partition that has one near its beginning."""
     starts = await admin.list_offsets(source, partitions, EARLIEST)
     found = await asyncio.gather(
-        *(_first_keyless(source, one, at.offset) for one, at in starts.items() if not at.error)
+        *(_first_keyless(source, partition, at.offset) for partition, at in starts.items() if not at.error)
     )
     return [record for record in found if record is not None]
 
@@ -161,8 +161,8 @@ async def check_record_limits(
     limits = []
     for topic, name in names.items():
         changed = {
-            one.name: defaults.get(one.name, "") if one.value is None else one.value
-            for one in changes.get(name, ())
+            change.name: defaults.get(change.name, "") if change.value is None else change.value
+            for change in changes.get(name, ())
         }
         limits.append(
             CopyLimits(

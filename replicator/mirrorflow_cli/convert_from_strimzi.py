@@ -399,7 +399,7 @@ def security(cluster: Mapping[str, Any], *, flow: str, findings: ConversionFindi
     if "tls" in cluster:
         tls = _mapping(cluster["tls"], f"{alias}: tls")
         _note_unused(tls, f"{alias}: tls", {"trustedCertificates": ""}, findings)
-        trusted = [_trusted(one, alias, flow, findings) for one in tls.get("trustedCertificates") or ()]
+        trusted = [_trusted(secret, alias, flow, findings) for secret in tls.get("trustedCertificates") or ()]
         out["tls"] = {"trustedCertificates": trusted} if trusted else {}
     if "authentication" in cluster:
         authentication = _mapping(cluster["authentication"], f"{alias}: authentication")
@@ -409,19 +409,21 @@ def security(cluster: Mapping[str, Any], *, flow: str, findings: ConversionFindi
     return out
 
 
-def _trusted(one: Mapping[str, Any], alias: str, flow: str, findings: ConversionFindings) -> dict[str, Any]:
-    path = f"{alias}: tls.trustedCertificates[{one.get('secretName')}]"
-    _note_unused(one, path, dict.fromkeys(("secretName", "certificate", "pattern"), ""), findings)
-    key = one.get("certificate")
+def _trusted(
+    secret: Mapping[str, Any], alias: str, flow: str, findings: ConversionFindings
+) -> dict[str, Any]:
+    path = f"{alias}: tls.trustedCertificates[{secret.get('secretName')}]"
+    _note_unused(secret, path, dict.fromkeys(("secretName", "certificate", "pattern"), ""), findings)
+    key = secret.get("certificate")
     if key is None:
-        pattern = one.get("pattern", _ALL_CERTIFICATES)
+        pattern = secret.get("pattern", _ALL_CERTIFICATES)
         findings.add_loss(
             flow,
             f"{path}.pattern {pattern}",
             "a MirrorFlow names each key; ca.crt was written, add other keys yourself",
         )
         key = "ca.crt"
-    return {"secretName": one.get("secretName"), "key": key}
+    return {"secretName": secret.get("secretName"), "key": key}
 
 
 def _authentication(

@@ -193,7 +193,7 @@ def _patterns(texts: Iterable[str]) -> list[str]:
 
 def errors_in_flags(error: InvalidSpecError, arguments: argparse.Namespace) -> str:
     """Returns one line per error, with the flag or the field as the user wrote it."""
-    lines = [str(one) for one in error.errors]
+    lines = [str(problem) for problem in error.errors]
     if arguments.file:
         return "\n".join(f"{arguments.file}: {line}" for line in lines)
     for path, flag in _FLAGS.items():
@@ -358,10 +358,14 @@ def companion_settings(
 
     Raises SettingError.
     """
-    read = [worker_settings(one) for one in planned.connectors if one.kind is not ConnectorKind.SOURCE]
+    read = [
+        worker_settings(connector)
+        for connector in planned.connectors
+        if connector.kind is not ConnectorKind.SOURCE
+    ]
     connectors = [connector for worker in read for connector in worker.connectors]
     return (
-        next((one.checkpoint for one in connectors if one.checkpoint is not None), None),
-        next((one.heartbeat for one in connectors if one.heartbeat is not None), None),
+        next((settings.checkpoint for settings in connectors if settings.checkpoint is not None), None),
+        next((settings.heartbeat for settings in connectors if settings.heartbeat is not None), None),
         tuple(dict.fromkeys(warning for worker in read for warning in warnings_of(worker))),
     )

@@ -60,7 +60,7 @@ async def read_topic(topic: DumpTopic, settings: SourceSettings) -> AsyncIterato
                     newest[record.key] = record
                 else:
                     yield partition, record
-            for record in sorted(newest.values(), key=lambda one: one.offset):
+            for record in sorted(newest.values(), key=lambda record: record.offset):
                 yield partition, record
 
 

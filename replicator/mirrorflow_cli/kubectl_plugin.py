@@ -102,12 +102,12 @@ def _status(arguments: argparse.Namespace) -> int:
         found = _get(cluster, path)
     flows = found.get("items", [found])
     if arguments.json:
-        print_json({"flows": [{"name": _name(one), "status": one.get("status", {})} for one in flows]})
+        print_json({"flows": [{"name": _name(flow), "status": flow.get("status", {})} for flow in flows]})
         return EXIT_DONE
     if not flows:
         print("There are no MirrorFlows in this namespace.")
         return EXIT_DONE
-    print_table(STATUS_COLUMNS, [_flow_row(one) for one in flows])
+    print_table(STATUS_COLUMNS, [_flow_row(flow) for flow in flows])
     for flow in flows:
         for sentence in problems(flow.get("status", {})):
             print(f"{_name(flow)}: {sentence}")
@@ -124,10 +124,10 @@ def _partitions(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"partitions": found})
         return EXIT_DONE
-    print_table(PARTITION_COLUMNS, [_partition_row(one) for one in found])
-    for one in found:
-        if one.get("message"):
-            print(f"{one['topic']}-{one['partition']}: {one['message']}")
+    print_table(PARTITION_COLUMNS, [_partition_row(row) for row in found])
+    for row in found:
+        if row.get("message"):
+            print(f"{row['topic']}-{row['partition']}: {row['message']}")
     return EXIT_DONE
 
 
@@ -142,7 +142,7 @@ def _offsets(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"offsets": found})
         return EXIT_DONE
-    print_table(OFFSET_COLUMNS, [_offset_row(one) for one in found])
+    print_table(OFFSET_COLUMNS, [_offset_row(row) for row in found])
     return EXIT_DONE
 
 
@@ -167,18 +167,20 @@ def _logs(arguments: argparse.Namespace) -> int:
 def problems(status: dict[str, Any]) -> Iterator[str]:
     """Yields a sentence for each condition of *status* that needs attention; each sentence once."""
     printed: set[str] = set()
-    for one in status.get("conditions", ()):
-        wrong = "True" if one["type"] in _TRUE_IS_PROBLEM else "False"
-        message = one.get("message", "")
-        is_quiet = one["type"] in {"Reconciling", "Seeded", "Verified"} and one["status"] == "False"
-        if one["status"] == wrong and not is_quiet and message not in printed:
+    for condition in status.get("conditions", ()):
+        wrong = "True" if condition["type"] in _TRUE_IS_PROBLEM else "False"
+        message = condition.get("message", "")
+        is_quiet = (
+            condition["type"] in {"Reconciling", "Seeded", "Verified"} and condition["status"] == "False"
+        )
+        if condition["status"] == wrong and not is_quiet and message not in printed:
             printed.add(message)
-            yield f"{one['type']} is {one['status']} ({one['reason']}): {message}"
+            yield f"{condition['type']} is {condition['status']} ({condition['reason']}): {message}"
 
 
 def _flow_row(resource: dict[str, Any]) -> tuple[str, ...]:
     spec, status = resource["spec"], resource.get("status", {})
-    conditions = {one["type"]: one for one in status.get("conditions", ())}
+    conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
     ready = conditions.get("Ready", {})
     return (
         _name(resource),
@@ -278,7 +280,7 @@ def _pods(cluster: "KubernetesConnection", flow: str, *connectors: str) -> list[
     for connector in connectors:
         selector = f"mirrorflow.io/flow={flow},mirrorflow.io/connector={connector}"
         found = _get(cluster, PODS_PATH.format(cluster.namespace), {"labelSelector": selector})
-        pods = [one for one in found["items"] if _is_ready(one)]
+        pods = [pod for pod in found["items"] if _is_ready(pod)]
         if pods:
             return pods
     raise FailedError(

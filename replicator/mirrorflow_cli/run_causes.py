@@ -151,15 +151,17 @@ def notes(progress: Progress) -> list[str]:
     return found
 
 
-def _companion_problems(one: Companion, *, is_away: bool) -> list[str]:
+def _companion_problems(companion: Companion, *, is_away: bool) -> list[str]:
     """Returns the error and the warnings that another connector reports, the first few.
 
     *is_away*: a cluster cannot be used, which is reported once.
     """
-    is_known = is_away and one.received.get("reason") in _OF_CLUSTER
-    messages = [str(one.received["message"])] if one.received.get("message") and not is_known else []
-    messages += [str(warning) for warning in one.received.get("warnings", ())]
-    unsent = int(one.received.get("warningsTotal", 0)) - len(one.received.get("warnings", ()))
+    is_known = is_away and companion.received.get("reason") in _OF_CLUSTER
+    messages = (
+        [str(companion.received["message"])] if companion.received.get("message") and not is_known else []
+    )
+    messages += [str(warning) for warning in companion.received.get("warnings", ())]
+    unsent = int(companion.received.get("warningsTotal", 0)) - len(companion.received.get("warnings", ()))
     return _first(messages, len(messages) + unsent)
 
 
@@ -178,8 +180,10 @@ class CauseAges:
     def of(self, found: Sequence[Cause]) -> tuple[Cause, ...]:
         """Returns *found* with the time since when each is known, where it does not report its own."""
         now_s = self._clock()
-        self._since_s = {one.key: self._since_s.get(one.key, now_s) for one in found}
-        return tuple(replace(one, for_s=self.known_s(one)) if one.for_s is None else one for one in found)
+        self._since_s = {cause.key: self._since_s.get(cause.key, now_s) for cause in found}
+        return tuple(
+            replace(cause, for_s=self.known_s(cause)) if cause.for_s is None else cause for cause in found
+        )
 
     def known_s(self, cause: Cause) -> float:
         """Returns for how long *cause*, one of the last call, is known."""

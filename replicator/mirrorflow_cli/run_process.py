@@ -355,7 +355,7 @@ def registered(name: str, files: ProcessFiles) -> contextlib.AbstractContextMana
 def running_flows() -> tuple[RunningFlow, ...]:
     """Returns all running flows, by name, then oldest first."""
     found = [flow for fields in running_processes.registered_processes() for flow in _flows_of(fields)]
-    return tuple(sorted(found, key=lambda one: (one.name, one.began_ms)))
+    return tuple(sorted(found, key=lambda flow: (flow.name, flow.began_ms)))
 
 
 def _flows_of(fields: Mapping[str, Any]) -> Iterator[RunningFlow]:
@@ -381,7 +381,7 @@ def _flows_of(fields: Mapping[str, Any]) -> Iterator[RunningFlow]:
             began_ms=fields["beganMs"],
             problems=tuple(written.get("warnings", ())) if is_fresh and not shown else (),
         )
-        for one in shown:
-            yield replace(plain, name=one["summary"]["flow"], written=one)
+        for flow in shown:
+            yield replace(plain, name=flow["summary"]["flow"], written=flow)
         if not shown:
             yield plain

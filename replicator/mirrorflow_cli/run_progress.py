@@ -104,7 +104,7 @@ def progress_of(summary: Mapping[str, Any], rows: Mapping[str, Any]) -> Progress
     """Returns the progress in the answers of `/progress` and `/progress/partitions`."""
     connector = str(summary.get("connector", ""))
     own: Mapping[str, Any] = next(
-        (one for one in rows.get("connectors", ()) if one.get("connector") == connector), {}
+        (row for row in rows.get("connectors", ()) if row.get("connector") == connector), {}
     )
     is_failed = own.get("state") == "FAILED"
     return Progress(
@@ -123,7 +123,7 @@ def progress_of(summary: Mapping[str, Any], rows: Mapping[str, Any]) -> Progress
         is_standby=own.get("standby") is True,
         sides={side: own[side] for side in ("source", "target") if side in own},
         companions=tuple(
-            Companion(received=one) for one in rows.get("connectors", ()) if one.get("connector") != connector
+            Companion(received=row) for row in rows.get("connectors", ()) if row.get("connector") != connector
         ),
     )
 
@@ -226,12 +226,16 @@ def line_of(progress: Progress) -> str:
     return summary_line({"connector": progress.connector, **progress.summary})
 
 
-def companion_line(one: Companion) -> str:
+def companion_line(companion: Companion) -> str:
     """Returns one line for a connector other than the source; it does not change with time alone."""
-    groups, beats = one.received.get("groups"), one.received.get("heartbeats", ())
-    if one.received.get("state") == "UNASSIGNED":
-        return f"{one.connector}: starting"
-    parts = [] if one.received.get("state") == "RUNNING" else [str(one.received.get("reason") or "failed")]
+    groups, beats = companion.received.get("groups"), companion.received.get("heartbeats", ())
+    if companion.received.get("state") == "UNASSIGNED":
+        return f"{companion.connector}: starting"
+    parts = (
+        []
+        if companion.received.get("state") == "RUNNING"
+        else [str(companion.received.get("reason") or "failed")]
+    )
     if groups:
         parts += [
             counted(groups["selected"], "group"),
@@ -241,4 +245,4 @@ def companion_line(one: Companion) -> str:
         parts += [f"{groups['failing']:,} groups fail"] if groups["failing"] else []
     if beats:
         parts.append("heartbeats to " + " and ".join(str(beat["cluster"]) for beat in beats))
-    return f"{one.connector}: {', '.join(parts)}"
+    return f"{companion.connector}: {', '.join(parts)}"

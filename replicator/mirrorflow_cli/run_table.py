@@ -101,7 +101,7 @@ class TableDisplay:
         return [
             Text(line_of(progress)),
             *(Text(companion_line(companion)) for companion in progress.companions),
-            *(Text(one.line, style="red") for one in shown),
+            *(Text(row.line, style="red") for row in shown),
             *(Text(sentence, style="yellow") for sentence in notes(progress)),
         ]
 

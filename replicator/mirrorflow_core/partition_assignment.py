@@ -59,13 +59,13 @@ class Rates:
         """Returns the rates updated with end offsets *ends* at *now_s*; other partitions are dropped."""
         passed_s = max(now_s - self.at_s, 1e-3)
         per_s = {}
-        for one, end in ends.items():
-            if one not in self.ends:
+        for partition, end in ends.items():
+            if partition not in self.ends:
                 continue
             # A re-created topic starts at offset 0 again.
-            rate = max(0, end - self.ends[one]) / passed_s
-            before = self.per_s.get(one, rate)
-            per_s[one] = before + NEWEST * (rate - before)
+            rate = max(0, end - self.ends[partition]) / passed_s
+            before = self.per_s.get(partition, rate)
+            per_s[partition] = before + NEWEST * (rate - before)
         return Rates(at_s=now_s, ends=dict(ends), per_s=per_s)
 
 
@@ -80,9 +80,9 @@ def behind(
     progress causes no load, whatever its lag.
     """
     return {
-        one: max(0, end - copied[one] - 1)
-        for one, end in ends.items()
-        if one in copied and copied[one] != before.get(one)
+        partition: max(0, end - copied[partition] - 1)
+        for partition, end in ends.items()
+        if partition in copied and copied[partition] != before.get(partition)
     }
 
 
@@ -95,8 +95,9 @@ def loads(
     known = list(record_bytes.values())
     average = sum(known) / len(known) if known else RECORD_BYTES
     return {
-        one: (rate + max(0, behind.get(one, 0)) / CATCH_UP_S) * record_bytes.get(one, average)
-        for one, rate in per_s.items()
+        partition: (rate + max(0, behind.get(partition, 0)) / CATCH_UP_S)
+        * record_bytes.get(partition, average)
+        for partition, rate in per_s.items()
     }
 
 
@@ -146,11 +147,11 @@ def assign_by_load(
     if count == 0:
         return ()
     plan = _Plan(count, _weights(wanted, loads or {}))
-    task_of = {one: task for task, had in reversed([*enumerate(previous[:count])]) for one in had}
-    for one in wanted:
-        if one in task_of:
-            plan.put(one, task_of[one])
-    plan.fill([one for one in wanted if one not in task_of])
+    task_of = {partition: task for task, had in reversed([*enumerate(previous[:count])]) for partition in had}
+    for partition in wanted:
+        if partition in task_of:
+            plan.put(partition, task_of[partition])
+    plan.fill([partition for partition in wanted if partition not in task_of])
     if any(not had for had in plan.tasks[len(previous) :]):
         plan.spread(len(previous))
     plan.occupy()
@@ -166,7 +167,7 @@ class Balance:
 
     def checked(self, assignment: Assignment, loads: Loads) -> tuple["Balance", Assignment]:
         """Runs one check; returns the state for the next one and the assignment from now on."""
-        stay = {one: looks - 1 for one, looks in self.stay.items() if looks > 1}
+        stay = {partition: looks - 1 for partition, looks in self.stay.items() if looks > 1}
         better = lightened(assignment, loads, stay=stay)
         if better == assignment:
             return Balance(stay=stay), assignment
@@ -177,9 +178,14 @@ class Balance:
 
 def moved(before: Assignment, after: Assignment) -> tuple[TopicPartition, ...]:
     """Returns the partitions that move to another task, sorted."""
-    task_of = {one: task for task, had in enumerate(before) for one in had}
+    task_of = {partition: task for task, had in enumerate(before) for partition in had}
     return tuple(
-        sorted(one for task, had in enumerate(after) for one in had if task_of.get(one, task) != task)
+        sorted(
+            partition
+            for task, had in enumerate(after)
+            for partition in had
+            if task_of.get(partition, task) != task
+        )
     )
 
 
@@ -187,10 +193,10 @@ def lightened(assignment: Assignment, loads: Loads, *, stay: Collection[TopicPar
     """Returns *assignment* with a few partitions moved to less busy tasks, or unchanged."""
     if len(assignment) < 2:
         return assignment
-    plan = _Plan(len(assignment), _weights([one for had in assignment for one in had], loads))
+    plan = _Plan(len(assignment), _weights([partition for had in assignment for partition in had], loads))
     for task, had in enumerate(assignment):
-        for one in had:
-            plan.put(one, task)
+        for partition in had:
+            plan.put(partition, task)
     count = len(plan.weights)
     most = max(MOVES_MIN, min(math.ceil(MOVES_PART * count), MOVES_MAX))
     worth = max(WORTH_BYTES_PER_S, min(WORTH, most / count) * max(plan.loads))
@@ -207,7 +213,7 @@ def lightened(assignment: Assignment, loads: Loads, *, stay: Collection[TopicPar
 
 
 def _weights(partitions: Sequence[TopicPartition], loads: Loads) -> dict[TopicPartition, float]:
-    known = [loads[one] for one in partitions if one in loads]
+    known = [loads[partition] for partition in partitions if partition in loads]
     average = sum(known) / len(known) if known else 0.0
     return {partition: IDLE_BYTES_PER_S + loads.get(partition, average) for partition in partitions}
 
@@ -236,7 +242,7 @@ class _Plan:
         """Gives each of *partitions*, the highest load first, to the least busy task."""
         heap = [(load, len(self.tasks[task]), task) for task, load in enumerate(self.loads)]
         heapq.heapify(heap)
-        for partition in sorted(partitions, key=lambda one: (-self.weights[one], one)):
+        for partition in sorted(partitions, key=lambda partition: (-self.weights[partition], partition)):
             task = heap[0][2]
             self.put(partition, task)
             heapq.heapreplace(heap, (self.loads[task], len(self.tasks[task]), task))
@@ -246,21 +252,23 @@ class _Plan:
         share = sum(self.loads) / len(self.tasks)
         least, most = share * (1 - ROUNDING), share * (1 + ROUNDING)
         for giver in sorted(range(old), key=lambda task: (-self.loads[task], task)):
-            for one in sorted(self.tasks[giver], key=lambda one: (-self.weights[one], one)):
+            for partition in sorted(
+                self.tasks[giver], key=lambda partition: (-self.weights[partition], partition)
+            ):
                 taker = min(range(old, len(self.tasks)), key=lambda task: (self.loads[task], task))
-                weight = self.weights[one]
+                weight = self.weights[partition]
                 has_room = not self.tasks[taker] or self.loads[taker] + weight <= most
                 if has_room and self.loads[giver] - weight >= least:
-                    self.take(one, giver)
-                    self.put(one, taker)
+                    self.take(partition, giver)
+                    self.put(partition, taker)
 
     def occupy(self) -> None:
         """Gives each empty task the partition with the least load from the busiest task with more than one."""
         for task, had in enumerate(self.tasks):
             if not had:
-                rich = [one for one, has in enumerate(self.tasks) if len(has) > 1]
-                giver = max(rich, key=lambda one: (self.loads[one], -one))
-                least = min(self.tasks[giver], key=lambda one: (self.weights[one], one))
+                rich = [task for task, has in enumerate(self.tasks) if len(has) > 1]
+                giver = max(rich, key=lambda task: (self.loads[task], -task))
+                least = min(self.tasks[giver], key=lambda partition: (self.weights[partition], partition))
                 self.take(least, giver)
                 self.put(least, task)
 
@@ -276,9 +284,12 @@ class _Plan:
                 return None
             if len(self.tasks[giver]) == 1:
                 continue
-            free = (one for one in self.tasks[giver] if one not in pinned)
+            free = (partition for partition in self.tasks[giver] if partition not in pinned)
             gain, one = max(
-                ((min(self.weights[one], gap - self.weights[one]), one) for one in free),
+                (
+                    (min(self.weights[partition], gap - self.weights[partition]), partition)
+                    for partition in free
+                ),
                 default=(0.0, None),
             )
             if one is not None and gain >= least:

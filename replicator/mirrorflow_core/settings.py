@@ -333,7 +333,7 @@ class ConnectorSettings:
     @property
     def is_enabled(self) -> bool:
         """Whether there is anything to run."""
-        return any(one is not None for one in (self.source, self.heartbeat, self.checkpoint))
+        return any(settings is not None for settings in (self.source, self.heartbeat, self.checkpoint))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ def followed_by(epochs: SourceEpochs, epoch: int, first_offset: int) -> SourceEp
     if epoch == _UNKNOWN or (epochs and epochs[-1].epoch == epoch):
         return epochs
     # Those that begin there or later have no record any more: what was copied of them is lost on the source.
-    kept = [one for one in epochs if one.first_offset < first_offset]
+    kept = [start for start in epochs if start.first_offset < first_offset]
     return (*kept[1 - EPOCHS_MAX :], EpochStart(epoch, first_offset))
 
 
@@ -42,12 +42,12 @@ def up_to(epochs: SourceEpochs, epoch: int, next_offset: int) -> SourceEpochs:
     """
     if epoch == _UNKNOWN:
         return ()
-    return followed_by(tuple(one for one in epochs if one.epoch <= epoch), epoch, next_offset)
+    return followed_by(tuple(start for start in epochs if start.epoch <= epoch), epoch, next_offset)
 
 
 def end_of(epochs: SourceEpochs, epoch: int) -> int | None:
     """Returns the offset from which on the copied records are of epochs later than *epoch*; None: there are none."""
-    return next((one.first_offset for one in epochs if one.epoch > epoch), None)
+    return next((start.first_offset for start in epochs if start.epoch > epoch), None)
 
 
 def encode_epochs(epochs: SourceEpochs) -> str:
@@ -57,5 +57,5 @@ def encode_epochs(epochs: SourceEpochs) -> str:
 
 def decode_epochs(text: str) -> SourceEpochs:
     """Returns the epochs of which `encode_epochs` made *text*. Raises ValueError."""
-    pairs = (one.split(":") for one in text.split(",") if text)
+    pairs = (pair.split(":") for pair in text.split(",") if text)
     return tuple(EpochStart(int(epoch), int(first_offset)) for epoch, first_offset in pairs)

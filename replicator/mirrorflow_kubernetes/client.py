@@ -102,7 +102,7 @@ def _load_kubeconfig(configuration: Configuration, files: str, context: str | No
     merged = KubeConfigMerger(files).config  # type: ignore[no-untyped-call]
     if merged is None:
         raise KubernetesLoginError("there is no such file")
-    names = [one["name"] for one in merged.value["contexts"]]
+    names = [entry["name"] for entry in merged.value["contexts"]]
     if context is not None and context not in names:
         raise KubernetesLoginError(f"there is no context {context}; it has {', '.join(names) or 'none'}")
     loader = KubeConfigLoader(merged, active_context=context, config_base_path=None)  # type: ignore[no-untyped-call]

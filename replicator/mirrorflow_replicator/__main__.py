@@ -169,7 +169,10 @@ def _serve(options: argparse.Namespace, *, forks: bool) -> int:
 def _copies(settings: Sequence[WorkerSettings]) -> bool:
     """Returns whether a task starts here at once, as far as the files of the connectors say."""
     connectors = (connector for worker in settings for connector in worker.connectors)
-    return any(one.source is not None and one.is_enabled and not one.is_paused for one in connectors)
+    return any(
+        connector.source is not None and connector.is_enabled and not connector.is_paused
+        for connector in connectors
+    )
 
 
 def _run(worker: Worker, form: str) -> bool:

@@ -45,7 +45,7 @@ def _version(wanted: str, pinned: str, versions: Sequence[str]) -> str:
     A minor version such as 1.1 means its newest patch release that the operator offers. It never leads to an older
     one than *pinned*: an operator that is rolled back changes no flow.
     """
-    patches = {_patch(one, wanted): one for one in (*versions, pinned)}
+    patches = {_patch(version, wanted): version for version in (*versions, pinned)}
     if not wanted or wanted in versions or set(patches) <= {-1}:
         return wanted or pinned or versions[0]
     return patches[max(patches)]

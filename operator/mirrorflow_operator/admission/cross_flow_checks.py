@@ -92,10 +92,12 @@ class CrossFlowChecks:
             for identifier in _cluster_identifiers(new.route):
                 self._by_identifier.setdefault(identifier, set()).add(key)
         connected |= self._connected_flows(new)
-        before = {one: self._refusals.pop(one) for one in {*connected, key} if one in self._refusals}
-        found = _refusals([self._flows[one] for one in connected if one in self._flows])
+        before = {other: self._refusals.pop(other) for other in {*connected, key} if other in self._refusals}
+        found = _refusals([self._flows[other] for other in connected if other in self._flows])
         self._refusals |= found
-        return frozenset(one for one in connected if one != key and before.get(one) != found.get(one))
+        return frozenset(
+            other for other in connected if other != key and before.get(other) != found.get(other)
+        )
 
     def _connected_flows(self, flow: _ConflictInputs | None) -> set[Key]:
         """Returns the flows that share a cluster with *flow*, directly or through other flows."""
@@ -154,18 +156,20 @@ def _cluster_identifiers(route: FlowRoute) -> Iterator[str]:
 
 def _refusals(flows: Sequence[_ConflictInputs]) -> dict[Key, Problem]:
     """Refuses the youngest flow of each conflict among *flows* until no conflict is left."""
-    left = sorted(flows, key=lambda one: one.seniority)[:FULL_CHECK_MAX]
+    left = sorted(flows, key=lambda flow: flow.seniority)[:FULL_CHECK_MAX]
     refusals: dict[Key, Problem] = {}
-    if not _needs_full_check([one.route for one in left]):
+    if not _needs_full_check([flow.route for flow in left]):
         return refusals
-    names = samples(dict.fromkeys(pattern for one in left for pattern in one.include))
+    names = samples(dict.fromkeys(pattern for flow in left for pattern in flow.include))
     # A pattern that is slow on a sample name is no reason to stop a flow: its connector checks real names.
     while found := [
-        one for one in conflicts([one.route for one in left], names) if one.kind is not ConflictKind.SLOW
+        conflict
+        for conflict in conflicts([flow.route for flow in left], names)
+        if conflict.kind is not ConflictKind.SLOW
     ]:
         refused = _youngest_of_each(left, found)
         refusals |= refused
-        left = [one for one in left if one.key not in refused]
+        left = [flow for flow in left if flow.key not in refused]
     return refusals
 
 
@@ -179,8 +183,8 @@ def _youngest_of_each(
             conflicts_of.setdefault(name, []).append(conflict)
     accepted: set[str] = set()
     refused: dict[Key, Problem] = {}
-    for one in oldest_first:
-        name = one.route.flow
+    for flow in oldest_first:
+        name = flow.route.flow
         lost = next(
             (it for it in conflicts_of.get(name, ()) if accepted.issuperset({*it.flows} - {name})), None
         )
@@ -188,7 +192,7 @@ def _youngest_of_each(
             accepted.add(name)
         else:
             message = f"{lost.sentence} This flow is the youngest of them and does not run."
-            refused[one.key] = Problem(_REASONS[lost.kind], message)
+            refused[flow.key] = Problem(_REASONS[lost.kind], message)
     return refused
 
 
@@ -223,8 +227,8 @@ def _cluster_numbers(routes: Iterable[FlowRoute]) -> Mapping[str, int]:
             for identifier in (*end.addresses, *([f"id {end.cluster_id}"] if end.cluster_id else [])):
                 parents[root(identifier)] = first
     roots = {identifier: root(identifier) for identifier in list(parents)}
-    numbers = {one: at for at, one in enumerate(dict.fromkeys(roots.values()))}
-    return {identifier: numbers[one] for identifier, one in roots.items()}
+    numbers = {root: at for at, root in enumerate(dict.fromkeys(roots.values()))}
+    return {identifier: numbers[key] for identifier, key in roots.items()}
 
 
 def _has_cycle(targets_of: Mapping[int, set[int]]) -> bool:

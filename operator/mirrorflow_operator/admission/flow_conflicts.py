@@ -201,10 +201,10 @@ def _clusters(ends: Sequence[Endpoint]) -> tuple[list[int], list[str]]:
     return numbers, names
 
 
-def _is_same(one: Endpoint, other: Endpoint) -> bool:
-    if one.cluster_id and other.cluster_id:
-        return one.cluster_id == other.cluster_id
-    return bool(one.addresses & other.addresses)
+def _is_same(endpoint: Endpoint, other: Endpoint) -> bool:
+    if endpoint.cluster_id and other.cluster_id:
+        return endpoint.cluster_id == other.cluster_id
+    return bool(endpoint.addresses & other.addresses)
 
 
 def _single_cluster_conflicts(

@@ -96,9 +96,9 @@ def _resolved(schema: Schema, definitions: Mapping[str, Any], path: str) -> Sche
             name = schema.pop("$ref").removeprefix("#/$defs/")
             schema = {**definitions[name], **schema}
         elif "anyOf" in schema:
-            members = [one for one in schema.pop("anyOf") if one.get("type") != "null"]
+            members = [member for member in schema.pop("anyOf") if member.get("type") != "null"]
             if schema.get("x-kubernetes-int-or-string"):
-                bounds = {key: one[key] for one in members for key in _BOUNDS if key in one}
+                bounds = {key: member[key] for member in members for key in _BOUNDS if key in member}
                 return {**bounds, **schema}
             if len(members) != 1:
                 if any(member.get("x-kubernetes-int-or-string") for member in members):

@@ -136,7 +136,7 @@ _KubernetesLoader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOLEAN, list
 def read_document(text: str) -> Mapping[str, Any]:
     """Returns the one object in *text*. Raises InvalidSpecError, with the line if the YAML is invalid."""
     try:
-        documents = [one for one in yaml.load_all(text, _KubernetesLoader) if one is not None]
+        documents = [document for document in yaml.load_all(text, _KubernetesLoader) if document is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "the file"

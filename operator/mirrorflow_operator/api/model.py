@@ -91,11 +91,11 @@ def amount(quantity: int | str) -> Decimal:
     return number.scaleb(int(unit[1:]))
 
 
-def same_amount(one: str, other: str) -> bool:
+def same_amount(value: str, other: str) -> bool:
     """Returns whether both have the same value, in any notation: the API server rewrites quantities."""
-    if _VALID.match(one) and _VALID.match(other):
-        return amount(one) == amount(other)
-    return one == other
+    if _VALID.match(value) and _VALID.match(other):
+        return amount(value) == amount(other)
+    return value == other
 
 
 def rounded_up(quantity: int | str) -> int:

@@ -234,7 +234,11 @@ def parse_status(document: Any) -> Status:
 def _field(name: str, alias: str, value: Any) -> dict[str, Any]:
     if name == "conditions":
         rows = value if isinstance(value, list) else []
-        conditions = {one.type: one for one in (_condition(row) for row in rows) if one is not None}
+        conditions = {
+            condition.type: condition
+            for condition in (_condition(row) for row in rows)
+            if condition is not None
+        }
         return {name: tuple(conditions.values())}
     try:
         part = Status.model_validate({alias: value}, extra="ignore")

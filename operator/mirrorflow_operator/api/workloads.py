@@ -503,7 +503,7 @@ class Connectors(ApiModel):
         """Returns the connector whose image, resources, ServiceAccount, template and worker *kind* uses."""
         if kind not in self.colocate:
             return kind
-        return next(one for one in ConnectorKind if one in self.colocate)
+        return next(kind for kind in ConnectorKind if kind in self.colocate)
 
 
 class ForeignRecordPolicy(Enum):

@@ -182,12 +182,12 @@ def observed_deployment(body: Object) -> ObservedDeployment:
         ready=status.get("readyReplicas", 0),
         conditions=tuple(
             DeploymentCondition(
-                type=one.get("type", ""),
-                status=one.get("status", ""),
-                reason=one.get("reason", ""),
-                message=one.get("message", "")[:MESSAGE_MAX],
+                type=condition.get("type", ""),
+                status=condition.get("status", ""),
+                reason=condition.get("reason", ""),
+                message=condition.get("message", "")[:MESSAGE_MAX],
             )
-            for one in status.get("conditions") or ()
+            for condition in status.get("conditions") or ()
         ),
         image=container.get("image", ""),
         mode=next(iter(container.get("args") or ()), ""),
@@ -212,9 +212,9 @@ def observed_job(body: Object, kind: RunKind) -> ObservedJob:
     metadata, status = body["metadata"], body.get("status") or {}
     ended: Object = next(
         (
-            one
-            for one in status.get("conditions") or ()
-            if one.get("type") in {"Complete", "Failed"} and one.get("status") == "True"
+            condition
+            for condition in status.get("conditions") or ()
+            if condition.get("type") in {"Complete", "Failed"} and condition.get("status") == "True"
         ),
         {},
     )
@@ -237,7 +237,12 @@ def observed_pod(body: Object) -> ObservedPod:
     """Returns the facts of a pod and its one container; callers add Events and progress readings."""
     metadata, status = body["metadata"], body.get("status") or {}
     container: Object = next(
-        (one for one in status.get("containerStatuses") or () if one.get("name") in _CONTAINERS), {}
+        (
+            container
+            for container in status.get("containerStatuses") or ()
+            if container.get("name") in _CONTAINERS
+        ),
+        {},
     )
     container = _failing_init_container(status) or container
     # A driver's termination message is its report, which can be parsed only if it is complete.
@@ -245,7 +250,7 @@ def observed_pod(body: Object) -> ObservedPod:
     state, last = container.get("state") or {}, container.get("lastState") or {}
     waiting, running = state.get("waiting") or {}, state.get("running") or {}
     ended = state.get("terminated") or last.get("terminated") or {}
-    conditions = {one.get("type"): one for one in status.get("conditions") or ()}
+    conditions = {condition.get("type"): condition for condition in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled") or {}
     return ObservedPod(
         name=metadata["name"],
@@ -257,7 +262,12 @@ def observed_pod(body: Object) -> ObservedPod:
         is_secure=(metadata.get("annotations") or {}).get(SCHEME_ANNOTATION) == HTTPS,
         deleting="deletionTimestamp" in metadata,
         image=next(
-            (one.get("image", "") for one in body["spec"]["containers"] if one["name"] in _CONTAINERS), ""
+            (
+                container.get("image", "")
+                for container in body["spec"]["containers"]
+                if container["name"] in _CONTAINERS
+            ),
+            "",
         ),
         created_s=created_s(body),
         started_s=parse_timestamp(running.get("startedAt", "")),
@@ -279,17 +289,17 @@ def _failing_init_container(status: Object) -> Object:
 
     An init container that is being started has the reason PodInitializing, or none.
     """
-    for one in status.get("initContainerStatuses") or ():
-        waiting = (one.get("state") or {}).get("waiting") or {}
+    for container in status.get("initContainerStatuses") or ():
+        waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason", "PodInitializing") != "PodInitializing":
-            found: Object = one
+            found: Object = container
             return found
     return {}
 
 
 def _replicator(body: Object) -> Object:
     """Returns the connectors' container of a pod or pod template; empty if there is none."""
-    return next((one for one in body["spec"]["containers"] if one["name"] == CONTAINER), {})
+    return next((container for container in body["spec"]["containers"] if container["name"] == CONTAINER), {})
 
 
 def _label(body: Object, name: str) -> str:

@@ -50,7 +50,9 @@ def polled_name(pod: ObservedPod, connector: str, connector_names: Mapping[Conne
     """Returns the name by which *pod* is polled for *connector*; "" where the pod runs only one."""
     if len(pod.connectors) < 2:
         return ""
-    kind = next((one for one in ConnectorKind if one.value == connector), None)
+    kind = next(
+        (connector_kind for connector_kind in ConnectorKind if connector_kind.value == connector), None
+    )
     return "" if kind is None else connector_names.get(kind, kind.java_class)
 
 

@@ -38,7 +38,7 @@ def matches(live: Any, planned: Any, *, amount: bool = False) -> bool:
 def _matches_list(live: Any, planned: Sequence[Any]) -> bool:
     if not isinstance(live, Sequence) or isinstance(live, str):
         return live is None and not planned
-    key = next((one for one in _KEYS if planned and _identifies(planned, one)), None)
+    key = next((key for key in _KEYS if planned and _identifies(planned, key)), None)
     if key is None or not _identifies(live, key):
         return len(live) == len(planned) and all(
             matches(there, wanted) for there, wanted in zip(live, planned, strict=True)

@@ -164,7 +164,7 @@ def job_objects(flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, flow_i
 
     def run_of(kind: RunKind, job: SparkJob) -> _Run:
         planned = plan_all(running, POD_LAYOUT, flow_id=flow_id).connectors
-        plan = next(one for one in planned if one.kind is ConnectorKind.SOURCE)
+        plan = next(connector for connector in planned if connector.kind is ConnectorKind.SOURCE)
         return _Run(flow=flow, kind=kind, job=job, plan=plan, defaults=defaults)
 
     if spec.seed is not None and spec.seed.run_id and runs.seed:
@@ -270,7 +270,7 @@ def _spark_properties(job: SparkJob, image: str) -> dict[str, str]:
 
 
 def _first(*given: int | str | None) -> int | str | None:
-    return next((one for one in given if one is not None), None)
+    return next((value for value in given if value is not None), None)
 
 
 def _executor(run: _Run, config_map: str) -> Object:
@@ -442,10 +442,10 @@ def without_source_pods(planned: list[Object], flow: MirrorFlow) -> list[Object]
     """
     name = names.object_name(flow.metadata.name, ConnectorKind.SOURCE)
     return [
-        {**one, "spec": {**one["spec"], "replicas": 0}}
-        if one["kind"] == "Deployment" and one["metadata"]["name"] == name
-        else one
-        for one in planned
+        {**planned_object, "spec": {**planned_object["spec"], "replicas": 0}}
+        if planned_object["kind"] == "Deployment" and planned_object["metadata"]["name"] == name
+        else planned_object
+        for planned_object in planned
     ]
 
 
@@ -458,11 +458,14 @@ def without_blocked_jobs(
     two seeds, two verifications would load both clusters twice, and the target differs while a seed ends.
     """
     return [
-        one
-        for one in planned
-        if one["kind"] != "Job"
-        or one["metadata"]["name"] in existing
-        or not any(_excludes(other, one["metadata"]) for other in alive - {one["metadata"]["name"]})
+        planned_object
+        for planned_object in planned
+        if planned_object["kind"] != "Job"
+        or planned_object["metadata"]["name"] in existing
+        or not any(
+            _excludes(other, planned_object["metadata"])
+            for other in alive - {planned_object["metadata"]["name"]}
+        )
     ]
 
 

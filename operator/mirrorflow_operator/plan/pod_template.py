@@ -79,7 +79,7 @@ class Mounts:
 
 def mounts(properties: Iterable[Mapping[str, str]]) -> Mounts:
     """Returns what *properties* refer to below the folders of POD_LAYOUT, as `${dir:folder:key}` or as a path."""
-    values = [value for one in properties for value in one.values()]
+    values = [value for values in properties for value in values.values()]
     return Mounts(
         secrets=_below(POD_LAYOUT.secrets, values), config_maps=_below(POD_LAYOUT.config_maps, values)
     )
@@ -122,10 +122,10 @@ def environment_variables(template: Template) -> list[dict[str, Any]]:
     ]
 
 
-def _variable(one: EnvironmentVariable) -> dict[str, Any]:
-    if one.value_from is None:
-        return {"name": one.name, "value": one.value}
-    return {"name": one.name, "valueFrom": _set_fields(one.value_from)}
+def _variable(variable: EnvironmentVariable) -> dict[str, Any]:
+    if variable.value_from is None:
+        return {"name": variable.name, "value": variable.value}
+    return {"name": variable.name, "valueFrom": _set_fields(variable.value_from)}
 
 
 def _set_fields(part: ApiModel) -> dict[str, Any]:
@@ -160,21 +160,21 @@ def init_containers(template: Template) -> dict[str, Any]:
     return {"initContainers": found} if found else {}
 
 
-def _init_container(one: InitContainer, writable: Collection[str]) -> dict[str, Any]:
+def _init_container(container: InitContainer, writable: Collection[str]) -> dict[str, Any]:
     optional: dict[str, Any] = {
-        "restartPolicy": one.restart_policy,
-        "command": list(one.command),
-        "args": list(one.args),
-        "env": [_variable(variable) for variable in one.env],
-        "resources": resources_of(one.resources),
+        "restartPolicy": container.restart_policy,
+        "command": list(container.command),
+        "args": list(container.args),
+        "env": [_variable(variable) for variable in container.env],
+        "resources": resources_of(container.resources),
         "volumeMounts": [
             # The API server stores no readOnly that is false.
             {"name": mount.name, "mountPath": mount.mount_path}
             | ({} if mount.name in writable else {"readOnly": True})
-            for mount in one.volume_mounts
+            for mount in container.volume_mounts
         ],
     }
-    required = {"name": one.name, "image": one.image, "securityContext": CONTAINER_SECURITY}
+    required = {"name": container.name, "image": container.image, "securityContext": CONTAINER_SECURITY}
     return required | {name: part for name, part in optional.items() if part}
 
 
@@ -229,8 +229,8 @@ def scheduling(template: Template, selector: Mapping[str, str]) -> dict[str, Any
         ],
         "affinity": dict(template.affinity),
         "topologySpreadConstraints": [
-            {**one.model_dump(by_alias=True), "labelSelector": {"matchLabels": dict(selector)}}
-            for one in template.topology_spread
+            {**constraint.model_dump(by_alias=True), "labelSelector": {"matchLabels": dict(selector)}}
+            for constraint in template.topology_spread
         ],
         "priorityClassName": template.priority_class_name,
         "imagePullSecrets": [{"name": name} for name in template.image_pull_secrets],

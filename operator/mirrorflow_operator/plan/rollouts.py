@@ -194,7 +194,9 @@ def deployment_of(
     deployment = deployments.get(host_of_each(wanted).get(kind, kind).value)
     if deployment is not None:
         return deployment
-    return next((one for one in deployments.values() if connector in one.connectors), None)
+    return next(
+        (deployment for deployment in deployments.values() if connector in deployment.connectors), None
+    )
 
 
 def is_moving(
@@ -202,7 +204,7 @@ def is_moving(
 ) -> bool:
     """Whether a Deployment other than *deployment* runs *kind*, so that it is moving between the two."""
     connector = kind.value
-    running = [one for one in deployments.values() if connector in one.connectors]
+    running = [deployment for deployment in deployments.values() if connector in deployment.connectors]
     return bool(running) and running != [deployment]
 
 
@@ -262,7 +264,7 @@ def _reasons(
 def _added_volumes_differ(old: Mapping[str, Any], new: Mapping[str, Any], part: str) -> bool:
     """Returns whether the volumes or mounts differ that the spec's template adds; properties decide the others."""
     before, after = (
-        [one for one in owner.get(part) or () if not re.search(RESERVED_VOLUMES, one["name"])]
+        [entry for entry in owner.get(part) or () if not re.search(RESERVED_VOLUMES, entry["name"])]
         for owner in (old, new)
     )
     return len(before) != len(after) or _differs(before, after)
@@ -279,7 +281,9 @@ def _annotations(template: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = next((one for one in pod["containers"] if one["name"] == CONTAINER), {})
+    found: Mapping[str, Any] = next(
+        (container for container in pod["containers"] if container["name"] == CONTAINER), {}
+    )
     return found
 
 
@@ -319,12 +323,20 @@ def with_kept_pods(
 
     *planned* has the pod defaults, *without* does not; *running* are the live Deployments by name.
     """
-    bare = {one["metadata"]["name"]: one for one in without if one["kind"] == "Deployment"}
+    bare = {
+        planned_object["metadata"]["name"]: planned_object
+        for planned_object in without
+        if planned_object["kind"] == "Deployment"
+    }
     return [
-        _kept(one, bare[one["metadata"]["name"]], running.get(one["metadata"]["name"]))
-        if one["kind"] == "Deployment"
-        else one
-        for one in planned
+        _kept(
+            planned_object,
+            bare[planned_object["metadata"]["name"]],
+            running.get(planned_object["metadata"]["name"]),
+        )
+        if planned_object["kind"] == "Deployment"
+        else planned_object
+        for planned_object in planned
     ]
 
 

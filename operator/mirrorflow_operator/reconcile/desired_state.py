@@ -112,7 +112,7 @@ def plan_flow(
     planned = _objects(flow, admission, due, settings, steps, running)
     postponed = frozenset(names.object_name(resource.name, kind) for kind in postponed_kinds)
     in_time = without_blocked_jobs(
-        [one for one in planned if one["metadata"]["name"] not in postponed],
+        [planned_object for planned_object in planned if planned_object["metadata"]["name"] not in postponed],
         existing=frozenset(job.name for job in observed.jobs),
         alive=observed.drivers_alive,
     )

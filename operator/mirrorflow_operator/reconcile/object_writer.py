@@ -118,23 +118,23 @@ class ObjectWriter:
         created: list[str] = []
         refused: dict[ObjectId, RefusedObject] = {}
         failures: list[OperatorError] = []
-        for one in desired.to_apply:
-            if _lacks(one, refused):
+        for planned_object in desired.to_apply:
+            if _lacks(planned_object, refused):
                 continue
-            found = observed.children.get(id_of(one))
+            found = observed.children.get(id_of(planned_object))
             try:
-                body = await self._apply(resource, one, observed.now_s)
+                body = await self._apply(resource, planned_object, observed.now_s)
             except _USER_FACING_ERRORS as error:
-                refused[id_of(one)] = refusal_of(one, error, is_absent=found is None)
+                refused[id_of(planned_object)] = refusal_of(planned_object, error, is_absent=found is None)
                 failures += [] if is_final(error) else [error]
                 continue
             if body is None:
                 continue
             bodies.append(body)
-            children.append(cached_child(kind_of(one), body))
-            if one["kind"] == DEPLOYMENT.name and found is None:
-                created.append(one["metadata"]["name"])
-            event = event_of_write(one, found, desired.objects, observed.children)
+            children.append(cached_child(kind_of(planned_object), body))
+            if planned_object["kind"] == DEPLOYMENT.name and found is None:
+                created.append(planned_object["metadata"]["name"])
+            event = event_of_write(planned_object, found, desired.objects, observed.children)
             if event is not None:
                 await self.events.publish(resource, *event)
         if created:
@@ -327,8 +327,9 @@ def _lacks(planned: Object, refused: Mapping[ObjectId, RefusedObject]) -> bool:
         return False
     part = _part_of(planned)
     return any(
-        (one.is_absent and one.part in {"", part}) or (one.is_config and one.part == part)
-        for one in refused.values()
+        (refused_object.is_absent and refused_object.part in {"", part})
+        or (refused_object.is_config and refused_object.part == part)
+        for refused_object in refused.values()
     )
 
 
@@ -401,7 +402,7 @@ def _rollout_reasons(
     old, old_files = before.get((DEPLOYMENT.name, namespace, name)), before.get(files)
     if old is None:
         return ()
-    new_files = next(one for one in planned if id_of(one) == files)
+    new_files = next(planned_object for planned_object in planned if id_of(planned_object) == files)
     return reasons_to_roll(
         old.content(),
         deployment,

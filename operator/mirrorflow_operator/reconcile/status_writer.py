@@ -150,9 +150,9 @@ def _without_pod_counts(status: Status) -> Status:
         return status
     cleared = {"replicas": 0, "ready_replicas": 0}
     connectors = {
-        name: None if one is None else one.model_copy(update=cleared)
+        name: None if connector_status is None else connector_status.model_copy(update=cleared)
         for name in type(status.connectors).model_fields
-        for one in (getattr(status.connectors, name),)
+        for connector_status in (getattr(status.connectors, name),)
     }
     return status.model_copy(update={"connectors": status.connectors.model_copy(update=connectors)})
 

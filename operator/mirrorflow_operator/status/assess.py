@@ -193,16 +193,20 @@ def assess(observation: Observation) -> Assessment:
     ]
     reported_conditions = {condition.type: condition for condition in resource.status.conditions}
     seed, verify = seed_status(observation, flow), verify_status(observation, flow)
-    runs = [one for one in (seeded(observation, flow, seed), verified(observation, flow, verify)) if one]
+    runs = [
+        finding
+        for finding in (seeded(observation, flow, seed), verified(observation, flow, verify))
+        if finding
+    ]
     settled = [
         settle(judgement, reported_conditions.get(judgement.finding.kind.value), observation)
         for judgement in _with_unjudged(
             list(_judgements(observation, flow, workloads, runs)), reported_conditions, observation
         )
     ]
-    waits = [one.again_after_s for one in settled if one.again_after_s is not None]
+    waits = [judgement.again_after_s for judgement in settled if judgement.again_after_s is not None]
     waits.extend(_overdue(observation, flow, verify))
-    conditions = tuple(one.condition for one in settled)
+    conditions = tuple(judgement.condition for judgement in settled)
     status = resource.status.model_copy(
         update={
             "observed_generation": resource.generation,
@@ -217,8 +221,8 @@ def assess(observation: Observation) -> Assessment:
             "restart": _restart(observation, flow, workloads),
         }
     )
-    memory = AssessmentMemory(since={one.condition.type: one.since for one in settled})
-    causes = {one.condition.type: one.causes for one in settled}
+    memory = AssessmentMemory(since={judgement.condition.type: judgement.since for judgement in settled})
+    causes = {judgement.condition.type: judgement.causes for judgement in settled}
     return Assessment(status=status, memory=memory, causes=causes, again_after_s=min(waits, default=None))
 
 
@@ -226,7 +230,7 @@ def _judgements(
     observation: Observation, flow: MirrorFlow | None, workloads: Sequence[Workload], runs: Sequence[Finding]
 ) -> Iterator[Judgement]:
     """Yields the judgement of each condition: by pods of the present spec, else by all pods that run."""
-    of_all = {one.kind: one for one in _findings(observation, flow, workloads, runs)}
+    of_all = {finding.kind: finding for finding in _findings(observation, flow, workloads, runs)}
     if not observation.is_applied:
         for kind, finding in of_all.items():
             yield Judgement(
@@ -235,7 +239,9 @@ def _judgements(
         return
     new = replace(observation, new_pods_only=True)
     has_others = any(len(new_pods(connector)) < len(connector.pods) for connector in observation.connectors)
-    of_new = {one.kind: one for one in _findings(new, flow, workloads, runs)} if has_others else of_all
+    of_new = (
+        {finding.kind: finding for finding in _findings(new, flow, workloads, runs)} if has_others else of_all
+    )
     for kind, finding in of_new.items():
         is_known = finding.status is not ConditionStatus.UNKNOWN
         if kind is ConditionType.ACCEPTED and finding.status is not of_all[kind].status:
@@ -251,7 +257,7 @@ def _with_unjudged(
     judgements: Sequence[Judgement], reported: Mapping[str, Condition], observation: Observation
 ) -> Iterator[Judgement]:
     """Yields *judgements*, with Reconciling as True while Ready still describes pods of an earlier spec."""
-    found = {one.finding.kind: one for one in judgements}
+    found = {judgement.finding.kind: judgement for judgement in judgements}
     before = reported.get(ConditionType.READY.value)
     is_unjudged = (
         before is not None
@@ -322,7 +328,7 @@ def _connectors(
     if not workloads:
         return None
     found = {workload.observed.kind.value: connector_status(workload, flow) for workload in workloads}
-    for part in {one.part for one in observation.refused if one.is_absent} & found.keys():
+    for part in {refused.part for refused in observation.refused if refused.is_absent} & found.keys():
         if found[part].phase is Phase.PENDING:
             found[part] = found[part].model_copy(update={"phase": Phase.FAILED})
     if observation.runs.replaces_source and found.get("source", _NONE).phase is Phase.STOPPED:

@@ -163,11 +163,12 @@ _FALSE_IS_PROBLEM: Final = frozenset(
 )
 # A user requested these states, or waits for them.
 _REQUESTED: Final = frozenset(
-    one.value for one in (Reason.PAUSING, Reason.PAUSED, Reason.STOPPING, Reason.STOPPED, Reason.SEEDING)
+    reason.value
+    for reason in (Reason.PAUSING, Reason.PAUSED, Reason.STOPPING, Reason.STOPPED, Reason.SEEDING)
 )
 _FAILED_RUNS: Final = frozenset(
-    one.value
-    for one in (
+    reason.value
+    for reason in (
         Reason.SEED_FAILED,
         Reason.DIFFERENCES_FOUND,
         Reason.VERIFICATION_FAILED,

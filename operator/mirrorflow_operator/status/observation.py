@@ -193,7 +193,7 @@ class Observation:
     new_pods_only: bool = False  # readings of pods of an earlier spec do not count
 
     def connector(self, kind: ConnectorKind) -> ObservedConnector | None:
-        return next((one for one in self.connectors if one.kind is kind), None)
+        return next((connector for connector in self.connectors if connector.kind is kind), None)
 
     def readings(self, observed: ObservedConnector | None) -> list[Reading]:
         """Returns the readings of the pods of *observed* that are not older than `fresh_s`."""
@@ -216,7 +216,7 @@ class Observation:
     def poll_failure(self, observed: ObservedConnector | None) -> PollFailure | None:
         """Returns why the most recent of the failed polls failed; None if none did."""
         failed = [reading for reading in self.readings(observed) if reading.failure is not None]
-        return max(failed, key=lambda one: one.read_at_s).failure if failed else None
+        return max(failed, key=lambda reading: reading.read_at_s).failure if failed else None
 
 
 def has_pods(observed: ObservedConnector) -> bool:

@@ -37,7 +37,8 @@ def needed_keys(flow: MirrorFlow | None, name: str, *, is_secret: bool) -> tuple
         return ()
     field = "secret_name" if is_secret else "config_map_name"
     parts = (
-        one.model_dump(include={"tls", "authentication"}) for one in (flow.spec.source, flow.spec.target)
+        cluster.model_dump(include={"tls", "authentication"})
+        for cluster in (flow.spec.source, flow.spec.target)
     )
     found = {key for part in parts for key in _keys(part, field, name)}
     internal = flow.spec.internal_rest.tls
@@ -49,7 +50,7 @@ def needed_keys(flow: MirrorFlow | None, name: str, *, is_secret: bool) -> tuple
 def _keys(part: Any, field: str, name: str) -> Iterator[str]:
     if isinstance(part, dict):
         if part.get(field) == name:
-            yield from (part[one] for one in ("key", "certificate") if isinstance(part.get(one), str))
+            yield from (part[key] for key in ("key", "certificate") if isinstance(part.get(key), str))
         for value in part.values():
             yield from _keys(value, field, name)
     elif isinstance(part, list | tuple):
@@ -192,7 +193,9 @@ def _phase(workload: Workload, deployment: ObservedDeployment, state: State | No
     summaries = [pod.reading.summary for pod in pods if pod.reading and pod.reading.summary]
     if workload.serves:
         is_paused = state is State.PAUSED and not has_outdated_pods(workload.observed)
-        return Phase.PAUSED if is_paused and all(one.is_paused for one in summaries) else Phase.RUNNING
+        return (
+            Phase.PAUSED if is_paused and all(summary.is_paused for summary in summaries) else Phase.RUNNING
+        )
     if any(summary.state == "FAILED" and not summary.is_young for summary in summaries) or (
         workload.problem is not None and workload.problem.reason is not Reason.NOT_SCHEDULED
     ):

@@ -363,7 +363,7 @@ def _reasons(value: Any) -> tuple[ReasonCount, ...]:
         for row in rows
         if isinstance(row, dict)
     ]
-    return tuple(one for one in found if one.reason)
+    return tuple(report for report in found if report.reason)
 
 
 def _warnings(value: Any) -> tuple[str, ...]:

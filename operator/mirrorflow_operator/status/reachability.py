@@ -31,7 +31,7 @@ def reachable(observation: Observation, kind: ConditionType, alias: str) -> Find
     ]
     if lost:
         worst = max(lost, key=lambda side: side.since_s or 0.0)
-        reason = next((one for one in _PROBLEMS if one.value == worst.reason), Reason.UNREACHABLE)
+        reason = next((reason for reason in _PROBLEMS if reason.value == worst.reason), Reason.UNREACHABLE)
         return no(kind, reason, worst.message or f"Cluster {alias} cannot be used: {_PROBLEMS[reason]}.")
     if any(side.reach is SideReachability.REACHABLE for side in sides):
         return yes(kind, Reason.REACHABLE, f"Cluster {alias} answers.")
@@ -62,7 +62,9 @@ def changed_cluster(observation: Observation) -> tuple[str, str, str] | None:
         (ConditionType.SOURCE_REACHABLE, before.source),
         (ConditionType.TARGET_REACHABLE, before.target),
     ):
-        other = next((one for one in _ids(observation, kind) if known and one != known), "")
+        other = next(
+            (cluster_id for cluster_id in _ids(observation, kind) if known and cluster_id != known), ""
+        )
         if other:
             return _SIDES[kind], known, other
     return None

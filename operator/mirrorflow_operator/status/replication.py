@@ -309,10 +309,12 @@ def _because(summaries: Sequence[Summary]) -> str:
 def _reason_counts(summaries: Sequence[Summary]) -> list[ReasonCount]:
     """Sums the reasons of all pods, the most frequent first."""
     totals: dict[str, ReasonCount] = {}
-    for reason, number, example in (one for summary in summaries for one in summary.reasons):
+    for reason, number, example in (
+        reason_count for summary in summaries for reason_count in summary.reasons
+    ):
         before = totals.get(reason, ReasonCount(reason, 0))
         totals[reason] = ReasonCount(reason, before.number + number, before.example or example)
-    return sorted(totals.values(), key=lambda one: (-one.number, one.reason))
+    return sorted(totals.values(), key=lambda reason_count: (-reason_count.number, reason_count.reason))
 
 
 def _causes(summaries: Sequence[Summary]) -> list[str]:
@@ -366,7 +368,7 @@ def lag(observation: Observation) -> Lag | None:
     found = [
         lag_bucket(summary) for summary in observation.summaries(observation.connector(ConnectorKind.SOURCE))
     ]
-    known = [one for one in found if one is not None]
+    known = [number for number in found if number is not None]
     return max(known, key=list(Lag).index) if known else None
 
 

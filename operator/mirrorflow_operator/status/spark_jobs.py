@@ -161,7 +161,7 @@ def log_hint(job: str) -> str:
 def seed_totals(before: SeedStatus, reports: Iterable[tuple[ObservedPod, Report]]) -> dict[str, object]:
     """Returns the updated totals of the status *before*; *reports*: each with its driver's pod."""
     driver, records, size_bytes = before.driver, before.records, before.bytes
-    for pod, report in sorted(reports, key=lambda one: (one[0].created_s, one[0].uid)):
+    for pod, report in sorted(reports, key=lambda item: (item[0].created_s, item[0].uid)):
         created = timestamp(pod.created_s)
         if driver is not None and pod.uid != driver.uid and created < driver.creation_time:
             continue

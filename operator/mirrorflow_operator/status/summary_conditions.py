@@ -51,7 +51,7 @@ def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding
     refusal = observation.admission.refusal
     if refusal is not None:
         return no(_ACCEPTED, refusal.reason, refusal.message)
-    if any(one.is_final for one in observation.refused):
+    if any(refused.is_final for refused in observation.refused):
         return replace(objects_refused(observation, _ACCEPTED), status=ConditionStatus.FALSE)
     for problem in (workload.problem for workload in workloads):
         if problem is not None and problem.reason in {Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED}:
@@ -76,7 +76,9 @@ def _reported_refusals(observation: Observation) -> Iterator[Finding]:
         for summary in observation.summaries(observed):
             if summary.missing is not None:
                 yield no(_ACCEPTED, Reason.SECRET_MISSING, _reference_missing(summary.missing))
-            for refusal in (one.reason for one in summary.reasons if one.reason in _REFUSALS):
+            for refusal in (
+                reason_count.reason for reason_count in summary.reasons if reason_count.reason in _REFUSALS
+            ):
                 reason, sentence = _REFUSALS[refusal]
                 where = workload_name(observation.resource.name, observed)
                 yield no(_ACCEPTED, reason, f"{refusal}: {sentence}. See kubectl logs {where}.")
@@ -119,7 +121,7 @@ def _problems(
         yield accepted
     if state is not State.RUNNING:
         yield replicating
-    if observation.refused and (not works or any(one.is_absent for one in observation.refused)):
+    if observation.refused and (not works or any(refused.is_absent for refused in observation.refused)):
         yield objects_refused(observation, ConditionType.READY)
     for workload in workloads:
         if workload.problem is not None and not workload.serves:
@@ -176,7 +178,7 @@ def reconciling(
     if not rolling:
         return no(kind, Reason.ROLLED_OUT, "The workloads match the spec.")
     connectors = " and ".join(workload.observed.kind.value for workload in rolling)
-    problem = next((one.problem for one in rolling if one.problem is not None), None)
+    problem = next((rollout.problem for rollout in rolling if rollout.problem is not None), None)
     if problem is not None:
         return yes(kind, problem.reason, problem.message)
     return yes(kind, Reason.ROLLING_OUT, f"Pods of {connectors} are being started or replaced.")
@@ -201,9 +203,11 @@ def stalled(accepted: Finding, workloads: Sequence[Workload], *, is_deleting: bo
 def objects_refused(observation: Observation, kind: ConditionType) -> Finding:
     """Returns *kind* as False because of refused objects, with the first one of each connector; final ones first."""
     first: dict[str, RefusedObject] = {}
-    for one in sorted(observation.refused, key=lambda one: (not one.is_final, not one.is_taken)):
-        first.setdefault(one.part, one)
-    sentences = [_refused(one) for one in first.values()]
+    for refused in sorted(
+        observation.refused, key=lambda refused: (not refused.is_final, not refused.is_taken)
+    ):
+        first.setdefault(refused.part, refused)
+    sentences = [_refused(refused) for refused in first.values()]
     left = len(observation.refused) - len(first)
     more = f" ({left} more)" if left else ""
     is_taken = next(iter(first.values())).is_taken
@@ -211,10 +215,10 @@ def objects_refused(observation: Observation, kind: ConditionType) -> Finding:
     return no(kind, reason, " ".join(sentences) + more)
 
 
-def _refused(one: RefusedObject) -> str:
-    if one.is_taken:
-        return one.message
-    return f"The API server refuses {one.name}: {one.message.rstrip('.')}."
+def _refused(refused: RefusedObject) -> str:
+    if refused.is_taken:
+        return refused.message
+    return f"The API server refuses {refused.name}: {refused.message.rstrip('.')}."
 
 
 def degraded(observation: Observation, flow: MirrorFlow | None) -> Finding:

@@ -192,7 +192,9 @@ def _reported_verdict(observation: Observation) -> Finding | None:
         (condition for condition in observation.resource.status.conditions if condition.type == _KIND.value),
         None,
     )
-    reason = next((one for one in _VERDICTS if reported is not None and one.value == reported.reason), None)
+    reason = next(
+        (verdict for verdict in _VERDICTS if reported is not None and verdict.value == reported.reason), None
+    )
     if reported is None or reason is None:
         return None
     return Finding(kind=_KIND, status=reported.status, reason=reason, message=reported.message)

@@ -195,13 +195,15 @@ def execute(arguments: argparse.Namespace) -> int:
         for side, cluster in ((Side.SOURCE, flow.spec.source), (Side.TARGET, flow.spec.target))
     ]
     if arguments.json:
-        print_json({"flow": planned.flow, "acls": [acl for one in found for acl in _as_json(one)]})
+        print_json(
+            {"flow": planned.flow, "acls": [acl for flow_acls in found for acl in _as_json(flow_acls)]}
+        )
         return EXIT_DONE
-    for one in found:
-        if one.grants:
-            print(f"# {one.kind.java_class}, {one.side.value.lower()} {one.cluster.alias}")
-        for grant in one.grants:
-            print(_command(one.cluster, one.principal, grant))
+    for flow_acls in found:
+        if flow_acls.grants:
+            print(f"# {flow_acls.kind.java_class}, {flow_acls.side.value.lower()} {flow_acls.cluster.alias}")
+        for grant in flow_acls.grants:
+            print(_command(flow_acls.cluster, flow_acls.principal, grant))
     return EXIT_DONE
 
 

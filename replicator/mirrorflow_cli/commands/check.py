@@ -267,7 +267,7 @@ async def _check_transaction_timeout(target: Cluster, settings: SourceSettings, 
         found = await admin.describe_brokers(target, [MAX_TIMEOUT])
     except NotAuthorizedError:
         return  # `run` learns the limit when longer transactions are refused
-    limits_ms = [one[MAX_TIMEOUT] for one in found.values() if MAX_TIMEOUT in one]
+    limits_ms = [configs[MAX_TIMEOUT] for configs in found.values() if MAX_TIMEOUT in configs]
     timeout_ms = min([settings.transaction_timeout_ms, *limits_ms])
     if timeout_ms < SHORTEST_TRANSACTION_MS:
         error = ShortTransactionsError(cluster=settings.target_alias, timeout_ms=SHORTEST_TRANSACTION_MS)
@@ -365,8 +365,8 @@ async def check_creation(
     ]
     await check_retention(target, [topic for topic in kept if topic.name in present], findings)
     new = {
-        one.name: tuple(ConfigChange(name=name, value=value) for name, value in one.configs.items())
-        for one in planned.create
+        topic.name: tuple(ConfigChange(name=name, value=value) for name, value in topic.configs.items())
+        for topic in planned.create
     }
     await _check_settings(target, settings, present, source, new, findings)
     findings.would("create", [new.name for new in wanted if new.name not in outcome.refused])

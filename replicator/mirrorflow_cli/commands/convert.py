@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.output:
         _write(documents, Path(arguments.output))
     else:
-        print("---\n".join(yaml_text(one) for one in documents), end="")
+        print("---\n".join(yaml_text(resource) for resource in documents), end="")
     for line in report(findings):
         print(line, file=sys.stderr)
     return EXIT_DONE
@@ -98,8 +98,8 @@ def converted(text: str, findings: ConversionFindings, *, name: str = "the file"
         )
     errors = [
         f"{name}: {flow.name}: {error}"
-        for flow, one in zip(flows, documents, strict=True)
-        for error in _errors(one)
+        for flow, resource in zip(flows, documents, strict=True)
+        for error in _errors(resource)
     ]
     if errors:
         raise UsageError("\n".join(errors))
@@ -122,7 +122,7 @@ def _java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
     found = resources(text)
     if len(found) == 1:
         return flows_of_strimzi(found[0], findings)
-    return [flow for one in found for flow in _flows_of_one(one, findings)]
+    return [flow for resource in found for flow in _flows_of_one(resource, findings)]
 
 
 def _flows_of_one(resource: Mapping[str, Any], findings: ConversionFindings) -> list[JavaFlow]:
@@ -173,9 +173,9 @@ def _listed(document: Any) -> Iterator[Mapping[str, Any]]:
         yield document
 
 
-def _errors(one: dict[str, Any]) -> Sequence[object]:
+def _errors(resource: dict[str, Any]) -> Sequence[object]:
     try:
-        parse_flow(one)
+        parse_flow(resource)
     except InvalidSpecError as error:
         return error.errors
     return ()
@@ -184,16 +184,18 @@ def _errors(one: dict[str, Any]) -> Sequence[object]:
 def _make_names_unique(documents: list[dict[str, Any]]) -> None:
     """Gives flows from different files with the same aliases different names."""
     seen: dict[str, int] = {}
-    for one in documents:
-        name = str(one["metadata"]["name"])
+    for resource in documents:
+        name = str(resource["metadata"]["name"])
         seen[name] = seen.get(name, 0) + 1
         if seen[name] > 1:
-            one["metadata"]["name"] = flow_name(f"{name[:36]}-{seen[name]}")
+            resource["metadata"]["name"] = flow_name(f"{name[:36]}-{seen[name]}")
 
 
-def yaml_text(one: dict[str, Any]) -> str:
+def yaml_text(resource: dict[str, Any]) -> str:
     return str(
-        yaml.safe_dump(one, sort_keys=False, allow_unicode=True, width=_LINE_WIDTH, default_flow_style=None)
+        yaml.safe_dump(
+            resource, sort_keys=False, allow_unicode=True, width=_LINE_WIDTH, default_flow_style=None
+        )
     )
 
 
@@ -236,12 +238,12 @@ def _setting(loss: ConversionLoss) -> str:
 
 
 def _print_json(documents: list[dict[str, Any]], findings: ConversionFindings) -> None:
-    def secret(one: NeededSecret) -> dict[str, str]:
-        return {"secretName": one.secret, "key": one.key, "origin": one.origin}
+    def secret(needed: NeededSecret) -> dict[str, str]:
+        return {"secretName": needed.secret, "key": needed.key, "origin": needed.origin}
 
     result = {
         "flows": documents,
-        "secrets": [secret(one) for one in sorted(findings.secrets)],
+        "secrets": [secret(needed) for needed in sorted(findings.secrets)],
         "unsupported": [
             {"flow": loss.flow, "setting": loss.setting, "why": loss.why} for loss in findings.losses
         ],
@@ -253,9 +255,9 @@ def _print_json(documents: list[dict[str, Any]], findings: ConversionFindings) -
 def _write(documents: list[dict[str, Any]], folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for one in documents:
-            path = folder / f"{one['metadata']['name']}.yaml"
-            path.write_text(yaml_text(one), encoding="utf-8")
+        for resource in documents:
+            path = folder / f"{resource['metadata']['name']}.yaml"
+            path.write_text(yaml_text(resource), encoding="utf-8")
             print(path)
     except OSError as error:
         raise FailedError(

@@ -97,10 +97,10 @@ def _print_lines(lines: Sequence[GroupOffset]) -> None:
     print_table(COLUMNS, rows)
 
 
-def _translation(one: GroupOffset) -> str:
-    if one.translation != "bound" or one.target_offset is None or one.at_most is None:
-        return one.translation
-    return f"bound, {one.at_most - one.target_offset} or fewer again"
+def _translation(offset: GroupOffset) -> str:
+    if offset.translation != "bound" or offset.target_offset is None or offset.at_most is None:
+        return offset.translation
+    return f"bound, {offset.at_most - offset.target_offset} or fewer again"
 
 
 def _age(written_ms: int | None, now_ms: int) -> str:
@@ -119,16 +119,16 @@ def failover(lines: Sequence[GroupOffset]) -> Iterator[tuple[str, ...]]:
     A row has the group's partitions, the most records it would read again, how many of these are uncertain,
     and what its start offset comes from.
     """
-    for group in sorted({one.group for one in lines}):
+    for group in sorted({line.group for line in lines}):
         own = [line for line in lines if line.group == group]
-        known = [one.again for one in own if one.begins_at is not None]
+        known = [line.again for line in own if line.begins_at is not None]
         least = sum(least for least, _ in known)
         most = sum(most or 0 for _, most in known)
         without = len(own) - len(known)
         begins = {
-            "its checkpoint" if one.group_offset is None else "its offset"
-            for one in own
-            if one.begins_at is not None
+            "its checkpoint" if line.group_offset is None else "its offset"
+            for line in own
+            if line.begins_at is not None
         }
         if without:
             begins.add(f"auto.offset.reset in {without}")
@@ -159,8 +159,8 @@ async def read_group_offsets(
         reader = _GroupReader(settings, clusters, known, await _list_groups(clusters.target, problems))
         selects = make_group_selection(settings).selects
         chosen = [
-            one
-            for name, one in sorted(listed.items())
+            item
+            for name, item in sorted(listed.items())
             if (name == group_name if group_name else selects(name))
         ]
         if group_name and not chosen:

@@ -84,14 +84,14 @@ def execute(arguments: argparse.Namespace) -> int:
         found.append(one)
         if not arguments.json:
             _print(one, with_properties=arguments.properties)
-    problems = [one.problem for one in found if one.problem]
+    problems = [flow.problem for flow in found if flow.problem]
     notes: list[str] = []
     if len(flows) > 1:
-        settings = {one.planned.flow: one.settings for one in found}
+        settings = {flow.planned.flow: flow.settings for flow in found}
         conflicts, notes = find_conflicts(flows, settings, offline=arguments.offline)
         problems = [*(conflict.sentence for conflict in conflicts), *problems]
     if arguments.json:
-        print_json({"flows": [_as_json(one) for one in found], "notes": notes, "problems": problems})
+        print_json({"flows": [_as_json(flow) for flow in found], "notes": notes, "problems": problems})
         return EXIT_FAILED if problems else EXIT_DONE
     for note in notes:
         print(f"# {note}")
@@ -149,44 +149,44 @@ async def _missing_topics(
     return tuple(name for name in wanted if name not in present), ""
 
 
-def _print(one: PlannedFlow, *, with_properties: bool) -> None:
-    settings = one.settings
-    print(f"{one.planned.flow}: {settings.source_alias} -> {settings.target_alias}")
-    for line in (*_copied(one), *_created(one), *_followed(one)):
+def _print(flow: PlannedFlow, *, with_properties: bool) -> None:
+    settings = flow.settings
+    print(f"{flow.planned.flow}: {settings.source_alias} -> {settings.target_alias}")
+    for line in (*_copied(flow), *_created(flow), *_followed(flow)):
         print(f"  {line}")
-    for note in (*one.notes, one.nothing_selected):
+    for note in (*flow.notes, flow.nothing_selected):
         if note:
             print(f"# {note}")
     if not with_properties:
         return
-    for connector in one.planned.connectors:
+    for connector in flow.planned.connectors:
         print(f"# {connector.name}: worker.properties")
         print(_readable(connector.worker_properties))
         print(f"# {connector.name}: connector.properties")
         print(_readable(connector.connector_properties))
 
 
-def _copied(one: PlannedFlow) -> Iterator[str]:
-    if one.topics is None:
-        yield f"copies topics that match {', '.join(one.settings.topics)}"
+def _copied(flow: PlannedFlow) -> Iterator[str]:
+    if flow.topics is None:
+        yield f"copies topics that match {', '.join(flow.settings.topics)}"
         return
-    yield f"copies {counted(len(one.topics), 'topic')} now"
-    for topic in one.topics:
+    yield f"copies {counted(len(flow.topics), 'topic')} now"
+    for topic in flow.topics:
         yield f"  {topic.topic} -> {topic.target}  ({counted(topic.partitions, 'partition')})"
 
 
-def _created(one: PlannedFlow) -> Iterator[str]:
-    if one.creates is None:
+def _created(flow: PlannedFlow) -> Iterator[str]:
+    if flow.creates is None:
         return
-    yield f"creates {counted(len(one.creates), 'topic')} on {one.settings.target_alias}"
-    for name in one.creates:
+    yield f"creates {counted(len(flow.creates), 'topic')} on {flow.settings.target_alias}"
+    for name in flow.creates:
         yield f"  {name}"
 
 
-def _followed(one: PlannedFlow) -> Iterator[str]:
+def _followed(flow: PlannedFlow) -> Iterator[str]:
     """Yields what the flow does for as long as it runs."""
-    settings = one.settings
-    checkpoint, heartbeat, _ = companion_settings(one.planned)
+    settings = flow.settings
+    checkpoint, heartbeat, _ = companion_settings(flow.planned)
     found = [
         (
             f"new topics that match {', '.join(settings.topics)}, and new partitions",
@@ -216,9 +216,9 @@ def _readable(properties: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in lines.items())
 
 
-def _as_json(one: PlannedFlow) -> dict[str, Any]:
+def _as_json(flow: PlannedFlow) -> dict[str, Any]:
     return {
-        "name": one.planned.flow,
+        "name": flow.planned.flow,
         "connectors": [
             {
                 "name": connector.name,
@@ -226,15 +226,15 @@ def _as_json(one: PlannedFlow) -> dict[str, Any]:
                 "workerProperties": dict(connector.worker_properties),
                 "connectorProperties": dict(connector.connector_properties),
             }
-            for connector in one.planned.connectors
+            for connector in flow.planned.connectors
         ],
-        "creates": None if one.creates is None else list(one.creates),
-        "notes": [*one.notes, *([one.nothing_selected] if one.nothing_selected else [])],
+        "creates": None if flow.creates is None else list(flow.creates),
+        "notes": [*flow.notes, *([flow.nothing_selected] if flow.nothing_selected else [])],
         "topics": None
-        if one.topics is None
+        if flow.topics is None
         else [
             {"topic": topic.topic, "target": topic.target, "partitions": topic.partitions}
-            for topic in one.topics
+            for topic in flow.topics
         ],
     }
 

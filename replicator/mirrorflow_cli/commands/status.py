@@ -41,35 +41,35 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     found = [(flow, flow.progress()) for flow in flows]
     if arguments.json:
-        print_json({"flows": [_as_json(one, progress) for one, progress in found]})
+        print_json({"flows": [_as_json(flow, progress) for flow, progress in found]})
         return EXIT_DONE
     if not found:
         print("No flow runs on this machine for this user; `mirrorflow run` starts one.")
         return EXIT_DONE
     now_ms = time.time_ns() // 1_000_000
-    rows = [_row(one, progress, now_ms) for one, progress in found]
+    rows = [_row(flow, progress, now_ms) for flow, progress in found]
     print_table(COLUMNS, rows, dispensable=DISPENSABLE)
-    for one, progress in found:
-        for sentence in problems(one, progress):
-            print(f"{one.name}: {sentence}")
+    for flow, progress in found:
+        for sentence in problems(flow, progress):
+            print(f"{flow.name}: {sentence}")
     return EXIT_DONE
 
 
-def problems(one: RunningFlow, progress: Progress | None) -> list[str]:
+def problems(flow: RunningFlow, progress: Progress | None) -> list[str]:
     """Returns why records are not copied, and the warnings of all connectors."""
     if progress is None:
-        return [*one.problems]
+        return [*flow.problems]
     return [*(cause.line for cause in causes(progress)), *notes(progress)]
 
 
-def _row(one: RunningFlow, progress: Progress | None, now_ms: int) -> Sequence[str]:
-    age = f"{max(0, now_ms - one.began_ms) // 1000}s"
-    process = (age, str(one.pid or "-"), str(one.replicator_pid or "-"), one.url or "-")
+def _row(flow: RunningFlow, progress: Progress | None, now_ms: int) -> Sequence[str]:
+    age = f"{max(0, now_ms - flow.began_ms) // 1000}s"
+    process = (age, str(flow.pid or "-"), str(flow.replicator_pid or "-"), flow.url or "-")
     if progress is None:
-        return (one.name, "starting" if one.problems else "not answering", "?", "?", "?", "?", *process)
+        return (flow.name, "starting" if flow.problems else "not answering", "?", "?", "?", "?", *process)
     summary = progress.summary
     return (
-        one.name,
+        flow.name,
         "waiting" if progress.is_standby else ", ".join((state_of(summary), *reasons(summary))),
         str(progress.partitions_total),
         lag_in_words(summary),
@@ -79,14 +79,14 @@ def _row(one: RunningFlow, progress: Progress | None, now_ms: int) -> Sequence[s
     )
 
 
-def _as_json(one: RunningFlow, progress: Progress | None) -> dict[str, Any]:
+def _as_json(flow: RunningFlow, progress: Progress | None) -> dict[str, Any]:
     """Returns a flow's JSON object; `progress` is the summary of `/progress`, null without an answer."""
     return {
-        "flow": one.name,
-        "pid": one.pid,
-        "replicatorPid": one.replicator_pid,
-        "beganMs": one.began_ms,
-        "url": one.url,
+        "flow": flow.name,
+        "pid": flow.pid,
+        "replicatorPid": flow.replicator_pid,
+        "beganMs": flow.began_ms,
+        "url": flow.url,
         "progress": None if progress is None else dict(progress.summary),
-        "problems": problems(one, progress),
+        "problems": problems(flow, progress),
     }

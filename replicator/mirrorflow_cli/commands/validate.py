@@ -39,9 +39,9 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"valid": True, "flows": valid})
         return EXIT_DONE
-    for one in valid:
-        print(f"{one['name']}: valid, {one['source']} -> {one['target']}")
-        for warning in one["warnings"]:
+    for flow in valid:
+        print(f"{flow['name']}: valid, {flow['source']} -> {flow['target']}")
+        for warning in flow["warnings"]:
             print(f"  warning: {warning}")
     return EXIT_DONE
 

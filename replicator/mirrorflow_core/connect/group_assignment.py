@@ -126,7 +126,7 @@ def decode_assignment(data: bytes) -> GroupAssignment:
 def _units(units: Iterable[Unit]) -> bytes:
     by_connector: dict[str, list[int]] = {}
     # In the order in which Java fills its map, connectors before tasks, so that equal sets give equal bytes.
-    for unit in sorted(units, key=lambda one: (one.task != CONNECTOR, one.connector, one.task)):
+    for unit in sorted(units, key=lambda unit: (unit.task != CONNECTOR, unit.connector, unit.task)):
         by_connector.setdefault(unit.connector, []).append(unit.task)
     out = [struct.pack(">i", len(by_connector))]
     for connector, tasks in by_connector.items():
@@ -205,7 +205,7 @@ class _Shares:
                     ]
                     if not room:
                         break
-                    taker = min(room, key=lambda one: (self.sums[one], self.totals[one], one))
+                    taker = min(room, key=lambda total: (self.sums[total], self.totals[total], total))
                     members.add(taker)
                     self.sums[taker] += 1
 
@@ -233,8 +233,8 @@ class _Shares:
             if costs == before:
                 break
         end = min(
-            (one for one in costs if self.sums[one] == least),
-            key=lambda one: (costs[one], self.totals[one], one),
+            (total for total in costs if self.sums[total] == least),
+            key=lambda total: (costs[total], self.totals[total], total),
         )
         if most - least == 1 and costs[end] >= 0:
             return []
@@ -341,6 +341,6 @@ def _assign(
     counts = {member: min(len(units), quotas[member]) for member, units in held_by_member.items()}
     for unit in unassigned:
         room = (member for member in held_by_member if counts[member] < quotas[member])
-        member = min(room, key=lambda one: (counts[one], len(given[one]), one))
+        member = min(room, key=lambda member: (counts[member], len(given[member]), member))
         counts[member] += 1
         given[member].add(unit)

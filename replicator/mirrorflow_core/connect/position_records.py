@@ -141,11 +141,11 @@ def newest(records: Mapping[K, Recency]) -> K:
     The largest revision wins: each writer continues to count where the one before it ended. A record without one only has
     its time, by the wall clock of its writer.
     """
-    counted = {one: found.revision for one, found in records.items() if found.revision is not None}
+    counted = {key: found.revision for key, found in records.items() if found.revision is not None}
     others = [record for record in records if record not in counted]
     latest = [max(counted, key=counted.__getitem__)] if counted else []
-    latest += [max(others, key=lambda one: records[one].time_ms)] if others else []
-    return max(latest, key=lambda one: records[one].time_ms)
+    latest += [max(others, key=lambda key: records[key].time_ms)] if others else []
+    return max(latest, key=lambda key: records[key].time_ms)
 
 
 def recency(value: bytes | None, timestamp_ms: int) -> Recency:

@@ -49,7 +49,7 @@ class Translator:
         at_least = max(mapped.at_least, synced.at_least)
         ends = [end for end in (mapped.at_most, synced.at_most) if end is not None]
         if ends and min(ends) < at_least:
-            return min(mapped, synced, key=lambda one: one.at_least)
+            return min(mapped, synced, key=lambda offset: offset.at_least)
         return MappedOffset(at_least, min(ends, default=None))
 
     def _by_syncs(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:

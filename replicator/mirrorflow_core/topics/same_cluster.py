@@ -23,7 +23,9 @@ def same_cluster_refusal(
     *topics* are those of the source that are known. A flow that keeps all names is refused without any.
     """
     known = sorted({*topics, *selection.named})
-    looping = next((one for one in known if selection.copies(one) and selection.selects_copy_of(one)), None)
+    looping = next(
+        (topic for topic in known if selection.copies(topic) and selection.selects_copy_of(topic)), None
+    )
     if looping is None and not selection.keeps_names:
         return None
     copy = None if looping is None else selection.target_topic(looping)

@@ -142,7 +142,7 @@ def _missing_markers(
         return _MissingMarkers(decisions, kept, has_unknown=False)
     copied_end = position.target_end if kept is None else kept
     aborted = yield from aborted_after(partition, copied_end, log_end)
-    lost = [first for one, first in aborted.items() if one in by_id]
+    lost = [first for producer_id, first in aborted.items() if producer_id in by_id]
     has_unknown = not (opened.keys() | aborted.keys()) <= by_id.keys()
     return _MissingMarkers(decisions, min(lost, default=kept), has_unknown)
 
@@ -225,7 +225,7 @@ def _end_in_source(
         found: LeaderEpochEnd = yield from send(ReadEpochEnd(partition, asked, on_target=False))
         if found.epoch in (UNKNOWN, asked):
             break
-        copied = [one.epoch for one in epochs if one.epoch <= found.epoch]
+        copied = [start.epoch for start in epochs if start.epoch <= found.epoch]
         if not copied or copied[-1] == found.epoch:
             break
         asked = copied[-1]
@@ -271,7 +271,7 @@ def _has_replaced(position: WriterPosition, producers: Mapping[str, Producer]) -
     It need not be the one that the position names: its records may be older than a position that names the spare.
     """
     return position.writer is not None and any(
-        one.transactional_id != name for name, one in producers.items()
+        producer.transactional_id != name for name, producer in producers.items()
     )
 
 

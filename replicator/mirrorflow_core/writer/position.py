@@ -179,7 +179,7 @@ def newest_positions(
             by_log.setdefault(position.topic_partition, {})[number] = position
     found: dict[TopicPartition, WriterPosition] = {}
     for partition, places in by_log.items():
-        number = newest({log: Recency(one.revision, one.time_ms) for log, one in places.items()})
+        number = newest({log: Recency(place.revision, place.time_ms) for log, place in places.items()})
         revisions = [place.revision for place in places.values() if place.revision is not None]
         found[partition] = replace(places[number], revision=max(revisions, default=None))
     return found

@@ -34,7 +34,7 @@ _MARKER_STRIDE: Final = 16  # offsets; a marker is usually the next one
 def read_positions(barrier: Producer) -> Steps[DecidedRecords[WriterPosition]]:
     """Reads all positions; of those that are committed, the newest one of each partition comes last."""
     logs = yield from send(ReadPositions(barrier))
-    found = [decided_records(log, WriterPosition, key=lambda one: one.topic_partition) for log in logs]
+    found = [decided_records(log, WriterPosition, key=lambda record: record.topic_partition) for log in logs]
     open_records: dict[int, tuple[WriterPosition, ...]] = {}
     for part in found:
         for producer_id, records in part.open_records.items():
@@ -72,21 +72,21 @@ def decided_positions(
     They are read up to the high watermark: the open transaction of another task must not hide a committed one.
     """
     wanted = set(partitions)
-    first = {one.topic_partition: one for one in reversed(tuple(acknowledged))}
+    first = {position.topic_partition: position for position in reversed(tuple(acknowledged))}
     while True:
         found = yield from read_positions(lock)
-        newest = first | {one.topic_partition: one for one in found.committed}
-        ours = [one for partition, one in newest.items() if partition in wanted]
-        undecided = [one for one in found.undecided if one.topic_partition in wanted]
-        by_id = {one.producer_id: one for one in producers.values()}
+        newest = first | {record.topic_partition: record for record in found.committed}
+        ours = [position for partition, position in newest.items() if partition in wanted]
+        undecided = [record for record in found.undecided if record.topic_partition in wanted]
+        by_id = {producer.producer_id: producer for producer in producers.values()}
         lost = {
             by_id.get(id_, Producer("", id_, UNKNOWN)): records
             if id_ in by_id
-            else tuple(one for one in records if one.topic_partition in wanted)
+            else tuple(record for record in records if record.topic_partition in wanted)
             for id_, records in found.open_records.items()
         }
         named = (*ours, *undecided, *(record for records in lost.values() for record in records))
-        open_ids = {name for one in named for name in one.writer or ()}
+        open_ids = {name for record in named for name in record.writer or ()}
         if unknown := sorted(open_ids - producers.keys()):
             more = yield from take_ids(lock, unknown)
             if isinstance(more, Refused):
@@ -122,12 +122,12 @@ def _complete_positions(
         if record.writer is not None and producer.transactional_id != record.writer.plain
     }
     judged = yield from gather(
-        {key: until_unavailable(_is_copied(one, key[0].producer_id)) for key, one in undecided.items()}
+        {key: until_unavailable(_is_copied(record, key[0].producer_id)) for key, record in undecided.items()}
     )
     again: dict[Producer, list[WriterPosition]] = {}
-    for key, one in undecided.items():
-        if one.writer is not None and judged[key] is True:
-            again.setdefault(producers[one.writer.plain], []).append(one)
+    for key, record in undecided.items():
+        if record.writer is not None and judged[key] is True:
+            again.setdefault(producers[record.writer.plain], []).append(record)
     waiting = {key: found.error for key, found in judged.items() if isinstance(found, Unavailable)}
     ended = lost.keys() - {producer for producer, _ in waiting}
     responses: tuple[Done | Refused, ...]
@@ -139,7 +139,9 @@ def _complete_positions(
         responses = yield tuple(Transaction(producer, commit=False, is_barrier=True) for producer in known)
     else:
         # Java's own transactions end without us.
-        return None if any(one.writer is None for producer in ended for one in lost[producer]) else waiting
+        return (
+            None if any(record.writer is None for producer in ended for record in lost[producer]) else waiting
+        )
     return next((response for response in responses if isinstance(response, Refused)), None)
 
 

@@ -69,14 +69,22 @@ def take_partitions(
     else does. A partition that cannot be read or written is left out: its stored position still names its last writer.
     """
     left_out = dict(plan.unavailable)
-    assigned = [one for of_task in wanted.values() for one in of_task]
-    partitions = [one for one in assigned if one not in left_out]
+    assigned = [partition for of_task in wanted.values() for partition in of_task]
+    partitions = [partition for partition in assigned if partition not in left_out]
     decided = yield from decided_positions(lock, producers, partitions, acknowledged)
     if isinstance(decided, Refused):
         return decided
-    left_out |= {one: decided.unavailable[one] for one in partitions if one in decided.unavailable}
-    stored = {one: position for one, position in decided.newest.items() if position.next_source_offset >= 0}
-    positions = {one: stored[one] for one in partitions if one in stored}
+    left_out |= {
+        partition: decided.unavailable[partition]
+        for partition in partitions
+        if partition in decided.unavailable
+    }
+    stored = {
+        partition: position
+        for partition, position in decided.newest.items()
+        if position.next_source_offset >= 0
+    }
+    positions = {partition: stored[partition] for partition in partitions if partition in stored}
     owners = _owners(plan, assigned, stored)
     newest = positions | (yield from _newer_positions(positions, acknowledged, left_out))
     remembered = yield from _remembered_sequences(newest.values(), left_out)
@@ -106,7 +114,9 @@ def take_partitions(
             return (yield from take_partitions(plan, lock, producers, wanted, acknowledged, **options))
     refused = yield from _decide_open_transactions(starts, left_out)
     starts = {
-        one: _revised(start, decided.newest.get(one)) for one, start in starts.items() if one not in left_out
+        partition: _revised(start, decided.newest.get(partition))
+        for partition, start in starts.items()
+        if partition not in left_out
     }
     if refused is not None or any(start.lacks_marker for start in starts.values()):
         return refused or Refused(UNKNOWN)
@@ -124,7 +134,7 @@ def _take_ids_of_all_tasks(
     Transactions of unknown ids are not of the last owner of a partition, or its position would name them.
     """
     claims = yield from read_claims(lock)
-    names = {name for one in (*claims.committed, *claims.undecided) for name in one.writer_ids}
+    names = {name for claim in (*claims.committed, *claims.undecided) for name in claim.writer_ids}
     missing = sorted(names - known.keys())
     return (yield from take_ids(lock, missing)) if missing else {}
 
@@ -133,7 +143,11 @@ def _owners(
     plan: FlowPlan, partitions: Iterable[TopicPartition], stored: Mapping[TopicPartition, WriterPosition]
 ) -> dict[TopicPartition, str]:
     """Returns the topics that were copied into the copies of *partitions* that were never copied themselves."""
-    owners = {(one.target_topic, one.partition): one.topic for one in stored.values() if one.target_topic}
+    owners = {
+        (record.target_topic, record.partition): record.topic
+        for record in stored.values()
+        if record.target_topic
+    }
     found: dict[TopicPartition, str] = {}
     for partition in sorted(set(partitions) - stored.keys()):
         copy = plan.topic_ids.get(partition.topic, TopicIds()).copy
@@ -219,7 +233,9 @@ def _replacements(
     if isinstance(taken, Refused):
         return taken
     known = {**producers, **taken}
-    return {one: known[one] for one in used_up} | {one: known[spare] for one, spare in spares.items()}
+    return {producer: known[producer] for producer in used_up} | {
+        producer: known[spare] for producer, spare in spares.items()
+    }
 
 
 def _remembered_sequences(
@@ -254,8 +270,10 @@ def _newer_positions(
     acknowledged: Iterable[WriterPosition],
     left_out: dict[TopicPartition, MirrorFlowError],
 ) -> Steps[dict[TopicPartition, WriterPosition]]:
-    known = {one.topic_partition: one for one in acknowledged if one.topic_partition in stored}
-    newer = {key: _newer_position(stored[key], one) for key, one in known.items()}
+    known = {
+        position.topic_partition: position for position in acknowledged if position.topic_partition in stored
+    }
+    newer = {key: _newer_position(stored[key], position) for key, position in known.items()}
     return (yield from each_available(newer, left_out))
 
 
@@ -291,9 +309,9 @@ def _decide_open_transactions(
         if (refused := _note_left_out((response,), left_out)) is not None:
             return refused
     decided = {
-        one: _is_decided(one, start.open_transactions)
-        for one, start in starts.items()
-        if start.open_transactions and one not in left_out
+        partition: _is_decided(partition, start.open_transactions)
+        for partition, start in starts.items()
+        if start.open_transactions and partition not in left_out
     }
     are_decided = yield from each_available(decided, left_out)
     return None if all(are_decided.values()) else Refused(UNKNOWN)
@@ -346,10 +364,10 @@ def _start_task(
     Losses are reported first: the next process starts at the stored position and does not see them.
     """
     task = _task_start(plan, own, assigned, starts, owners, left_out)
-    if losses := {one: loss for one, loss in task.losses.items() if one in task.points}:
+    if losses := {partition: loss for partition, loss in task.losses.items() if partition in task.points}:
         yield tuple(
-            ReportLoss(one, task.points[one].next_source_offset, loss.problem.value)
-            for one, loss in losses.items()
+            ReportLoss(partition, task.points[partition].next_source_offset, loss.problem.value)
+            for partition, loss in losses.items()
         )
     positions = tuple(
         start_position(
@@ -377,15 +395,23 @@ def _task_start(
     left_out: Mapping[TopicPartition, MirrorFlowError],
     unfenced_reason: str = "",
 ) -> SessionStart:
-    taken = {one: owners[one] for one in assigned if one in owners}
-    found = {one: starts[one] for one in assigned if one in starts}
+    taken = {partition: owners[partition] for partition in assigned if partition in owners}
+    found = {partition: starts[partition] for partition in assigned if partition in starts}
     return SessionStart(
         producers=own,
-        points={one: _counted(start.point, own) for one, start in found.items() if start.point is not None},
+        points={
+            partition: _counted(start.point, own)
+            for partition, start in found.items()
+            if start.point is not None
+        },
         problems=dict.fromkeys(taken, PartitionProblem.TARGET_TAKEN)
-        | {one: start.problem for one, start in found.items() if start.problem is not None},
-        waiting={one: left_out[one] for one in assigned if one in left_out and one not in taken},
-        losses={one: start.loss for one, start in found.items() if start.loss is not None},
+        | {partition: start.problem for partition, start in found.items() if start.problem is not None},
+        waiting={
+            partition: left_out[partition]
+            for partition in assigned
+            if partition in left_out and partition not in taken
+        },
+        losses={partition: start.loss for partition, start in found.items() if start.loss is not None},
         topic_ids=plan.topic_ids,
         owners=taken,
         unfenced_reason=unfenced_reason,
@@ -421,7 +447,11 @@ def start_unfenced(
     """
     wanted, left_out = tuple(partitions), dict(plan.unavailable)
     starts = yield from each_available(
-        {one: start_of_partition(plan, {}, one, positions.get(one)) for one in wanted if one not in left_out},
+        {
+            partition: start_of_partition(plan, {}, partition, positions.get(partition))
+            for partition in wanted
+            if partition not in left_out
+        },
         left_out,
     )
     own = TaskProducers(transactional=producer, plain=producer)

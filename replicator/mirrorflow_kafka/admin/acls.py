@@ -104,12 +104,12 @@ def _refusals(
     cluster: Cluster, request: str, acls: Collection[AclBinding], results: Sequence[Any]
 ) -> dict[AclBinding, BrokerRefusal | None]:
     """Pairs *acls* with *results*: the broker returns results in request order."""
-    for one in results:
-        if one.error_code in {error_codes.CLUSTER_AUTHORIZATION_FAILED, error_codes.SECURITY_DISABLED}:
-            _raise_for_all(cluster, request, "Alter", one)
+    for result in results:
+        if result.error_code in {error_codes.CLUSTER_AUTHORIZATION_FAILED, error_codes.SECURITY_DISABLED}:
+            _raise_for_all(cluster, request, "Alter", result)
     return {
-        acl: BrokerRefusal.of(one.error_code, one.error_message)
-        for acl, one in zip(acls, results, strict=True)
+        acl: BrokerRefusal.of(result.error_code, result.error_message)
+        for acl, result in zip(acls, results, strict=True)
     }
 
 

@@ -65,7 +65,7 @@ async def _of_leaders(
     limit_s = None if timeout_s == math.inf else now() + timeout_s
     responses: dict[TopicPartition, Any] = {}
     waiting = [TopicPartition(*key) for key in partitions]
-    unknown = {one.topic for one in waiting if cluster.leader(*one) is None}
+    unknown = {partition.topic for partition in waiting if cluster.leader(*partition) is None}
     if unknown:
         await _refresh(cluster, unknown, limit_s)
 
@@ -83,14 +83,14 @@ async def _of_leaders(
     rounds = Backoff(min_s=ROUND_BACKOFF_MIN_S, max_s=ROUND_BACKOFF_MAX_S, attempts_max=rounds_max)
     async for number in rounds:
         if number > 1:
-            await _refresh(cluster, {one.topic for one in waiting}, limit_s)
+            await _refresh(cluster, {partition.topic for partition in waiting}, limit_s)
         groups: dict[int, list[TopicPartition]] = {}
-        for one in waiting:
-            leader = cluster.leader(*one)
+        for partition in waiting:
+            leader = cluster.leader(*partition)
             if leader is None:
-                responses[one] = _Code(_why_no_leader(cluster, one))
+                responses[partition] = _Code(_why_no_leader(cluster, partition))
             else:
-                groups.setdefault(leader, []).append(one)
+                groups.setdefault(leader, []).append(partition)
         requests = (
             send_to(leader, chunk)
             for leader, group in groups.items()
@@ -98,10 +98,10 @@ async def _of_leaders(
         )
         for found in await asyncio.gather(*requests):
             responses.update(found)
-        waiting = [one for one in waiting if _may_heal(responses[one].error_code, number)]
+        waiting = [partition for partition in waiting if _may_heal(responses[partition].error_code, number)]
         if not waiting or (limit_s is not None and now() >= limit_s):
             return responses
-    await _refresh(cluster, {one.topic for one in waiting}, limit_s)
+    await _refresh(cluster, {partition.topic for partition in waiting}, limit_s)
     return responses
 
 
@@ -132,9 +132,9 @@ async def _call_leaders(
             by_topic.setdefault(topic, []).append(partition)
         response = await connection.call(request(by_topic), timeout_s=REQUEST_TIMEOUT_S)
         return {
-            TopicPartition(getattr(topic, topic_name), getattr(one, partition_name)): one
+            TopicPartition(getattr(topic, topic_name), getattr(partition, partition_name)): partition
             for topic in response.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         }
 
     return await _of_leaders(cluster, partitions, send, rounds_max=rounds_max, timeout_s=timeout_s)
@@ -219,14 +219,14 @@ async def list_offsets(
 
     found = await _call_leaders(cluster, partitions, request, rounds_max=rounds_max, timeout_s=timeout_s)
     return {
-        partition: ListedOffset(error=one.error_code)
-        if one.error_code
+        partition: ListedOffset(error=result.error_code)
+        if result.error_code
         else ListedOffset(
-            offset=one.offset,
-            timestamp=one.timestamp,
-            leader_epoch=-1 if one.leader_epoch is None else one.leader_epoch,
+            offset=result.offset,
+            timestamp=result.timestamp,
+            leader_epoch=-1 if result.leader_epoch is None else result.leader_epoch,
         )
-        for partition, one in found.items()
+        for partition, result in found.items()
     }
 
 
@@ -235,8 +235,8 @@ async def log_offsets(
 ) -> dict[TopicPartition, ListedOffset]:
     """As `list_offsets`, but raises ClusterError if any partition returns an error."""
     listed = await list_offsets(cluster, partitions, timestamp, read_committed=read_committed)
-    for partition, one in listed.items():
-        cluster.raise_for(one.error, "ListOffsets", str(partition))
+    for partition, result in listed.items():
+        cluster.raise_for(result.error, "ListOffsets", str(partition))
     return listed
 
 
@@ -245,7 +245,7 @@ async def offsets_at(
 ) -> dict[TopicPartition, int]:
     """As `log_offsets`, the offsets alone."""
     listed = await log_offsets(cluster, partitions, timestamp, read_committed=read_committed)
-    return {partition: one.offset for partition, one in listed.items()}
+    return {partition: result.offset for partition, result in listed.items()}
 
 
 async def end_offset_for_leader_epoch(
@@ -282,12 +282,13 @@ async def end_offset_for_leader_epoch(
         timeout_s=timeout_s,
     )
     return {
-        partition: EpochEnd(error=one.error_code)
-        if one.error_code
+        partition: EpochEnd(error=result.error_code)
+        if result.error_code
         else EpochEnd(
-            leader_epoch=-1 if one.leader_epoch is None else one.leader_epoch, end_offset=one.end_offset
+            leader_epoch=-1 if result.leader_epoch is None else result.leader_epoch,
+            end_offset=result.end_offset,
         )
-        for partition, one in found.items()
+        for partition, result in found.items()
     }
 
 
@@ -300,7 +301,7 @@ async def ends_of(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dic
     if not epochs:
         return {}
     found = await end_offset_for_leader_epoch(cluster, epochs)
-    return {partition: max(0, one.end_offset) for partition, one in found.items() if not one.error}
+    return {partition: max(0, result.end_offset) for partition, result in found.items() if not result.error}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,21 +340,21 @@ async def describe_producers(
         timeout_s=timeout_s,
     )
     return {
-        partition: ProducersResponse(error=one.error_code)
-        if one.error_code
-        else ProducersResponse(producers=tuple(map(_producer, one.active_producers)))
-        for partition, one in found.items()
+        partition: ProducersResponse(error=result.error_code)
+        if result.error_code
+        else ProducersResponse(producers=tuple(map(_producer, result.active_producers)))
+        for partition, result in found.items()
     }
 
 
-def _producer(one: Any) -> ActiveProducer:
+def _producer(state: Any) -> ActiveProducer:
     return ActiveProducer(
-        producer_id=one.producer_id,
-        epoch=one.producer_epoch,
-        last_sequence=one.last_sequence,
-        last_timestamp=one.last_timestamp,
-        coordinator_epoch=one.coordinator_epoch,
-        current_txn_start_offset=one.current_txn_start_offset,
+        producer_id=state.producer_id,
+        epoch=state.producer_epoch,
+        last_sequence=state.last_sequence,
+        last_timestamp=state.last_timestamp,
+        coordinator_epoch=state.coordinator_epoch,
+        current_txn_start_offset=state.current_txn_start_offset,
     )
 
 
@@ -406,7 +407,7 @@ async def delete_records(
         return DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
 
     found = await _call_leaders(cluster, before, request)
-    return {partition: one.error_code for partition, one in found.items()}
+    return {partition: result.error_code for partition, result in found.items()}
 
 
 async def produce(
@@ -418,7 +419,7 @@ async def produce(
 ) -> Codes:
     """As `append`, the error codes alone."""
     found = await append(cluster, batches, timeout_ms=timeout_ms, transactional_id=transactional_id)
-    return {partition: one.error_code for partition, one in found.items()}
+    return {partition: result.error_code for partition, result in found.items()}
 
 
 async def append(
@@ -442,10 +443,13 @@ async def append(
         body = await connection.send(wire.API_KEY, wire.VERSION, parts, flexible=False)
         responses, throttle_ms = wire.parse_produce_response(body)
         connection.throttled(throttle_ms)
-        return {TopicPartition(*key): Appended(one.error, one.base_offset) for key, one in responses.items()}
+        return {
+            TopicPartition(*key): Appended(response.error, response.base_offset)
+            for key, response in responses.items()
+        }
 
     found = await _of_leaders(cluster, batches, send, rounds_max=1, purpose="append")
     return {
-        partition: one if isinstance(one, Appended) else Appended(one.error_code, None)
-        for partition, one in found.items()
+        partition: result if isinstance(result, Appended) else Appended(result.error_code, None)
+        for partition, result in found.items()
     }

@@ -129,9 +129,13 @@ async def _create(
             min_version=_DEFAULT_REPLICATION_SINCE if needs_default else 1,
         )
         response = await cluster.call(request, controller=True)
-        for one in response.topics:
-            code = error_codes.NONE if one.error_code == error_codes.TOPIC_ALREADY_EXISTS else one.error_code
-            responses[one.name] = BrokerRefusal.of(code, one.error_message)
+        for result in response.topics:
+            code = (
+                error_codes.NONE
+                if result.error_code == error_codes.TOPIC_ALREADY_EXISTS
+                else result.error_code
+            )
+            responses[result.name] = BrokerRefusal.of(code, result.error_message)
     return responses
 
 
@@ -349,8 +353,8 @@ async def alter_topic_configs(
                 _TOPIC,
                 topic,
                 [
-                    config_class(one.name, _DELETE if one.value is None else _SET, one.value)
-                    for one in of_topic
+                    config_class(change.name, _DELETE if change.value is None else _SET, change.value)
+                    for change in of_topic
                 ],
             )
             for topic, of_topic in chunk
@@ -358,8 +362,8 @@ async def alter_topic_configs(
         request = IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
         response = await cluster.call(request, controller=True)
         responses |= {
-            one.resource_name: BrokerRefusal.of(one.error_code, one.error_message)
-            for one in response.responses
+            result.resource_name: BrokerRefusal.of(result.error_code, result.error_message)
+            for result in response.responses
         }
     return responses
 
@@ -407,7 +411,7 @@ async def create_with_accepted_settings(
         refused = {name: why for name, why in refused.items() if name not in accepted} | _refused(again)
     return Outcome(
         refused=refused,
-        settings=tuple(one for name, of in sentences.items() if name not in refused for one in of),
+        settings=tuple(sentence for name, of in sentences.items() if name not in refused for sentence in of),
     )
 
 
@@ -433,7 +437,7 @@ async def alter_to_accepted_settings(
     applied |= {name: of_topic for name, of_topic in some.items() if name not in again}
     return applied, Outcome(
         refused={name: why for name, why in refused.items() if name not in doubtful} | again,
-        settings=tuple(one for of in sentences.values() for one in of),
+        settings=tuple(sentence for of in sentences.values() for sentence in of),
     )
 
 
@@ -446,7 +450,7 @@ async def _sift(
     accepted: `local.retention.ms` may need the `retention.ms` that comes with it.
     """
     accepted: dict[str, Changes] = dict.fromkeys(wanted, ())
-    left = {(name, one.name): one for name, changes in wanted.items() for one in changes}
+    left = {(name, change.name): change for name, changes in wanted.items() for change in changes}
     why: dict[tuple[str, str], BrokerRefusal] = {}
     found = True
     while left and found:

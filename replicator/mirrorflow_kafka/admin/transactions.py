@@ -114,11 +114,13 @@ async def add_partitions_to_txn(
 
 def raise_for_refused(cluster: Cluster, transactional_id: str, codes: Mapping[TopicPartition, int]) -> None:
     """Raises the error of a refused AddPartitionsToTxn, with the topic or the transactional id that it is about."""
-    refused = [(one, code) for one, code in codes.items() if code != NONE]
+    refused = [(partition, code) for partition, code in codes.items() if code != NONE]
     # The others have OPERATION_NOT_ATTEMPTED.
-    for one, code in sorted(refused, key=lambda found: found[1] == OPERATION_NOT_ATTEMPTED):
+    for partition, code in sorted(refused, key=lambda found: found[1] == OPERATION_NOT_ATTEMPTED):
         if code in OF_PARTITION:
-            raise partition_error(code, cluster=cluster.alias, request="AddPartitionsToTxn", partition=one)
+            raise partition_error(
+                code, cluster=cluster.alias, request="AddPartitionsToTxn", partition=partition
+            )
         cluster.raise_for(code, "AddPartitionsToTxn", transactional_id)
 
 

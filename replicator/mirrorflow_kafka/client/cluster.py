@@ -411,9 +411,9 @@ class Cluster:
 
 def _shallow_codes(response: Any) -> set[int]:
     return {
-        getattr(one, "error_code", 0) or 0
+        getattr(item, "error_code", 0) or 0
         for name in ("topics", "results", "responses", "groups")
-        for one in getattr(response, name, None) or ()
+        for item in getattr(response, name, None) or ()
     }
 
 
@@ -450,11 +450,11 @@ async def connect_both(
         *(Cluster.connect(client, resolve=resolve, timeout_s=timeout_s) for client in (source, target)),
         return_exceptions=True,
     )
-    for one in found:
-        note(one)
-    failures = [one for one in found if isinstance(one, BaseException)]
+    for result in found:
+        note(result)
+    failures = [result for result in found if isinstance(result, BaseException)]
     if failures:
-        await asyncio.gather(*(one.close() for one in found if isinstance(one, Cluster)))
+        await asyncio.gather(*(result.close() for result in found if isinstance(result, Cluster)))
         raise failures[0]
-    there = [one for one in found if isinstance(one, Cluster)]
+    there = [result for result in found if isinstance(result, Cluster)]
     return there[0], there[1]

@@ -447,9 +447,9 @@ class Connection:
 
     def _release(self) -> None:
         held, self._held = self._held, None
-        for one in held or ():
-            if not one.response.done():
-                self._write(*one)
+        for request in held or ():
+            if not request.response.done():
+                self._write(*request)
         released, self._released = self._released, None
         if released is not None:
             released.set_result(None)
@@ -489,7 +489,9 @@ class Connection:
         for timer in (self._timer, self._reauthentication_timer):
             if timer is not None:
                 timer.cancel()
-        unanswered = [one.response for one in self._pending] + [one.response for one in self._held or ()]
+        unanswered = [request.response for request in self._pending] + [
+            request.response for request in self._held or ()
+        ]
         self._pending.clear()
         self._held = None
         for response in unanswered:

@@ -123,7 +123,9 @@ def connect_problem(error: OSError) -> str:
         return error.strerror or str(error)
     # asyncio joins the errors of several addresses of one name in a text of this form.
     numbers = (
-        [error.errno] if error.errno else [int(one) for one in re.findall(r"\[Errno (\d+)\]", str(error))]
+        [error.errno]
+        if error.errno
+        else [int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))]
     )
     return " or ".join(dict.fromkeys(map(os.strerror, numbers))) or str(error)
 

@@ -276,7 +276,7 @@ def read_pkcs12(data: bytes, password: str | None) -> tuple[bytes, tuple[bytes, 
         raise StoreError(problem) from None
     own = [store.cert.certificate] if store.cert else []
     others = [other.certificate for other in store.additional_certs]
-    certificates = tuple(one.public_bytes(Encoding.DER) for one in [*own, *others])
+    certificates = tuple(certificate.public_bytes(Encoding.DER) for certificate in [*own, *others])
     if store.key is None:
         return b"", certificates
     return store.key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()), certificates

@@ -179,7 +179,9 @@ class CompactedTopic:
         last[partition] = record
         if len(last) == 1:
             return record
-        return last[newest({number: recency(one.value, one.timestamp) for number, one in last.items()})]
+        return last[
+            newest({number: recency(record.value, record.timestamp) for number, record in last.items()})
+        ]
 
 
 async def records_between(
@@ -331,7 +333,11 @@ class RecordLosses:
         earlier = before.starts if before is not None and is_same else {}
         partitions = [TopicPartition(self._topic, number) for number in found.partitions]
         listed = await admin.list_offsets(self._cluster, partitions, EARLIEST)
-        starts = {one.partition: response.offset for one, response in listed.items() if not response.error}
+        starts = {
+            partition.partition: response.offset
+            for partition, response in listed.items()
+            if not response.error
+        }
         self.known = TopicState(topic_id, {**earlier, **starts})
         has_moved = any(earlier.get(number, start) != start for number, start in starts.items())
         return before is not None and (not is_same or has_moved)

@@ -79,7 +79,9 @@ class PositionStore(ABC):
                 TopicPartition(position.topic, position.partition): replace(position, written_ms=now_ms)
                 for position in positions
             }
-            await self._append(((self._key(p), encode_value(one)) for p, one in new.items()), now_ms=now_ms)
+            await self._append(
+                ((self._key(p), encode_value(position)) for p, position in new.items()), now_ms=now_ms
+            )
             self.positions.update(new)
 
     def _key(self, partition: TopicPartition) -> bytes:

@@ -33,8 +33,8 @@ async def _connections(target: Cluster) -> list[Connection]:
     """Connects to the brokers that answer; one that does not must not hold up the flow. Raises ClusterError if none does."""
     connecting = map(target.connection, sorted(target.metadata.brokers))
     found = await asyncio.gather(*connecting, return_exceptions=True)
-    failed = [one for one in found if isinstance(one, BaseException)]
+    failed = [result for result in found if isinstance(result, BaseException)]
     for error in failed:
         if len(failed) == len(found) or not isinstance(error, UnreachableError):
             raise error
-    return [one for one in found if isinstance(one, Connection)]
+    return [result for result in found if isinstance(result, Connection)]

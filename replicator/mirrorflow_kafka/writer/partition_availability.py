@@ -54,23 +54,23 @@ async def unavailable_partitions(
         _denied_topics(target, {copy.topic for copy in copies.values()}),
     )
     found: dict[TopicPartition, MirrorFlowError] = {}
-    for one, copy in copies.items():
-        topic, partition = one
-        if (error := _topic_error(source, one, one, on_source[one])) is not None:
-            found[one] = error
-        elif on_source[one] != NONE:
-            problem = _problem(source, one, on_source[one])
-            found[one] = SourceUnavailableError(topic=topic, partition=partition, problem=problem)
+    for origin, copy in copies.items():
+        topic, partition = origin
+        if (error := _topic_error(source, origin, origin, on_source[origin])) is not None:
+            found[origin] = error
+        elif on_source[origin] != NONE:
+            problem = _problem(source, origin, on_source[origin])
+            found[origin] = SourceUnavailableError(topic=topic, partition=partition, problem=problem)
         elif copy.topic in denied:
             resource = f"topic {copy.topic}"
-            found[one] = NotAuthorizedError(cluster=target.alias, operation="Write", resource=resource)
-        elif (error := _topic_error(target, one, copy, on_target[copy])) is not None:
-            found[one] = error
+            found[origin] = NotAuthorizedError(cluster=target.alias, operation="Write", resource=resource)
+        elif (error := _topic_error(target, origin, copy, on_target[copy])) is not None:
+            found[origin] = error
         elif on_target[copy] != NONE:
             problem = _problem(target, copy, on_target[copy])
-            found[one] = TargetUnavailableError(topic=topic, partition=partition, problem=problem)
+            found[origin] = TargetUnavailableError(topic=topic, partition=partition, problem=problem)
         elif copy in out_of_sync:
-            found[one] = TargetOutOfSyncError(topic=topic, partition=partition, copy=str(copy))
+            found[origin] = TargetOutOfSyncError(topic=topic, partition=partition, copy=str(copy))
     return found
 
 
@@ -79,22 +79,24 @@ async def _leader_codes(cluster: Cluster, partitions: Iterable[TopicPartition]) 
     listed = await admin.list_offsets(
         cluster, partitions, LATEST, rounds_max=_ROUNDS_MAX, timeout_s=RESPONSE_S
     )
-    return {one: found.error for one, found in listed.items()}
+    return {partition: found.error for partition, found in listed.items()}
 
 
 async def _out_of_sync(cluster: Cluster, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
     """Returns those of *partitions* that have a leader and too few replicas in sync to accept a write."""
     short: dict[TopicPartition, int] = {}
-    for one in partitions:
-        topic = cluster.metadata.topics.get(one.topic)
-        found = None if topic is None else topic.partitions.get(one.partition)
+    for partition in partitions:
+        topic = cluster.metadata.topics.get(partition.topic)
+        found = None if topic is None else topic.partitions.get(partition.partition)
         if found is not None and found.leader != NO_LEADER and len(found.isr) < len(found.replicas):
-            short[one] = len(found.isr)
+            short[partition] = len(found.isr)
     if not short:
         return frozenset()
-    topics = sorted({one.topic for one in short})
+    topics = sorted({partition.topic for partition in short})
     least = await admin.describe_topic_setting(cluster, topics, _MIN_IN_SYNC)
-    return frozenset(one for one, in_sync in short.items() if in_sync < int(least.get(one.topic) or 1))
+    return frozenset(
+        partition for partition, in_sync in short.items() if in_sync < int(least.get(partition.topic) or 1)
+    )
 
 
 async def _denied_topics(cluster: Cluster, topics: Iterable[str]) -> set[str]:

@@ -134,10 +134,14 @@ class ProducerTransactions:
             return Busy() if refused.error_code == CONCURRENT_TRANSACTIONS else refused
         for known in [key for key in self._sequences if key[0] == producer_id and key[1] != epoch]:
             del self._sequences[known]
-        self._barriers = {one: found for one, found in self._barriers.items() if one[0] != transactional_id}
-        self._unanswered = {one for one in self._unanswered if one[0] != transactional_id}
+        self._barriers = {
+            producer: found for producer, found in self._barriers.items() if producer[0] != transactional_id
+        }
+        self._unanswered = {producer for producer in self._unanswered if producer[0] != transactional_id}
         self._open_positions = {
-            one: found for one, found in self._open_positions.items() if one[0] != transactional_id
+            producer: found
+            for producer, found in self._open_positions.items()
+            if producer[0] != transactional_id
         }
         return Producer(transactional_id, producer_id, epoch)
 
@@ -179,7 +183,9 @@ class ProducerTransactions:
             wanted = {*copies, *always} or {self._topics.claims}
             codes = await self.try_add_partitions(producer, wanted)
             refused = {
-                one: code for one, code in codes.items() if one in copies and code in admin.OF_PARTITION
+                partition: code
+                for partition, code in codes.items()
+                if partition in copies and code in admin.OF_PARTITION
             }
             if not refused:
                 admin.raise_for_refused(self._cluster, producer.transactional_id, codes)

@@ -143,7 +143,9 @@ class ProtocolRunner:
 
     async def _respond_to_group(self, group: Sequence[Request]) -> Sequence[Any]:
         partitions = [
-            one.partition for one in group if isinstance(one, ReadEnd | ReadEpochEnd | ReadSourceStart)
+            request.partition
+            for request in group
+            if isinstance(request, ReadEnd | ReadEpochEnd | ReadSourceStart)
         ]
         match group[0]:
             case ReadEnd():
@@ -270,8 +272,8 @@ class ProtocolRunner:
         self, partitions: Sequence[TopicPartition]
     ) -> Sequence[SourceStart | Unavailable]:
         when: dict[int, set[TopicPartition]] = {LATEST: {*partitions}}
-        for one in partitions:
-            when.setdefault(self._start_at(one), set()).add(one)
+        for partition in partitions:
+            when.setdefault(self._start_at(partition), set()).add(partition)
         listed = await asyncio.gather(
             *(
                 admin.list_offsets(self._source, wanted, timestamp, timeout_s=_response_timeout_s(timestamp))
@@ -279,7 +281,9 @@ class ProtocolRunner:
             )
         )
         ends = listed[0]
-        found = {one: first for part in listed for one, first in part.items()}  # LATEST comes first
+        found = {
+            partition: first for part in listed for partition, first in part.items()
+        }  # LATEST comes first
         return [
             _unavailable(
                 self._source, "ListOffsets", partition, found[partition].error or ends[partition].error
@@ -300,10 +304,18 @@ class ProtocolRunner:
         # epoch of its last record then ends at the same offset.
         return [
             _unavailable(
-                target, "ListOffsets", one, starts[one].error or stables[one].error or ends[one].error
+                target,
+                "ListOffsets",
+                partition,
+                starts[partition].error or stables[partition].error or ends[partition].error,
             )
-            or LogEnd(starts[one].offset, stables[one].offset, ends[one].offset, ends[one].leader_epoch)
-            for one in wanted
+            or LogEnd(
+                starts[partition].offset,
+                stables[partition].offset,
+                ends[partition].offset,
+                ends[partition].leader_epoch,
+            )
+            for partition in wanted
         ]
 
     async def _epoch_ends(
@@ -319,9 +331,9 @@ class ProtocolRunner:
             cluster, dict.fromkeys(wanted, epoch), timeout_s=RESPONSE_S
         )
         return [
-            _unavailable(cluster, "OffsetForLeaderEpoch", one, ends[one].error)
-            or LeaderEpochEnd(ends[one].leader_epoch, ends[one].end_offset)
-            for one in wanted
+            _unavailable(cluster, "OffsetForLeaderEpoch", partition, ends[partition].error)
+            or LeaderEpochEnd(ends[partition].leader_epoch, ends[partition].end_offset)
+            for partition in wanted
         ]
 
 

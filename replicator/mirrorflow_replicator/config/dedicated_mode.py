@@ -127,7 +127,7 @@ def check_aliases(flows: Sequence[EnabledFlow]) -> None:
             raise InvalidSettingError(
                 key="clusters",
                 problem=f"the alias {flow.source} {alias_split_problem(flow.separator)}, so "
-                f"{' and '.join(one.name for one in loop)} would copy their own copies without end",
+                f"{' and '.join(flow.name for flow in loop)} would copy their own copies without end",
                 action="choose another alias, or another replication.policy.separator",
             )
 

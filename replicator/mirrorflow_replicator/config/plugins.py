@@ -239,4 +239,4 @@ def make_config_rules(settings: SourceSettings) -> ConfigRules:
 
 def _compiled(pairs: tuple[tuple[str, str], ...]) -> tuple[ConfigException, ...]:
     compiled = partial(compile_pattern, BY_TOPIC_KEY)
-    return tuple(ConfigException(topics=compiled(one), settings=compiled(two)) for one, two in pairs)
+    return tuple(ConfigException(topics=compiled(topics), settings=compiled(two)) for topics, two in pairs)

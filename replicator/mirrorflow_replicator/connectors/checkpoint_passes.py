@@ -282,7 +282,7 @@ class CheckpointPasses:
         )
         await self._rewind(rewound)
         self._translations = Counter(
-            one.translation for now in self._translated.values() for one in now.values()
+            state.translation for now in self._translated.values() for state in now.values()
         )
 
     async def write_checkpoints(self) -> None:
@@ -302,7 +302,11 @@ class CheckpointPasses:
         if not wanted:
             return
         listed = await admin.list_offsets(self._clusters.target, wanted, EARLIEST)
-        beginnings = {partition: one.offset for partition, one in listed.items() if not one.error}
+        beginnings = {
+            partition: listed_offset.offset
+            for partition, listed_offset in listed.items()
+            if not listed_offset.error
+        }
         for group, partitions in rewound.items():
             self._keep(group, decisions.at_beginning(partitions, self._translated[group], beginnings))
 
@@ -415,7 +419,9 @@ class CheckpointPasses:
             if code == OFFSET_METADATA_TOO_LARGE
         }
         if too_large:
-            without = {partition: Committed(offset=one.offset) for partition, one in too_large.items()}
+            without = {
+                partition: Committed(offset=committed.offset) for partition, committed in too_large.items()
+            }
             codes |= await groups.commit_offsets(target, group, without)
             inside |= without
         if groups.MEMBERS_PRESENT & set(codes.values()):

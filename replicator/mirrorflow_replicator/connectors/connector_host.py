@@ -134,7 +134,7 @@ class PausedSource:
         if not new or self._settings.start is not StartPosition.EARLIEST:
             return {}
         found = await admin.list_offsets(source, new, EARLIEST)
-        return {one: begin.offset for one, begin in found.items() if not begin.error}
+        return {partition: begin.offset for partition, begin in found.items() if not begin.error}
 
     def _report(
         self, partition: TopicPartition, position: Position | None, start_offset: int, end: int

@@ -102,7 +102,7 @@ class FlowClusters:
         """Returns the positions of a flow that has no owner. Raises ClusterError."""
         store = position_store(self.settings, self.target)
         await store.open()
-        return {partition: obeyed_position(one) for partition, one in store.positions.items()}
+        return {partition: obeyed_position(position) for partition, position in store.positions.items()}
 
     async def _source_of(self, request: ReadOffsetMap) -> int | None:
         """Returns which source offset was copied to an offset that the target has lost; None if that is not known."""
@@ -124,9 +124,9 @@ class FlowClusters:
         topic = offset_map_topic(self.settings.source_alias)
         log = MapLog(self.target, topic, replication_factor=self.settings.offsets.replication_factor)
         found = await log.read(partitions)
-        copies = {one: flow_topics(self.settings).on_target(one) for one in found}
-        ends = await log.ends({copies[one]: known.leader_epoch for one, known in found.items()})
-        return {one: (known, ends.get(copies[one], 0)) for one, known in found.items()}
+        copies = {partition: flow_topics(self.settings).on_target(partition) for partition in found}
+        ends = await log.ends({copies[partition]: known.leader_epoch for partition, known in found.items()})
+        return {partition: (known, ends.get(copies[partition], 0)) for partition, known in found.items()}
 
     def _start_at(self, partition: TopicPartition) -> int:
         """Returns the timestamp at which a partition starts that was never copied."""

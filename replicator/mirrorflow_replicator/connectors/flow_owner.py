@@ -306,7 +306,7 @@ class FlowOwner:
     async def _begin_unfenced(self, flow: UnfencedFlow, assignment: Assignment) -> None:
         """Notes what the flow begins with, if it was never copied."""
         if not self._assignment_is_known and not await flow.clusters.stored_positions():
-            flow.clusters.begin_with(one for task in assignment for one in task)
+            flow.clusters.begin_with(partition for task in assignment for partition in task)
         self._assignment_is_known = True
 
     async def _try_to_fence(self, flow: UnfencedFlow) -> None:

@@ -97,8 +97,8 @@ class OwnedFlow:
         ownership = replace(self.ownership, plan=plan)
         await clusters.begin_lookup(partitions)
         acknowledged = [
-            decode_value(TopicPartition(one.topic, one.partition), one.value.encode())
-            for one in wanted.acknowledged
+            decode_value(TopicPartition(position.topic, position.partition), position.value.encode())
+            for position in wanted.acknowledged
         ]
         found = await clusters.runner.run(recover_task(ownership, ids, partitions, acknowledged))
         if isinstance(found, SessionStart) and found.producers.ids != ids:
@@ -113,7 +113,9 @@ class OwnedFlow:
     async def positions(self) -> dict[TopicPartition, WriterPosition]:
         """Returns the stored position of each partition of the flow. Raises MirrorFlowError."""
         newest = await self._newest_positions()
-        return {partition: one for partition, one in newest.items() if one.next_source_offset >= 0}
+        return {
+            partition: position for partition, position in newest.items() if position.next_source_offset >= 0
+        }
 
     async def _newest_positions(self) -> dict[TopicPartition, WriterPosition]:
         """Returns the newest position of each partition, also where it was deleted."""
@@ -126,25 +128,33 @@ class OwnedFlow:
         Raises MirrorFlowError.
         """
         known = await self._newest_positions()
-        deleted = {one: found.revision or 0 for one, found in known.items() if found.next_source_offset < 0}
-        new = {one: offset for one, offset in starts.items() if one in deleted or one not in known}
+        deleted = {
+            partition: found.revision or 0
+            for partition, found in known.items()
+            if found.next_source_offset < 0
+        }
+        new = {
+            partition: offset
+            for partition, offset in starts.items()
+            if partition in deleted or partition not in known
+        }
         if not new:
             return
         topic_ids = await self.clusters.topic_ids(new)
         positions = [
             WriterPosition(
-                topic=one.topic,
-                partition=one.partition,
+                topic=partition.topic,
+                partition=partition.partition,
                 next_source_offset=offset,
                 java_offset=offset - 1,
-                target_topic=topic_ids[one.topic].copy,
-                source_topic_id=topic_ids[one.topic].source,
-                target_topic_id=topic_ids[one.topic].target,
+                target_topic=topic_ids[partition.topic].copy,
+                source_topic_id=topic_ids[partition.topic].source,
+                target_topic_id=topic_ids[partition.topic].target,
                 writer=self.ownership.plan.ids.task(0),
                 left=True,
-                revision=deleted.get(one, 0) + 1,
+                revision=deleted.get(partition, 0) + 1,
             )
-            for one, offset in new.items()
+            for partition, offset in new.items()
         ]
         if not await self.clusters.runner.store_positions(self.ownership.lock, positions):
             raise FlowTakenError(source=self.clusters.settings.source_alias)

@@ -127,7 +127,7 @@ class FlowTakeover:
         """
         newest = await newest_claim(clusters)
         self.is_first = newest is None
-        partitions = [one for task in assignment for one in task]
+        partitions = [partition for task in assignment for partition in task]
         if self.is_first:
             clusters.begin_with(partitions)
         plan = self.plan(clusters, tasks=len(assignment))

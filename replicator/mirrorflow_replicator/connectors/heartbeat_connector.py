@@ -215,9 +215,11 @@ class HeartbeatConnector:
         for writer in self._writers:
             errors.update(writer.errors)
         written = tuple(
-            HeartbeatReport(cluster=one.settings.target_alias, topic=one.topic, timestamp_ms=one.newest_ms)
-            for one in self._writers
-            if one.newest_ms >= 0
+            HeartbeatReport(
+                cluster=writer.settings.target_alias, topic=writer.topic, timestamp_ms=writer.newest_ms
+            )
+            for writer in self._writers
+            if writer.newest_ms >= 0
         )
         return replace(
             report,
@@ -226,14 +228,14 @@ class HeartbeatConnector:
                     task=0, state=report.state, trace=report.trace, reason=report.reason, errors=dict(errors)
                 ),
             ),
-            topics=tuple(dict.fromkeys(one.topic for one in written)),
+            topics=tuple(dict.fromkeys(report.topic for report in written)),
             warnings=(
                 *(
                     f"No heartbeats to {other.settings.target_alias}: {other.problem}"
                     for other in others
                     if other.problem
                 ),
-                *(warning for one in self._writers for warning in one.warnings),
+                *(warning for writer in self._writers for warning in writer.warnings),
             ),
             heartbeats=written,
             source=self._side(self._settings.source_alias),
@@ -292,26 +294,28 @@ class HeartbeatMonitor:
         wanted = [TopicPartition(topic, 0) for topic in topics]
         ends = await admin.list_offsets(cluster, wanted, LATEST)
         moved = {
-            one: end.offset
-            for one, end in ends.items()
-            if not end.error and self._read_to.get(one) != end.offset
+            partition: end.offset
+            for partition, end in ends.items()
+            if not end.error and self._read_to.get(partition) != end.offset
         }
         # Never read, or the topic was re-created since.
-        unread = [one for one, end in moved.items() if self._read_to.get(one, end + 1) > end]
+        unread = [
+            partition for partition, end in moved.items() if self._read_to.get(partition, end + 1) > end
+        ]
         starts = await admin.list_offsets(cluster, unread, EARLIEST) if unread else {}
-        for one, end in moved.items():
-            begin = starts[one].offset if one in starts else self._read_to[one]
+        for partition, end in moved.items():
+            begin = starts[partition].offset if partition in starts else self._read_to[partition]
             # Removed until it has been read: if its beginning was deleted meanwhile, the first offset is
             # requested again.
-            self._read_to.pop(one, None)
-            newest = await _newest(cluster, one, max(begin, end - LOOK_BACK_RECORDS), end)
-            self._read_to[one] = end
+            self._read_to.pop(partition, None)
+            newest = await _newest(cluster, partition, max(begin, end - LOOK_BACK_RECORDS), end)
+            self._read_to[partition] = end
             if newest >= 0:
-                self._newest[one.topic] = newest
-        for one, listed in ends.items():
+                self._newest[partition.topic] = newest
+        for partition, listed in ends.items():
             if not error_codes.is_retriable(listed.error):
                 error_codes.raise_for(
-                    listed.error, cluster=cluster.alias, request="ListOffsets", subject=one.topic
+                    listed.error, cluster=cluster.alias, request="ListOffsets", subject=partition.topic
                 )
 
 

@@ -152,9 +152,9 @@ class KnownOffsets:
                 target.metadata.topic_id(self.rename(partition).topic),
             )
             ids = zip(now, known.stream[1:], strict=True)
-            return all(not one or not other or one == other for one, other in ids)
+            return all(not topic or not other or topic == other for topic, other in ids)
 
-        known = {at: one for at, one in self._maps.items() if is_same_topic(at, one)}
+        known = {at: offset_map for at, offset_map in self._maps.items() if is_same_topic(at, offset_map)}
         self._valid_maps = await self._not_lost(known)
 
     async def _not_lost(self, maps: Mapping[TopicPartition, OffsetMap]) -> dict[TopicPartition, OffsetMap]:

@@ -60,17 +60,19 @@ class LoadBalancer:
 
     async def balance(self, source: Cluster, target: Cluster, assignment: Assignment) -> Assignment:
         """Measures the loads; returns a balanced assignment, usually *assignment* itself. Raises ClusterError."""
-        partitions = [one for task in assignment for one in task]
+        partitions = [partition for task in assignment for partition in task]
         positions = await self._positions(target)
         committed = self._settings.read_committed
         listed = await admin.list_offsets(source, partitions, LATEST, read_committed=committed)
-        ends = {one: end.offset for one, end in listed.items() if not end.error}
-        gained = {one: end - self._rates.ends.get(one, end) for one, end in ends.items()}
-        copied = {one: position.source_offset for one, position in positions.positions.items()}
+        ends = {partition: end.offset for partition, end in listed.items() if not end.error}
+        gained = {partition: end - self._rates.ends.get(partition, end) for partition, end in ends.items()}
+        copied = {partition: position.source_offset for partition, position in positions.positions.items()}
         lags, self._copied = behind(ends, copied, self._copied), copied
         self._rates = self._rates.updated(ends, asyncio.get_running_loop().time())
         self._checks += 1
-        await self._sample(source, {one: max(gained[one], lags.get(one, 0)) for one in ends})
+        await self._sample(
+            source, {partition: max(gained[partition], lags.get(partition, 0)) for partition in ends}
+        )
         self.loads = loads(self._rates.per_s, lags, self._record_bytes)
         self._balance, balanced = self._balance.checked(assignment, self.loads)
         _log_moves(assignment, balanced, self.loads)
@@ -98,13 +100,19 @@ class LoadBalancer:
             for gone in known.keys() - unread.keys():
                 del known[gone]
         since = self._checks - SAMPLE_AGE_CHECKS
-        due = [one for one, count in unread.items() if count > 0 and self._sampled.get(one, since) <= since]
-        busiest = sorted(due, key=lambda one: (-self._rates.per_s.get(one, 0.0), -unread[one], one))
+        due = [
+            partition
+            for partition, count in unread.items()
+            if count > 0 and self._sampled.get(partition, since) <= since
+        ]
+        busiest = sorted(
+            due, key=lambda partition: (-self._rates.per_s.get(partition, 0.0), -unread[partition], partition)
+        )
         self.warning = ""
-        for one in busiest[:SAMPLES_MAX]:
-            start = self._rates.ends[one] - min(SAMPLE_RECORDS, unread[one])
+        for partition in busiest[:SAMPLES_MAX]:
+            start = self._rates.ends[partition] - min(SAMPLE_RECORDS, unread[partition])
             try:
-                fetched = await read_once(source, one, start, max_bytes=SAMPLE_BYTES)
+                fetched = await read_once(source, partition, start, max_bytes=SAMPLE_BYTES)
                 batches = list(split(fetched.records))
             except NotAuthorizedError as error:
                 self.warning = (
@@ -112,17 +120,20 @@ class LoadBalancer:
                 )
                 return
             except MirrorFlowError as error:
-                log.info("The record size of %s cannot be measured: %s", one, error)
+                log.info("The record size of %s cannot be measured: %s", partition, error)
                 continue
             offsets = sum(batch.next_offset - batch.base_offset for batch in batches)
             if offsets:
-                self._record_bytes[one] = sum(batch.size_bytes for batch in batches) / offsets
-                self._sampled[one] = self._checks
+                self._record_bytes[partition] = sum(batch.size_bytes for batch in batches) / offsets
+                self._sampled[partition] = self._checks
 
 
 def _log_moves(before: Assignment, after: Assignment, loads: Mapping[TopicPartition, float]) -> None:
-    task_of = {one: task for task, had in enumerate(after) for one in had}
-    for one in moved(before, after):
+    task_of = {partition: task for task, had in enumerate(after) for partition in had}
+    for partition in moved(before, after):
         log.info(
-            "Moving %s (%.0f bytes/s) to task %d to balance the load", one, loads.get(one, 0.0), task_of[one]
+            "Moving %s (%.0f bytes/s) to task %d to balance the load",
+            partition,
+            loads.get(partition, 0.0),
+            task_of[partition],
         )

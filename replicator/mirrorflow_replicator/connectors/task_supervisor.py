@@ -83,11 +83,11 @@ class TaskReports:
             return replace(self.newest, partitions=partitions)
         stalled = tuple(
             replace(
-                self.partitions.get(one)
+                self.partitions.get(partition)
                 or PartitionReport(
-                    topic=one.topic,
-                    target_topic=target_topic(one.topic),
-                    partition=one.partition,
+                    topic=partition.topic,
+                    target_topic=target_topic(partition.topic),
+                    partition=partition.partition,
                     phase=PartitionPhase.STARTING,
                 ),
                 phase=PartitionPhase.STARTING,
@@ -95,7 +95,7 @@ class TaskReports:
                 message=str(problem.error),
                 stalled_since_ms=problem.since_ms,
             )
-            for one in sorted(self._assigned)
+            for partition in sorted(self._assigned)
         )
         return replace(self.newest, partitions=stalled)
 

@@ -222,18 +222,18 @@ class TopicSync:
         warnings = [*outcome.settings, *compacted_alone(names, source, target, applied)]
         for name, accepted in applied.items():
             if self._report_only:
-                differences = ", ".join(explain(one, target[name]) for one in accepted)
+                differences = ", ".join(explain(change, target[name]) for change in accepted)
                 warnings.append(
                     f"Target topic {name} would be given {differences}, but settings are only reported."
                 )
-            elif deleted := [one for one in accepted if one.value is None]:
+            elif deleted := [change for change in accepted if change.value is None]:
                 # For a user who has set them on the target and looks for the reason.
                 log.info(
                     "Settings of target topic %s were deleted, because the topic on %s has none of its own: %s; "
                     "mirrorflow.config.properties.exclude.by.topic (topics.configs.exceptions) keeps them.",
                     name,
                     self._source.alias,
-                    ", ".join(explain(one, target[name]) for one in deleted),
+                    ", ".join(explain(change, target[name]) for change in deleted),
                 )
         warnings += [
             f"The settings of target topic {name} cannot be changed: {refusal}."
@@ -365,9 +365,9 @@ class RetentionWriter:
         }
         if any(changed_by_others.values()):
             noted = [
-                Hold(holder=holder, topic=t, before=one, is_change=True)
-                for t, one in changed_by_others.items()
-                if one
+                Hold(holder=holder, topic=t, before=before, is_change=True)
+                for t, before in changed_by_others.items()
+                if before
             ]
             await self._log.write(noted, now_ms=now_ms)
         changes = {

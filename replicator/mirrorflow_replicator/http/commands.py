@@ -242,9 +242,11 @@ def task_configs(request: Request) -> tuple[dict[str, str], ...]:
         body = json.loads(request.body)
     except (ValueError, RecursionError) as error:
         raise ConnectError(400, "The body is not JSON; send a list of the tasks' properties.") from error
-    if not isinstance(body, list) or not all(isinstance(one, dict) for one in body):
+    if not isinstance(body, list) or not all(isinstance(item, dict) for item in body):
         raise ConnectError(400, "The body is not a list of objects; send the tasks' properties.")
-    return tuple({key: value for key, value in _strings(one).items() if value is not None} for one in body)
+    return tuple(
+        {key: value for key, value in _strings(level).items() if value is not None} for level in body
+    )
 
 
 def properties(request: Request) -> dict[str, str | None]:

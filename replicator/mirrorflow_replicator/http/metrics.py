@@ -171,13 +171,13 @@ def _add(row: _Row, report: ConnectorReport, part: PartitionReport, view: Worker
             row.lag_s = max(row.lag_s or 0.0, lag_s)
 
 
-def _combined_spread(one: Spread | None, count: int, other: Spread | None) -> tuple[Spread | None, int]:
+def _combined_spread(spread: Spread | None, count: int, other: Spread | None) -> tuple[Spread | None, int]:
     if other is None:
-        return one, count
-    if one is None:
+        return spread, count
+    if spread is None:
         return other, 1
-    average = (one.average * count + other.average) / (count + 1)
-    return Spread(min(one.minimum, other.minimum), max(one.maximum, other.maximum), average), count + 1
+    average = (spread.average * count + other.average) / (count + 1)
+    return Spread(min(spread.minimum, other.minimum), max(spread.maximum, other.maximum), average), count + 1
 
 
 def _mm2_metrics(rows: list[_Row]) -> Iterator[str]:
@@ -311,29 +311,31 @@ def _connectors(view: WorkerView) -> Iterator[str]:
         errors += [({**own, "reason": reason}, counted[reason]) for reason in sorted(counted)]
     yield from _counter(_OURS + "errors_total", "Errors by reason since the task began.", errors)
     about = "Offset syncs written since the task began."
-    syncs = [(own, sum(task.offset_syncs for task in one.tasks)) for own, one in reports if one.tasks]
+    syncs = [
+        (own, sum(task.offset_syncs for task in report.tasks)) for own, report in reports if report.tasks
+    ]
     yield from _counter(_OURS + "offset_syncs_total", about, syncs)
     about = "Milliseconds of throttling by broker quotas."
-    throttles = [(own, sum(task.throttle_ms for task in one.tasks)) for own, one in reports]
+    throttles = [(own, sum(task.throttle_ms for task in report.tasks)) for own, report in reports]
     yield from _counter(_OURS + "throttle_ms_total", about, throttles)
     about = "Topic settings that the target refused."
     refused = [
-        (own, len({key for task in one.tasks for key in task.refused_settings})) for own, one in reports
+        (own, len({key for task in report.tasks for key in task.refused_settings})) for own, report in reports
     ]
     yield from _gauge(_OURS + "refused_settings", about, refused)
     about = "Topics and settings that could not be synchronised; REST and the log name them."
-    yield from _gauge(_OURS + "warnings", about, [(own, len(one.warnings)) for own, one in reports])
+    yield from _gauge(_OURS + "warnings", about, [(own, len(report.warnings)) for own, report in reports])
     about = "Time since the newest heartbeat that was written to a topic, or has arrived in its copy."
     ages = [
         (
             {**own, "cluster": beat.cluster, "topic": beat.topic},
             round(view.now_s - beat.timestamp_ms / 1000, 3),
         )
-        for own, one in reports
-        for beat in one.heartbeats
+        for own, report in reports
+        for beat in report.heartbeats
     ]
     yield from _gauge(_OURS + "heartbeat_age_seconds", about, ages)
-    states = [({"connector": one.name, "state": one.state.lower()}, 1) for _, one in reports]
+    states = [({"connector": report.name, "state": report.state.lower()}, 1) for _, report in reports]
     yield from _gauge(_OURS + "connector_state", "1 for the state that the connector is in.", states)
 
 
@@ -358,10 +360,12 @@ def _groups(view: WorkerView) -> Iterator[str]:
         if view.metrics_level is MetricsLevel.PARTITION
     ]
     about = "How long the last checkpoint took until it was acknowledged."
-    yield from _gauge(LATENCY, about, [(where, one.latency_ms) for where, one in latencies])
+    yield from _gauge(LATENCY, about, [(where, latency.latency_ms) for where, latency in latencies])
     for at, (suffix, statistic) in enumerate(zip(_SPREAD, ("least", "greatest", "mean"), strict=True)):
         about = f"How long checkpoints took until they were acknowledged, {statistic} of the window."
-        samples = [(where, one.spread_ms[at]) for where, one in latencies if one.spread_ms is not None]
+        samples = [
+            (where, latency.spread_ms[at]) for where, latency in latencies if latency.spread_ms is not None
+        ]
         yield from _gauge(f"{LATENCY}_{suffix}", about, samples)
     states = [
         ({**own, "state": state}, count)

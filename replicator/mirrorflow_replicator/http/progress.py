@@ -492,24 +492,24 @@ def _lines(query: dict[str, str], view: WorkerView) -> Iterator[dict[str, object
             yield {"connector": report.name, **group_offset_json(offset, now_ms=int(view.now_s * 1000))}
 
 
-def group_offset_json(one: GroupOffset, *, now_ms: int) -> dict[str, object]:
+def group_offset_json(offset: GroupOffset, *, now_ms: int) -> dict[str, object]:
     """Returns one group and partition as a JSON object; ages in seconds."""
-    least, most = one.again
-    written = one.checkpoint_written_ms
+    least, most = offset.again
+    written = offset.checkpoint_written_ms
     return {
-        "group": one.group,
-        "topic": one.topic,
-        "partition": one.partition,
-        "targetTopic": one.target_topic,
-        "sourceOffset": one.source_offset,
-        "targetOffset": one.target_offset,
-        "targetOffsetAtMost": one.at_most,
-        "translation": one.translation,
-        "checkpointOffset": one.checkpoint_offset,
+        "group": offset.group,
+        "topic": offset.topic,
+        "partition": offset.partition,
+        "targetTopic": offset.target_topic,
+        "sourceOffset": offset.source_offset,
+        "targetOffset": offset.target_offset,
+        "targetOffsetAtMost": offset.at_most,
+        "translation": offset.translation,
+        "checkpointOffset": offset.checkpoint_offset,
         "checkpointAgeSeconds": None if written is None else round(max(0, now_ms - written) / 1000, 3),
-        "groupOffset": one.group_offset,
-        "written": one.written,
-        "why": one.why,
+        "groupOffset": offset.group_offset,
+        "written": offset.written,
+        "why": offset.why,
         "readAgainAtLeast": least,
         "readAgainAtMost": most,
     }

@@ -58,7 +58,9 @@ def reasons(summary: Mapping[str, Any]) -> list[str]:
     """Returns each reason why something is not copied, with its count, but for those that `state_of` has."""
     shown = {summary[side].get("reason") for side in unreachable_sides(summary)}
     return [
-        f"{one['reason']} x{one['count']}" for one in summary.get("reasons", ()) if one["reason"] not in shown
+        f"{reason['reason']} x{reason['count']}"
+        for reason in summary.get("reasons", ())
+        if reason["reason"] not in shown
     ]
 
 

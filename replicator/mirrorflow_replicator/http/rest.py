@@ -131,7 +131,9 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
             return json_response(definitions(name))
         case ["admin", "loggers"]:
             listed = {
-                name: _level(one) for name, one in sorted(state.loggers().items()) if one.level != "OFF"
+                name: _level(logger)
+                for name, logger in sorted(state.loggers().items())
+                if logger.level != "OFF"
             }
             return json_response(listed)
         case ["admin", "loggers", name]:
@@ -146,7 +148,7 @@ def _options(path: list[str], state: WorkerView) -> Response:
     if not found:
         raise ConnectError(404, NOT_FOUND)
     changes = state.modify_enabled and state.takes_changes
-    names = [one for one in found if changes or one in READING or path[:1] != ["connectors"]]
+    names = [method for method in found if changes or method in READING or path[:1] != ["connectors"]]
     return Response(
         content_type="text/plain", headers=(("Allow", ",".join(names)),), body=", ".join(names).encode()
     )

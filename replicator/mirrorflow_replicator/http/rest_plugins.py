@@ -93,8 +93,12 @@ def validation(name: str, given: Mapping[str, str | None], state: WorkerView) ->
     return {
         "name": included or MIRROR_PACKAGE + plugin,
         "error_count": len(problems),
-        "groups": list(dict.fromkeys(one["group"] for one in known.values() if one["group"] is not None)),
-        "configs": [_validated(one, known.get(one), values, problems) for one in names],
+        "groups": list(
+            dict.fromkeys(
+                definition["group"] for definition in known.values() if definition["group"] is not None
+            )
+        ),
+        "configs": [_validated(name, known.get(name), values, problems) for name in names],
     }
 
 

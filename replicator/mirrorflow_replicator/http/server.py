@@ -284,7 +284,10 @@ class HttpServer:
         server = cls(view, limits, carry_out, route)
         try:
             server.addresses = tuple(
-                [await server._listen(one, (at and others_tls) or tls) for at, one in enumerate(listeners)]
+                [
+                    await server._listen(listener, (at and others_tls) or tls)
+                    for at, listener in enumerate(listeners)
+                ]
             )
         except BaseException:
             await server.close()

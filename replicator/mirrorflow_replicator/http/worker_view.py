@@ -89,7 +89,9 @@ def local_view(view: WorkerView) -> WorkerView:
         tasks = tuple(task for task in report.tasks if task.is_here)
         if report.is_here or tasks:
             numbers = {task.task for task in tasks}
-            properties = tuple(one for number, one in enumerate(report.task_properties) if number in numbers)
+            properties = tuple(
+                properties for number, properties in enumerate(report.task_properties) if number in numbers
+            )
             connectors.append(replace(report, tasks=tasks, task_properties=properties))
     mine = {report.name for report in connectors}
     elsewhere = tuple(

@@ -115,7 +115,7 @@ class GroupNode:
         """Whether this node's part has started; a node without a part is ready."""
         if not self._member.leader_url or self._member.problem is not None:
             return False
-        mine = [report for report in reports if report.is_here or any(one.is_here for one in report.tasks)]
+        mine = [report for report in reports if report.is_here or any(task.is_here for task in report.tasks)]
         tasks = [task for report in mine for task in report.tasks if task.is_here]
         begun = all(task.state in {"RUNNING", "PAUSED", "STOPPED"} for task in tasks)
         return begun and all(report.has_reported_all for report in mine)
@@ -141,7 +141,8 @@ class GroupNode:
         for _ in range(round(WARM_UP_MAX_S / POLL_S)):
             hosted = self.connectors.hosted.values()
             if all(
-                one is not None and (not isinstance(one, SharedConnector) or one.is_warm) for one in hosted
+                connector is not None and (not isinstance(connector, SharedConnector) or connector.is_warm)
+                for connector in hosted
             ):
                 return
             await asyncio.sleep(POLL_S)

@@ -227,7 +227,7 @@ class FixedHerder:
     @property
     def target_cluster_id(self) -> str:
         hosted = [slot.hosted for slot in self._slots.values() if slot.hosted is not None]
-        return next(filter(None, (one.target_cluster_id for one in hosted)), "")
+        return next(filter(None, (connector.target_cluster_id for connector in hosted)), "")
 
     async def carry_out(self, command: Command, request: Request) -> Response:
         """Raises ConnectError: connectors from files cannot be changed over REST."""

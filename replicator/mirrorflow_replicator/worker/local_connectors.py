@@ -84,9 +84,9 @@ class LocalConnectors:
     def arrange(self) -> None:
         """Starts, changes and stops connectors so that exactly those run that the config topic wants here now."""
         wanted = {
-            name: one
-            for name, one in commands.wanted(self._configs, self._restarts).items()
-            if self._runs_here(name, one)
+            name: wanted
+            for name, wanted in commands.wanted(self._configs, self._restarts).items()
+            if self._runs_here(name, wanted)
         }
         for name in wanted.keys() - self._slots.keys():
             self._slots[name] = ConnectorSlot(

@@ -107,7 +107,7 @@ class Worker:
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):
             waits.append(asyncio.create_task(stdin_ended()))
-        waits.extend(asyncio.create_task(one.follow()) for one in (tls, others) if one is not None)
+        waits.extend(asyncio.create_task(server.follow()) for server in (tls, others) if server is not None)
         beside = None if reports is None else asyncio.create_task(reports(), name="reports")
         if self._state_files is not None:
             waits.append(asyncio.create_task(self._state_files.follow(self._herder.set_states)))

@@ -68,8 +68,8 @@ def _progress_of(path: Path) -> Path:
 
 
 def _remove(path: Path) -> None:
-    for one in (path, _progress_of(path), path.with_suffix(".new")):
-        one.unlink(missing_ok=True)
+    for file in (path, _progress_of(path), path.with_suffix(".new")):
+        file.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -61,7 +61,7 @@ def share_of(name: str, tasks: Sequence[Mapping[str, str]], held: Units) -> Task
 
     *held* are the units that the node holds.
     """
-    known = tuple(worker_state.task_partitions(one) for one in tasks)
+    known = tuple(worker_state.task_partitions(task) for task in tasks)
     return TaskShare(
         leads=Unit(connector=name) in held,
         tasks={

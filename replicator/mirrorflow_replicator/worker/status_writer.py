@@ -69,10 +69,10 @@ class StatusWriter:
         """Returns the last status of everything, from any worker."""
         statuses = self._topic.statuses
         return [
-            one
+            status
             for name in statuses.connectors()
-            for one in (statuses.connector(name), *statuses.tasks(name).values())
-            if one is not None
+            for status in (statuses.connector(name), *statuses.tasks(name).values())
+            if status is not None
         ]
 
 
