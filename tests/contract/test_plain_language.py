@@ -47,6 +47,15 @@ BANNED_IN_TESTS = re.compile(
         )
     )
 )
+BANNED_IN_PRODUCT = re.compile(rf"\bfor{GAP}one{GAP}in\b|\banswers? = |\blambda one\b")
+CLEAN_PRODUCT = (
+    "operator/",
+    "replicator/mirrorflow_cli/",
+    "replicator/mirrorflow_core/",
+    "replicator/mirrorflow_kafka/",
+    "replicator/mirrorflow_kubernetes/",
+    "replicator/mirrorflow_replicator/",
+)
 # Folders of tests without these words. A folder that becomes clean joins the list.
 CLEAN_TESTS = (
     "tests/chaos/",
@@ -106,6 +115,14 @@ def test_no_banned_phrase_outside_the_listed_folders():
 def test_clean_tests_contain_no_word_of_everyday_speech_for_a_term():
     names = [name for name in tracked() if name.startswith(CLEAN_TESTS)]
     positions = [position for name in names for position in findings(name, BANNED_IN_TESTS)]
+
+    assert names
+    assert [] == positions
+
+
+def test_loop_variables_and_responses_of_the_product_have_the_name_of_what_they_are():
+    names = [name for name in tracked() if name.startswith(CLEAN_PRODUCT)]
+    positions = [position for name in names for position in findings(name, BANNED_IN_PRODUCT)]
 
     assert names
     assert [] == positions

@@ -95,7 +95,7 @@ class ScramClient:
         self._token_auth = login.token_auth
         escaped = login.username.replace("=", "=3D").replace(",", "=2C")
         self._arithmetic: Any = Arithmetic(escaped, login.password, place.mechanism)
-        self._answers = 0
+        self._responses = 0
 
     async def first(self) -> bytes:
         """Returns the client-first-message."""
@@ -107,14 +107,14 @@ class ScramClient:
 
     def receive(self, data: bytes) -> bytes | None:
         """Returns the client-final-message after server-first, None after a verified server-final."""
-        self._answers += 1
+        self._responses += 1
         attributes = self._attributes(data)
         if "e" in attributes:
             raise self._place.failed("the broker does not accept the name and password")
-        if self._answers == 1:
+        if self._responses == 1:
             self._check_first(attributes)
             return self._final(data)
-        if self._answers > 2:
+        if self._responses > 2:
             raise self._place.failed("the broker continues after the final SCRAM message")
         try:
             self._arithmetic.process_server_final_message(data)
