@@ -5,7 +5,7 @@ All functions are generators, see `broker_requests`.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
@@ -49,6 +49,8 @@ from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.stored_positions import decided_positions
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
+T = TypeVar("T")
+
 _CONNECTIONS_CLOSED_MS: Final = 60_000  # added to connections.max.idle.ms
 
 
@@ -74,17 +76,9 @@ def take_partitions(
     decided = yield from decided_positions(lock, producers, partitions, acknowledged)
     if isinstance(decided, Refused):
         return decided
-    left_out |= {
-        partition: decided.unavailable[partition]
-        for partition in partitions
-        if partition in decided.unavailable
-    }
-    stored = {
-        partition: position
-        for partition, position in decided.newest.items()
-        if position.next_source_offset >= 0
-    }
-    positions = {partition: stored[partition] for partition in partitions if partition in stored}
+    left_out |= _of(partitions, decided.unavailable)
+    stored = {key: position for key, position in decided.newest.items() if position.next_source_offset >= 0}
+    positions = _of(partitions, stored)
     owners = _owners(plan, assigned, stored)
     newest = positions | (yield from _newer_positions(positions, acknowledged, left_out))
     remembered = yield from _remembered_sequences(newest.values(), left_out)
@@ -96,11 +90,9 @@ def take_partitions(
         return refused
     starts = yield from each_available(
         {
-            partition: start_of_partition(
-                plan, producers, partition, newest.get(partition), remembered.get(partition)
-            )
-            for partition in partitions
-            if partition not in owners and partition not in left_out
+            key: start_of_partition(plan, producers, key, newest.get(key), remembered.get(key))
+            for key in partitions
+            if key not in owners and key not in left_out
         },
         left_out,
     )
@@ -114,9 +106,7 @@ def take_partitions(
             return (yield from take_partitions(plan, lock, producers, wanted, acknowledged, **options))
     refused = yield from _decide_open_transactions(starts, left_out)
     starts = {
-        partition: _revised(start, decided.newest.get(partition))
-        for partition, start in starts.items()
-        if partition not in left_out
+        key: _revised(start, decided.newest.get(key)) for key, start in starts.items() if key not in left_out
     }
     if refused is not None or any(start.lacks_marker for start in starts.values()):
         return refused or Refused(UNKNOWN)
@@ -137,6 +127,11 @@ def _take_ids_of_all_tasks(
     names = {name for claim in (*claims.committed, *claims.undecided) for name in claim.writer_ids}
     missing = sorted(names - known.keys())
     return (yield from take_ids(lock, missing)) if missing else {}
+
+
+def _of(partitions: Iterable[TopicPartition], values: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
+    """Returns the values of those of *partitions* that have one."""
+    return {partition: values[partition] for partition in partitions if partition in values}
 
 
 def _owners(
@@ -395,8 +390,8 @@ def _task_start(
     left_out: Mapping[TopicPartition, MirrorFlowError],
     unfenced_reason: str = "",
 ) -> SessionStart:
-    taken = {partition: owners[partition] for partition in assigned if partition in owners}
-    found = {partition: starts[partition] for partition in assigned if partition in starts}
+    taken = _of(assigned, owners)
+    found = _of(assigned, starts)
     return SessionStart(
         producers=own,
         points={

@@ -130,12 +130,8 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
         case ["connector-plugins", name, "config"]:
             return json_response(definitions(name))
         case ["admin", "loggers"]:
-            listed = {
-                name: _level(logger)
-                for name, logger in sorted(state.loggers().items())
-                if logger.level != "OFF"
-            }
-            return json_response(listed)
+            loggers = sorted(state.loggers().items())
+            return json_response({name: _level(logger) for name, logger in loggers if logger.level != "OFF"})
         case ["admin", "loggers", name]:
             return json_response(_logger(name, state))
         case _:

@@ -26,7 +26,7 @@ from mirrorflow_core.wire.primitives import Cursor, uvarint
 from mirrorflow_core.wire.records import Record, encode_as_logged
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.connection import RESPONSE_TIMEOUT_S, Answer, Connection, Part
+from mirrorflow_kafka.client.connection import RESPONSE_TIMEOUT_S, Connection, Part, PendingResponse
 from mirrorflow_kafka.client.metadata import NO_TOPIC_ID, Broker, Metadata, PartitionMetadata, TopicMetadata
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.errors import JobFailedError
@@ -284,7 +284,7 @@ class _ArchiveConnection(Connection):
 
     def send_for(
         self,
-        answer: Answer,
+        answer: PendingResponse,
         api_key: int,
         api_version: int,
         parts: Sequence[Part],
@@ -321,7 +321,7 @@ def _unknown_epochs(request: Any) -> Any:
     )
 
 
-def _set_result(answer: Answer, body: bytearray) -> None:
+def _set_result(answer: PendingResponse, body: bytearray) -> None:
     if not answer.done():
         answer.set_result(memoryview(body))
 
