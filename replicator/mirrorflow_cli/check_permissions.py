@@ -15,6 +15,7 @@ from mirrorflow_cli.clusters import SelectedTopics
 from mirrorflow_cli.output import Findings
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
+from mirrorflow_core.java.cloud_logins import iam_action
 from mirrorflow_core.java.patterns import literal_name
 from mirrorflow_core.settings import (
     BeatSettings,
@@ -85,9 +86,7 @@ async def check_source(
     needed: dict[str, tuple[Operation, ...]] = dict.fromkeys(wanted, SOURCE_TOPIC.existing)
     if settings.syncs is not None and settings.syncs.on_source:
         needed[offset_syncs_topic(settings, on_source=settings.syncs.on_source)] = WRITTEN_SYNCS.existing
-    missing = await report_missing(
-        source, _merge_needed(needed, also_needed), settings.source_alias, findings
-    )
+    missing = await report_missing(source, _merge_needed(needed, also_needed), findings)
     if selected.nothing_selected and not missing:
         findings.problem(selected.nothing_selected)
     if selected.own_alias:
@@ -129,7 +128,7 @@ async def check_target(
             needed[offset_syncs_topic(settings, on_source=settings.syncs.on_source)] = WRITTEN_SYNCS.existing
     if settings.offsets.store is OffsetStore.KAFKA:
         needed[settings.offsets.topic] = STORE.existing
-    await report_missing(target, _merge_needed(needed, also_needed), settings.target_alias, findings)
+    await report_missing(target, _merge_needed(needed, also_needed), findings)
     if settings.sync_acls_s is not None:
         access = ACLS_READ if settings.acls_report_only else ACLS_WRITTEN
         await _check_cluster(target, settings.target_alias, access, findings)
@@ -176,12 +175,14 @@ async def _check_cluster(cluster: Cluster, alias: str, access: Access, findings:
     # Without Describe on the cluster the broker returns no operations at all.
     for operation in access.needed if allowed else (DESCRIBE,):
         if operation not in allowed:
-            findings.problem(missing_acl_message(alias, operation.acl_name, CLUSTER_RESOURCE))
+            findings.problem(missing_acl_message(cluster, operation.acl_name, CLUSTER_RESOURCE))
 
 
-def missing_acl_message(cluster: str, operation: str, resource: str) -> str:
-    """Returns the message for a missing ACL, as `run` logs it and the REST API shows it."""
-    return str(NotAuthorizedError(cluster=cluster, operation=operation, resource=resource))
+def missing_acl_message(cluster: Cluster, operation: str, resource: str) -> str:
+    """Returns the message for a missing permission, as `run` logs it and the REST API shows it; with IAM's name for it."""
+    message = str(NotAuthorizedError(cluster=cluster.alias, operation=operation, resource=resource))
+    action = iam_action(operation, resource) if cluster.uses_aws_iam else ""
+    return f"{message} In the IAM policy it is {action}." if action else message
 
 
 def first_of(topics: Sequence[str]) -> str:
@@ -198,7 +199,6 @@ def _names(settings: SourceSettings) -> list[str]:
 async def report_missing(
     cluster: Cluster,
     needed: Needed,
-    alias: str,
     findings: Findings,
     *,
     report: Callable[[str], None] | None = None,
@@ -223,7 +223,7 @@ async def report_missing(
                 found.setdefault(operation, []).append(topic)
     for operation in sorted(found, key=OPERATIONS.index):
         (report or findings.problem)(
-            missing_acl_message(alias, operation.acl_name, first_of(found[operation]))
+            missing_acl_message(cluster, operation.acl_name, first_of(found[operation]))
         )
     return found
 
@@ -298,7 +298,7 @@ async def _check_groups(
         missing = [name for name, allowed in zip(checked, responses, strict=True) if not allowed]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            findings.problem(missing_acl_message(alias, operation.acl_name, f"group {missing[0]}{more}"))
+            findings.problem(missing_acl_message(cluster, operation.acl_name, f"group {missing[0]}{more}"))
 
 
 def own_topics(
@@ -331,7 +331,7 @@ async def check_heartbeats_on_source(
     def report(sentence: str) -> None:
         findings.note(f"No heartbeats to {alias}: {sentence}")
 
-    await report_missing(source, {topic: HEARTBEATS.existing}, alias, findings, report=report)
+    await report_missing(source, {topic: HEARTBEATS.existing}, findings, report=report)
     await source.refresh([topic])
     if source.leader(topic, 0) is not None:
         return
@@ -340,7 +340,7 @@ async def check_heartbeats_on_source(
     if refusal is None:
         findings.would("create", [f"{topic} of {alias}"])
     elif refusal.code in UNAUTHORIZED:
-        report(missing_acl_message(alias, "Create", f"topic {topic}"))
+        report(missing_acl_message(source, "Create", f"topic {topic}"))
     else:
         report(f"topic {topic} could not be created: {refusal}.")
 

@@ -29,6 +29,19 @@ from mirrorflow_cli.java_flow import (
 )
 from mirrorflow_core import setting_table
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, UnresolvedReferenceError
+from mirrorflow_core.java.cloud_logins import (
+    AWS_IGNORED_OPTIONS,
+    AWS_MECHANISM,
+    AWS_SECRET_OPTIONS,
+    CLIENT_HANDLER_KEY,
+    LOGIN_HANDLER_KEY,
+    PROFILES_REFUSED,
+    STRIMZI_GRANTS_REFUSED,
+    STRIMZI_HANDLER,
+    cloud_authentication,
+    names_cloud_identity,
+    strimzi_login,
+)
 from mirrorflow_core.java.jaas import LoginModule, parse_jaas
 from mirrorflow_core.java.properties import PropertyReader, has_reference, read_list, references
 from mirrorflow_core.java.security_keys import verdict
@@ -65,6 +78,7 @@ _NAMES_WITHOUT_EFFECT = {"client.id", "config.storage.topic", "status.storage.to
 # Without these, another flow than that of the file would be converted.
 _REQUIRED = (*FIELDS, "bootstrap.servers")
 _MECHANISMS = {"PLAIN": "Plain", "SCRAM-SHA-256": "ScramSha256", "SCRAM-SHA-512": "ScramSha512"}
+_TOKEN_MECHANISMS = {"OAUTHBEARER", AWS_MECHANISM}
 _MODULES = {
     "Plain": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "ScramSha256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -77,7 +91,6 @@ _OAUTH_ENDPOINT = f"{_OAUTH}token.endpoint.url"
 _OAUTH_ID = f"{_OAUTH}client.credentials.client.id"
 _OAUTH_OF_CLIENT = f"{_OAUTH}client.credentials.client.secret"
 _OAUTH_SCOPE = f"{_OAUTH}scope"
-_OAUTH_HANDLER = "sasl.login.callback.handler.class"
 # Expressed by `type`, `tls` and their fields; any other setting needs Custom.
 _EXPRESSED = {
     "security.protocol",
@@ -85,8 +98,15 @@ _EXPRESSED = {
     "sasl.mechanism",
     "sasl.jaas.config",
 }
-_OAUTH_EXPRESSED = {_OAUTH_ENDPOINT, _OAUTH_ID, _OAUTH_OF_CLIENT, _OAUTH_SCOPE, _OAUTH_HANDLER}
-_SECRET_OPTIONS = {"password", "clientSecret"}
+_OAUTH_EXPRESSED = {
+    _OAUTH_ENDPOINT,
+    _OAUTH_ID,
+    _OAUTH_OF_CLIENT,
+    _OAUTH_SCOPE,
+    LOGIN_HANDLER_KEY,
+    CLIENT_HANDLER_KEY,
+}
+_SECRET_OPTIONS = {"password", "clientSecret", "oauth.client.secret"} | AWS_SECRET_OPTIONS
 
 
 def java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
@@ -299,17 +319,19 @@ class ConvertedSecurity:
         sasl, tls = self._protocol.startswith("SASL"), self._protocol.endswith("SSL")
         keystore = tls and any(key.startswith(_KEYSTORE) and self._own[key] for key in self._own)
         mechanism = self._own.get("sasl.mechanism") or "GSSAPI"
-        more = self._further_settings(sasl=sasl, tls=tls, oauth=mechanism == "OAUTHBEARER")
+        more = self._further_settings(sasl=sasl, tls=tls, oauth=mechanism in _TOKEN_MECHANISMS)
         if not sasl:
             if more:
                 return self._custom(more, keystore=keystore, sasl=False)
             return self._client_certificate() if keystore else None
-        if mechanism not in {*_MECHANISMS, "OAUTHBEARER"}:
+        if mechanism not in {*_MECHANISMS, *_TOKEN_MECHANISMS}:
             self._add_loss("sasl.mechanism", f"{mechanism} is not supported", refused=True)
             return None
         module = self._module()
-        simple = None
-        if module is not None and not keystore and not more:
+        simple: dict[str, Any] | None = None
+        if module is not None and names_cloud_identity(self._own):
+            simple = self._cloud_identity(module, further=keystore or bool(more))
+        elif module is not None and not keystore and not more:
             simple = self._oauth(module) if mechanism == "OAUTHBEARER" else self._password(module, mechanism)
         return simple or self._custom(more, keystore=keystore, sasl=True, module=module)
 
@@ -360,9 +382,33 @@ class ConvertedSecurity:
         for at, reference in enumerate(references(text)):
             text = text.replace(reference.text, f"mirrorflowReference{at}x")
         try:
-            return parse_jaas(text)
+            module = parse_jaas(text)
         except InvalidSettingError:
             return None  # The whole text may be one reference, which Custom can hold.
+        if self._own.get(LOGIN_HANDLER_KEY) == STRIMZI_HANDLER:
+            return self._from_strimzi(module)
+        return module
+
+    def _from_strimzi(self, module: LoginModule) -> LoginModule:
+        """Returns the login module of Kafka's own handler with the meaning of Strimzi's *module*, if it has one."""
+        try:
+            own, options = strimzi_login(self._own, module.options)
+        except RefusedSettingError as error:
+            self._add_loss(error.key, STRIMZI_GRANTS_REFUSED, refused=True)
+            return module
+        if own.get(f"{_OAUTH}assertion.file") or own.get(_OAUTH_ENDPOINT, "").startswith("file:"):
+            return module  # type Custom has it as it is
+        options |= {
+            name: own.pop(key)
+            for name, key in (
+                ("clientId", _OAUTH_ID),
+                ("clientSecret", _OAUTH_OF_CLIENT),
+                ("scope", _OAUTH_SCOPE),
+            )
+            if key in own
+        }
+        self._own = own
+        return LoginModule(class_name=module.class_name, options=options)
 
     def _password(self, module: LoginModule, mechanism: str) -> dict[str, Any] | None:
         kind = _MECHANISMS[mechanism]
@@ -373,6 +419,21 @@ class ConvertedSecurity:
             "username": self._text(module.options["username"], "username"),
             "password": self._secret(module.options["password"], "password"),
         }
+
+    def _cloud_identity(self, module: LoginModule, *, further: bool) -> dict[str, Any] | None:
+        """Returns the type of a cloud's identity, unless *further* settings, or its options, need type Custom. Lists options without effect."""
+        for name in sorted(AWS_IGNORED_OPTIONS & module.options.keys()):
+            self._add_loss(f"sasl.jaas.config (option {name})", "it has no effect")
+        if module.options.get("awsProfileName"):
+            self._add_loss("sasl.jaas.config (option awsProfileName)", PROFILES_REFUSED, refused=True)
+        if (
+            further
+            or not self._protocol.endswith("SSL")
+            or any(map(self._referenced, module.options.values()))
+        ):
+            return None
+        login = {key: value for key, value in self._own.items() if key.startswith("sasl.")}
+        return cloud_authentication(login, module.options)
 
     def _oauth(self, module: LoginModule) -> dict[str, Any] | None:
         options = {

@@ -31,6 +31,9 @@ from mirrorflow_cli.java_flow import (
     JavaCluster,
     JavaFlow,
 )
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.cloud_logins import cloud_authentication
+from mirrorflow_core.java.jaas import parse_jaas
 from mirrorflow_core.java.patterns import compile_patterns
 from mirrorflow_core.java.properties import PropertyReader, read_list
 from mirrorflow_core.java.security_keys import verdict
@@ -108,7 +111,7 @@ _SET_BY_FIELDS = {
 }
 _ALIASES = {"source.cluster.alias", "target.cluster.alias"}
 _PASSWORD_TYPES = {"plain": "Plain", "scram-sha-256": "ScramSha256", "scram-sha-512": "ScramSha512"}
-_OAUTH_READ = {"type", "clientId", "clientSecret", "tokenEndpointUri", "scope"}
+_OAUTH_READ = {"type", "clientId", "clientSecret", "clientAssertionLocation", "tokenEndpointUri", "scope"}
 _READ_BY_TYPE = {
     "tls": ("type", "certificateAndKey"),
     **dict.fromkeys(_PASSWORD_TYPES, ("type", "username", "passwordSecret")),
@@ -447,26 +450,42 @@ def _authentication(
             "username": {"value": str(found.get("username", ""))},
             "password": _secret(found.get("passwordSecret"), "password"),
         }
-    if kind == "oauth" and found.get("clientSecret") and found.get("tokenEndpointUri"):
+    assertion = found.get("clientAssertionLocation")
+    if kind == "oauth" and (found.get("clientSecret") or assertion) and found.get("tokenEndpointUri"):
         for field in sorted(set(found) - _OAUTH_READ):
             findings.add_loss(flow, f"{path}.{field}", "the resource has no such field for OAuthBearer")
         own = {
             "type": "OAuthBearer",
             "clientId": {"value": str(found.get("clientId", ""))},
-            "clientSecret": _secret(found["clientSecret"], "key"),
+            **(
+                {"clientAssertion": {"file": str(assertion)}}
+                if assertion
+                else {"clientSecret": _secret(found["clientSecret"], "key")}
+            ),
             "tokenEndpoint": found["tokenEndpointUri"],
         }
         return {**own, "scope": found["scope"]} if found.get("scope") else own
     if kind == "custom":
         config = {str(key): _referenced(str(value)) for key, value in (found.get("config") or {}).items()}
+        if identity := _cloud_identity(config):
+            return identity
         return {"type": "Custom", "sasl": bool(found.get("sasl")), "config": config}
     findings.add_loss(
         flow,
         f"{path}.type {kind}",
-        "only tls, plain, scram-sha-256, scram-sha-512, custom and oauth with a client secret have a counterpart",
+        "only tls, plain, scram-sha-256, scram-sha-512, custom and oauth with a client secret or an assertion have a counterpart",
         refused=True,
     )
     return None
+
+
+def _cloud_identity(config: Mapping[str, str]) -> dict[str, str] | None:
+    """Returns the authentication of a cloud's identity if *config* is a login by one, and nothing else."""
+    try:
+        options = parse_jaas(config.get("sasl.jaas.config", "")).options
+    except InvalidSettingError:
+        return None
+    return cloud_authentication(config, options)
 
 
 def _secret(found: Any, key: str) -> dict[str, Any]:

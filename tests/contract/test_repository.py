@@ -12,6 +12,8 @@ HERE = Path(__file__).relative_to(ROOT)
 # Hosts that may be named: those of projects, names reserved for examples (RFC 2606), and the API server of a cluster.
 PUBLIC_HOSTS = re.compile(
     r"(.+\.)?(apache\.org|kafka\.apache\.org|w3\.org|python\.org|prometheus\.io|kubernetes\.io|mirrorflow\.io|strimzi\.io"
+    # Where clouds issue tokens.
+    r"|amazonaws\.com|googleapis\.com|google\.internal|microsoftonline\.com|windows\.net|169\.254\.(169\.254|170\.2|170\.23)"
     r"|github\.com|ietf\.org|json-schema\.org|rfc-editor\.org|example(\.\w+)?)|kubernetes\.default\.svc|127\.0\.0\.1|0\.0\.0\.0|localhost"
 )
 # Files of other projects, as published, with their licences.

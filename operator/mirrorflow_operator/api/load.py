@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 
 from mirrorflow_operator.api.model import QUANTITY_PATTERN
 from mirrorflow_operator.api.rules.table import check
-from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.spec import ABSOLUTE_PATH, AWS_REGION, AWS_ROLE, MirrorFlow
 from mirrorflow_operator.api.workloads import FIELD_PATH_PATTERN
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 
@@ -46,6 +46,9 @@ _FORMS: Mapping[str, str] = MappingProxyType(
             f"{_LABEL}, after an optional prefix/"
         ),
         r"^([a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?)?$": _LABEL,
+        AWS_REGION: "an AWS region, such as eu-west-1",
+        AWS_ROLE: "the ARN of a role, such as arn:aws:iam::123456789012:role/mirror",
+        ABSOLUTE_PATH: "a path that begins with /",
         r"^https?://\S+$": "a URL that begins with https:// or http://",
         FIELD_PATH_PATTERN: "a field of the pod, such as metadata.name, status.podIP or metadata.labels['app']",
         r"^/mnt/[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$": "a path below /mnt, such as /mnt/secrets-store",

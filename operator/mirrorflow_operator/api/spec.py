@@ -33,6 +33,9 @@ API_VERSION = "mirrorflow.io/v1alpha1"
 KIND = "MirrorFlow"
 # Names of child objects are the flow's name and a suffix; Kubernetes allows 63 characters in all.
 NAME_MAX = 40
+AWS_REGION = r"^[a-z]{2}(-[a-z]+)+-[0-9]+$"
+ABSOLUTE_PATH = r"^/\S+$"
+AWS_ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$"
 
 
 class AuthenticationType(Enum):
@@ -43,6 +46,9 @@ class AuthenticationType(Enum):
     SCRAM_SHA_256 = "ScramSha256"
     SCRAM_SHA_512 = "ScramSha512"
     OAUTH_BEARER = "OAuthBearer"
+    AWS_IAM = "AwsIam"
+    GCP_WORKLOAD_IDENTITY = "GcpWorkloadIdentity"
+    AZURE_WORKLOAD_IDENTITY = "AzureWorkloadIdentity"
     CUSTOM = "Custom"
 
 
@@ -81,6 +87,15 @@ class CertificateAndKey(ApiModel):
     key: DataKey = Field("tls.key", description="Key of the private key (PKCS #8) in the Secret.")
 
 
+class ClientAssertion(ApiModel):
+    """A signed JWT by which the client authenticates at the token endpoint."""
+
+    file: Annotated[str, Field(max_length=1_024, pattern=ABSOLUTE_PATH)] = Field(
+        description="Path of a file that contains the current assertion, such as a projected token. For a key of "
+        "a Secret: /mnt/mirrorflow/secrets/<name>/<key>."
+    )
+
+
 class Tls(ApiModel):
     """Encryption, and verification of the brokers."""
 
@@ -98,7 +113,8 @@ class Authentication(ApiModel):
     """The identity of the flow on this cluster; `rules.table` has the fields of each type."""
 
     type: AuthenticationType = Field(
-        description="Authentication type: Tls, Plain, ScramSha256, ScramSha512, OAuthBearer or Custom."
+        description="Authentication type: Tls, Plain, ScramSha256, ScramSha512, OAuthBearer, "
+        "AwsIam or Custom."
     )
     username: TextSource | None = Field(
         None, description="User name, for types Plain, ScramSha256 and ScramSha512."
@@ -111,11 +127,26 @@ class Authentication(ApiModel):
     )
     client_id: TextSource | None = Field(None, description="Client id, for type OAuthBearer.")
     client_secret: SecretKey | None = Field(None, description="Client secret, for type OAuthBearer.")
+    client_assertion: ClientAssertion | None = Field(
+        None, description="Client assertion (RFC 7523) instead of a client secret, for type OAuthBearer."
+    )
     token_endpoint: Annotated[str, Field(max_length=2_048, pattern=r"^https?://\S+$")] | None = Field(
         None, description="URL of the token endpoint, for type OAuthBearer."
     )
     scope: Annotated[str, Field(min_length=1, max_length=512)] | None = Field(
-        None, description="Scope to request, for type OAuthBearer."
+        None,
+        description="Scope to request, for types OAuthBearer and AzureWorkloadIdentity. The default of the latter is "
+        "the Event Hubs namespace in the addresses.",
+    )
+    region: Annotated[str, Field(max_length=32, pattern=AWS_REGION)] | None = Field(
+        None,
+        description="AWS region of the MSK cluster, for type AwsIam. If absent, the region in the addresses "
+        "of the brokers, else that of the pod.",
+    )
+    role_arn: Annotated[str, Field(max_length=2_048, pattern=AWS_ROLE)] | None = Field(
+        None,
+        description="ARN of a role that the identity of the pod assumes, such as one of another account, for "
+        "type AwsIam.",
     )
     sasl: bool = Field(True, description="Whether the mechanism is a SASL mechanism, for type Custom.")
     config: Properties = Field(

@@ -13,6 +13,7 @@ so a Secret of cert-manager, Strimzi or `kubectl create secret tls` works unchan
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from mirrorflow_core.java.cloud_logins import AWS_HANDLER, AZURE_HANDLER, GCP_HANDLER, OAUTH_MODULE, SCOPE_KEY
 from mirrorflow_core.java.jaas import escape_option, format_jaas
 from mirrorflow_core.replication_policy import worker_topic
 from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
@@ -42,7 +43,6 @@ STATE_KEY = "mirrorflow.state"
 CLIENT_ROLES = ("consumer", "producer", "admin")
 _SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-_OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 _OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 _MECHANISMS: Mapping[AuthenticationType, tuple[str, str]] = {
     AuthenticationType.PLAIN: ("PLAIN", _PLAIN_MODULE),
@@ -174,6 +174,13 @@ def _authentication_properties(authentication: Authentication, layout: SecretLay
             return dict(authentication.config)
         case AuthenticationType.OAUTH_BEARER:
             return _oauth(authentication, layout)
+        case AuthenticationType.AWS_IAM:
+            return _aws_iam(authentication)
+        case AuthenticationType.GCP_WORKLOAD_IDENTITY:
+            return _login_by(GCP_HANDLER, {})
+        case AuthenticationType.AZURE_WORKLOAD_IDENTITY:
+            scope = authentication.scope
+            return _login_by(AZURE_HANDLER, {}) | ({} if scope is None else {SCOPE_KEY: scope})
         case _:
             mechanism, module = _MECHANISMS[authentication.type]
             options = {
@@ -195,18 +202,32 @@ def _keystore(authentication: Authentication, layout: SecretLayout) -> dict[str,
 
 
 def _oauth(authentication: Authentication, layout: SecretLayout) -> dict[str, str]:
-    options = {
-        "clientId": _text(authentication.client_id, layout),
-        "clientSecret": _secret(authentication.client_secret, layout),
-    }
+    options = {"clientId": _text(authentication.client_id, layout)}
+    assertion = authentication.client_assertion
+    if assertion is None:
+        options["clientSecret"] = _secret(authentication.client_secret, layout)
     if authentication.scope is not None:
         options["scope"] = escape_option(authentication.scope)
     return {
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.login.callback.handler.class": _OAUTH_HANDLER,
+        **_login_by(_OAUTH_HANDLER, options),
         "sasl.oauthbearer.token.endpoint.url": authentication.token_endpoint or "",
-        "sasl.jaas.config": format_jaas(_OAUTH_MODULE, options),
+        **({} if assertion is None else {"sasl.oauthbearer.assertion.file": assertion.file}),
     }
+
+
+def _login_by(handler: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the properties of OAUTHBEARER with Java's class *handler*."""
+    return {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.login.callback.handler.class": handler,
+        "sasl.jaas.config": format_jaas(OAUTH_MODULE, options),
+    }
+
+
+def _aws_iam(authentication: Authentication) -> dict[str, str]:
+    """Returns the properties of aws-msk-iam-auth; `awsRegion` is MirrorFlow's own option."""
+    options = {"awsRegion": authentication.region, "awsRoleArn": authentication.role_arn}
+    return _login_by(AWS_HANDLER, {name: value for name, value in options.items() if value is not None})
 
 
 def _text(source: TextSource | None, layout: SecretLayout) -> str:

@@ -359,7 +359,7 @@ async def check_creation(
         else:
             findings.problem(f"Topic {name} could not be created on {settings.target_alias}: {refusal}.")
     if forbidden:
-        findings.problem(missing_acl_message(settings.target_alias, "Create", first_of(forbidden)))
+        findings.problem(missing_acl_message(target, "Create", first_of(forbidden)))
     kept = [
         topic for topic in further_topics if is_internal(topic.name) or topic.name == settings.offsets.topic
     ]

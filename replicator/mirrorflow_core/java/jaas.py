@@ -77,7 +77,7 @@ def parse_jaas(text: str) -> LoginModule:
 
 def format_jaas(class_name: str, options: Mapping[str, str]) -> str:
     """Returns the text of a required login module; each option is a reference, or from `escape_option`."""
-    return f"{class_name} required " + " ".join(f'{name}="{value}"' for name, value in options.items()) + ";"
+    return " ".join([class_name, "required", *(f'{name}="{value}"' for name, value in options.items())]) + ";"
 
 
 def escape_option(text: str) -> str:

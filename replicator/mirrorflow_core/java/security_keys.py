@@ -15,7 +15,6 @@ _JAVA_CLASS = "it loads a Java class"
 _JCA = "ignored: it chooses a Java security provider; OpenSSL does this work here"
 _KERBEROS = "ignored: only GSSAPI (Kerberos) reads it, and sasl.mechanism=GSSAPI is refused"
 _BROKER = "ignored: only brokers read it; they validate the token"
-_ASSERTION = "refused: the JWT bearer grant is not offered; use client credentials or a token file"
 _HONOURED = "honoured"
 
 _VERDICTS = {
@@ -40,10 +39,10 @@ _VERDICTS = {
     "ssl.secure.random.implementation": _JCA,
     "ssl.endpoint.identification.algorithm": "honoured: https, or empty for no check of the host's name",
     "ssl.engine.factory.class": f"refused: {_JAVA_CLASS}; set ssl.truststore.* and ssl.keystore.*",
-    "sasl.mechanism": "honoured: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER; any other is refused",
-    "sasl.jaas.config": "honoured: Kafka's PlainLoginModule, ScramLoginModule, OAuthBearerLoginModule",
-    "sasl.client.callback.handler.class": f"refused: {_JAVA_CLASS}",
-    "sasl.login.callback.handler.class": "mapped: Kafka's own OAuthBearer handlers; any other is refused",
+    "sasl.mechanism": "honoured: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER; AWS_MSK_IAM becomes OAUTHBEARER; any other is refused",
+    "sasl.jaas.config": "honoured: Kafka's PlainLoginModule, ScramLoginModule, OAuthBearerLoginModule; mapped: Amazon's IAMLoginModule",
+    "sasl.client.callback.handler.class": "mapped: Amazon's IAM handlers; any other is refused",
+    "sasl.login.callback.handler.class": "mapped: Kafka's own OAuthBearer handlers, and those of Amazon, Google, Strimzi, and Spring for Azure; any other is refused",
     "sasl.login.class": f"refused: {_JAVA_CLASS}",
     "sasl.kerberos.service.name": _KERBEROS,
     "sasl.kerberos.kinit.cmd": _KERBEROS,
@@ -63,7 +62,7 @@ _VERDICTS = {
     "sasl.oauthbearer.client.credentials.client.secret": _HONOURED,
     "sasl.oauthbearer.scope": _HONOURED,
     "sasl.oauthbearer.header.urlencode": _HONOURED,
-    "sasl.oauthbearer.jwt.retriever.class": "mapped: Kafka's Default, ClientCredentials and File retrievers; others refused",
+    "sasl.oauthbearer.jwt.retriever.class": "mapped: Kafka's Default, ClientCredentials, JwtBearer and File retrievers; others refused",
     "sasl.oauthbearer.jwt.validator.class": _BROKER,
     "sasl.oauthbearer.scope.claim.name": _BROKER,
     "sasl.oauthbearer.sub.claim.name": _BROKER,
@@ -74,17 +73,17 @@ _VERDICTS = {
     "sasl.oauthbearer.jwks.endpoint.refresh.ms": _BROKER,
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": _BROKER,
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": _BROKER,
-    "sasl.oauthbearer.assertion.algorithm": _ASSERTION,
-    "sasl.oauthbearer.assertion.claim.aud": _ASSERTION,
-    "sasl.oauthbearer.assertion.claim.exp.seconds": _ASSERTION,
-    "sasl.oauthbearer.assertion.claim.iss": _ASSERTION,
-    "sasl.oauthbearer.assertion.claim.jti.include": _ASSERTION,
-    "sasl.oauthbearer.assertion.claim.nbf.seconds": _ASSERTION,
-    "sasl.oauthbearer.assertion.claim.sub": _ASSERTION,
-    "sasl.oauthbearer.assertion.file": _ASSERTION,
-    "sasl.oauthbearer.assertion.private.key.file": _ASSERTION,
-    "sasl.oauthbearer.assertion.private.key.passphrase": _ASSERTION,
-    "sasl.oauthbearer.assertion.template.file": _ASSERTION,
+    "sasl.oauthbearer.assertion.algorithm": "honoured: RS256, ES256",
+    "sasl.oauthbearer.assertion.claim.aud": _HONOURED,
+    "sasl.oauthbearer.assertion.claim.exp.seconds": _HONOURED,
+    "sasl.oauthbearer.assertion.claim.iss": _HONOURED,
+    "sasl.oauthbearer.assertion.claim.jti.include": _HONOURED,
+    "sasl.oauthbearer.assertion.claim.nbf.seconds": _HONOURED,
+    "sasl.oauthbearer.assertion.claim.sub": _HONOURED,
+    "sasl.oauthbearer.assertion.file": _HONOURED,
+    "sasl.oauthbearer.assertion.private.key.file": "honoured: PKCS #8 as base64, DER or PEM",
+    "sasl.oauthbearer.assertion.private.key.passphrase": _HONOURED,
+    "sasl.oauthbearer.assertion.template.file": _HONOURED,
 }
 
 SECURITY_KEYS: Mapping[str, str] = MappingProxyType(_VERDICTS)

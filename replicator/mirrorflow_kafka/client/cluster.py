@@ -20,6 +20,7 @@ from mirrorflow_core.errors import (
     ClusterError,
     UnreachableError,
 )
+from mirrorflow_core.java.cloud_logins import is_aws_iam
 from mirrorflow_core.reports import SideReport
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_core.wire import error_codes
@@ -119,6 +120,11 @@ class Cluster:
             await cluster.close()
             raise
         return cluster
+
+    @property
+    def uses_aws_iam(self) -> bool:
+        """Whether IAM policies grant the permissions on this cluster."""
+        return is_aws_iam(self._settings.properties)
 
     @property
     def cluster_id(self) -> str:

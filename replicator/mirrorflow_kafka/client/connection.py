@@ -385,7 +385,7 @@ class Connection:
             response = await self._handshake(request)
             if response.error_code:
                 problem = response.error_message or f"error {response.error_code}"
-                raise self.authentication_error(client.mechanism, problem.rstrip("."))
+                raise self.authentication_error(client.mechanism, client.refused(problem.rstrip(".")))
             lifetime_ms = getattr(response, "session_lifetime_ms", 0) or 0
             token = client.receive(bytes(response.auth_bytes or b""))
         raise self.authentication_error(

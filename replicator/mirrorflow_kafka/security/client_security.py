@@ -9,6 +9,7 @@ building it again from newly resolved properties. `java.security_keys` defines h
 the caller logs `ClientSecurity.warnings` once.
 """
 
+import os
 import re
 import ssl
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ from mirrorflow_core.java.properties import has_reference, read_list, reference_
 from mirrorflow_core.java.security_keys import verdict
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_kafka.security.oauth import TokenCache
-from mirrorflow_kafka.security.oauth_settings import refresh_window, sasl_extensions, token_source
+from mirrorflow_kafka.security.oauth_settings import refresh_window, sasl_extensions, token_settings
 from mirrorflow_kafka.security.sasl import (
     BrokerAddress,
     Login,
@@ -60,10 +61,11 @@ class TokenSecurity:
     mechanism: str
     tokens: TokenCache = field(repr=False)
     extensions: Mapping[str, str] = field(repr=False)
+    refusal_hint: str = ""
 
     def client(self, place: BrokerAddress) -> SaslClient:
         """Returns a new exchange with the broker at *place*."""
-        return OAuthBearerClient(self.tokens, self.extensions, place)
+        return OAuthBearerClient(self.tokens, self.extensions, place, refusal_hint=self.refusal_hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +101,14 @@ def build_security(properties: Mapping[str, str], *, cluster: str) -> ClientSecu
         mechanism = chosen_mechanism(properties)
         module = login_module(properties, mechanism)
         if mechanism == "OAUTHBEARER":
-            source, found = token_source(properties, module.options)
-            warnings += found
-            tokens = TokenCache(source.fetch, cluster=cluster, window=refresh_window(properties))
-            extensions = sasl_extensions(module.options, source)
-            sasl = TokenSecurity(mechanism=mechanism, tokens=tokens, extensions=extensions)
+            chosen = token_settings(properties, module.options, os.environ)
+            warnings += chosen.warnings
+            sasl = TokenSecurity(
+                mechanism=mechanism,
+                tokens=TokenCache(chosen.source.fetch, cluster=cluster, window=refresh_window(properties)),
+                extensions=sasl_extensions(module.options, chosen.source),
+                refusal_hint=chosen.refusal_hint,
+            )
         else:
             sasl = PasswordSecurity(mechanism=mechanism, login=password_login(module, mechanism))
             if protocol == "SASL_PLAINTEXT" and mechanism == "PLAIN":

@@ -1,8 +1,7 @@
 """OAUTHBEARER tokens: where they come from, and one cached token for all connections of a client (KIP-255).
 
 Sources are an endpoint, a file (KIP-768), or unsigned tokens made here. The endpoint serves the OAuth client credentials grant
-(RFC 6749, 4.4; KIP-768, KIP-1139), retried as in Java. Redirects are not followed, because they would send the secret elsewhere.
-No error shows the secret or the endpoint's query. The token itself is not validated; brokers do that.
+(RFC 6749, 4.4; KIP-768, KIP-1139), retried as in Java. The token itself is not validated; brokers do that.
 
 A token is used until Java's refresh window opens; the next caller then fetches a new one, without a background task. While the
 token is valid, a failing source does no harm. `security.oauth_settings` chooses source and window.
@@ -10,7 +9,6 @@ token is valid, a failing source does no harm. `security.oauth_settings` chooses
 
 import asyncio
 import base64
-import binascii
 import json
 import random
 import re
@@ -19,32 +17,31 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote_plus, urlsplit
+from typing import Protocol
+from urllib.parse import quote_plus
 
-from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import AuthenticationFailedError
-from mirrorflow_kafka.security.tls import certificate_name
+from mirrorflow_kafka.security.identity_requests import (
+    DEFAULT_LIMITS,
+    FORM,
+    TOKEN_BYTES_MAX,
+    IdentityRequest,
+    RequestLimits,
+    TokenError,
+    is_final,
+    send,
+    shown_url,
+)
+from mirrorflow_kafka.security.jwt_claims import json_object, jwt_claims, to_base64url
 
-# A token with a hundred roles is 8 KiB; anything above this limit is not a token.
-TOKEN_BYTES_MAX = 1 << 20
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, b64token: nothing that could end the SASL message
-Request = tuple[str, list[tuple[str, str]], bytes]  # target, headers, body
-# HttpAccessTokenRetriever does not retry these, because they are caused by settings and are not transient.
-_FINAL_STATUSES = frozenset({400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 505})
+_ENTRA_CODE = re.compile(r"AADSTS\d{1,9}")  # Entra says why in a text that begins with it
 _ERROR_CODE = re.compile(r"[a-z_]{1,40}")  # RFC 6749, 5.2
 # ExpiringCredentialRefreshingLogin waits this long after a failed refresh while the old token is still valid.
 REFRESH_RETRY_S = 10.0
 # A stalled endpoint must not delay re-authentication, which closes connections when late, while the old token
 # is valid.
 REFRESH_WAIT_S = 5.0
-
-
-class TokenError(Exception):
-    """Raised if no token was obtained; the message holds no secret. `final` means that a retry would not help."""
-
-    def __init__(self, problem: str, *, final: bool = True) -> None:
-        self.final = final
-        super().__init__(problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +53,18 @@ class Token:
     expires_at: float | None
 
 
+class TokenSource(Protocol):
+    """A source of tokens."""
+
+    async def fetch(self) -> Token:
+        """Returns a new token. Raises TokenError."""
+
+
 def read_token(text: str, *, origin: str, expires_in_s: float | None = None) -> Token:
     """Returns the token in *text*; its lifetime is from its JWT claims, or else from *expires_in_s*. Raises TokenError."""
     if not _TOKEN.fullmatch(text):
         raise TokenError(f"{origin} returned an invalid bearer token")
-    claims = _claims(text)
+    claims = jwt_claims(text)
     now = time.time()
     begins, expires = claims.get("iat"), claims.get("exp")
     begins_at = float(begins) if isinstance(begins, int | float) and begins <= now else now
@@ -69,43 +73,27 @@ def read_token(text: str, *, origin: str, expires_in_s: float | None = None) -> 
     return Token(text=text, begins_at=now, expires_at=None if expires_in_s is None else now + expires_in_s)
 
 
-def _claims(text: str) -> dict[str, object]:
-    parts = text.split(".")
-    if len(parts) != 3:
-        return {}
-    try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, binascii.Error):
-        return {}
-    return claims if isinstance(claims, dict) else {}
-
-
-async def _exchange(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: Request, endpoint: str
-) -> tuple[int, bytes]:
-    """Sends one POST and reads the whole response."""
-    # Only for this kind of token.
-    import h11  # noqa: PLC0415
-
-    from mirrorflow_kafka.client.http_exchange import LongResponseError, exchange  # noqa: PLC0415
-
-    target, headers, body = request
-    try:
-        head = h11.Request(method="POST", target=target, headers=headers)
-        found = await exchange(reader, writer, head, body, bytes_max=TOKEN_BYTES_MAX)
-    except LongResponseError:
-        raise TokenError(f"{endpoint} returned more than {TOKEN_BYTES_MAX} bytes") from None
-    except h11.ProtocolError:
-        raise TokenError(
-            f"{endpoint} returned an invalid HTTP response, or a credential has characters that HTTP does not allow",
-            final=False,
-        ) from None
-    return found.status, found.body
+def read_token_response(status: int, body: bytes, *, endpoint: str) -> Token:
+    """Returns the token in the response of an OAuth token endpoint (RFC 6749, 5). Raises TokenError with its error code."""
+    fields = json_object(body)
+    if status != 200:
+        code = str(fields.get("error", ""))
+        shown = f" {code}" if _ERROR_CODE.fullmatch(code) else ""
+        if found := _ENTRA_CODE.search(str(fields.get("error_description", ""))):
+            shown += f" {found[0]}"
+        raise TokenError(f"{endpoint} returned HTTP {status}{shown}", final=is_final(status))
+    text = fields.get("access_token") or fields.get("id_token")
+    if not isinstance(text, str):
+        raise TokenError(f"{endpoint} returned a response without an access_token")
+    seconds = fields.get("expires_in")
+    return read_token(
+        text, origin=endpoint, expires_in_s=seconds if isinstance(seconds, int | float) else None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCredentials:
-    """The client credentials grant at `url`. `retry_total_s` limits all attempts (`sasl.login.retry.backoff.max.ms`)."""
+    """The client credentials grant at `url`."""
 
     url: str
     client_id: str = field(repr=False)
@@ -113,104 +101,30 @@ class ClientCredentials:
     scope: str = ""
     header_urlencode: bool = False
     context: ssl.SSLContext | None = field(default=None, repr=False)
-    connect_timeout_s: float = 10.0
-    read_timeout_s: float = 30.0
-    retry_s: float = 0.1
-    retry_total_s: float = 10.0
-
-    @property
-    def endpoint(self) -> str:
-        """The endpoint for error messages, without query and user part, which could hold a secret."""
-        url = urlsplit(self.url)
-        port = f":{url.port}" if url.port else ""
-        return f"{url.scheme}://{url.hostname}{port}{url.path}"
+    limits: RequestLimits = DEFAULT_LIMITS
 
     async def fetch(self) -> Token:
-        """Returns a new token; retries for at most `retry_total_s` unless the error is final. Raises TokenError."""
-        ends_at = time.monotonic() + self.retry_total_s
-        attempts = Backoff(min_s=self.retry_s, max_s=self.retry_total_s)
-        async for _ in attempts:
-            try:
-                return await self._request_token()
-            except TokenError as error:
-                if error.final or time.monotonic() + attempts.next_s > ends_at:
-                    raise
-        raise AssertionError("the last attempt raises")
+        """Returns a new token; retries unless the error is final. Raises TokenError."""
+        return await self.limits.retried(self._request_token)
 
     async def _request_token(self) -> Token:
-        status, body = await self._post()
-        try:
-            response = json.loads(body)
-        except ValueError:
-            response = None
-        fields = response if isinstance(response, dict) else {}
-        if status != 200:
-            code = str(fields.get("error", ""))
-            shown = f" {code}" if _ERROR_CODE.fullmatch(code) else ""
-            raise TokenError(
-                f"{self.endpoint} returned HTTP {status}{shown}",
-                final=status in _FINAL_STATUSES or status < 400,
-            )
-        text = fields.get("access_token") or fields.get("id_token")
-        if not isinstance(text, str):
-            raise TokenError(f"{self.endpoint} returned a response without an access_token")
-        seconds = fields.get("expires_in")
-        return read_token(
-            text, origin=self.endpoint, expires_in_s=seconds if isinstance(seconds, int | float) else None
-        )
+        response = await send(self._request(), self.limits)
+        return read_token_response(response.status, response.body, endpoint=shown_url(self.url))
 
-    async def _post(self) -> tuple[int, bytes]:
-        """Sends one request; returns status and body. Errors show `endpoint` instead of the URL."""
-        url, endpoint = urlsplit(self.url), self.endpoint
-        is_https = url.scheme == "https"
-        try:
-            async with asyncio.timeout(self.connect_timeout_s):
-                reader, writer = await asyncio.open_connection(
-                    url.hostname,
-                    url.port or (443 if is_https else 80),
-                    ssl=self.context if is_https else None,
-                    server_hostname=certificate_name(url.hostname) if is_https and self.context else None,
-                )
-        except TimeoutError:
-            raise TokenError(
-                f"{endpoint} did not accept a connection within {self.connect_timeout_s:g} s", final=False
-            ) from None
-        except ssl.SSLCertVerificationError as error:
-            raise TokenError(
-                f"the TLS certificate of {endpoint} cannot be verified ({error.verify_message})"
-            ) from None
-        except OSError as error:
-            problem = error.strerror or type(error).__name__
-            raise TokenError(f"{endpoint} cannot be reached ({problem})", final=False) from None
-        try:
-            async with asyncio.timeout(self.read_timeout_s):
-                return await _exchange(reader, writer, self._request(), endpoint)
-        except TimeoutError:
-            raise TokenError(
-                f"{endpoint} did not respond within {self.read_timeout_s:g} s", final=False
-            ) from None
-        except OSError:
-            raise TokenError(f"{endpoint} closed the connection", final=False) from None
-        finally:
-            writer.transport.abort()
-
-    def _request(self) -> Request:
-        url = urlsplit(self.url)
+    def _request(self) -> IdentityRequest:
         pair = [self.client_id, self.client_secret]
         if self.header_urlencode:
             pair = [quote_plus(word) for word in pair]
         body = "grant_type=client_credentials" + (f"&scope={quote_plus(self.scope)}" if self.scope else "")
-        headers = [
-            ("Host", url.netloc.rpartition("@")[2]),
-            ("Accept", "application/json"),
-            ("Authorization", "Basic " + base64.b64encode(":".join(pair).encode()).decode()),
-            ("Cache-Control", "no-cache"),
-            ("Content-Type", "application/x-www-form-urlencoded"),
-            ("Content-Length", str(len(body))),
-            ("Connection", "close"),
-        ]
-        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        return target, headers, body.encode()
+        headers = {
+            "Accept": "application/json",
+            "Authorization": "Basic " + base64.b64encode(":".join(pair).encode()).decode(),
+            "Cache-Control": "no-cache",
+            "Content-Type": FORM,
+        }
+        return IdentityRequest(
+            url=self.url, method="POST", headers=headers, body=body.encode(), context=self.context
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,12 +158,8 @@ class UnsecuredToken:
         # Brokers compare `iat` with whole milliseconds, so that the exact time would be in their future for up to one.
         now = int(time.time())
         claims = {"iat": now, "exp": now + self.lifetime_s, **self.claims}
-        parts = [_to_base64url(json.dumps(part).encode()) for part in ({"alg": "none"}, claims)]
+        parts = [to_base64url(json.dumps(part).encode()) for part in ({"alg": "none"}, claims)]
         return Token(text=".".join(parts) + ".", begins_at=now, expires_at=now + self.lifetime_s)
-
-
-def _to_base64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,45 @@
 """Reads Java's OAUTHBEARER settings: the source of tokens, the refresh window and the SASL extensions (KIP-342).
 
-Kafka's own handlers and retrievers are known by name; any other is a Java class and is refused.
+Kafka's own handlers and retrievers are known by name, and so are those of clouds; any other is a Java class and is refused.
 """
 
 import re
+import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_core.java.cloud_logins import (
+    AWS_CLIENT_HANDLERS,
+    AWS_HANDLER,
+    AZURE_HANDLER,
+    CLIENT_HANDLER_KEY,
+    GCP_HANDLER,
+    LOGIN_HANDLER_KEY,
+    SCOPE_KEY,
+    STRIMZI_HANDLER,
+    is_aws_iam,
+    strimzi_login,
+)
 from mirrorflow_core.java.jaas import KEY as JAAS
 from mirrorflow_core.java.security_keys import SECURITY_KEYS
-from mirrorflow_kafka.security.oauth import ClientCredentials, RefreshWindow, TokenFile, UnsecuredToken
+from mirrorflow_kafka.security.assertions import AssertionGrant, assertion_of
+from mirrorflow_kafka.security.identity_requests import RequestLimits
+from mirrorflow_kafka.security.oauth import (
+    ClientCredentials,
+    RefreshWindow,
+    TokenFile,
+    TokenSource,
+    UnsecuredToken,
+)
 from mirrorflow_kafka.security.tls import build_context
 
 # As OAuthBearerClientInitialResponse: names and values that cannot break out of the message.
 _EXTENSION_NAME, _EXTENSION_VALUE = re.compile(r"[A-Za-z]+"), re.compile(r"[\x21-\x7e \t\r\n]+")
 _CLAIM_KINDS = ("String", "Number", "List")
 PACKAGE = "org.apache.kafka.common.security."
-HANDLER = "sasl.login.callback.handler.class"
 _RETRIEVER = "sasl.oauthbearer.jwt.retriever.class"
 _URL = "sasl.oauthbearer.token.endpoint.url"
 # Java's default handler makes unsecured tokens; Kafka 3.x and 4.x use different names for the other handler.
@@ -29,10 +50,19 @@ _OAUTH_HANDLERS = frozenset(
         f"{PACKAGE}oauthbearer.secured.OAuthBearerLoginCallbackHandler",
     }
 )
-_RETRIEVERS = frozenset(
+_LOGIN_HANDLERS = _OAUTH_HANDLERS | {
+    _UNSECURED_HANDLER,
+    AWS_HANDLER,
+    GCP_HANDLER,
+    AZURE_HANDLER,
+    STRIMZI_HANDLER,
+}
+_JWT_BEARER = f"{PACKAGE}oauthbearer.JwtBearerJwtRetriever"
+_RETRIEVERS = {_JWT_BEARER} | {
     f"{PACKAGE}oauthbearer.{name}"
     for name in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
-)
+}
+_ASSERTION_FILE = "sasl.oauthbearer.assertion.file"
 
 
 def unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
@@ -104,18 +134,70 @@ def number(
     return value
 
 
-def token_source(
-    properties: Mapping[str, str], options: Mapping[str, str]
-) -> tuple[ClientCredentials | TokenFile | UnsecuredToken, tuple[str, ...]]:
-    """Returns the token source and warnings. Raises SettingError."""
-    handler, retriever = properties.get(HANDLER, ""), properties.get(_RETRIEVER, "")
-    for key, value, known in (
-        (HANDLER, handler, _OAUTH_HANDLERS | {_UNSECURED_HANDLER}),
-        (_RETRIEVER, retriever, _RETRIEVERS),
+def check_classes(properties: Mapping[str, str]) -> None:
+    """Raises RefusedSettingError for a Java class of *properties* without a counterpart here."""
+    for key, known in (
+        (LOGIN_HANDLER_KEY, _LOGIN_HANDLERS),
+        (CLIENT_HANDLER_KEY, AWS_CLIENT_HANDLERS),
+        (_RETRIEVER, _RETRIEVERS),
     ):
+        value = properties.get(key, "")
         if value and value not in known:
             why = f"it loads a Java class; use {_URL} with clientId and clientSecret, or a file: URL"
             raise RefusedSettingError(key=key, why=why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSettings:
+    """The source of tokens; `refusal_hint` says what may be missing if a broker refuses one."""
+
+    source: TokenSource = field(repr=False)
+    warnings: tuple[str, ...] = ()
+    refusal_hint: str = ""
+
+
+def token_settings(
+    properties: Mapping[str, str], options: Mapping[str, str], environment: Mapping[str, str]
+) -> TokenSettings:
+    """Returns the token source of *properties* and the login module's *options*. Raises SettingError."""
+    check_classes(properties)
+    if properties.get(LOGIN_HANDLER_KEY, "") == STRIMZI_HANDLER:
+        properties, options = strimzi_login(properties, options)
+    if is_aws_iam(properties):
+        # Only for this kind of identity.
+        from mirrorflow_kafka.security.aws_iam import aws_iam_token  # noqa: PLC0415
+
+        aws, warnings = aws_iam_token(properties, options, environment, request_limits(properties))
+        return TokenSettings(source=aws, warnings=warnings, refusal_hint=aws.refusal_hint)
+    handler, limits = properties.get(LOGIN_HANDLER_KEY, ""), request_limits(properties)
+    if handler == GCP_HANDLER:
+        from mirrorflow_kafka.security import gcp_identity  # noqa: PLC0415
+
+        return TokenSettings(
+            source=gcp_identity.gcp_token(environment, limits), refusal_hint=gcp_identity.REFUSAL_HINT
+        )
+    if handler == AZURE_HANDLER:
+        from mirrorflow_kafka.security import azure_identity  # noqa: PLC0415
+
+        azure = azure_identity.azure_token(properties, options, environment, limits)
+        return TokenSettings(source=azure, refusal_hint=azure_identity.REFUSAL_HINT)
+    source, warnings = _oauth_source(properties, options, handler)
+    return TokenSettings(source=source, warnings=warnings)
+
+
+def request_limits(properties: Mapping[str, str]) -> RequestLimits:
+    """Returns the limits of requests for tokens from `sasl.login.*`. Raises InvalidSettingError."""
+    return RequestLimits(
+        connect_timeout_s=number(properties, "sasl.login.connect.timeout.ms", 10_000, least=1) / 1000,
+        read_timeout_s=number(properties, "sasl.login.read.timeout.ms", 30_000, least=1) / 1000,
+        retry_s=number(properties, "sasl.login.retry.backoff.ms", 100, least=1) / 1000,
+        retry_total_s=number(properties, "sasl.login.retry.backoff.max.ms", 10_000, least=0) / 1000,
+    )
+
+
+def _oauth_source(
+    properties: Mapping[str, str], options: Mapping[str, str], handler: str
+) -> tuple[TokenSource, tuple[str, ...]]:
     # Kafka 4 uses the endpoint without a handler class; an unsecuredLogin option selects Java's default
     # handler.
     unsecured = any(name.startswith("unsecuredLogin") for name in options) and handler not in _OAUTH_HANDLERS
@@ -147,36 +229,59 @@ def _has_host(url: str) -> bool:
 
 def _credentials(
     properties: Mapping[str, str], options: Mapping[str, str], url: str
-) -> tuple[ClientCredentials, tuple[str, ...]]:
+) -> tuple[ClientCredentials | AssertionGrant, tuple[str, ...]]:
+    """Returns the exchange at the endpoint *url*: by an assertion if the settings have one, else by the client's secret."""
     prefix = "sasl.oauthbearer.client.credentials.client."
     client_id = properties.get(f"{prefix}id") or options.get("clientId", "")
     client_secret = properties.get(f"{prefix}secret") or options.get("clientSecret", "")
-    for value, option in ((client_id, "clientId"), (client_secret, "clientSecret")):
+    is_bearer = properties.get(_RETRIEVER, "") == _JWT_BEARER
+    assertion = assertion_of(properties, number)
+    if is_bearer and assertion is None:
+        raise InvalidSettingError(
+            key=_ASSERTION_FILE,
+            problem="is missing; the JWT bearer grant needs an assertion",
+            action="set it, or sasl.oauthbearer.assertion.private.key.file",
+        )
+    required = ((client_id, "clientId"), (client_secret, "clientSecret")) if assertion is None else ()
+    for value, option in required:
         if not value:
             raise InvalidSettingError(
                 key=JAAS, problem=f"the option {option} is missing; the token endpoint needs it"
             )
-    context = None
-    warnings: tuple[str, ...] = ()
-    if url.lower().startswith("https:"):
-        # Java reads ssl.* for this peer from the JAAS options; without any, the brokers' trust store is used.
-        own = {key: value for key, value in options.items() if key.startswith("ssl.")}
-        chosen = {key: value for key, value in (own or properties).items() if key in SECURITY_KEYS}
-        # Disabling the host name check applies to brokers only: a false token endpoint would receive the
-        # secret itself.
-        context, _ = build_context({**chosen, "ssl.endpoint.identification.algorithm": "https"})
-    else:
-        warnings = (f"{_URL}: an http: URL sends the client secret unencrypted",)
+    context, warnings = _endpoint_context(properties, options, url)
+    scope = properties.get(SCOPE_KEY) or options.get("scope", "")
+    limits = request_limits(properties)
+    if assertion is not None:
+        grant = AssertionGrant(
+            url=url,
+            assertion=assertion,
+            client_id=client_id,
+            scope=scope,
+            is_bearer=is_bearer,
+            context=context,
+            limits=limits,
+        )
+        return grant, warnings
     source = ClientCredentials(
         url=url,
         client_id=client_id,
         client_secret=client_secret,
-        scope=properties.get("sasl.oauthbearer.scope") or options.get("scope", ""),
+        scope=scope,
         header_urlencode=properties.get("sasl.oauthbearer.header.urlencode", "").strip().lower() == "true",
         context=context,
-        connect_timeout_s=number(properties, "sasl.login.connect.timeout.ms", 10_000, least=1) / 1000,
-        read_timeout_s=number(properties, "sasl.login.read.timeout.ms", 30_000, least=1) / 1000,
-        retry_s=number(properties, "sasl.login.retry.backoff.ms", 100, least=1) / 1000,
-        retry_total_s=number(properties, "sasl.login.retry.backoff.max.ms", 10_000, least=0) / 1000,
+        limits=limits,
     )
     return source, warnings
+
+
+def _endpoint_context(
+    properties: Mapping[str, str], options: Mapping[str, str], url: str
+) -> tuple[ssl.SSLContext | None, tuple[str, ...]]:
+    if not url.lower().startswith("https:"):
+        return None, (f"{_URL}: an http: URL sends the client's credentials unencrypted",)
+    # Java reads ssl.* for this peer from the JAAS options; without any, the brokers' trust store is used.
+    own = {key: value for key, value in options.items() if key.startswith("ssl.")}
+    chosen = {key: value for key, value in (own or properties).items() if key in SECURITY_KEYS}
+    # Disabling the host name check applies to brokers only: a false token endpoint would receive the
+    # secret itself.
+    return build_context({**chosen, "ssl.endpoint.identification.algorithm": "https"})[0], ()

@@ -13,17 +13,23 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mirrorflow_core.errors import AuthenticationFailedError, InvalidSettingError, RefusedSettingError
+from mirrorflow_core.java.cloud_logins import (
+    AWS_MECHANISM,
+    AWS_MODULE,
+    CLIENT_HANDLER_KEY,
+    LOGIN_HANDLER_KEY,
+    OAUTH_MODULE,
+)
 from mirrorflow_core.java.jaas import KEY as JAAS
 from mirrorflow_core.java.jaas import LoginModule, parse_jaas
 from mirrorflow_kafka.security.oauth import TokenCache
-from mirrorflow_kafka.security.oauth_settings import HANDLER, PACKAGE
+from mirrorflow_kafka.security.oauth_settings import PACKAGE, check_classes
 
 # ScramMechanism.minIterations: with fewer, a false broker could find the password by brute force.
 SCRAM_ITERATIONS_MIN = 4096
 SCRAM_MECHANISMS = frozenset({"SCRAM-SHA-256", "SCRAM-SHA-512"})
 MECHANISMS = frozenset({"PLAIN", "OAUTHBEARER"}) | SCRAM_MECHANISMS
 _LOGIN_MODULES = frozenset({f"{PACKAGE}plain.PlainLoginModule", f"{PACKAGE}scram.ScramLoginModule"})
-_OAUTH_MODULE = f"{PACKAGE}oauthbearer.OAuthBearerLoginModule"
 
 
 class SaslClient(Protocol):
@@ -39,6 +45,9 @@ class SaslClient(Protocol):
 
         Raises AuthenticationFailedError.
         """
+
+    def refused(self, problem: str) -> str:
+        """Notes that the broker refused the exchange; returns *problem*, the broker's words, with what may be missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +91,10 @@ class PlainClient:
         if data:
             raise self._place.failed("the broker wants more than PLAIN has")
 
+    def refused(self, problem: str) -> str:
+        """Returns *problem*."""
+        return problem
+
 
 class ScramClient:
     """SCRAM (RFC 5802, 7677) without channel binding; the broker must also prove it knows the password."""
@@ -123,6 +136,10 @@ class ScramClient:
             raise self._place.failed(problem) from None
         return None
 
+    def refused(self, problem: str) -> str:
+        """Returns *problem*."""
+        return problem
+
     def _final(self, data: bytes) -> bytes:
         try:
             self._arithmetic.process_server_first_message(data)
@@ -149,8 +166,16 @@ class ScramClient:
 class OAuthBearerClient:
     """OAUTHBEARER (RFC 7628) with Kafka's SASL extensions (KIP-342); the token is from `oauth.TokenCache`."""
 
-    def __init__(self, tokens: TokenCache, extensions: Mapping[str, str], place: BrokerAddress) -> None:
+    def __init__(
+        self,
+        tokens: TokenCache,
+        extensions: Mapping[str, str],
+        place: BrokerAddress,
+        *,
+        refusal_hint: str = "",
+    ) -> None:
         self.mechanism = place.mechanism
+        self._refusal_hint = refusal_hint
         self._tokens = tokens
         self._extensions = extensions
         self._place = place
@@ -169,14 +194,21 @@ class OAuthBearerClient:
         self._tokens.forget()
         return b"\x01"
 
+    def refused(self, problem: str) -> str:
+        """Drops the token, and returns *problem* with what may be missing."""
+        self._tokens.forget()
+        return f"{problem}; {self._refusal_hint}" if self._refusal_hint else problem
+
 
 def chosen_mechanism(properties: Mapping[str, str]) -> str:
-    """Returns `sasl.mechanism`. Raises RefusedSettingError if it is unsupported or not set."""
+    """Returns the mechanism for `sasl.mechanism`. Raises RefusedSettingError if it is unsupported or not set."""
     mechanism = properties.get("sasl.mechanism", "").strip()
     offered = ", ".join(sorted(MECHANISMS))
     if not mechanism:
         why = f"it is not set, and Java's default, GSSAPI (Kerberos), is not offered; set one of {offered}"
         raise RefusedSettingError(key="sasl.mechanism", why=why)
+    if mechanism == AWS_MECHANISM:
+        return "OAUTHBEARER"  # MSK offers both at the same port
     if mechanism not in MECHANISMS:
         raise RefusedSettingError(
             key="sasl.mechanism", why=f"only {offered} are offered; brokers can have several"
@@ -190,20 +222,25 @@ def login_module(properties: Mapping[str, str], mechanism: str) -> LoginModule:
     if not text.strip():
         raise InvalidSettingError(key=JAAS, problem=f"it is missing; {mechanism} needs it")
     module = parse_jaas(text)
-    fitting = {_OAUTH_MODULE} if mechanism == "OAUTHBEARER" else _LOGIN_MODULES
+    fitting = {OAUTH_MODULE} if mechanism == "OAUTHBEARER" else _LOGIN_MODULES
+    if properties.get("sasl.mechanism", "").strip() == AWS_MECHANISM:
+        fitting = {AWS_MODULE}
     if module.class_name not in fitting:
-        if module.class_name in _LOGIN_MODULES | {_OAUTH_MODULE}:
+        if module.class_name in _LOGIN_MODULES | {OAUTH_MODULE}:
             raise InvalidSettingError(
                 key=JAAS, problem=f"its login module is not for sasl.mechanism={mechanism}"
             )
         raise RefusedSettingError(
             key=JAAS, why="its login module is none of Kafka's own: " + ", ".join(sorted(fitting))
         )
-    handler = properties.get(HANDLER, "")
-    if handler and mechanism != "OAUTHBEARER":
-        raise RefusedSettingError(
-            key=HANDLER, why="it loads a Java class; put the credentials into sasl.jaas.config"
-        )
+    if mechanism == "OAUTHBEARER":
+        check_classes(properties)
+        return module
+    for key in (LOGIN_HANDLER_KEY, CLIENT_HANDLER_KEY):
+        if properties.get(key, ""):
+            raise RefusedSettingError(
+                key=key, why="it loads a Java class; put the credentials into sasl.jaas.config"
+            )
     return module
 
 

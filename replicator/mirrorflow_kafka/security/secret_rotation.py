@@ -23,7 +23,8 @@ from mirrorflow_kafka.security.client_security import ClientSecurity, build_secu
 Properties = Mapping[str, str]
 Resolve = Callable[[Properties], Properties]
 
-_SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
+# The addresses, too: those of a cloud have its region.
+_SECURITY_PREFIXES = ("security.", "sasl.", "ssl.", "bootstrap.servers")
 # Secrets are small files, read in under a millisecond; the kubelet takes up to a minute to update one.
 SECRETS_POLL_S = 5.0
 # A broker may get a new password later than this client, and one that counts failures must not lock the

@@ -14,6 +14,22 @@ BASE = (
 )
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="m" password="hunter2";'
 OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+IAM = "software.amazon.msk.auth.iam.IAM"
+IAM_MODULE = f"{IAM}LoginModule"
+IAM_LOGIN = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.login.callback.handler.class": f"{IAM}OAuthBearerLoginCallbackHandler",
+    "sasl.client.callback.handler.class": f"{IAM}OAuthBearerLoginCallbackHandler",
+    "sasl.jaas.config": f"{OAUTH};",
+}
+IAM_MECHANISM = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "AWS_MSK_IAM",
+    "sasl.client.callback.handler.class": f"{IAM}ClientCallbackHandler",
+    "sasl.jaas.config": f"{IAM_MODULE} required;",
+}
+ROLE = "arn:aws:iam::123456789012:role/mirror"
 HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 
 
@@ -151,8 +167,12 @@ def test_security_settings_become_fields(
     [
         ({"security.protocol": "SASL_SSL"}, "GSSAPI is not supported"),
         (
-            {"security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"},
-            "AWS_MSK_IAM is not supported",
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "AWS_MSK_IAM",
+                "sasl.jaas.config": f'{IAM_MODULE} required awsProfileName="prod";',
+            },
+            "export-credentials",
         ),
         (
             {"security.protocol": "SSL", "ssl.engine.factory.class": "com.example.X"},
@@ -164,6 +184,42 @@ def test_an_unsupported_security_setting_is_refused(lines: dict[str, str], expec
     """The converted flow could not connect."""
     with pytest.raises(UsageError, match=expected):
         source(lines)
+
+
+@pytest.mark.parametrize("login", [IAM_LOGIN, IAM_MECHANISM], ids=["OAUTHBEARER", "AWS_MSK_IAM"])
+def test_javas_login_to_msk_becomes_type_aws_iam(login: dict[str, str]) -> None:
+    """It names no Secret. Options of aws-msk-iam-auth without effect are listed."""
+    findings = ConversionFindings()
+    module = login["sasl.jaas.config"].rstrip(";")
+    options = f'{module} awsRoleArn="{ROLE}" awsDebugCreds="true" awsMaxRetries="3";'
+
+    plain = source(login)
+    with_role = source(login | {"sasl.jaas.config": options}, findings)
+
+    assert (plain["tls"], plain["authentication"]) == ({}, {"type": "AwsIam"})
+    assert with_role["authentication"] == {"type": "AwsIam", "roleArn": ROLE}
+    assert not findings.secrets
+    assert {loss.setting for loss in findings.losses} == {
+        "A.sasl.jaas.config (option awsDebugCreds)",
+        "A.sasl.jaas.config (option awsMaxRetries)",
+    }
+
+
+@pytest.mark.parametrize("login", [IAM_LOGIN, IAM_MECHANISM], ids=["OAUTHBEARER", "AWS_MSK_IAM"])
+def test_further_options_of_a_login_to_msk_need_type_custom(login: dict[str, str]) -> None:
+    """The replicator reads them; keys become references to a Secret."""
+    module = login["sasl.jaas.config"].rstrip(";")
+    options = f'{module} awsRoleArn="{ROLE}" awsStsRegion="eu-west-1" awsRoleSecretAccessKey="hunter2";'
+
+    found = source(login | {"sasl.jaas.config": options})["authentication"]
+
+    assert found["type"] == "Custom"
+    assert found["config"]["sasl.mechanism"] == login["sasl.mechanism"]
+    assert 'awsStsRegion="eu-west-1"' in found["config"]["sasl.jaas.config"]
+    assert (
+        "${dir:/mnt/mirrorflow/secrets/a-mirror:awsRoleSecretAccessKey}"
+        in found["config"]["sasl.jaas.config"]
+    )
 
 
 def test_settings_of_an_unused_protocol_are_listed() -> None:

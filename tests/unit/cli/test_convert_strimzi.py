@@ -492,6 +492,26 @@ def test_cipher_suites_and_login_become_custom_authentication(index: int) -> Non
     assert f"{alias}: config.ssl.protocol" in {loss.setting for loss in findings.losses}
 
 
+def test_a_custom_login_to_msk_becomes_type_aws_iam() -> None:
+    """Strimzi's only form for it: its own type `custom` with Java's properties, and a class in the image."""
+    handler = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    config = {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.login.callback.handler.class": handler,
+        "sasl.jaas.config": f"{module} required;",
+    }
+    custom = {"type": "custom", "sasl": True, "config": config}
+    target = changed("spec/target/tls", {"trustedCertificates": []})
+
+    (flow, *_) = converted(changed("spec/target/authentication", custom, target), ConversionFindings())
+    further = custom | {"config": config | {"sasl.login.read.timeout.ms": "100"}}
+    (other, *_) = converted(changed("spec/target/authentication", further, target), ConversionFindings())
+
+    assert flow["spec"]["target"]["authentication"] == {"type": "AwsIam"}
+    assert other["spec"]["target"]["authentication"]["type"] == "Custom"
+
+
 def test_cipher_suites_without_tls_are_listed() -> None:
     findings = ConversionFindings()
     converted(changed("spec/target/config", CIPHERS), findings)

@@ -231,7 +231,7 @@ URL = "sasl.oauthbearer.token.endpoint.url"
         ({"security.protocol": "TLS"}, "security.protocol", InvalidSettingError),
         (sasl(""), "sasl.mechanism", RefusedSettingError),
         (sasl("GSSAPI"), "sasl.mechanism", RefusedSettingError),
-        (sasl("AWS_MSK_IAM"), "sasl.mechanism", RefusedSettingError),
+        (sasl("NTLM"), "sasl.mechanism", RefusedSettingError),
         (sasl(jaas=""), "sasl.jaas.config", InvalidSettingError),
         (sasl(jaas=f"{SECRET} required;"), "sasl.jaas.config", SettingError),
         (sasl(jaas=f"x.{SECRET.replace('-', '')} required;"), "sasl.jaas.config", RefusedSettingError),

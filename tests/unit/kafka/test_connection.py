@@ -57,6 +57,9 @@ class PlainCredentials:
     def receive(self, challenge: bytes) -> bytes | None:
         return None
 
+    def refused(self, problem: str) -> str:
+        return problem
+
 
 async def connect(port: int, security: Any = None, **more: Any) -> Connection:
     return await open_connection(

@@ -14,13 +14,12 @@ import pytest
 
 from mirrorflow_core.errors import AuthenticationFailedError
 from mirrorflow_kafka.security.client_security import build_security
+from mirrorflow_kafka.security.identity_requests import TOKEN_BYTES_MAX, RequestLimits, TokenError
 from mirrorflow_kafka.security.oauth import (
-    TOKEN_BYTES_MAX,
     ClientCredentials,
     RefreshWindow,
     Token,
     TokenCache,
-    TokenError,
     TokenFile,
     UnsecuredToken,
     read_token,
@@ -100,13 +99,12 @@ class TokenServer:
         return f"http://127.0.0.1:{self.port}/token"
 
 
-def credentials(url: str, **changes: object) -> ClientCredentials:
+def credentials(url: str, *, limits: RequestLimits | None = None, **changes: object) -> ClientCredentials:
     values = {
         "url": url,
         "client_id": "id:x",
         "client_secret": SECRET,
-        "retry_s": 0.001,
-        "retry_total_s": 0.5,
+        "limits": limits or RequestLimits(retry_s=0.001, retry_total_s=0.5),
     }
     return ClientCredentials(**(values | changes))  # type: ignore[arg-type]
 
@@ -184,7 +182,7 @@ def test_permanent_errors_are_not_retried(response: tuple[int, object], expected
 
 def test_the_error_names_an_unreachable_endpoint():
     """The query is not shown, because it may contain a secret."""
-    source = credentials("http://127.0.0.1:1/token?key=hidden", retry_total_s=0)
+    source = credentials("http://127.0.0.1:1/token?key=hidden", limits=RequestLimits(retry_total_s=0))
 
     with pytest.raises(TokenError, match=r"http://127\.0\.0\.1:1/token cannot be reached") as raised:
         asyncio.run(source.fetch())
@@ -196,7 +194,8 @@ def test_an_unresponsive_endpoint_is_an_error_after_the_read_timeout():
 
     async def run():
         async with token_endpoint(lambda reader, _: reader.read()) as port:
-            await credentials(f"http://127.0.0.1:{port}/", read_timeout_s=0.05, retry_total_s=0).fetch()
+            limits = RequestLimits(read_timeout_s=0.05, retry_total_s=0)
+            await credentials(f"http://127.0.0.1:{port}/", limits=limits).fetch()
 
     with pytest.raises(TokenError, match=r"did not respond within 0\.05 s"):
         asyncio.run(run())

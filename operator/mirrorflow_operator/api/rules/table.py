@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic.alias_generators import to_snake
 
 from mirrorflow_core.errors import SettingError
+from mirrorflow_core.java.cloud_logins import AWS_MODULE, OAUTH_MODULE
 from mirrorflow_core.java.pattern_syntax import PatternSyntaxError
 from mirrorflow_core.java.patterns import JavaPattern
 from mirrorflow_core.java.properties import PropertyReader
@@ -480,6 +481,9 @@ _CLIENT: Final = "^((consumer|producer|admin)[.])?"
 _SECURITY: Final = f"{_CLIENT}(security|ssl|sasl)[.]"
 _ADDRESSES: Final = f"{_CLIENT}bootstrap[.]servers$"
 _SENSITIVE: Final = "([.]password|[.]secret|[.]passphrase|keystore[.]key|sasl[.]jaas[.]config)$"
+# Modules whose login by the identity of a cloud has no secret, and what the names of secret options contain.
+_TOKEN_MODULES: Final = (OAUTH_MODULE, AWS_MODULE)
+_SECRET_OPTIONS: Final = ("assword", "ecret", "oken")
 _ADDRESS: Final = r"^([a-zA-Z0-9._-]+|[\[][0-9a-fA-F:.]+[\]]):[0-9]{1,5}$"
 _PORT: Final = "int(entry.substring(entry.lastIndexOf(':') + 1))"
 _REQUIRED: Final[Mapping[AuthenticationType, tuple[str, ...]]] = {
@@ -487,10 +491,24 @@ _REQUIRED: Final[Mapping[AuthenticationType, tuple[str, ...]]] = {
     AuthenticationType.PLAIN: ("username", "password"),
     AuthenticationType.SCRAM_SHA_256: ("username", "password"),
     AuthenticationType.SCRAM_SHA_512: ("username", "password"),
-    AuthenticationType.OAUTH_BEARER: ("clientId", "clientSecret", "tokenEndpoint"),
+    AuthenticationType.OAUTH_BEARER: ("clientId", "tokenEndpoint"),
+    AuthenticationType.AWS_IAM: (),
+    AuthenticationType.GCP_WORKLOAD_IDENTITY: (),
+    AuthenticationType.AZURE_WORKLOAD_IDENTITY: (),
     AuthenticationType.CUSTOM: ("config",),
 }
-_OPTIONAL: Final[Mapping[AuthenticationType, tuple[str, ...]]] = {AuthenticationType.OAUTH_BEARER: ("scope",)}
+_OPTIONAL: Final[Mapping[AuthenticationType, tuple[str, ...]]] = {
+    AuthenticationType.OAUTH_BEARER: ("clientSecret", "clientAssertion", "scope"),
+    AuthenticationType.AWS_IAM: ("region", "roleArn"),
+    AuthenticationType.AZURE_WORKLOAD_IDENTITY: ("scope",),
+}
+# Certificates exist only with TLS, and clouds offer no listener without it.
+_NEED_TLS: Final = (
+    AuthenticationType.TLS,
+    AuthenticationType.AWS_IAM,
+    AuthenticationType.GCP_WORKLOAD_IDENTITY,
+    AuthenticationType.AZURE_WORKLOAD_IDENTITY,
+)
 _ALLOWED: Final = {kind: (*fields, *_OPTIONAL.get(kind, ())) for kind, fields in _REQUIRED.items()}
 
 
@@ -624,16 +642,32 @@ CLUSTER_RULES: Final = (
     Rule(
         paths=("spec.source", "spec.target"),
         field="tls",
-        violated_if="has(self.authentication) && self.authentication.type == 'Tls' && !has(self.tls)",
+        violated_if=f"has(self.authentication) && self.authentication.type in {[kind.value for kind in _NEED_TLS]}"
+        " && !has(self.tls)",
         is_violated=lambda self: (
-            self.authentication is not None
-            and self.authentication.type is AuthenticationType.TLS
-            and self.tls is None
+            self.authentication is not None and self.authentication.type in _NEED_TLS and self.tls is None
         ),
-        problem="it is missing, and authentication type Tls needs it",
+        problem="it is missing, and <<type>> needs it",
         action="write at least tls: {}",
+        placeholders={
+            "type": Placeholder(
+                cel="'authentication type ' + self.authentication.type",
+                python=lambda self: f"authentication type {self.authentication.type.value}",
+                plain="this type of authentication",
+            )
+        },
     ),
     *(_required_field(kind, field) for kind, fields in _REQUIRED.items() for field in fields),
+    Rule(
+        paths=("spec.source.authentication", "spec.target.authentication"),
+        violated_if="self.type == 'OAuthBearer' && has(self.clientSecret) == has(self.clientAssertion)",
+        is_violated=lambda self: (
+            self.type is AuthenticationType.OAUTH_BEARER
+            and (self.client_secret is None) == (self.client_assertion is None)
+        ),
+        problem="type OAuthBearer needs either clientSecret or clientAssertion",
+        action="write one of them",
+    ),
     *(
         _allowed_field(field)
         for field in dict.fromkeys(field for fields in _ALLOWED.values() for field in fields)
@@ -655,8 +689,16 @@ CLUSTER_RULES: Final = (
     Rule(
         paths=("spec.source.authentication.config", "spec.target.authentication.config"),
         member="key",
-        violated_if=f"key.matches('{_SENSITIVE}') && !self[key].contains('${{')",
-        is_violated=lambda key, self: may_hold_secret(key) and "${" not in self[key],
+        violated_if=f"key.matches('{_SENSITIVE}') && !self[key].contains('${{')"
+        f" && !({starts_with('self[key]', _TOKEN_MODULES)} && !{list(_SECRET_OPTIONS)}.exists(o, self[key].contains(o)))",
+        is_violated=lambda key, self: (
+            may_hold_secret(key)
+            and "${" not in self[key]
+            and not (
+                self[key].startswith(_TOKEN_MODULES)
+                and not any(option in self[key] for option in _SECRET_OPTIONS)
+            )
+        ),
         problem="it contains a secret in plain text",
         action="write a reference such as ${dir:/path:key}",
     ),
