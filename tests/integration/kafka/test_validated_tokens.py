@@ -1,0 +1,153 @@
+"""A real broker validates tokens by their signature, issuer and audience, as a cloud's does; a server on loopback issues them."""
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from kafka.protocol.metadata import MetadataRequest
+
+from mirrorflow_core.errors import AuthenticationFailedError
+from mirrorflow_core.settings import ClientSettings
+from mirrorflow_kafka.client.cluster import Cluster
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import QUICK_JVM
+from tests.unit.kafka.identity_server import IdentityServer, Received, Response
+
+MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+ISSUER, AUDIENCE = "https://issuer.example", "kafka"
+LIFETIME_S = 4
+CONNECT_WAIT_S = 40.0
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+
+def encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+@dataclass(slots=True, kw_only=True)
+class Issuer:
+    """Signs tokens with its key, which the broker knows."""
+
+    key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
+    lifetime_s: float = 300
+    audience: str = AUDIENCE
+    issued: int = 0
+
+    def jwks(self) -> str:
+        numbers = self.key.public_key().public_numbers()
+        n, e = (
+            encoded(value.to_bytes((value.bit_length() + 7) // 8, "big")) for value in (numbers.n, numbers.e)
+        )
+        return json.dumps(
+            {"keys": [{"kty": "RSA", "use": "sig", "alg": "RS256", "kid": "one", "n": n, "e": e}]}
+        )
+
+    def token(self) -> str:
+        self.issued += 1
+        now = int(time.time())
+        claims = {
+            "iss": ISSUER,
+            "aud": self.audience,
+            "sub": "mirror",
+            "iat": now,
+            "exp": now + self.lifetime_s,
+        }
+        parts = ({"alg": "RS256", "kid": "one", "typ": "JWT"}, claims)
+        content = ".".join(encoded(json.dumps(part).encode()) for part in parts)
+        signature = self.key.sign(content.encode(), padding.PKCS1v15(), hashes.SHA256())
+        return f"{content}.{encoded(signature)}"
+
+    def respond(self, _: Received) -> Response:
+        return Response(body={"access_token": self.token(), "expires_in": self.lifetime_s})
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Issuer:
+    return Issuer()
+
+
+@pytest.fixture(scope="module")
+def validating(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """A broker with the public key of *issuer*, which also limits a session to the lifetime of its token."""
+    path = tmp_path_factory.mktemp("keys") / "jwks.json"
+    path.write_text(issuer.jwks())
+    own = {
+        "oauthbearer.sasl.server.callback.handler.class": "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
+        "oauthbearer.sasl.jaas.config": f"{MODULE} required;",
+        "oauthbearer.connections.max.reauth.ms": "3600000",
+        "sasl.oauthbearer.jwks.endpoint.url": path.as_uri(),
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+    }
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={path.as_uri()}"
+    with KafkaCluster(
+        name="validating",
+        listeners=("OAUTH",),
+        config={f"listener.name.oauth.{key}": value for key, value in own.items()},
+        jvm_options=(*QUICK_JVM, allowed),
+    ) as cluster:
+        yield cluster
+
+
+async def connect(properties: dict[str, str]) -> Cluster:
+    settings = ClientSettings(alias="guarded", client_id="test", properties=properties)
+    return await Cluster.connect(settings, resolve=lambda given: given, timeout_s=CONNECT_WAIT_S)
+
+
+def properties(validating: KafkaCluster, url: str, **further: str) -> dict[str, str]:
+    return {
+        "bootstrap.servers": validating.bootstrap_for("OAUTH"),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f'{MODULE} required clientId="mirror" clientSecret="s";',
+        "sasl.oauthbearer.token.endpoint.url": f"{url}/token",
+        **further,
+    }
+
+
+def test_a_validated_token_connects(validating: KafkaCluster, issuer: Issuer) -> None:
+    async def run() -> str:
+        async with IdentityServer(respond=issuer.respond).running() as server:
+            cluster = await connect(properties(validating, server.url))
+            await cluster.close()
+            return cluster.cluster_id
+
+    assert asyncio.run(run()) == validating.cluster_id
+
+
+def test_a_token_for_another_audience_is_refused(validating: KafkaCluster, issuer: Issuer) -> None:
+    other = Issuer(key=issuer.key, audience="elsewhere")
+
+    async def run() -> None:
+        async with IdentityServer(respond=other.respond).running() as server:
+            await connect(properties(validating, server.url))
+
+    with pytest.raises(AuthenticationFailedError, match="OAUTHBEARER authentication failed"):
+        asyncio.run(run())
+
+
+@pytest.mark.timing
+def test_a_connection_outlives_its_tokens(validating: KafkaCluster, issuer: Issuer) -> None:
+    """The broker ends a session with its token; each one is renewed before, on the same connection."""
+    short = Issuer(key=issuer.key, lifetime_s=LIFETIME_S)
+
+    async def run() -> float:
+        async with IdentityServer(respond=short.respond).running() as server:
+            cluster = await connect(properties(validating, server.url))
+            connection = await cluster.connection(1)
+            began = time.monotonic()
+            while time.monotonic() - began < 4 * LIFETIME_S:
+                await connection.call(MetadataRequest(topics=[]), timeout_s=5)
+                await asyncio.sleep(0.05)  # paces the requests; no condition depends on it
+            assert connection is await cluster.connection(1)
+            await cluster.close()
+            return time.monotonic() - began
+
+    assert asyncio.run(run()) > 3 * LIFETIME_S
+    assert short.issued >= 4
