@@ -92,6 +92,9 @@ async def open_connection(
     AuthenticationFailedError (TLS or SASL, with the cause), UnsupportedBrokerError.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if security is not None:
+        # Before the broker's time runs: a cloud that does not answer must not be taken for a broker that does not.
+        await security.prepare(address)
     connection = Connection(
         cluster=cluster, address=address, node_id=node_id, client_id=client_id, opened_by=security
     )

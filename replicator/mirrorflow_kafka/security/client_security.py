@@ -77,6 +77,11 @@ class ClientSecurity:
     sasl: PasswordSecurity | TokenSecurity | None = None
     warnings: tuple[str, ...] = ()
 
+    async def prepare(self, address: str) -> None:
+        """Obtains the token for a connection to *address*, if it needs one. Raises AuthenticationFailedError."""
+        if isinstance(self.sasl, TokenSecurity):
+            await self.sasl.tokens.token(address=address)
+
     def sasl_client(self, address: str) -> SaslClient | None:
         """Returns a new SASL exchange with the broker at *address*, which errors show; None without SASL."""
         if self.sasl is None:

@@ -62,6 +62,9 @@ _RETRIEVERS = {_JWT_BEARER} | {
     f"{PACKAGE}oauthbearer.{name}"
     for name in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
 }
+# Clouds answer within milliseconds. Without a route there, a client with three addresses knows the reason within `REACH_TIMEOUT_S`.
+CLOUD_CONNECT_S = 3.0
+CLOUD_RETRY_TOTAL_S = 6.0
 _ASSERTION_FILE = "sasl.oauthbearer.assertion.file"
 
 
@@ -161,37 +164,42 @@ def token_settings(
 ) -> TokenSettings:
     """Returns the token source of *properties* and the login module's *options*. Raises SettingError."""
     check_classes(properties)
+    cloud_limits = request_limits(properties, connect_s=CLOUD_CONNECT_S, retry_total_s=CLOUD_RETRY_TOTAL_S)
     if properties.get(LOGIN_HANDLER_KEY, "") == STRIMZI_HANDLER:
         properties, options = strimzi_login(properties, options)
     if is_aws_iam(properties):
         # Only for this kind of identity.
         from mirrorflow_kafka.security.aws_iam import aws_iam_token  # noqa: PLC0415
 
-        aws, warnings = aws_iam_token(properties, options, environment, request_limits(properties))
+        aws, warnings = aws_iam_token(properties, options, environment, cloud_limits)
         return TokenSettings(source=aws, warnings=warnings, refusal_hint=aws.refusal_hint)
-    handler, limits = properties.get(LOGIN_HANDLER_KEY, ""), request_limits(properties)
+    handler = properties.get(LOGIN_HANDLER_KEY, "")
     if handler == GCP_HANDLER:
         from mirrorflow_kafka.security import gcp_identity  # noqa: PLC0415
 
         return TokenSettings(
-            source=gcp_identity.gcp_token(environment, limits), refusal_hint=gcp_identity.REFUSAL_HINT
+            source=gcp_identity.gcp_token(environment, cloud_limits), refusal_hint=gcp_identity.REFUSAL_HINT
         )
     if handler == AZURE_HANDLER:
         from mirrorflow_kafka.security import azure_identity  # noqa: PLC0415
 
-        azure = azure_identity.azure_token(properties, options, environment, limits)
+        azure = azure_identity.azure_token(properties, options, environment, cloud_limits)
         return TokenSettings(source=azure, refusal_hint=azure_identity.REFUSAL_HINT)
     source, warnings = _oauth_source(properties, options, handler)
     return TokenSettings(source=source, warnings=warnings)
 
 
-def request_limits(properties: Mapping[str, str]) -> RequestLimits:
-    """Returns the limits of requests for tokens from `sasl.login.*`. Raises InvalidSettingError."""
+def request_limits(
+    properties: Mapping[str, str], *, connect_s: float = 10.0, retry_total_s: float = 10.0
+) -> RequestLimits:
+    """Returns the limits of requests for tokens from `sasl.login.*`, with defaults. Raises InvalidSettingError."""
     return RequestLimits(
-        connect_timeout_s=number(properties, "sasl.login.connect.timeout.ms", 10_000, least=1) / 1000,
+        connect_timeout_s=number(properties, "sasl.login.connect.timeout.ms", connect_s * 1000, least=1)
+        / 1000,
         read_timeout_s=number(properties, "sasl.login.read.timeout.ms", 30_000, least=1) / 1000,
         retry_s=number(properties, "sasl.login.retry.backoff.ms", 100, least=1) / 1000,
-        retry_total_s=number(properties, "sasl.login.retry.backoff.max.ms", 10_000, least=0) / 1000,
+        retry_total_s=number(properties, "sasl.login.retry.backoff.max.ms", retry_total_s * 1000, least=0)
+        / 1000,
     )
 
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import hashes
@@ -13,13 +14,15 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from kafka.protocol.metadata import MetadataRequest
 
 from mirrorflow_core.errors import AuthenticationFailedError
+from mirrorflow_core.java.cloud_logins import AZURE_HANDLER, SCOPE_KEY
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import QUICK_JVM
 from tests.unit.kafka.identity_server import IdentityServer, Received, Response
 
-MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+PACKAGE = "org.apache.kafka.common.security.oauthbearer"
+MODULE = f"{PACKAGE}.OAuthBearerLoginModule"
 ISSUER, AUDIENCE = "https://issuer.example", "kafka"
 LIFETIME_S = 4
 CONNECT_WAIT_S = 40.0
@@ -130,6 +133,37 @@ def test_a_token_for_another_audience_is_refused(validating: KafkaCluster, issue
 
     with pytest.raises(AuthenticationFailedError, match="OAUTHBEARER authentication failed"):
         asyncio.run(run())
+
+
+@pytest.mark.parametrize("login", ["client assertion", "JWT bearer", "Azure"])
+def test_a_login_without_a_secret_connects(
+    validating: KafkaCluster, issuer: Issuer, login: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has an assertion of the same issuer, as a projected token does."""
+    file = tmp_path / "token"
+    file.write_text(issuer.token())
+
+    async def run() -> str:
+        async with IdentityServer(respond=issuer.respond).running() as server:
+            own = properties(validating, server.url) | {
+                "sasl.jaas.config": f'{MODULE} required clientId="mirror";',
+                "sasl.oauthbearer.assertion.file": str(file),
+            }
+            if login == "JWT bearer":
+                own["sasl.oauthbearer.jwt.retriever.class"] = f"{PACKAGE}.JwtBearerJwtRetriever"
+            if login == "Azure":
+                monkeypatch.setenv("AZURE_CLIENT_ID", "client")
+                monkeypatch.setenv("AZURE_TENANT_ID", "tenant")
+                monkeypatch.setenv("AZURE_FEDERATED_TOKEN_FILE", str(file))
+                monkeypatch.setenv("AZURE_AUTHORITY_HOST", server.url)
+                own |= {"sasl.login.callback.handler.class": AZURE_HANDLER, SCOPE_KEY: "kafka"}
+            cluster = await connect(own)
+            await cluster.close()
+            (request,) = server.requests
+            assert file.read_text() in {request.form.get("assertion"), request.form.get("client_assertion")}
+            return cluster.cluster_id
+
+    assert asyncio.run(run()) == validating.cluster_id
 
 
 @pytest.mark.timing

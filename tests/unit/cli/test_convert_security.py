@@ -29,6 +29,7 @@ IAM_MECHANISM = {
     "sasl.client.callback.handler.class": f"{IAM}ClientCallbackHandler",
     "sasl.jaas.config": f"{IAM_MODULE} required;",
 }
+AZURE = "com.azure.spring.cloud.service.implementation.kafka.KafkaOAuth2AuthenticateCallbackHandler"
 ROLE = "arn:aws:iam::123456789012:role/mirror"
 HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 
@@ -203,6 +204,55 @@ def test_javas_login_to_msk_becomes_type_aws_iam(login: dict[str, str]) -> None:
         "A.sasl.jaas.config (option awsDebugCreds)",
         "A.sasl.jaas.config (option awsMaxRetries)",
     }
+
+
+@pytest.mark.parametrize(
+    ("handler", "further", "authentication"),
+    [
+        ("com.google.cloud.hosted.kafka.auth.GcpLoginCallbackHandler", {}, {"type": "GcpWorkloadIdentity"}),
+        (AZURE, {}, {"type": "AzureWorkloadIdentity"}),
+        (
+            AZURE,
+            {"sasl.oauthbearer.scope": "api://app/.default"},
+            {"type": "AzureWorkloadIdentity", "scope": "api://app/.default"},
+        ),
+    ],
+    ids=["Google", "Azure", "Azure with a scope"],
+)
+def test_javas_login_to_other_clouds_becomes_their_type(
+    handler: str, further: dict[str, str], authentication: dict[str, str]
+) -> None:
+    findings = ConversionFindings()
+    own = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.login.callback.handler.class": handler,
+        "sasl.jaas.config": f"{OAUTH};",
+    }
+    assert source(own | further, findings)["authentication"] == authentication
+    assert not findings.secrets
+
+
+def test_strimzis_oauth_client_becomes_type_oauth_bearer() -> None:
+    options = (
+        'oauth.client.id="mirror" oauth.client.secret="hunter2" oauth.scope="kafka"'
+        ' oauth.token.endpoint.uri="https://login.example.com/token"'
+    )
+    own = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.login.callback.handler.class": "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler",
+        "sasl.jaas.config": f"{OAUTH} {options};",
+    }
+    assert source(own)["authentication"] == {
+        "type": "OAuthBearer",
+        "clientId": {"value": "mirror"},
+        "clientSecret": {"secretName": "a-mirror", "key": "client-secret"},
+        "tokenEndpoint": "https://login.example.com/token",
+        "scope": "kafka",
+    }
+    with pytest.raises(UsageError, match="other grants"):
+        source(own | {"sasl.jaas.config": f'{OAUTH} oauth.refresh.token="hunter2";'})
 
 
 @pytest.mark.parametrize("login", [IAM_LOGIN, IAM_MECHANISM], ids=["OAUTHBEARER", "AWS_MSK_IAM"])

@@ -43,6 +43,9 @@ class PlainCredentials:
         self.authentications = 0
         self.reauthenticated = asyncio.Event()
 
+    async def prepare(self, address: str) -> None:
+        pass
+
     def sasl_client(self, address: str) -> "PlainCredentials":
         self.authentications += 1
         if self.authentications > 1:

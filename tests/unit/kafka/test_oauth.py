@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.errors import AuthenticationFailedError
+from mirrorflow_kafka.client.pool import open_connection
 from mirrorflow_kafka.security.client_security import build_security
 from mirrorflow_kafka.security.identity_requests import TOKEN_BYTES_MAX, RequestLimits, TokenError
 from mirrorflow_kafka.security.oauth import (
@@ -342,6 +343,21 @@ def server_context() -> ssl.SSLContext:
         context, ClientKey(key_pem=own.key_pem().encode(), chain_pem=own.pem.encode(), password="", source="")
     )
     return context
+
+
+def test_an_endpoint_that_does_not_answer_is_not_taken_for_the_broker():
+    """The time limit of the connection, shorter here, begins when there is a token."""
+
+    async def run():
+        async with token_endpoint(lambda reader, _: reader.read()) as port:
+            limits = {"sasl.login.read.timeout.ms": "50", "sasl.login.retry.backoff.max.ms": "0"}
+            security = oauth("clientId=me clientSecret=abc", f"http://127.0.0.1:{port}/token", **limits)
+            await open_connection(
+                "127.0.0.1", 1, client_id="test", security=security, cluster="A", timeout_s=0.001
+            )
+
+    with pytest.raises(AuthenticationFailedError, match=r"/token did not respond within"):
+        asyncio.run(run())
 
 
 def test_an_https_endpoint_is_verified_with_the_truststore_of_the_brokers():
