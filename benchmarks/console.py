@@ -22,14 +22,14 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import uvicorn
 
 from benchmarks.machine import operator_facts
 from benchmarks.results import Result, document
-from mirrorflow_console.connector_client import ConnectorAddress, request_document
-from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.connector_client import PARTITIONS_USUAL, ConnectorAddress, request_document
+from mirrorflow_console.documents import PARTITIONS_MAX, FlowReading
 from mirrorflow_console.history import History
 from mirrorflow_console.local_server import HOSTS, listening_socket, server_config
 from mirrorflow_console.poller import OPEN_INTERVAL_S, SharedPoller
@@ -53,6 +53,7 @@ class _Connectors(BaseHTTPRequestHandler):
     requests = 0
     small = b""
     large = b""
+    large_usual = b""  # to a request that does not ask for all partitions
 
     def do_GET(self) -> None:
         query = urlsplit(self.path).query
@@ -60,7 +61,9 @@ class _Connectors(BaseHTTPRequestHandler):
             body = str(type(self).requests).encode()
         else:
             type(self).requests += 1
-            body = self.large if f"connector={LARGE_FLOW}" in query else self.small
+            is_detailed = f"limit={PARTITIONS_MAX}" in query
+            large = self.large if is_detailed else self.large_usual
+            body = large if f"connector={LARGE_FLOW}" in query else self.small
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -71,12 +74,15 @@ class _Connectors(BaseHTTPRequestHandler):
 
 
 def _serve_connectors() -> None:
-    def body(count: int) -> bytes:
+    def body(count: int, limit: int) -> bytes:
         return json.dumps(
-            table(healthy(*(partition(number, f"topic-{number % 100}") for number in range(count))))
+            table(
+                healthy(*(partition(number, f"topic-{number % 100}") for number in range(count))), limit=limit
+            )
         ).encode()
 
-    _Connectors.small, _Connectors.large = body(PARTITIONS), body(LARGE)
+    _Connectors.small = body(PARTITIONS, PARTITIONS)
+    _Connectors.large, _Connectors.large_usual = body(LARGE, LARGE), body(LARGE, PARTITIONS_USUAL)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Connectors)
     print(f"port {server.server_port}", flush=True)
     server.serve_forever()
@@ -152,9 +158,13 @@ def _child(stack: ExitStack, name: str, folder: Path, *arguments: str) -> tuple[
 
 
 def _measure(result: Result, console: Child, port: int, connectors: int, seconds: int) -> None:
-    for row, streams in (("one page", 1), (f"{STREAMS} pages", STREAMS)):
+    for row, path, query, streams in (
+        ("one page", "/", "", 1),
+        (f"{STREAMS} pages", "/", "", STREAMS),
+        ("10,000 partitions", "/partitions", f"flow={LARGE_FLOW}", 1),
+    ):
         with ExitStack() as stack:
-            opened = [stack.enter_context(_stream(port)) for _ in range(streams)]
+            opened = [stack.enter_context(_stream(port, path, query)) for _ in range(streams)]
             _until_first_update(opened)
             asked, used, began = _asked(connectors), cpu_s(console.pid), time.monotonic()
             read = _drain(opened, seconds)
@@ -172,9 +182,10 @@ def _measure(result: Result, console: Child, port: int, connectors: int, seconds
     _paint(result, port)
 
 
-def _stream(port: int) -> socket.socket:
+def _stream(port: int, path: str, query: str) -> socket.socket:
     opened = socket.create_connection(("127.0.0.1", port), timeout=60)
-    opened.sendall(b"GET /events?path=%2F&query= HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    events = f"/events?{urlencode({'path': path, 'query': query})}"
+    opened.sendall(f"GET {events} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
     return opened
 
 
@@ -208,9 +219,11 @@ def _asked(port: int) -> int:
 def _render(result: Result, port: int) -> None:
     """Measures the server's time for each page when its documents are already read."""
     for name, path in (("all flows", "/"), ("10,000 partitions", f"/partitions?flow={LARGE_FLOW}")):
-        for _ in range(PAINTS):
+        for run in range(PAINTS):
             began = time.monotonic()
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+            # Each has a query of its own: a page that was rendered before is sent again from memory.
+            query = f"{'&' if '?' in path else '?'}run={run}"
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}{query}") as answer:
                 size = len(answer.read())
             result.add(name, response_ms=1000 * (time.monotonic() - began), kB=size / 1000)
 
@@ -237,8 +250,10 @@ def _demand(result: Result) -> None:
         ("first paint of all flows", "first_paint_ms", "all flows", 1000, "ms"),
         ("first paint of 10,000 partitions", "first_paint_ms", "10,000 partitions", 1000, "ms"),
         ("update of the page of all flows", "response_ms", "all flows", 100, "ms"),
+        ("update of the page of 10,000 partitions", "response_ms", "10,000 partitions", 100, "ms"),
         ("memory with one page", "memory_MiB", "one page", 128, "MiB"),
         ("memory with 200 pages", "memory_MiB", f"{STREAMS} pages", 128, "MiB"),
+        ("memory with a page of 10,000 partitions", "memory_MiB", "10,000 partitions", 128, "MiB"),
         ("requests a connector each 5 s, one page", "requests_a_connector", "one page", 1.05, ""),
         ("requests a connector each 5 s, 200 pages", "requests_a_connector", f"{STREAMS} pages", 1.05, ""),
     ):

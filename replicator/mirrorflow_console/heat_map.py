@@ -47,7 +47,8 @@ class HeatMap:
 
 def heat_map(rows: Sequence[Mapping[str, Any]], measure: Measure, *, internal: bool = False) -> HeatMap:
     """Returns the heat map of the partitions in *rows*: topics with trouble first, then by name."""
-    shown = [row for row in rows if internal or not is_internal(row["topic"])]
+    is_shown = {topic: internal or not is_internal(topic) for topic in {row["topic"] for row in rows}}
+    shown = [row for row in rows if is_shown[row["topic"]]]
     worst: dict[str, Level] = {}
     for row in shown:
         worst[row["topic"]] = min(worst.get(row["topic"], Level.FINE), partition_level(row))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Any, Final
 
 from mirrorflow_console.cluster_map import cluster_map
@@ -147,16 +148,22 @@ def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dic
     topic, number = query.get("topic"), query.get("partition")
     chosen = next((row for row in rows if row["topic"] == topic and str(row["partition"]) == number), None)
     wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
-    listed = [row for row in rows if wanted in f"{row['topic']}-{row['partition']} {row['reason']}".lower()]
-    listed.sort(
-        key=lambda row: (partition_level(row), -(row["lagRecords"] or 0), row["topic"], row["partition"])
+    listed = [
+        row
+        for row in rows
+        if not wanted or wanted in f"{row['topic']}-{row['partition']} {row['reason']}".lower()
+    ]
+    worst = nsmallest(
+        ROWS_SHOWN,
+        listed,
+        key=lambda row: (partition_level(row), -(row["lagRecords"] or 0), row["topic"], row["partition"]),
     )
     return {
         "view": view,
         "map": heat_map(rows, measure, internal="internal" in query),
         "measures": [*Measure],
         "legend": LEGENDS[measure],
-        "rows": [(partition_level(row), row) for row in listed[:ROWS_SHOWN]],
+        "rows": [(partition_level(row), row) for row in worst],
         "found": len(listed),
         "total": 0 if reading.document is None else reading.document.partitions_total,
         "read": len(rows),

@@ -19,15 +19,20 @@ from mirrorflow_console.flow_source import FlowSource
 from mirrorflow_console.flow_views import FlowView, flow_view, topic_rows, worst_first
 from mirrorflow_console.history import TOPIC_STEP_S, History, HistoryEvent
 from mirrorflow_console.lag_forecast import SPAN_MIN_S, WINDOWS_S, LagSample
+from mirrorflow_replicator.process import return_free_memory, share_heaps
 
 OPEN_INTERVAL_S: Final = 5.0
 IDLE_INTERVAL_S: Final = 30.0  # as the operator polls
 FRESH_S: Final = 5.0
 FRESH_WAIT_S: Final = 4.0  # a page is shown after this time, with what is known then
+# The page says which partitions have been read, and its stream brings the others with the next poll.
+PARTIAL_WAIT_S: Final = 0.3
 
 # In memory, because all flows need them at each poll: 31 samples of 1,000 flows take 6 MiB.
 RECENT_STEP_S: Final = SPAN_MIN_S
 RECENT_MAX: Final = int(WINDOWS_S[-1] / RECENT_STEP_S) + 1
+
+HEAPS: Final = 2  # of all threads: sixteen of them read connectors, each for milliseconds
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -74,6 +79,7 @@ class SharedPoller:
 
     async def run(self) -> None:
         """Polls until it is cancelled. A poll that fails is logged; the next one tries again."""
+        share_heaps(HEAPS)
         while True:
             self._wanted.clear()
             try:
@@ -98,10 +104,11 @@ class SharedPoller:
         is_recent = self._clock() - self.snapshot.at_s <= FRESH_S
         if is_recent and self._has(interest):
             return self.snapshot
+        wait_s = PARTIAL_WAIT_S if is_recent and not interest.groups else FRESH_WAIT_S
         with self.watching(interest):
             self._wanted.set()
             try:
-                async with asyncio.timeout(FRESH_WAIT_S):
+                async with asyncio.timeout(wait_s):
                     return await self.next_version(self.snapshot.version)
             except TimeoutError:
                 return self.snapshot
@@ -136,6 +143,8 @@ class SharedPoller:
         self.snapshot = await asyncio.to_thread(
             self._read, before, detailed, groups, is_watched=bool(interests)
         )
+        del before  # before memory is returned
+        await asyncio.to_thread(return_free_memory)
         self._polled = asyncio.Event()
         polled.set()
 

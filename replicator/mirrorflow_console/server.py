@@ -72,7 +72,7 @@ class Console:
         self._results = results
         self._templates = environment()
         self._streams = 0
-        self._rendered: dict[tuple[object, ...], str] = {}
+        self._rendered: dict[tuple[object, ...], bytes] = {}
         self._rendered_version = 0
 
     def application(self, *, hosts: Sequence[str] = ("*",), routes: Sequence[BaseRoute] = ()) -> Starlette:
@@ -154,17 +154,16 @@ class Console:
 
     def _render(
         self, path: str, query: Mapping[str, str], snapshot: Snapshot, visitor: Visitor, *, is_part: bool
-    ) -> str:
-        """Renders a page, or only the part that changes; streams of one page get the same text. Raises PageError."""
+    ) -> bytes:
+        """Renders a page, or the event with the part that changes; streams of one page share its bytes. Raises PageError."""
         if self._rendered_version != snapshot.version or len(self._rendered) >= RENDERED_MAX:
             self._rendered.clear()
             self._rendered_version = snapshot.version
         key = (path, *sorted(query.items()), visitor, is_part)
         found = self._rendered.get(key)
         if found is None:
-            found = self._rendered[key] = self._text(
-                PAGES[path], path, query, visitor.visible(snapshot), visitor, is_part=is_part
-            )
+            text = self._text(PAGES[path], path, query, visitor.visible(snapshot), visitor, is_part=is_part)
+            found = self._rendered[key] = _event("page", text) if is_part else text.encode()
         return found
 
     def _text(
@@ -226,7 +225,7 @@ class Console:
             return PlainTextResponse("Too many open pages.\n", status_code=503, headers={"Retry-After": "30"})
         return EventStream(self._updates(request, path, page))
 
-    async def _updates(self, request: Request, path: str, page: Page) -> AsyncGenerator[str, None]:
+    async def _updates(self, request: Request, path: str, page: Page) -> AsyncGenerator[bytes, None]:
         """Yields the changing part of a page after each poll, until the visitor leaves or may see it no longer."""
         query = dict(parse_qsl(request.query_params.get("query", ""), keep_blank_values=True))
         self._streams += 1
@@ -240,7 +239,7 @@ class Console:
                         yield _event("signed-out", "")
                         return
                     try:
-                        yield _event("page", self._render(path, query, snapshot, visitor, is_part=True))
+                        yield self._render(path, query, snapshot, visitor, is_part=True)
                     except PageError as error:
                         yield _event("gone", str(error))
         finally:
@@ -256,9 +255,9 @@ def _part(template: Template, values: Mapping[str, Any]) -> str:
     return "".join(template.blocks["main"](template.new_context(dict(values))))
 
 
-def _event(name: str, text: str) -> str:
+def _event(name: str, text: str) -> bytes:
     # As JSON, so that no line of the text can be a field of the stream.
-    return f"event: {name}\ndata: {json.dumps(text)}\n\n"
+    return f"event: {name}\ndata: {json.dumps(text)}\n\n".encode()
 
 
 class EventStream(Response):
@@ -266,7 +265,7 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[str, None]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
@@ -288,15 +287,15 @@ class EventStream(Response):
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         # A first line, so that the browser knows that the stream is open.
-        await _send_in_time(send, "retry: 3000\n\n")
+        await _send_in_time(send, b"retry: 3000\n\n")
         async for event in self._events:
             await _send_in_time(send, event)
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _send_in_time(send: Send, text: str) -> None:
+async def _send_in_time(send: Send, body: bytes) -> None:
     async with asyncio.timeout(SEND_MAX_S):
-        await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _left(receive: Receive) -> None:

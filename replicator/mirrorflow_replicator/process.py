@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 MMAP_THRESHOLD_BYTES = 32 << 20  # the largest value that glibc accepts; fetch responses are smaller
 TRIM_THRESHOLD_BYTES = 256 << 20  # so high that glibc never trims by itself; `trim_memory` does
 # Batches are tuples that the collector need not visit, thousands a second; reference counting frees them.
@@ -60,9 +61,20 @@ def keep_buffers() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
 
 
+def share_heaps(count: int) -> None:
+    """Lets all threads share *count* heaps of glibc, which otherwise has eight a core: each keeps what its threads freed."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").mallopt(_M_ARENA_MAX, count)
+
+
 def trim_memory() -> None:
     """Returns free memory to the kernel, after collecting garbage (of a start, or a backlog)."""
     gc.collect()
+    return_free_memory()
+
+
+def return_free_memory() -> None:
+    """Returns free memory to the kernel."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 

@@ -28,10 +28,10 @@ def healthy(*parts: Any, **changes: Any) -> ConnectorReport:
     return connector(task(*(parts or (partition(),))), **(values | changes))
 
 
-def table(*reports: ConnectorReport, **changes: Any) -> dict[str, Any]:
+def table(*reports: ConnectorReport, limit: int = 1_000, **changes: Any) -> dict[str, Any]:
     """The response of `/progress/partitions` for *reports*."""
     state = view(*reports, samples=samples_of_progress(reports[0]), ready=True, **changes)
-    body: dict[str, Any] = json.loads(content(partitions({}, state)))
+    body: dict[str, Any] = json.loads(content(partitions({"limit": str(limit)}, state)))
     return body
 
 
