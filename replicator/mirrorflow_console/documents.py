@@ -28,6 +28,7 @@ _MAYBE_NUMBER: Final = (int, float, type(None))
 _INT: Final = (int,)
 _MAYBE_INT: Final = (int, type(None))
 _FLAG: Final = (bool,)
+_MAYBE_FLAG: Final = (bool, type(None))
 Kinds = Mapping[str, tuple[type, ...]]
 _PARTITION: Final[Kinds] = {
     "topic": _TEXT,
@@ -46,6 +47,9 @@ _PARTITION: Final[Kinds] = {
     "reachedStartEnd": _FLAG,
     "guarantee": _TEXT,
     "guaranteeReason": _TEXT,
+    "writeMode": _MAYBE_TEXT,
+    "sourceLeaderEpoch": _MAYBE_INT,
+    "targetLeaderEpoch": _MAYBE_INT,
     "reason": _TEXT,
     "message": _TEXT,
     "stalledSeconds": _MAYBE_NUMBER,
@@ -67,6 +71,8 @@ _OFFSET: Final[Kinds] = {
     "why": _MAYBE_TEXT,
     "readAgainAtLeast": _MAYBE_INT,
     "readAgainAtMost": _MAYBE_INT,
+    "hasMembersOnSource": _MAYBE_FLAG,
+    "hasMembersOnTarget": _MAYBE_FLAG,
 }
 
 

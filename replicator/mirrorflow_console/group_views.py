@@ -32,6 +32,7 @@ class GroupRow:
     again_most: int | None
     checkpoint_age_s: float | None
     again_s: float | None
+    members: str  # on which sides it has members
     offsets: tuple[Mapping[str, Any], ...]
 
 
@@ -84,10 +85,21 @@ def _row(group: str, lines: Sequence[Mapping[str, Any]], partitions: Partitions)
         again_most=_sum(most),
         checkpoint_age_s=max(ages, default=None),
         again_s=0.0 if _sum(most) == 0 else max(times, default=None),
+        members=_members(lines[0]),
         offsets=tuple(
             sorted(lines, key=lambda row: (-(row["readAgainAtMost"] or 0), row["topic"], row["partition"]))
         ),
     )
+
+
+def _members(line: Mapping[str, Any]) -> str:
+    sides = {side: line.get(f"hasMembersOn{side.capitalize()}") for side in ("source", "target")}
+    alive = [side for side, has_members in sides.items() if has_members]
+    if alive:
+        return " and ".join(alive)
+    if sides["source"] is None:
+        return "unknown"
+    return "none" if sides["target"] is False else "none on the source"
 
 
 def _sum(values: Sequence[int | None]) -> int | None:

@@ -20,7 +20,8 @@ class Measure(Enum):
     STATE = "state"
     LAG = "lag"
     GUARANTEE = "guarantee"
-    WRITES = "writes"
+    MODE = "write mode"
+    BATCHES = "batches"
 
 
 # Each cell is a digit; the page's legend and the script's palette have the same order.
@@ -28,7 +29,8 @@ LEGENDS: Final[Mapping[Measure, tuple[str, ...]]] = {
     Measure.STATE: ("stopped", "stalled", "unknown", "starting or waiting", "copying"),
     Measure.LAG: ("no lag", "below 1 s", "below 10 s", "below 1 min", "below 10 min", "more", "unknown"),
     Measure.GUARANTEE: ("at least once", "exactly once"),
-    Measure.WRITES: ("nothing yet", "unchanged", "merged", "re-encoded"),
+    Measure.MODE: ("not known yet", "plain batches", "in transactions"),
+    Measure.BATCHES: ("nothing yet", "unchanged", "merged", "re-encoded"),
 }
 
 
@@ -84,7 +86,11 @@ def _guarantee(row: Mapping[str, Any]) -> str:
     return str(int(row["guarantee"] == "exactly-once"))
 
 
-def _writes(row: Mapping[str, Any]) -> str:
+def _mode(row: Mapping[str, Any]) -> str:
+    return {"plain": "1", "transaction": "2"}.get(row["writeMode"], "0")
+
+
+def _batches(row: Mapping[str, Any]) -> str:
     batches = row.get("batches")
     counts = batches if isinstance(batches, dict) else {}
     numbers = [counts.get(path) for path in ("raw", "coalesced", "reencoded")]
@@ -96,5 +102,6 @@ _CELL: Final = {
     Measure.STATE: _state,
     Measure.LAG: _lag,
     Measure.GUARANTEE: _guarantee,
-    Measure.WRITES: _writes,
+    Measure.MODE: _mode,
+    Measure.BATCHES: _batches,
 }

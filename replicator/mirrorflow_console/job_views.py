@@ -18,6 +18,7 @@ _LEVELS: Final[Mapping[str, Level]] = {
 }
 WINDOWS_MAX: Final = 100  # as many as the summary has
 DIFFERENCES_MAX: Final = 20  # of one window
+FIELDS_MAX: Final = 10  # a record has key, value, timestamp and headers
 _OUTCOME_LEVELS: Final[Mapping[str, Level]] = {
     "different": Level.BROKEN,
     "reordered": Level.BROKEN,
@@ -59,7 +60,8 @@ class WindowRow:
     level: Level
     records: str
     reason: str
-    differences: tuple[tuple[str, str, str, str], ...]  # kind, source and target offset, digests
+    # Kind, source and target offset, digests, and the names of the fields that differ.
+    differences: tuple[tuple[str, str, str, str, str], ...]
 
 
 def verification_of_file(document: Any) -> JobView | None:
@@ -93,6 +95,7 @@ def _window(one: Mapping[str, Any]) -> WindowRow:
                 _offset(row.get("sourceOffset")),
                 _offset(row.get("targetOffset")),
                 f"{_word(row.get('sourceDigest'))[:12] or '-'} / {_word(row.get('targetDigest'))[:12] or '-'}",
+                ", ".join(_words(row.get("fields"))),
             )
             for row in shown[:DIFFERENCES_MAX]
         ),
@@ -101,6 +104,10 @@ def _window(one: Mapping[str, Any]) -> WindowRow:
 
 def _word(value: Any) -> str:
     return value[:TEXT_MAX] if isinstance(value, str) else ""
+
+
+def _words(value: Any) -> list[str]:
+    return [_word(name) for name in value[:FIELDS_MAX] if _word(name)] if isinstance(value, list) else []
 
 
 def _offset(value: Any) -> str:

@@ -102,6 +102,9 @@ class PartitionReport:
     reason: str = ""  # PascalCase, of the error that stops or delays it, or of its stall
     message: str = ""
     stalled_since_ms: int = -1  # monotonic clock; -1: not stalled
+    source_leader_epoch: int = -1
+    target_leader_epoch: int = -1
+    write_mode: str = ""  # of WriteMode; "" until it is known
 
     @property
     def is_stalled(self) -> bool:

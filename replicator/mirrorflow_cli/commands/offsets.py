@@ -26,7 +26,14 @@ from mirrorflow_cli.flow_arguments import (
 from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import print_table
 from mirrorflow_core.errors import ClusterError
-from mirrorflow_core.offsets.checkpoints import Group, GroupFacts, GroupOffset, group_offsets, writable
+from mirrorflow_core.offsets.checkpoints import (
+    Group,
+    GroupFacts,
+    GroupOffset,
+    group_offsets,
+    has_members,
+    writable,
+)
 from mirrorflow_core.offsets.offset_translation import translate_group
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
@@ -261,5 +268,7 @@ class _GroupReader:
             ends={partition: end.offset for partition, end in ends.items() if not end.error},
             writable=writable(self._target_groups.get(group.name)),
             is_synchronised=self._settings.sync_s is not None,
+            has_members_on_source=has_members(group),
+            has_members_on_target=has_members(self._target_groups.get(group.name)),
         )
         return list(group_offsets(facts))

@@ -182,7 +182,8 @@
     state: ["--cell-broken", "--cell-warning", "--cell-unknown", "--cell-waiting", "--cell-fine"],
     lag: ["--lag-0", "--lag-1", "--lag-2", "--lag-3", "--lag-4", "--lag-5", "--lag-6"],
     guarantee: ["--cell-warning", "--cell-fine"],
-    writes: ["--cell-unknown", "--cell-fine", "--lag-2", "--lag-4"],
+    "write mode": ["--cell-unknown", "--lag-2", "--cell-fine"],
+    batches: ["--cell-unknown", "--cell-fine", "--lag-2", "--lag-4"],
   };
   let heat = null;
 

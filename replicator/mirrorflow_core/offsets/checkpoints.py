@@ -182,6 +182,11 @@ def writable(group: Group | None) -> Writable:
     return Writable.YES if group.is_idle else Writable.ACTIVE
 
 
+def has_members(group: Group | None) -> bool | None:
+    """Returns whether *group* has members, as its cluster lists it; None: unknown, or not listed."""
+    return None if group is None or not group.state else not group.is_idle
+
+
 class GroupSelection:
     """Selects the groups of a flow. Raises InvalidSettingError where a pattern is not a regular expression.
 
@@ -219,6 +224,8 @@ class GroupFacts:
     writable: Writable = Writable.YES
     is_synchronised: bool = False  # whether the flow moves the target's group at all
     problem: str = ""  # why the last attempt failed
+    has_members_on_source: bool | None = None
+    has_members_on_target: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +244,8 @@ class GroupOffset:
     group_offset: int | None  # of the target's own group
     written: bool  # the target's group is at `target_offset` or ahead of it
     why: str  # why it is not written, or differs; "": no remark
+    has_members_on_source: bool | None = None
+    has_members_on_target: bool | None = None
 
     @property
     def translation(self) -> str:
@@ -286,6 +295,8 @@ def group_offsets(facts: GroupFacts) -> Iterator[GroupOffset]:
             group_offset=None if own is None else own.offset,
             written=written,
             why=_remark(own, point, translated) if written else _why_not(facts, target, translated, end),
+            has_members_on_source=facts.has_members_on_source,
+            has_members_on_target=facts.has_members_on_target,
         )
 
 

@@ -28,12 +28,14 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.offsets import checkpoints as decisions
 from mirrorflow_core.offsets.checkpoints import (
+    Group,
     GroupFacts,
     GroupOffset,
     Point,
     Points,
     Writable,
     group_offsets,
+    has_members,
     writable,
 )
 from mirrorflow_core.offsets.offset_translation import Committed, TranslatedOffset, translate_group
@@ -101,6 +103,8 @@ class CheckpointPasses:
         self._not_consumer_groups: tuple[str, ...] = ()  # messages about groups that are not consumer groups
         self._latencies: dict[tuple[str, TopicPartition], tuple[float, Window]] = {}
         self._checkpoints_written = self._offsets_moved = self._active_groups = 0
+        self._source_groups: Mapping[str, Group] = {}  # as last listed
+        self._target_groups: Mapping[str, Group] = {}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -146,6 +150,8 @@ class CheckpointPasses:
                     writable=self._writable.get(name, Writable.YES),
                     is_synchronised=self._settings.sync_s is not None,
                     problem=self._warnings.get(("group", name, "target"), ""),
+                    has_members_on_source=has_members(self._source_groups.get(name)),
+                    has_members_on_target=has_members(self._target_groups.get(name)),
                 )
                 yield from group_offsets(facts)
 
@@ -253,6 +259,8 @@ class CheckpointPasses:
     async def translate_groups(self) -> None:
         """Translates the current offsets of all groups, and decides which checkpoints are due. Raises UnreachableError."""
         known = self._known
+        # Which groups have members changes faster than which groups there are.
+        self._source_groups, _ = await groups.list_reachable_groups(self._clusters.source)
         await self._isolated(
             ("topic", known.syncs_topic, "reading"), "New offset syncs cannot be read", known.read_syncs()
         )
@@ -363,6 +371,7 @@ class CheckpointPasses:
         target = self._clusters.target
         listed, problem = await groups.list_reachable_groups(target)
         self._note_listing(self._settings.target_alias, problem)
+        self._target_groups = listed
         names = [group for group in self._groups if self._store.of(group) and group in self._translated]
         active = 0
 

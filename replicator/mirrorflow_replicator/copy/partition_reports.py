@@ -19,6 +19,7 @@ from mirrorflow_core.reports import (
     TaskReport,
 )
 from mirrorflow_core.stall_detection import StallReason
+from mirrorflow_core.writer.position import WriteMode
 
 # How long a loss after which the policy continued is its partition's reason: long enough for rare checks to
 # see it, short enough that it is not taken for a new one a day later. The counter stays.
@@ -75,6 +76,9 @@ def partition_report(copier: PartitionCopier, now_ms: int) -> PartitionReport:
         reason=reason,
         message=message,
         stalled_since_ms=-1 if copier.stalled is None else copier.stalled.since_ms,
+        source_leader_epoch=copier.cursor.leader_epoch,
+        target_leader_epoch=copier.target_epoch,
+        write_mode=_write_mode(copier),
     )
 
 
@@ -88,6 +92,12 @@ def active_records(copiers: Iterable[PartitionCopier]) -> int:
 def guarantee_of(copier: PartitionCopier) -> Guarantee:
     """Returns what holds for *copier* now."""
     return Guarantee.EXACTLY_ONCE if copier.session.is_fenced else Guarantee.AT_LEAST_ONCE
+
+
+def _write_mode(copier: PartitionCopier) -> str:
+    if copier.mode is None:
+        return ""
+    return str((WriteMode.PLAIN if copier.mode.is_plain else WriteMode.TRANSACTION).value)
 
 
 def _source_end(copier: PartitionCopier) -> int:

@@ -462,6 +462,9 @@ def _partition(
         "reachedStartEnd": part.reached_start_end,
         "guarantee": part.guarantee.value,
         "guaranteeReason": part.guarantee_reason,
+        "writeMode": part.write_mode or None,
+        "sourceLeaderEpoch": known_number(part.source_leader_epoch),
+        "targetLeaderEpoch": known_number(part.target_leader_epoch),
         "reason": part.reason,
         "message": part.message,
         "stalledSeconds": _age_s(part.stalled_since_ms, view.monotonic_s) if part.is_stalled else None,
@@ -512,4 +515,6 @@ def group_offset_json(offset: GroupOffset, *, now_ms: int) -> dict[str, object]:
         "why": offset.why,
         "readAgainAtLeast": least,
         "readAgainAtMost": most,
+        "hasMembersOnSource": offset.has_members_on_source,
+        "hasMembersOnTarget": offset.has_members_on_target,
     }

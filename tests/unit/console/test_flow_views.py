@@ -186,6 +186,35 @@ def test_groups_are_ordered_by_level_and_then_by_records_to_read_again():
     assert rows[2].again_s == 0.0
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        (True, False, "source"),
+        (True, True, "source and target"),
+        (False, True, "target"),
+        (False, False, "none"),
+        (False, None, "none on the source"),
+        (None, None, "unknown"),
+    ],
+)
+def test_a_group_shows_where_it_has_members(source, target, words):
+    offset = _offset("billing", hasMembersOnSource=source, hasMembersOnTarget=target)
+
+    (row,) = group_rows(reading(healthy(partition(0)), offsets=(offset,)))
+
+    assert row.members == words
+
+
+def test_a_connector_of_an_earlier_version_reports_no_members():
+    assert group_rows(reading(healthy(partition(0)), offsets=(_offset("billing"),)))[0].members == "unknown"
+
+
+def test_the_write_mode_is_a_measure_of_the_heat_map():
+    parts = [partition(number, write_mode=mode) for number, mode in enumerate(("", "plain", "transaction"))]
+
+    assert heat_map(progress_of(reading(healthy(*parts))).partitions, Measure.MODE).cells == "012"
+
+
 def test_a_flow_with_a_stopped_partition_has_no_forecast():
     """The other partitions keep up, but the records of the stopped one are not copied at any rate."""
     samples = [LagSample(at_s, 110, 0.1, 9.0, 9.0) for at_s in range(0, 300, 5)]

@@ -23,7 +23,7 @@ RESULT = {
         {
             "topic": "orders", "partition": 3, "fromOffset": 1000, "toOffset": 2000, "outcome": "different",
             "sourceRecords": 1000, "targetRecords": 999, "reason": "",
-            "first": [{"kind": "missing", "sourceOffset": 1234, "targetOffset": -1, "sourceDigest": "abc", "targetDigest": ""}],
+            "first": [{"kind": "missing", "sourceOffset": 1234, "targetOffset": -1, "sourceDigest": "abc", "targetDigest": "", "fields": ["value", "headers"]}],
         }
     ],
 }  # fmt: skip
@@ -44,7 +44,7 @@ def test_a_different_window_lists_its_records():
     assert (verification.level, verification.word) == (Level.BROKEN, "differs")
     (window,) = verification.windows
     assert (window.partition, window.offsets) == ("orders-3", "1,000 to 2,000")
-    assert window.differences == (("missing", "1,234", "-", "abc / -"),)
+    assert window.differences == (("missing", "1,234", "-", "abc / -", "value, headers"),)
 
 
 @given(document=JSON)

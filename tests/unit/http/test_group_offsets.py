@@ -12,6 +12,7 @@ from tests.unit.http.reports import NOW_S, connector, content, view
 OFFSET = GroupOffset(
     group="g1", topic="orders", partition=3, target_topic="A.orders", source_offset=100, target_offset=90, at_most=95,
     checkpoint_offset=90, checkpoint_written_ms=int(NOW_S * 1000) - 2500, group_offset=80, written=False, why="it is due",
+    has_members_on_source=True,
 )  # fmt: skip
 
 
@@ -38,6 +39,7 @@ def test_an_entry_has_all_fields_that_the_command_prints():
                 "sourceOffset": 100, "targetOffset": 90, "targetOffsetAtMost": 95, "translation": "bound",
                 "checkpointOffset": 90, "checkpointAgeSeconds": 2.5, "groupOffset": 80, "written": False,
                 "why": "it is due", "readAgainAtLeast": 10, "readAgainAtMost": 15,
+                "hasMembersOnSource": True, "hasMembersOnTarget": None,
             }
         ],
     }  # fmt: skip
