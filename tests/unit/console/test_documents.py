@@ -33,6 +33,15 @@ def test_a_document_of_a_worker_is_read_completely():
     assert (checked.source, checked.target, checked.dropped, checked.partitions_total) == ("A", "B", 0, 2)
 
 
+def test_rows_have_the_fields_of_a_partition_and_share_equal_strings():
+    document = table(healthy(partition(0), partition(1)))
+
+    first, second = connector_document(json.loads(json.dumps(document))).progress.partitions
+
+    assert dict(first) == document["partitions"][0]
+    assert first["targetTopic"] is second["targetTopic"]
+
+
 def test_a_row_with_a_wrong_type_is_dropped_and_counted():
     document = table(healthy(partition(0), partition(1), partition(2)))
     document["partitions"][0]["topic"] = ["orders"]

@@ -82,3 +82,19 @@ def test_a_page_waits_for_a_new_poll_only_if_the_last_one_is_old():
 
     assert first == second
     assert third > second
+
+
+def test_a_page_shows_the_partitions_that_are_known_while_the_others_are_read(monkeypatch):
+    """With a thousand flows the next poll takes seconds; the page says which partitions have been read."""
+    monkeypatch.setattr(module, "FRESH_WAIT_S", 600.0)
+    partial = flow(1)
+    assert partial.document is not None
+    source = FixedFlows([replace(partial, document=replace(partial.document, partitions_total=10_000))])
+    poller = SharedPoller(source, History(None))
+
+    async def run() -> tuple[int, int]:
+        await poller._poll()  # no other poll follows
+        page = await poller.fresh(Interest("east-to-west", partitions=True))
+        return page.version, len(page.views)
+
+    assert asyncio.run(run()) == (1, 1)
