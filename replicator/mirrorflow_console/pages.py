@@ -112,7 +112,7 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
     bins = int(FINE_S / TOPIC_STEP_S / 2)
     return {
         "view": view,
-        "state_text": f"{view.level.word}: {state_words(view, progress)}",
+        "state_text": _state_text(view, reading),
         "companions": [] if progress is None else progress.companions,
         "topics": shown,
         "found": len(rows),
@@ -126,6 +126,11 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
         "is_complete": reading.document is None
         or len(reading.document.progress.partitions) >= reading.document.partitions_total,
     }
+
+
+def _state_text(view: FlowView, reading: FlowReading) -> str:
+    progress = None if reading.document is None else reading.document.progress
+    return f"{view.level.word}: {state_words(view, progress)}"
 
 
 def _chart(samples: list[LagSample]) -> list[list[float | None]]:
@@ -158,9 +163,12 @@ def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dic
         listed,
         key=lambda row: (partition_level(row), -(row["lagRecords"] or 0), row["topic"], row["partition"]),
     )
+    heat = heat_map(rows, measure, internal="internal" in query)
     return {
         "view": view,
-        "map": heat_map(rows, measure, internal="internal" in query),
+        "state_text": _state_text(view, reading),
+        "map": heat,
+        "hidden": len(rows) - len(heat.cells),
         "measures": [*Measure],
         "legend": LEGENDS[measure],
         "rows": [(partition_level(row), row) for row in worst],
@@ -182,6 +190,7 @@ def _groups(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dict[st
     open_group = next((one for one in rows if one.group == query.get("group")), None)
     return {
         "view": view,
+        "state_text": _state_text(view, reading),
         "rows": found[:ROWS_SHOWN],
         "found": len(found),
         "open": open_group,

@@ -14,6 +14,7 @@ from mirrorflow_console.flow_views import Level
 from mirrorflow_replicator.http.progress_text import duration
 
 _CODE: Final = re.compile(r"`([^`]+)`")
+_SEPARATOR: Final = re.compile(r"([._-])")
 
 
 def environment() -> Environment:
@@ -38,6 +39,7 @@ def environment() -> Environment:
             "weekday": _weekday,
             "as_level": Level,
             "shortened": shortened,
+            "breakable": _breakable,
         }
     )
     found.globals.update({"link": link})
@@ -60,6 +62,11 @@ def moment(at: float | str, form: str = "time") -> Markup:
     return Markup('<time datetime="{}" data-form="{}">{} UTC</time>').format(
         when.strftime("%Y-%m-%dT%H:%M:%SZ"), form, shown
     )
+
+
+def _breakable(name: str) -> Markup:
+    """Returns *name*, escaped, with places to break a line after its dots, dashes and underscores."""
+    return Markup(_SEPARATOR.sub(r"\1<wbr>", str(escape(name))))  # noqa: S704  escaped above
 
 
 def _weekday(at_s: float) -> str:

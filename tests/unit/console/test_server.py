@@ -101,6 +101,18 @@ def test_names_that_contain_markup_are_escaped(console: ServedConsole, path: str
     assert not re.findall(r"""(?:href|src|action)=["']?(?:https?:|//|javascript:)""", body)
 
 
+def test_the_page_of_partitions_says_how_many_internal_ones_it_does_not_show():
+    parts = partition(0), partition(1, **STOPPED), partition(0, "heartbeats")
+    with served(FixedFlows([reading(healthy(*parts), name="a")])) as console:
+        _, _, body = get(console, "/partitions?flow=a")
+        _, _, whole = get(console, "/partitions?flow=a&internal=yes")
+
+    assert 'Partitions <span class="quiet-number">2</span>' in body
+    assert "Without 1 of internal topics" in body
+    assert "RecordTooLarge x1" in body  # the same state as on the flow's first page
+    assert 'Partitions <span class="quiet-number">3</span>' in whole
+
+
 @pytest.mark.parametrize("path", [*paths(), "/events", "/static/console.js", "/nowhere", "/healthz"])
 def test_each_response_forbids_inline_code_and_other_hosts(console: ServedConsole, path: str):
     if path == "/events":
