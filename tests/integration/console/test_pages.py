@@ -14,6 +14,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.integration.console.conftest import served_console
+from tests.integration.kafka.disks import small_disk
 from tests.integration.kafka.groups import put_group
 from tests.integration.kafka.running import RunningCommand
 
@@ -97,6 +98,36 @@ def test_stopped_partition_appears_within_ten_seconds_and_disappears_after_repai
         expect(state).to_have_text("copying", timeout=START_MS)
         page.goto(f"{console}/history")
         wait_for(page, f"Resolved: {topic}-0", within_ms=SHOWN_MS)
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("state")
+def test_full_disk_of_the_target_appears_within_ten_seconds_and_disappears_after_repair(
+    east: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser, console: str
+):
+    """Its broker ends itself; the open page names the target and what to do, until the broker runs again."""
+    topic = east.create_topic(unique_topic(), partitions=2)
+    load(east, topic, 100, size_bytes=1000, keys=True, content="random")
+
+    with (
+        small_disk(tmp_path / "disk", 24) as disk,
+        KafkaCluster(name="brim", config=disk.config) as brim,
+        running(east, brim, tmp_path, topics=topic) as name,
+        opened_page(browser) as page,
+    ):
+        page.goto(console)
+        expect(page.get_by_role("link", name=name, exact=True)).to_be_visible(timeout=START_MS)
+        page.goto(f"{console}/flow?flow={name}")
+        expect(page.get_by_role("row").filter(has_text=topic)).to_contain_text("copying", timeout=START_MS)
+
+        load(east, topic, 50_000, size_bytes=1000, keys=True, content="random")
+        wait_until("the disk is full and the broker has ended", lambda: not brim.broker(1).running)
+        trouble = page.locator(".trouble").filter(has_text="west (target)")
+        expect(trouble).to_contain_text("Unreachable", timeout=SHOWN_MS + START_MS)
+
+        disk.grow()
+        brim.broker(1).start()
+        expect(trouble).to_have_count(0, timeout=START_MS)
 
 
 @pytest.mark.more
