@@ -28,7 +28,7 @@ from mirrorflow_kafka.stores.compacted_topic import RecordLosses
 from mirrorflow_replicator import process
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.effect_handler import EffectHandler
-from mirrorflow_replicator.copy.end_offsets import follow_stopped_ends, note_ends
+from mirrorflow_replicator.copy.end_offsets import follow_ends, note_ends
 from mirrorflow_replicator.copy.partition_dispatch import PartitionDispatch
 from mirrorflow_replicator.copy.partition_reports import active_records, partition_report
 from mirrorflow_replicator.copy.partition_resumer import PartitionResumer
@@ -160,9 +160,10 @@ class CopyTask:
             expiries.follow(on_error=self._note_cluster_error, end_session=self._committer.end),
             self._stalls.run(),
             self._stalls.describe_open_transactions(on_error=self._note_cluster_error),
-            follow_stopped_ends(
+            follow_ends(
                 self._parts.source,
                 copiers=self.copiers.values,
+                held_s=lambda: self.pace.held_s,
                 read_committed=self._settings.read_committed,
                 on_change=self._changed.setdefault,
                 on_error=self._note_cluster_error,
@@ -254,7 +255,7 @@ class CopyTask:
             partitions=tuple(partition_report(copier, self._effects.now_ms) for copier in copiers),
             errors=dict(self.errors),
             throttle_ms=self._routes.throttle_ms,
-            is_rate_limited=self.pace.is_holding,
+            is_rate_limited=self.pace.held_s > 0,
             offset_syncs=0 if syncs is None else syncs.written,
             active_records=active_records(self.copiers.values()),
             buffer_free_bytes=max(0, BUFFERED_BYTES_MAX - self._effects.buffered_bytes),

@@ -1,6 +1,7 @@
-"""Reads where the source partitions of copiers end: when copying begins, and while a copier is stopped.
+"""Reads where the source partitions of copiers end: when copying begins, and while a copier reads nothing.
 
-A copier that fetches learns the end from its fetch responses. A stopped one does not fetch, and its lag would stay as it was.
+A copier that fetches learns the end from its fetch responses. One that is stopped, or that a rate limit holds for long, does not
+fetch, and its lag would stay as it was: a flow that falls behind would look as if it had caught up.
 """
 
 import asyncio
@@ -15,8 +16,9 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.partition_availability import RESPONSE_S
 
 POLL_INTERVAL_S = (
-    10.0  # one request for all partitions; the reported lag of a stopped one is at most this old
+    10.0  # one request for all partitions; the reported lag of one that reads nothing is at most this old
 )
+HELD_MIN_S = 1.0  # a shorter wait for the rate limit ends before the known ends are old
 
 
 async def note_ends(source: Cluster, copiers: Collection[PartitionCopier], *, read_committed: bool) -> None:
@@ -29,25 +31,26 @@ async def note_ends(source: Cluster, copiers: Collection[PartitionCopier], *, re
         copier.note_end(ends[copier.source].offset, is_start=True)
 
 
-async def follow_stopped_ends(
+async def follow_ends(
     source: Cluster,
     *,
     copiers: Callable[[], Collection[PartitionCopier]],
+    held_s: Callable[[], float],
     read_committed: bool,
     on_change: Callable[[PartitionCopier], object],
     on_error: Callable[[MirrorFlowError], None],
 ) -> None:
-    """Polls the end offsets of copiers that read nothing until cancelled.
+    """Polls the end offsets of copiers that read nothing until cancelled; *held_s*: how long the rate limit still holds all.
 
     Calls *on_change* with each copier whose end offset changed or became unknown.
     """
     while True:
         await asyncio.sleep(POLL_INTERVAL_S)
         # Also those that have not begun: the session may have left them out.
-        stopped = [copier for copier in copiers() if _reads_nothing(copier)]
-        if not stopped:
+        waiting = [copier for copier in copiers() if _reads_nothing(copier, held_s())]
+        if not waiting:
             continue
-        partitions = [copier.source for copier in stopped]
+        partitions = [copier.source for copier in waiting]
         try:
             ends = await admin.list_offsets(
                 source, partitions, LATEST, read_committed=read_committed, timeout_s=RESPONSE_S
@@ -55,13 +58,13 @@ async def follow_stopped_ends(
         except MirrorFlowError as error:
             on_error(error)
             continue
-        for copier in stopped:
+        for copier in waiting:
             listed = ends[copier.source]
             end = UNKNOWN if listed.error else listed.offset
-            if _reads_nothing(copier) and copier.cursor.end_offset != end:
+            if _reads_nothing(copier, held_s()) and copier.cursor.end_offset != end:
                 copier.note_end(end)
                 on_change(copier)
 
 
-def _reads_nothing(copier: PartitionCopier) -> bool:
-    return copier.state is CopierState.STOPPED or copier.stream is None
+def _reads_nothing(copier: PartitionCopier, held_s: float) -> bool:
+    return copier.state is CopierState.STOPPED or copier.stream is None or held_s > HELD_MIN_S

@@ -47,10 +47,9 @@ class RateLimiter:
         return self._held_until_s.get(reader, -math.inf)
 
     @property
-    def is_holding(self) -> bool:
-        """Whether a reader waits at present."""
-        now_s = time.monotonic()
-        return any(until_s > now_s for until_s in self._held_until_s.values())
+    def held_s(self) -> float:
+        """How much longer a reader waits at most; 0 if none does."""
+        return max(0.0, max(self._held_until_s.values(), default=0.0) - time.monotonic())
 
     async def spend(self, size_bytes: int, *, reader: int = 0) -> None:
         """Waits until *reader* may read *size_bytes* more."""

@@ -104,10 +104,10 @@ def test_the_limit_holds_a_reader_until_its_response_is_paid(clock):
     spend(limit, 60_000)
     paid_s, clock.now_s = clock.now_s, began_s + 30
 
-    assert limit.is_holding
+    assert limit.held_s == paid_s - clock.now_s
 
     clock.now_s = paid_s
-    assert not limit.is_holding
+    assert limit.held_s == 0
 
 
 def test_a_pause_of_the_process_is_detected_once(clock):
