@@ -29,6 +29,8 @@ POST_TIMEOUT_S = 3.0
 
 Display = Callable[[Report], None]
 log = logging.getLogger("mirrorflow.seed")
+# Ignores the environment's HTTP proxies: the driver is in the same network.
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class TaskRequestHandler(Protocol):
@@ -133,10 +135,6 @@ def post_message(url: str, message: Mapping[str, object]) -> bool:
             return bool(response.status == HTTPStatus.OK)
     except (OSError, ValueError):
         return False
-
-
-# Ignores the environment's HTTP proxies: the driver is in the same network.
-_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class JobReporter:

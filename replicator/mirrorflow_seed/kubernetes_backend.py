@@ -71,6 +71,16 @@ FIXED: Final[Mapping[str, str]] = {
     "spark.driver.extraJavaOptions": JVM_OPTIONS,
     "spark.executor.extraJavaOptions": JVM_OPTIONS,
 }
+_EXECUTOR_VARIABLES: Final = (
+    "DRIVER_URL",
+    "EXECUTOR_ID",
+    "EXECUTOR_CORES",
+    "EXECUTOR_MEMORY",
+    "APPLICATION_ID",
+    "EXECUTOR_POD_IP",
+    "EXECUTOR_POD_NAME",
+    "RESOURCE_PROFILE_ID",
+)
 
 
 def is_pod(environment: Mapping[str, str]) -> bool:
@@ -167,18 +177,6 @@ def user_name_variables() -> dict[str, str]:
             "NSS_WRAPPER_GROUP": "/etc/group",
         }
     return {}
-
-
-_EXECUTOR_VARIABLES: Final = (
-    "DRIVER_URL",
-    "EXECUTOR_ID",
-    "EXECUTOR_CORES",
-    "EXECUTOR_MEMORY",
-    "APPLICATION_ID",
-    "EXECUTOR_POD_IP",
-    "EXECUTOR_POD_NAME",
-    "RESOURCE_PROFILE_ID",
-)
 
 
 def _pod_variable(environment: Mapping[str, str], name: str) -> str:

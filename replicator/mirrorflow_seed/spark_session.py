@@ -81,6 +81,16 @@ BASE_CONF: Final[Mapping[str, str]] = {
     # A reused Python worker has already imported its modules, so a task starts in milliseconds.
     "spark.python.worker.reuse": "true",
 }
+# The JVM prints this for a module that Spark loads, and has no switch for it.
+JAVA_NOTICE: Final = "WARNING: Using incubator modules"
+_JVM_ENDED: Final = "JAVA_GATEWAY_EXITED"
+_STACK_LINE: Final = re.compile(r"\s+(?:at .+\(.*\)|\.\.\. \d+ (?:more|common frames omitted))")
+_MAIN_EXCEPTION: Final = re.compile(r'Exception in thread "main" (?:[\w.$]+: )?(.+)')
+# Until then, what Spark prints is held back: if the start fails, its one sentence is enough. A start may take minutes, as where
+# YARN has no resources, and then what Spark prints is shown.
+QUIET_START_S: Final = 20.0
+_PRINTED_MAX: Final = 1_000  # lines among which the cause of a failed start is looked for
+_LAST_LINES_S: Final = 2.0  # the last lines of a JVM that has ended arrive at once
 
 
 @contextlib.contextmanager
@@ -362,18 +372,6 @@ def job_error(error: BaseException, failed: str) -> JobSettingError | JobFailedE
             action="set it, or PYSPARK_PYTHON, to a Python of the executors that has MirrorFlow with the extra seed",
         )
     return JobFailedError(f"{failed}: {cause_of(error)}")
-
-
-# The JVM prints this for a module that Spark loads, and has no switch for it.
-JAVA_NOTICE: Final = "WARNING: Using incubator modules"
-_JVM_ENDED: Final = "JAVA_GATEWAY_EXITED"
-_STACK_LINE: Final = re.compile(r"\s+(?:at .+\(.*\)|\.\.\. \d+ (?:more|common frames omitted))")
-_MAIN_EXCEPTION: Final = re.compile(r'Exception in thread "main" (?:[\w.$]+: )?(.+)')
-# Until then, what Spark prints is held back: if the start fails, its one sentence is enough. A start may take minutes, as where
-# YARN has no resources, and then what Spark prints is shown.
-QUIET_START_S: Final = 20.0
-_PRINTED_MAX: Final = 1_000  # lines among which the cause of a failed start is looked for
-_LAST_LINES_S: Final = 2.0  # the last lines of a JVM that has ended arrive at once
 
 
 class _StartLines:

@@ -48,6 +48,42 @@ from mirrorflow_operator.plan.pod_template import (
 from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan, plan_all
 from mirrorflow_operator.settings import SEED_ACCOUNT
 
+SOURCE_FILE: Final = "source.properties"
+JOB_FILE: Final = "job.properties"
+EXECUTOR_FILE: Final = "executor.yaml"
+EXECUTOR: Final = "executor"
+# Reaches the API server from any pod of any cluster.
+MASTER: Final = "k8s://https://kubernetes.default.svc:443"
+DRIVER_PORT: Final = 7078
+BLOCK_PORT: Final = 7079
+SCHEDULED: Final = "scheduled"  # in place of a runId
+# Results of verifications, with a folder for each flow.
+OUTPUT_FOLDER: Final = "/mnt/mirrorflow/output"
+SCRATCH_SIZE: Final = "2Gi"  # Spark's temporary files; nothing is shuffled or cached
+MEBIBYTE: Final = 1_024 * 1_024
+# Spark refuses a heap below 450 MiB; copied records are in Python's memory, outside the heap.
+HEAP_MIB: Final = 512
+DRIVER: Final = "driver"
+PROGRESS_PORT: Final = 8083
+TERMINATION_FILE: Final = "/dev/termination-log"
+RUN_ID_ANNOTATION: Final = "mirrorflow.io/run-id"
+# Holds the name of the Job that a CronJob created for one scheduled time.
+JOB_NAME_FIELD: Final = "metadata.labels['batch.kubernetes.io/job-name']"
+OUTPUT: Final = "output"
+# In this time a driver stops its tasks, waits for their in-flight requests and ends its executors.
+GRACE_S: Final = 60
+# Retries after a driver failed; disruptions do not count. The backoff is 10 s, 20 s ... 5 min (Kubernetes).
+SEED_RETRIES: Final = 6
+VERIFY_RETRIES: Final = 2
+# Exit statuses of a driver (`mirrorflow_seed.errors`). A failed verification has another status than a difference.
+EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED, EXIT_NOT_COMPARED, EXIT_NOTHING_SELECTED = 1, 2, 3, 4, 5
+ENDED_KEPT: Final = 3  # ended Jobs of each kind kept for their logs
+# A scheduled verification that could not start on time may still start within this many seconds.
+STARTING_DEADLINE_S: Final = 3_600
+_HASH_LENGTH: Final = 8
+_DRIVER_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+Object = dict[str, Any]
+
 
 class RunKind(Enum):
     """The purpose of a Spark job, by its name in the resource, in labels and in the job's command."""
@@ -79,46 +115,11 @@ class SparkDefaults:
     operator_namespace: str = ""  # that of `names.progress_readers`
 
 
-SOURCE_FILE: Final = "source.properties"
-JOB_FILE: Final = "job.properties"
-EXECUTOR_FILE: Final = "executor.yaml"
-EXECUTOR: Final = "executor"
-# Reaches the API server from any pod of any cluster.
-MASTER: Final = "k8s://https://kubernetes.default.svc:443"
-DRIVER_PORT: Final = 7078
-BLOCK_PORT: Final = 7079
-SCHEDULED: Final = "scheduled"  # in place of a runId
-# Results of verifications, with a folder for each flow.
-OUTPUT_FOLDER: Final = "/mnt/mirrorflow/output"
-SCRATCH_SIZE: Final = "2Gi"  # Spark's temporary files; nothing is shuffled or cached
-MEBIBYTE: Final = 1_024 * 1_024
-# Spark refuses a heap below 450 MiB; copied records are in Python's memory, outside the heap.
-HEAP_MIB: Final = 512
-DRIVER: Final = "driver"
-PROGRESS_PORT: Final = 8083
-TERMINATION_FILE: Final = "/dev/termination-log"
-RUN_ID_ANNOTATION: Final = "mirrorflow.io/run-id"
-# Holds the name of the Job that a CronJob created for one scheduled time.
-JOB_NAME_FIELD: Final = "metadata.labels['batch.kubernetes.io/job-name']"
-OUTPUT: Final = "output"
-# In this time a driver stops its tasks, waits for their in-flight requests and ends its executors.
-GRACE_S: Final = 60
-# Retries after a driver failed; disruptions do not count. The backoff is 10 s, 20 s ... 5 min (Kubernetes).
-SEED_RETRIES: Final = 6
-VERIFY_RETRIES: Final = 2
-# Exit statuses of a driver (`mirrorflow_seed.errors`). A failed verification has another status than a difference.
-EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED, EXIT_NOT_COMPARED, EXIT_NOTHING_SELECTED = 1, 2, 3, 4, 5
 # What a retry would only repeat. EXIT_NOT_COMPARED is retried: a cluster or a folder may be usable again.
 FINAL_EXITS: Final = {
     RunKind.SEED: (EXIT_USAGE, EXIT_NOTHING_SELECTED),
     RunKind.VERIFY: (EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING_SELECTED),
 }
-ENDED_KEPT: Final = 3  # ended Jobs of each kind kept for their logs
-# A scheduled verification that could not start on time may still start within this many seconds.
-STARTING_DEADLINE_S: Final = 3_600
-_HASH_LENGTH: Final = 8
-_DRIVER_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
-Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,20 +50,6 @@ from mirrorflow_core.wire.produce import ALL_CODECS
 FINAL_CODES: Final = OUTCOME_UNKNOWN | EPOCH_IS_OVER | {DUPLICATE_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID}
 # Codecs of a target that refuses zstd (it is older, or its topic's format is).
 BEFORE_ZSTD: Final = ALL_CODECS - {ZSTD}
-
-
-class ErrorAction(Enum):
-    """The reactions to an error code."""
-
-    RESUME = "resume"  # determine again where to continue
-    REFRESH_METADATA = "refresh metadata"  # leaders have moved, or are not elected yet
-    RESOLVE_LOSS = "resolve loss"  # source offsets no longer exist
-    SHRINK_BATCHES = "shrink batches"
-    CHANGE_CODEC = "change codec"
-    SPLIT_BATCH = "split batch"  # send the records before a refused one; then stop at it, or skip it
-    STOP = "stop"
-
-
 _LEADER_MOVED = {
     UNKNOWN_TOPIC_OR_PARTITION,
     LEADER_NOT_AVAILABLE,
@@ -98,6 +84,18 @@ _SETTING_OF_REFUSED_RECORD = {
     INVALID_TIMESTAMP: "message.timestamp.before.max.ms or message.timestamp.after.max.ms",
     INVALID_RECORD: "cleanup.policy, for a compacted topic accepts no record without a key",
 }
+
+
+class ErrorAction(Enum):
+    """The reactions to an error code."""
+
+    RESUME = "resume"  # determine again where to continue
+    REFRESH_METADATA = "refresh metadata"  # leaders have moved, or are not elected yet
+    RESOLVE_LOSS = "resolve loss"  # source offsets no longer exist
+    SHRINK_BATCHES = "shrink batches"
+    CHANGE_CODEC = "change codec"
+    SPLIT_BATCH = "split batch"  # send the records before a refused one; then stop at it, or skip it
+    STOP = "stop"
 
 
 def action_for_produce_error(code: int) -> ErrorAction:

@@ -27,6 +27,9 @@ TASK_ENTRIES_MAX: Final = 8_192  # in the newest segments of all partitions of a
 _TYPE: Final = "$"  # the key of the type in the JSON form of a value
 _PACKAGE: Final = "mirrorflow_core."
 _SEQUENCES: Final[tuple[type, ...]] = (tuple, set, frozenset, deque)
+State = Callable[[], dict[str, Any]]  # `Recorded.state_values`
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Recorded(Protocol):
@@ -38,10 +41,7 @@ class Recorded(Protocol):
         """Returns what decides its events, as values that can be pickled."""
 
 
-State = Callable[[], dict[str, Any]]  # `Recorded.state_values`
 R = TypeVar("R", bound=Recorded)
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 @dataclass(slots=True)

@@ -13,6 +13,12 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy.position_committer import PositionCommitter
 
 TIMESTAMP_TYPE = "message.timestamp.type"
+# Far less than the time between two checks of a broker (producer.id.expiration.check.interval.ms, ten
+# minutes).
+READ_EVERY_S = 15.0
+PRODUCER_KEY = "producer.id.expiration.ms"
+TRANSACTIONAL_ID_KEY = "transactional.id.expiration.ms"
+TRANSACTIONAL_ID_EXPIRATION_MS = 7 * 86_400_000
 
 
 async def note_log_append_time_topics(
@@ -22,14 +28,6 @@ async def note_log_append_time_topics(
     topics = sorted({copier.target_topic for copier in copiers})
     kinds = await admin.describe_topic_setting(target, topics, TIMESTAMP_TYPE)
     session.note_log_append_time(topic for topic in topics if kinds.get(topic) == "LogAppendTime")
-
-
-# Far less than the time between two checks of a broker (producer.id.expiration.check.interval.ms, ten
-# minutes).
-READ_EVERY_S = 15.0
-PRODUCER_KEY = "producer.id.expiration.ms"
-TRANSACTIONAL_ID_KEY = "transactional.id.expiration.ms"
-TRANSACTIONAL_ID_EXPIRATION_MS = 7 * 86_400_000
 
 
 class TargetExpiries:

@@ -32,6 +32,21 @@ from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.verify.record_digests import size_bytes
 
+NODE: Final = 0
+FETCH_VERSION: Final = 12  # by topic name, flexible form
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+_UNSUPPORTED_VERSION: Final = 35
+_REQUEST_HEAD = struct.Struct(">iiiibii")  # replica, wait, min bytes, max bytes, isolation, session, epoch
+_REQUEST_PARTITION = struct.Struct(">iiqiqi")
+_RESPONSE_HEAD = struct.Struct(">ihi")
+_RESPONSE_PARTITION = struct.Struct(">ihqqqBi")
+# The batch size of producers tuned for throughput; a copier splits batches that the target refuses.
+BATCH_BYTES: Final = 256 << 10
+BATCH_RECORDS: Final = 5_000
+# Offsets that a batch may span: its deltas have 32 bits, and compaction leaves gaps of any size.
+BATCH_OFFSETS: Final = 1 << 30
+_FOLDERS_KEY: Final = "SPARK_LOCAL_DIRS"  # set in executors on Kubernetes
+
 
 class ArchiveLog:
     """The records of several archived files as one log, from offset *start* up to *end*; a context manager.
@@ -77,24 +92,6 @@ class ArchiveLog:
             if one.next_offset > offset and (found := one.read(offset, max_bytes)):
                 return found
         return bytearray()
-
-
-NODE: Final = 0
-FETCH_VERSION: Final = 12  # by topic name, flexible form
-_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-_UNSUPPORTED_VERSION: Final = 35
-_REQUEST_HEAD = struct.Struct(">iiiibii")  # replica, wait, min bytes, max bytes, isolation, session, epoch
-_REQUEST_PARTITION = struct.Struct(">iiqiqi")
-_RESPONSE_HEAD = struct.Struct(">ihi")
-_RESPONSE_PARTITION = struct.Struct(">ihqqqBi")
-
-
-# The batch size of producers tuned for throughput; a copier splits batches that the target refuses.
-BATCH_BYTES: Final = 256 << 10
-BATCH_RECORDS: Final = 5_000
-# Offsets that a batch may span: its deltas have 32 bits, and compaction leaves gaps of any size.
-BATCH_OFFSETS: Final = 1 << 30
-_FOLDERS_KEY: Final = "SPARK_LOCAL_DIRS"  # set in executors on Kubernetes
 
 
 class Spool(contextlib.AbstractContextManager["Spool"]):

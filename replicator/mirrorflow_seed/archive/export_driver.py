@@ -69,6 +69,8 @@ FETCH_BYTES = 4 << 20
 # A new leader may not serve yet what its predecessor served: wait this long, then fail.
 UNSERVED_WAIT_S = 30.0
 UNSERVED_POLL_S = 0.2
+# The ranges of one task, and its part of the job's rate in bytes per second
+ExportGroup = tuple[tuple[ExportRange, ...], int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +85,6 @@ class ExportRangeResult:
     seconds: float  # of the task
     path: str = ""  # of its file, where the task has written it; "" without records
     size_bytes: int = 0
-
-
-# The ranges of one task, and its part of the job's rate in bytes per second
-ExportGroup = tuple[tuple[ExportRange, ...], int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,9 @@ from mirrorflow_seed.verify.range_reader import OffsetRange
 
 # Starting a task costs some 50 ms, which would dominate for fewer offsets.
 OFFSETS_MIN = 1_000
+# One fetch at the start of each partition estimates its bytes per offset; this many at once do not load brokers.
+SAMPLE_BYTES = 256 << 10
+SAMPLES_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +77,6 @@ def _pieces(extent: OffsetRange, bytes_per_offset: float, file_bytes: int) -> It
     bounds = [extent.start + total * at // number for at in range(number + 1)]
     for start, end in itertools.pairwise(bounds):
         yield OffsetRange(start, end)
-
-
-# One fetch at the start of each partition estimates its bytes per offset; this many at once do not load brokers.
-SAMPLE_BYTES = 256 << 10
-SAMPLES_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

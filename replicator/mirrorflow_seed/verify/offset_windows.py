@@ -23,6 +23,8 @@ WINDOW_OFFSETS: Final = 100_000
 RANGE_WINDOWS: Final = 10
 # Keys per class of a compacted partition: this many of each side take some 60 MB in a task.
 KEYS_MAX: Final = 200_000
+# In each window; counts have no limit. A window without any match must not fill the driver's memory.
+DIFFERENCES_MAX: Final = 10
 
 
 class ComparisonMethod(Enum):
@@ -110,10 +112,6 @@ class VerifyPlanSettings:
             else:
                 found.append((start, stop))
         return found
-
-
-# In each window; counts have no limit. A window without any match must not fill the driver's memory.
-DIFFERENCES_MAX: Final = 10
 
 
 class WindowOutcome(Enum):

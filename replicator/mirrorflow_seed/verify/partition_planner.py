@@ -44,6 +44,10 @@ SEARCH_RECORDS: Final = 10_000
 # Small, because each partition is read a few times; brokers return the first batch whole whatever its size.
 SPOT_RESPONSE_BYTES: Final = 32 << 10
 SEARCH_RESPONSE_BYTES: Final = 1 << 20
+NO_MATCH = "No record of one side was found on the other, so the offsets of both sides cannot be matched."
+NOT_FOUND = "The target offset of this window was not found, or several match."
+NO_END = "The flow has copied more than this source has, and the target offset where that begins is unknown."
+NO_TARGET = "The target has no such partition, and no stored offset shows that anything was copied."
 
 
 class BoundaryRecord(NamedTuple):
@@ -145,12 +149,6 @@ def _begins_with(records: Sequence[BoundaryRecord], run: Sequence[bytes]) -> boo
     """Returns whether *records* begins with *run*, or is a prefix of it of at least two records."""
     count = min(len(records), len(run))
     return count >= min(2, len(run)) and all(records[at].digest == run[at] for at in range(count))
-
-
-NO_MATCH = "No record of one side was found on the other, so the offsets of both sides cannot be matched."
-NOT_FOUND = "The target offset of this window was not found, or several match."
-NO_END = "The flow has copied more than this source has, and the target offset where that begins is unknown."
-NO_TARGET = "The target has no such partition, and no stored offset shows that anything was copied."
 
 
 @dataclass(slots=True)

@@ -56,6 +56,10 @@ RESYNC_RECORDS: Final = 3
 # Records searched on each side, few at first: most differences are one record. The last level takes 5 MB.
 RESYNC_LEVELS: Final = (16, 512, 16_384)
 _DECIDES_TIMESTAMPS = CODEC_MASK | LOG_APPEND_TIME_BIT
+UNSETTLED = "Keys differ, and no stored offset shows whether their newest records were copied."
+EXPIRED = "Some keys exist on one side only; retention (cleanup.policy=compact,delete) may have deleted them on the other."
+# The newest record of a key, and whether it is a tombstone.
+_Newest = tuple[DigestedRecord, bool]
 
 
 class NeededSides(NamedTuple):
@@ -362,13 +366,6 @@ def find_resync(
         if is_enough and all(left[at + i] == right[other_at + i] for i in range(count)):
             best = at, other_at
     return best
-
-
-UNSETTLED = "Keys differ, and no stored offset shows whether their newest records were copied."
-EXPIRED = "Some keys exist on one side only; retention (cleanup.policy=compact,delete) may have deleted them on the other."
-
-# The newest record of a key, and whether it is a tombstone.
-_Newest = tuple[DigestedRecord, bool]
 
 
 class NewestPerKeyComparison:

@@ -29,6 +29,7 @@ _FIXED = struct.Struct(">iqiii")
 _HEADER = struct.Struct(">ii")
 _NULL: Final = -1
 _new = tuple.__new__  # faster than the constructor; it runs once per record
+_START: Final = bytes(DIGEST_BYTES)
 
 
 class DigestedRecord(NamedTuple):
@@ -107,9 +108,6 @@ class RecordDigester:
                 content or b"",
             )
         return parts
-
-
-_START: Final = bytes(DIGEST_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

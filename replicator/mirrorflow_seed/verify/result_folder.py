@@ -28,6 +28,35 @@ SUMMARY: Final = "verification.json"
 PAGE: Final = "report.html"
 PART: Final = "part-00000.zstd.parquet"
 ROWS_AT_ONCE: Final = 10_000
+# More cells cannot be distinguished on a screen: several windows then share a cell, with the worst outcome.
+CELLS_MAX: Final = 200
+# Limits of what a browser renders well; partitions that are not equal come first.
+PARTITIONS_MAX: Final = 1_000
+WINDOWS_MAX: Final = 200
+NOTES_MAX: Final = 200
+_WORST_LAST = (WindowOutcome.EQUAL, WindowOutcome.REORDERED, WindowOutcome.UNDECIDED, WindowOutcome.DIFFERENT)
+# The look of the console (mirrorflow_console/static/console.css), in one file that needs no other.
+_STYLE = """
+:root{--ground:#f6f7f9;--surface:#fff;--ink:#171b22;--muted:#5a6474;--line:#e2e6ec;--red:#c02b1d;--red-soft:#fdecea;
+--amber:#d28b00;--amber-soft:#fdf3dc;--gray:#b9c0cb;--fine:#7fa6a0;--fine-soft:#e3ece9;color-scheme:light dark}
+@media(prefers-color-scheme:dark){:root{--ground:#0e1116;--surface:#151a21;--ink:#e8ebf0;--muted:#98a3b3;--line:#252d38;
+--red:#f0594b;--red-soft:#35191a;--amber:#eab94d;--amber-soft:#2e2512;--gray:#4b5564;--fine:#4f807a;--fine-soft:#1d2b2b}}
+body{font:14px/1.45 Inter,system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;font-variant-numeric:tabular-nums;
+margin:0 auto;max-width:90rem;padding:1.5rem;color:var(--ink);background:var(--ground)}
+h1{font-size:22px;font-weight:650;letter-spacing:-.01em}h2{font-size:13px;font-weight:650;margin:1.6rem 0 .6rem}
+code{font:12.5px ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}
+.message{padding:10px 14px;border-radius:8px;border:1px solid;border-left-width:4px;background:var(--surface)}
+.message.equal{border-color:var(--fine);background:var(--fine-soft)}
+.message.different{border-color:var(--red);background:var(--red-soft)}
+.message.reordered{border-color:var(--amber);background:var(--amber-soft)}.message.undecided{border-color:var(--gray)}
+table{border-collapse:separate;border-spacing:0;width:100%;background:var(--surface);border:1px solid var(--line);
+border-radius:10px}td,th{padding:7px 12px;text-align:left;border-top:1px solid var(--line);vertical-align:top;font-weight:400}
+tr:first-child>*{border-top:0}th{color:var(--muted)}.cells{display:flex;flex-wrap:wrap;gap:2px}
+.cells span{width:12px;height:16px;border-radius:3px}.key span{display:inline-block;width:12px;height:12px;border-radius:3px;
+margin:0 .4rem 0 1rem}.cells .equal,.key .equal{background:var(--fine)}.cells .reordered,.key .reordered{background:var(--amber)}
+.cells .different,.key .different{background:var(--red);outline:2px solid var(--red);outline-offset:-1px}
+.cells .undecided,.key .undecided{background:repeating-linear-gradient(45deg,var(--gray) 0 3px,transparent 3px 6px)}
+"""
 
 
 @cache
@@ -148,38 +177,6 @@ def row(run_id: str, flow: str, one: WindowResult) -> dict[str, Any]:
             for each in one.differences
         ],
     }
-
-
-# More cells cannot be distinguished on a screen: several windows then share a cell, with the worst outcome.
-CELLS_MAX: Final = 200
-# Limits of what a browser renders well; partitions that are not equal come first.
-PARTITIONS_MAX: Final = 1_000
-WINDOWS_MAX: Final = 200
-NOTES_MAX: Final = 200
-
-_WORST_LAST = (WindowOutcome.EQUAL, WindowOutcome.REORDERED, WindowOutcome.UNDECIDED, WindowOutcome.DIFFERENT)
-# The look of the console (mirrorflow_console/static/console.css), in one file that needs no other.
-_STYLE = """
-:root{--ground:#f6f7f9;--surface:#fff;--ink:#171b22;--muted:#5a6474;--line:#e2e6ec;--red:#c02b1d;--red-soft:#fdecea;
---amber:#d28b00;--amber-soft:#fdf3dc;--gray:#b9c0cb;--fine:#7fa6a0;--fine-soft:#e3ece9;color-scheme:light dark}
-@media(prefers-color-scheme:dark){:root{--ground:#0e1116;--surface:#151a21;--ink:#e8ebf0;--muted:#98a3b3;--line:#252d38;
---red:#f0594b;--red-soft:#35191a;--amber:#eab94d;--amber-soft:#2e2512;--gray:#4b5564;--fine:#4f807a;--fine-soft:#1d2b2b}}
-body{font:14px/1.45 Inter,system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;font-variant-numeric:tabular-nums;
-margin:0 auto;max-width:90rem;padding:1.5rem;color:var(--ink);background:var(--ground)}
-h1{font-size:22px;font-weight:650;letter-spacing:-.01em}h2{font-size:13px;font-weight:650;margin:1.6rem 0 .6rem}
-code{font:12.5px ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}
-.message{padding:10px 14px;border-radius:8px;border:1px solid;border-left-width:4px;background:var(--surface)}
-.message.equal{border-color:var(--fine);background:var(--fine-soft)}
-.message.different{border-color:var(--red);background:var(--red-soft)}
-.message.reordered{border-color:var(--amber);background:var(--amber-soft)}.message.undecided{border-color:var(--gray)}
-table{border-collapse:separate;border-spacing:0;width:100%;background:var(--surface);border:1px solid var(--line);
-border-radius:10px}td,th{padding:7px 12px;text-align:left;border-top:1px solid var(--line);vertical-align:top;font-weight:400}
-tr:first-child>*{border-top:0}th{color:var(--muted)}.cells{display:flex;flex-wrap:wrap;gap:2px}
-.cells span{width:12px;height:16px;border-radius:3px}.key span{display:inline-block;width:12px;height:12px;border-radius:3px;
-margin:0 .4rem 0 1rem}.cells .equal,.key .equal{background:var(--fine)}.cells .reordered,.key .reordered{background:var(--amber)}
-.cells .different,.key .different{background:var(--red);outline:2px solid var(--red);outline-offset:-1px}
-.cells .undecided,.key .undecided{background:repeating-linear-gradient(45deg,var(--gray) 0 3px,transparent 3px 6px)}
-"""
 
 
 def page(verification: VerificationResult) -> str:
