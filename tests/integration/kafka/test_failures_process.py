@@ -104,6 +104,10 @@ def test_sigterm_stops_the_process_in_time_with_positions_stored(
 
     with flow(east, west, topic, tmp_path) as replicator:
         replicator.wait_for_copy(west, f"{topic.upper()}.{topic}", 3000)
+        # A task that has not begun to copy has nothing to mark.
+        wait_until(
+            "both partitions have records", lambda: all(west.end_offsets(f"{topic.upper()}.{topic}").values())
+        )
         tasks = replicator.task_pids()
         began = time.monotonic()
         exit_status = replicator.stop()
