@@ -335,6 +335,8 @@ class Cluster:
                     is_sent = True
                     response = await connection.call(request, timeout_s=attempt_s)
             except TimeoutError:
+                # It may have moved, and only this process cannot reach its former broker.
+                self._forget(coordinator)
                 raise self._out_of_time(request, timeout_s) from None
             except UnreachableError:
                 self._forget(coordinator)

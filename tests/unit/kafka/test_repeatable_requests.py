@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from mirrorflow_core.errors import ConnectionLostError, UnreachableError
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_core.wire.error_codes import CONCURRENT_TRANSACTIONS, NONE, NOT_COORDINATOR
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.metadata import Broker
 from mirrorflow_kafka.client.repeatable_requests import REPETITIONS, may_repeat
 
 REPLICATOR = Path(__file__).parents[3] / "replicator"
@@ -75,6 +77,22 @@ def call(coordinators: Coordinators, request: Any, monkeypatch: pytest.MonkeyPat
     return asyncio.run(main())
 
 
+class MovingCoordinator:
+    """Brokers of which the first coordinator does not respond; those that look it up are told of the next one."""
+
+    def __init__(self) -> None:
+        self.lookups = iter([3, 1])
+
+    async def connection(self, node_id: int = -1) -> Any:
+        async def call(_: Any, **__: Any) -> Any:
+            if node_id == 3:
+                await asyncio.Event().wait()
+            found = next(self.lookups) if node_id < 0 else node_id
+            return SimpleNamespace(error_code=NONE, node_id=found, coordinators=[])
+
+        return SimpleNamespace(call=call)
+
+
 END = EndTxnRequest(transactional_id="task-0", producer_id=1, producer_epoch=2, committed=True, max_version=1)
 ADD = AddPartitionsToTxnRequest(max_version=1)
 INITIALIZE = InitProducerIdRequest(transactional_id="task-0", transaction_timeout_ms=60_000)
@@ -107,3 +125,26 @@ def test_an_end_txn_that_was_refused_is_repeated(
 
     assert call(coordinators, END, monkeypatch).error_code == NONE
     assert coordinators.requests == 3
+
+
+def test_a_coordinator_that_did_not_respond_in_time_is_looked_up_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have moved while its former broker is silent for this process alone."""
+    brokers = MovingCoordinator()
+    settings = ClientSettings(
+        alias="west", client_id="test", properties={"bootstrap.servers": "127.0.0.1:9092"}
+    )
+
+    async def main() -> Any:
+        cluster = Cluster(settings, resolve=dict)
+        cluster.metadata = replace(
+            cluster.metadata, brokers={node: Broker(node_id=node, host="b", port=9092) for node in (1, 3)}
+        )
+        monkeypatch.setattr(cluster, "connection", brokers.connection)
+        monkeypatch.setattr(cluster, "_any_connection", brokers.connection)
+        with pytest.raises(UnreachableError, match="AddPartitionsToTxnRequest was not answered"):
+            await cluster.call(ADD, coordinator=COORDINATOR, timeout_s=0.01)
+        return await cluster.call(INITIALIZE, coordinator=COORDINATOR)
+
+    assert asyncio.run(main()).node_id == 1
