@@ -24,8 +24,9 @@ pytestmark = pytest.mark.faults
 
 COUNT = 300
 TOPIC = 2  # ResourceType
-# A commit waits 10 s for responses, and a leader is given up after 5 s; the rest is for a busy machine.
-SOON_S = 60.0
+# A former coordinator is given up after 30 s; a commit waits 10 s for responses, and a leader is given up after 5 s; the
+# rest is for a busy machine.
+SOON_S = 90.0
 TRANSACTIONS = "__transaction_state"
 # Writing a checkpoint file on a full disk would fail the disk early.
 CHECKPOINT_INTERVALS = (
