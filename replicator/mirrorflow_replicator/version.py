@@ -1,6 +1,7 @@
 """The version of this program, and the version of Kafka Connect that its REST API reports."""
 
 import argparse
+from functools import cache
 from typing import Any
 
 KAFKA_VERSION = "4.3.1"  # whose REST API, records and setting definitions we follow
@@ -14,6 +15,7 @@ def connect_version(own: str | None = None) -> str:
     return f"{KAFKA_VERSION}-mirrorflow-{version() if own is None else own}"
 
 
+@cache
 def version() -> str:
     """Returns the installed version; "0" in a tree that was never installed."""
     from importlib.metadata import PackageNotFoundError  # noqa: PLC0415 it imports much, and no start needs it

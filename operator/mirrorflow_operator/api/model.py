@@ -71,6 +71,7 @@ class ApiModel(BaseModel):
         extra="forbid",
         frozen=True,
         use_attribute_docstrings=False,
+        defer_build=True,
     )
 
 

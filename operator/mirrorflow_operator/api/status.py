@@ -1,11 +1,10 @@
-"""Defines the fields of a MirrorFlow's status, which only the operator writes, and Kubernetes' timestamp format.
+"""Defines the fields of a MirrorFlow's status, which only the operator writes.
 
 The status has counts and states, but no topics, groups or secrets; values that change all the time are
 metrics. Every list is bounded.
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Annotated, Any
 
@@ -23,7 +22,6 @@ Image = Annotated[str, Field(max_length=512)]
 ClusterId = Annotated[str, Field(max_length=64)]
 Guarantee = Annotated[str, Field(max_length=64, pattern=r"^[a-z-]*$")]
 Count = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
-_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class ConditionStatus(Enum):
@@ -252,16 +250,3 @@ def _condition(row: Any) -> Condition | None:
         return Condition.model_validate(row, extra="ignore")
     except ValidationError:
         return None
-
-
-def timestamp(at_s: float) -> str:
-    return datetime.fromtimestamp(int(at_s), tz=UTC).strftime(_FORMAT)
-
-
-def parse_timestamp(text: str) -> float | None:
-    """Returns the seconds since 1970 of *text*; None where it is no timestamp or has no time zone."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return at.timestamp() if at.tzinfo is not None else None

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
-from mirrorflow_operator.api.status import timestamp
+from mirrorflow_operator.api.timestamps import timestamp
 from mirrorflow_operator.cluster.client import EVENT, Client
 from mirrorflow_operator.errors import ApiServerError, ConflictError
 from mirrorflow_operator.metrics import Metrics

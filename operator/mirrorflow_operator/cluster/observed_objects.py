@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from mirrorflow_operator.api.load import parse_stored_flow
 from mirrorflow_operator.api.spec import API_VERSION, KIND
-from mirrorflow_operator.api.status import parse_status, parse_timestamp
+from mirrorflow_operator.api.status import parse_status
+from mirrorflow_operator.api.timestamps import parse_timestamp
 from mirrorflow_operator.cluster.client import ObjectKind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 from mirrorflow_operator.plan.job_objects import DRIVER, RUN_ID_ANNOTATION, RunKind

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mirrorflow_operator.api.status import parse_timestamp
+from mirrorflow_operator.api.timestamps import parse_timestamp
 from mirrorflow_operator.cluster.client import EVENT, Client
 from mirrorflow_operator.cluster.observed_objects import MESSAGE_MAX
 from mirrorflow_operator.errors import ApiServerError

@@ -36,8 +36,8 @@ from mirrorflow_operator.api.status import (
     RunStatus,
     Status,
     VerifyStatus,
-    timestamp,
 )
+from mirrorflow_operator.api.timestamps import timestamp
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.status.conditions import IMMEDIATE, ConditionType, Finding, Reason, bounded, yes
 from mirrorflow_operator.status.observation import (

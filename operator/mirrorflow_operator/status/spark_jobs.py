@@ -16,9 +16,8 @@ from mirrorflow_operator.api.status import (
     SeedDriver,
     SeedStatus,
     Status,
-    parse_timestamp,
-    timestamp,
 )
+from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
 from mirrorflow_operator.plan.job_objects import (
     EXIT_NOT_COMPARED,
     EXIT_NOTHING_SELECTED,

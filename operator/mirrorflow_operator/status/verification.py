@@ -13,9 +13,8 @@ from mirrorflow_operator.api.status import (
     ConditionStatus,
     RunPhase,
     VerifyStatus,
-    parse_timestamp,
-    timestamp,
 )
+from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
 from mirrorflow_operator.api.workloads import Verify
 from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes

@@ -14,15 +14,14 @@ import re
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, SettingError
 from mirrorflow_core.java.jaas import KEY as JAAS
-from mirrorflow_core.java.jaas import resolve_jaas
+from mirrorflow_core.java.jaas import LoginModule, resolve_jaas
 from mirrorflow_core.java.properties import has_reference, read_list, reference_at
 from mirrorflow_core.java.security_keys import verdict
 from mirrorflow_core.settings import ClientSettings
-from mirrorflow_kafka.security.oauth import TokenCache
-from mirrorflow_kafka.security.oauth_settings import refresh_window, sasl_extensions, token_settings
 from mirrorflow_kafka.security.sasl import (
     BrokerAddress,
     Login,
@@ -35,6 +34,9 @@ from mirrorflow_kafka.security.sasl import (
     password_login,
 )
 from mirrorflow_kafka.security.tls import build_context
+
+if TYPE_CHECKING:
+    from mirrorflow_kafka.security.oauth import TokenCache
 
 PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 _ADDRESS = re.compile(r"^(?:[a-zA-Z][a-zA-Z\d_+.-]*://)?\[?([0-9a-zA-Z\-%._:]+)\]?:(\d{1,5})$")
@@ -59,7 +61,7 @@ class TokenSecurity:
     """A mechanism with tokens: OAUTHBEARER."""
 
     mechanism: str
-    tokens: TokenCache = field(repr=False)
+    tokens: "TokenCache" = field(repr=False)
     extensions: Mapping[str, str] = field(repr=False)
     refusal_hint: str = ""
 
@@ -106,14 +108,8 @@ def build_security(properties: Mapping[str, str], *, cluster: str) -> ClientSecu
         mechanism = chosen_mechanism(properties)
         module = login_module(properties, mechanism)
         if mechanism == "OAUTHBEARER":
-            chosen = token_settings(properties, module.options, os.environ)
-            warnings += chosen.warnings
-            sasl = TokenSecurity(
-                mechanism=mechanism,
-                tokens=TokenCache(chosen.source.fetch, cluster=cluster, window=refresh_window(properties)),
-                extensions=sasl_extensions(module.options, chosen.source),
-                refusal_hint=chosen.refusal_hint,
-            )
+            sasl, found = _token_security(cluster, properties, module)
+            warnings += found
         else:
             sasl = PasswordSecurity(mechanism=mechanism, login=password_login(module, mechanism))
             if protocol == "SASL_PLAINTEXT" and mechanism == "PLAIN":
@@ -121,6 +117,28 @@ def build_security(properties: Mapping[str, str], *, cluster: str) -> ClientSecu
                     "security.protocol: SASL_PLAINTEXT sends the password readable over the network",
                 )
     return ClientSecurity(cluster=cluster, ssl_context=context, sasl=sasl, warnings=warnings)
+
+
+def _token_security(
+    cluster: str, properties: Mapping[str, str], module: LoginModule
+) -> tuple[TokenSecurity, tuple[str, ...]]:
+    """Returns OAUTHBEARER of *properties*, and its warnings."""
+    # A start without tokens needs none of it.
+    from mirrorflow_kafka.security.oauth import TokenCache  # noqa: PLC0415
+    from mirrorflow_kafka.security.oauth_settings import (  # noqa: PLC0415
+        refresh_window,
+        sasl_extensions,
+        token_settings,
+    )
+
+    chosen = token_settings(properties, module.options, os.environ)
+    security = TokenSecurity(
+        mechanism="OAUTHBEARER",
+        tokens=TokenCache(chosen.source.fetch, cluster=cluster, window=refresh_window(properties)),
+        extensions=sasl_extensions(module.options, chosen.source),
+        refusal_hint=chosen.refusal_hint,
+    )
+    return security, chosen.warnings
 
 
 def check_protocol(properties: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
@@ -211,5 +229,9 @@ def _check(properties: Mapping[str, str]) -> None:
     if reference_at(text.strip(), 0):
         return  # the whole login is a secret
     module = login_module(known | {JAAS: resolve_jaas(text, lambda _: _UNKNOWN)}, mechanism)
-    if mechanism != "OAUTHBEARER":
+    if mechanism == "OAUTHBEARER":
+        from mirrorflow_kafka.security.oauth_settings import check_classes  # noqa: PLC0415
+
+        check_classes(known)
+    else:
         password_login(module, mechanism)

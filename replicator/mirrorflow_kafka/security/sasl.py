@@ -10,7 +10,7 @@ fewer than 4096 iterations is refused, an `e=` response is an error, and delegat
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrorflow_core.errors import AuthenticationFailedError, InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.cloud_logins import (
@@ -22,14 +22,18 @@ from mirrorflow_core.java.cloud_logins import (
 )
 from mirrorflow_core.java.jaas import KEY as JAAS
 from mirrorflow_core.java.jaas import LoginModule, parse_jaas
-from mirrorflow_kafka.security.oauth import TokenCache
-from mirrorflow_kafka.security.oauth_settings import PACKAGE, check_classes
+
+if TYPE_CHECKING:
+    from mirrorflow_kafka.security.oauth import TokenCache
 
 # ScramMechanism.minIterations: with fewer, a false broker could find the password by brute force.
 SCRAM_ITERATIONS_MIN = 4096
 SCRAM_MECHANISMS = frozenset({"SCRAM-SHA-256", "SCRAM-SHA-512"})
 MECHANISMS = frozenset({"PLAIN", "OAUTHBEARER"}) | SCRAM_MECHANISMS
-_LOGIN_MODULES = frozenset({f"{PACKAGE}plain.PlainLoginModule", f"{PACKAGE}scram.ScramLoginModule"})
+_LOGIN_MODULES = frozenset(
+    f"org.apache.kafka.common.security.{name}"
+    for name in ("plain.PlainLoginModule", "scram.ScramLoginModule")
+)
 
 
 class SaslClient(Protocol):
@@ -168,7 +172,7 @@ class OAuthBearerClient:
 
     def __init__(
         self,
-        tokens: TokenCache,
+        tokens: "TokenCache",
         extensions: Mapping[str, str],
         place: BrokerAddress,
         *,
@@ -234,7 +238,6 @@ def login_module(properties: Mapping[str, str], mechanism: str) -> LoginModule:
             key=JAAS, why="its login module is none of Kafka's own: " + ", ".join(sorted(fitting))
         )
     if mechanism == "OAUTHBEARER":
-        check_classes(properties)
         return module
     for key in (LOGIN_HANDLER_KEY, CLIENT_HANDLER_KEY):
         if properties.get(key, ""):

@@ -33,7 +33,7 @@ from mirrorflow_operator.api.rules.rule import (
     value_below,
 )
 from mirrorflow_operator.api.spec import AuthenticationType, InitialPosition, MirrorFlow, NamingPolicy
-from mirrorflow_operator.api.status import parse_timestamp
+from mirrorflow_operator.api.timestamps import parse_timestamp
 from mirrorflow_operator.api.workloads import (
     FIELD_OF_KEY,
     FIELD_OF_PREFIX,

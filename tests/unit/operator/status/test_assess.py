@@ -24,9 +24,8 @@ from mirrorflow_operator.api.status import (
     Lag,
     Status,
     parse_status,
-    parse_timestamp,
-    timestamp,
 )
+from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.rollouts import DeploymentCondition, ObservedDeployment

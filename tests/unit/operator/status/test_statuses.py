@@ -16,7 +16,13 @@ import yaml
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_operator.admission.admit import admit
 from mirrorflow_operator.admission.due_jobs import due_jobs
-from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, parse_status, timestamp
+from mirrorflow_operator.api.status import (
+    ClusterIds,
+    SeedStatus,
+    Status,
+    parse_status,
+)
+from mirrorflow_operator.api.timestamps import timestamp
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.plan.rollouts import DeploymentCondition
