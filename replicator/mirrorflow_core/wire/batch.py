@@ -88,33 +88,29 @@ def crc_delta(change: int, bytes_after: int) -> int:
 
 @cache
 def _table(place: int, digit: int) -> Sequence[int]:
-    """Returns the map "digit * 64^place zero bytes follow", for each value of each byte of a checksum."""
+    """Returns the map "digit * 64^place zero bytes follow", for each value of each byte of a checksum.
+
+    A backlog begins with hundreds of tables, so each is built by doubling, from XORs of long numbers.
+    """
     images = _images(place, digit)
-    table = array("I", bytes(4 * 1024))
+    table = array("I")
     for byte in range(4):
-        for value in range(1, 256):
-            rest = value & (value - 1)
-            lowest = (value ^ rest).bit_length() - 1
-            table[256 * byte + value] = table[256 * byte + rest] ^ images[8 * byte + lowest]
+        values = bytes(table.itemsize)
+        for image in images[8 * byte : 8 * byte + 8]:
+            repeated = array("I", [image]).tobytes() * (len(values) // table.itemsize)
+            values += (int.from_bytes(values) ^ int.from_bytes(repeated)).to_bytes(len(values))
+        table.frombytes(values)
     return table
 
 
 @cache
 def _images(place: int, digit: int) -> _Images:
+    """Returns what each bit of a checksum becomes."""
     if digit > 1:
-        first, rest = _images(place, 1), _images(place, digit - 1)
-        return tuple(_mapped(first, image) for image in rest)
+        return tuple(crc_delta(image, 1 << place * _DIGIT_BITS) for image in _images(place, digit - 1))
     if place == 0:
         return tuple(_zero_byte(1 << bit) for bit in range(32))
     return _images(place - 1, _DIGIT_MASK + 1)
-
-
-def _mapped(images: _Images, value: int) -> int:
-    result = 0
-    for bit, image in enumerate(images):
-        if value >> bit & 1:
-            result ^= image
-    return result
 
 
 def _zero_byte(value: int) -> int:
