@@ -164,11 +164,11 @@ def rows(
     scope: Scope, verdict: Verdict, text: str, *, top_level: bool = True, warns: bool = True, needs: str = ""
 ) -> tuple[Key, ...]:
     """Returns the rows of *text*, a line each: `name [default]: note`."""
-    found = []
+    lines = []
     for line in text.strip().splitlines():
         head, _, note = f"{line.strip()} ".partition(": ")
         name, _, default = head.partition(" [")
-        found.append(
+        lines.append(
             Key(
                 name=name,
                 scope=scope,
@@ -180,7 +180,7 @@ def rows(
                 needs=needs,
             )
         )
-    return tuple(found)
+    return tuple(lines)
 
 
 # fmt: off

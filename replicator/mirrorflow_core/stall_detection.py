@@ -268,20 +268,20 @@ def _commit_pending(facts: CopyFacts) -> Stall:
 
 
 def _held_back(facts: CopyFacts, offset: int) -> Stall:
-    found = facts.open_transaction
-    if found is None:
+    transaction = facts.open_transaction
+    if transaction is None:
         who, detail = f"a transaction of cluster {facts.source} is open from offset {offset} on", ""
     else:
         last = (
             ""
-            if found.last_timestamp_ms is None
-            else f" and wrote its last record at {_utc(found.last_timestamp_ms)}"
+            if transaction.last_timestamp_ms is None
+            else f" and wrote its last record at {_utc(transaction.last_timestamp_ms)}"
         )
         who = (
-            f"producer {found.producer_id} (epoch {found.producer_epoch}) of cluster {facts.source} has a transaction open "
-            f"from offset {found.start_offset} on{last}"
+            f"producer {transaction.producer_id} (epoch {transaction.producer_epoch}) of cluster {facts.source} has a transaction open "
+            f"from offset {transaction.start_offset} on{last}"
         )
-        detail = str(found.producer_id)
+        detail = str(transaction.producer_id)
     text = (
         f"{who}; committed records after it can be read when it ends: let its producer end it, or, if that producer is gone, "
         f"abort it (`kafka-transactions.sh abort --start-offset {offset}`)"

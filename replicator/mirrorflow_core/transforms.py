@@ -220,8 +220,8 @@ class _Stage:
         """Returns the new name: if all of *name* matches, its first match is replaced (RegexRouter)."""
         if not self._regex.matches(name):
             return name
-        found = self._regex.find(name)
-        return name if found is None else self._replacement.first(found)
+        match = self._regex.find(name)
+        return name if match is None else self._replacement.first(match)
 
 
 def read_transforms(read: PropertyReader) -> tuple[TransformSettings, ...]:
@@ -243,7 +243,7 @@ def writes_headers_in_base64(read: PropertyReader) -> bool:
 
 def _aliases(read: PropertyReader, key: str) -> tuple[str, ...]:
     names = read.names(key, ())
-    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
     if twice is not None:
         raise InvalidSettingError(key=key, problem=f"{twice} is there twice", action="write each name once")
     return names

@@ -132,10 +132,10 @@ def resource_usage() -> ResourceUsage | None:
             text = (_PROC / str(pid) / "stat").read_text()
         except OSError:
             continue
-        found = text.rpartition(")")[2].split()
-        pages += int(found[_RESIDENT])
-        threads += int(found[_THREADS])
-        ticks += sum(map(int, found[_TIMES]))
+        fields = text.rpartition(")")[2].split()
+        pages += int(fields[_RESIDENT])
+        threads += int(fields[_THREADS])
+        ticks += sum(map(int, fields[_TIMES]))
     return ResourceUsage(resident_bytes=pages * _PAGE_BYTES, threads=threads, cpu_s=ticks / _TICKS)
 
 

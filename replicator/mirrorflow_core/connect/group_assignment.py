@@ -142,11 +142,11 @@ class _ProtocolReader(RecordReader):
             raise ValueError(f"version {version} is none of the cooperative protocol's")
 
     def units(self) -> frozenset[Unit]:
-        found: set[Unit] = set()
+        units: set[Unit] = set()
         for _ in range(self.int32()):  # null, -1, means empty
             connector = self.string()
-            found.update(Unit(connector=connector, task=self.int32()) for _ in range(self.int32()))
-        return frozenset(found)
+            units.update(Unit(connector=connector, task=self.int32()) for _ in range(self.int32()))
+        return frozenset(units)
 
 
 def even_shares(

@@ -156,9 +156,9 @@ class RecordReader:
         self._what = what
 
     def version(self) -> None:
-        found = self.int16()
-        if found != VERSION:
-            raise ValueError(f"its version is {found}, not {VERSION}")
+        version = self.int16()
+        if version != VERSION:
+            raise ValueError(f"its version is {version}, not {VERSION}")
 
     def int16(self) -> int:
         return self._number(_INT16)
@@ -179,14 +179,14 @@ class RecordReader:
         return self._data[self._at - size : self._at]
 
     def varints(self, count: int) -> list[int]:
-        found = []
+        numbers = []
         for _ in range(count):
             try:
                 number, self._at = primitives.decode_varint(self._data, self._at)
             except CorruptRecordsError:
                 raise ValueError(f"its {self._what} ends too early") from None
-            found.append(number)
-        return found
+            numbers.append(number)
+        return numbers
 
     @property
     def has_more(self) -> bool:
@@ -243,22 +243,22 @@ def encode_map(known: OffsetMap) -> bytes:
 
 def decode_map_key(key: bytes | None) -> TopicPartition:
     """Returns the source partition of *key*. Raises ValueError for anything else."""
-    at = RecordReader(key, "key")
-    return TopicPartition(at.string(), at.int32())
+    reader = RecordReader(key, "key")
+    return TopicPartition(reader.string(), reader.int32())
 
 
 def decode_map(value: bytes | None) -> OffsetMap:
     """Returns the decoded offset map. Raises ValueError for anything else or another version."""
-    at = RecordReader(value, "value")
-    at.version()
-    source_topic_id, target_topic_id = at.string(), at.string()
-    generation, ordinal, upstream_end, count = at.varints(4)
+    reader = RecordReader(value, "value")
+    reader.version()
+    source_topic_id, target_topic_id = reader.string(), reader.string()
+    generation, ordinal, upstream_end, count = reader.varints(4)
     if not 0 < count <= _SOONER_OR_LATER * RUNS_MAX:
         raise ValueError(f"it has {count} runs")
     runs: list[Run] = []
     upstream = downstream = 0
     for _ in range(count):
-        up_gap, down_gap, up_length, down_length, records = at.varints(5)
+        up_gap, down_gap, up_length, down_length, records = reader.varints(5)
         begin = upstream + up_gap, downstream + down_gap
         upstream, downstream = begin[0] + up_length, begin[1] + down_length
         run = Run(*begin, upstream, downstream, records)
@@ -267,7 +267,7 @@ def decode_map(value: bytes | None) -> OffsetMap:
         runs.append(run)
     if upstream_end < upstream:
         raise ValueError("it ends before its last run")
-    (leader_epoch,) = at.varints(1) if at.has_more else (FIRST_EPOCH,)
+    (leader_epoch,) = reader.varints(1) if reader.has_more else (FIRST_EPOCH,)
     return OffsetMap(
         stream=MapStream(generation, source_topic_id, target_topic_id),
         ordinal=ordinal,

@@ -77,15 +77,15 @@ def decode_key(key: bytes | None) -> PositionKey | None:
     """
     if key is None:
         raise ValueError("it is null")
-    found = parsed(key)
+    parts = parsed(key)
     if not (
-        isinstance(found, list)
-        and len(found) == 2
-        and isinstance(found[0], str)
-        and isinstance(found[1], dict)
+        isinstance(parts, list)
+        and len(parts) == 2
+        and isinstance(parts[0], str)
+        and isinstance(parts[1], dict)
     ):
         raise ValueError("it is not a connector's name with a source partition")
-    connector, where = found
+    connector, where = parts
     cluster, topic, partition = where.get("cluster"), where.get("topic"), where.get("partition")
     if set(where) != {"cluster", "topic", "partition"} or not (
         isinstance(cluster, str) and isinstance(topic, str)
@@ -141,7 +141,7 @@ def newest(records: Mapping[K, Recency]) -> K:
     The largest revision wins: each writer continues to count where the one before it ended. A record without one only has
     its time, by the wall clock of its writer.
     """
-    counted = {key: found.revision for key, found in records.items() if found.revision is not None}
+    counted = {key: recency.revision for key, recency in records.items() if recency.revision is not None}
     others = [record for record in records if record not in counted]
     latest = [max(counted, key=counted.__getitem__)] if counted else []
     latest += [max(others, key=lambda key: records[key].time_ms)] if others else []

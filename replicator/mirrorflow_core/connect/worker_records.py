@@ -280,14 +280,14 @@ def _properties(properties: Mapping[str, str] | None) -> bytes | None:
 def _read_properties(fields: Mapping[str, Any] | None) -> dict[str, str] | None:
     if fields is None:
         return None
-    found = fields.get("properties")
-    if not isinstance(found, dict):
+    properties = fields.get("properties")
+    if not isinstance(properties, dict):
         raise ValueError("it has no properties")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
-    for name, value in found.items():
+    for name, value in properties.items():
         if value is not None and not isinstance(value, str):
             raise ValueError(f"the property {name} is not a string")
     # The REST API accepts null for a property and Java keeps it; it means the same as an absent property.
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in properties.items() if value is not None}
 
 
 def _read_target(fields: Mapping[str, Any] | None) -> TargetState | None:
@@ -313,10 +313,10 @@ def _read_session_key(fields: Mapping[str, Any]) -> SessionKey:
 
 
 def _count(fields: Mapping[str, Any] | None, name: str) -> int:
-    found = None if fields is None else fields.get(name)
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= TASKS_MAX:
+    count = None if fields is None else fields.get(name)
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= TASKS_MAX:
         raise ValueError(f"{name} is not a count")
-    return found
+    return count
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str | None:

@@ -56,12 +56,12 @@ def single_task_config(properties: Mapping[str, str]) -> tuple[dict[str, str], .
 
 def task_partitions(task: Mapping[str, str]) -> tuple[TopicPartition, ...]:
     """Returns the partitions that *task* copies; entries that name no partition are skipped."""
-    found = []
+    partitions = []
     for text in task.get(PARTITIONS, "").split(","):
         topic, _, number = text.strip().rpartition("-")
         if topic and number.isascii() and number.isdigit():
-            found.append(TopicPartition(topic, int(number)))
-    return tuple(found)
+            partitions.append(TopicPartition(topic, int(number)))
+    return tuple(partitions)
 
 
 def is_initial_task(task: Mapping[str, str]) -> bool:

@@ -92,40 +92,44 @@ def resolve_jaas(text: str, lookup: Callable[[Reference], str]) -> str:
     whole text, or stands elsewhere, is replaced unquoted: it may name the module or hold everything.
     """
     parts: list[str] = []
-    at, quote, is_value = 0, "", False
-    while at < len(text):
-        if reference := reference_at(text, at):
-            found, at = lookup(reference), at + len(reference.text)
+    index, quote, is_value = 0, "", False
+    while index < len(text):
+        if reference := reference_at(text, index):
+            secret, index = lookup(reference), index + len(reference.text)
             parts.append(
-                escape_option(found) if quote else f'"{escape_option(found)}"' if is_value else found
+                escape_option(secret) if quote else f'"{escape_option(secret)}"' if is_value else secret
             )
             is_value = False
         elif quote:
-            end = at + 2 if text[at] == "\\" else at + 1
-            quote = "" if text[at] == quote or text[at] in "\r\n" else quote
-            parts.append(text[at:end])
-            at = end
-        elif match := _TOKEN.match(text, at):  # always: `other` takes any character
+            end = index + 2 if text[index] == "\\" else index + 1
+            quote = "" if text[index] == quote or text[index] in "\r\n" else quote
+            parts.append(text[index:end])
+            index = end
+        elif match := _TOKEN.match(text, index):  # always: `other` takes any character
             end = match.end()
             if match.lastgroup == "quote":
                 quote = match.group()
-            elif match.lastgroup == "word" and (dollar := text.find("${", at + 1, end + 1)) > 0:
+            elif match.lastgroup == "word" and (dollar := text.find("${", index + 1, end + 1)) > 0:
                 end = dollar  # a dollar may be part of a word, but here begins a reference
             if match.lastgroup != "blank":
                 is_value = match.group() == "="
-            parts.append(text[at:end])
-            at = end
+            parts.append(text[index:end])
+            index = end
     return "".join(parts)
 
 
-def _options(tokens: list[_Token], at: int) -> tuple[dict[str, str], int]:
+def _options(tokens: list[_Token], index: int) -> tuple[dict[str, str], int]:
     options: dict[str, str] = {}
-    while at < len(tokens) and tokens[at] != _Token("mark", ";"):
-        name = tokens[at]
+    while index < len(tokens) and tokens[index] != _Token("mark", ";"):
+        name = tokens[index]
         known = name.kind == "text" and name.text in _NAMES
         label = f"option {name.text}" if known else f"option {len(options) + 1}"
-        value = tokens[at + 2] if at + 2 < len(tokens) else _Token("mark", "")
-        if name.kind != "text" or tokens[at + 1 : at + 2] != [_Token("mark", "=")] or value.kind != "text":
+        value = tokens[index + 2] if index + 2 < len(tokens) else _Token("mark", "")
+        if (
+            name.kind != "text"
+            or tokens[index + 1 : index + 2] != [_Token("mark", "=")]
+            or value.kind != "text"
+        ):
             raise InvalidSettingError(
                 key=KEY,
                 problem=f"{label} has no value that can be read",
@@ -134,20 +138,20 @@ def _options(tokens: list[_Token], at: int) -> tuple[dict[str, str], int]:
         options[name.text] = value.text
         if len(options) > OPTIONS_MAX:
             raise InvalidSettingError(key=KEY, problem=f"it has more than {OPTIONS_MAX} options")
-        at += 3
-    if at >= len(tokens):
+        index += 3
+    if index >= len(tokens):
         raise InvalidSettingError(
             key=KEY, problem="it does not end with a semicolon", action="add ; at its end"
         )
-    return options, at + 1
+    return options, index + 1
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    at = 0
-    while match := _TOKEN.match(text, at):  # until the end: `other` takes any character
-        at = match.end()
+    index = 0
+    while match := _TOKEN.match(text, index):  # until the end: `other` takes any character
+        index = match.end()
         if match.lastgroup == "quote":
-            value, at = _quoted(text, at, match.group())
+            value, index = _quoted(text, index, match.group())
             yield _Token("text", value)
         elif match.lastgroup == "word":
             yield _Token("text", match.group())
@@ -157,17 +161,17 @@ def _tokens(text: str) -> Iterator[_Token]:
             yield _Token("mark", match.group())
 
 
-def _quoted(text: str, at: int, quote: str) -> tuple[str, int]:
+def _quoted(text: str, index: int, quote: str) -> tuple[str, int]:
     """Returns the string after the opening quote and the index after it; as in Java, a line end closes it."""
     value = []
-    while at < len(text) and text[at] != quote and text[at] not in "\r\n":
-        if text[at] != "\\" or at + 1 == len(text):
-            value.append(text[at])
-            at += 1
-        elif octal := _OCTAL.match(text, at + 1):
+    while index < len(text) and text[index] != quote and text[index] not in "\r\n":
+        if text[index] != "\\" or index + 1 == len(text):
+            value.append(text[index])
+            index += 1
+        elif octal := _OCTAL.match(text, index + 1):
             value.append(chr(int(octal.group(), 8)))
-            at = octal.end()
+            index = octal.end()
         else:
-            value.append(_ESCAPES.get(text[at + 1], text[at + 1]))
-            at += 2
-    return "".join(value), at + 1 if text[at : at + 1] == quote else at
+            value.append(_ESCAPES.get(text[index + 1], text[index + 1]))
+            index += 2
+    return "".join(value), index + 1 if text[index : index + 1] == quote else index

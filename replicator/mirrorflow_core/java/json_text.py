@@ -61,5 +61,5 @@ def dumped(value: Any) -> str:
 def _as_jackson(match: re.Match[str]) -> str:
     if match["pair"]:
         units = match["pair"].encode("utf-16-be", "surrogatepass")
-        return "".join(f"\\u{units[at] << 8 | units[at + 1]:04X}" for at in range(0, len(units), 2))
+        return "".join(f"\\u{units[index] << 8 | units[index + 1]:04X}" for index in range(0, len(units), 2))
     return f"\\u{match['code'].upper()}" if match["code"] else match[0]

@@ -159,22 +159,22 @@ class SlowPatternError(Exception):
 def unquoted(pattern: str) -> str:
     r"""Returns *pattern* without `\Q` and `\E`."""
     out: list[str] = []
-    at, quoted, begins = 0, False, False
-    while at < len(pattern):
-        pair = pattern[at : at + 2]
+    index, quoted, begins = 0, False, False
+    while index < len(pattern):
+        pair = pattern[index : index + 2]
         if quoted:
             if pair == "\\E":
-                at, quoted = at + 2, False
+                index, quoted = index + 2, False
                 continue
-            out.append(_as_character(pattern[at], after_escape=begins))
-            at, begins = at + 1, False
+            out.append(_as_character(pattern[index], after_escape=begins))
+            index, begins = index + 1, False
         elif pair == "\\Q":
-            at, quoted, begins = at + 2, True, True
+            index, quoted, begins = index + 2, True, True
         else:
             # Keep a backslash and the character it escapes together: `\\Q` is no quotation.
             step = 2 if pair[0] == "\\" else 1
             out.append(pair[:step])
-            at += step
+            index += step
     return "".join(out)
 
 
@@ -188,10 +188,10 @@ def _as_character(letter: str, *, after_escape: bool) -> str:
 
 def escape_set(letter: str, flags: Collection[str]) -> str | None:
     r"""Returns the set of `\d`, `\D`, `\w` and the like; None for another letter."""
-    found = _ESCAPES.get(letter.lower())
-    if found is None:
+    sets = _ESCAPES.get(letter.lower())
+    if sets is None:
         return None
-    members = found["U" in flags]
+    members = sets["U" in flags]
     return members if letter.islower() else f"[^{members}]"
 
 
@@ -267,14 +267,14 @@ def _other_cases(first: int, last: int, flags: Collection[str]) -> Iterable[int]
     if "u" not in flags and "U" not in flags:
         last = min(last, 0x7F)
     last = min(last, first + CASED_RANGE_MAX)
-    found: set[int] = set()
+    others: set[int] = set()
     for point in range(first, last + 1):
         letter = chr(point)
         cases = [letter.lower(), letter.upper(), letter.upper().lower()]
         if "u" in flags or "U" in flags:
             cases.extend(_FOREIGN_CASES.get(letter.lower(), ""))
-        found.update(ord(case) for case in cases if len(case) == 1)
-    return sorted(point for point in found if not first <= point <= last)
+        others.update(ord(case) for case in cases if len(case) == 1)
+    return sorted(point for point in others if not first <= point <= last)
 
 
 def _from_hexadecimal(digits: str) -> int:
@@ -506,9 +506,9 @@ class _Parser:
     def _escape(self) -> str:
         self._at += 1
         letter = self._take()
-        found = self._set(letter)
-        if found is not None:
-            return found
+        members = self._set(letter)
+        if members is not None:
+            return members
         match letter:
             case "A" | "G":
                 return r"(?:\A)"
@@ -647,8 +647,8 @@ class _Parser:
             raise PatternSyntaxError(f"no character is named {name!r}") from None
 
     def _until(self, end: str) -> str:
-        found = self._text.find(end, self._at)
-        if found <= self._at:
+        end_at = self._text.find(end, self._at)
+        if end_at <= self._at:
             raise PatternSyntaxError(f"a {{ after a backslash is empty or not closed by {end}")
-        text, self._at = self._text[self._at : found], found + 1
+        text, self._at = self._text[self._at : end_at], end_at + 1
         return text

@@ -69,10 +69,10 @@ class JavaPattern:
 
     def find(self, name: str) -> Found | None:
         """Returns the first match in *name*; None if there is none. Raises SlowPatternError."""
-        found = self._bounded(self._compiled.search, name)
-        if found is None:
+        match = self._bounded(self._compiled.search, name)
+        if match is None:
             return None
-        return Found(text=name, start=found.start(), end=found.end(), groups=(found[0], *found.groups()))
+        return Found(text=name, start=match.start(), end=match.end(), groups=(match[0], *match.groups()))
 
     def _bounded(self, match: Callable[..., Any], name: str) -> Any:
         if self._is_plain:
@@ -83,14 +83,14 @@ class JavaPattern:
         if self._given_up is None:
             began_s = time.thread_time()
             try:
-                found = match(name, timeout=MATCH_LIMIT_S)
+                result = match(name, timeout=MATCH_LIMIT_S)
             except (TimeoutError, MemoryError):
                 self._given_up = (name, f"that takes longer than {MATCH_LIMIT_S:g} s")
             else:
                 took_s = time.thread_time() - began_s
                 self._left_s -= took_s if took_s > SLOW_MATCH_S else 0.0
                 if self._left_s >= 0:
-                    return found
+                    return result
                 self._given_up = (
                     name,
                     f"with the names before it that takes longer than {WINDOW_LIMIT_S:g} s",
@@ -209,10 +209,10 @@ class Replacement:
     def __init__(self, text: str, pattern: JavaPattern) -> None:
         self._parts = tuple(_parts(text, pattern))
 
-    def first(self, found: Found) -> str:
-        """Returns the searched text with *found* replaced. A group that did not take part is empty."""
-        new = "".join(part if isinstance(part, str) else found.groups[part] or "" for part in self._parts)
-        return found.text[: found.start] + new + found.text[found.end :]
+    def first(self, match: Found) -> str:
+        """Returns the searched text with *match* replaced. A group that did not take part is empty."""
+        new = "".join(part if isinstance(part, str) else match.groups[part] or "" for part in self._parts)
+        return match.text[: match.start] + new + match.text[match.end :]
 
 
 def _parts(text: str, pattern: JavaPattern) -> Iterator[str | int]:

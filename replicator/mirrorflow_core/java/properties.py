@@ -63,9 +63,9 @@ def has_reference(value: str) -> bool:
     return _REFERENCE.search(value) is not None
 
 
-def reference_at(value: str, at: int) -> Reference | None:
-    """Returns the reference that begins at index *at* of *value*; None if none does."""
-    match = _REFERENCE.match(value, at)
+def reference_at(value: str, index: int) -> Reference | None:
+    """Returns the reference that begins at index *index* of *value*; None if none does."""
+    match = _REFERENCE.match(value, index)
     return None if match is None else _reference(match)
 
 
@@ -73,8 +73,8 @@ def substitute(value: str, lookup: Callable[[Reference], str | None]) -> str:
     """Returns *value* with each reference replaced by the result of *lookup*; None leaves it as written."""
 
     def replacement(match: re.Match[str]) -> str:
-        found = lookup(_reference(match))
-        return match.group(0) if found is None else found
+        value = lookup(_reference(match))
+        return match.group(0) if value is None else value
 
     return _REFERENCE.sub(replacement, value)
 
@@ -107,8 +107,8 @@ def format_properties(properties: Mapping[str, str]) -> str:
 
 def trailing_comment(value: str) -> str | None:
     """Returns *value* without the `# ...` or `// ...` after it; None where there is none."""
-    found = _COMMENT_BEHIND.search(value)
-    return None if found is None else value[: found.start()]
+    comment = _COMMENT_BEHIND.search(value)
+    return None if comment is None else value[: comment.start()]
 
 
 def _logical_lines(text: str) -> Iterator[str]:
@@ -155,15 +155,15 @@ def _unescape(text: str, key: str) -> str:
     if "\\" not in text:
         return text
     out: list[str] = []
-    at = 0
-    while at < len(text):
-        if text[at] != "\\":
-            out.append(text[at])
-            at += 1
+    index = 0
+    while index < len(text):
+        if text[index] != "\\":
+            out.append(text[index])
+            index += 1
             continue
-        mark = text[at + 1 : at + 2]
+        mark = text[index + 1 : index + 2]
         if mark == "u":
-            digits = text[at + 2 : at + 6]
+            digits = text[index + 2 : index + 6]
             if not re.fullmatch(r"[0-9a-fA-F]{4}", digits):
                 raise InvalidSettingError(
                     key=key,
@@ -171,10 +171,10 @@ def _unescape(text: str, key: str) -> str:
                     action="write \\\\u for a plain \\u",
                 )
             out.append(chr(int(digits, 16)))
-            at += 6
+            index += 6
         else:
             out.append(_ESCAPED.get(mark, mark))
-            at += 2
+            index += 2
     # Two \u escapes of a surrogate pair are one character.
     return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -202,20 +202,20 @@ def _escape_character(character: str) -> str:
     if " " <= character <= "~":
         return character
     units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04X}" for at in range(0, len(units), 2))
+    return "".join(f"\\u{units[index] << 8 | units[index + 1]:04X}" for index in range(0, len(units), 2))
 
 
 def parse_duration_ms(text: str) -> int:
     """Returns the milliseconds of `PnDTnHnMn.nS`. Raises ValueError for anything else."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None or all(found.group(index) is None for index in range(2, 6)):
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or all(match.group(index) is None for index in range(2, 6)):
         raise ValueError(f"{text!r} is not a duration such as PT1H30M or P2D")
     total_ms = sum(
-        int(found.group(index + 2) or 0) * seconds * 1000 for index, seconds in enumerate(_SECONDS)
+        int(match.group(index + 2) or 0) * seconds * 1000 for index, seconds in enumerate(_SECONDS)
     )
-    fraction_ms = int((found.group(6) or "").ljust(3, "0")[:3])
-    total_ms += -fraction_ms if (found.group(5) or "").startswith("-") else fraction_ms
-    return -total_ms if found.group(1) == "-" else total_ms
+    fraction_ms = int((match.group(6) or "").ljust(3, "0")[:3])
+    total_ms += -fraction_ms if (match.group(5) or "").startswith("-") else fraction_ms
+    return -total_ms if match.group(1) == "-" else total_ms
 
 
 def parse_instant_ms(text: str) -> int:
@@ -234,8 +234,8 @@ def parse_instant_ms(text: str) -> int:
 
 def read_size_bytes(text: str) -> int | None:
     """Returns the bytes of *text*, a number with k, M, G, Ki, Mi or Gi; None if it is not one, or 0."""
-    found = _SIZE.fullmatch(text)
-    return None if found is None else int(found.group(1)) * _SIZE_UNITS[found.group(2)] or None
+    match = _SIZE.fullmatch(text)
+    return None if match is None else int(match.group(1)) * _SIZE_UNITS[match.group(2)] or None
 
 
 def read_list(text: str) -> list[str]:

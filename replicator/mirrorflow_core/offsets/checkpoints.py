@@ -52,7 +52,7 @@ Points = Mapping[TopicPartition, Point]  # by target partition
 
 def due(known: Points, now: TranslatedOffsets) -> dict[TopicPartition, Point]:
     """Returns the checkpoints to write, given the last ones in *known*."""
-    found = {}
+    points = {}
     for partition, translated in now.items():
         if translated.downstream_offset is None:
             continue
@@ -62,8 +62,8 @@ def due(known: Points, now: TranslatedOffsets) -> dict[TopicPartition, Point]:
             or translated.upstream_offset < last.upstream_offset
             or translated.downstream_offset > last.downstream_offset
         ):
-            found[partition] = _point(translated, translated.downstream_offset)
-    return found
+            points[partition] = _point(translated, translated.downstream_offset)
+    return points
 
 
 def reset_before_known_syncs(known: Points, now: TranslatedOffsets) -> frozenset[TopicPartition]:

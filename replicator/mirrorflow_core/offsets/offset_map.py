@@ -133,12 +133,12 @@ class OffsetMap:
         Where nothing was copied yet, a group at the place where copying began is at the end of the copy; None, as in
         MM2, for a partition that never had a record.
         """
-        at = bisect_right(self.runs, offset, key=_upstream) - 1
-        if at < 0 or self.upstream_end == 0:
+        index = bisect_right(self.runs, offset, key=_upstream) - 1
+        if index < 0 or self.upstream_end == 0:
             return None
         if offset > self.upstream_end:
             return MappedOffset(self.runs[-1].downstream_end, None)
-        return self.runs[at].translate(offset)
+        return self.runs[index].translate(offset)
 
     def is_current(self, downstream: int, *, generation: int, kept_end: int) -> bool:
         """Returns whether the map still shows what was copied before target offset *downstream*.
@@ -150,10 +150,10 @@ class OffsetMap:
 
     def source_of(self, target_offset: int) -> int | None:
         """Returns the source offset of the record that was copied to *target_offset*; None if it is not known exactly."""
-        at = bisect_right(self.runs, target_offset, key=_downstream) - 1
-        if at < 0:
+        index = bisect_right(self.runs, target_offset, key=_downstream) - 1
+        if index < 0:
             return 0 if self.runs[0].upstream == 0 else None
-        run = self.runs[at]
+        run = self.runs[index]
         if target_offset == run.downstream:
             return run.upstream
         if target_offset < run.downstream_end and run.upstream == run.upstream_end:
@@ -161,7 +161,7 @@ class OffsetMap:
         if target_offset < run.downstream_end:
             return run.upstream + target_offset - run.downstream if run.is_parallel else None
         # Behind a run come markers of ours and records of others; behind the last one, there may be newer records of ours.
-        is_known = target_offset == run.downstream_end or at + 1 < len(self.runs)
+        is_known = target_offset == run.downstream_end or index + 1 < len(self.runs)
         return run.upstream_end if is_known else None
 
 
@@ -172,21 +172,23 @@ class PartitionMap:
         "_downstream", "_ordinal", "_passed", "_runs", "_upstream", "_upstream_begin", "leader_epoch", "stream",
     )  # fmt: skip
 
-    def __init__(self, stream: MapStream, at: OffsetPair) -> None:
-        """Starts an empty map: the record with the ordinal of *at*, and all before, lie up to its offsets."""
+    def __init__(self, stream: MapStream, last: OffsetPair) -> None:
+        """Starts an empty map: the record with the ordinal of *last*, and all before, lie up to its offsets."""
         self.stream = stream
         self.leader_epoch = FIRST_EPOCH
-        self._begin(at.source_offset + 1, at.target_offset + 1, at.ordinal + 1)
+        self._begin(last.source_offset + 1, last.target_offset + 1, last.ordinal + 1)
 
     @classmethod
     def of(cls, kept: OffsetMap) -> "PartitionMap":
         """Returns a map that continues the stored one."""
         last = kept.runs[-1]
-        found = cls(kept.stream, OffsetPair(last.upstream_end - 1, kept.ordinal - 1, last.downstream_end - 1))
-        found._runs = list(kept.runs)
-        found._passed = kept.upstream_end
-        found.leader_epoch = kept.leader_epoch
-        return found
+        continued = cls(
+            kept.stream, OffsetPair(last.upstream_end - 1, kept.ordinal - 1, last.downstream_end - 1)
+        )
+        continued._runs = list(kept.runs)
+        continued._passed = kept.upstream_end
+        continued.leader_epoch = kept.leader_epoch
+        return continued
 
     def note_leader_epoch(self, epoch: int) -> None:
         """Notes the leader epoch of the target partition; -1: unknown."""
@@ -222,10 +224,10 @@ class PartitionMap:
     def delivered_with_gaps(self, upstream: Sequence[int], downstream: int, ordinal: int) -> None:
         """Adds records as `delivered` does, where only the target offsets are consecutive."""
         begin = 0
-        for at in range(1, len(upstream) + 1):
-            if at == len(upstream) or upstream[at] != upstream[at - 1] + 1:
-                self.delivered(upstream[begin], downstream + begin, at - begin, ordinal + begin)
-                begin = at
+        for index in range(1, len(upstream) + 1):
+            if index == len(upstream) or upstream[index] != upstream[index - 1] + 1:
+                self.delivered(upstream[begin], downstream + begin, index - begin, ordinal + begin)
+                begin = index
 
     def _break(self, upstream: int, downstream: int, ordinal: int) -> None:
         between = ordinal - self.ordinal  # number of records whose acknowledgement was lost
@@ -252,9 +254,9 @@ class PartitionMap:
         if len(self._runs) >= RUNS_MAX:
             self._runs = _thinned(self._runs)
 
-    def aligned(self, stream: MapStream, at: OffsetPair) -> bool:
-        """Applies an alignment: *at* is the target's last record of *stream*. Returns whether earlier content became invalid."""
-        upstream, downstream, ordinal = at.source_offset + 1, at.target_offset + 1, at.ordinal + 1
+    def aligned(self, stream: MapStream, last: OffsetPair) -> bool:
+        """Applies an alignment: *last* is the target's last record of *stream*. Returns whether earlier content became invalid."""
+        upstream, downstream, ordinal = last.source_offset + 1, last.target_offset + 1, last.ordinal + 1
         same, self.stream = self.stream, stream
         if same[1:] != stream[1:]:
             self._begin(upstream, downstream, ordinal)
@@ -370,19 +372,19 @@ def _thinned(runs: list[Run]) -> list[Run]:
     """Merges up to MERGED_AT_ONCE neighbouring pairs, least width relative to distance from the end first."""
     end = runs[-1].upstream_end
 
-    def cost(at: int) -> float:
-        return _merged(runs[at], runs[at + 1]).width / (end - runs[at + 1].upstream + 1)
+    def cost(index: int) -> float:
+        return _merged(runs[index], runs[index + 1]).width / (end - runs[index + 1].upstream + 1)
 
     taken: set[int] = set()  # indexes of the older run of each pair
-    for at in sorted(range(len(runs) - 1), key=cost):
-        if taken.isdisjoint((at - 1, at, at + 1)):
-            taken.add(at)
+    for index in sorted(range(len(runs) - 1), key=cost):
+        if taken.isdisjoint((index - 1, index, index + 1)):
+            taken.add(index)
             if len(taken) == MERGED_AT_ONCE:
                 break
     return [
-        _merged(run, runs[at + 1]) if at in taken else run
-        for at, run in enumerate(runs)
-        if at - 1 not in taken
+        _merged(run, runs[index + 1]) if index in taken else run
+        for index, run in enumerate(runs)
+        if index - 1 not in taken
     ]
 
 

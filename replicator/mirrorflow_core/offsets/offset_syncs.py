@@ -66,7 +66,9 @@ class PartitionSyncs:
         else:
             first = max(downstream, self._due_at)
         newest = last - (last - first) % self._step
-        self._add([Sync(upstream + at - downstream, at) for at in _spread(first, newest, self._step)])
+        self._add(
+            [Sync(upstream + offset - downstream, offset) for offset in _spread(first, newest, self._step)]
+        )
         self._upstream = upstream + count - 1
         self._downstream = last
         self._due_at = newest + self._step
@@ -76,10 +78,10 @@ class PartitionSyncs:
     def delivered_with_gaps(self, upstream: Sequence[int], downstream: int) -> bool:
         """Adds records as `delivered` does, where only the downstream offsets are consecutive."""
         due, begin = False, 0
-        for at in range(1, len(upstream) + 1):
-            if at == len(upstream) or upstream[at] != upstream[at - 1] + 1:
-                due |= self.delivered(upstream[begin], downstream + begin, at - begin)
-                begin = at
+        for index in range(1, len(upstream) + 1):
+            if index == len(upstream) or upstream[index] != upstream[index - 1] + 1:
+                due |= self.delivered(upstream[begin], downstream + begin, index - begin)
+                begin = index
         return due
 
     def aligned(self, upstream: int, downstream: int) -> bool:
@@ -144,11 +146,11 @@ def _spread(first: int, last: int, step: int) -> Sequence[int]:
     count = (last - first) // step + 1
     if count <= PENDING_MAX:
         return range(first, last + 1, step)
-    found, back = [last], 1
+    offsets, back = [last], 1
     while back < count - 1:
-        found.append(last - back * step)
+        offsets.append(last - back * step)
         back *= 2
-    return [first, *reversed(found)]
+    return [first, *reversed(offsets)]
 
 
 Slots = tuple[Sync, ...]
@@ -215,11 +217,11 @@ def _updated(old: Slots, sync: Sync) -> Slots:
     """Returns the slots with *sync* in slot 0 and the older pairs that the slot rules still allow."""
     slots = list(old)
     slots[0] = replacement = sync
-    at = 0  # index in *old* of the next candidate
+    index = 0  # index in *old* of the next candidate
     for current in range(1, SLOTS):
         previous = slots[current - 1]
         while True:
-            candidate = old[at]
+            candidate = old[index]
             far_enough = _is_far_enough(previous, candidate, current - 1)
             fits = (
                 far_enough
@@ -228,11 +230,11 @@ def _updated(old: Slots, sync: Sync) -> Slots:
             )
             if fits:
                 replacement = candidate
-            repeated = at + 1 < SLOTS and candidate is old[at + 1]
+            repeated = index + 1 < SLOTS and candidate is old[index + 1]
             skip = repeated or not far_enough
             if fits or skip:
-                at += 1
-            if at >= current or not skip:
+                index += 1
+            if index >= current or not skip:
                 break
         if _is_near_enough(previous, slots[current], current - 1, current):
             break  # and so are all behind it

@@ -115,15 +115,15 @@ def translate_group(
     syncs: Translator,
 ) -> dict[TopicPartition, TranslatedOffset]:
     """Returns the offsets of a group, translated and by target partition, for the topics that the flow copies."""
-    found = {}
+    translated_offsets = {}
     for partition, committed in offsets.items():
         if selects(partition.topic):
             mapped = syncs.translate(partition, committed.offset)
-            found[rename(partition)] = TranslatedOffset(
+            translated_offsets[rename(partition)] = TranslatedOffset(
                 upstream_offset=committed.offset,
                 downstream_offset=None if mapped is None else mapped.at_least,
                 metadata=committed.metadata,
                 at_most=None if mapped is None else mapped.at_most,
                 source=partition,
             )
-    return found
+    return translated_offsets

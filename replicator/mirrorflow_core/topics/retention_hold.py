@@ -158,15 +158,15 @@ def would_delete(entries: Collection[ConfigEntry], *, has_old: bool, bytes_max: 
     policy = by_name.get("cleanup.policy")
     if policy is None or "delete" not in (policy.value or ""):
         return {}
-    found: dict[str, str | None] = {}
+    deleting: dict[str, str | None] = {}
     for name, matters in (
         ("retention.ms", has_old),
         ("retention.bytes", bytes_max > SIZE_SHARE * limit_of(by_name.get("retention.bytes"))),
     ):
         entry = by_name.get(name)
         if entry is not None and limit_of(entry) != float("inf") and matters:
-            found[name] = own_value(entry)
-    return found
+            deleting[name] = own_value(entry)
+    return deleting
 
 
 def limit_of(entry: ConfigEntry | None) -> float:

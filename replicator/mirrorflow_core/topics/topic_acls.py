@@ -213,8 +213,8 @@ def _reaches_flow(acl: AclBinding, topics: Sequence[str]) -> bool:
     """Returns whether *acl* matches one of *topics*. By bisection in sorted topics: both may be thousands."""
     if acl.resource_name == ANY_NAME and acl.pattern_type == PatternType.LITERAL:
         return bool(topics)
-    at = bisect_left(topics, acl.resource_name)
-    first = topics[at] if at < len(topics) else ""
+    index = bisect_left(topics, acl.resource_name)
+    first = topics[index] if index < len(topics) else ""
     if acl.pattern_type == PatternType.PREFIXED:
         return first.startswith(acl.resource_name)
     return first == acl.resource_name

@@ -121,12 +121,12 @@ def changes_by_copy(
 
     *names* is source topic -> target topic; topics that are absent in *source* or *target* are left out.
     """
-    found = {
+    by_copy = {
         name: config_changes(source[topic], target[name], rules.of(topic))
         for topic, name in names.items()
         if topic in source and name in target
     }
-    return {name: changes for name, changes in found.items() if changes}
+    return {name: changes for name, changes in by_copy.items() if changes}
 
 
 def compacted_alone(

@@ -128,13 +128,13 @@ class TopicSelection:
 
     def of_own_alias(self, topics: Collection[str]) -> str:
         """Returns a sentence if *topics* are not copied for the source's own alias in their names, else ""."""
-        found = [topic for topic in sorted(topics) if self._is_of_own_alias(topic)]
-        if not found:
+        own = [topic for topic in sorted(topics) if self._is_of_own_alias(topic)]
+        if not own:
             return ""
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        more = f" and {len(own) - 1} more" if len(own) > 1 else ""
         return (
             f"Topics whose names begin with the source's own alias are taken for copies that came back, and not copied: "
-            f"{found[0]}{more}. MM2 up to Kafka 4.3 copies them as {self._policy.remote_topic(self._source_alias, found[0])}; "
+            f"{own[0]}{more}. MM2 up to Kafka 4.3 copies them as {self._policy.remote_topic(self._source_alias, own[0])}; "
             "rename them, or give the source another alias."
         )
 

@@ -207,21 +207,21 @@ def split(data: memoryview | bytearray) -> list[Batch]:
     batches: list[Batch] = []
     append = batches.append
     unpack = _HEADER.unpack_from
-    at = 0
+    index = 0
     while True:
-        while at + HEADER_BYTES <= end:
-            fields = unpack(view, at)
+        while index + HEADER_BYTES <= end:
+            fields = unpack(view, index)
             size_bytes = fields[1] + OVERHEAD_BYTES
-            stop = at + size_bytes
+            stop = index + size_bytes
             if fields[3] != 2 or stop > end or size_bytes < HEADER_BYTES:
                 break
-            append(_new(Batch, (*fields, view[at:stop], size_bytes)))
-            at = stop
-        entry = _legacy_entry(view, at, is_first=not batches)
+            append(_new(Batch, (*fields, view[index:stop], size_bytes)))
+            index = stop
+        entry = _legacy_entry(view, index, is_first=not batches)
         if entry is None:
             return batches
         append(entry)
-        at += entry.size_bytes
+        index += entry.size_bytes
 
 
 def header_of(batch: Batch) -> tuple[int | bytes, ...]:
@@ -352,15 +352,17 @@ def set_transactional(data: bytearray, *, transactional: bool) -> None:
         seal(data)
 
 
-def _legacy_entry(view: memoryview, at: int, *, is_first: bool) -> Batch | None:
-    """Returns the magic 0 or 1 entry at *at*; None at the end, at a truncated entry or at an invalid one.
+def _legacy_entry(view: memoryview, index: int, *, is_first: bool) -> Batch | None:
+    """Returns the magic 0 or 1 entry at *index*; None at the end, at a truncated entry or at an invalid one.
 
     Raises CorruptRecordsError if the first entry is invalid.
     """
-    remaining_bytes = len(view) - at
+    remaining_bytes = len(view) - index
     if remaining_bytes <= MAGIC_AT:
         return None
-    offset, length, crc, magic, attributes = _LEGACY.unpack_from(bytes(view[at : at + 18]).ljust(18, b"\0"))
+    offset, length, crc, magic, attributes = _LEGACY.unpack_from(
+        bytes(view[index : index + 18]).ljust(18, b"\0")
+    )
     size_bytes = length + OVERHEAD_BYTES
     smallest = HEADER_BYTES if magic == 2 else LEGACY_BYTES_MIN + 8 * magic
     if magic not in {0, 1, 2} or size_bytes < smallest:
@@ -369,9 +371,9 @@ def _legacy_entry(view: memoryview, at: int, *, is_first: bool) -> Batch | None:
         return None
     if magic == 2 or size_bytes > remaining_bytes:
         return None
-    timestamp = _TIMESTAMP.unpack_from(view, at + 18)[0] if magic else -1
+    timestamp = _TIMESTAMP.unpack_from(view, index + 18)[0] if magic else -1
     count = COUNT_UNKNOWN if attributes & CODEC_MASK else 1
-    data = view[at : at + size_bytes]
+    data = view[index : index + size_bytes]
     return Batch(
         offset,
         length,

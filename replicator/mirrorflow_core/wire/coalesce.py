@@ -224,19 +224,24 @@ def _moved(
         if count == 1 and codec == NONE and HEADER_BYTES + _RECORD_BYTES_MIN <= size_bytes < table_size:
             # The common case: a batch of one record, hence no deltas, with a length of one or two bytes.
             length, second, third, fourth, fifth = first_five(data, HEADER_BYTES)
-            at = HEADER_BYTES + 4
+            position = HEADER_BYTES + 4
             if length > 127:
                 length, second, third, fourth = length & 127 | second << 7, third, fourth, fifth
-                at += 1
+                position += 1
             shift = timestamp - base_timestamp
             if (
                 not second | third | fourth
-                and length == 2 * (size_bytes - at + 3)
+                and length == 2 * (size_bytes - position + 3)
                 and 0 <= shift < table_size
                 and index < table_size
             ):
                 time, place = attributes_and_shift[shift], natural[index]
-                parts += (natural[len(time) + len(place) + size_bytes - at], time, place, data[at:])
+                parts += (
+                    natural[len(time) + len(place) + size_bytes - position],
+                    time,
+                    place,
+                    data[position:],
+                )
                 if offsets is not None:
                     offsets.append(base_offset)
                 index += 1
@@ -269,13 +274,13 @@ def _move(body: bytes, parts: _Parts, *, count: int, shift: int, index: int) -> 
     Returns the offset delta that each record had. Raises CorruptRecordsError.
     """
     places: list[int] = []
-    at, size_bytes = 0, len(body)
+    position, size_bytes = 0, len(body)
     decode, encode = primitives.decode_varint, primitives.encode_varint
     try:
         for place in range(index, index + count):
-            length, at = decode(body, at)
-            end = at + length
-            own_shift, rest = decode(body, at + 1)
+            length, position = decode(body, position)
+            end = position + length
+            own_shift, rest = decode(body, position + 1)
             own_place, rest = decode(body, rest)
             if rest > end or end > size_bytes:
                 raise CorruptRecordsError("a record ends too early")
@@ -283,14 +288,14 @@ def _move(body: bytes, parts: _Parts, *, count: int, shift: int, index: int) -> 
             time, order = encode(own_shift + shift), encode(place)
             parts += (
                 encode(1 + len(time) + len(order) + end - rest),
-                body[at : at + 1],
+                body[position : position + 1],
                 time,
                 order,
                 body[rest:end],
             )
-            at = end
+            position = end
     except IndexError as error:
         raise CorruptRecordsError("a record ends too early") from error
-    if at != size_bytes:
+    if position != size_bytes:
         raise CorruptRecordsError(f"a batch holds more than its {count} records")
     return places

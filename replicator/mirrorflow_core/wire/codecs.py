@@ -101,8 +101,8 @@ def _from_gzip(data: bytes | bytearray | memoryview, max_bytes: int) -> bytes:
 def _snappy_stream(data: bytes | bytearray) -> bytes:
     view = memoryview(data)
     parts: list[bytes] = [_XERIAL_HEADER]
-    for at in range(0, len(view), _XERIAL_BLOCK_BYTES):
-        block = bytes(cramjam.snappy.compress_raw(view[at : at + _XERIAL_BLOCK_BYTES]))
+    for index in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[index : index + _XERIAL_BLOCK_BYTES]))
         parts += (_INT_BE.pack(len(block)), block)
     return b"".join(parts)
 
@@ -111,14 +111,14 @@ def _from_snappy(data: bytes | bytearray | memoryview, max_bytes: int) -> bytes:
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
         return _from_snappy_block(data, max_bytes)
     out = bytearray()
-    at = len(_XERIAL_HEADER)
-    while at < len(data):
-        (size_bytes,) = _INT_BE.unpack_from(data, at)
-        at += _INT_BE.size
-        if size_bytes < 0 or at + size_bytes > len(data):
+    index = len(_XERIAL_HEADER)
+    while index < len(data):
+        (size_bytes,) = _INT_BE.unpack_from(data, index)
+        index += _INT_BE.size
+        if size_bytes < 0 or index + size_bytes > len(data):
             raise CorruptRecordsError("a snappy block ends too early")
-        out += _from_snappy_block(data[at : at + size_bytes], max_bytes - len(out))
-        at += size_bytes
+        out += _from_snappy_block(data[index : index + size_bytes], max_bytes - len(out))
+        index += size_bytes
     return bytes(out)
 
 
@@ -130,8 +130,8 @@ def _from_snappy_block(data: bytes | bytearray | memoryview, max_bytes: int) -> 
 def _lz4_frame(data: bytes | bytearray) -> bytes:
     view = memoryview(data)
     parts: list[bytes | memoryview] = [_LZ4_HEADER]
-    for at in range(0, len(view), _LZ4_BLOCK_BYTES):
-        uncompressed = view[at : at + _LZ4_BLOCK_BYTES]
+    for index in range(0, len(view), _LZ4_BLOCK_BYTES):
+        uncompressed = view[index : index + _LZ4_BLOCK_BYTES]
         block = bytes(cramjam.lz4.compress_block(uncompressed, store_size=False))
         if len(block) < len(uncompressed):
             parts += (_UINT_LE.pack(len(block)), block)
@@ -151,18 +151,18 @@ def _from_lz4(data: bytes | bytearray | memoryview, max_bytes: int) -> bytes:
         raise CorruptRecordsError("lz4 data has no frame that Kafka knows")
     block_bytes_max = 1 << (8 + 2 * block_size)
     block_checksum_bytes = 4 if flags & 0x10 else 0
-    at = 7 + (8 if flags & 0x08 else 0)
+    index = 7 + (8 if flags & 0x08 else 0)
     uncompressed = memoryview(bytearray(block_bytes_max))
     out = bytearray()
     while True:
-        (header,) = _UINT_LE.unpack_from(data, at)
-        at += 4
+        (header,) = _UINT_LE.unpack_from(data, index)
+        index += 4
         if header == 0:
             return bytes(out)
         size_bytes = header & ~_LZ4_STORED
-        if size_bytes > block_bytes_max or at + size_bytes > len(data):
+        if size_bytes > block_bytes_max or index + size_bytes > len(data):
             raise CorruptRecordsError("an lz4 block ends too early")
-        block = data[at : at + size_bytes]
+        block = data[index : index + size_bytes]
         if header & _LZ4_STORED:
             out += block
         else:
@@ -170,7 +170,7 @@ def _from_lz4(data: bytes | bytearray | memoryview, max_bytes: int) -> bytes:
                 : cramjam.lz4.decompress_block_into(block, uncompressed, output_len=block_bytes_max)
             ]
         _limited(LZ4, len(out), max_bytes)
-        at += size_bytes + block_checksum_bytes
+        index += size_bytes + block_checksum_bytes
 
 
 def _from_zstd(data: bytes | bytearray | memoryview, max_bytes: int) -> bytes:

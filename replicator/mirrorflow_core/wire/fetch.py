@@ -85,13 +85,13 @@ def is_abort_marker(batch: Batch) -> bool:
     if batch.count <= 0:
         return False
     data = batch.data
-    _, at = primitives.decode_varint(data, HEADER_BYTES)  # length
-    _, at = primitives.decode_varint(data, at + 1)  # timestamp, after the attributes
-    _, at = primitives.decode_varint(data, at)  # offset
-    key_bytes, at = primitives.decode_varint(data, at)
-    if key_bytes < _CONTROL_KEY.size or at + key_bytes > len(data):
+    _, index = primitives.decode_varint(data, HEADER_BYTES)  # length
+    _, index = primitives.decode_varint(data, index + 1)  # timestamp, after the attributes
+    _, index = primitives.decode_varint(data, index)  # offset
+    key_bytes, index = primitives.decode_varint(data, index)
+    if key_bytes < _CONTROL_KEY.size or index + key_bytes > len(data):
         raise CorruptRecordsError(f"the control record at offset {batch.base_offset} has no type")
-    kind: int = _CONTROL_KEY.unpack_from(data, at)[1]
+    kind: int = _CONTROL_KEY.unpack_from(data, index)[1]
     return kind == _ABORT
 
 
@@ -164,13 +164,13 @@ def fetch_request(
     session = (request.session_id, request.session_epoch)
     out = [_HEAD.pack(-1, max_wait_ms, _MIN_BYTES, max_bytes, read_committed, *session)]
     grouped: dict[bytes, list[bytes]] = {}
-    for key, at in request.partitions:
+    for key, start in request.partitions:
         if flexible:
             packed = _PARTITION_V12.pack(
-                key.partition, at.leader_epoch, at.offset, at.last_epoch, -1, at.max_bytes, 0
+                key.partition, start.leader_epoch, start.offset, start.last_epoch, -1, start.max_bytes, 0
             )
         else:
-            packed = _PARTITION_V11.pack(key.partition, at.leader_epoch, at.offset, -1, at.max_bytes)
+            packed = _PARTITION_V11.pack(key.partition, start.leader_epoch, start.offset, -1, start.max_bytes)
         grouped.setdefault(key.topic, []).append(packed)
     _topics(out, version, grouped)
     dropped: dict[bytes, list[bytes]] = {}
@@ -213,7 +213,7 @@ def parse_fetch_response(version: int, body: memoryview) -> FetchResponse:
 
 def _partition(cursor: Cursor, topic: bytes) -> PartitionFetchResponse:
     partition, error, high_watermark, last_stable, log_start, count, preferred = (
-        _INFLEXIBLE_PARTITION_RESPONSE.unpack_from(cursor.data, cursor.at)
+        _INFLEXIBLE_PARTITION_RESPONSE.unpack_from(cursor.data, cursor.index)
     )
     aborted: list[tuple[int, int]] = []
     if cursor.flexible and count in _NOTHING:
@@ -261,9 +261,9 @@ class FetchSession:
     def __contains__(self, key: FetchKey) -> bool:
         return key in self._wanted
 
-    def put(self, key: FetchKey, at: FetchFrom) -> None:
-        """Fetches *key* from *at*, starting with the next request."""
-        self._wanted[key] = at
+    def put(self, key: FetchKey, start: FetchFrom) -> None:
+        """Fetches *key* from *start*, starting with the next request."""
+        self._wanted[key] = start
         self._changed.add(key)
         self._forgotten.discard(key)
 

@@ -49,24 +49,24 @@ def encode_varint(number: int) -> bytes:
     return _encoded(wrapped(number))
 
 
-def decode_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Returns the integer at *at* and the index after it. Raises CorruptRecordsError if it is truncated or too long."""
+def decode_varint(data: bytes | memoryview, index: int) -> tuple[int, int]:
+    """Returns the integer at *index* and the index after it. Raises CorruptRecordsError if it is truncated or too long."""
     try:
-        first = data[at]
+        first = data[index]
         if first < 128:
-            return first >> 1 ^ -(first & 1), at + 1
-        second = data[at + 1]
+            return first >> 1 ^ -(first & 1), index + 1
+        second = data[index + 1]
         if second < 128:
-            return (first & 127 | second << 7) >> 1 ^ -(first & 1), at + 2
+            return (first & 127 | second << 7) >> 1 ^ -(first & 1), index + 2
         result = first & 127 | (second & 127) << 7
         for position in range(2, _BYTES_MAX):
-            byte = data[at + position]
+            byte = data[index + position]
             result |= (byte & 127) << 7 * position
             if byte < 128:
-                return wrapped(result >> 1 ^ -(result & 1)), at + position + 1
+                return wrapped(result >> 1 ^ -(result & 1)), index + position + 1
     except IndexError:
         pass
-    raise CorruptRecordsError(f"the integer at byte {at} does not end")
+    raise CorruptRecordsError(f"the integer at byte {index} does not end")
 
 
 def uvarint(value: int) -> bytes:
@@ -88,38 +88,38 @@ class Cursor:
     response.
     """
 
-    __slots__ = ("at", "data", "flexible")
+    __slots__ = ("index", "data", "flexible")
 
-    def __init__(self, data: memoryview, *, flexible: bool, at: int = 0) -> None:
+    def __init__(self, data: memoryview, *, flexible: bool, index: int = 0) -> None:
         self.data = data
-        self.at = at
+        self.index = index
         self.flexible = flexible
 
     def skip(self, size: int) -> None:
-        self.at += size
+        self.index += size
 
     def int16(self) -> int:
-        self.at += 2
-        value: int = _INT16.unpack_from(self.data, self.at - 2)[0]
+        self.index += 2
+        value: int = _INT16.unpack_from(self.data, self.index - 2)[0]
         return value
 
     def int32(self) -> int:
-        self.at += 4
-        value: int = _INT32.unpack_from(self.data, self.at - 4)[0]
+        self.index += 4
+        value: int = _INT32.unpack_from(self.data, self.index - 4)[0]
         return value
 
     def int64(self) -> int:
-        self.at += 8
-        value: int = _INT64.unpack_from(self.data, self.at - 8)[0]
+        self.index += 8
+        value: int = _INT64.unpack_from(self.data, self.index - 8)[0]
         return value
 
     def uvarint(self) -> int:
-        byte = self.data[self.at]
-        self.at += 1
+        byte = self.data[self.index]
+        self.index += 1
         value, shift = byte & 0x7F, 7
         while byte >= 0x80:
-            byte = self.data[self.at]
-            self.at += 1
+            byte = self.data[self.index]
+            self.index += 1
             value |= (byte & 0x7F) << shift
             shift += 7
         return value
@@ -129,8 +129,8 @@ class Cursor:
         return self.uvarint() - 1 if self.flexible else self.int32()
 
     def raw(self, size: int) -> memoryview:
-        begin = self.at
-        self.at = end = begin + size
+        begin = self.index
+        self.index = end = begin + size
         if end > len(self.data):
             # A slice past the end would be shortened silently, and a truncated field would pass for a
             # complete one.
@@ -153,8 +153,8 @@ class Cursor:
         count = self.uvarint()
         if not count:
             return {}
-        found = {}
+        tags = {}
         for _ in range(count):
             tag = self.uvarint()
-            found[tag] = self.raw(self.uvarint())
-        return found
+            tags[tag] = self.raw(self.uvarint())
+        return tags

@@ -170,32 +170,32 @@ def produce_request(
 def parse_produce_response(body: memoryview) -> tuple[dict[tuple[str, int], PartitionProduceResponse], int]:
     """Returns the responses by topic and partition, and the broker's throttle time in milliseconds."""
     responses: dict[tuple[str, int], PartitionProduceResponse] = {}
-    topics, at = _COUNT.unpack_from(body)[0], 4
+    topics, index = _COUNT.unpack_from(body)[0], 4
     for _ in range(topics):
-        start = at + 2
-        at = start + _SHORT.unpack_from(body, at)[0]
-        topic = str(body[start:at], "utf-8")
-        partitions = _COUNT.unpack_from(body, at)[0]
-        at += 4
+        start = index + 2
+        index = start + _SHORT.unpack_from(body, index)[0]
+        topic = str(body[start:index], "utf-8")
+        partitions = _COUNT.unpack_from(body, index)[0]
+        index += 4
         for _ in range(partitions):
             partition, error, base_offset, append_time_ms, _, problems, message_bytes = (
-                _PARTITION_RESPONSE.unpack_from(body, at)
+                _PARTITION_RESPONSE.unpack_from(body, index)
             )
             if problems == 0 and message_bytes <= 0:
                 responses[topic, partition] = _new(
                     PartitionProduceResponse, (error, base_offset, append_time_ms, "", ())
                 )
-                at += _PARTITION_RESPONSE.size
+                index += _PARTITION_RESPONSE.size
                 continue
             # Rare case: record errors or an error message.
-            cursor = Cursor(body, flexible=False, at=at + _PARTITION_RESPONSE.size - 2)
+            cursor = Cursor(body, flexible=False, index=index + _PARTITION_RESPONSE.size - 2)
             messages, refused = [], []
             for _ in range(problems):
                 refused.append(cursor.int32())
                 messages.append(cursor.string())
             message = cursor.string() or next(filter(None, messages), "")
-            at = cursor.at
+            index = cursor.index
             responses[topic, partition] = PartitionProduceResponse(
                 error, base_offset, append_time_ms, message, tuple(refused)
             )
-    return responses, _COUNT.unpack_from(body, at)[0]
+    return responses, _COUNT.unpack_from(body, index)[0]

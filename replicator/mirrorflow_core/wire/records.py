@@ -46,8 +46,8 @@ def murmur2(data: bytes) -> int:
     length = len(data)
     whole = length & ~3
     h = _SEED ^ length
-    for at in range(0, whole, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
+    for index in range(0, whole, 4):
+        k = int.from_bytes(data[index : index + 4], "little") * _M & _MASK
         k = (k ^ k >> 24) * _M & _MASK
         h = h * _M & _MASK ^ k
     if whole != length:
@@ -102,21 +102,21 @@ def _entry_messages(entry: bytes) -> list[Message]:
 
 def _message_set(data: bytes, *, append_time: int | None) -> list[Message]:
     """Returns the messages of a decompressed set; *append_time*, of the broker, replaces their timestamps."""
-    found: list[Message] = []
-    at = 0
-    while at + OVERHEAD_BYTES <= len(data):
-        end = at + OVERHEAD_BYTES + _OVERHEAD.unpack_from(data, at)[1]
-        if end <= at + OVERHEAD_BYTES or end > len(data):
+    messages: list[Message] = []
+    index = 0
+    while index + OVERHEAD_BYTES <= len(data):
+        end = index + OVERHEAD_BYTES + _OVERHEAD.unpack_from(data, index)[1]
+        if end <= index + OVERHEAD_BYTES or end > len(data):
             break  # a truncated last message, which Java also skips
-        message = data[at:end]
+        message = data[index:end]
         if message[LEGACY_CRC_FROM + 1] & CODEC_MASK:
             raise CorruptRecordsError("a compressed old message holds another")
         offset, timestamp, key, value = _legacy_message(message)
         if append_time is not None and message[LEGACY_CRC_FROM] == 1:
             timestamp = append_time
-        found.append((offset, timestamp, key, value))
-        at = end
-    return found
+        messages.append((offset, timestamp, key, value))
+        index = end
+    return messages
 
 
 def _legacy_message(data: bytes) -> Message:
@@ -125,19 +125,19 @@ def _legacy_message(data: bytes) -> Message:
     if magic > 1:
         raise CorruptRecordsError(f"an old message claims magic {magic}")
     timestamp = _TIMESTAMP.unpack_from(data, _FIELDS_AT)[0] if magic else -1
-    key, at = _legacy_field(data, _FIELDS_AT + 8 * magic)
-    value, _ = _legacy_field(data, at)
+    key, index = _legacy_field(data, _FIELDS_AT + 8 * magic)
+    value, _ = _legacy_field(data, index)
     return offset, timestamp, key, value
 
 
-def _legacy_field(data: bytes, at: int) -> tuple[bytes | None, int]:
-    (size_bytes,) = _LENGTH.unpack_from(data, at)
-    at += 4
+def _legacy_field(data: bytes, index: int) -> tuple[bytes | None, int]:
+    (size_bytes,) = _LENGTH.unpack_from(data, index)
+    index += 4
     if size_bytes < 0:
-        return None, at
-    if at + size_bytes > len(data):
+        return None, index
+    if index + size_bytes > len(data):
         raise CorruptRecordsError("a field of an old message ends too early")
-    return data[at : at + size_bytes], at + size_bytes
+    return data[index : index + size_bytes], index + size_bytes
 
 
 class Record(NamedTuple):
@@ -173,17 +173,17 @@ def decode(batch: Batch) -> list[Record]:
     base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
     append_time = batch.max_timestamp if batch.is_log_append_time else None
     records: list[Record] = []
-    number, at = primitives.decode_varint, 0
+    number, index = primitives.decode_varint, 0
     try:
         for _ in range(batch.count):
-            length, start = number(body, at)
+            length, start = number(body, index)
             end = start + length
-            shift, at = number(body, start + 1)
-            delta, at = number(body, at)
-            key, at = (None, at + 1) if body[at] == 1 else _field(body, at, end)
-            value, at = _field(body, at, end)
-            headers, at = _headers(body, at, end) if body[at] else ((), at + 1)
-            if at != end:
+            shift, index = number(body, start + 1)
+            delta, index = number(body, index)
+            key, index = (None, index + 1) if body[index] == 1 else _field(body, index, end)
+            value, index = _field(body, index, end)
+            headers, index = _headers(body, index, end) if body[index] else ((), index + 1)
+            if index != end:
                 raise CorruptRecordsError(
                     f"a record in the batch at offset {base_offset} has another length than it says"
                 )
@@ -191,7 +191,7 @@ def decode(batch: Batch) -> list[Record]:
             records.append(Record(base_offset + delta, timestamp, key, value, headers))
     except IndexError as error:
         raise CorruptRecordsError(f"the batch at offset {base_offset} ends too early") from error
-    if at != len(body):
+    if index != len(body):
         raise CorruptRecordsError(
             f"the batch at offset {base_offset} holds more than its {batch.count} records"
         )
@@ -305,27 +305,27 @@ def encode_split(
     return batches
 
 
-def _field(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    length, at = primitives.decode_varint(body, at)
+def _field(body: bytes, index: int, end: int) -> tuple[bytes | None, int]:
+    length, index = primitives.decode_varint(body, index)
     if length < 0:
-        return None, at
-    if at + length > end:
+        return None, index
+    if index + length > end:
         raise CorruptRecordsError("a key, value or header ends after its record")
-    return body[at : at + length], at + length
+    return body[index : index + length], index + length
 
 
-def _headers(body: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
-    count, at = primitives.decode_varint(body, at)
+def _headers(body: bytes, index: int, end: int) -> tuple[tuple[Header, ...], int]:
+    count, index = primitives.decode_varint(body, index)
     headers: list[Header] = []
     if count < 0:
         raise CorruptRecordsError("a record has a negative number of headers")
     for _ in range(count):
-        name, at = _field(body, at, end)
-        value, at = _field(body, at, end)
+        name, index = _field(body, index, end)
+        value, index = _field(body, index, end)
         if name is None:
             raise CorruptRecordsError("a header has no name")
         headers.append((name, value))
-    return tuple(headers), at
+    return tuple(headers), index
 
 
 def _encoded(index: int, base_timestamp: int, record: Record) -> bytes:

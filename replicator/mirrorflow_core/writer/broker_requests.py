@@ -229,7 +229,7 @@ Request = (
 Steps = Generator[tuple[Request, ...], tuple[Any, ...], T]
 
 
-def send(request: Request) -> Steps[Any]:
+def ask(request: Request) -> Steps[Any]:
     """Sends one request and returns its response."""
     (response,) = yield (request,)
     return response
@@ -249,11 +249,11 @@ def gather(running: Mapping[K, Steps[T]]) -> Steps[dict[K, T]]:
         if not pending:
             break
         flat = yield tuple(request for requests in pending.values() for request in requests)
-        at = 0
+        begin = 0
         responses = {}
         for key, requests in pending.items():
-            responses[key] = flat[at : at + len(requests)]
-            at += len(requests)
+            responses[key] = flat[begin : begin + len(requests)]
+            begin += len(requests)
     return results
 
 
@@ -275,10 +275,10 @@ def until_unavailable(steps: Steps[T]) -> Steps[T | Unavailable]:
 def each_available(steps: Mapping[K, Steps[T]], left_out: dict[K, MirrorFlowError]) -> Steps[dict[K, T]]:
     """Runs the steps of several partitions side by side; adds to *left_out* those that are unavailable, with the reason."""
     results = yield from gather({key: until_unavailable(its) for key, its in steps.items()})
-    found: dict[K, T] = {}
+    available: dict[K, T] = {}
     for key, result in results.items():
         if isinstance(result, Unavailable):
             left_out[key] = result.error
         else:
-            found[key] = result
-    return found
+            available[key] = result
+    return available

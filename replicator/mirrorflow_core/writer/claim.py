@@ -70,15 +70,15 @@ def encode_claim(claim: Claim) -> tuple[bytes, bytes]:
 
 def decode_claim(key: bytes, value: bytes) -> Claim:
     """Returns the claim in a record. Raises ValueError if it is not one."""
-    found = parsed_object(key) | parsed_object(value)
-    left = found.get("left", False)
+    members = parsed_object(key) | parsed_object(value)
+    left = members.get("left", False)
     if not isinstance(left, bool):
         message = "left is not a boolean"
         raise ValueError(message)  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
     numbers = {"tasks", "lock_id", "lock_epoch", "time_ms"}
     texts = {field.name for field in fields(Claim)} - numbers - {"left"}
-    values: dict[str, Any] = {name: text_field(found, name) for name in texts}
-    values |= {name: integer_field(found, name) for name in numbers}
+    values: dict[str, Any] = {name: text_field(members, name) for name in texts}
+    values |= {name: integer_field(members, name) for name in numbers}
     return Claim(**values, left=left)
 
 
@@ -92,13 +92,13 @@ def ids_to_take(
     """
     effective = (*claims.committed[-1:], *claims.undecided, own)
     most = max(claim.tasks for claim in effective)
-    found: dict[str, None] = {}
+    ids: dict[str, None] = {}
     for claim in effective:
-        found |= dict.fromkeys(replace(claim, tasks=most).writer_ids)
+        ids |= dict.fromkeys(replace(claim, tasks=most).writer_ids)
     for position in positions:
         if position.open_writer is not None:
-            found |= dict.fromkeys(position.open_writer)
-    return tuple(found)
+            ids |= dict.fromkeys(position.open_writer)
+    return tuple(ids)
 
 
 @dataclass(frozen=True, slots=True)

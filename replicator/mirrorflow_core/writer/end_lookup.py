@@ -16,7 +16,7 @@ from mirrorflow_core.writer.broker_requests import (
     ReadBatches,
     ReadEnd,
     Steps,
-    send,
+    ask,
 )
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import SEQUENCES, LogBatch
@@ -47,37 +47,37 @@ class EndLookup:
 
     def read(self, newest_first: Iterable[LogBatch]) -> "EndLookup":
         """Returns the lookup after the next batches, in descending order of their offsets."""
-        found = self
+        lookup = self
         position = self.position
         for batch in newest_first:
-            if found.last_sequence is not None:
+            if lookup.last_sequence is not None:
                 break
             producer = batch.producer_id, batch.producer_epoch
             if batch.marker is not None:
                 is_fence = self.fence is not None and producer == self.fence[1:]
-                found = replace(found, is_fenced=found.is_fenced or is_fence)
+                lookup = replace(lookup, is_fenced=lookup.is_fenced or is_fence)
             elif (
                 not batch.is_transactional
                 and producer == (position.producer_id, position.producer_epoch)
                 and batch.last_offset >= position.target_end
             ):
-                found = replace(found, last_sequence=batch.last_sequence, records_end=batch.last_offset + 1)
-        return found
+                lookup = replace(lookup, last_sequence=batch.last_sequence, records_end=batch.last_offset + 1)
+        return lookup
 
 
 def look_up_end(lookup: EndLookup) -> Steps[tuple[EndLookup, LogEnd]]:
     """Reads backwards until the last batch is found or the position is reached; returns the log's end of then, too."""
-    log_end: LogEnd = yield from send(ReadEnd(lookup.position.topic_partition))
-    upper, stride, found = log_end.end, _FIRST_STRIDE, lookup
+    log_end: LogEnd = yield from ask(ReadEnd(lookup.position.topic_partition))
+    upper, stride, current = log_end.end, _FIRST_STRIDE, lookup
     floor = max(lookup.position.target_end, log_end.start)
-    while upper > floor and found.last_sequence is None:
+    while upper > floor and current.last_sequence is None:
         lower = max(floor, upper - stride)
-        batches: tuple[LogBatch, ...] = yield from send(
+        batches: tuple[LogBatch, ...] = yield from ask(
             ReadBatches(lookup.position.topic_partition, lower, upper)
         )
-        found = found.read(reversed(batches))
+        current = current.read(reversed(batches))
         upper, stride = lower, stride * 2
-    return found, log_end
+    return current, log_end
 
 
 def open_transactions(partition: TopicPartition, log_end: LogEnd) -> Steps[dict[int, int]]:
@@ -88,14 +88,14 @@ def open_transactions(partition: TopicPartition, log_end: LogEnd) -> Steps[dict[
     """
     if log_end.stable >= log_end.end:
         return {}
-    batches: tuple[LogBatch, ...] = yield from send(ReadBatches(partition, log_end.stable, log_end.end))
-    found: dict[int, int] = {}
+    batches: tuple[LogBatch, ...] = yield from ask(ReadBatches(partition, log_end.stable, log_end.end))
+    begins: dict[int, int] = {}
     for batch in batches:
         if batch.marker is not None:
-            found.pop(batch.producer_id, None)
+            begins.pop(batch.producer_id, None)
         elif batch.is_transactional:
-            found.setdefault(batch.producer_id, batch.base_offset)
-    return found
+            begins.setdefault(batch.producer_id, batch.base_offset)
+    return begins
 
 
 def aborted_after(partition: TopicPartition, offset: int, log_end: LogEnd) -> Steps[dict[int, int]]:
@@ -106,5 +106,5 @@ def aborted_after(partition: TopicPartition, offset: int, log_end: LogEnd) -> St
     """
     if not log_end.start < offset < log_end.stable:
         return {}
-    found: dict[int, int] = yield from send(ReadAborted(partition, offset))
-    return found
+    aborted: dict[int, int] = yield from ask(ReadAborted(partition, offset))
+    return aborted

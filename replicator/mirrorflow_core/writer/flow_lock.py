@@ -20,7 +20,7 @@ from mirrorflow_core.writer.broker_requests import (
     Refused,
     Steps,
     Transaction,
-    send,
+    ask,
 )
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.transaction_log import DecidedRecords, decided_records
@@ -53,13 +53,13 @@ def holds_lock(lock: Producer) -> Steps[bool]:
     """
     unanswered = 0
     for _ in range(_CHECKS_MAX):
-        response = yield from send(Transaction(lock, is_barrier=True))
+        response = yield from ask(Transaction(lock, is_barrier=True))
         if not isinstance(response, Refused):
             return True
         unanswered += response.error_code == NO_RESPONSE
         if response.error_code not in {_INVALID_TXN_STATE, NO_RESPONSE} or unanswered == _UNANSWERED_MAX:
             return False
-        yield from send(Pause(RETRY_MS))
+        yield from ask(Pause(RETRY_MS))
     return False
 
 
@@ -71,9 +71,9 @@ def take_ids(
     The lock is checked afterwards: a process that slept before this would otherwise raise the ids of the flow's new
     owner and continue under them.
     """
-    found = yield from initialize(names, spares)
-    if isinstance(found, Refused) or (yield from holds_lock(lock)):
-        return found
+    producers = yield from initialize(names, spares)
+    if isinstance(producers, Refused) or (yield from holds_lock(lock)):
+        return producers
     return Refused(UNKNOWN)
 
 
@@ -87,7 +87,7 @@ def initialize(
     that takes longer than SPARE_AFTER_MS is replaced by its spare, under both names. Brokers before 4.0 keep an id busy
     as long as a partition of its last transaction has no leader.
     """
-    found: dict[str, Producer] = {}
+    producers: dict[str, Producer] = {}
     missing = list(dict.fromkeys(names))
     waited_ms = 0
     while missing:
@@ -96,22 +96,22 @@ def initialize(
         for name, response in zip(missing, responses, strict=True):
             match response:
                 case Producer(epoch=epoch) if epoch >= FIRST_EPOCH:
-                    found |= {name: response} | {
+                    producers |= {name: response} | {
                         busy: response for busy, spare in spares.items() if spare == name
                     }
                 case Busy():
                     is_busy = True
                 case Refused():
                     return response
-        missing = [name for name in missing if name not in found]
+        missing = [name for name in missing if name not in producers]
         if is_busy:
-            yield from send(Pause(RETRY_MS))
+            yield from ask(Pause(RETRY_MS))
             waited_ms += RETRY_MS
             if waited_ms >= SPARE_AFTER_MS:
                 missing = [spares.get(name, name) for name in missing]
-    return found
+    return producers
 
 
 def read_claims(barrier: Producer | None = None) -> Steps[DecidedRecords[Claim]]:
     """Reads all claims."""
-    return decided_records((yield from send(ReadClaims(barrier))), Claim)
+    return decided_records((yield from ask(ReadClaims(barrier))), Claim)

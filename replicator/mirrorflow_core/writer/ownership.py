@@ -27,7 +27,7 @@ from mirrorflow_core.writer.broker_requests import (
     Refused,
     Steps,
     Transaction,
-    send,
+    ask,
 )
 from mirrorflow_core.writer.claim import Claim, ClaimWatch, ids_to_take
 from mirrorflow_core.writer.flow_lock import RETRY_MS, Fenced, holds_lock, initialize, read_claims, take_ids
@@ -70,7 +70,7 @@ def wait_for_turn(
     """
     watch = ClaimWatch(None, 0)
     while True:
-        now_ms: int = yield from send(Pause(POLL_MS))
+        now_ms: int = yield from ask(Pause(POLL_MS))
         claims = yield from read_claims()
         before = watch
         # A claim that is gone was deleted with its topic: a living owner writes it again.
@@ -109,7 +109,7 @@ def take_flow(plan: FlowPlan) -> Steps[Ownership | Fenced]:
             return Ownership(plan=plan, lock=lock, tasks=tasks)
         if not (yield from holds_lock(lock)):
             return Fenced()
-        yield from send(Pause(RETRY_MS))
+        yield from ask(Pause(RETRY_MS))
         producers = yield from take_ids(lock, producers)
         if isinstance(producers, Refused):
             return Fenced()
@@ -134,10 +134,10 @@ def recover_task(
         producers = yield from take_ids(lock, ids, spares={ids.transactional: ids.spare})
         if isinstance(producers, Refused):
             return Fenced()
-        found = yield from take_partitions(plan, lock, producers, wanted, tuple(acknowledged), silent=silent)
-        if not isinstance(found, Refused):
-            return found[0]
-        yield from send(Pause(RETRY_MS))
+        taken = yield from take_partitions(plan, lock, producers, wanted, tuple(acknowledged), silent=silent)
+        if not isinstance(taken, Refused):
+            return taken[0]
+        yield from ask(Pause(RETRY_MS))
 
 
 def renew_claim(ownership: Ownership, *, left: bool = False) -> Steps[bool]:
@@ -155,13 +155,13 @@ def touch_interval_ms(id_expiration_ms: int) -> int:
 
 def _take_lock(plan: FlowPlan) -> Steps[Producer]:
     while True:
-        found = yield from initialize((plan.ids.lock,))
-        if not isinstance(found, Refused):
-            return found[plan.ids.lock]
-        yield from send(Pause(POLL_MS))
+        producers = yield from initialize((plan.ids.lock,))
+        if not isinstance(producers, Refused):
+            return producers[plan.ids.lock]
+        yield from ask(Pause(POLL_MS))
 
 
 def _commit_claim(plan: FlowPlan, lock: Producer, *, left: bool = False) -> Steps[bool]:
-    now_ms: int = yield from send(ReadWallClock())
+    now_ms: int = yield from ask(ReadWallClock())
     claim = plan.claim.renewed(now_ms, lock_id=lock.producer_id, lock_epoch=lock.epoch, left=left)
-    return not isinstance((yield from send(Transaction(lock, claim=claim, is_barrier=True))), Refused)
+    return not isinstance((yield from ask(Transaction(lock, claim=claim, is_barrier=True))), Refused)

@@ -21,7 +21,7 @@ from mirrorflow_core.writer.broker_requests import (
     ReadSourceStart,
     SourceStart,
     Steps,
-    send,
+    ask,
 )
 from mirrorflow_core.writer.end_lookup import EndLookup, aborted_after, look_up_end, open_transactions
 from mirrorflow_core.writer.flow_lock import RETRY_MS
@@ -67,14 +67,14 @@ def start_of_partition(
     ids = plan.topic_ids.get(partition.topic, TopicIds())
     if _was_recreated(position.target_topic, ids.copy):
         # The flow's naming has changed. The other topic keeps what it has.
-        log_end = yield from send(ReadEnd(partition))
+        log_end = yield from ask(ReadEnd(partition))
         return PartitionStart(_point(position.next_source_offset, position, log_end))
     if _was_recreated(position.target_topic_id, ids.target):
         return (yield from _start_in_new_target(plan, producers, partition, position))
     looked_up = yield from _fenced_lookup(producers, position)
     if looked_up is None:
         return PartitionStart(None, lacks_marker=True)
-    found, log_end, kept = looked_up
+    lookup, log_end, kept = looked_up
     if _has_replaced(position, producers) and log_end.stable < log_end.end:
         return PartitionStart(None, lacks_marker=True)
     markers = yield from _missing_markers(producers, position, log_end, kept)
@@ -91,12 +91,12 @@ def start_of_partition(
                 open_transactions=markers.decisions,
                 has_unknown=markers.has_unknown,
             )
-        mapped: int | None = yield from send(ReadOffsetMap(partition, kept, position.generation))
+        mapped: int | None = yield from ask(ReadOffsetMap(partition, kept, position.generation))
         if mapped is not None:
             return PartitionStart(_point(mapped, position, log_end), has_unknown=markers.has_unknown)
-    point = _point_after(position, found, log_end)
-    problem = _problem_of_target(position, found, log_end, kept)
-    if found.last_sequence is None and remembered is not None and kept is None:
+    point = _point_after(position, lookup, log_end)
+    problem = _problem_of_target(position, lookup, log_end, kept)
+    if lookup.last_sequence is None and remembered is not None and kept is None:
         copied = (remembered - position.sequence) % SEQUENCES
         if copied <= deleted_offsets(position, log_end):
             problem = None
@@ -150,20 +150,20 @@ def _missing_markers(
 def _is_mapped(position: WriterPosition, target_offset: int) -> Steps[bool]:
     """Returns whether the offset map has the record at *target_offset*, or does not show that it lacks it."""
     partition, generation = position.topic_partition, position.generation
-    before: int | None = yield from send(ReadOffsetMap(partition, target_offset, generation))
-    behind: int | None = yield from send(ReadOffsetMap(partition, target_offset + 1, generation))
+    before: int | None = yield from ask(ReadOffsetMap(partition, target_offset, generation))
+    behind: int | None = yield from ask(ReadOffsetMap(partition, target_offset + 1, generation))
     return before is None or before != behind
 
 
 def _problem_of_target(
-    position: WriterPosition, found: EndLookup, log_end: LogEnd, kept: int | None
+    position: WriterPosition, lookup: EndLookup, log_end: LogEnd, kept: int | None
 ) -> PartitionProblem | None:
     """Returns why the target's log does not show where the writer of *position* ended."""
     if kept is not None:
         return PartitionProblem.TARGET_LOST_RECORDS
     # Up to `plain_start` the log had only markers behind the last record, and what others wrote.
     is_trimmed = deleted_offsets(position, log_end) > 0 and log_end.start > position.plain_start
-    return PartitionProblem.TARGET_TRIMMED if found.last_sequence is None and is_trimmed else None
+    return PartitionProblem.TARGET_TRIMMED if lookup.last_sequence is None and is_trimmed else None
 
 
 def deleted_offsets(position: WriterPosition, log_end: LogEnd) -> int:
@@ -173,17 +173,17 @@ def deleted_offsets(position: WriterPosition, log_end: LogEnd) -> int:
     return max(0, log_end.start - position.target_end)
 
 
-def _point_after(position: WriterPosition, found: EndLookup, log_end: LogEnd) -> WritePoint:
+def _point_after(position: WriterPosition, lookup: EndLookup, log_end: LogEnd) -> WritePoint:
     """Returns the point behind what was copied since *position*."""
-    point = _point(position.next_source_offset + found.copied, position, log_end)
+    point = _point(position.next_source_offset + lookup.copied, position, log_end)
     point = replace(point, was_cut_off=position.open_writer is not None)
     if position.records == UNKNOWN:
         return point
     return replace(
         point,
-        records=position.records + found.copied,
+        records=position.records + lookup.copied,
         generation=position.generation,
-        records_end=position.target_end if found.records_end == UNKNOWN else found.records_end,
+        records_end=position.target_end if lookup.records_end == UNKNOWN else lookup.records_end,
     )
 
 
@@ -193,7 +193,7 @@ def _start_in_source(
     """Starts at *point*, or as the loss policy says if the source has changed since *position*."""
     partition, wanted, epoch = position.topic_partition, point.next_source_offset, point.source_epoch
     if _was_recreated(position.source_topic_id, plan.topic_ids.get(position.topic, TopicIds()).source):
-        first: SourceStart = yield from send(ReadSourceStart(partition))
+        first: SourceStart = yield from ask(ReadSourceStart(partition))
         loss = SourceLoss(wanted, first.offset, PartitionProblem.SOURCE_CREATED_AGAIN)
         unknown = replace(position, source_epoch=UNKNOWN, epochs=())
         return (yield from _apply_loss_policy(plan, partition, loss, unknown, log_end))
@@ -222,15 +222,18 @@ def _end_in_source(
     """
     asked = epoch
     while True:
-        found: LeaderEpochEnd = yield from send(ReadEpochEnd(partition, asked, on_target=False))
-        if found.epoch in (UNKNOWN, asked):
+        known_end: LeaderEpochEnd = yield from ask(ReadEpochEnd(partition, asked, on_target=False))
+        if known_end.epoch in (UNKNOWN, asked):
             break
-        copied = [start.epoch for start in epochs if start.epoch <= found.epoch]
-        if not copied or copied[-1] == found.epoch:
+        copied = [start.epoch for start in epochs if start.epoch <= known_end.epoch]
+        if not copied or copied[-1] == known_end.epoch:
             break
         asked = copied[-1]
-    end = end_of(epochs, found.epoch) if found.epoch not in (UNKNOWN, epoch) else None
-    return found if end is None else found._replace(end=min(found.end, end)), found.epoch in (UNKNOWN, epoch)
+    end = end_of(epochs, known_end.epoch) if known_end.epoch not in (UNKNOWN, epoch) else None
+    return known_end if end is None else known_end._replace(end=min(known_end.end, end)), known_end.epoch in (
+        UNKNOWN,
+        epoch,
+    )
 
 
 def _fenced_lookup(
@@ -248,7 +251,7 @@ def _fenced_lookup(
     for _ in range(0, MARKER_WAIT_MS, RETRY_MS):
         kept: int = UNKNOWN
         if position.target_epoch != UNKNOWN:
-            epoch_end: LeaderEpochEnd = yield from send(
+            epoch_end: LeaderEpochEnd = yield from ask(
                 ReadEpochEnd(position.topic_partition, position.target_epoch, on_target=True)
             )
             kept = epoch_end.end
@@ -256,12 +259,12 @@ def _fenced_lookup(
         known = replace(position, target_end=kept) if is_shorter else position
         lookup = EndLookup(position=known, fence=fence)
         if position.open_writer is None:  # nothing was written behind it
-            log_end = yield from send(ReadEnd(position.topic_partition))
+            log_end = yield from ask(ReadEnd(position.topic_partition))
         else:
             lookup, log_end = yield from look_up_end(lookup)
         if fence is None or lookup.is_fenced:
             return lookup, log_end, kept if is_shorter else None
-        yield from send(Pause(RETRY_MS))
+        yield from ask(Pause(RETRY_MS))
     return None
 
 
@@ -289,11 +292,11 @@ def _start_in_new_target(
     looked_up = yield from _fenced_lookup(producers, replace(position, target_end=0, target_epoch=UNKNOWN))
     if looked_up is None:
         return PartitionStart(None, lacks_marker=True)
-    found, log_end, _ = looked_up
-    wanted = position.next_source_offset + found.copied
+    lookup, log_end, _ = looked_up
+    wanted = position.next_source_offset + lookup.copied
     point = _point(wanted, position, log_end)
     if plan.loss_policy is LossPolicy.RESTART:
-        point = _first_point((yield from send(ReadSourceStart(partition))), log_end)
+        point = _first_point((yield from ask(ReadSourceStart(partition))), log_end)
     return PartitionStart(point, loss=SourceLoss(wanted, point.next_source_offset, problem))
 
 
@@ -314,7 +317,7 @@ def _apply_loss_policy(
         case LossPolicy.ALERT:
             return PartitionStart(_point(loss.found, position, log_end), loss=loss)
         case LossPolicy.RESTART:
-            first: SourceStart = yield from send(ReadSourceStart(partition))
+            first: SourceStart = yield from ask(ReadSourceStart(partition))
             return PartitionStart(_first_point(first, log_end), loss=loss)
 
 

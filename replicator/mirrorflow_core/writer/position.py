@@ -133,20 +133,20 @@ def decode_position(
 
     A record that is not of this format is returned as `position_records.decode` does.
     """
-    found = decode_offset(key, value, connector=connector, cluster=cluster)
-    if value is None or not isinstance(found, Stored | Reset):
-        return found
+    decoded = decode_offset(key, value, connector=connector, cluster=cluster)
+    if value is None or not isinstance(decoded, Stored | Reset):
+        return decoded
     fields = parsed_object(value)
     if _MODE not in fields or fields.get("offset") != fields.get(SOURCE_OFFSET):
-        return found
+        return decoded
     try:
-        return decode_value(TopicPartition(found.key.topic, found.key.partition), value)
+        return decode_value(TopicPartition(decoded.key.topic, decoded.key.partition), value)
     except ValueError as error:
-        if not isinstance(found, Stored):
-            return found
-        subject = f"{found.key.topic}-{found.key.partition}"
+        if not isinstance(decoded, Stored):
+            return decoded
+        subject = f"{decoded.key.topic}-{decoded.key.partition}"
         warning = f"only the offset of {subject} was taken from its position: {error}"
-        return replace(found, warning=warning)
+        return replace(decoded, warning=warning)
 
 
 def reset_position(reset: Reset) -> WriterPosition:
@@ -177,12 +177,12 @@ def newest_positions(
     for number, log in enumerate(logs):
         for position in log:
             by_log.setdefault(position.topic_partition, {})[number] = position
-    found: dict[TopicPartition, WriterPosition] = {}
+    by_partition: dict[TopicPartition, WriterPosition] = {}
     for partition, places in by_log.items():
         number = newest({log: Recency(place.revision, place.time_ms) for log, place in places.items()})
         revisions = [place.revision for place in places.values() if place.revision is not None]
-        found[partition] = replace(places[number], revision=max(revisions, default=None))
-    return found
+        by_partition[partition] = replace(places[number], revision=max(revisions, default=None))
+    return by_partition
 
 
 def decode_value(partition: TopicPartition, value: bytes) -> WriterPosition:

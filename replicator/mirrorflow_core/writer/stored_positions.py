@@ -20,8 +20,8 @@ from mirrorflow_core.writer.broker_requests import (
     Steps,
     Transaction,
     Unavailable,
+    ask,
     gather,
-    send,
     until_unavailable,
 )
 from mirrorflow_core.writer.flow_lock import RETRY_MS, take_ids
@@ -33,18 +33,18 @@ _MARKER_STRIDE: Final = 16  # offsets; a marker is usually the next one
 
 def read_positions(barrier: Producer) -> Steps[DecidedRecords[WriterPosition]]:
     """Reads all positions; of those that are committed, the newest one of each partition comes last."""
-    logs = yield from send(ReadPositions(barrier))
-    found = [decided_records(log, WriterPosition, key=lambda record: record.topic_partition) for log in logs]
+    logs = yield from ask(ReadPositions(barrier))
+    parts = [decided_records(log, WriterPosition, key=lambda record: record.topic_partition) for log in logs]
     open_records: dict[int, tuple[WriterPosition, ...]] = {}
-    for part in found:
+    for part in parts:
         for producer_id, records in part.open_records.items():
             open_records[producer_id] = open_records.get(producer_id, ()) + records
     return DecidedRecords(
         (
-            *(record for part in found for record in part.committed),
-            *newest_positions(part.committed for part in found).values(),
+            *(record for part in parts for record in part.committed),
+            *newest_positions(part.committed for part in parts).values(),
         ),
-        tuple(record for part in found for record in part.undecided),
+        tuple(record for part in parts for record in part.undecided),
         open_records,
     )
 
@@ -74,16 +74,16 @@ def decided_positions(
     wanted = set(partitions)
     first = {position.topic_partition: position for position in reversed(tuple(acknowledged))}
     while True:
-        found = yield from read_positions(lock)
-        newest = first | {record.topic_partition: record for record in found.committed}
+        stored = yield from read_positions(lock)
+        newest = first | {record.topic_partition: record for record in stored.committed}
         ours = [position for partition, position in newest.items() if partition in wanted]
-        undecided = [record for record in found.undecided if record.topic_partition in wanted]
+        undecided = [record for record in stored.undecided if record.topic_partition in wanted]
         by_id = {producer.producer_id: producer for producer in producers.values()}
         lost = {
             by_id.get(id_, Producer("", id_, UNKNOWN)): records
             if id_ in by_id
             else tuple(record for record in records if record.topic_partition in wanted)
-            for id_, records in found.open_records.items()
+            for id_, records in stored.open_records.items()
         }
         named = (*ours, *undecided, *(record for records in lost.values() for record in records))
         open_ids = {name for record in named for name in record.writer or ()}
@@ -100,7 +100,7 @@ def decided_positions(
                 unavailable = {partition: error for (_, partition), error in waiting.items()}
                 held = frozenset(producer.transactional_id for producer, _ in waiting)
                 return DecidedPositions(newest, unavailable, held)
-        yield from send(Pause(RETRY_MS))
+        yield from ask(Pause(RETRY_MS))
 
 
 def _complete_positions(
@@ -128,12 +128,12 @@ def _complete_positions(
     for key, record in undecided.items():
         if record.writer is not None and judged[key] is True:
             again.setdefault(producers[record.writer.plain], []).append(record)
-    waiting = {key: found.error for key, found in judged.items() if isinstance(found, Unavailable)}
+    waiting = {key: verdict.error for key, verdict in judged.items() if isinstance(verdict, Unavailable)}
     ended = lost.keys() - {producer for producer, _ in waiting}
     responses: tuple[Done | Refused, ...]
     if again:
         responses = yield tuple(
-            Transaction(producer, positions=tuple(found)) for producer, found in again.items()
+            Transaction(producer, positions=tuple(records)) for producer, records in again.items()
         )
     elif known := sorted(producer for producer in ended if producer.transactional_id):
         responses = yield tuple(Transaction(producer, commit=False, is_barrier=True) for producer in known)
@@ -153,13 +153,13 @@ def _is_copied(position: WriterPosition, producer_id: int) -> Steps[bool]:
     end = position.target_end
     if end <= 0:
         return True
-    log_end: LogEnd = yield from send(ReadEnd(position.topic_partition))
+    log_end: LogEnd = yield from ask(ReadEnd(position.topic_partition))
     if log_end.end < end:
         return False
     lower, stride, is_counted = max(end - 1, log_end.start), _MARKER_STRIDE, False
     while lower < log_end.end:
         upper = min(lower + stride, log_end.end)
-        batches: tuple[LogBatch, ...] = yield from send(ReadBatches(position.topic_partition, lower, upper))
+        batches: tuple[LogBatch, ...] = yield from ask(ReadBatches(position.topic_partition, lower, upper))
         for batch in batches:
             if batch.producer_id != producer_id:
                 continue

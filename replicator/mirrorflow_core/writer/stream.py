@@ -171,12 +171,12 @@ class Stream:
         self.is_suspect = True
         return self.refuse()
 
-    def align(self, at: OffsetPair) -> None:
-        """Restarts behind *at*, the target's last record; everything after it is sent (again)."""
+    def align(self, last: OffsetPair) -> None:
+        """Restarts behind *last*, the target's last record; everything after it is sent (again)."""
         assert not self.in_flight, "what is in flight is answered or lost before the target is asked"
-        self.epochs = up_to(self.epochs, at.source_epoch, at.source_offset + 1)
-        self.delivered = at
+        self.epochs = up_to(self.epochs, last.source_epoch, last.source_offset + 1)
+        self.delivered = last
         self.has_refusals = self.is_suspect = False
-        self.next_ordinal = at.ordinal + 1
-        self._next_offset = at.source_offset + 1
-        self.expected_target = at.target_offset + 1 if at.target_offset >= 0 else -1
+        self.next_ordinal = last.ordinal + 1
+        self._next_offset = last.source_offset + 1
+        self.expected_target = last.target_offset + 1 if last.target_offset >= 0 else -1

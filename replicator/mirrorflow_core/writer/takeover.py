@@ -24,8 +24,8 @@ from mirrorflow_core.writer.broker_requests import (
     ReportLoss,
     Steps,
     Transaction,
+    ask,
     each_available,
-    send,
 )
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.end_lookup import open_transactions
@@ -143,12 +143,12 @@ def _owners(
         for record in stored.values()
         if record.target_topic
     }
-    found: dict[TopicPartition, str] = {}
+    by_partition: dict[TopicPartition, str] = {}
     for partition in sorted(set(partitions) - stored.keys()):
         copy = plan.topic_ids.get(partition.topic, TopicIds()).copy
         if copy and owners.setdefault((copy, partition.partition), partition.topic) != partition.topic:
-            found[partition] = owners[copy, partition.partition]
-    return found
+            by_partition[partition] = owners[copy, partition.partition]
+    return by_partition
 
 
 def _fence(
@@ -174,7 +174,8 @@ def _fence(
     responses: tuple[Any, ...] = ()
     if fences:
         responses = yield tuple(
-            Transaction(producer, commit=False, partitions=tuple(found)) for producer, found in fences.items()
+            Transaction(producer, commit=False, partitions=tuple(fenced))
+            for producer, fenced in fences.items()
         )
     return _note_left_out(responses, left_out), lost
 
@@ -186,8 +187,8 @@ def _note_left_out(
     refused: Refused | None = None
     for response in responses:
         match response:
-            case Done(found):
-                left_out |= found
+            case Done(unavailable):
+                left_out |= unavailable
             case Refused():
                 refused = refused or response
     return refused
@@ -199,13 +200,13 @@ def _wait_for_closed_connections(lock: Producer, claim: Claim | None) -> Steps[R
     It pauses for the whole time, because only the clock of another host shows how long that writer has been silent. *claim*
     is renewed, or a standby would take the flow and wait anew.
     """
-    idle_ms: int = yield from send(ReadIdleLimit())
+    idle_ms: int = yield from ask(ReadIdleLimit())
     for _ in range(0, idle_ms + _CONNECTIONS_CLOSED_MS, RENEW_MS):
-        yield from send(Pause(RENEW_MS))
+        yield from ask(Pause(RENEW_MS))
         if claim is not None:
-            now_ms: int = yield from send(ReadWallClock())
+            now_ms: int = yield from ask(ReadWallClock())
             renewed = claim.renewed(now_ms, lock_id=lock.producer_id, lock_epoch=lock.epoch)
-            response = yield from send(Transaction(lock, claim=renewed))
+            response = yield from ask(Transaction(lock, claim=renewed))
             if isinstance(response, Refused) and not (yield from holds_lock(lock)):
                 return response
     return None
@@ -252,12 +253,12 @@ def _remembered_sequences(
 
 
 def _remembered_sequence(position: WriterPosition) -> Steps[int | None]:
-    log_end: LogEnd = yield from send(ReadEnd(position.topic_partition))
+    log_end: LogEnd = yield from ask(ReadEnd(position.topic_partition))
     if not deleted_offsets(position, log_end):
         return None
     writer = position.producer_id, position.producer_epoch
-    found: int | None = yield from send(ReadLastSequence(position.topic_partition, *writer))
-    return None if found == UNKNOWN and log_end.leader_epoch != position.target_epoch else found
+    sequence: int | None = yield from ask(ReadLastSequence(position.topic_partition, *writer))
+    return None if sequence == UNKNOWN and log_end.leader_epoch != position.target_epoch else sequence
 
 
 def _newer_positions(
@@ -282,10 +283,10 @@ def _newer_position(stored: WriterPosition, acknowledged: WriterPosition) -> Ste
     if writer != (stored.producer_id, stored.producer_epoch) or not is_newer:
         return stored
     if acknowledged.target_epoch != UNKNOWN:
-        found: LeaderEpochEnd = yield from send(
+        end: LeaderEpochEnd = yield from ask(
             ReadEpochEnd(acknowledged.topic_partition, acknowledged.target_epoch, on_target=True)
         )
-        if UNKNOWN < found.end < acknowledged.target_end:
+        if UNKNOWN < end.end < acknowledged.target_end:
             return stored
     return acknowledged
 
@@ -300,7 +301,7 @@ def _decide_open_transactions(
             missing.setdefault((producer, commit), []).append(partition)
     # One after the other: both decisions can belong to one id.
     for (producer, commit), partitions in missing.items():
-        response = yield from send(Transaction(producer, commit=commit, partitions=tuple(partitions)))
+        response = yield from ask(Transaction(producer, commit=commit, partitions=tuple(partitions)))
         if (refused := _note_left_out((response,), left_out)) is not None:
             return refused
     decided = {
@@ -319,10 +320,10 @@ def _is_decided(partition: TopicPartition, producers: Iterable[Producer]) -> Ste
     """
     ids = {producer.producer_id for producer in producers}
     for _ in range(0, MARKER_WAIT_MS, RETRY_MS):
-        log_end: LogEnd = yield from send(ReadEnd(partition))
+        log_end: LogEnd = yield from ask(ReadEnd(partition))
         if ids.isdisjoint((yield from open_transactions(partition, log_end))):
             return True
-        yield from send(Pause(RETRY_MS))
+        yield from ask(Pause(RETRY_MS))
     return False
 
 
@@ -334,15 +335,15 @@ def _start_tasks(
     owners: Mapping[TopicPartition, str],
     left_out: Mapping[TopicPartition, MirrorFlowError],
 ) -> Steps[tuple[SessionStart, ...] | Refused]:
-    now_ms: int = yield from send(ReadWallClock())
-    found: list[SessionStart] = []
+    now_ms: int = yield from ask(ReadWallClock())
+    tasks: list[SessionStart] = []
     for ids, assigned in wanted.items():
         own = TaskProducers(transactional=producers[ids.transactional], plain=producers[ids.plain])
         task = yield from _start_task(plan, own, assigned, starts, owners, left_out, now_ms)
         if isinstance(task, Refused):
             return task
-        found.append(task)
-    return tuple(found)
+        tasks.append(task)
+    return tuple(tasks)
 
 
 def _start_task(
@@ -375,7 +376,7 @@ def _start_task(
         for partition, point in task.points.items()
     )
     if positions:
-        response = yield from send(Transaction(own.transactional, positions=positions))
+        response = yield from ask(Transaction(own.transactional, positions=positions))
         if isinstance(response, Refused):
             return response
     return task
@@ -391,22 +392,28 @@ def _task_start(
     unfenced_reason: str = "",
 ) -> SessionStart:
     taken = _of(assigned, owners)
-    found = _of(assigned, starts)
+    assigned_starts = _of(assigned, starts)
     return SessionStart(
         producers=own,
         points={
             partition: _counted(start.point, own)
-            for partition, start in found.items()
+            for partition, start in assigned_starts.items()
             if start.point is not None
         },
         problems=dict.fromkeys(taken, PartitionProblem.TARGET_TAKEN)
-        | {partition: start.problem for partition, start in found.items() if start.problem is not None},
+        | {
+            partition: start.problem
+            for partition, start in assigned_starts.items()
+            if start.problem is not None
+        },
         waiting={
             partition: left_out[partition]
             for partition in assigned
             if partition in left_out and partition not in taken
         },
-        losses={partition: start.loss for partition, start in found.items() if start.loss is not None},
+        losses={
+            partition: start.loss for partition, start in assigned_starts.items() if start.loss is not None
+        },
         topic_ids=plan.topic_ids,
         owners=taken,
         unfenced_reason=unfenced_reason,

@@ -129,17 +129,17 @@ async def cluster_operations(cluster: Cluster) -> frozenset[int]:
 async def may_be_open(cluster: Cluster) -> bool:
     """Returns whether topics without ACLs may be open to everyone. Raises ClusterError."""
     try:
-        found = await describe_broker_configs(cluster, _node(cluster), [SETTING, _AUTHORIZER])
+        configs = await describe_broker_configs(cluster, _node(cluster), [SETTING, _AUTHORIZER])
     except NotAuthorizedError:
         return True
-    authorizer = found.get(_AUTHORIZER)
-    return SETTING in found or authorizer is None or authorizer.value not in _KNOWN_AUTHORIZERS
+    authorizer = configs.get(_AUTHORIZER)
+    return SETTING in configs or authorizer is None or authorizer.value not in _KNOWN_AUTHORIZERS
 
 
 async def may_write_topic(cluster: Cluster, topic: str) -> bool:
     """Returns whether this client may write to *topic*, which need not exist. Raises ClusterError."""
-    found = await topic_operations(cluster, [topic], node_id=_node(cluster))
-    return int(Operation.WRITE) in found.get(topic, frozenset())
+    operations = await topic_operations(cluster, [topic], node_id=_node(cluster))
+    return int(Operation.WRITE) in operations.get(topic, frozenset())
 
 
 async def loses_access(cluster: Cluster, topic: str) -> bool:
@@ -179,10 +179,10 @@ async def _wait(cluster: Cluster, acl: AclBinding, *, present: bool) -> None:
     try:
         async with asyncio.timeout(APPLIED_TIMEOUT_S):
             while True:
-                found = await describe_acls(
+                acls = await describe_acls(
                     cluster, resource_type=TOPIC, resource_name=acl.resource_name, node_id=_node(cluster)
                 )
-                if present == (acl in found):
+                if present == (acl in acls):
                     return
                 await asyncio.sleep(APPLIED_POLL_S)
     except TimeoutError:

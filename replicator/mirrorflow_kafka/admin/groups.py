@@ -84,7 +84,7 @@ async def list_reachable_groups(cluster: Cluster) -> GroupListing:
     await cluster.refresh(())
     nodes = sorted(cluster.metadata.brokers)
     results = await asyncio.gather(*(_list_of(cluster, node_id) for node_id in nodes), return_exceptions=True)
-    found: dict[str, Group] = {}
+    groups: dict[str, Group] = {}
     problems: list[ClusterError] = []
     for result in results:
         if isinstance(result, ClusterError):
@@ -92,10 +92,10 @@ async def list_reachable_groups(cluster: Cluster) -> GroupListing:
         elif isinstance(result, BaseException):
             raise result
         else:
-            found |= result
+            groups |= result
     if problems and len(problems) == len(nodes):
         raise problems[0]
-    return GroupListing(found, problems[0] if problems else None)
+    return GroupListing(groups, problems[0] if problems else None)
 
 
 async def _list_of(cluster: Cluster, node_id: int) -> dict[str, Group]:
@@ -247,10 +247,10 @@ async def _commit(
         timeout_s=COMMIT_TIMEOUT_S,
         codes_of=lambda response: _codes(response).values(),
     )
-    found = _codes(response)
-    for code in {*found.values()} & ({GROUP_AUTHORIZATION_FAILED} | COORDINATOR_MOVED):
+    codes = _codes(response)
+    for code in {*codes.values()} & ({GROUP_AUTHORIZATION_FAILED} | COORDINATOR_MOVED):
         cluster.raise_for(code, "OffsetCommit", group)
-    return found
+    return codes
 
 
 def _codes(response: Any) -> dict[TopicPartition, int]:

@@ -96,8 +96,8 @@ async def _of_leaders(
             for leader, group in groups.items()
             for chunk in chunks(group, PARTITIONS_MAX)
         )
-        for found in await asyncio.gather(*requests):
-            responses.update(found)
+        for parts in await asyncio.gather(*requests):
+            responses.update(parts)
         waiting = [partition for partition in waiting if _may_heal(responses[partition].error_code, number)]
         if not waiting or (limit_s is not None and now() >= limit_s):
             return responses
@@ -217,7 +217,7 @@ async def list_offsets(
             min_version=2 if read_committed else 1,
         )
 
-    found = await _call_leaders(cluster, partitions, request, rounds_max=rounds_max, timeout_s=timeout_s)
+    results = await _call_leaders(cluster, partitions, request, rounds_max=rounds_max, timeout_s=timeout_s)
     return {
         partition: ListedOffset(error=result.error_code)
         if result.error_code
@@ -226,7 +226,7 @@ async def list_offsets(
             timestamp=result.timestamp,
             leader_epoch=-1 if result.leader_epoch is None else result.leader_epoch,
         )
-        for partition, result in found.items()
+        for partition, result in results.items()
     }
 
 
@@ -273,7 +273,7 @@ async def end_offset_for_leader_epoch(
         ]
         return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
 
-    found = await _call_leaders(
+    results = await _call_leaders(
         cluster,
         epochs,
         request,
@@ -288,7 +288,7 @@ async def end_offset_for_leader_epoch(
             leader_epoch=-1 if result.leader_epoch is None else result.leader_epoch,
             end_offset=result.end_offset,
         )
-        for partition, result in found.items()
+        for partition, result in results.items()
     }
 
 
@@ -300,8 +300,8 @@ async def ends_of(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dic
     """
     if not epochs:
         return {}
-    found = await end_offset_for_leader_epoch(cluster, epochs)
-    return {partition: max(0, result.end_offset) for partition, result in found.items() if not result.error}
+    results = await end_offset_for_leader_epoch(cluster, epochs)
+    return {partition: max(0, result.end_offset) for partition, result in results.items() if not result.error}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,7 +333,7 @@ async def describe_producers(
     error. Raises ClusterError.
     """
     topic_class = DescribeProducersRequest.TopicRequest
-    found = await _call_leaders(
+    results = await _call_leaders(
         cluster,
         partitions,
         lambda by_topic: DescribeProducersRequest(topics=[topic_class(*item) for item in by_topic.items()]),
@@ -343,7 +343,7 @@ async def describe_producers(
         partition: ProducersResponse(error=result.error_code)
         if result.error_code
         else ProducersResponse(producers=tuple(map(_producer, result.active_producers)))
-        for partition, result in found.items()
+        for partition, result in results.items()
     }
 
 
@@ -406,8 +406,8 @@ async def delete_records(
         ]
         return DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
 
-    found = await _call_leaders(cluster, before, request)
-    return {partition: result.error_code for partition, result in found.items()}
+    results = await _call_leaders(cluster, before, request)
+    return {partition: result.error_code for partition, result in results.items()}
 
 
 async def produce(
@@ -418,8 +418,8 @@ async def produce(
     transactional_id: str | None = None,
 ) -> Codes:
     """As `append`, the error codes alone."""
-    found = await append(cluster, batches, timeout_ms=timeout_ms, transactional_id=transactional_id)
-    return {partition: result.error_code for partition, result in found.items()}
+    results = await append(cluster, batches, timeout_ms=timeout_ms, transactional_id=transactional_id)
+    return {partition: result.error_code for partition, result in results.items()}
 
 
 async def append(
@@ -448,8 +448,8 @@ async def append(
             for key, response in responses.items()
         }
 
-    found = await _of_leaders(cluster, batches, send, rounds_max=1, purpose="append")
+    results = await _of_leaders(cluster, batches, send, rounds_max=1, purpose="append")
     return {
         partition: result if isinstance(result, Appended) else Appended(result.error_code, None)
-        for partition, result in found.items()
+        for partition, result in results.items()
     }

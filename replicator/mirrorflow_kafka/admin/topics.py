@@ -221,7 +221,7 @@ async def topic_operations(
     The set is empty without DESCRIBE. Topics without a result from the broker are absent. *node_id* is the
     broker to ask, None any. Raises ClusterError; UnsupportedBrokerError before Kafka 2.3.
     """
-    found: dict[str, frozenset[int]] = {}
+    operations: dict[str, frozenset[int]] = {}
     for chunk in chunks(topics, TOPICS_MAX):
         request = MetadataRequest(
             topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in chunk],
@@ -233,10 +233,10 @@ async def topic_operations(
         for metadata in response.topics:
             topic = topic_from(metadata)
             if topic.error == error_codes.TOPIC_AUTHORIZATION_FAILED:
-                found[topic.name] = frozenset()
+                operations[topic.name] = frozenset()
             elif topic.authorized_operations is not None:
-                found[topic.name] = topic.authorized_operations
-    return found
+                operations[topic.name] = topic.authorized_operations
+    return operations
 
 
 async def describe_topic_configs(
@@ -246,14 +246,14 @@ async def describe_topic_configs(
 
     Raises NotAuthorizedError (needs DESCRIBE_CONFIGS), ClusterError.
     """
-    found: dict[str, tuple[ConfigEntry, ...]] = {}
+    configs: dict[str, tuple[ConfigEntry, ...]] = {}
     for chunk in chunks(list(topics), TOPICS_MAX):
         response = await cluster.call(_describe(_TOPIC, chunk, None))
         for result in response.results:
             if result.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
-            found[result.resource_name] = _entries(cluster, result)
-    return found
+            configs[result.resource_name] = _entries(cluster, result)
+    return configs
 
 
 async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: str) -> dict[str, str | None]:
@@ -261,15 +261,15 @@ async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: 
 
     Topics that do not exist are absent. Raises ClusterError.
     """
-    found: dict[str, str | None] = {}
+    values: dict[str, str | None] = {}
     for chunk in chunks(topics, TOPICS_MAX):
         response = await cluster.call(_describe(_TOPIC, chunk, [name]))
         for result in response.results:
             if result.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
-                found[result.resource_name] = None
+                values[result.resource_name] = None
             elif result.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
-                found[result.resource_name] = next(entry.value or "" for entry in _entries(cluster, result))
-    return found
+                values[result.resource_name] = next(entry.value or "" for entry in _entries(cluster, result))
+    return values
 
 
 async def describe_broker_configs(
@@ -452,9 +452,9 @@ async def _sift(
     accepted: dict[str, Changes] = dict.fromkeys(wanted, ())
     left = {(name, change.name): change for name, changes in wanted.items() for change in changes}
     why: dict[tuple[str, str], BrokerRefusal] = {}
-    found = True
-    while left and found:
-        found = False
+    has_progress = True
+    while left and has_progress:
+        has_progress = False
         for setting in sorted({setting for _, setting in left}):
             tried = {
                 name: (*accepted[name], left[name, setting]) for name in wanted if (name, setting) in left
@@ -465,7 +465,7 @@ async def _sift(
                     continue
                 accepted[name] = tried[name]
                 del left[name, setting]
-                found = True
+                has_progress = True
     sentences: dict[str, list[str]] = {}
     for (name, setting), change in sorted(left.items()):
         wish = (

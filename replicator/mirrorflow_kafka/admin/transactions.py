@@ -116,7 +116,7 @@ def raise_for_refused(cluster: Cluster, transactional_id: str, codes: Mapping[To
     """Raises the error of a refused AddPartitionsToTxn, with the topic or the transactional id that it is about."""
     refused = [(partition, code) for partition, code in codes.items() if code != NONE]
     # The others have OPERATION_NOT_ATTEMPTED.
-    for partition, code in sorted(refused, key=lambda found: found[1] == OPERATION_NOT_ATTEMPTED):
+    for partition, code in sorted(refused, key=lambda row: row[1] == OPERATION_NOT_ATTEMPTED):
         if code in OF_PARTITION:
             raise partition_error(
                 code, cluster=cluster.alias, request="AddPartitionsToTxn", partition=partition

@@ -122,10 +122,10 @@ class BrokerReader:
 
     def remove(self, topic: str, partition: int) -> None:
         """Stops reading a partition from this broker."""
-        found = self._partitions.pop((topic, partition), None)
-        if found is not None:
+        entry = self._partitions.pop((topic, partition), None)
+        if entry is not None:
             self._coming.discard((topic, partition))
-            self._drop(self._key(topic, partition, found[0]))
+            self._drop(self._key(topic, partition, entry[0]))
 
     def changed(self, topic: str, partition: int) -> None:
         """Notes that the result of `next_fetch` of that partition may have changed."""
@@ -212,10 +212,10 @@ class BrokerReader:
         """
         self.responses += any(len(part.records) for part in fetched.partitions)
         for part in fetched.partitions:
-            found = self._keys.get(part.key)
-            if found is not None:
-                self._dirty.add(found[:2])
-                found[2].fetched(part, self._requested.get(part.key, -1))
+            entry = self._keys.get(part.key)
+            if entry is not None:
+                self._dirty.add(entry[:2])
+                entry[2].fetched(part, self._requested.get(part.key, -1))
 
     def _parse_response(self, connection: Connection, body: memoryview) -> FetchResponse:
         try:
@@ -239,24 +239,24 @@ class BrokerReader:
         The broker would respond to an empty session at once, which would make a busy loop.
         """
         for topic, number in self._dirty:
-            found = self._partitions.get((topic, number))
-            if found is None:
+            entry = self._partitions.get((topic, number))
+            if entry is None:
                 continue
-            key = self._key(topic, number, found[0])
-            wanted = found[1].next_fetch()
+            key = self._key(topic, number, entry[0])
+            wanted = entry[1].next_fetch()
             if wanted is None:
                 self._drop(key)
-                (self._coming.add if found[1].may_fetch_soon() else self._coming.discard)((topic, number))
+                (self._coming.add if entry[1].may_fetch_soon() else self._coming.discard)((topic, number))
             else:
                 self._coming.discard((topic, number))
-                self._keys[key] = (topic, number, found[1])
+                self._keys[key] = (topic, number, entry[1])
                 self._session.put(key, wanted)
         self._dirty.clear()
         if not len(self._session):
             return None
         request = self._session.next_request()
-        for key, at in request.partitions:
-            self._requested[key] = at.offset
+        for key, start in request.partitions:
+            self._requested[key] = start.offset
         body = fetch.fetch_request(
             self._version,
             request,

@@ -401,20 +401,20 @@ class Cluster:
         request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
         response = await connection.call(request, timeout_s=ANY_BROKER_TIMEOUT_S)
         # Version 4 and later: a list (KIP-699).
-        found = response.coordinators[0] if response.coordinators else response
-        if error_codes.is_retriable(found.error_code):
+        row = response.coordinators[0] if response.coordinators else response
+        if error_codes.is_retriable(row.error_code):
             raise UnreachableError(
                 cluster=self.alias,
                 addresses=connection.address,
-                problem=f"no coordinator for {key} yet ({error_codes.name_of(found.error_code)})",
+                problem=f"no coordinator for {key} yet ({error_codes.name_of(row.error_code)})",
             )
-        self.raise_for(found.error_code, "FindCoordinator", key)
-        if found.node_id not in self.metadata.brokers:
+        self.raise_for(row.error_code, "FindCoordinator", key)
+        if row.node_id not in self.metadata.brokers:
             await self._refresh_quietly()
         if len(self._coordinators) >= COORDINATORS_MAX:
             self._coordinators.clear()
-        self._coordinators[coordinator] = int(found.node_id)
-        return int(found.node_id)
+        self._coordinators[coordinator] = int(row.node_id)
+        return int(row.node_id)
 
 
 def _shallow_codes(response: Any) -> set[int]:
@@ -438,7 +438,7 @@ def _must_repeat(response: Any, parts: Iterable[int], *, controller: bool, coord
 
 def chunks(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
     """Yields *items* in parts of at most *size*, for requests of bounded size."""
-    return (items[at : at + size] for at in range(0, len(items), size))
+    return (items[begin : begin + size] for begin in range(0, len(items), size))
 
 
 async def connect_both(
@@ -454,15 +454,15 @@ async def connect_both(
     *note* is called with the client or the error of each side. Raises ClusterError, SettingError; if both
     sides fail, the source's error.
     """
-    found = await asyncio.gather(
+    results = await asyncio.gather(
         *(Cluster.connect(client, resolve=resolve, timeout_s=timeout_s) for client in (source, target)),
         return_exceptions=True,
     )
-    for result in found:
+    for result in results:
         note(result)
-    failures = [result for result in found if isinstance(result, BaseException)]
+    failures = [result for result in results if isinstance(result, BaseException)]
     if failures:
-        await asyncio.gather(*(result.close() for result in found if isinstance(result, Cluster)))
+        await asyncio.gather(*(result.close() for result in results if isinstance(result, Cluster)))
         raise failures[0]
-    there = [result for result in found if isinstance(result, Cluster)]
+    there = [result for result in results if isinstance(result, Cluster)]
     return there[0], there[1]

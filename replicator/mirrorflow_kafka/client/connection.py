@@ -69,11 +69,11 @@ def _versions_of(response: Any) -> dict[int, tuple[int, int]]:
     return {int(api.api_key): (int(api.min_version), int(api.max_version)) for api in response.api_keys}
 
 
-def _after_tags(frame: memoryview, at: int) -> int:
-    """Returns the index after the tagged fields at *at* (KIP-482); brokers send none in headers today."""
-    cursor = Cursor(frame, flexible=True, at=at)
+def _after_tags(frame: memoryview, index: int) -> int:
+    """Returns the index after the tagged fields at *index* (KIP-482); brokers send none in headers today."""
+    cursor = Cursor(frame, flexible=True, index=index)
     cursor.tags()
-    return cursor.at
+    return cursor.index
 
 
 def choose_version(request: Any, versions: Versions, *, cluster: str) -> int:

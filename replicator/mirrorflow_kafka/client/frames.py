@@ -179,23 +179,23 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def _cut(self, end: int) -> None:
         """Passes on the frames in the scratch buffer, which is filled up to *end*."""
         scratch = self._scratch_view
-        at = 0
-        while end - at >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(scratch, at)
+        index = 0
+        while end - index >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(scratch, index)
             if not FRAME_BYTES_MIN <= size <= FRAME_BYTES_MAX:
-                self._abort_on_size(size, bytes(scratch[at : at + _SIZE.size]))
+                self._abort_on_size(size, bytes(scratch[index : index + _SIZE.size]))
                 return
-            begin, at = at + _SIZE.size, at + _SIZE.size + size
-            if at > end:
+            begin, index = index + _SIZE.size, index + _SIZE.size + size
+            if index > end:
                 self._body = self._view = self._buffers.take(size)
                 self._received, self._received_s = end - begin, monotonic()
                 self._view[: self._received] = scratch[begin:end]
                 self._wake_at(min(size - self._received, WAKE_BYTES))
                 return
             self._buffers.unused()
-            self._on_frame(memoryview(bytearray(scratch[begin:at])))
-        scratch[: end - at] = scratch[at:end]
-        self._received = end - at
+            self._on_frame(memoryview(bytearray(scratch[begin:index])))
+        scratch[: end - index] = scratch[index:end]
+        self._received = end - index
 
     def _wake_at(self, wake_bytes: int) -> None:
         """Lets the kernel report the socket as readable only with *wake_bytes* available (Linux only)."""

@@ -60,14 +60,14 @@ class Metadata:
     def leader(self, topic: str, partition: int) -> int | None:
         """Returns the leader's node id; None if unknown or there is none."""
         known = self.topics.get(topic)
-        found = known.partitions.get(partition) if known else None
-        return found.leader if found and found.leader != NO_LEADER else None
+        entry = known.partitions.get(partition) if known else None
+        return entry.leader if entry and entry.leader != NO_LEADER else None
 
     def leader_epoch(self, topic: str, partition: int) -> int:
         """Returns the leader epoch; -1 if unknown or the brokers have none."""
         known = self.topics.get(topic)
-        found = known.partitions.get(partition) if known else None
-        return found.leader_epoch if found else -1
+        entry = known.partitions.get(partition) if known else None
+        return entry.leader_epoch if entry else -1
 
 
 EMPTY = Metadata(cluster_id="", controller_id=-1, brokers={}, topics={})

@@ -96,7 +96,7 @@ class StsClient:
             signed = headers
             if signer is not None:
                 signed = signed_headers(
-                    signer, url=self.url, body=body, headers=headers, region=self.region, at=self.now()
+                    signer, url=self.url, body=body, headers=headers, region=self.region, signed_s=self.now()
                 )
             request = IdentityRequest(url=self.url, method="POST", headers=signed, body=body)
             response = await send(request, self.limits)
@@ -384,10 +384,10 @@ def _token_in(path: str, variable: str) -> str:
 
 
 def _json_credentials(body: bytes, origin: str) -> AwsCredentials:
-    found = json_object(body)
+    members = json_object(body)
     return _credentials(
         {
-            name: str(found.get(name, ""))
+            name: str(members.get(name, ""))
             for name in ("AccessKeyId", "SecretAccessKey", "Token", "Expiration")
         },
         origin,
@@ -395,31 +395,31 @@ def _json_credentials(body: bytes, origin: str) -> AwsCredentials:
 
 
 def _sts_credentials(text: str, origin: str) -> AwsCredentials:
-    found = {name: _element(text, name) for name in ("AccessKeyId", "SecretAccessKey", "Expiration")}
-    return _credentials({**found, "Token": _element(text, "SessionToken")}, origin)
+    elements = {name: _element(text, name) for name in ("AccessKeyId", "SecretAccessKey", "Expiration")}
+    return _credentials({**elements, "Token": _element(text, "SessionToken")}, origin)
 
 
-def _credentials(found: Mapping[str, str], origin: str) -> AwsCredentials:
-    if not found["AccessKeyId"] or not found["SecretAccessKey"]:
+def _credentials(fields: Mapping[str, str], origin: str) -> AwsCredentials:
+    if not fields["AccessKeyId"] or not fields["SecretAccessKey"]:
         raise TokenError(f"{origin} returned a response without credentials")
     expires_at = None
-    if found["Expiration"]:
+    if fields["Expiration"]:
         try:
-            expires_at = datetime.fromisoformat(found["Expiration"]).timestamp()
+            expires_at = datetime.fromisoformat(fields["Expiration"]).timestamp()
         except ValueError:
             raise TokenError(f"{origin} returned credentials with an invalid expiration") from None
     return AwsCredentials(
-        access_key_id=found["AccessKeyId"],
-        secret_access_key=found["SecretAccessKey"],
-        session_token=found["Token"],
+        access_key_id=fields["AccessKeyId"],
+        secret_access_key=fields["SecretAccessKey"],
+        session_token=fields["Token"],
         expires_at=expires_at,
     )
 
 
 def _element(text: str, name: str) -> str:
     """Returns the content of the first XML element *name*; STS nests no element of these names."""
-    found = re.search(rf"<{name}>([^<]*)</{name}>", text)
-    return html.unescape(found[1]).strip() if found else ""
+    match = re.search(rf"<{name}>([^<]*)</{name}>", text)
+    return html.unescape(match[1]).strip() if match else ""
 
 
 def _clock_problem(response: "HttpResponse", now: float) -> str:

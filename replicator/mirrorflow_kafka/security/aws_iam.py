@@ -35,12 +35,12 @@ class AwsIamToken:
     async def fetch(self) -> Token:
         """Returns a token that is valid for 15 minutes, or until the credentials expire. Raises TokenError."""
         credentials = await self.credentials.load()
-        at = int(self.now())
-        url = presigned_msk_url(credentials, region=self.region, at=at)
-        expires_at = float(at + MSK_TOKEN_S)
+        now_s = int(self.now())
+        url = presigned_msk_url(credentials, region=self.region, signed_s=now_s)
+        expires_at = float(now_s + MSK_TOKEN_S)
         if credentials.expires_at is not None:
             expires_at = min(expires_at, credentials.expires_at)
-        return Token(text=to_base64url(url.encode()), begins_at=at, expires_at=expires_at)
+        return Token(text=to_base64url(url.encode()), begins_at=now_s, expires_at=expires_at)
 
     @property
     def refusal_hint(self) -> str:
@@ -72,8 +72,8 @@ def msk_region(
 
     Raises InvalidSettingError if none is known.
     """
-    found = _MSK_HOST.search(properties.get("bootstrap.servers", ""))
-    region = options.get("awsRegion") or (found[1] if found else "")
+    match = _MSK_HOST.search(properties.get("bootstrap.servers", ""))
+    region = options.get("awsRegion") or (match[1] if match else "")
     region = region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or ""
     if not _REGION.fullmatch(region):
         raise InvalidSettingError(

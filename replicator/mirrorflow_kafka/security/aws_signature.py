@@ -28,9 +28,9 @@ class AwsCredentials:
     expires_at: float | None = None
 
 
-def presigned_msk_url(credentials: AwsCredentials, *, region: str, at: float) -> str:
-    """Returns the URL that is MSK's token before it is encoded, signed at *at*, in seconds since 1970."""
-    timestamp = _timestamp(at)
+def presigned_msk_url(credentials: AwsCredentials, *, region: str, signed_s: float) -> str:
+    """Returns the URL that is MSK's token before it is encoded, signed at *signed_s*, in seconds since 1970."""
+    timestamp = _timestamp(signed_s)
     scope = f"{timestamp[:8]}/{region}/kafka-cluster/aws4_request"
     host = f"kafka.{region}.amazonaws.com"
     query = {
@@ -50,10 +50,16 @@ def presigned_msk_url(credentials: AwsCredentials, *, region: str, at: float) ->
 
 
 def signed_headers(
-    credentials: AwsCredentials, *, url: str, body: bytes, headers: Mapping[str, str], region: str, at: float
+    credentials: AwsCredentials,
+    *,
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    region: str,
+    signed_s: float,
 ) -> dict[str, str]:
     """Returns *headers* and those that authorize a POST of *body* to STS at *url*."""
-    timestamp = _timestamp(at)
+    timestamp = _timestamp(signed_s)
     scope = f"{timestamp[:8]}/{region}/sts/aws4_request"
     parts = urlsplit(url)
     own = {"X-Amz-Date": timestamp}
@@ -78,8 +84,8 @@ def _signature(secret: str, scope: str, timestamp: str, request: str) -> str:
     return hmac.new(key, text.encode(), "sha256").hexdigest()
 
 
-def _timestamp(at: float) -> str:
-    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at))
+def _timestamp(signed_s: float) -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(signed_s))
 
 
 def _encode(text: str) -> str:

@@ -104,9 +104,9 @@ def azure_scope(properties: Mapping[str, str], options: Mapping[str, str]) -> st
 
     Raises InvalidSettingError if there is neither.
     """
-    found = _EVENT_HUBS.search(properties.get("bootstrap.servers", ""))
+    match = _EVENT_HUBS.search(properties.get("bootstrap.servers", ""))
     scope = properties.get(SCOPE_KEY) or options.get("scope")
-    scope = scope or (f"https://{found[1]}/.default" if found else "")
+    scope = scope or (f"https://{match[1]}/.default" if match else "")
     if not scope:
         raise InvalidSettingError(
             key=SCOPE_KEY,

@@ -102,14 +102,14 @@ def build_security(properties: Mapping[str, str], *, cluster: str) -> ClientSecu
     context = None
     sasl: PasswordSecurity | TokenSecurity | None = None
     if protocol.endswith("SSL"):
-        context, found = build_context(properties)
-        warnings += found
+        context, more = build_context(properties)
+        warnings += more
     if protocol.startswith("SASL"):
         mechanism = chosen_mechanism(properties)
         module = login_module(properties, mechanism)
         if mechanism == "OAUTHBEARER":
-            sasl, found = _token_security(cluster, properties, module)
-            warnings += found
+            sasl, more = _token_security(cluster, properties, module)
+            warnings += more
         else:
             sasl = PasswordSecurity(mechanism=mechanism, login=password_login(module, mechanism))
             if protocol == "SASL_PLAINTEXT" and mechanism == "PLAIN":
@@ -169,14 +169,14 @@ def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
     """Returns (host, port) of each address. Raises InvalidSettingError that names the invalid one."""
     addresses = []
     for entry in read_list(text):
-        found = _ADDRESS.match(entry)
-        if found is None or not 0 < int(found[2]) <= PORT_MAX:
+        match = _ADDRESS.match(entry)
+        if match is None or not 0 < int(match[2]) <= PORT_MAX:
             raise InvalidSettingError(
                 key="bootstrap.servers",
                 problem=f"{entry!r} is not host:port",
                 action="write host:port,host:port",
             )
-        addresses.append((found[1], int(found[2])))
+        addresses.append((match[1], int(match[2])))
     if not addresses:
         raise InvalidSettingError(
             key="bootstrap.servers", problem="no address is given", action="write host:port,host:port"

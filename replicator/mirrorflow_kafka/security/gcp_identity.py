@@ -168,9 +168,12 @@ class ExternalAccount:
             raise TokenError(
                 f"{shown_url(url)} returned HTTP {response.status}{hint}", final=is_final(response.status)
             )
-        found = json_object(response.body)
+        members = json_object(response.body)
         body = json.dumps(
-            {"access_token": found.get("accessToken"), "expires_in": _seconds_until(found.get("expireTime"))}
+            {
+                "access_token": members.get("accessToken"),
+                "expires_in": _seconds_until(members.get("expireTime")),
+            }
         )
         return AccessToken(
             token=read_token_response(200, body.encode(), endpoint=shown_url(url)), account=account
@@ -195,13 +198,13 @@ class GcpToken:
 
     async def fetch(self) -> Token:
         """Returns a new token. Raises TokenError."""
-        found = await self.source.request()
+        access = await self.source.request()
         now = int(self.now())
-        expires_at = found.token.expires_at
+        expires_at = access.token.expires_at
         claims: dict[str, object] = {} if expires_at is None else {"exp": int(expires_at)}
-        claims |= {"iat": now, "scope": "kafka", "sub": found.account}
+        claims |= {"iat": now, "scope": "kafka", "sub": access.account}
         parts = [json.dumps(part, separators=(",", ":")) for part in (_HEADER, claims)]
-        text = ".".join(to_base64url(part.encode()) for part in (*parts, found.token.text))
+        text = ".".join(to_base64url(part.encode()) for part in (*parts, access.token.text))
         return Token(text=text, begins_at=now, expires_at=expires_at)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 def json_object(body: bytes) -> Mapping[str, object]:
     """Returns the JSON object in *body*; an empty one if there is none."""
     try:
-        found = json.loads(body)
+        content = json.loads(body)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def jwt_claims(text: str) -> Mapping[str, object]:

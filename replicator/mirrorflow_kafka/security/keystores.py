@@ -61,13 +61,13 @@ class JksEntry:
 class _KeyStoreReader:
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.at = 0
+        self.index = 0
 
     def take(self, size: int) -> bytes:
-        if size < 0 or self.at + size > len(self.data):
+        if size < 0 or self.index + size > len(self.data):
             raise StoreError("it is cut short")
-        self.at += size
-        return self.data[self.at - size : self.at]
+        self.index += size
+        return self.data[self.index - size : self.index]
 
     def int32(self) -> int:
         return int(struct.unpack(">i", self.take(4))[0])
@@ -147,13 +147,13 @@ def _value(data: bytes, tag: int) -> tuple[bytes, bytes]:
     """Returns the content of the DER value at the start of *data*, and the bytes after it."""
     if len(data) < 2 or data[0] != tag:
         raise StoreError("a private key is damaged")
-    size, at = data[1], 2
+    size, index = data[1], 2
     if size & 0x80:
-        at = 2 + (size & 0x7F)
-        size = int.from_bytes(data[2:at], "big")
-    if at + size > len(data):
+        index = 2 + (size & 0x7F)
+        size = int.from_bytes(data[2:index], "big")
+    if index + size > len(data):
         raise StoreError("a private key is damaged")
-    return data[at : at + size], data[at + size :]
+    return data[index : index + size], data[index + size :]
 
 
 def _utf16(password: str) -> bytes:
@@ -292,15 +292,15 @@ def trusted_certificates(properties: Mapping[str, str]) -> tuple[bytes, ...] | N
         )
     if inline:
         _only_pem(properties, "ssl.truststore", "ssl.truststore.certificates")
-        found = certificates_in(blocks_of(inline.encode(), "ssl.truststore.certificates"))
+        certificates = certificates_in(blocks_of(inline.encode(), "ssl.truststore.certificates"))
     elif store is not None:
-        found = store.trusted()
+        certificates = store.trusted()
     else:
         return None
-    if not found:
+    if not certificates:
         key = "ssl.truststore.certificates" if inline else "ssl.truststore.location"
         raise InvalidSettingError(key=key, problem="it holds no certificate")
-    return found
+    return certificates
 
 
 def client_key(properties: Mapping[str, str]) -> ClientKey | None:
@@ -350,21 +350,21 @@ class StoreFile:
         if not location:
             return None
         data = read_store(location, f"{side}.location")
-        found = store_format(data, f"{side}.location")
-        if declared and (declared == "PEM") != (found == "PEM"):
+        actual = store_format(data, f"{side}.location")
+        if declared and (declared == "PEM") != (actual == "PEM"):
             raise InvalidSettingError(
                 key=f"{side}.type",
-                problem=f"it says {declared}, but the file is {found}",
-                action=f"set it to {found}",
+                problem=f"it says {declared}, but the file is {actual}",
+                action=f"set it to {actual}",
             )
         password = properties.get(f"{side}.password")
-        if found == "PEM" and password and declared == "PEM":
+        if actual == "PEM" and password and declared == "PEM":
             raise InvalidSettingError(
                 key=f"{side}.password",
                 problem="a PEM store has no password",
                 action="use ssl.key.password for its key",
             )
-        return cls(side=side, format=found, data=data, password=password)
+        return cls(side=side, format=actual, data=data, password=password)
 
     def trusted(self) -> tuple[bytes, ...]:
         """Returns the DER of the trust anchors. Raises InvalidSettingError."""

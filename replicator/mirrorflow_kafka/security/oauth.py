@@ -79,8 +79,8 @@ def read_token_response(status: int, body: bytes, *, endpoint: str) -> Token:
     if status != 200:
         code = str(fields.get("error", ""))
         shown = f" {code}" if _ERROR_CODE.fullmatch(code) else ""
-        if found := _ENTRA_CODE.search(str(fields.get("error_description", ""))):
-            shown += f" {found[0]}"
+        if entra_code := _ENTRA_CODE.search(str(fields.get("error_description", ""))):
+            shown += f" {entra_code[0]}"
         raise TokenError(f"{endpoint} returned HTTP {status}{shown}", final=is_final(status))
     text = fields.get("access_token") or fields.get("id_token")
     if not isinstance(text, str):

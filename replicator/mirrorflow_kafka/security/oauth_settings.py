@@ -104,12 +104,14 @@ def sasl_extensions(options: Mapping[str, str], source: object) -> Mapping[str, 
     Raises InvalidSettingError for names or values that could break out of the message.
     """
     prefix = "unsecuredLoginExtension_" if isinstance(source, UnsecuredToken) else "extension_"
-    found = {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}
-    for number, (name, value) in enumerate(found.items(), 1):
+    extensions = {
+        name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)
+    }
+    for number, (name, value) in enumerate(extensions.items(), 1):
         if not _EXTENSION_NAME.fullmatch(name) or name == "auth" or not _EXTENSION_VALUE.fullmatch(value):
             problem = f"SASL extension {number} is not allowed; names are letters only and not auth, values printable ASCII"
             raise InvalidSettingError(key=JAAS, problem=problem)
-    return found
+    return extensions
 
 
 def refresh_window(properties: Mapping[str, str]) -> RefreshWindow:

@@ -78,10 +78,10 @@ def file_version(path: str) -> tuple[int, int, int] | None:
     Links are followed, because the kubelet updates a volume by switching one symlink.
     """
     try:
-        found = os.stat(path)  # noqa: PTH116 of a path that need not exist
+        status = os.stat(path)  # noqa: PTH116 of a path that need not exist
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 class SecretRotation:

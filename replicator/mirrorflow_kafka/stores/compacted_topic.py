@@ -287,8 +287,8 @@ class MirrorLog:
     async def _offset(self, when: int) -> int:
         committed = self._read_committed and when == LATEST
         with admin.naming_leaderless(self._cluster, self.topic):
-            at = await admin.offsets_at(self._cluster, [self._partition], when, read_committed=committed)
-        return at[self._partition]
+            offsets = await admin.offsets_at(self._cluster, [self._partition], when, read_committed=committed)
+        return offsets[self._partition]
 
 
 async def append(cluster: Cluster, topic: str, records: Sequence[Record]) -> None:
@@ -325,13 +325,13 @@ class RecordLosses:
     async def has_lost_records(self) -> bool:
         """Returns whether it has lost some since the last call; also while it is missing. Raises ClusterError."""
         await self._cluster.refresh([self._topic])
-        found = self._cluster.metadata.topics.get(self._topic)
-        if found is None or found.error == UNKNOWN_TOPIC_OR_PARTITION:
+        topic = self._cluster.metadata.topics.get(self._topic)
+        if topic is None or topic.error == UNKNOWN_TOPIC_OR_PARTITION:
             return True
-        before, topic_id = self.known, str(found.topic_id)
+        before, topic_id = self.known, str(topic.topic_id)
         is_same = before is not None and before.topic_id == topic_id
         earlier = before.starts if before is not None and is_same else {}
-        partitions = [TopicPartition(self._topic, number) for number in found.partitions]
+        partitions = [TopicPartition(self._topic, number) for number in topic.partitions]
         listed = await admin.list_offsets(self._cluster, partitions, EARLIEST)
         starts = {
             partition.partition: response.offset

@@ -82,9 +82,9 @@ class HoldLog:
     async def read(self) -> Holds:
         """Reads the holds since the last call; returns all."""
         async for record in self._log.read_new():
-            found = decode_hold(record.key or b"", record.value or b"")
-            if found is not None:
-                self._holds.take(found, time.monotonic())
+            hold = decode_hold(record.key or b"", record.value or b"")
+            if hold is not None:
+                self._holds.take(hold, time.monotonic())
         return self._holds
 
     async def write(self, holds: Sequence[HoldRecord], *, now_ms: int) -> Holds:

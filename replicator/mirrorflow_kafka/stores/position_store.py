@@ -89,20 +89,20 @@ class PositionStore(ABC):
 
     def _take(self, key: bytes | None, value: bytes | None) -> TopicPartition | None:
         """Applies the next record; returns its partition, None if unreadable or of another connector."""
-        found = decode(key, value, connector=self._connector, cluster=self._source_alias)
-        if found is None:
+        decoded = decode(key, value, connector=self._connector, cluster=self._source_alias)
+        if decoded is None:
             return None
-        if isinstance(found, Malformed):
+        if isinstance(decoded, Malformed):
             # Keep the older position: it is correct, only further behind.
-            self._warnings.append(found.problem)
+            self._warnings.append(decoded.problem)
             return None
-        partition = TopicPartition(found.key.topic, found.key.partition)
-        if isinstance(found, Reset):
+        partition = TopicPartition(decoded.key.topic, decoded.key.partition)
+        if isinstance(decoded, Reset):
             self.positions.pop(partition, None)
             return partition
-        if found.warning:
-            self._warnings.append(found.warning)
-        self.positions[partition] = found.position
+        if decoded.warning:
+            self._warnings.append(decoded.warning)
+        self.positions[partition] = decoded.position
         return partition
 
 

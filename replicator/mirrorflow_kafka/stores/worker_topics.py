@@ -89,14 +89,14 @@ class _WorkerTopic(Generic[T]):
     def _take(self, record: Record) -> None:
         self.offset = record.offset + 1
         try:
-            found = self._decode(record.key, record.value)
+            decoded = self._decode(record.key, record.value)
         except ValueError as problem:
             key = (record.key or b"").decode("utf-8", "replace")
             self._warnings.append(f"The record {key!r} cannot be read: {problem}")
             return
-        if found is not None:
-            self._apply(found)
-            self._unseen.append(found)
+        if decoded is not None:
+            self._apply(decoded)
+            self._unseen.append(decoded)
 
 
 class ConfigTopic(_WorkerTopic[ConfigRecord]):

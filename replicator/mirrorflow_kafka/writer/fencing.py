@@ -32,9 +32,9 @@ async def why_unfenced(target: Cluster, source_alias: str, store: OffsetStore) -
 async def _connections(target: Cluster) -> list[Connection]:
     """Connects to the brokers that answer; one that does not must not hold up the flow. Raises ClusterError if none does."""
     connecting = map(target.connection, sorted(target.metadata.brokers))
-    found = await asyncio.gather(*connecting, return_exceptions=True)
-    failed = [result for result in found if isinstance(result, BaseException)]
+    results = await asyncio.gather(*connecting, return_exceptions=True)
+    failed = [result for result in results if isinstance(result, BaseException)]
     for error in failed:
-        if len(failed) == len(found) or not isinstance(error, UnreachableError):
+        if len(failed) == len(results) or not isinstance(error, UnreachableError):
             raise error
-    return [result for result in found if isinstance(result, Connection)]
+    return [result for result in results if isinstance(result, Connection)]

@@ -53,25 +53,27 @@ async def unavailable_partitions(
         _out_of_sync(target, copies.values()),
         _denied_topics(target, {copy.topic for copy in copies.values()}),
     )
-    found: dict[TopicPartition, MirrorFlowError] = {}
+    unavailable: dict[TopicPartition, MirrorFlowError] = {}
     for origin, copy in copies.items():
         topic, partition = origin
         if (error := _topic_error(source, origin, origin, on_source[origin])) is not None:
-            found[origin] = error
+            unavailable[origin] = error
         elif on_source[origin] != NONE:
             problem = _problem(source, origin, on_source[origin])
-            found[origin] = SourceUnavailableError(topic=topic, partition=partition, problem=problem)
+            unavailable[origin] = SourceUnavailableError(topic=topic, partition=partition, problem=problem)
         elif copy.topic in denied:
             resource = f"topic {copy.topic}"
-            found[origin] = NotAuthorizedError(cluster=target.alias, operation="Write", resource=resource)
+            unavailable[origin] = NotAuthorizedError(
+                cluster=target.alias, operation="Write", resource=resource
+            )
         elif (error := _topic_error(target, origin, copy, on_target[copy])) is not None:
-            found[origin] = error
+            unavailable[origin] = error
         elif on_target[copy] != NONE:
             problem = _problem(target, copy, on_target[copy])
-            found[origin] = TargetUnavailableError(topic=topic, partition=partition, problem=problem)
+            unavailable[origin] = TargetUnavailableError(topic=topic, partition=partition, problem=problem)
         elif copy in out_of_sync:
-            found[origin] = TargetOutOfSyncError(topic=topic, partition=partition, copy=str(copy))
-    return found
+            unavailable[origin] = TargetOutOfSyncError(topic=topic, partition=partition, copy=str(copy))
+    return unavailable
 
 
 async def _leader_codes(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -79,7 +81,7 @@ async def _leader_codes(cluster: Cluster, partitions: Iterable[TopicPartition]) 
     listed = await admin.list_offsets(
         cluster, partitions, LATEST, rounds_max=_ROUNDS_MAX, timeout_s=RESPONSE_S
     )
-    return {partition: found.error for partition, found in listed.items()}
+    return {partition: result.error for partition, result in listed.items()}
 
 
 async def _out_of_sync(cluster: Cluster, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
@@ -87,9 +89,9 @@ async def _out_of_sync(cluster: Cluster, partitions: Iterable[TopicPartition]) -
     short: dict[TopicPartition, int] = {}
     for partition in partitions:
         topic = cluster.metadata.topics.get(partition.topic)
-        found = None if topic is None else topic.partitions.get(partition.partition)
-        if found is not None and found.leader != NO_LEADER and len(found.isr) < len(found.replicas):
-            short[partition] = len(found.isr)
+        state = None if topic is None else topic.partitions.get(partition.partition)
+        if state is not None and state.leader != NO_LEADER and len(state.isr) < len(state.replicas):
+            short[partition] = len(state.isr)
     if not short:
         return frozenset()
     topics = sorted({partition.topic for partition in short})

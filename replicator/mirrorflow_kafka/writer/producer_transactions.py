@@ -135,12 +135,12 @@ class ProducerTransactions:
         for known in [key for key in self._sequences if key[0] == producer_id and key[1] != epoch]:
             del self._sequences[known]
         self._barriers = {
-            producer: found for producer, found in self._barriers.items() if producer[0] != transactional_id
+            producer: ends for producer, ends in self._barriers.items() if producer[0] != transactional_id
         }
         self._unanswered = {producer for producer in self._unanswered if producer[0] != transactional_id}
         self._open_positions = {
-            producer: found
-            for producer, found in self._open_positions.items()
+            producer: ends
+            for producer, ends in self._open_positions.items()
             if producer[0] != transactional_id
         }
         return Producer(transactional_id, producer_id, epoch)
@@ -211,11 +211,11 @@ class ProducerTransactions:
     async def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Asks the leaders of *partitions* for their epochs. Raises ClusterError."""
         listed = await admin.list_offsets(self._cluster, partitions, LATEST, timeout_s=LEADER_TIMEOUT_S)
-        for partition, found in listed.items():
-            if found.error:
+        for partition, result in listed.items():
+            if result.error:
                 alias = self._cluster.alias
-                raise partition_error(found.error, cluster=alias, request="ListOffsets", partition=partition)
-        return {partition: found.leader_epoch for partition, found in listed.items()}
+                raise partition_error(result.error, cluster=alias, request="ListOffsets", partition=partition)
+        return {partition: result.leader_epoch for partition, result in listed.items()}
 
     async def store_positions(self, producer: Producer, positions: Iterable[WriterPosition]) -> None:
         """Writes positions in the open transaction. Raises ClusterError."""
@@ -225,21 +225,21 @@ class ProducerTransactions:
 
     async def _records(self, request: Transaction) -> dict[TopicPartition, list[Record]]:
         """Returns the records of claim and positions by the partition that they are written to."""
-        found = await self._position_records(request.positions)
+        records = await self._position_records(request.positions)
         if request.claim is not None:
-            found[self._topics.claims] = [self._topics.claim_record(request.claim)]
-        return found
+            records[self._topics.claims] = [self._topics.claim_record(request.claim)]
+        return records
 
     async def _position_records(
         self, positions: Iterable[WriterPosition]
     ) -> dict[TopicPartition, list[Record]]:
-        found: dict[TopicPartition, list[Record]] = {}
+        records: dict[TopicPartition, list[Record]] = {}
         topics = self._topics
         for position in positions:
             count = len(await partition_numbers(self._cluster, topics.offsets))
             home, record = topics.position_record(position, partitions=count)
-            found.setdefault(home, []).append(record)
-        return found
+            records.setdefault(home, []).append(record)
+        return records
 
     async def _internal_partitions(self) -> list[TopicPartition]:
         offsets = self._topics.offsets
@@ -278,7 +278,7 @@ class ProducerTransactions:
     async def _append_all(
         self, producer: Producer, records: Mapping[TopicPartition, Sequence[Record]]
     ) -> None:
-        appends = (self.append(producer, home, found) for home, found in records.items())
+        appends = (self.append(producer, home, of_partition) for home, of_partition in records.items())
         for outcome in await asyncio.gather(*appends, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

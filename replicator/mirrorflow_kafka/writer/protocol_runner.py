@@ -129,12 +129,12 @@ class ProtocolRunner:
         groups: dict[Hashable, list[int]] = {}
         for number, request in enumerate(asked):
             groups.setdefault(_combined(request) or number, []).append(number)
-        found = await asyncio.gather(
+        outcomes = await asyncio.gather(
             *(self._respond_to_group([asked[number] for number in group]) for group in groups.values()),
             return_exceptions=True,
         )
         responses: list[Any] = [None] * len(asked)
-        for group, outcome in zip(groups.values(), found, strict=True):
+        for group, outcome in zip(groups.values(), outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 raise outcome
             for number, response in zip(group, outcome, strict=True):
@@ -236,10 +236,10 @@ class ProtocolRunner:
         self, partition: TopicPartition, producer_id: int, producer_epoch: int
     ) -> int | None:
         try:
-            found = await admin.describe_producers(self._target, [partition], timeout_s=RESPONSE_S)
+            states = await admin.describe_producers(self._target, [partition], timeout_s=RESPONSE_S)
         except UnsupportedBrokerError:
             return None
-        response = found[partition]
+        response = states[partition]
         if response.error:
             alias = self._target.alias
             raise partition_error(
@@ -256,17 +256,17 @@ class ProtocolRunner:
 
     async def _idle_limit_ms(self) -> int:
         """Returns the longest limit of the brokers; Kafka's default for those whose limit cannot be read."""
-        found: dict[int, dict[str, int]] = {}
+        settings: dict[int, dict[str, int]] = {}
         with contextlib.suppress(NotAuthorizedError):
-            found = await admin.describe_brokers(self._target, [_IDLE_KEY])
-        ids = found.keys() | self._target.metadata.brokers.keys()
+            settings = await admin.describe_brokers(self._target, [_IDLE_KEY])
+        ids = settings.keys() | self._target.metadata.brokers.keys()
         log.warning(
             "%s has forgotten the transactional id of the last writer, which cannot be fenced. Copying begins when its "
             "connections are closed (%s).",
             self._target.alias,
             _IDLE_KEY,
         )
-        return max(found.get(id_, {}).get(_IDLE_KEY, _IDLE_LIMIT_MS) for id_ in ids)
+        return max(settings.get(id_, {}).get(_IDLE_KEY, _IDLE_LIMIT_MS) for id_ in ids)
 
     async def _source_starts(
         self, partitions: Sequence[TopicPartition]
@@ -281,14 +281,14 @@ class ProtocolRunner:
             )
         )
         ends = listed[0]
-        found = {
+        begins = {
             partition: first for part in listed for partition, first in part.items()
         }  # LATEST comes first
         return [
             _unavailable(
-                self._source, "ListOffsets", partition, found[partition].error or ends[partition].error
+                self._source, "ListOffsets", partition, begins[partition].error or ends[partition].error
             )
-            or _source_start(found[partition], ends[partition])
+            or _source_start(begins[partition], ends[partition])
             for partition in partitions
         ]
 
@@ -349,10 +349,10 @@ def _response_timeout_s(timestamp: int) -> float:
     return RESPONSE_S if timestamp in {EARLIEST, LATEST} else REQUEST_TIMEOUT_S
 
 
-def _source_start(found: ListedOffset, end: ListedOffset) -> SourceStart:
-    """Returns the start at *found*, or at the *end* of the log if no record is as new."""
-    offset = found.offset if found.offset >= 0 else end.offset
-    return SourceStart(offset, found.leader_epoch if offset < end.offset else UNKNOWN)
+def _source_start(begin: ListedOffset, end: ListedOffset) -> SourceStart:
+    """Returns the start at *begin*, or at the *end* of the log if no record is as new."""
+    offset = begin.offset if begin.offset >= 0 else end.offset
+    return SourceStart(offset, begin.leader_epoch if offset < end.offset else UNKNOWN)
 
 
 def _combined(request: Request) -> Hashable | None:

@@ -143,11 +143,11 @@ def converter_warnings(properties: Mapping[str, str], worker: Mapping[str, str])
     changing = {key: name for key, name in inherited.items() if name != BYTE_CONVERTER.rpartition(".")[2]}
     if not changing:
         return ()
-    found = ", ".join(f"{key}={name}" for key, name in changing.items())
+    converters = ", ".join(f"{key}={name}" for key, name in changing.items())
     *most, last = changing
     names = f"{', '.join(most)} and {last}" if most else last
     sentence = (
-        f"{CONVERTER_NOT_USED}: the worker has {found}, which Java's worker would apply to every record of this connector. "
+        f"{CONVERTER_NOT_USED}: the worker has {converters}, which Java's worker would apply to every record of this connector. "
         f"Records are copied byte for byte instead. To have the same with Java, and no warning, set {names} "
         f"to {BYTE_CONVERTER} in the connector."
     )
@@ -220,9 +220,9 @@ def require_source_alias(read: PropertyReader) -> str:
 
 def _patterns(read: PropertyReader, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Returns a list of expressions. Raises InvalidSettingError for an invalid one, before anything starts."""
-    found = read.names(key, default)
-    compile_patterns(key, found)
-    return found
+    patterns = read.names(key, default)
+    compile_patterns(key, patterns)
+    return patterns
 
 
 def _interval_s(read: PropertyReader, prefix: str) -> float | None:
@@ -553,9 +553,9 @@ def _to_source(basics: CommonSettings, properties: Mapping[str, str]) -> BeatSet
     alias = basics.source_alias
 
     def client(kind: str) -> ClientSettings:
-        found = clients.connector_client(properties, "source", kind)
-        clients.require_addresses(found, key="source.cluster.bootstrap.servers")
-        return clients.client_settings(alias, f"{basics.label}|heartbeats-source-{kind}", found)
+        client_properties = clients.connector_client(properties, "source", kind)
+        clients.require_addresses(client_properties, key="source.cluster.bootstrap.servers")
+        return clients.client_settings(alias, f"{basics.label}|heartbeats-source-{kind}", client_properties)
 
     return BeatSettings(
         source_alias=basics.target_alias,

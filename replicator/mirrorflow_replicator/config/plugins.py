@@ -169,10 +169,10 @@ def make_config_filter(settings: SourceSettings) -> Callable[[str], bool]:
 def _method(
     key: str, written: str, settings: SourceSettings | CheckpointSettings, name: str
 ) -> Callable[[str], bool]:
-    found = getattr(load_python_class(key, written)(settings), name, None)
-    if not callable(found):
+    method = getattr(load_python_class(key, written)(settings), name, None)
+    if not callable(method):
         raise InvalidSettingError(key=key, problem=f"{written} has no method {name}", action="add it")
-    return lambda text: bool(found(text))
+    return lambda text: bool(method(text))
 
 
 def python_class(key: str, written: str, *, built_in: str) -> str:

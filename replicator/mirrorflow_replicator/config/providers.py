@@ -136,8 +136,8 @@ class Resolver:
 
     def _required(self, key: str, reference: Reference) -> str:
         try:
-            found = self._lookup(reference)
-            return found.removesuffix("\n").removesuffix("\r") if found.endswith("\n") else found
+            value = self._lookup(reference)
+            return value.removesuffix("\n").removesuffix("\r") if value.endswith("\n") else value
         except LookupError as error:
             problem = str(error.args[0])
             raise UnresolvedReferenceError(key=key, reference=reference.text, problem=problem) from None

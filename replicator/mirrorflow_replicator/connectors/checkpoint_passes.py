@@ -109,9 +109,11 @@ class CheckpointPasses:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What failed for single groups or topics, and which groups cannot be synchronised; bounded."""
-        found = (*self._warnings.values(), *self._not_consumer_groups)
-        more = len(found) - WARNINGS_MAX
-        return found if more <= 0 else (*found[:WARNINGS_MAX], f"{more} further warnings are not shown.")
+        warnings = (*self._warnings.values(), *self._not_consumer_groups)
+        more = len(warnings) - WARNINGS_MAX
+        return (
+            warnings if more <= 0 else (*warnings[:WARNINGS_MAX], f"{more} further warnings are not shown.")
+        )
 
     @property
     def report(self) -> GroupsReport:
@@ -128,12 +130,12 @@ class CheckpointPasses:
             latencies=tuple(
                 CheckpointLatency(
                     group=group,
-                    topic=at.topic,
-                    partition=at.partition,
-                    latency_ms=self._latencies[group, at][0],
-                    spread_ms=self._latencies[group, at][1].spread(time.monotonic()),
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    latency_ms=self._latencies[group, partition][0],
+                    spread_ms=self._latencies[group, partition][1].spread(time.monotonic()),
                 )
-                for group, at in sorted(self._latencies)
+                for group, partition in sorted(self._latencies)
             ),
         )
 
@@ -476,8 +478,8 @@ class CheckpointPasses:
         A failure becomes a warning. If all of them fail with an error of the whole cluster, it is raised.
         """
         waiting, has_result = list(names), False
-        for at in range(0, len(waiting), GROUPS_AT_ONCE):
-            asked = waiting[at : at + GROUPS_AT_ONCE]
+        for begin in range(0, len(waiting), GROUPS_AT_ONCE):
+            asked = waiting[begin : begin + GROUPS_AT_ONCE]
             results = await asyncio.gather(*(ask(name) for name in asked), return_exceptions=True)
             for name, result in zip(asked, results, strict=True):
                 subject = ("group", name, side)

@@ -95,9 +95,9 @@ class PausedSource:
         await source.refresh()
         partitions = sorted(
             TopicPartition(topic, number)
-            for topic, found in source.metadata.topics.items()
-            if not found.error and self._selection.selects(topic) and not self._selection.obstacle(topic)
-            for number in found.partitions
+            for topic, metadata in source.metadata.topics.items()
+            if not metadata.error and self._selection.selects(topic) and not self._selection.obstacle(topic)
+            for number in metadata.partitions
         )
         committed = settings.read_committed
         ends = await admin.list_offsets(source, partitions, LATEST, read_committed=committed)
@@ -133,8 +133,8 @@ class PausedSource:
         new = [partition for partition in partitions if partition not in positions]
         if not new or self._settings.start is not StartPosition.EARLIEST:
             return {}
-        found = await admin.list_offsets(source, new, EARLIEST)
-        return {partition: begin.offset for partition, begin in found.items() if not begin.error}
+        begins = await admin.list_offsets(source, new, EARLIEST)
+        return {partition: begin.offset for partition, begin in begins.items() if not begin.error}
 
     def _report(
         self, partition: TopicPartition, position: Position | None, start_offset: int, end: int

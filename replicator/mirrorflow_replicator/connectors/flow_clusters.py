@@ -123,10 +123,10 @@ class FlowClusters:
         """Returns the stored maps of *partitions*, and up to where the target has lost nothing since."""
         topic = offset_map_topic(self.settings.source_alias)
         log = MapLog(self.target, topic, replication_factor=self.settings.offsets.replication_factor)
-        found = await log.read(partitions)
-        copies = {partition: flow_topics(self.settings).on_target(partition) for partition in found}
-        ends = await log.ends({copies[partition]: known.leader_epoch for partition, known in found.items()})
-        return {partition: (known, ends.get(copies[partition], 0)) for partition, known in found.items()}
+        maps = await log.read(partitions)
+        copies = {partition: flow_topics(self.settings).on_target(partition) for partition in maps}
+        ends = await log.ends({copies[partition]: known.leader_epoch for partition, known in maps.items()})
+        return {partition: (known, ends.get(copies[partition], 0)) for partition, known in maps.items()}
 
     def _start_at(self, partition: TopicPartition) -> int:
         """Returns the timestamp at which a partition starts that was never copied."""

@@ -76,10 +76,10 @@ class OwnedFlow:
         """Returns *wanted* with the start of a task, which writes with *ids*, or its own. Raises MirrorFlowError."""
         start = self.starts.pop(task, None)
         if start is None or {*start.points, *start.problems, *start.waiting} != {*wanted.partitions}:
-            found = await self._recover(ids or self.ownership.plan.ids.task(task), wanted)
-            if isinstance(found, Fenced):
-                return found
-            start = found
+            recovered = await self._recover(ids or self.ownership.plan.ids.task(task), wanted)
+            if isinstance(recovered, Fenced):
+                return recovered
+            start = recovered
         transactions = self.clusters.runner.transactions
         return Assign(
             assignment=wanted,
@@ -100,15 +100,15 @@ class OwnedFlow:
             decode_value(TopicPartition(position.topic, position.partition), position.value.encode())
             for position in wanted.acknowledged
         ]
-        found = await clusters.runner.run(recover_task(ownership, ids, partitions, acknowledged))
-        if isinstance(found, SessionStart) and found.producers.ids != ids:
+        recovered = await clusters.runner.run(recover_task(ownership, ids, partitions, acknowledged))
+        if isinstance(recovered, SessionStart) and recovered.producers.ids != ids:
             log.warning(
                 "%s: the last transaction of %s cannot end, because a partition of it has no leader; %s is used instead.",
                 clusters.settings.name,
                 ids.transactional,
-                found.producers.transactional.transactional_id,
+                recovered.producers.transactional.transactional_id,
             )
-        return found
+        return recovered
 
     async def positions(self) -> dict[TopicPartition, WriterPosition]:
         """Returns the stored position of each partition of the flow. Raises MirrorFlowError."""
@@ -129,9 +129,9 @@ class OwnedFlow:
         """
         known = await self._newest_positions()
         deleted = {
-            partition: found.revision or 0
-            for partition, found in known.items()
-            if found.next_source_offset < 0
+            partition: position.revision or 0
+            for partition, position in known.items()
+            if position.next_source_offset < 0
         }
         new = {
             partition: offset

@@ -25,12 +25,12 @@ from mirrorflow_replicator.connectors.flow_ownership_states import OwnedFlow
 
 def refuse_changed_clusters(before: Claim, now: Claim, settings: SourceSettings) -> None:
     """Raises ClusterChangedError if the flow was last owned between other clusters."""
-    for alias, expected, found in (
+    for alias, expected, actual in (
         (settings.source_alias, before.source_cluster_id, now.source_cluster_id),
         (settings.target_alias, before.target_cluster_id, now.target_cluster_id),
     ):
-        if expected and found and expected != found:
-            raise ClusterChangedError(alias=alias, expected=expected, found=found)
+        if expected and actual and expected != actual:
+            raise ClusterChangedError(alias=alias, expected=expected, found=actual)
 
 
 def must_wait(owner: Claim, newcomer: Claim, *, waits_for_group: bool, preempts: bool) -> bool:
@@ -161,10 +161,10 @@ class FlowTakeover:
 
     async def _wait_for_turn(self, clusters: FlowClusters, plan: FlowPlan) -> None:
         self._note_owner(self.owner)
-        found = await clusters.runner.run(wait_for_turn(plan, self._note_owner))
-        if isinstance(found, FlowExists):
+        outcome = await clusters.runner.run(wait_for_turn(plan, self._note_owner))
+        if isinstance(outcome, FlowExists):
             self.is_waiting = False
-            raise self._flow_exists(found.claim)
+            raise self._flow_exists(outcome.claim)
 
     def _flow_exists(self, claim: Claim) -> FlowExistsError:
         settings = self._settings

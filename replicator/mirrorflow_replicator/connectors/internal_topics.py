@@ -108,9 +108,9 @@ def is_internal(topic: str) -> bool:
     return topic.endswith("internal") and (topic.startswith("mm2-") or "checkpoints" in topic)
 
 
-def corrections(topic: admin.NewTopic, found: Iterable[ConfigEntry]) -> tuple[ConfigChange, ...]:
-    """Returns the changes without which *topic* would lose records; () if it keeps all. *found*: its settings."""
-    values = {entry.name: entry.value for entry in found}
+def corrections(topic: admin.NewTopic, entries: Iterable[ConfigEntry]) -> tuple[ConfigChange, ...]:
+    """Returns the changes without which *topic* would lose records; () if it keeps all. *entries*: its settings."""
+    values = {entry.name: entry.value for entry in entries}
     keeping = ("cleanup.policy", "retention.ms", "retention.bytes")
     wanted = {name: topic.configs[name] for name in keeping if name in topic.configs}
     kept_ms = int(values.get(DELETE_RETENTION) or DELETE_RETENTION_MS)
@@ -134,11 +134,11 @@ async def correct_topic_configs(
     unread: list[str] = []
     for topic in topics:
         try:
-            found = await admin.describe_topic_configs(cluster, [topic.name])
+            configs = await admin.describe_topic_configs(cluster, [topic.name])
         except NotAuthorizedError:
             unread.append(topic.name)
             continue
-        if topic.name in found and (changes := corrections(topic, found[topic.name])):
+        if topic.name in configs and (changes := corrections(topic, configs[topic.name])):
             wanted[topic.name] = changes
     foreign = {name: wanted.pop(name) for name in list(wanted) if not is_internal(name)}
     refused = await _alter(cluster, wanted, validate_only=validate_only) if wanted else ()
@@ -153,10 +153,10 @@ async def create_again(cluster: Cluster, topics: Iterable[admin.NewTopic], seen:
     wanted = {topic.name: topic for topic in topics}
     await cluster.refresh(wanted)
     for name, topic in wanted.items():
-        found = cluster.metadata.topics.get(name)
-        if found is not None and not found.error:
+        known = cluster.metadata.topics.get(name)
+        if known is not None and not known.error:
             seen.add(name)
-        elif name in seen and (found is None or found.error == UNKNOWN_TOPIC_OR_PARTITION):
+        elif name in seen and (known is None or known.error == UNKNOWN_TOPIC_OR_PARTITION):
             await admin.create_topic_and_wait(cluster, topic)
             log.warning(
                 "Topic %s on %s was deleted while the flow runs; it is created again.", name, cluster.alias

@@ -69,18 +69,18 @@ class KnownOffsets:
         undecodable = 0
         async for record in MirrorLog(self._clusters.reader, self.checkpoints_topic).read_new():
             try:
-                found = decode_checkpoint(record.key, record.value)
+                checkpoint = decode_checkpoint(record.key, record.value)
             except ValueError:
                 undecodable += 1
                 continue
             point = Point(
-                upstream_offset=found.upstream_offset,
-                downstream_offset=found.downstream_offset,
-                metadata=found.metadata,
+                upstream_offset=checkpoint.upstream_offset,
+                downstream_offset=checkpoint.downstream_offset,
+                metadata=checkpoint.metadata,
             )
-            at = TopicPartition(found.topic, found.partition)
-            self.checkpoints.take(found.group, {at: point})
-            self.checkpoints.note_written(found.group, [at], record.timestamp)
+            partition = TopicPartition(checkpoint.topic, checkpoint.partition)
+            self.checkpoints.take(checkpoint.group, {partition: point})
+            self.checkpoints.note_written(checkpoint.group, [partition], record.timestamp)
         self._note_skipped(self.checkpoints_topic, undecodable, "checkpoints")
         return True
 
@@ -98,12 +98,12 @@ class KnownOffsets:
         try:
             async for record in self._syncs_log.read_new():
                 try:
-                    found = decode_offset_sync(record.key, record.value)
+                    decoded = decode_offset_sync(record.key, record.value)
                 except ValueError:
                     undecodable += 1
                     continue
-                sync = Sync(found.upstream_offset, found.downstream_offset)
-                self._syncs.add(TopicPartition(found.topic, found.partition), sync)
+                sync = Sync(decoded.upstream_offset, decoded.downstream_offset)
+                self._syncs.add(TopicPartition(decoded.topic, decoded.partition), sync)
         except BrokerError as error:
             if error.code != UNKNOWN_TOPIC_OR_PARTITION:
                 raise
@@ -154,7 +154,7 @@ class KnownOffsets:
             ids = zip(now, known.stream[1:], strict=True)
             return all(not topic or not other or topic == other for topic, other in ids)
 
-        known = {at: offset_map for at, offset_map in self._maps.items() if is_same_topic(at, offset_map)}
+        known = {key: offset_map for key, offset_map in self._maps.items() if is_same_topic(key, offset_map)}
         self._valid_maps = await self._not_lost(known)
 
     async def _not_lost(self, maps: Mapping[TopicPartition, OffsetMap]) -> dict[TopicPartition, OffsetMap]:
@@ -162,20 +162,22 @@ class KnownOffsets:
 
         The copying task stores the shorter map as well, but perhaps later.
         """
-        target, found = self._clusters.target, dict(maps)
+        target, valid = self._clusters.target, dict(maps)
         moved = {
-            self.rename(at): at
-            for at, known in maps.items()
-            if target.metadata.leader_epoch(*self.rename(at)) != known.leader_epoch
+            self.rename(partition): partition
+            for partition, known in maps.items()
+            if target.metadata.leader_epoch(*self.rename(partition)) != known.leader_epoch
         }
-        ends = await ends_of(target, {copy: maps[at].leader_epoch for copy, at in moved.items()})
-        for copy, at in moved.items():
-            left = maps[at].before(ends.get(copy, 0))
+        ends = await ends_of(
+            target, {copy: maps[partition].leader_epoch for copy, partition in moved.items()}
+        )
+        for copy, partition in moved.items():
+            left = maps[partition].before(ends.get(copy, 0))
             if left is None:
-                del found[at]
+                del valid[partition]
             else:
-                found[at] = left
-        return found
+                valid[partition] = left
+        return valid
 
     def _note_skipped(self, topic: str, count: int, what: str) -> None:
         if count:

@@ -300,7 +300,7 @@ class SourceConnector:
 
 def _trace_of(parts: Sequence[PartitionReport]) -> str:
     """Returns the first messages of stopped and stalled partitions. A Connect client sees them nowhere else."""
-    found = [part.message for part in parts if part.phase is PartitionPhase.STOPPED or part.is_stalled]
-    if (more := len(found) - TRACE_MESSAGES_MAX) > 0:
-        found[TRACE_MESSAGES_MAX:] = [f"{more} further partitions are stopped or stalled."]
-    return " ".join(found)
+    messages = [part.message for part in parts if part.phase is PartitionPhase.STOPPED or part.is_stalled]
+    if (more := len(messages) - TRACE_MESSAGES_MAX) > 0:
+        messages[TRACE_MESSAGES_MAX:] = [f"{more} further partitions are stopped or stalled."]
+    return " ".join(messages)

@@ -142,7 +142,7 @@ class TopicDiscovery:
     def warnings(self) -> tuple[str, ...]:
         """What failed for single topics or was left out; at most WARNINGS_MAX messages of a kind."""
         arranged = self._arrangement.warnings if self._arrangement is not None else ()
-        found = (
+        warnings = (
             self.nothing_selected,
             *((self._syncs.topics.same_cluster_warning,) if self._syncs is not None else ()),
             *self._internal_warnings,
@@ -155,7 +155,7 @@ class TopicDiscovery:
             *(warning for cluster in self._clusters.values() for warning in cluster.warnings),
         )
         return tuple(
-            dict.fromkeys(filter(None, found))
+            dict.fromkeys(filter(None, warnings))
         )  # a config refused at creation is refused again at the next sync
 
     async def run(self, on_assignment: OnAssignment) -> None:

@@ -323,7 +323,7 @@ def _sizes(cluster: Cluster) -> dict[str, int]:
 
 def _chunks(topics: Iterable[str]) -> Iterator[list[str]]:
     names = list(topics)
-    return (names[at : at + TOPICS_PER_REQUEST] for at in range(0, len(names), TOPICS_PER_REQUEST))
+    return (names[begin : begin + TOPICS_PER_REQUEST] for begin in range(0, len(names), TOPICS_PER_REQUEST))
 
 
 class RetentionWriter:
@@ -358,9 +358,9 @@ class RetentionWriter:
         now_ms = self._now_ms()
         lease = RetentionLease(holder=holder, until_ms=now_ms + round(1000 * LEASE_S))
         holds = await self._log.write([lease], now_ms=now_ms)
-        found = await admin.describe_topic_configs(self._target, sorted(settings))
+        configs = await admin.describe_topic_configs(self._target, sorted(settings))
         changed_by_others = {
-            topic: changed(found.get(topic, ()), names, holds.before(topic))
+            topic: changed(configs.get(topic, ()), names, holds.before(topic))
             for topic, names in settings.items()
         }
         if any(changed_by_others.values()):
@@ -373,7 +373,7 @@ class RetentionWriter:
         changes = {
             topic: [ConfigChange(name=name, value=FOR_EVER) for name in names]
             for topic, names in settings.items()
-            if any(entry.name in names and entry.value != FOR_EVER for entry in found.get(topic, ()))
+            if any(entry.name in names and entry.value != FOR_EVER for entry in configs.get(topic, ()))
         }
         return await self._alter(changes, "cannot be held")
 
@@ -389,8 +389,8 @@ class RetentionWriter:
         holders, topics = holds.over(began_s)
         if not holders:
             return ()
-        found = await admin.describe_topic_configs(self._target, sorted(topics))
-        changes = {topic: restoring(entries, holds.before(topic)) for topic, entries in found.items()}
+        configs = await admin.describe_topic_configs(self._target, sorted(topics))
+        changes = {topic: restoring(entries, holds.before(topic)) for topic, entries in configs.items()}
         refused = await self._alter(changes, "cannot be restored")
         if not refused:
             over = [RetentionLease(holder=holder, until_ms=RESTORED_MS) for holder in sorted(holders)]

@@ -385,10 +385,10 @@ def _text(value: object) -> str:
 
 def methods(path: Sequence[str]) -> tuple[str, ...]:
     """Returns the methods of the resource at *path* (its parts), sorted; none if it does not exist."""
-    for pattern, found in _RESOURCES:
+    for pattern, allowed in _RESOURCES:
         parts = pattern.split("/") if pattern else []
         if len(parts) == len(path) and all(map(_matches, parts, path)):
-            return tuple(sorted({*found, "OPTIONS", *(("HEAD",) if "GET" in found else ())}))
+            return tuple(sorted({*allowed, "OPTIONS", *(("HEAD",) if "GET" in allowed else ())}))
     return ()
 
 
@@ -457,11 +457,11 @@ def check(properties: Mapping[str, str], problems: Problems) -> None:
     plugin = properties.get("connector.class")
     if not plugin:
         raise ConnectError(400, "Connector config contains no connector type")
-    found = dict(problems(simple_name(plugin), properties))
+    errors = dict(problems(simple_name(plugin), properties))
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in properties.get("name", "")):
-        found["name"] = "name: it contains control characters; write a name without them."
-    if found:
-        raise invalid_configuration(found.values())
+        errors["name"] = "name: it contains control characters; write a name without them."
+    if errors:
+        raise invalid_configuration(errors.values())
 
 
 def simple_name(connector_class: str) -> str:
@@ -527,7 +527,7 @@ def statuses(
     reports: Iterable[ConnectorReport], *, worker_id: str, generation: int
 ) -> dict[bytes, WorkerStatus]:
     """Returns the statuses that a worker writes of connectors and tasks, by record key."""
-    found: dict[bytes, WorkerStatus] = {}
+    by_key: dict[bytes, WorkerStatus] = {}
     for report in reports:
         states = [(None, report.state, report.trace), *((t.task, t.state, t.trace) for t in report.tasks)]
         for task, state, trace in states:
@@ -540,8 +540,8 @@ def statuses(
                 trace=trace or None if state == WorkerState.FAILED.value else None,
                 version=connect_version(),
             )
-            found[status.key] = status
-    return found
+            by_key[status.key] = status
+    return by_key
 
 
 def _must_exist(name: str, configs: WorkerConfigs, sentence: str) -> None:

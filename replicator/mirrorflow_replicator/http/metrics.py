@@ -195,13 +195,13 @@ def _mm2_metrics(rows: list[_Row]) -> Iterator[str]:
     yield from family("record_age_ms", "Age of the last record when it was sent.", lambda row: row.age_ms)
     about = "Age of the last record when acknowledged."
     yield from family("replication_latency_ms", about, lambda row: row.latency_ms)
-    for at, statistic in enumerate(_SPREAD):
+    for index, statistic in enumerate(_SPREAD):
         about = f"Age of records when they were fetched, {statistic} of the window."
-        ages = ((row.mm2, round(row.ages[at], 3)) for row in rows if row.ages)
+        ages = ((row.mm2, round(row.ages[index], 3)) for row in rows if row.ages)
         yield from _gauge(f"{MM2}record_age_ms_{statistic}", about, ages)
-    for at, statistic in enumerate(_SPREAD):
+    for index, statistic in enumerate(_SPREAD):
         about = f"Age of records when they were acknowledged, {statistic} of the window."
-        latencies = ((row.mm2, round(row.latencies[at], 3)) for row in rows if row.latencies)
+        latencies = ((row.mm2, round(row.latencies[index], 3)) for row in rows if row.latencies)
         yield from _gauge(f"{MM2}replication_latency_ms_{statistic}", about, latencies)
 
 
@@ -288,9 +288,9 @@ def _stalls(
         for part in parts:
             if part.is_stalled:
                 ages_s.setdefault(part.reason, []).append(max(0.0, now_s - part.stalled_since_ms / 1000))
-        for reason, found in sorted(ages_s.items()):
-            counts.append(({**own, "reason": reason}, len(found)))
-            ages.append(({**own, "reason": reason}, round(max(found, default=0.0), 3)))
+        for reason, of_reason in sorted(ages_s.items()):
+            counts.append(({**own, "reason": reason}, len(of_reason)))
+            ages.append(({**own, "reason": reason}, round(max(of_reason, default=0.0), 3)))
     about = "Partitions that have records to copy and do not advance, by reason."
     yield from _gauge(_OURS + "partitions_stalled", about, counts)
     about = "Time since the longest stalled partition made progress, by reason."
@@ -361,10 +361,10 @@ def _groups(view: WorkerView) -> Iterator[str]:
     ]
     about = "How long the last checkpoint took until it was acknowledged."
     yield from _gauge(LATENCY, about, [(where, latency.latency_ms) for where, latency in latencies])
-    for at, (suffix, statistic) in enumerate(zip(_SPREAD, ("least", "greatest", "mean"), strict=True)):
+    for index, (suffix, statistic) in enumerate(zip(_SPREAD, ("least", "greatest", "mean"), strict=True)):
         about = f"How long checkpoints took until they were acknowledged, {statistic} of the window."
         samples = [
-            (where, latency.spread_ms[at]) for where, latency in latencies if latency.spread_ms is not None
+            (where, latency.spread_ms[index]) for where, latency in latencies if latency.spread_ms is not None
         ]
         yield from _gauge(f"{LATENCY}_{suffix}", about, samples)
     states = [
@@ -463,13 +463,13 @@ def _clients(view: WorkerView) -> Iterator[str]:
 
 
 def _lags(task: TaskReport, level: MetricsLevel) -> Iterator[tuple[Labels, int]]:
-    found: dict[tuple[str, int | None], int] = {}
+    lags: dict[tuple[str, int | None], int] = {}
     for part in task.partitions:
         lag = lag_records(part)
         if lag >= 0 and level is not MetricsLevel.FLOW:
             where = (part.topic, part.partition if level is MetricsLevel.PARTITION else None)
-            found[where] = found.get(where, 0) + lag
-    for (topic, partition), lag in found.items():
+            lags[where] = lags.get(where, 0) + lag
+    for (topic, partition), lag in lags.items():
         yield {"topic": topic, **({} if partition is None else {"partition": partition})}, lag
 
 
@@ -495,10 +495,10 @@ def _merged(
 
     A process with several flows has a connector of the same name in each, and these names do not contain the flow.
     """
-    found: dict[tuple[tuple[str, str | int], ...], list[float]] = {}
+    by_labels: dict[tuple[tuple[str, str | int], ...], list[float]] = {}
     for labels, value in samples:
-        found.setdefault(tuple(labels.items()), []).append(value)
-    return [(dict(labels), combine(values)) for labels, values in found.items()]
+        by_labels.setdefault(tuple(labels.items()), []).append(value)
+    return [(dict(labels), combine(values)) for labels, values in by_labels.items()]
 
 
 def _source_tasks(view: WorkerView) -> Iterator[tuple[ConnectorReport, TaskReport]]:

@@ -140,11 +140,11 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
 
 def _options(path: list[str], state: WorkerView) -> Response:
     """Returns the methods of a resource, in the header and the body as in Jersey's answer."""
-    found = methods(path)
-    if not found:
+    allowed = methods(path)
+    if not allowed:
         raise ConnectError(404, NOT_FOUND)
     changes = state.modify_enabled and state.takes_changes
-    names = [method for method in found if changes or method in READING or path[:1] != ["connectors"]]
+    names = [method for method in allowed if changes or method in READING or path[:1] != ["connectors"]]
     return Response(
         content_type="text/plain", headers=(("Allow", ",".join(names)),), body=", ".join(names).encode()
     )
@@ -274,10 +274,10 @@ def _task_status(name: str, number: str, report: ConnectorReport | None) -> dict
     if not INTEGER.fullmatch(number):
         raise ConnectError(404, NOT_FOUND)
     tasks = () if report is None else report.tasks
-    found = next((task for task in tasks if str(task.task) == number), None)
-    if report is None or found is None:
+    task_report = next((task for task in tasks if str(task.task) == number), None)
+    if report is None or task_report is None:
         raise ConnectError(404, f"No status found for task {name}-{number}")
-    return _task(found, report)
+    return _task(task_report, report)
 
 
 def _tasks(report: ConnectorReport) -> list[dict[str, object]]:

@@ -133,8 +133,8 @@ def _short_name(name: str) -> str:
 def plugin_keys() -> Mapping[str, Mapping[str, Definition]]:
     """Returns the settings of each connector class, by its simple name and theirs."""
     text = files("mirrorflow_replicator.http").joinpath(_FILE).read_text(encoding="utf-8")
-    found = json.loads(text)
-    java: Mapping[str, Definition] = found["definitions"]
+    content = json.loads(text)
+    java: Mapping[str, Definition] = content["definitions"]
     return {
         plugin: {
             **{
@@ -142,7 +142,7 @@ def plugin_keys() -> Mapping[str, Mapping[str, Definition]]:
                     **java[name],
                     "documentation": _documentation(setting_table.find(name, setting_table.CONNECTOR_SCOPES)),
                 }
-                for name in found["plugins"][plugin]
+                for name in content["plugins"][plugin]
             },
             **{own_definition["name"]: own_definition for own_definition in _own_definitions(plugin, java)},
         }
@@ -197,28 +197,28 @@ def problems(plugin: str, properties: Mapping[str, str], worker: Mapping[str, st
 
     *worker* holds the worker's own properties for the target. Unknown keys are not errors, as in Java.
     """
-    found: dict[str, str] = {}
+    errors: dict[str, str] = {}
     for name, value in properties.items():
         key = setting_table.find(name, setting_table.CONNECTOR_SCOPES)
         if key is not None and key.verdict is Verdict.REFUSED and not key.accepts(value):
-            found[name] = str(RefusedSettingError(key=name, why=key.note))
+            errors[name] = str(RefusedSettingError(key=name, why=key.note))
     checked = _without_references({"connector.class": plugin, **properties})
-    checked = {name: value for name, value in checked.items() if name not in found}
+    checked = {name: value for name, value in checked.items() if name not in errors}
     # An error names the first wrong key only: without that key the next one appears.
     while True:
         try:
             parse_connector(checked, worker)
         except (InvalidSettingError, RefusedSettingError) as error:
-            if error.key in found:
-                return found
-            found[error.key] = str(error)
+            if error.key in errors:
+                return errors
+            errors[error.key] = str(error)
             if error.key.startswith(_CHAINED):
                 # They depend on each other: only the first wrong one is reported, then errors of other keys.
                 checked = {name: value for name, value in checked.items() if not name.startswith(_CHAINED)}
             elif checked.pop(error.key, None) is None:
-                return found
+                return errors
         else:
-            return found
+            return errors
 
 
 def _without_references(properties: Mapping[str, str]) -> dict[str, str]:

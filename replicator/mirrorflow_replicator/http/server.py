@@ -285,8 +285,8 @@ class HttpServer:
         try:
             server.addresses = tuple(
                 [
-                    await server._listen(listener, (at and others_tls) or tls)
-                    for at, listener in enumerate(listeners)
+                    await server._listen(listener, (index and others_tls) or tls)
+                    for index, listener in enumerate(listeners)
                 ]
             )
         except BaseException:
@@ -370,11 +370,11 @@ class HttpServer:
 
     async def _respond(self, request: Request) -> Response:
         try:
-            found = self._route(request)
-            if isinstance(found, Response):
-                return found
+            routed = self._route(request)
+            if isinstance(routed, Response):
+                return routed
             async with asyncio.timeout(CARRY_OUT_S):
-                return await self._carry_out(found, request)
+                return await self._carry_out(routed, request)
         except TimeoutError:
             return error_response(500, "Request timed out")
         except Exception:

@@ -93,16 +93,16 @@ class OffsetChanges:
 def connector_of(key: bytes | None) -> str | None:
     """Returns the connector of a record's key in the offsets topic; None if it is not Connect's."""
     try:
-        found = parsed(key) if key is not None else None
+        parts = parsed(key) if key is not None else None
     except ValueError:
         return None
     if (
-        isinstance(found, list)
-        and len(found) == 2
-        and isinstance(found[0], str)
-        and isinstance(found[1], dict)
+        isinstance(parts, list)
+        and len(parts) == 2
+        and isinstance(parts[0], str)
+        and isinstance(parts[1], dict)
     ):
-        return found[0]
+        return parts[0]
     return None
 
 

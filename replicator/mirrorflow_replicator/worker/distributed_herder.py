@@ -103,8 +103,8 @@ class DistributedHerder:
     def warnings(self) -> tuple[str, ...]:
         """Unreadable records of the topics, problems of the node, and the error if the topics cannot be used."""
         opened = self._opened
-        found = () if opened is None else (*opened.configs.warnings, *opened.node.warnings)
-        return found if self._problem is None else (*found, str(self._problem))
+        warnings = () if opened is None else (*opened.configs.warnings, *opened.node.warnings)
+        return warnings if self._problem is None else (*warnings, str(self._problem))
 
     def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
         return self._opened is not None and self._opened.node.is_ready(reports)

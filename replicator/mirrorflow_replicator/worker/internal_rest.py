@@ -199,16 +199,18 @@ async def call(
         writer.transport.abort()
 
 
-def _response(found: HttpResponse) -> Response:
+def _response(response: HttpResponse) -> Response:
     content_type, forwarded = JSON, []
-    for name, value in found.headers:
+    for name, value in response.headers:
         if name == b"content-type":
             content_type = value.decode("latin-1")
         if name == b"location":
             # Without the other node's address: the client called this node.
             there = urlsplit(value.decode("latin-1"))
             forwarded.append(("Location", there._replace(scheme="", netloc="").geturl()))
-    return Response(status=found.status, content_type=content_type, headers=tuple(forwarded), body=found.body)
+    return Response(
+        status=response.status, content_type=content_type, headers=tuple(forwarded), body=response.body
+    )
 
 
 def _unreachable(url: str, problem: str) -> UnreachableError:

@@ -66,9 +66,9 @@ class ProgressLog:
                 connectors.append({"summary": summary, "table": table})
         if self._file is None:
             return
-        found = {"writtenMs": round(view.now_s * 1000), "connectors": connectors, "warnings": view.warnings}
+        content = {"writtenMs": round(view.now_s * 1000), "connectors": connectors, "warnings": view.warnings}
         try:
-            write_progress(self._file, found)
+            write_progress(self._file, content)
         except OSError as error:  # a full disk must not stop copying
             log.debug("The progress for `mirrorflow status` is not written: %s", error)
 
@@ -92,5 +92,5 @@ def _copies(report: ConnectorReport) -> bool:
 
 def _content(response: Response) -> dict[str, Any]:
     body = response.body if isinstance(response.body, bytes) else b"".join(response.body)
-    found: dict[str, Any] = json.loads(body)
-    return found
+    content: dict[str, Any] = json.loads(body)
+    return content

@@ -343,7 +343,7 @@ def _metadata(manifest: Manifest) -> Metadata:
 def _decode_fetch_request(body: memoryview) -> tuple[int, list[tuple[str, int, int, int]]]:
     """Returns the maximum wait (ms) of a fetch request, and (topic, partition, offset, maximum bytes) of each."""
     wait_ms = _REQUEST_HEAD.unpack_from(body)[1]
-    cursor = Cursor(body, flexible=True, at=_REQUEST_HEAD.size)
+    cursor = Cursor(body, flexible=True, index=_REQUEST_HEAD.size)
     wanted = []
     for _ in range(cursor.count()):
         topic = cursor.string()

@@ -30,7 +30,7 @@ from mirrorflow_core.writer.broker_requests import (
     Request,
     Steps,
     Transaction,
-    send,
+    ask,
 )
 from mirrorflow_core.writer.claim import Claim, claims_topic
 from mirrorflow_core.writer.flow_lock import LAST_EPOCH, Fenced, holds_lock
@@ -135,7 +135,7 @@ class Process:
         return {partition: self.acknowledged(partition).next_source_offset for partition in self.points}
 
     async def log_end(self, partition: TopicPartition) -> LogEnd:
-        return await self.runner.run(send(ReadEnd(partition)))
+        return await self.runner.run(ask(ReadEnd(partition)))
 
     async def batches_at(self, partition: TopicPartition, offset: int) -> deque[Batch]:
         """Returns source batches from *offset* on; none at the log end."""
@@ -239,7 +239,7 @@ class Process:
             for partition in start.points
         )
         transaction = Transaction(start.producers.transactional, positions=positions)
-        return await self.runner.run(send(transaction))
+        return await self.runner.run(ask(transaction))
 
     def position(
         self, partition: TopicPartition, task: int, point: WritePoint, mode: WriteMode, *, left: bool = False

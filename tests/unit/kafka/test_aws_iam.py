@@ -113,7 +113,9 @@ def test_a_token_equals_that_of_awss_own_signer(case: dict[str, str]) -> None:
 @pytest.mark.parametrize("case", recorded()["headers"], ids=lambda case: str(len(case["session"])))
 def test_a_request_to_sts_is_signed_as_botocore_does(case: dict[str, Any]) -> None:
     own = AwsCredentials(access_key_id=KEY, secret_access_key=SECRET, session_token=case["session"])
-    signed = signed_headers(own, url=STS_URL, body=STS_BODY, headers=STS_HEADERS, region=STS_REGION, at=NOW)
+    signed = signed_headers(
+        own, url=STS_URL, body=STS_BODY, headers=STS_HEADERS, region=STS_REGION, signed_s=NOW
+    )
 
     assert signed == case["headers"]
 
@@ -518,5 +520,5 @@ def test_an_unknown_region_is_an_error() -> None:
 
 
 def test_the_time_of_a_token_is_the_time_of_its_signature() -> None:
-    url = presigned_msk_url(STATIC, region="us-east-1", at=NOW)
+    url = presigned_msk_url(STATIC, region="us-east-1", signed_s=NOW)
     assert f"X-Amz-Date={time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(NOW))}" in url

@@ -10,7 +10,7 @@ from mirrorflow_core.wire.primitives import Cursor, uvarint
 from tests.unit.core.wire.foreign import encode_varint
 
 
-def cursor(data, *, flexible=True):
+def cursor_of(data, *, flexible=True):
     return Cursor(memoryview(data), flexible=flexible)
 
 
@@ -19,9 +19,9 @@ def test_an_unsigned_varint_is_read_as_written(value):
     """Unsigned varints have one to five bytes."""
     data = uvarint(value)
 
-    at = cursor(data)
+    cursor = cursor_of(data)
 
-    assert (value, len(data)) == (at.uvarint(), at.at)
+    assert (value, len(data)) == (cursor.uvarint(), cursor.index)
 
 
 @given(st.integers(0, 2**30))
@@ -35,33 +35,33 @@ def test_an_unsigned_varint_is_written_as_kafka_python_does(value):
 
 
 def test_reading_starts_at_the_given_index_and_continues_after_a_skip():
-    at = Cursor(memoryview(b"head\x07skipped\x09"), flexible=True, at=4)
+    cursor = Cursor(memoryview(b"head\x07skipped\x09"), flexible=True, index=4)
 
-    assert at.uvarint() == 7
-    at.skip(7)
-    assert at.uvarint() == 9
+    assert cursor.uvarint() == 7
+    cursor.skip(7)
+    assert cursor.uvarint() == 9
 
 
 @given(st.integers(-(2**15), 2**15 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
 def test_integers_are_big_endian_and_signed(small, middle, large):
     """They have two, four and eight bytes."""
-    at = cursor(struct.pack(">hiq", small, middle, large))
+    cursor = cursor_of(struct.pack(">hiq", small, middle, large))
 
-    assert (small, middle, large) == (at.int16(), at.int32(), at.int64())
+    assert (small, middle, large) == (cursor.int16(), cursor.int32(), cursor.int64())
 
 
 @pytest.mark.parametrize(("flexible", "data"), [(True, b"\0"), (False, b"\xff\xff\xff\xff")])
 def test_null_bytes_are_empty(flexible, data):
     """A response without records has null records."""
-    at = cursor(data, flexible=flexible)
+    cursor = cursor_of(data, flexible=flexible)
 
-    assert (0, len(data)) == (len(at.records()), at.at)
+    assert (0, len(data)) == (len(cursor.records()), cursor.index)
 
 
 @pytest.mark.parametrize(("flexible", "data"), [(True, b"\0"), (False, b"\xff\xff")])
 def test_a_null_string_is_empty(flexible, data):
     """The error message is null without an error."""
-    assert "" == cursor(data, flexible=flexible).string()
+    assert "" == cursor_of(data, flexible=flexible).string()
 
 
 @given(st.text(max_size=300))
@@ -69,13 +69,13 @@ def test_a_string_is_read_in_both_forms(text):
     """The length is a varint (plus one) or two bytes."""
     encoded = text.encode()
 
-    assert text == cursor(uvarint(len(encoded) + 1) + encoded).string()
-    assert text == cursor(struct.pack(">h", len(encoded)) + encoded, flexible=False).string()
+    assert text == cursor_of(uvarint(len(encoded) + 1) + encoded).string()
+    assert text == cursor_of(struct.pack(">h", len(encoded)) + encoded, flexible=False).string()
 
 
 def test_a_string_that_is_not_utf_8_is_read():
     """A broker message in a different encoding must not close the connection."""
-    assert "\ufffd" == cursor(b"\x02\xff").string()
+    assert "\ufffd" == cursor_of(b"\x02\xff").string()
 
 
 @given(st.dictionaries(st.integers(0, 2**20), st.binary(max_size=200), max_size=5))
@@ -85,21 +85,21 @@ def test_tagged_fields_are_found_by_number(fields):
         uvarint(tag) + uvarint(len(value)) + value for tag, value in fields.items()
     )
 
-    at = cursor(data)
+    cursor = cursor_of(data)
 
-    assert fields == {tag: bytes(value) for tag, value in at.tags().items()}
-    assert len(data) == at.at
+    assert fields == {tag: bytes(value) for tag, value in cursor.tags().items()}
+    assert len(data) == cursor.index
 
 
 def test_the_older_encoding_has_no_tagged_fields():
     """It has no byte for their number either."""
-    at = cursor(b"\x01\x02", flexible=False)
+    cursor = cursor_of(b"\x01\x02", flexible=False)
 
-    assert ({}, 0) == (at.tags(), at.at)
+    assert ({}, 0) == (cursor.tags(), cursor.index)
 
 
 @given(st.binary(max_size=20), st.integers(1, 40))
 def test_reading_beyond_the_end_is_an_error(data, more):
     """Otherwise a truncated value would be copied as if it were whole."""
     with pytest.raises(IndexError):
-        cursor(data).raw(len(data) + more)
+        cursor_of(data).raw(len(data) + more)

@@ -13,8 +13,8 @@ from mirrorflow_core.writer.broker_requests import (
     ReadBatches,
     ReadEnd,
     Request,
+    ask,
     gather,
-    send,
 )
 from mirrorflow_core.writer.end_lookup import EndLookup, look_up_end, open_transactions
 from mirrorflow_core.writer.flow_plan import WritePoint, point_after
@@ -246,7 +246,7 @@ def test_records_count_when_their_transaction_is_committed():
 def test_independent_steps_make_their_requests_in_the_same_rounds():
     def steps(times):
         for _ in range(times):
-            yield from send(Pause(times))
+            yield from ask(Pause(times))
         return times
 
     result, made = run_steps(gather({"a": steps(1), "b": steps(2)}), lambda request: 0)  # noqa: ARG005
