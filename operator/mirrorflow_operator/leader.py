@@ -122,11 +122,11 @@ class Lease:
         self.renewed_at = None
         with contextlib.suppress(ApiServerError, TimeoutError):
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
-                found = await self.client.read(LEASE, self.namespace, self.name, timeout_s=RELEASE_TIMEOUT_S)
-                if found["spec"].get("holderIdentity") == self.identity:
+                lease = await self.client.read(LEASE, self.namespace, self.name, timeout_s=RELEASE_TIMEOUT_S)
+                if lease["spec"].get("holderIdentity") == self.identity:
                     # One second, so that clients that use client-go's rule can take it at once as well.
-                    spec = {**found["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-                    await self._replace(found, spec)
+                    spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+                    await self._replace(lease, spec)
 
     @property
     def _timeout_s(self) -> float:
@@ -148,7 +148,7 @@ class Lease:
 
     async def _read_and_hold(self) -> bool:
         try:
-            found = await self.client.read(LEASE, self.namespace, self.name, timeout_s=self._timeout_s)
+            lease = await self.client.read(LEASE, self.namespace, self.name, timeout_s=self._timeout_s)
             self.answered_at = self.clock()
         except NotFoundError:
             self.answered_at = self.clock()
@@ -160,13 +160,13 @@ class Lease:
             }
             await self.client.create(LEASE, self.namespace, body, timeout_s=self._timeout_s)
             return True
-        spec = found.get("spec") or {}
+        spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         if holder not in {"", self.identity}:
             self.renewed_at = None
             if not self._is_silent(spec):
                 return False
-        await self._replace(found, self._spec(spec))
+        await self._replace(lease, self._spec(spec))
         return True
 
     def _is_silent(self, spec: dict[str, Any]) -> bool:
@@ -186,9 +186,9 @@ class Lease:
             "leaseTransitions": old.get("leaseTransitions", 0) + (0 if mine or not old else 1),
         }
 
-    async def _replace(self, found: dict[str, Any], spec: dict[str, Any]) -> None:
+    async def _replace(self, lease: dict[str, Any], spec: dict[str, Any]) -> None:
         await self.client.replace(
-            LEASE, self.namespace, self.name, {**found, "spec": spec}, timeout_s=self._timeout_s
+            LEASE, self.namespace, self.name, {**lease, "spec": spec}, timeout_s=self._timeout_s
         )
 
 
@@ -245,8 +245,8 @@ class Leader:
         is_logged = is_updated = False
         while True:
             try:
-                found = await self.client.get(f"/apis/{MIRROR_FLOW.api_version}")
-                if any(resource["name"] == MIRROR_FLOW.plural for resource in found["resources"]):
+                listed = await self.client.get(f"/apis/{MIRROR_FLOW.api_version}")
+                if any(resource["name"] == MIRROR_FLOW.plural for resource in listed["resources"]):
                     # Once: an API server may store a CRD differently for ever.
                     if is_updated or not await update_definition(self.client):
                         return
@@ -274,8 +274,8 @@ class Leader:
             if self.cache.kubernetes_id:
                 return
             try:
-                found = await self.client.get("/api/v1/namespaces/kube-system")
-                self.cache.identify(found["metadata"]["uid"])
+                namespace = await self.client.get("/api/v1/namespaces/kube-system")
+                self.cache.identify(namespace["metadata"]["uid"])
             except ForbiddenError as error:
                 _LOG.warning("Ids of new flows do not name this Kubernetes cluster: %s", error)
                 return

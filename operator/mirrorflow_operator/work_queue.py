@@ -63,7 +63,7 @@ class WorkQueue(Generic[K]):
     def take(self) -> K | None:
         """Takes the key that has been due longest and is not being processed; None if there is none now."""
         held = []
-        found = None
+        oldest = None
         now = self.clock()
         while self._heap and self._heap[0][0] <= now:
             entry = heapq.heappop(self._heap)
@@ -76,11 +76,11 @@ class WorkQueue(Generic[K]):
             del self._due[key]
             self._working[key] = self._taken_at = now
             self._last_started[key] = now
-            found = key
+            oldest = key
             break
         for entry in held:
             heapq.heappush(self._heap, entry)
-        return found
+        return oldest
 
     async def get(self) -> K:
         """Waits until a key is due; takes it as `take` does."""

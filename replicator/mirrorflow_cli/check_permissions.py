@@ -213,19 +213,19 @@ async def report_missing(
     except UnsupportedBrokerError as error:
         findings.note(f"Permissions cannot be queried: {error}")
         return {}
-    found: dict[Operation, list[str]] = {}
+    lacking: dict[Operation, list[str]] = {}
     for topic, operations in needed.items():
         if topic not in allowed:
             continue
         # Without Describe on a topic the broker returns no operations for it at all.
         for operation in operations if allowed[topic] else (DESCRIBE,):
             if operation not in allowed[topic]:
-                found.setdefault(operation, []).append(topic)
-    for operation in sorted(found, key=OPERATIONS.index):
+                lacking.setdefault(operation, []).append(topic)
+    for operation in sorted(lacking, key=OPERATIONS.index):
         (report or findings.problem)(
-            missing_acl_message(cluster, operation.acl_name, first_of(found[operation]))
+            missing_acl_message(cluster, operation.acl_name, first_of(lacking[operation]))
         )
-    return found
+    return lacking
 
 
 def _merge_needed(needed: Needed, other: Needed) -> Needed:
@@ -305,12 +305,12 @@ def own_topics(
     checkpoint: CheckpointSettings | None, heartbeat: HeartbeatSettings | None
 ) -> list[admin.NewTopic]:
     """Returns the topics that both connectors would create on the target."""
-    found = {}
+    factors = {}
     if checkpoint is not None and checkpoint.emit_s is not None:
-        found[checkpoints_topic(checkpoint)] = checkpoint.replication_factor
+        factors[checkpoints_topic(checkpoint)] = checkpoint.replication_factor
     if heartbeat is not None and any(_is_to_target(heartbeat, beat) for beat in heartbeat.beats):
-        found[heartbeats_topic(heartbeat)] = heartbeat.replication_factor
-    return [_topic(name, factor) for name, factor in found.items()]
+        factors[heartbeats_topic(heartbeat)] = heartbeat.replication_factor
+    return [_topic(name, factor) for name, factor in factors.items()]
 
 
 def heartbeat_topics(settings: HeartbeatSettings) -> Needed:

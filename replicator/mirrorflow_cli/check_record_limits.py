@@ -105,10 +105,14 @@ async def _listed(
 async def _keyless(source: Cluster, partitions: Collection[TopicPartition]) -> list[SampledRecord]:
     """Returns the first record without a key of each partition that has one near its beginning."""
     starts = await admin.list_offsets(source, partitions, EARLIEST)
-    found = await asyncio.gather(
-        *(_first_keyless(source, partition, at.offset) for partition, at in starts.items() if not at.error)
+    records = await asyncio.gather(
+        *(
+            _first_keyless(source, partition, start.offset)
+            for partition, start in starts.items()
+            if not start.error
+        )
     )
-    return [record for record in found if record is not None]
+    return [record for record in records if record is not None]
 
 
 async def _first_keyless(source: Cluster, partition: TopicPartition, start: int) -> SampledRecord | None:
@@ -203,11 +207,11 @@ def refused_timestamps(copies: Sequence[CopyLimits], now_ms: int) -> list[str]:
             if limit_ms and record is not None and sign * (record.timestamp_ms - now_ms) > int(limit_ms):
                 refused.setdefault((setting, int(limit_ms)), []).append((copy.name, record))
     return [
-        f"{setting} is {limit_ms} on target {first_of([name for name, _ in found])}, which refuses "
-        f"{'newer' if setting == AFTER_MAX else 'older'} records; {found[0][1].partition} has one of "
-        f"{_date(found[0][1].timestamp_ms)} at source offset {found[0][1].offset}: unless it is already copied, "
+        f"{setting} is {limit_ms} on target {first_of([name for name, _ in refusing])}, which refuses "
+        f"{'newer' if setting == AFTER_MAX else 'older'} records; {refusing[0][1].partition} has one of "
+        f"{_date(refusing[0][1].timestamp_ms)} at source offset {refusing[0][1].offset}: unless it is already copied, "
         f"{accept_or_skip(f'raise {setting} on the copy')}."
-        for (setting, limit_ms), found in refused.items()
+        for (setting, limit_ms), refusing in refused.items()
     ]
 
 

@@ -379,8 +379,8 @@ class ConvertedSecurity:
         text = self._own.get("sasl.jaas.config", "")
         if not text:
             return LoginModule(class_name="", options={})
-        for at, reference in enumerate(references(text)):
-            text = text.replace(reference.text, f"mirrorflowReference{at}x")
+        for index, reference in enumerate(references(text)):
+            text = text.replace(reference.text, f"mirrorflowReference{index}x")
         try:
             module = parse_jaas(text)
         except InvalidSettingError:
@@ -508,9 +508,9 @@ class ConvertedSecurity:
 
     def _origin(self, value: str, option: str) -> str:
         """Returns where a secret is stored now: the original reference, or the property."""
-        found = _PLACEHOLDER.fullmatch(value)
-        if found:
-            return references(self._own["sasl.jaas.config"])[int(found.group(1))].text
+        match = _PLACEHOLDER.fullmatch(value)
+        if match:
+            return references(self._own["sasl.jaas.config"])[int(match.group(1))].text
         if has_reference(value):
             return value
         return f"option {option} of {self._label}sasl.jaas.config"

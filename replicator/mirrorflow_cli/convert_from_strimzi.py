@@ -122,17 +122,17 @@ _SECRET_REFERENCE = re.compile(r"\$\{(?:strimzisecrets|secrets):[^/}]*/([^:}]+):
 _ALL_CERTIFICATES = "*.crt"
 
 
-def java_flows(found: Mapping[str, Any], findings: ConversionFindings) -> list[JavaFlow]:
-    """Returns the flows of the resource *found*, in order.
+def java_flows(manifest: Mapping[str, Any], findings: ConversionFindings) -> list[JavaFlow]:
+    """Returns the flows of the resource *manifest*, in order.
 
     Raises UsageError for a resource that Strimzi would refuse too.
     """
-    found = _without_empty(found)
-    _note_unused(found, "", _RESOURCE, findings)
-    metadata = _mapping(found.get("metadata", {}), "metadata")
+    manifest = _without_empty(manifest)
+    _note_unused(manifest, "", _RESOURCE, findings)
+    metadata = _mapping(manifest.get("metadata", {}), "metadata")
     for field in sorted(_METADATA.keys() & metadata.keys()):
         findings.add_loss("", f"metadata.{field}", _METADATA[field])
-    spec = _mapping(found.get("spec"), "spec")
+    spec = _mapping(manifest.get("spec"), "spec")
     _note_unused(spec, "spec", _SPEC, findings)
     workload = _workload(spec, findings)
     flows = [
@@ -154,10 +154,10 @@ def _without_empty(value: Any) -> Any:
 
 
 def _note_unused(
-    found: Mapping[str, Any], path: str, fields: Mapping[str, str], findings: ConversionFindings
+    members: Mapping[str, Any], path: str, fields: Mapping[str, str], findings: ConversionFindings
 ) -> None:
     """Lists what of the object at *path* is not used: *fields* with a reason, and all that are unknown there."""
-    for name in sorted(name for name in found if fields.get(name, "unknown")):
+    for name in sorted(name for name in members if fields.get(name, "unknown")):
         findings.add_loss("", f"{path}.{name}" if path else name, fields.get(name) or _unknown(name, fields))
 
 
@@ -197,13 +197,13 @@ def _mirrors(
 ) -> Iterator[tuple[Mapping[str, Any], str, Mapping[str, Any], Mapping[str, Any]]]:
     """Yields each mirror that copies, with its path, its source and its target."""
     clusters = {}
-    for at, cluster in enumerate(_items(spec, "clusters")):
-        _note_unused(cluster, f"spec.clusters[{at}]", _CLUSTER, findings)
+    for index, cluster in enumerate(_items(spec, "clusters")):
+        _note_unused(cluster, f"spec.clusters[{index}]", _CLUSTER, findings)
         clusters[cluster.get("alias")] = cluster
     if "target" in spec:
         _note_unused(_mapping(spec["target"], "spec.target"), "spec.target", _CLUSTER, findings)
-    for at, mirror in enumerate(_items(spec, "mirrors")):
-        here = f"spec.mirrors[{at}]"
+    for index, mirror in enumerate(_items(spec, "mirrors")):
+        here = f"spec.mirrors[{index}]"
         _note_unused(mirror, here, _MIRROR, findings)
         if "target" in spec:
             source = _mapping(mirror.get("source"), f"{here}.source")
@@ -342,7 +342,7 @@ def _with_tls_settings(
     connection: dict[str, Any], config: Mapping[str, str], flow: str, findings: ConversionFindings
 ) -> dict[str, Any]:
     """Returns *connection* with the cipher suites and so on of *config*, which only type Custom can hold."""
-    found = {}
+    settings = {}
     for key in (_HOST_NAMES, *_TLS_SETTINGS):
         if key not in config:
             continue
@@ -354,10 +354,10 @@ def _with_tls_settings(
                 connection["tls"]["verifyHostname"] = False
             continue
         elif treatment != "ignored":
-            found[key] = config[key]
+            settings[key] = config[key]
             continue
         findings.add_loss(flow, f"{connection['alias']}: config.{key}", why)
-    if not found:
+    if not settings:
         return connection
     try:
         properties = security_properties(ClusterSpec.model_validate(connection), POD_LAYOUT)
@@ -366,7 +366,7 @@ def _with_tls_settings(
     kept = {key: value for key, value in properties.items() if key.startswith(("sasl.", "ssl.keystore."))}
     given = connection.get("authentication", {}).get("config", {})
     is_sasl = properties["security.protocol"].startswith("SASL")
-    custom = {"type": "Custom", "sasl": is_sasl, "config": {**kept, **given, **found}}
+    custom = {"type": "Custom", "sasl": is_sasl, "config": {**kept, **given, **settings}}
     return {**connection, "authentication": custom}
 
 
@@ -377,16 +377,16 @@ def _worker(target: Mapping[str, Any]) -> dict[str, str]:
     return {**_WORKER_DEFAULTS, **own, **named}
 
 
-def _texts(found: Mapping[str, Any], path: str) -> dict[str, str]:
+def _texts(members: Mapping[str, Any], path: str) -> dict[str, str]:
     """Returns the values of `config` as Strimzi writes them into properties: `true`, not `True`."""
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value)
-        for key, value in _mapping(found.get("config", {}), f"{path}.config").items()
+        for key, value in _mapping(members.get("config", {}), f"{path}.config").items()
     }
 
 
 def _items(spec: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    return [_mapping(one, f"spec.{name}[{at}]") for at, one in enumerate(spec.get(name) or [])]
+    return [_mapping(member, f"spec.{name}[{index}]") for index, member in enumerate(spec.get(name) or [])]
 
 
 def _mapping(value: Any, path: str) -> Mapping[str, Any]:
@@ -430,14 +430,14 @@ def _trusted(
 
 
 def _authentication(
-    found: Mapping[str, Any], alias: str, flow: str, findings: ConversionFindings
+    authentication: Mapping[str, Any], alias: str, flow: str, findings: ConversionFindings
 ) -> dict[str, Any] | None:
-    kind = str(found.get("type"))
+    kind = str(authentication.get("type"))
     path = f"{alias}: authentication"
     if kind in _READ_BY_TYPE:
-        _note_unused(found, path, dict.fromkeys(_READ_BY_TYPE[kind], ""), findings)
+        _note_unused(authentication, path, dict.fromkeys(_READ_BY_TYPE[kind], ""), findings)
     if kind == "tls":
-        pair = found.get("certificateAndKey") or {}
+        pair = authentication.get("certificateAndKey") or {}
         names = {
             "secretName": pair.get("secretName"),
             "certificate": pair.get("certificate"),
@@ -447,29 +447,35 @@ def _authentication(
     if kind in _PASSWORD_TYPES:
         return {
             "type": _PASSWORD_TYPES[kind],
-            "username": {"value": str(found.get("username", ""))},
-            "password": _secret(found.get("passwordSecret"), "password"),
+            "username": {"value": str(authentication.get("username", ""))},
+            "password": _secret(authentication.get("passwordSecret"), "password"),
         }
-    assertion = found.get("clientAssertionLocation")
-    if kind == "oauth" and (found.get("clientSecret") or assertion) and found.get("tokenEndpointUri"):
-        for field in sorted(set(found) - _OAUTH_READ):
+    assertion = authentication.get("clientAssertionLocation")
+    if (
+        kind == "oauth"
+        and (authentication.get("clientSecret") or assertion)
+        and authentication.get("tokenEndpointUri")
+    ):
+        for field in sorted(set(authentication) - _OAUTH_READ):
             findings.add_loss(flow, f"{path}.{field}", "the resource has no such field for OAuthBearer")
         own = {
             "type": "OAuthBearer",
-            "clientId": {"value": str(found.get("clientId", ""))},
+            "clientId": {"value": str(authentication.get("clientId", ""))},
             **(
                 {"clientAssertion": {"file": str(assertion)}}
                 if assertion
-                else {"clientSecret": _secret(found["clientSecret"], "key")}
+                else {"clientSecret": _secret(authentication["clientSecret"], "key")}
             ),
-            "tokenEndpoint": found["tokenEndpointUri"],
+            "tokenEndpoint": authentication["tokenEndpointUri"],
         }
-        return {**own, "scope": found["scope"]} if found.get("scope") else own
+        return {**own, "scope": authentication["scope"]} if authentication.get("scope") else own
     if kind == "custom":
-        config = {str(key): _referenced(str(value)) for key, value in (found.get("config") or {}).items()}
+        config = {
+            str(key): _referenced(str(value)) for key, value in (authentication.get("config") or {}).items()
+        }
         if identity := _cloud_identity(config):
             return identity
-        return {"type": "Custom", "sasl": bool(found.get("sasl")), "config": config}
+        return {"type": "Custom", "sasl": bool(authentication.get("sasl")), "config": config}
     findings.add_loss(
         flow,
         f"{path}.type {kind}",
@@ -488,11 +494,11 @@ def _cloud_identity(config: Mapping[str, str]) -> dict[str, str] | None:
     return cloud_authentication(config, options)
 
 
-def _secret(found: Any, key: str) -> dict[str, Any]:
-    reference = found if isinstance(found, Mapping) else {}
+def _secret(value: Any, key: str) -> dict[str, Any]:
+    reference = value if isinstance(value, Mapping) else {}
     return {"secretName": reference.get("secretName"), "key": reference.get(key)}
 
 
 def _referenced(value: str) -> str:
     """Returns *value* with Strimzi's references replaced: here a Secret is a folder of files."""
-    return _SECRET_REFERENCE.sub(lambda found: f"${{dir:{SECRETS_MOUNT}/{found[1]}:{found[2]}}}", value)
+    return _SECRET_REFERENCE.sub(lambda match: f"${{dir:{SECRETS_MOUNT}/{match[1]}:{match[2]}}}", value)

@@ -401,7 +401,7 @@ def _check_transforms(flow: JavaFlow, properties: Mapping[str, str], findings: C
 
 
 def _replication_factors(kind: str, properties: Mapping[str, str], replication_factor: int) -> dict[str, str]:
-    found: dict[str, str] = {}
+    factors: dict[str, str] = {}
     for key, reader, default in REPLICATION_FACTORS:
         value = properties.get(key, default).strip()
         if (
@@ -410,8 +410,8 @@ def _replication_factors(kind: str, properties: Mapping[str, str], replication_f
         ):
             continue  # Java refuses settings of offset syncs that are not written.
         if reader == kind and value != str(replication_factor):
-            found[key] = value
-    return found
+            factors[key] = value
+    return factors
 
 
 def _worker(flow: JavaFlow, findings: ConversionFindings, replication_factor: int) -> dict[str, str]:

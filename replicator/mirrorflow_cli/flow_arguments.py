@@ -180,11 +180,11 @@ def _cluster(addresses: str | None, file: str | None, flag: str) -> dict[str, An
     if file is None:
         return {"bootstrapServers": read_list(addresses or "")}
     properties = read_client_file(file, flag)
-    found = addresses or properties.get(ADDRESSES, "")
-    if not found:
+    servers = addresses or properties.get(ADDRESSES, "")
+    if not servers:
         option = flag.removesuffix("-config")
         raise UsageError(f"{flag}: {file} has no {ADDRESSES}; add it, or set {option} HOST:PORT.")
-    return {"bootstrapServers": read_list(found), **cluster_fields(properties, file, flag)}
+    return {"bootstrapServers": read_list(servers), **cluster_fields(properties, file, flag)}
 
 
 def _patterns(texts: Iterable[str]) -> list[str]:
@@ -280,27 +280,27 @@ def valid_plan(flow: MirrorFlow, layout: SecretLayout) -> Plan:
 def valid_plans(flows: Sequence[MirrorFlow], layout: SecretLayout) -> list[Plan]:
     """Returns the plan of each flow. Raises UsageError with a line for each refused setting."""
     plans = [plan(flow, layout) for flow in flows]
-    found = [
+    refusals = [
         f"{planned.flow}: {sentence}"
         for planned in plans
         for connector in planned.connectors
         for sentence in _refusals(connector)
     ]
-    if found:
-        raise UsageError("\n".join(dict.fromkeys(found)))
+    if refusals:
+        raise UsageError("\n".join(dict.fromkeys(refusals)))
     return plans
 
 
 def _refusals(connector: ConnectorPlan) -> Iterator[str]:
     """Yields a sentence for each refused setting; for settings that depend on each other, only the first."""
     field = f"spec.connectors.{connector.kind.value}"
-    found = problems(
+    errors = problems(
         connector.connector_properties["connector.class"].rpartition(".")[2],
         connector.connector_properties,
         connector.worker_properties,
     )
-    if found:
-        yield from (f"{field}: {sentence}" for sentence in found.values())
+    if errors:
+        yield from (f"{field}: {sentence}" for sentence in errors.values())
         return
     try:
         for client in clients_of(worker_settings(connector)):

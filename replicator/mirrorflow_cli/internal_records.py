@@ -151,11 +151,11 @@ def _read_position(key: bytes | None, value: bytes | None) -> Fields:
 def _read_offset_map(key: bytes | None, value: bytes | None) -> Fields:
     """Decodes a partition's map: its ends, and how many runs of parallel offsets it has."""
     partition = decode_map_key(key)
-    found: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}
+    fields: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}
     if value is None:
-        return found | {"map": None}
+        return fields | {"map": None}
     known = decode_map(value)
-    return found | {
+    return fields | {
         "upstream_end": known.upstream_end,
         "downstream_end": known.runs[-1].downstream_end,
         "runs": len(known.runs),

@@ -99,8 +99,8 @@ def _parser() -> argparse.ArgumentParser:
 def _status(arguments: argparse.Namespace) -> int:
     with _connected(arguments) as cluster:
         path = FLOWS_PATH.format(cluster.namespace) + ("" if arguments.flow is None else f"/{arguments.flow}")
-        found = _get(cluster, path)
-    flows = found.get("items", [found])
+        content = _get(cluster, path)
+    flows = content.get("items", [content])
     if arguments.json:
         print_json({"flows": [{"name": _name(flow), "status": flow.get("status", {})} for flow in flows]})
         return EXIT_DONE
@@ -116,16 +116,16 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _partitions(arguments: argparse.Namespace) -> int:
     with _connected(arguments) as cluster:
-        found = [
+        rows = [
             {"pod": _name(pod), **row}
             for pod in _pods(cluster, arguments.flow, "source")
             for row in _read(cluster, pod, f"/progress/partitions?limit={LIMIT}")["partitions"]
         ]
     if arguments.json:
-        print_json({"partitions": found})
+        print_json({"partitions": rows})
         return EXIT_DONE
-    print_table(PARTITION_COLUMNS, [_partition_row(row) for row in found])
-    for row in found:
+    print_table(PARTITION_COLUMNS, [_partition_row(row) for row in rows])
+    for row in rows:
         if row.get("message"):
             print(f"{row['topic']}-{row['partition']}: {row['message']}")
     return EXIT_DONE
@@ -134,15 +134,15 @@ def _partitions(arguments: argparse.Namespace) -> int:
 def _offsets(arguments: argparse.Namespace) -> int:
     group = f"&group={quote(arguments.group, safe='')}" if arguments.group else ""
     with _connected(arguments) as cluster:
-        found = [
+        rows = [
             row
             for pod in _pods(cluster, arguments.flow, "checkpoint", "source")
             for row in _read(cluster, pod, f"/offsets?limit={LIMIT}{group}")["offsets"]
         ]
     if arguments.json:
-        print_json({"offsets": found})
+        print_json({"offsets": rows})
         return EXIT_DONE
-    print_table(OFFSET_COLUMNS, [_offset_row(row) for row in found])
+    print_table(OFFSET_COLUMNS, [_offset_row(row) for row in rows])
     return EXIT_DONE
 
 
@@ -150,7 +150,7 @@ def _logs(arguments: argparse.Namespace) -> int:
     of_job = arguments.connector in {"seed", "verify"}
     labels = ("run-of", "run") if of_job else ("flow", "connector")
     values = (arguments.flow, arguments.connector)
-    selector = ",".join(f"mirrorflow.io/{one}={value}" for one, value in zip(labels, values, strict=True))
+    selector = ",".join(f"mirrorflow.io/{label}={value}" for label, value in zip(labels, values, strict=True))
     follow = ["--follow"] if arguments.follow else []
     options = {"namespace": arguments.namespace, "context": arguments.context}
     given = [f"--{name}={value}" for name, value in options.items() if value]
@@ -250,9 +250,9 @@ def _connected(arguments: argparse.Namespace) -> Iterator["KubernetesConnection"
 
     # Retries are no news; the last failure is an error of the command.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
-    found = connect(arguments.context)
-    with found.api:
-        yield replace(found, namespace=arguments.namespace) if arguments.namespace else found
+    connection = connect(arguments.context)
+    with connection.api:
+        yield replace(connection, namespace=arguments.namespace) if arguments.namespace else connection
 
 
 def _get(
@@ -261,10 +261,10 @@ def _get(
     from mirrorflow_kubernetes.client import REQUEST_ERRORS  # noqa: PLC0415  as in _connected
 
     try:
-        found: dict[str, Any] = cluster.get(path, params or {}, timeout_s=TIMEOUT_S)
+        content: dict[str, Any] = cluster.get(path, params or {}, timeout_s=TIMEOUT_S)
     except REQUEST_ERRORS as error:
         raise FailedError(f"The API server does not answer {path}: {_cause(error)}.") from None
-    return found
+    return content
 
 
 def _cause(error: Exception) -> str:
@@ -279,8 +279,8 @@ def _pods(cluster: "KubernetesConnection", flow: str, *connectors: str) -> list[
     """Returns the ready pods of the first of *connectors* that has any; a connector may run in the pod of another."""
     for connector in connectors:
         selector = f"mirrorflow.io/flow={flow},mirrorflow.io/connector={connector}"
-        found = _get(cluster, PODS_PATH.format(cluster.namespace), {"labelSelector": selector})
-        pods = [pod for pod in found["items"] if _is_ready(pod)]
+        listed = _get(cluster, PODS_PATH.format(cluster.namespace), {"labelSelector": selector})
+        pods = [pod for pod in listed["items"] if _is_ready(pod)]
         if pods:
             return pods
     raise FailedError(
@@ -305,7 +305,7 @@ def _read(cluster: "KubernetesConnection", pod: dict[str, Any], path: str) -> di
                 response = connection.getresponse()
                 if response.status != http.client.OK:
                     raise FailedError(f"Pod {_name(pod)} answers {path} with status {response.status}.")
-                found: dict[str, Any] = json.load(response)
+                content: dict[str, Any] = json.load(response)
             except (http.client.HTTPException, OSError, ValueError) as error:
                 cause = forwarded.error(PORT) or str(error) or type(error).__name__
                 raise FailedError(f"Pod {_name(pod)} does not answer at {path}: {cause}.") from None
@@ -313,7 +313,7 @@ def _read(cluster: "KubernetesConnection", pod: dict[str, Any], path: str) -> di
                 connection.close()
     except REQUEST_ERRORS as error:
         raise FailedError(f"Pod {_name(pod)} cannot be reached by a port-forward: {_cause(error)}.") from None
-    return found
+    return content
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def print_table(
         width = shutil.get_terminal_size().columns + GAP
         shown = fitting(columns, rows, width=width, gap=GAP, dispensable=dispensable)
     for row in (columns, *rows):
-        print((" " * GAP).join(row[at].ljust(widths[at]) for at in shown).rstrip())
+        print((" " * GAP).join(row[index].ljust(widths[index]) for index in shown).rstrip())
 
 
 def is_live_terminal(stream: TextIO) -> bool:
@@ -54,7 +54,7 @@ def is_live_terminal(stream: TextIO) -> bool:
 
 
 def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(len(row[at]) for row in (columns, *rows)) for at in range(len(columns))]
+    return [max(len(row[index]) for row in (columns, *rows)) for index in range(len(columns))]
 
 
 def fitting(
@@ -72,7 +72,7 @@ def fitting(
     widths = _widths(columns, rows)
     shown = list(range(len(columns)))
     for name in dispensable:
-        if sum(widths[at] + gap for at in shown) <= width:
+        if sum(widths[index] + gap for index in shown) <= width:
             break
         shown.remove(columns.index(name))
     return shown

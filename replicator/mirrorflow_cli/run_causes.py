@@ -68,32 +68,32 @@ class Cause:
 def causes(progress: Progress) -> tuple[Cause, ...]:
     """Returns why the source connector does not copy all it should, what concerns most first."""
     away = _unreachable(progress)
-    found = [*away.values()]
+    known = [*away.values()]
     problems = [(progress.reason, progress.problem), *progress.task_problems]
-    found += [
+    known += [
         Cause(key=text, text=text, about=progress.connector, reason=reason, has_stopped=True)
         for reason, text in dict.fromkeys(problems)
         if text and not (away and reason in _OF_CLUSTER)
     ]
     if progress.nothing_selected:
         text = progress.nothing_selected
-        found.append(Cause(key=text, text=text, reason=NOTHING_MATCHES))
-    found += [Cause(key=text, text=text, reason=NOT_COPIED) for text in progress.uncopied[:SENTENCES_MAX]]
+        known.append(Cause(key=text, text=text, reason=NOTHING_MATCHES))
+    known += [Cause(key=text, text=text, reason=NOT_COPIED) for text in progress.uncopied[:SENTENCES_MAX]]
     further = progress.uncopied_total - len(progress.uncopied[:SENTENCES_MAX])
     if further > 0:
-        found.append(Cause(key="uncopied", text=f"Not copied either: {further} more."))
-    return (*found, *_of_partitions(progress.partitions, frozenset(away)))
+        known.append(Cause(key="uncopied", text=f"Not copied either: {further} more."))
+    return (*known, *_of_partitions(progress.partitions, frozenset(away)))
 
 
 def _unreachable(progress: Progress) -> dict[str, Cause]:
-    found = {}
+    by_name = {}
     for name, side in progress.sides.items():
         if side.get("reach") == UNREACHABLE:
             waiting = sum(
                 row.get("reason") in _WAITS_FOR[name] and _has_something(row) for row in progress.partitions
             )
             text = " ".join(str(side.get("message") or f"The {name} cannot be used.").split())
-            found[name] = Cause(
+            by_name[name] = Cause(
                 key=f"{name} {side.get('reason')}",
                 text=text,
                 about=name,
@@ -101,7 +101,7 @@ def _unreachable(progress: Progress) -> dict[str, Cause]:
                 partitions=waiting,
                 for_s=side.get("sinceSeconds"),
             )
-    return found
+    return by_name
 
 
 def _has_something(row: Mapping[str, Any]) -> bool:
@@ -143,12 +143,12 @@ def notes(progress: Progress) -> list[str]:
     """Returns the warnings of all connectors, the first few of each; further ones are only counted."""
     shown = {progress.nothing_selected, *progress.uncopied}
     own = [text for text in progress.warnings if text not in shown]
-    found, is_away = _first(own, len(own)), bool(_unreachable(progress))
+    sentences, is_away = _first(own, len(own)), bool(_unreachable(progress))
     for companion in progress.companions:
-        found += [
+        sentences += [
             f"{companion.connector}: {text}" for text in _companion_problems(companion, is_away=is_away)
         ]
-    return found
+    return sentences
 
 
 def _companion_problems(companion: Companion, *, is_away: bool) -> list[str]:
@@ -177,12 +177,12 @@ class CauseAges:
         self._clock = clock
         self._since_s: dict[str, float] = {}
 
-    def of(self, found: Sequence[Cause]) -> tuple[Cause, ...]:
-        """Returns *found* with the time since when each is known, where it does not report its own."""
+    def of(self, present: Sequence[Cause]) -> tuple[Cause, ...]:
+        """Returns *present* with the time since when each is known, where it does not report its own."""
         now_s = self._clock()
-        self._since_s = {cause.key: self._since_s.get(cause.key, now_s) for cause in found}
+        self._since_s = {cause.key: self._since_s.get(cause.key, now_s) for cause in present}
         return tuple(
-            replace(cause, for_s=self.known_s(cause)) if cause.for_s is None else cause for cause in found
+            replace(cause, for_s=self.known_s(cause)) if cause.for_s is None else cause for cause in present
         )
 
     def known_s(self, cause: Cause) -> float:

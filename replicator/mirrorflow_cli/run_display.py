@@ -82,14 +82,14 @@ class PlainDisplay:
         The source connector has one line; another connector has one when it has changed; an error is shown
         once.
         """
-        found = {text: text for text in notes(progress)}
+        sentences = {text: text for text in notes(progress)}
         for cause in self._ages.of(causes(progress)):
             if self._ages.known_s(cause) >= self._hold_s:
-                found[cause.key] = cause.line
-        for key, sentence in found.items():
+                sentences[cause.key] = cause.line
+        for key, sentence in sentences.items():
             if key not in self._problems:
                 self._print(sentence)
-        self._problems = frozenset(found)
+        self._problems = frozenset(sentences)
         seen = self._rates.of(progress)
         self._last = line_of(seen)
         words = (state_of(seen.summary), str(seen.is_standby), *reasons(seen.summary))

@@ -298,10 +298,10 @@ class ReplicatorProcess:
         lines = [line.strip() for line in text.split("\n") if line.strip()]
         if start > self._log_start:
             lines = lines[1:] or lines  # The first line may be incomplete.
-        found = [_level_and_text(line) for line in lines]
+        levels = [_level_and_text(line) for line in lines]
         return next(
-            (words for level, words in reversed(found) if level not in _ROUTINE_LEVELS),
-            found[-1][1] if found else "",
+            (words for level, words in reversed(levels) if level not in _ROUTINE_LEVELS),
+            levels[-1][1] if levels else "",
         )
 
     def rotate_log(self) -> None:
@@ -354,8 +354,8 @@ def registered(name: str, files: ProcessFiles) -> contextlib.AbstractContextMana
 
 def running_flows() -> tuple[RunningFlow, ...]:
     """Returns all running flows, by name, then oldest first."""
-    found = [flow for fields in running_processes.registered_processes() for flow in _flows_of(fields)]
-    return tuple(sorted(found, key=lambda flow: (flow.name, flow.began_ms)))
+    flows = [flow for fields in running_processes.registered_processes() for flow in _flows_of(fields)]
+    return tuple(sorted(flows, key=lambda flow: (flow.name, flow.began_ms)))
 
 
 def _flows_of(fields: Mapping[str, Any]) -> Iterator[RunningFlow]:

@@ -110,19 +110,21 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]], *, width: int, rows_ma
     """Returns the table; each of its rows takes one line."""
     topics = [*by_topic(rows).items()]
     is_cut = len(topics) > rows_max
-    found = [
+    shown_rows = [
         cells(topic, [{**row, "reason": ""} if is_moot(row) else row for row in partitions])
         for topic, partitions in topics[: rows_max - is_cut or 1]
     ]
-    shown = fitting(COLUMNS, found, width=width - 1, gap=BORDERS, dispensable=DISPENSABLE)
-    taken = sum(max(len(row[at]) for row in (COLUMNS, *found)) + BORDERS for at in shown[1:])
+    shown = fitting(COLUMNS, shown_rows, width=width - 1, gap=BORDERS, dispensable=DISPENSABLE)
+    taken = sum(max(len(row[index]) for row in (COLUMNS, *shown_rows)) + BORDERS for index in shown[1:])
     topic_max = max(TOPIC_MIN, width - 1 - taken - BORDERS)
     table = Table(title=title, title_justify="left")
-    for at in shown:
-        name = COLUMNS[at]
+    for index in shown:
+        name = COLUMNS[index]
         table.add_column(name, justify="right" if name in FIGURES else "left", no_wrap=True)
-    for row in found:
-        table.add_row(*(Text(shortened(row[at], topic_max) if at == 0 else row[at]) for at in shown))
+    for row in shown_rows:
+        table.add_row(
+            *(Text(shortened(row[index], topic_max) if index == 0 else row[index]) for index in shown)
+        )
     if is_cut:
-        table.add_row(f"and {len(topics) - len(found)} more")
+        table.add_row(f"and {len(topics) - len(shown_rows)} more")
     return table

@@ -194,8 +194,8 @@ def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], di
 
     given = _flag_properties(arguments) | properties
     for pair in arguments.set:
-        key, found, value = pair.partition("=")
-        if not found:
+        key, separator, value = pair.partition("=")
+        if not separator:
             raise UsageError(f"--set {pair} is not KEY=VALUE.")
         given[key] = value
     if arguments.cores:

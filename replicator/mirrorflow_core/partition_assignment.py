@@ -206,9 +206,9 @@ def lightened(assignment: Assignment, loads: Loads, *, stay: Collection[TopicPar
         move = plan.best_move(worth / most, pinned)
         if move is None:
             break
-        gain, one = move
+        gain, moved = move
         gained += gain
-        pinned.add(one)
+        pinned.add(moved)
     return plan.assignment if gained >= worth else assignment
 
 
@@ -285,15 +285,15 @@ class _Plan:
             if len(self.tasks[giver]) == 1:
                 continue
             free = (partition for partition in self.tasks[giver] if partition not in pinned)
-            gain, one = max(
+            gain, moved = max(
                 (
                     (min(self.weights[partition], gap - self.weights[partition]), partition)
                     for partition in free
                 ),
                 default=(0.0, None),
             )
-            if one is not None and gain >= least:
-                self.take(one, giver)
-                self.put(one, taker)
-                return gain, one
+            if moved is not None and gain >= least:
+                self.take(moved, giver)
+                self.put(moved, taker)
+                return gain, moved
         return None

@@ -56,9 +56,15 @@ class ApiServerLogin:
     @property
     def endpoint(self) -> tuple[object, ...]:
         """What a connection is made of. The package writes inline certificates to files, one for each content."""
-        found = self.configuration
-        tls = (found.ssl_ca_cert, found.cert_file, found.key_file, found.verify_ssl, found.tls_server_name)
-        return found.host, found.proxy, *tls
+        configuration = self.configuration
+        tls = (
+            configuration.ssl_ca_cert,
+            configuration.cert_file,
+            configuration.key_file,
+            configuration.verify_ssl,
+            configuration.tls_server_name,
+        )
+        return configuration.host, configuration.proxy, *tls
 
 
 class _Loader(KubeConfigLoader):

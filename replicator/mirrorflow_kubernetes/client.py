@@ -52,11 +52,11 @@ class KubernetesConnection:
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/portforward"
         method, url, headers = self.request(path, {})
         ports = [("ports", str(port))]
-        found = portforward_call(self.api.configuration, method, url, query_params=ports, headers=headers)  # type: ignore[no-untyped-call]
+        stream = portforward_call(self.api.configuration, method, url, query_params=ports, headers=headers)  # type: ignore[no-untyped-call]
         try:
-            yield found
+            yield stream
         finally:
-            found.close()
+            stream.close()
 
     def request(self, path: str, params: Mapping[str, str]) -> tuple[str, str, dict[str, str]]:
         """Returns method, URL and headers of a request, with the token."""

@@ -141,7 +141,7 @@ class Loggers:
 
 
 def _name(number: int) -> str:
-    return next((name for name, one in NUMBERS.items() if number <= one), "OFF")
+    return next((name for name, level in NUMBERS.items() if number <= level), "OFF")
 
 
 LOGGERS: Final = Loggers()

@@ -93,10 +93,10 @@ class CrossFlowChecks:
                 self._by_identifier.setdefault(identifier, set()).add(key)
         connected |= self._connected_flows(new)
         before = {other: self._refusals.pop(other) for other in {*connected, key} if other in self._refusals}
-        found = _refusals([self._flows[other] for other in connected if other in self._flows])
-        self._refusals |= found
+        refusals = _refusals([self._flows[other] for other in connected if other in self._flows])
+        self._refusals |= refusals
         return frozenset(
-            other for other in connected if other != key and before.get(other) != found.get(other)
+            other for other in connected if other != key and before.get(other) != refusals.get(other)
         )
 
     def _connected_flows(self, flow: _ConflictInputs | None) -> set[Key]:
@@ -162,23 +162,23 @@ def _refusals(flows: Sequence[_ConflictInputs]) -> dict[Key, Problem]:
         return refusals
     names = samples(dict.fromkeys(pattern for flow in left for pattern in flow.include))
     # A pattern that is slow on a sample name is no reason to stop a flow: its connector checks real names.
-    while found := [
+    while conflicting := [
         conflict
         for conflict in conflicts([flow.route for flow in left], names)
         if conflict.kind is not ConflictKind.SLOW
     ]:
-        refused = _youngest_of_each(left, found)
+        refused = _youngest_of_each(left, conflicting)
         refusals |= refused
         left = [flow for flow in left if flow.key not in refused]
     return refusals
 
 
 def _youngest_of_each(
-    oldest_first: Sequence[_ConflictInputs], found: Iterable[Conflict]
+    oldest_first: Sequence[_ConflictInputs], conflicts: Iterable[Conflict]
 ) -> dict[Key, Problem]:
     """Returns the youngest flow of each conflict whose other flows are all accepted."""
     conflicts_of: dict[str, list[Conflict]] = {}
-    for conflict in found:
+    for conflict in conflicts:
         for name in conflict.flows:
             conflicts_of.setdefault(name, []).append(conflict)
     accepted: set[str] = set()
@@ -227,7 +227,7 @@ def _cluster_numbers(routes: Iterable[FlowRoute]) -> Mapping[str, int]:
             for identifier in (*end.addresses, *([f"id {end.cluster_id}"] if end.cluster_id else [])):
                 parents[root(identifier)] = first
     roots = {identifier: root(identifier) for identifier in list(parents)}
-    numbers = {root: at for at, root in enumerate(dict.fromkeys(roots.values()))}
+    numbers = {root: index for index, root in enumerate(dict.fromkeys(roots.values()))}
     return {identifier: numbers[key] for identifier, key in roots.items()}
 
 

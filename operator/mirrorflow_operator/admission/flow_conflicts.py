@@ -99,8 +99,8 @@ class _TopicSearch:
     routes_from: dict[int, list[int]] = field(default_factory=dict)  # cluster -> the routes that read it
 
     def __post_init__(self) -> None:
-        for at, (source, _) in enumerate(self.sides):
-            self.routes_from.setdefault(source, []).append(at)
+        for index, (source, _) in enumerate(self.sides):
+            self.routes_from.setdefault(source, []).append(index)
 
     def follow(self, steps: tuple[_Step, ...]) -> None:
         """Follows the topic at the end of *steps* through all routes from its cluster."""
@@ -108,19 +108,19 @@ class _TopicSearch:
         if (here.cluster, here.topic) in self.seen:
             return
         self.seen.add((here.cluster, here.topic))
-        for at in self.routes_from.get(here.cluster, ()):
-            if at in self.slow:
+        for index in self.routes_from.get(here.cluster, ()):
+            if index in self.slow:
                 continue
-            route, (_, target) = self.routes[at], self.sides[at]
+            route, (_, target) = self.routes[index], self.sides[index]
             try:
                 topic = route.naming.target_topic(here.topic) if route.naming.copies(here.topic) else None
             except InvalidSettingError as error:
-                self.slow.setdefault(at, error)
+                self.slow.setdefault(index, error)
                 continue
             if topic is None:
                 continue
-            self.writers.setdefault((target, topic), {})[at] = here.topic
-            there = (*steps, _Step(target, topic, at))
+            self.writers.setdefault((target, topic), {})[index] = here.topic
+            there = (*steps, _Step(target, topic, index))
             first = _loop_start(there)
             if first is None:
                 self.follow(there)
@@ -140,7 +140,7 @@ class _TopicSearch:
 def conflicts(routes: Sequence[FlowRoute], samples: Sequence[str]) -> tuple[Conflict, ...]:
     """Returns the conflicts among *routes*, loops first; *samples* represent topics that are not known."""
     numbers, names = _clusters([end for route in routes for end in (route.source, route.target)])
-    sides = [(numbers[2 * at], numbers[2 * at + 1]) for at in range(len(routes))]
+    sides = [(numbers[2 * index], numbers[2 * index + 1]) for index in range(len(routes))]
     search = _TopicSearch(routes=routes, sides=sides, names=names)
     for cluster in dict.fromkeys(source for source, _ in sides):
         for topic in _topics(cluster, routes, sides, samples):
@@ -160,7 +160,7 @@ def _loop_start(steps: tuple[_Step, ...]) -> int | None:
     Where each cluster has one alias, MM2's naming refuses such a step; that of Kafka before 4.4 would loop
     for ever. A flow within one cluster makes no loop as long as it does not select its own copies.
     """
-    return next((at for at in range(len(steps) - 1) if _is_loop(steps[at:])), None)
+    return next((index for index in range(len(steps) - 1) if _is_loop(steps[index:])), None)
 
 
 def _is_loop(steps: tuple[_Step, ...]) -> bool:
@@ -188,16 +188,16 @@ def _topics(
 def _clusters(ends: Sequence[Endpoint]) -> tuple[list[int], list[str]]:
     """Returns the number of each endpoint's cluster, and the name of each cluster."""
     groups: list[list[int]] = []
-    for at in range(len(ends)):
-        joined = [group for group in groups if any(_is_same(ends[at], ends[other]) for other in group)]
+    for index in range(len(ends)):
+        joined = [group for group in groups if any(_is_same(ends[index], ends[other]) for other in group)]
         groups = [group for group in groups if group not in joined]
-        groups.append([number for group in joined for number in group] + [at])
+        groups.append([number for group in joined for number in group] + [index])
     groups.sort(key=min)
     numbers = [0] * len(ends)
     for number, group in enumerate(groups):
-        for at in group:
-            numbers[at] = number
-    names = ["/".join(dict.fromkeys(ends[at].alias for at in sorted(group))) for group in groups]
+        for index in group:
+            numbers[index] = number
+    names = ["/".join(dict.fromkeys(ends[index].alias for index in sorted(group))) for group in groups]
     return numbers, names
 
 
@@ -221,7 +221,7 @@ def _single_cluster_conflicts(
 
 def _loop_conflicts(search: _TopicSearch) -> Iterator[Conflict]:
     for routes, path in search.loops.items():
-        flows = tuple(search.routes[at].flow for at in sorted(routes))
+        flows = tuple(search.routes[index].flow for index in sorted(routes))
         what = "Flow {} makes a loop" if len(flows) == 1 else "Flows {} make a loop"
         yield Conflict(
             kind=ConflictKind.LOOP,
@@ -234,32 +234,32 @@ def _loop_conflicts(search: _TopicSearch) -> Iterator[Conflict]:
 def _alias_conflicts(
     routes: Sequence[FlowRoute], sides: Sequence[tuple[int, int]], names: Sequence[str]
 ) -> Iterator[Conflict]:
-    for at, route in enumerate(routes):
-        for before in range(at):
+    for index, route in enumerate(routes):
+        for before in range(index):
             other = routes[before]
-            if sides[at][1] == sides[before][1] and route.source.alias == other.source.alias:
+            if sides[index][1] == sides[before][1] and route.source.alias == other.source.alias:
                 yield Conflict(
                     kind=ConflictKind.ALIAS,
                     flows=(other.flow, route.flow),
                     sentence=f"Flows {other.flow} and {route.flow} both copy a source with the alias {route.source.alias} to "
-                    f"cluster {names[sides[at][1]]}, which stores positions by that alias; merge the flows, or "
+                    f"cluster {names[sides[index][1]]}, which stores positions by that alias; merge the flows, or "
                     "give one source another alias.",
                 )
 
 
 def _collision_conflicts(search: _TopicSearch) -> Iterator[Conflict]:
-    found: dict[tuple[int, ...], list[tuple[int, str]]] = {}
+    by_writers: dict[tuple[int, ...], list[tuple[int, str]]] = {}
     for target_topic, writers in search.writers.items():
-        aliases = {search.routes[at].source.alias for at in writers}
+        aliases = {search.routes[index].source.alias for index in writers}
         # Flows that share an alias are reported by `_alias_conflicts` already.
         if len(writers) > 1 and len(aliases) == len(writers):
-            found.setdefault(tuple(sorted(writers)), []).append(target_topic)
-    for routes, target_topics in found.items():
-        flows = tuple(search.routes[at].flow for at in routes)
+            by_writers.setdefault(tuple(sorted(writers)), []).append(target_topic)
+    for routes, target_topics in by_writers.items():
+        flows = tuple(search.routes[index].flow for index in routes)
         cluster, topic = target_topics[0]
         origins = ", ".join(
-            f"{search.writers[cluster, topic][at]} of {search.names[search.sides[at][0]]} ({search.routes[at].flow})"
-            for at in routes
+            f"{search.writers[cluster, topic][index]} of {search.names[search.sides[index][0]]} ({search.routes[index].flow})"
+            for index in routes
         )
         more = f" (and {len(target_topics) - 1} more)" if len(target_topics) > 1 else ""
         yield Conflict(
@@ -271,15 +271,15 @@ def _collision_conflicts(search: _TopicSearch) -> Iterator[Conflict]:
 
 
 def _slow_conflicts(search: _TopicSearch) -> Iterator[Conflict]:
-    for at, error in search.slow.items():
-        flow = search.routes[at].flow
+    for index, error in search.slow.items():
+        flow = search.routes[index].flow
         yield Conflict(kind=ConflictKind.SLOW, flows=(flow,), sentence=f"Flow {flow}: {error}")
 
 
 def samples(patterns: Iterable[str]) -> tuple[str, ...]:
     """Returns at most SAMPLES_MAX sample names for *patterns*, the simplest first."""
     single = list(dict.fromkeys(name for pattern in patterns for name in _samples_of(pattern)))
-    pairs = (f"{one}{other}" for one, other in itertools.permutations(single, 2))
+    pairs = (f"{first}{other}" for first, other in itertools.permutations(single, 2))
     return tuple(itertools.islice(dict.fromkeys((*single, *pairs, ANY)), SAMPLES_MAX))
 
 

@@ -68,8 +68,8 @@ def _converted(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, pat
         result["enum"] = [result.pop("const")]
     if "properties" in result:
         result["properties"] = {
-            name: _converted(one, definitions, path=f"{path}.{name}", depth=below)
-            for name, one in result["properties"].items()
+            name: _converted(member, definitions, path=f"{path}.{name}", depth=below)
+            for name, member in result["properties"].items()
         }
         result.pop("additionalProperties", None)
         result = _with_default(result)
@@ -117,7 +117,7 @@ def _with_default(schema: Schema) -> Schema:
     """
     if "default" in schema or schema.get("required"):
         return schema
-    inner = {name: one["default"] for name, one in schema["properties"].items() if "default" in one}
+    inner = {name: member["default"] for name, member in schema["properties"].items() if "default" in member}
     return {**schema, "default": inner}
 
 

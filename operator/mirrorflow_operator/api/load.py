@@ -147,8 +147,8 @@ def read_document(text: str) -> Mapping[str, Any]:
     except yaml.YAMLError as error:
         raise _error("it contains characters that YAML does not allow", "save it as UTF-8 text") from error
     if len(documents) != 1:
-        found = "it is empty" if not documents else f"it contains {len(documents)} documents"
-        raise _error(found, "write one MirrorFlow into it")
+        problem = "it is empty" if not documents else f"it contains {len(documents)} documents"
+        raise _error(problem, "write one MirrorFlow into it")
     document = documents[0]
     if not isinstance(document, dict):
         raise _error("it contains no object", "begin with apiVersion, kind, metadata, spec")
@@ -162,7 +162,7 @@ def _error(message: str, action: str, *, path: str = "the file") -> InvalidSpecE
 def field_errors(error: ValidationError) -> list[FieldError]:
     """Returns one error for each field; pydantic reports a wrong union member once for each branch."""
     details = error.errors(include_url=False, include_input=False)
-    found: dict[str, FieldError] = {}
+    errors: dict[str, FieldError] = {}
     for detail in details:
         inside = any(
             other is not detail and other["loc"][: len(detail["loc"])] == detail["loc"] for other in details
@@ -171,9 +171,9 @@ def field_errors(error: ValidationError) -> list[FieldError]:
         if not (detail["type"] == "too_short" and inside):
             path = _path(detail["loc"])
             # In a field of a number or a quantity, a text is an attempt at a quantity.
-            if path not in found or detail["type"] == "string_pattern_mismatch":
-                found[path] = _field_error(detail)
-    return list(found.values())
+            if path not in errors or detail["type"] == "string_pattern_mismatch":
+                errors[path] = _field_error(detail)
+    return list(errors.values())
 
 
 def _field_error(detail: ErrorDetails) -> FieldError:
@@ -181,7 +181,11 @@ def _field_error(detail: ErrorDetails) -> FieldError:
     path, kind, context = _path(location), detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         model = _model_at(location[:-1])
-        known = [] if model is None else [one.alias or name for name, one in model.model_fields.items()]
+        known = (
+            []
+            if model is None
+            else [model_field.alias or name for name, model_field in model.model_fields.items()]
+        )
         near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.6)
         action = f"did you mean {near[0]}?" if near else "known fields: " + ", ".join(known)
         return FieldError(path=path, message="it is not a field", action=action)
@@ -211,7 +215,7 @@ def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
     model: type[BaseModel] | None = MirrorFlow
     field = None
     for name in names:
-        found = (
+        candidate = (
             None
             if model is None
             else next(
@@ -219,9 +223,9 @@ def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
                 None,
             )
         )
-        if found is None:
+        if candidate is None:
             return field
-        field, model = found, _model_in(found.annotation)
+        field, model = candidate, _model_in(candidate.annotation)
     return field
 
 
@@ -312,6 +316,6 @@ def _removed(document: Any, location: tuple[int | str, ...]) -> bool:
 
 def _validated(document: Mapping[str, Any]) -> MirrorFlow:
     """Returns the MirrorFlow in *document*, valid by its types. Raises ValidationError."""
-    found = _without_empty(document, MirrorFlow)
+    content = _without_empty(document, MirrorFlow)
     # As strict JSON, like the API server, which does not accept a quoted number.
-    return MirrorFlow.model_validate_json(json.dumps(found, default=str), strict=True)
+    return MirrorFlow.model_validate_json(json.dumps(content, default=str), strict=True)

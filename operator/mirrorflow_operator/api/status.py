@@ -221,12 +221,12 @@ def parse_status(document: Any) -> Status:
     """
     if not isinstance(document, Mapping):
         return Status()
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, field in Status.model_fields.items():
         alias = field.alias or name
         if alias in document:
-            found |= _field(name, alias, document[alias])
-    return Status(**found)
+            fields |= _field(name, alias, document[alias])
+    return Status(**fields)
 
 
 def _field(name: str, alias: str, value: Any) -> dict[str, Any]:

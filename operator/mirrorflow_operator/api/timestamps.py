@@ -12,7 +12,7 @@ def timestamp(at_s: float) -> str:
 def parse_timestamp(text: str) -> float | None:
     """Returns the seconds since 1970 of *text*; None where it is no timestamp or has no time zone."""
     try:
-        at = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return at.timestamp() if at.tzinfo is not None else None
+    return moment.timestamp() if moment.tzinfo is not None else None

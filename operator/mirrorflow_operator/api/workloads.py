@@ -496,8 +496,8 @@ class Connectors(ApiModel):
     )
 
     def named(self, kind: ConnectorKind) -> Connector:
-        found: Connector = getattr(self, kind.value)
-        return found
+        connector: Connector = getattr(self, kind.value)
+        return connector
 
     def host(self, kind: ConnectorKind) -> ConnectorKind:
         """Returns the connector whose image, resources, ServiceAccount, template and worker *kind* uses."""

@@ -194,14 +194,14 @@ class ClusterCache:
         *uids* are the uids in the list; objects newer than *versions_until*, the list's version, stay.
         """
         missing = [
-            found
-            for found, (version, uid, _) in self._cached.items()
-            if found[0] == kind.name
-            and namespace in {None, found[1]}
+            entry
+            for entry, (version, uid, _) in self._cached.items()
+            if entry[0] == kind.name
+            and namespace in {None, entry[1]}
             and uid not in uids
             and version <= versions_until
         ]
-        return frozenset(key for found in missing for key in self._drop(found))
+        return frozenset(key for entry in missing for key in self._drop(entry))
 
     def _store(
         self, kind: ObjectKind, object_id: ObjectId, key: Key, body: Mapping[str, Any]
@@ -258,7 +258,9 @@ class ClusterCache:
             objects.children.pop(object_id, None)
             if kind == DEPLOYMENT.name:
                 objects.deployments = {
-                    connector: one for connector, one in objects.deployments.items() if one.name != name
+                    connector: deployment
+                    for connector, deployment in objects.deployments.items()
+                    if deployment.name != name
                 }
             if kind == JOB.name:
                 objects.jobs.pop(name, None)

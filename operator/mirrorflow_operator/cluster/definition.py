@@ -33,8 +33,8 @@ async def update_definition(client: Client) -> bool:
     """
     wanted = annotated_definition(version("mirrorflow"))
     try:
-        found = await client.get(DEFINITION.path(None, wanted["metadata"]["name"]))
-        if is_due(found, wanted):
+        stored = await client.get(DEFINITION.path(None, wanted["metadata"]["name"]))
+        if is_due(stored, wanted):
             await client.apply(DEFINITION, wanted)
             _LOG.info("Updated the CRD of MirrorFlows.")
             return True
@@ -49,10 +49,10 @@ def annotated_definition(release: str) -> dict[str, Any]:
     return {**whole, "metadata": {**whole["metadata"], "annotations": {RELEASE_ANNOTATION: release}}}
 
 
-def is_due(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether *wanted* is to replace the stored CRD *found*; both name the release that applied them."""
-    stored, own = _release(found), _release(wanted)
-    return stored < own or (stored == own and not matches(found["spec"], wanted["spec"]))
+def is_due(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether *wanted* is to replace the stored CRD *present*; both name the release that applied them."""
+    stored, own = _release(present), _release(wanted)
+    return stored < own or (stored == own and not matches(present["spec"], wanted["spec"]))
 
 
 def _release(body: Mapping[str, Any]) -> tuple[int, ...]:

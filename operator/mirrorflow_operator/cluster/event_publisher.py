@@ -78,13 +78,13 @@ class EventPublisher:
     def _body(
         self, resource: Resource, reason: str, note: str, key: str, *, warning: bool
     ) -> dict[str, object]:
-        at = datetime.now(UTC)
-        second = timestamp(at.timestamp())
+        now = datetime.now(UTC)
+        second = timestamp(now.timestamp())
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {
-                "name": f"{resource.name}.{key}.{int(at.timestamp()):x}",
+                "name": f"{resource.name}.{key}.{int(now.timestamp()):x}",
                 "namespace": resource.namespace,
             },
             "involvedObject": {
@@ -101,7 +101,7 @@ class EventPublisher:
             "count": 1,
             "firstTimestamp": second,
             "lastTimestamp": second,
-            "eventTime": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT,
             "reportingInstance": self.instance,

@@ -18,18 +18,18 @@ async def log_in() -> ApiServerLogin:
 
 async def for_kopf(login: ApiServerLogin) -> kopf.ConnectionInfo:
     """Returns *login* as kopf takes it. kopf has no field for `tls-server-name`. Raises KubernetesLoginError."""
-    found = login.configuration
+    configuration = login.configuration
     scheme, _, token = (await login.headers()).get("Authorization", "").partition(" ")
     return _Connection(
-        server=found.host,
-        ca_path=found.ssl_ca_cert,
-        insecure=not found.verify_ssl,
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
         scheme=scheme or None,
         token=token or None,
-        certificate_path=found.cert_file,
-        private_key_path=found.key_file,
-        proxy_url=found.proxy,
-        trust_env=(found.client_session_kwargs or {}).get("trust_env", True),
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+        proxy_url=configuration.proxy,
+        trust_env=(configuration.client_session_kwargs or {}).get("trust_env", True),
     )
 
 

@@ -67,8 +67,8 @@ class CachedChild:
         return bool(self.content()["metadata"]["labels"].get(MANAGED_BY) == MANAGER)
 
     def content(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(zlib.decompress(self.packed))
-        return found
+        content: dict[str, Any] = json.loads(zlib.decompress(self.packed))
+        return content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,8 +293,8 @@ def _failing_init_container(status: Object) -> Object:
     for container in status.get("initContainerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason", "PodInitializing") != "PodInitializing":
-            found: Object = container
-            return found
+            failing: Object = container
+            return failing
     return {}
 
 

@@ -54,9 +54,9 @@ class PodEventReader:
         if not is_stuck:
             self._cached.pop(uid, None)
             return ()
-        at, known = self._cached.get(uid, (-REREAD_S, ()))
+        read_s, known = self._cached.get(uid, (-REREAD_S, ()))
         now = self.clock()
-        if now - at < REREAD_S or now < self._next_at:
+        if now - read_s < REREAD_S or now < self._next_at:
             return known
         self._next_at = now + 1 / READS_PER_SECOND
         try:
@@ -94,6 +94,6 @@ def _event(body: dict[str, Any]) -> PodEvent:
         reason=body.get("reason", ""),
         message=body.get("message", "")[:MESSAGE_MAX],
         last_seen_s=next(
-            (at for text in timestamps if text and (at := parse_timestamp(text)) is not None), 0.0
+            (seconds for text in timestamps if text and (seconds := parse_timestamp(text)) is not None), 0.0
         ),
     )

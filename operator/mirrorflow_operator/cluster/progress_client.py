@@ -150,8 +150,8 @@ class CaBundle:
         return TlsParameters(context=self._context, name=name)
 
     def _file_version(self) -> tuple[int, int, int]:
-        found = Path(self.file).stat()
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        status = Path(self.file).stat()
+        return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _tls_context(file: str) -> ssl.SSLContext:

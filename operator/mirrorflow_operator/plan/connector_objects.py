@@ -48,7 +48,7 @@ def objects(
     *operator_namespace* that of `names.progress_readers`.
     """
     name = flow.metadata.name
-    found = [
+    documents = [
         _service_account(names.metadata(name, flow.metadata.namespace, name), {}),
         _network_policy(flow, names.progress_readers(operator_namespace)),
     ]
@@ -60,7 +60,7 @@ def objects(
         # Distributed workers run only what their config topic has: until a pod of several connectors is
         # standalone, the other connectors wait.
         inside = tuple(planned[kind] for kind in (kinds[:1] if shape.is_shared else kinds))
-        found.extend(
+        documents.extend(
             _of_pods(
                 ConnectorPods(
                     flow=flow,
@@ -72,7 +72,7 @@ def objects(
                 )
             )
         )
-    return found
+    return documents
 
 
 def _of_pods(pods: ConnectorPods) -> Iterator[Object]:
@@ -105,13 +105,13 @@ def _service_account(metadata: Object, annotations: Mapping[str, str]) -> Object
 def _files(pods: ConnectorPods, *, leave_out: Collection[str] = ()) -> dict[str, str]:
     """Returns the properties files of the pods by name, without the keys *leave_out*."""
     worker = {key: value for key, value in pods.worker_properties.items() if key not in leave_out}
-    found = {WORKER_FILE: format_properties(worker)}
-    for file, one in zip(pods.files, pods.connectors, strict=True):
-        properties = one.connector_properties
-        found[file] = format_properties(
+    files = {WORKER_FILE: format_properties(worker)}
+    for file, connector in zip(pods.files, pods.connectors, strict=True):
+        properties = connector.connector_properties
+        files[file] = format_properties(
             {key: value for key, value in properties.items() if key not in leave_out}
         )
-    return found
+    return files
 
 
 def _deployment(pods: ConnectorPods) -> Object:

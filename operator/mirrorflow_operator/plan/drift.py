@@ -43,8 +43,8 @@ def _matches_list(live: Any, planned: Sequence[Any]) -> bool:
         return len(live) == len(planned) and all(
             matches(there, wanted) for there, wanted in zip(live, planned, strict=True)
         )
-    found = {member[key]: member for member in live}
-    return all(matches(found.get(member[key]), member) for member in planned)
+    by_key = {member[key]: member for member in live}
+    return all(matches(by_key.get(member[key]), member) for member in planned)
 
 
 def _identifies(members: Sequence[Any], key: str) -> bool:

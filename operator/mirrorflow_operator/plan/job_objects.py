@@ -158,7 +158,7 @@ def job_objects(flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, flow_i
 
     *flow_id* is that of `plan`.
     """
-    found: list[Object] = []
+    documents: list[Object] = []
     spec = flow.spec
     # Jobs read as the running source connector does: a pause suspends the Job instead.
     running = flow.model_copy(update={"spec": spec.model_copy(update={"state": State.RUNNING})})
@@ -170,19 +170,21 @@ def job_objects(flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, flow_i
 
     if spec.seed is not None and spec.seed.run_id and runs.seed:
         run = run_of(RunKind.SEED, spec.seed)
-        found.append(_network_policy(run))
-        found.extend(_run_objects(run, spec.seed.run_id, suspend=spec.state is not State.RUNNING))
+        documents.append(_network_policy(run))
+        documents.extend(_run_objects(run, spec.seed.run_id, suspend=spec.state is not State.RUNNING))
     if spec.verify is not None and (runs.verify or spec.verify.schedule):
         run = run_of(RunKind.VERIFY, spec.verify)
         # A verification only reads, and is useful on a paused flow: only Stopped means no pods.
         is_halted = spec.state is State.STOPPED
-        found.append(_network_policy(run))
+        documents.append(_network_policy(run))
         if runs.verify and spec.verify.run_id:
-            found.extend(_run_objects(run, spec.verify.run_id, suspend=is_halted))
+            documents.extend(_run_objects(run, spec.verify.run_id, suspend=is_halted))
         if spec.verify.schedule:
             # Never two at once: a run by runId has priority, and the schedule may start up to an hour late.
-            found.extend(_schedule_objects(run, spec.verify, suspend=is_halted or runs.seed or runs.verify))
-    return found
+            documents.extend(
+                _schedule_objects(run, spec.verify, suspend=is_halted or runs.seed or runs.verify)
+            )
+    return documents
 
 
 def _run_objects(run: _Run, run_id: str, *, suspend: bool) -> Iterator[Object]:
@@ -236,23 +238,25 @@ def _config_map(run: _Run, name: str, run_id: str) -> Object:
 
 def _job_properties(run: _Run, run_id: str) -> dict[str, str]:
     flow, job = run.flow, run.job
-    found = {"run.id": run_id, "master": MASTER, "executors.max": str(job.executors.max)}
+    properties = {"run.id": run_id, "master": MASTER, "executors.max": str(job.executors.max)}
     limit = flow.spec.limits.bytes_per_second if job.bytes_per_second is None else job.bytes_per_second
     if limit is not None:
-        found["bytes.per.second"] = str(rounded_up(limit))
+        properties["bytes.per.second"] = str(rounded_up(limit))
     if isinstance(job, Seed):
-        found["foreign.records"] = "accept" if job.foreign_records is ForeignRecordPolicy.ACCEPT else "refuse"
+        properties["foreign.records"] = (
+            "accept" if job.foreign_records is ForeignRecordPolicy.ACCEPT else "refuse"
+        )
     if isinstance(job, Verify):
-        found["sample"] = job.sample
+        properties["sample"] = job.sample
         if job.output is not None:
-            found["output"] = f"{OUTPUT_FOLDER}/{flow.metadata.name}"
-    return found | _spark_properties(job, run.image)
+            properties["output"] = f"{OUTPUT_FOLDER}/{flow.metadata.name}"
+    return properties | _spark_properties(job, run.image)
 
 
 def _spark_properties(job: SparkJob, image: str) -> dict[str, str]:
     """Returns the Spark settings that only the plan has: image, pod template and, if given, pod sizes."""
     requests, limits = job.executors.resources.requests, job.executors.resources.limits
-    found = {
+    properties = {
         "spark.kubernetes.container.image": image,
         "spark.kubernetes.executor.podTemplateFile": f"{CONFIG_FOLDER}/{EXECUTOR_FILE}",
         "spark.executor.cores": str(job.executors.cores),
@@ -261,13 +265,13 @@ def _spark_properties(job: SparkJob, image: str) -> dict[str, str]:
     memory, cpu = _first(limits.memory, requests.memory), _first(requests.cpu, limits.cpu)
     if memory is not None:
         overhead_mib = int(amount(memory) / MEBIBYTE) - HEAP_MIB
-        found["spark.executor.memory"] = f"{HEAP_MIB}m"
-        found["spark.executor.memoryOverhead"] = f"{overhead_mib}m"
+        properties["spark.executor.memory"] = f"{HEAP_MIB}m"
+        properties["spark.executor.memoryOverhead"] = f"{overhead_mib}m"
     if cpu is not None:
-        found["spark.kubernetes.executor.request.cores"] = str(cpu)
+        properties["spark.kubernetes.executor.request.cores"] = str(cpu)
     if limits.cpu is not None:
-        found["spark.kubernetes.executor.limit.cores"] = str(limits.cpu)
-    return found
+        properties["spark.kubernetes.executor.limit.cores"] = str(limits.cpu)
+    return properties
 
 
 def _first(*given: int | str | None) -> int | str | None:

@@ -39,8 +39,8 @@ def pod_host(flow: str, namespace: str, connector: str) -> str:
 
 def selector(flow: str, kind: ConnectorKind | None = None) -> dict[str, str]:
     """Returns the label selector of a flow's pods, or of one connector's. Kubernetes forbids changing it."""
-    found = {FLOW_LABEL: flow}
-    return found if kind is None else {**found, CONNECTOR_LABEL: kind.value}
+    labels = {FLOW_LABEL: flow}
+    return labels if kind is None else {**labels, CONNECTOR_LABEL: kind.value}
 
 
 def run_selector(flow: str, run_kind: str) -> dict[str, str]:

@@ -49,9 +49,9 @@ def connectors_by_pod(
     return {kind: tuple(listed) if kind in listed else (kind,) for kind in kinds if kind not in listed[1:]}
 
 
-def host_of_each(found: Pods) -> dict[ConnectorKind, ConnectorKind]:
+def host_of_each(pods: Pods) -> dict[ConnectorKind, ConnectorKind]:
     """Returns, for each connector, the one whose pod it runs in."""
-    return {kind: host for host, kinds in found.items() for kind in kinds}
+    return {kind: host for host, kinds in pods.items() for kind in kinds}
 
 
 def file_names(kinds: Sequence[ConnectorKind]) -> tuple[str, ...]:

@@ -130,8 +130,8 @@ def _variable(variable: EnvironmentVariable) -> dict[str, Any]:
 
 def _set_fields(part: ApiModel) -> dict[str, Any]:
     """Returns *part* as Kubernetes writes it, without what has its default."""
-    found: dict[str, Any] = part.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return found
+    fields: dict[str, Any] = part.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return fields
 
 
 def pod_field_variable(name: str, field: str) -> dict[str, Any]:
@@ -156,8 +156,8 @@ def init_containers(template: Template) -> dict[str, Any]:
     They may write its emptyDir volumes, which the pod's own container mounts read-only.
     """
     writable = {volume.name for volume in template.volumes if volume.empty_dir is not None}
-    found = [_init_container(init_container, writable) for init_container in template.init_containers]
-    return {"initContainers": found} if found else {}
+    containers = [_init_container(init_container, writable) for init_container in template.init_containers]
+    return {"initContainers": containers} if containers else {}
 
 
 def _init_container(container: InitContainer, writable: Collection[str]) -> dict[str, Any]:
@@ -184,37 +184,37 @@ def volumes(config_map: str, mounts: Mounts, template: Template, *, tmp_size: st
         {"name": "config", "configMap": {"name": config_map}},
         {"name": "tmp", "emptyDir": {"sizeLimit": tmp_size}},
         *(
-            {"name": _volume("secret", at), "secret": {"secretName": name, "defaultMode": SECRET_MODE}}
-            for at, name in enumerate(mounts.secrets)
+            {"name": _volume("secret", index), "secret": {"secretName": name, "defaultMode": SECRET_MODE}}
+            for index, name in enumerate(mounts.secrets)
         ),
         *(
-            {"name": _volume("config-map", at), "configMap": {"name": name}}
-            for at, name in enumerate(mounts.config_maps)
+            {"name": _volume("config-map", index), "configMap": {"name": name}}
+            for index, name in enumerate(mounts.config_maps)
         ),
         *map(_additional_volume, template.volumes),
     ]
 
 
 def _additional_volume(volume: Volume) -> dict[str, Any]:
-    found = _set_fields(volume)
+    fields = _set_fields(volume)
     if volume.csi is not None:
-        found["csi"]["readOnly"] = True
+        fields["csi"]["readOnly"] = True
     if volume.secret is not None:
-        found["secret"]["defaultMode"] = SECRET_MODE
+        fields["secret"]["defaultMode"] = SECRET_MODE
     if volume.empty_dir is not None:
-        found["emptyDir"] = {"sizeLimit": str(volume.empty_dir.size_limit)}
-    return found
+        fields["emptyDir"] = {"sizeLimit": str(volume.empty_dir.size_limit)}
+    return fields
 
 
 def _volume_mounts(kind: str, folder: str, names: Sequence[str]) -> list[dict[str, Any]]:
     return [
-        {"name": _volume(kind, at), "mountPath": f"{folder}/{name}", "readOnly": True}
-        for at, name in enumerate(names)
+        {"name": _volume(kind, index), "mountPath": f"{folder}/{name}", "readOnly": True}
+        for index, name in enumerate(names)
     ]
 
 
-def _volume(kind: str, at: int) -> str:
-    return f"{kind}-{at}"  # names of Secrets may be longer than names of volumes
+def _volume(kind: str, index: int) -> str:
+    return f"{kind}-{index}"  # names of Secrets may be longer than names of volumes
 
 
 def scheduling(template: Template, selector: Mapping[str, str]) -> dict[str, Any]:
@@ -307,15 +307,15 @@ class ConnectorPods:
     def worker_properties(self) -> dict[str, str]:
         """The worker's properties: the plan's, its listeners, and those of a group of pods."""
         tls = self.flow.spec.internal_rest.tls
-        found = {**self.connectors[0].worker_properties}
+        properties = {**self.connectors[0].worker_properties}
         if self.is_secure and tls is not None:
             # Probes and the operator have no client certificate.
-            found |= {**keystore_properties(tls.secret_name), CLIENT_AUTH_KEY: "none"}
+            properties |= {**keystore_properties(tls.secret_name), CLIENT_AUTH_KEY: "none"}
         if self.shape.is_shared:
-            found |= distributed_properties(self.flow, self.kind, self.spec)
+            properties |= distributed_properties(self.flow, self.kind, self.spec)
             # For the internal REST between pods only.
-            found["listeners"] = internal_listener(self.flow)
-        return found | {LISTENERS_KEY: f"{'https' if self.is_secure else 'http'}://0.0.0.0:{HTTP_PORT}"}
+            properties["listeners"] = internal_listener(self.flow)
+        return properties | {LISTENERS_KEY: f"{'https' if self.is_secure else 'http'}://0.0.0.0:{HTTP_PORT}"}
 
     @property
     def mounts(self) -> Mounts:

@@ -425,12 +425,12 @@ def plan(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> Plan:
 def active_kinds(flow: MirrorFlow) -> tuple[ConnectorKind, ...]:
     """Returns the connectors of *flow* that have work."""
     spec = flow.spec
-    found = [ConnectorKind.SOURCE]
+    kinds = [ConnectorKind.SOURCE]
     if spec.groups.include and not disables_offset_syncs(spec.connectors.source.config):
-        found.append(ConnectorKind.CHECKPOINT)
+        kinds.append(ConnectorKind.CHECKPOINT)
     if spec.heartbeats.emit_to:
-        found.append(ConnectorKind.HEARTBEAT)
-    return tuple(found)
+        kinds.append(ConnectorKind.HEARTBEAT)
+    return tuple(kinds)
 
 
 def connector_names(flow: MirrorFlow) -> dict[ConnectorKind, str]:

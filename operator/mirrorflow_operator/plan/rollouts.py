@@ -128,12 +128,12 @@ def next_shape(wanted: Shape, live: ObservedShape | None) -> Shape:
     if live is None or wanted.replicas == 0:
         return wanted
     now = live.shape
-    one = min(1, wanted.replicas)
+    replicas = min(1, wanted.replicas)
     if now.is_shared and not wanted.is_shared and (now.replicas > 1 or live.is_rolling):
-        return Shape(is_shared=True, replicas=one)
+        return Shape(is_shared=True, replicas=replicas)
     is_changing = now.is_shared != wanted.is_shared
     if wanted.is_shared and (is_changing or (now.replicas == 1 and live.is_rolling)):
-        return Shape(is_shared=True, replicas=one)
+        return Shape(is_shared=True, replicas=replicas)
     return wanted
 
 
@@ -276,15 +276,15 @@ def _differs(old: Any, new: Any) -> bool:
 
 
 def _annotations(template: Mapping[str, Any]) -> Mapping[str, str]:
-    found: Mapping[str, str] = template.get("metadata", {}).get("annotations") or {}
-    return found
+    annotations: Mapping[str, str] = template.get("metadata", {}).get("annotations") or {}
+    return annotations
 
 
 def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = next(
+    named: Mapping[str, Any] = next(
         (container for container in pod["containers"] if container["name"] == CONTAINER), {}
     )
-    return found
+    return named
 
 
 def _mode(container: Mapping[str, Any]) -> str:
@@ -297,18 +297,18 @@ def _connectors(template: Mapping[str, Any]) -> str:
 
 
 def _changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    one, other = _properties(old), _properties(new)
-    return (key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+    before, other = _properties(old), _properties(new)
+    return (key for key in before.keys() | other.keys() if before.get(key) != other.get(key))
 
 
 def _properties(files: Mapping[str, str]) -> dict[str, str]:
-    found = {}
+    properties = {}
     for text in files.values():
         for line in text.splitlines():
             key, separator, value = line.partition("=")
             if separator and not line.startswith("#"):
-                found[key.strip()] = value
-    return found
+                properties[key.strip()] = value
+    return properties
 
 
 def has_pod_defaults(deployment: Mapping[str, Any]) -> bool:

@@ -147,15 +147,15 @@ def _objects(
         seed_replaces_source=due.runs.replaces_source,
         operator_namespace=settings.pod_namespace,
     )
-    found = planned_with()
+    planned = planned_with()
     if not all(map(has_pod_defaults, running.values())):
-        found = with_kept_pods(found, planned_with(has_defaults=False), running)
+        planned = with_kept_pods(planned, planned_with(has_defaults=False), running)
     if due.runs.replaces_source:
-        found = without_source_pods(found, flow)
+        planned = without_source_pods(planned, flow)
     defaults = SparkDefaults(
         image=f"{settings.seed_image}:{version}",
         account=settings.seed_account,
         operator_namespace=settings.pod_namespace,
     )
     jobs = job_objects(flow, due.runs, defaults=defaults, flow_id=flow_id)
-    return [*found, *jobs]
+    return [*planned, *jobs]

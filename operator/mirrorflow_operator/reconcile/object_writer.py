@@ -121,20 +121,20 @@ class ObjectWriter:
         for planned_object in desired.to_apply:
             if _lacks(planned_object, refused):
                 continue
-            found = observed.children.get(id_of(planned_object))
+            child = observed.children.get(id_of(planned_object))
             try:
                 body = await self._apply(resource, planned_object, observed.now_s)
             except _USER_FACING_ERRORS as error:
-                refused[id_of(planned_object)] = refusal_of(planned_object, error, is_absent=found is None)
+                refused[id_of(planned_object)] = refusal_of(planned_object, error, is_absent=child is None)
                 failures += [] if is_final(error) else [error]
                 continue
             if body is None:
                 continue
             bodies.append(body)
             children.append(cached_child(kind_of(planned_object), body))
-            if planned_object["kind"] == DEPLOYMENT.name and found is None:
+            if planned_object["kind"] == DEPLOYMENT.name and child is None:
                 created.append(planned_object["metadata"]["name"])
-            event = event_of_write(planned_object, found, desired.objects, observed.children)
+            event = event_of_write(planned_object, child, desired.objects, observed.children)
             if event is not None:
                 await self.events.publish(resource, *event)
         if created:

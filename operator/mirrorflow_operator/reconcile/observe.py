@@ -54,8 +54,8 @@ class ObservedFlow:
 
     def _own(self, kind: str, namespace: str, name: str) -> Mapping[str, Any]:
         """Returns the content of that object, an empty one where the flow does not own it."""
-        found = self.children.get((kind, namespace, name))
-        return found.content() if found is not None and found.owner_uid == self.resource.uid else {}
+        child = self.children.get((kind, namespace, name))
+        return child.content() if child is not None and child.owner_uid == self.resource.uid else {}
 
     @property
     def events_reread_after_s(self) -> float | None:
@@ -79,9 +79,11 @@ class ObservedFlow:
         return replace(
             self,
             deployments={
-                connector: one for connector, one in deployments.items() if (DEPLOYMENT, one.name) not in gone
+                connector: live
+                for connector, live in deployments.items()
+                if (DEPLOYMENT, live.name) not in gone
             },
-            jobs=tuple(one for name, one in sorted(jobs.items()) if (JOB, name) not in gone),
+            jobs=tuple(job for name, job in sorted(jobs.items()) if (JOB, name) not in gone),
         )
 
 
@@ -109,7 +111,7 @@ class Observer:
         self.poller.set_targets(
             key, poll_targets(key, pods, drivers, connector_names=connectors, ca_bundle=self.ca_bundle)
         )
-        found = ObservedFlow(
+        observed = ObservedFlow(
             resource=seen.resource,
             now_s=self.wall_clock(),
             conflict=self.cache.cross_flow_checks.refusal(key),
@@ -127,11 +129,11 @@ class Observer:
         for _, pod in pods:
             for connector in pod.connectors:
                 name = polled_name(pod, connector, connectors)
-                running.setdefault(connector, []).append(await self._pod(key[0], pod, found.now_s, name))
+                running.setdefault(connector, []).append(await self._pod(key[0], pod, observed.now_s, name))
         return replace(
-            found,
+            observed,
             pods={connector: tuple(seen_in) for connector, seen_in in running.items()},
-            jobs=tuple([await self._job(key[0], job, found.now_s) for job in found.jobs]),
+            jobs=tuple([await self._job(key[0], job, observed.now_s) for job in observed.jobs]),
         )
 
     async def _pod(self, namespace: str, pod: ObservedPod, now_s: float, connector: str = "") -> ObservedPod:

@@ -257,13 +257,13 @@ def _with_unjudged(
     judgements: Sequence[Judgement], reported: Mapping[str, Condition], observation: Observation
 ) -> Iterator[Judgement]:
     """Yields *judgements*, with Reconciling as True while Ready still describes pods of an earlier spec."""
-    found = {judgement.finding.kind: judgement for judgement in judgements}
+    by_kind = {judgement.finding.kind: judgement for judgement in judgements}
     before = reported.get(ConditionType.READY.value)
     is_unjudged = (
         before is not None
         and before.observed_generation < observation.resource.generation
-        and not found[ConditionType.READY].is_of_this_spec
-        and found[ConditionType.STALLED].finding.status is not ConditionStatus.TRUE
+        and not by_kind[ConditionType.READY].is_of_this_spec
+        and by_kind[ConditionType.STALLED].finding.status is not ConditionStatus.TRUE
     )
     for judgement in judgements:
         is_settled = (
@@ -288,7 +288,7 @@ def _findings(
     """Yields the current findings, before hysteresis, in the order of `ConditionType`."""
     state = State.RUNNING if flow is None else flow.spec.state
     source, target = ("", "") if flow is None else (flow.spec.source.alias, flow.spec.target.alias)
-    found = {
+    findings = {
         ConditionType.ACCEPTED: accepted(observation, workloads),
         ConditionType.SOURCE_REACHABLE: reachable(observation, ConditionType.SOURCE_REACHABLE, source),
         ConditionType.TARGET_REACHABLE: reachable(observation, ConditionType.TARGET_REACHABLE, target),
@@ -297,24 +297,24 @@ def _findings(
     }
     checkpoints = checkpoints_fresh(observation, state)
     if checkpoints is not None:
-        found[ConditionType.CHECKPOINTS_FRESH] = checkpoints
-    found[ConditionType.DEGRADED] = degraded(observation, flow)
-    found |= {finding.kind: finding for finding in runs}
-    found[ConditionType.READY] = ready(found, state, workloads, observation)
-    found[ConditionType.STALLED] = stalled(
-        found[ConditionType.ACCEPTED], workloads, is_deleting=bool(observation.resource.held_by)
+        findings[ConditionType.CHECKPOINTS_FRESH] = checkpoints
+    findings[ConditionType.DEGRADED] = degraded(observation, flow)
+    findings |= {finding.kind: finding for finding in runs}
+    findings[ConditionType.READY] = ready(findings, state, workloads, observation)
+    findings[ConditionType.STALLED] = stalled(
+        findings[ConditionType.ACCEPTED], workloads, is_deleting=bool(observation.resource.held_by)
     )
-    found[ConditionType.RECONCILING] = reconciling(
-        observation, workloads, found[ConditionType.STALLED], found[ConditionType.REPLICATING]
+    findings[ConditionType.RECONCILING] = reconciling(
+        observation, workloads, findings[ConditionType.STALLED], findings[ConditionType.REPLICATING]
     )
-    yield from (found[kind] for kind in ConditionType if kind in found)
+    yield from (findings[kind] for kind in ConditionType if kind in findings)
 
 
 def _lag(observation: Observation, conditions: Sequence[Condition]) -> Lag | None:
     """Returns the current lag; the last known one while no pod reports and Replicating is still True."""
-    found = lag(observation)
-    if found is not None or observation.summaries(observation.connector(ConnectorKind.SOURCE)):
-        return found
+    current = lag(observation)
+    if current is not None or observation.summaries(observation.connector(ConnectorKind.SOURCE)):
+        return current
     replicates = next(
         condition for condition in conditions if condition.type == ConditionType.REPLICATING.value
     )
@@ -327,13 +327,13 @@ def _connectors(
 ) -> ConnectorStatuses | None:
     if not workloads:
         return None
-    found = {workload.observed.kind.value: connector_status(workload, flow) for workload in workloads}
-    for part in {refused.part for refused in observation.refused if refused.is_absent} & found.keys():
-        if found[part].phase is Phase.PENDING:
-            found[part] = found[part].model_copy(update={"phase": Phase.FAILED})
-    if observation.runs.replaces_source and found.get("source", _NONE).phase is Phase.STOPPED:
-        found["source"] = found["source"].model_copy(update={"phase": Phase.PENDING})
-    return ConnectorStatuses(**found)
+    statuses = {workload.observed.kind.value: connector_status(workload, flow) for workload in workloads}
+    for part in {refused.part for refused in observation.refused if refused.is_absent} & statuses.keys():
+        if statuses[part].phase is Phase.PENDING:
+            statuses[part] = statuses[part].model_copy(update={"phase": Phase.FAILED})
+    if observation.runs.replaces_source and statuses.get("source", _NONE).phase is Phase.STOPPED:
+        statuses["source"] = statuses["source"].model_copy(update={"phase": Phase.PENDING})
+    return ConnectorStatuses(**statuses)
 
 
 def _overdue(

@@ -30,7 +30,7 @@ def days_between_max(schedule: str) -> int | None:
     # The rule of cron: if both fields restrict days, matching one of them is enough.
     either = of_month[0] not in _ANY and of_week[0] not in _ANY
     first = dt.date(2096, 1, 1)  # so that the range includes 2100, which has no leap day
-    found = [
+    days = [
         number
         for number in range(366 * YEARS)
         for day in (first + dt.timedelta(days=number),)
@@ -41,13 +41,13 @@ def days_between_max(schedule: str) -> int | None:
             else (day.day in dates and day.isoweekday() % 7 in weekdays)
         )
     ]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(found)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(days)]
     return max(gaps, default=None)
 
 
 def _values(field: str, minimum: int, maximum: int, names: Sequence[str]) -> frozenset[int]:
     """Returns the values of a cron field. Raises ValueError where it is invalid."""
-    found: set[int] = set()
+    values: set[int] = set()
     for part in field.split(","):
         span, _, step = part.partition("/")
         if span in _ANY:
@@ -61,8 +61,8 @@ def _values(field: str, minimum: int, maximum: int, names: Sequence[str]) -> fro
         every = int(step) if step else 1
         if every < 1:
             raise ValueError(field)
-        found.update(range(low, high + 1, every))
-    return frozenset(found)
+        values.update(range(low, high + 1, every))
+    return frozenset(values)
 
 
 def _number(text: str, names: Sequence[str]) -> int:

@@ -227,22 +227,22 @@ def has_pods(observed: ObservedConnector) -> bool:
 def has_outdated_pods(observed: ObservedConnector) -> bool:
     """Whether a pod of an earlier spec, or a terminating one, may still run."""
     running = [pod for pod in observed.pods if pod.is_alive]
-    found = observed.deployment
-    replaces = found is not None and (
-        found.observed_generation < found.generation or found.replicas > found.updated
+    deployment = observed.deployment
+    replaces = deployment is not None and (
+        deployment.observed_generation < deployment.generation or deployment.replicas > deployment.updated
     )
     return any(pod.deleting for pod in running) or (bool(running) and (replaces or observed.is_moving))
 
 
 def new_pods(observed: ObservedConnector) -> tuple[ObservedPod, ...]:
     """Returns the pods that were created from the Deployment's present template."""
-    found = observed.deployment
-    if found is None or observed.is_moving or found.observed_generation < found.generation:
+    deployment = observed.deployment
+    if deployment is None or observed.is_moving or deployment.observed_generation < deployment.generation:
         return ()
     running = tuple(pod for pod in observed.pods if pod.is_alive and not pod.deleting)
-    if found.replicas <= found.updated:
+    if deployment.replicas <= deployment.updated:
         return running
-    if not found.updated or len(running) < found.replicas:
+    if not deployment.updated or len(running) < deployment.replicas:
         return ()  # the watch of pods is behind that of Deployments
     newest = max(running, key=lambda pod: pod.created_s, default=None)
     return tuple(pod for pod in running if newest is not None and pod.template_hash == newest.template_hash)
@@ -253,29 +253,29 @@ def is_rolling(observed: ObservedConnector) -> bool:
 
     After a complete rollout, pods that turn unready (a Kafka cluster is unreachable) do not count as one.
     """
-    found = observed.deployment
-    if found is None or observed.is_moving:
+    deployment = observed.deployment
+    if deployment is None or observed.is_moving:
         return True
     was_complete = any(
         condition.type == "Progressing" and condition.reason == "NewReplicaSetAvailable"
-        for condition in found.conditions
+        for condition in deployment.conditions
     )
     return (
-        found.observed_generation < found.generation
-        or found.updated < found.wanted
-        or found.replicas > found.updated
-        or (found.ready < found.wanted and not was_complete)
+        deployment.observed_generation < deployment.generation
+        or deployment.updated < deployment.wanted
+        or deployment.replicas > deployment.updated
+        or (deployment.ready < deployment.wanted and not was_complete)
     )
 
 
 def is_overdue(observed: ObservedConnector) -> bool:
     """Whether the rollout has exceeded the Deployment's progress deadline."""
-    found = observed.deployment
-    if found is None or found.observed_generation < found.generation:
+    deployment = observed.deployment
+    if deployment is None or deployment.observed_generation < deployment.generation:
         return False  # its conditions describe an earlier rollout
     return any(
         condition.type == "Progressing"
         and condition.status == "False"
         and condition.reason == "ProgressDeadlineExceeded"
-        for condition in found.conditions
+        for condition in deployment.conditions
     )

@@ -28,13 +28,13 @@ def pins_of(admission: Admission, status: Status) -> dict[str, str]:
     """Returns the annotations for a flow that is admitted; without empty ones."""
     seed, verify = status.seed, status.verify
     has_seeded = seed is not None and has_ended(seed, seed.run_id)
-    found = {
+    pins = {
         FLOW_ID: admission.flow_id,
         VERSION: admission.version,
         ENDED_SEED: f"{seed.run_id} {seed.phase}" if seed is not None and has_seeded else "",
         ENDED_VERIFICATION: verify.ended_run_id if verify is not None else "",
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in pins.items() if value}
 
 
 def with_pins(
@@ -46,23 +46,23 @@ def with_pins(
     without those annotations has written the id.
     """
     status, spec = resource.status, None if resource.flow is None else resource.flow.spec
-    found: dict[str, Any] = {}
+    pinned: dict[str, Any] = {}
     id_ = annotations.get(FLOW_ID) or status.flow_id or _id_in(properties_files)
     if id_ != status.flow_id:
-        found["flow_id"] = id_
+        pinned["flow_id"] = id_
     version = annotations.get(VERSION) or status.version
     if version != status.version:
-        found["version"] = version
+        pinned["version"] = version
     run_id, _, phase = annotations.get(ENDED_SEED, "").partition(" ")
     is_asked_for = run_id and spec is not None and spec.seed is not None and spec.seed.run_id == run_id
     if is_asked_for and not has_ended(status.seed, run_id):
-        found["seed"] = SeedStatus(run_id=run_id, phase=phase, message=_NO_STATUS)
+        pinned["seed"] = SeedStatus(run_id=run_id, phase=phase, message=_NO_STATUS)
     run_id = annotations.get(ENDED_VERIFICATION, "")
     is_asked_for = run_id and spec is not None and spec.verify is not None and spec.verify.run_id == run_id
     if is_asked_for and (status.verify is None or status.verify.ended_run_id != run_id):
         verify = status.verify or VerifyStatus()
-        found["verify"] = verify.model_copy(update={"ended_run_id": run_id})
-    return replace(resource, status=status.model_copy(update=found)) if found else resource
+        pinned["verify"] = verify.model_copy(update={"ended_run_id": run_id})
+    return replace(resource, status=status.model_copy(update=pinned)) if pinned else resource
 
 
 def _id_in(properties_files: Mapping[str, str]) -> str:

@@ -40,11 +40,11 @@ def needed_keys(flow: MirrorFlow | None, name: str, *, is_secret: bool) -> tuple
         cluster.model_dump(include={"tls", "authentication"})
         for cluster in (flow.spec.source, flow.spec.target)
     )
-    found = {key for part in parts for key in _keys(part, field, name)}
+    keys = {key for part in parts for key in _keys(part, field, name)}
     internal = flow.spec.internal_rest.tls
     if is_secret and internal is not None and internal.secret_name == name:
-        found |= {pod_sharing.CERTIFICATE, pod_sharing.KEY, pod_sharing.AUTHORITY}
-    return tuple(sorted(found)[:KEYS_MAX])
+        keys |= {pod_sharing.CERTIFICATE, pod_sharing.KEY, pod_sharing.AUTHORITY}
+    return tuple(sorted(keys)[:KEYS_MAX])
 
 
 def _keys(part: Any, field: str, name: str) -> Iterator[str]:
@@ -172,17 +172,17 @@ def _missing(kind: str, name: str, subject: str, flow: MirrorFlow | None) -> str
 
 
 def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorStatus:
-    found = workload.observed.deployment
+    deployment = workload.observed.deployment
     state = None if flow is None else flow.spec.state
-    if found is None:
+    if deployment is None:
         phase = Phase.STOPPED if state is State.STOPPED else Phase.PENDING
         return ConnectorStatus(phase=phase)
     return ConnectorStatus(
-        phase=_phase(workload, found, state),
-        replicas=found.replicas,
-        ready_replicas=found.ready,
-        selector=found.selector[:512],
-        image=found.image[:512],
+        phase=_phase(workload, deployment, state),
+        replicas=deployment.replicas,
+        ready_replicas=deployment.ready,
+        selector=deployment.selector[:512],
+        image=deployment.image[:512],
     )
 
 
@@ -205,5 +205,5 @@ def _phase(workload: Workload, deployment: ObservedDeployment, state: State | No
 
 def workload_name(flow: str, observed: ObservedConnector) -> str:
     """Returns the argument for `kubectl logs`: `deploy/<name>`."""
-    found = observed.deployment
-    return f"deploy/{object_name(flow, observed.kind) if found is None else found.name}"
+    deployment = observed.deployment
+    return f"deploy/{object_name(flow, observed.kind) if deployment is None else deployment.name}"

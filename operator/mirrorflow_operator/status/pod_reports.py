@@ -43,8 +43,8 @@ _ID: Final = re.compile(r"[-._a-zA-Z0-9]{1,64}")
 
 def object_at(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Returns the object at *key*; an empty one where there is none."""
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
+    member = value.get(key)
+    return member if isinstance(member, dict) else {}
 
 
 def matching(pattern: re.Pattern[str], value: Any) -> str:
@@ -356,14 +356,14 @@ def _checkpoints(value: Mapping[str, Any]) -> Checkpoints | None:
 
 def _reasons(value: Any) -> tuple[ReasonCount, ...]:
     rows = value[:REASONS_MAX] if isinstance(value, list) else []
-    found = [
+    counts = [
         ReasonCount(
             matching(_WORD, row.get("reason")), count(row.get("count")), _sentence(row.get("example"))
         )
         for row in rows
         if isinstance(row, dict)
     ]
-    return tuple(report for report in found if report.reason)
+    return tuple(report for report in counts if report.reason)
 
 
 def _warnings(value: Any) -> tuple[str, ...]:

@@ -51,8 +51,8 @@ def cluster_ids(observation: Observation) -> ClusterIds | None:
     """Returns the cluster ids that pods reported first under this spec; a new spec may name others."""
     before = _ids_of_this_spec(observation)
     source, target = (next(iter(_ids(observation, kind)), "") for kind in _SIDES)
-    found = ClusterIds(source=before.source or source, target=before.target or target)
-    return found if found.source or found.target else None
+    ids = ClusterIds(source=before.source or source, target=before.target or target)
+    return ids if ids.source or ids.target else None
 
 
 def changed_cluster(observation: Observation) -> tuple[str, str, str] | None:

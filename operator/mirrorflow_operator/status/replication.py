@@ -365,10 +365,10 @@ def topics_selected(observation: Observation) -> Finding:
 
 def lag(observation: Observation) -> Lag | None:
     """Returns the lag bucket of the pod that is furthest behind; None where no pod knows its lag."""
-    found = [
+    lags = [
         lag_bucket(summary) for summary in observation.summaries(observation.connector(ConnectorKind.SOURCE))
     ]
-    known = [number for number in found if number is not None]
+    known = [number for number in lags if number is not None]
     return max(known, key=list(Lag).index) if known else None
 
 
@@ -383,4 +383,4 @@ def lag_bucket(summary: Summary) -> Lag | None:
     if summary.lag_s is None:
         return None
     lag_s = summary.lag_s
-    return next((found for limit_s, found in _BUCKETS if lag_s < limit_s), Lag.MORE)
+    return next((bucket for limit_s, bucket in _BUCKETS if lag_s < limit_s), Lag.MORE)

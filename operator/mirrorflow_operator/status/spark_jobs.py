@@ -78,9 +78,9 @@ def has_ended(status: RunStatus | None, run_id: str) -> bool:
 
 def newest_job(jobs: Iterable[ObservedJob], kind: RunKind, run_id: str | None = None) -> ObservedJob | None:
     """Returns the newest Job of *kind*; with *run_id*, of that run, preferring a Job that has ended."""
-    found = [job for job in jobs if job.kind is kind and run_id in {None, job.run_id}]
+    candidates = [job for job in jobs if job.kind is kind and run_id in {None, job.run_id}]
     return max(
-        found,
+        candidates,
         key=lambda job: (bool(job.outcome) and run_id is not None, job.created_s, job.name),
         default=None,
     )
@@ -89,14 +89,14 @@ def newest_job(jobs: Iterable[ObservedJob], kind: RunKind, run_id: str | None = 
 def driver_reports(job: ObservedJob) -> list[tuple[ObservedPod, Report]]:
     """Returns the last report of each driver of *job* that has made one, newest driver first."""
     pods = sorted(job.pods, key=lambda pod: (-pod.created_s, pod.name))
-    return [(pod, found) for pod in pods if (found := _report(pod, job.kind)) is not None]
+    return [(pod, report) for pod in pods if (report := _report(pod, job.kind)) is not None]
 
 
 def _report(pod: ObservedPod, kind: RunKind) -> Report | None:
-    found = parse_report(pod.terminated_message) if pod.terminated_message else None
-    if found is None and pod.reading is not None:
-        found = pod.reading.report
-    return found if found is not None and found.kind is kind else None
+    report = parse_report(pod.terminated_message) if pod.terminated_message else None
+    if report is None and pod.reading is not None:
+        report = pod.reading.report
+    return report if report is not None and report.kind is kind else None
 
 
 def last_report(job: ObservedJob) -> Report | None:
@@ -205,33 +205,33 @@ def _with_job(
 ) -> SeedStatus:
     phase = phase_of(job)
     report = last_report(job)
-    found = recorded or SeedStatus(run_id=run_id)
+    status = recorded or SeedStatus(run_id=run_id)
     # A seed's start time stays, however often it is paused or its Job re-created.
     started_s = job.started_s or job.created_s
     update: dict[str, object] = {
         "phase": phase.value,
-        "start_time": found.start_time or (None if phase is RunPhase.PENDING else timestamp(started_s)),
+        "start_time": status.start_time or (None if phase is RunPhase.PENDING else timestamp(started_s)),
         "completion_time": timestamp(job.ended_s or observation.now_s) if job.outcome else None,
-        "message": _message(job, report, found),
+        "message": _message(job, report, status),
         "estimated_seconds": None,
     }
     if report is not None:
-        update |= _figures(report) | seed_totals(found, driver_reports(job))
+        update |= _figures(report) | seed_totals(status, driver_reports(job))
     if phase is RunPhase.RUNNING and report is not None:
         update["estimated_seconds"] = report.estimated_s
     if phase is not RunPhase.RUNNING:
         update |= {"records_per_second": 0, "bytes_per_second": 0}
-    return found.model_copy(update=update)
+    return status.model_copy(update=update)
 
 
-def _message(job: ObservedJob, report: Report | None, found: SeedStatus) -> str:
+def _message(job: ObservedJob, report: Report | None, status: SeedStatus) -> str:
     if job.outcome == "Failed":
         return failure_message(job, report)
     if report is None:
-        return found.message
+        return status.message
     # A re-created Job has the same name as the previous one, whose driver may still be terminating.
     drivers = sum(pod.created_s >= job.created_s for pod in job.pods)
-    began_s = parse_timestamp(found.start_time or "")
+    began_s = parse_timestamp(status.start_time or "")
     is_another = began_s is not None and job.created_s > began_s
     sentences = (
         _CONTINUED_IN_ANOTHER_JOB if is_another else "",

@@ -228,8 +228,8 @@ def degraded(observation: Observation, flow: MirrorFlow | None) -> Finding:
     """
     ignored = [f"{newer_field}" for newer_field in observation.resource.newer_fields]
     ignored += [] if flow is None else [f"{ignored_field}" for ignored_field in ignored_fields(flow)]
-    found = {observed.kind: observation.summaries(observed) for observed in observation.connectors}
-    sentences = ignored + [_warnings(kind, summaries) for kind, summaries in found.items() if summaries]
+    by_kind = {observed.kind: observation.summaries(observed) for observed in observation.connectors}
+    sentences = ignored + [_warnings(kind, summaries) for kind, summaries in by_kind.items() if summaries]
     if any(sentences):
         return yes(ConditionType.DEGRADED, Reason.WARNINGS, " ".join(filter(None, sentences)))
     if sentences:

@@ -43,16 +43,16 @@ def verify_status(observation: Observation, flow: MirrorFlow | None) -> VerifySt
     if verify is None or not (verify.run_id or verify.schedule):
         return before
     job = newest_job(observation.jobs, RunKind.VERIFY)
-    found = before or VerifyStatus()
+    current = before or VerifyStatus()
     if job is not None and (before is None or not _is_older(job, before)):
-        found = _with_job(job, found, observation)
-    elif found.phase in _UNFINISHED and found.job:
+        current = _with_job(job, current, observation)
+    elif current.phase in _UNFINISHED and current.job:
         message = "Its Job was deleted before it reported a result."
-        found = found.model_copy(update={"phase": RunPhase.LOST.value, "message": message})
+        current = current.model_copy(update={"phase": RunPhase.LOST.value, "message": message})
     requested = newest_job(observation.jobs, RunKind.VERIFY, verify.run_id) if verify.run_id else None
     if requested is not None and requested.outcome:
-        found = found.model_copy(update={"ended_run_id": verify.run_id})
-    return found if found != VerifyStatus() else None
+        current = current.model_copy(update={"ended_run_id": verify.run_id})
+    return current if current != VerifyStatus() else None
 
 
 def _is_older(job: ObservedJob, before: VerifyStatus) -> bool:
@@ -63,11 +63,11 @@ def _is_older(job: ObservedJob, before: VerifyStatus) -> bool:
     return bool(job.outcome) and (job.ended_s or job.created_s) < ended_s
 
 
-def _with_job(job: ObservedJob, found: VerifyStatus, observation: Observation) -> VerifyStatus:
+def _with_job(job: ObservedJob, current: VerifyStatus, observation: Observation) -> VerifyStatus:
     same = (
-        found
-        if found.job == job.name
-        else VerifyStatus(ended_run_id=found.ended_run_id, verdict_time=found.verdict_time)
+        current
+        if current.job == job.name
+        else VerifyStatus(ended_run_id=current.ended_run_id, verdict_time=current.verdict_time)
     )
     phase, report = phase_of(job), last_report(job)
     if job.outcome and report is not None and report.is_done:
@@ -124,10 +124,10 @@ def verified(
         return None
     if is_open(RunKind.VERIFY, verify.run_id, observation.resource.status, observation.jobs):
         return _finding_while_running(observation, flow, verify)
-    found = _last_run(observation, flow, status)
+    finding = _last_run(observation, flow, status)
     if (
-        found.reason in _VERDICTS
-        and found.status is not ConditionStatus.FALSE
+        finding.reason in _VERDICTS
+        and finding.status is not ConditionStatus.FALSE
         and overdue_in_s(observation, verify, status) == 0
     ):
         return unknown(
@@ -136,7 +136,7 @@ def verified(
             f"The last verification ended {'' if status is None else status.verdict_time}, longer ago than spec.verify.schedule"
             " allows.",
         )
-    return found
+    return finding
 
 
 def _finding_while_running(observation: Observation, flow: MirrorFlow | None, verify: Verify) -> Finding:
@@ -158,8 +158,8 @@ def _progress(job: ObservedJob | None) -> str:
         return ""
     windows = report.windows
     done = windows.equal + windows.reordered + windows.different + windows.undecided
-    found = windows.different + windows.reordered
-    return f": {done:,} of {windows.total:,} windows, {found:,} of them differ"
+    differing = windows.different + windows.reordered
+    return f": {done:,} of {windows.total:,} windows, {differing:,} of them differ"
 
 
 def _last_run(observation: Observation, flow: MirrorFlow | None, status: VerifyStatus | None) -> Finding:

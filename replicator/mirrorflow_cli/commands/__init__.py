@@ -65,12 +65,12 @@ class _CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints *message*, or a shorter one with a suggestion, and exits with 2."""
-        if found := _NO_COMMAND.match(message):
-            name = found[1]
+        if match := _NO_COMMAND.match(message):
+            name = match[1]
             message = f"there is no command {name}{_suggestion(name, COMMANDS)}`mirrorflow --help` lists all."
-        elif found := _NO_OPTION.match(message):
+        elif match := _NO_OPTION.match(message):
             options = (option for parser in self.loaded for option in _OPTION.findall(parser.format_usage()))
-            message += _suggestion(found[1], [*options]).rstrip("; ")
+            message += _suggestion(match[1], [*options]).rstrip("; ")
         super().error(message)
 
 

@@ -136,7 +136,7 @@ def patterns(include: Sequence[str]) -> list[tuple[str, bool]]:
 
     Returns a single `*` if any pattern is neither a name nor a prefix.
     """
-    found: list[tuple[str, bool]] = []
+    names: list[tuple[str, bool]] = []
     for pattern in include:
         prefix = pattern.removesuffix(".*")
         if literal_name(prefix) is None:
@@ -145,8 +145,8 @@ def patterns(include: Sequence[str]) -> list[tuple[str, bool]]:
         name = re.split(r"(?<!\\)\.", prefix)[0] if prefix != pattern else prefix
         if not name:
             return [("*", False)]
-        found.append((name.replace("\\", ""), prefix != pattern))
-    return found
+        names.append((name.replace("\\", ""), prefix != pattern))
+    return names
 
 
 def checkpoint_grants(flow: MirrorFlow, side: Side) -> Iterator[Grant]:
@@ -189,17 +189,15 @@ def execute(arguments: argparse.Namespace) -> int:
     """Prints the commands, with a comment for each connector and side."""
     flow = flow_from(arguments)
     planned = valid_plan(flow, layout_from(arguments))
-    found = [
+    acls = [
         _connector_grants(arguments, flow, connector.kind, side, cluster)
         for connector in planned.connectors
         for side, cluster in ((Side.SOURCE, flow.spec.source), (Side.TARGET, flow.spec.target))
     ]
     if arguments.json:
-        print_json(
-            {"flow": planned.flow, "acls": [acl for flow_acls in found for acl in _as_json(flow_acls)]}
-        )
+        print_json({"flow": planned.flow, "acls": [acl for flow_acls in acls for acl in _as_json(flow_acls)]})
         return EXIT_DONE
-    for flow_acls in found:
+    for flow_acls in acls:
         if flow_acls.grants:
             print(f"# {flow_acls.kind.java_class}, {flow_acls.side.value.lower()} {flow_acls.cluster.alias}")
         for grant in flow_acls.grants:

@@ -192,13 +192,13 @@ class _FlowCheck:
 
     def _clients(self) -> list[ClientSettings]:
         settings, checkpoint = self.settings, self.checkpoint
-        found = [settings.source_consumer, settings.target_producer, settings.offsets.client]
+        clients = [settings.source_consumer, settings.target_producer, settings.offsets.client]
         if checkpoint is not None:
-            found += [checkpoint.source_admin, checkpoint.source_consumer, checkpoint.target_admin]
-            found += [checkpoint.target_consumer, checkpoint.target_producer]
+            clients += [checkpoint.source_admin, checkpoint.source_consumer, checkpoint.target_admin]
+            clients += [checkpoint.target_consumer, checkpoint.target_producer]
         for beat in () if self.heartbeat is None else self.heartbeat.beats:
-            found += [beat.producer, beat.admin]
-        return found
+            clients += [beat.producer, beat.admin]
+        return clients
 
 
 def _connection(client: ClientSettings) -> tuple[object, ...]:
@@ -264,10 +264,10 @@ def check_same_cluster(
 
 async def _check_transaction_timeout(target: Cluster, settings: SourceSettings, findings: Findings) -> None:
     try:
-        found = await admin.describe_brokers(target, [MAX_TIMEOUT])
+        brokers = await admin.describe_brokers(target, [MAX_TIMEOUT])
     except NotAuthorizedError:
         return  # `run` learns the limit when longer transactions are refused
-    limits_ms = [configs[MAX_TIMEOUT] for configs in found.values() if MAX_TIMEOUT in configs]
+    limits_ms = [configs[MAX_TIMEOUT] for configs in brokers.values() if MAX_TIMEOUT in configs]
     timeout_ms = min([settings.transaction_timeout_ms, *limits_ms])
     if timeout_ms < SHORTEST_TRANSACTION_MS:
         error = ShortTransactionsError(cluster=settings.target_alias, timeout_ms=SHORTEST_TRANSACTION_MS)
@@ -438,18 +438,18 @@ async def _check_settings(
     remote, configs = make_selection(settings).target_topic, source.configs
     names = {topic: remote(topic) for topic in configs if remote(topic) in present}
     try:
-        found = await admin.describe_topic_configs(target, list(names.values()))
+        existing = await admin.describe_topic_configs(target, list(names.values()))
         changes = {}
         if settings.sync_configs_s is not None:
-            changes = changes_by_copy(names, configs, found, make_config_rules(settings))
+            changes = changes_by_copy(names, configs, existing, make_config_rules(settings))
         accepted, outcome = await alter_to_accepted_settings(target, changes, validate_only=True)
     except (NotAuthorizedError, UnsupportedBrokerError):
         return  # reported among the permissions and the brokers' APIs
     applied = {} if settings.configs_report_only else accepted
-    for sentence in (*outcome.settings, *compacted_alone(names, configs, found, applied)):
+    for sentence in (*outcome.settings, *compacted_alone(names, configs, existing, applied)):
         findings.note(sentence)
     names |= {topic: remote(topic) for topic in configs if remote(topic) in new}
-    await check_record_limits(target, names, source, found, {**new, **applied}, findings)
+    await check_record_limits(target, names, source, existing, {**new, **applied}, findings)
 
 
 def _copies(

@@ -119,10 +119,10 @@ def _java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
         )
     if not _IS_MANIFEST.search(text):
         return flows_of_mm2(text, findings)
-    found = resources(text)
-    if len(found) == 1:
-        return flows_of_strimzi(found[0], findings)
-    return [flow for resource in found for flow in _flows_of_one(resource, findings)]
+    manifests = resources(text)
+    if len(manifests) == 1:
+        return flows_of_strimzi(manifests[0], findings)
+    return [flow for resource in manifests for flow in _flows_of_one(resource, findings)]
 
 
 def _flows_of_one(resource: Mapping[str, Any], findings: ConversionFindings) -> list[JavaFlow]:
@@ -149,9 +149,9 @@ def resources(text: str) -> list[Mapping[str, Any]]:
     """
     # Other documents are not read: a manifest may have parts that only their own tool understands.
     parts = [part for part in _DOCUMENTS.split(textwrap.dedent(text)) if STRIMZI in part]
-    found = [resource for part in parts for resource in _listed(read_document(part))]
-    found = [resource for resource in found if resource.get("kind") == STRIMZI]
-    if not found:
+    manifests = [resource for part in parts for resource in _listed(read_document(part))]
+    manifests = [resource for resource in manifests if resource.get("kind") == STRIMZI]
+    if not manifests:
         is_mirrorflow = re.search(rf"\bkind\W{{1,4}}{KIND}\b", text)
         raise UsageError(
             f"it contains no {STRIMZI}"
@@ -161,7 +161,7 @@ def resources(text: str) -> list[Mapping[str, Any]]:
                 else ", and it is not an mm2.properties."
             )
         )
-    return found
+    return manifests
 
 
 def _listed(document: Any) -> Iterator[Mapping[str, Any]]:

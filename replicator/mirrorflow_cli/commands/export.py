@@ -98,16 +98,16 @@ def exported(flows: Sequence[MirrorFlow], layout: SecretLayout) -> Exported:
     pairs = [(flow.spec.source.alias, flow.spec.target.alias) for flow in flows]
     aliases = dict.fromkeys(alias for pair in pairs for alias in pair)
     out.lines["clusters"] = ", ".join(aliases)
-    for at, pair in enumerate(pairs):
-        if pair in pairs[:at]:
+    for index, pair in enumerate(pairs):
+        if pair in pairs[:index]:
             raise UsageError(
                 f"{pair[0]}->{pair[1]}: two flows have these aliases; MM2 allows one flow per pair. Export them to separate files."
             )
     planned = [plan_all(flow, layout) for flow in flows]
-    for flow, one in zip(flows, planned, strict=True):
-        _clusters(out, flow, one)
-    for flow, one in zip(flows, planned, strict=True):
-        _flow(out, flow, one)
+    for flow, plan in zip(flows, planned, strict=True):
+        _clusters(out, flow, plan)
+    for flow, plan in zip(flows, planned, strict=True):
+        _flow(out, flow, plan)
     _heartbeats(out, flows, pairs)
     if any(f"${{{PROVIDER}:" in value for value in out.lines.values()):
         providers = {
@@ -253,7 +253,7 @@ def _pair_index(key: str, lines: Mapping[str, str]) -> int:
     """Returns the index of the key's pair among all pairs of aliases; a pair may have heartbeats only."""
     aliases = lines["clusters"].split(", ")
     pairs = [(alias, other) for alias in aliases for other in aliases if alias != other]
-    return next(at for at, (one, other) in enumerate(pairs) if key.startswith(f"{one}->{other}."))
+    return next(index for index, (source, other) in enumerate(pairs) if key.startswith(f"{source}->{other}."))
 
 
 def _escaped(value: str) -> str:

@@ -68,16 +68,16 @@ def execute(arguments: argparse.Namespace) -> int:
     valid_plan(flow, layout)
     planned = plan_all(flow, layout)
     source, _ = source_settings(planned)
-    found = asyncio.run(read_group_offsets(checkpoint_settings(planned), source, arguments.group))
+    report = asyncio.run(read_group_offsets(checkpoint_settings(planned), source, arguments.group))
     if arguments.json:
-        _print_json(found.lines)
+        _print_json(report.lines)
     elif arguments.dry_run_failover:
-        print_table(FAILOVER_COLUMNS, list(failover(found.lines)))
+        print_table(FAILOVER_COLUMNS, list(failover(report.lines)))
     else:
-        _print_lines(found.lines)
-    for sentence in (*found.notes, *found.problems):
+        _print_lines(report.lines)
+    for sentence in (*report.notes, *report.problems):
         print(sentence, file=sys.stderr)
-    return EXIT_FAILED if found.problems else EXIT_DONE
+    return EXIT_FAILED if report.problems else EXIT_DONE
 
 
 def _print_json(lines: Sequence[GroupOffset]) -> None:
@@ -175,9 +175,9 @@ async def read_group_offsets(
                 f"{settings.source_alias} has no group {group_name}, or Describe on it is not granted."
             )
         consumers = [group for group in chosen if group.is_consumer_group]
-        found: list[GroupOffset] = []
-        for at in range(0, len(consumers), GROUPS_AT_ONCE):
-            some = consumers[at : at + GROUPS_AT_ONCE]
+        offsets: list[GroupOffset] = []
+        for begin in range(0, len(consumers), GROUPS_AT_ONCE):
+            some = consumers[begin : begin + GROUPS_AT_ONCE]
             responses = await asyncio.gather(*(reader.at(group) for group in some), return_exceptions=True)
             for group, response in zip(some, responses, strict=True):
                 if isinstance(response, ClusterError):
@@ -185,11 +185,11 @@ async def read_group_offsets(
                 elif isinstance(response, BaseException):
                     raise response
                 else:
-                    found += response
+                    offsets += response
     notes = (
         _skip_note(group, settings, named=bool(group_name)) for group in chosen if group not in consumers
     )
-    return GroupOffsetReport(tuple(found), tuple(note for note in notes if note), tuple(problems))
+    return GroupOffsetReport(tuple(offsets), tuple(note for note in notes if note), tuple(problems))
 
 
 async def _list_groups(cluster: Cluster, problems: list[str]) -> dict[str, Group]:
@@ -232,8 +232,10 @@ async def _clusters(settings: CheckpointSettings, source: SourceSettings) -> Asy
     async with contextlib.AsyncExitStack() as stack:
         syncs = settings.source_consumer if settings.syncs_on_source else settings.target_consumer
         clients = (settings.source_admin, settings.target_admin, syncs, settings.target_consumer)
-        found = [await stack.enter_async_context(connected(client, source)) for client in clients]
-        yield OffsetReaders(source=found[0], target=found[1], syncs=found[2], reader=found[3])
+        connections = [await stack.enter_async_context(connected(client, source)) for client in clients]
+        yield OffsetReaders(
+            source=connections[0], target=connections[1], syncs=connections[2], reader=connections[3]
+        )
 
 
 class _GroupReader:

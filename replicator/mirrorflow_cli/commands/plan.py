@@ -78,20 +78,22 @@ def execute(arguments: argparse.Namespace) -> int:
     both.
     """
     flows = flows_from(arguments)
-    found = []
+    planned_flows = []
     for planned in valid_plans(flows, layout_from(arguments)):
-        one = _flow_plan(planned, offline=arguments.offline)
-        found.append(one)
+        flow_plan = _flow_plan(planned, offline=arguments.offline)
+        planned_flows.append(flow_plan)
         if not arguments.json:
-            _print(one, with_properties=arguments.properties)
-    problems = [flow.problem for flow in found if flow.problem]
+            _print(flow_plan, with_properties=arguments.properties)
+    problems = [flow.problem for flow in planned_flows if flow.problem]
     notes: list[str] = []
     if len(flows) > 1:
-        settings = {flow.planned.flow: flow.settings for flow in found}
+        settings = {flow.planned.flow: flow.settings for flow in planned_flows}
         conflicts, notes = find_conflicts(flows, settings, offline=arguments.offline)
         problems = [*(conflict.sentence for conflict in conflicts), *problems]
     if arguments.json:
-        print_json({"flows": [_as_json(flow) for flow in found], "notes": notes, "problems": problems})
+        print_json(
+            {"flows": [_as_json(flow) for flow in planned_flows], "notes": notes, "problems": problems}
+        )
         return EXIT_FAILED if problems else EXIT_DONE
     for note in notes:
         print(f"# {note}")
@@ -187,7 +189,7 @@ def _followed(flow: PlannedFlow) -> Iterator[str]:
     """Yields what the flow does for as long as it runs."""
     settings = flow.settings
     checkpoint, heartbeat, _ = companion_settings(flow.planned)
-    found = [
+    intervals = [
         (
             f"new topics that match {', '.join(settings.topics)}, and new partitions",
             settings.refresh_topics_s,
@@ -197,15 +199,15 @@ def _followed(flow: PlannedFlow) -> Iterator[str]:
     ]
     if checkpoint is not None:
         groups = ", ".join(checkpoint.groups)
-        found += [
+        intervals += [
             (f"checkpoints of consumer groups that match {groups}", checkpoint.emit_s),
             ("offsets of these groups on the target", checkpoint.sync_s),
         ]
     if heartbeat is not None:
         clusters = " and ".join(beat.target_alias for beat in heartbeat.beats)
-        found.append((f"heartbeats to {clusters}", heartbeat.interval_s))
+        intervals.append((f"heartbeats to {clusters}", heartbeat.interval_s))
     yield "follows"
-    for what, every_s in found:
+    for what, every_s in intervals:
         if every_s is not None:
             yield f"  {what}, every {duration(every_s)}"
 

@@ -39,17 +39,17 @@ def execute(arguments: argparse.Namespace) -> int:
         raise FailedError(
             f"No flow {arguments.flow} runs on this machine for this user; `mirrorflow status` lists those that do."
         )
-    found = [(flow, flow.progress()) for flow in flows]
+    running = [(flow, flow.progress()) for flow in flows]
     if arguments.json:
-        print_json({"flows": [_as_json(flow, progress) for flow, progress in found]})
+        print_json({"flows": [_as_json(flow, progress) for flow, progress in running]})
         return EXIT_DONE
-    if not found:
+    if not running:
         print("No flow runs on this machine for this user; `mirrorflow run` starts one.")
         return EXIT_DONE
     now_ms = time.time_ns() // 1_000_000
-    rows = [_row(flow, progress, now_ms) for flow, progress in found]
+    rows = [_row(flow, progress, now_ms) for flow, progress in running]
     print_table(COLUMNS, rows, dispensable=DISPENSABLE)
-    for flow, progress in found:
+    for flow, progress in running:
         for sentence in problems(flow, progress):
             print(f"{flow.name}: {sentence}")
     return EXIT_DONE

@@ -85,12 +85,12 @@ def _compared(report: Any) -> int:
 def line_of(report: Any) -> str:
     """Returns a progress report as one line of text, without its message."""
     windows = report.windows
-    found = {name: getattr(windows, name) for name in ("different", "reordered", "undecided")}
+    counts = {name: getattr(windows, name) for name in ("different", "reordered", "undecided")}
     return ", ".join(
         [
             report.phase.value.lower(),
             f"{_compared(report)} of {counted(windows.total, 'window')}",
-            *(f"{count} {name}" for name, count in found.items() if count),
+            *(f"{count} {name}" for name, count in counts.items() if count),
             f"{report.source_records:,} + {report.target_records:,} records",
         ]
     )

@@ -224,24 +224,19 @@ def _moved(
         if count == 1 and codec == NONE and HEADER_BYTES + _RECORD_BYTES_MIN <= size_bytes < table_size:
             # The common case: a batch of one record, hence no deltas, with a length of one or two bytes.
             length, second, third, fourth, fifth = first_five(data, HEADER_BYTES)
-            position = HEADER_BYTES + 4
+            start = HEADER_BYTES + 4
             if length > 127:
                 length, second, third, fourth = length & 127 | second << 7, third, fourth, fifth
-                position += 1
+                start += 1
             shift = timestamp - base_timestamp
             if (
                 not second | third | fourth
-                and length == 2 * (size_bytes - position + 3)
+                and length == 2 * (size_bytes - start + 3)
                 and 0 <= shift < table_size
                 and index < table_size
             ):
                 time, place = attributes_and_shift[shift], natural[index]
-                parts += (
-                    natural[len(time) + len(place) + size_bytes - position],
-                    time,
-                    place,
-                    data[position:],
-                )
+                parts += (natural[len(time) + len(place) + size_bytes - start], time, place, data[start:])
                 if offsets is not None:
                     offsets.append(base_offset)
                 index += 1

@@ -88,7 +88,7 @@ class Cursor:
     response.
     """
 
-    __slots__ = ("index", "data", "flexible")
+    __slots__ = ("data", "flexible", "index")
 
     def __init__(self, data: memoryview, *, flexible: bool, index: int = 0) -> None:
         self.data = data

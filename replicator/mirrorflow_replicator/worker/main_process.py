@@ -267,11 +267,11 @@ class Worker:
 
     def _with_worker_id(self, report: ConnectorReport) -> ConnectorReport:
         """Returns *report* with the worker's id; MM2 in dedicated mode appends the flow to it (since 4.1)."""
-        one = self._settings[0].name in _SINGLE_WORKER_MODES
+        is_single = self._settings[0].name in _SINGLE_WORKER_MODES
         return replace(
             report,
             worker_id=report.worker_id
-            or self._worker_id("" if one else f"/{report.source_alias}->{report.target_alias}"),
+            or self._worker_id("" if is_single else f"/{report.source_alias}->{report.target_alias}"),
             version=connect_version(),
         )
 

@@ -78,7 +78,7 @@ def call(coordinators: Coordinators, request: Any, monkeypatch: pytest.MonkeyPat
 
 
 class MovingCoordinator:
-    """Brokers of which the first coordinator does not respond; those that look it up are told of the next one."""
+    """Brokers of which the first coordinator does not respond; each lookup responds with the next one."""
 
     def __init__(self) -> None:
         self.lookups = iter([3, 1])
@@ -127,7 +127,7 @@ def test_an_end_txn_that_was_refused_is_repeated(
     assert coordinators.requests == 3
 
 
-def test_a_coordinator_that_did_not_respond_in_time_is_looked_up_anew(
+def test_a_coordinator_that_did_not_respond_in_time_is_looked_up_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may have moved while its former broker is silent for this process alone."""

@@ -65,17 +65,17 @@ class Rule:
         plain = self._without_values(message)
         if self.member == "key":
             message, plain = f"key <<key>>: {message}", f"a key is refused: {plain}"
-        found = {"rule": f"!({self.violated_if})", "message": plain}
+        validation = {"rule": f"!({self.violated_if})", "message": plain}
         template = self._expression(message)
         if self.member:
             name, of = self.member, f"self.{self.field}" if self.field else "self"
             unless = f"!has({of}) || " if self.field else ""
-            found["rule"] = f"{unless}{of}.all({name}, !({self.violated_if}))"
+            validation["rule"] = f"{unless}{of}.all({name}, !({self.violated_if}))"
             # Not filter(...).map(...): the server does not bound what a nested test leaves, and refuses the definition.
             template = f"{of}.map({name}, {self.violated_if}, {template})[0]"
         if _VALUE.search(message):
-            found["messageExpression"] = template
-        return found | ({"fieldPath": f".{self.field}"} if self.field else {})
+            validation["messageExpression"] = template
+        return validation | ({"fieldPath": f".{self.field}"} if self.field else {})
 
     def errors(self, locations: Locations) -> Iterator[FieldError]:
         """Yields an error for each wrong value in *locations*, or for each wrong member."""
@@ -87,15 +87,15 @@ class Rule:
                 if self.is_violated(value):
                     yield self._error(below, value, {"self": value})
                 continue
-            for at, member in _members(value_below(value, self.field)):
+            for index, member in _members(value_below(value, self.field)):
                 if self.is_violated(member, value):
-                    yield self._error(f"{below}[{at}]", member, {"self": value, self.member: member})
+                    yield self._error(f"{below}[{index}]", member, {"self": value, self.member: member})
 
     def _error(self, path: str, invalid: Any, values: Mapping[str, Any]) -> FieldError:
-        def shown(found: re.Match[str]) -> str:
-            if found[1] in self.placeholders:
-                return self.placeholders[found[1]].python(invalid)
-            name, _, rest = found[1].removeprefix("string(").removesuffix(")").partition(".")
+        def shown(match: re.Match[str]) -> str:
+            if match[1] in self.placeholders:
+                return self.placeholders[match[1]].python(invalid)
+            name, _, rest = match[1].removeprefix("string(").removesuffix(")").partition(".")
             value = value_below(values[name], rest)
             return str(getattr(value, "value", value))
 
@@ -163,10 +163,14 @@ def locations_of(flow: MirrorFlow) -> Locations:
             return [("", flow)]
         if path.endswith("[]"):
             above = locations(path.removesuffix("[]"))
-            return [(f"{at}[{number}]", one) for at, value in above for number, one in enumerate(value)]
+            return [
+                (f"{place}[{number}]", member)
+                for place, value in above
+                for number, member in enumerate(value)
+            ]
         above, name = locations(path.rpartition(".")[0]), path.rpartition(".")[2]
-        below = [(f"{at}.{name}" if at else name, value_below(value, name)) for at, value in above]
-        return [(at, value) for at, value in below if value is not None]
+        below = [(f"{place}.{name}" if place else name, value_below(value, name)) for place, value in above]
+        return [(place, value) for place, value in below if value is not None]
 
     return locations
 

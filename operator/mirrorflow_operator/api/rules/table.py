@@ -265,11 +265,11 @@ def _is_unknown_class(key: str, config: Mapping[str, str]) -> bool:
 
 def _refused_transforms(config: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Finds a transformation with which the connector would refuse to start; only the pod knows references."""
-    found = {key: value for key, value in config.items() if key.startswith(("transforms", "predicates"))}
-    if any("${" in value or _is_unknown_class(key, found) for key, value in found.items()):
+    transforms = {key: value for key, value in config.items() if key.startswith(("transforms", "predicates"))}
+    if any("${" in value or _is_unknown_class(key, transforms) for key, value in transforms.items()):
         return  # the rule about classes has reported them
     try:
-        read_transforms(PropertyReader(found))
+        read_transforms(PropertyReader(transforms))
     except SettingError as error:
         yield "", str(error).rstrip("."), ""
 
@@ -727,13 +727,13 @@ _TIMESTAMP: Final = "^[0-9-]{8,10}T[0-9:.]+(Z|[+-][0-9:]+)$"
 def _invalid_patterns(patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
     """Finds patterns that Java would refuse, alone or joined by `|`, which is how MM2 reads a list."""
     is_valid = True
-    for at, pattern in enumerate(patterns):
+    for index, pattern in enumerate(patterns):
         try:
             JavaPattern(pattern)
         except PatternSyntaxError as error:
             is_valid = False
             if not re.search(_LONE_QUANTIFIER, pattern):
-                yield f"[{at}]", f"'{pattern}' {_NOT_A_REGEX}: {error}", error.action or _REGEX_ACTION
+                yield f"[{index}]", f"'{pattern}' {_NOT_A_REGEX}: {error}", error.action or _REGEX_ACTION
     if is_valid and patterns:
         try:
             JavaPattern("|".join(patterns))
@@ -854,8 +854,8 @@ RULES: Final[tuple[Rule | PythonRule, ...]] = (
 def check(flow: MirrorFlow) -> list[FieldError]:
     """Returns the errors that the rules find in *flow*, those of one field together."""
     locations = locations_of(flow)
-    found = [*(error for rule in RULES for error in rule.errors(locations)), *_duplicates(flow.spec, "spec")]
-    return sorted(found, key=lambda error: error.path)
+    errors = [*(error for rule in RULES for error in rule.errors(locations)), *_duplicates(flow.spec, "spec")]
+    return sorted(errors, key=lambda error: error.path)
 
 
 def ignored_fields(flow: MirrorFlow) -> list[FieldError]:
@@ -876,9 +876,9 @@ def validations() -> Iterator[tuple[str, Validation]]:
     """Yields each path with each of its rules for the API server."""
     for rule in RULES:
         if isinstance(rule, Rule):
-            found = rule.validation()
+            validation = rule.validation()
             for path in rule.paths:
-                yield path, found
+                yield path, validation
 
 
 def _duplicates(model: ApiModel, path: str) -> Iterator[FieldError]:
@@ -890,9 +890,9 @@ def _duplicates(model: ApiModel, path: str) -> Iterator[FieldError]:
         elif isinstance(value, tuple):
             extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
             keys = extra.get("x-kubernetes-list-map-keys", [])
-            for at, entry in enumerate(value):
+            for index, entry in enumerate(value):
                 if isinstance(entry, ApiModel):
-                    yield from _duplicates(entry, f"{here}[{at}]")
+                    yield from _duplicates(entry, f"{here}[{index}]")
             if "x-kubernetes-list-type" in extra:
                 yield from _duplicate_entries(value, here, keys if isinstance(keys, list) else [])
 
@@ -906,8 +906,8 @@ def _duplicate_entries(
         else str(getattr(entry, "value", entry))
         for entry in entries
     ]
-    for at, name in enumerate(names):
-        if name in names[:at]:
+    for position, name in enumerate(names):
+        if name in names[:position]:
             yield FieldError(
-                path=f"{path}[{at}]", message=f"{name} is listed twice", action="remove one of them"
+                path=f"{path}[{position}]", message=f"{name} is listed twice", action="remove one of them"
             )
