@@ -30,7 +30,7 @@ READ_TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class ArchiveCommit:
     """One commit: its number, from 1 on, and what it adds; a snapshot has the archive's whole content."""
 
     number: int
@@ -49,7 +49,7 @@ class ArchiveState:
     manifest: Manifest
 
 
-def encode(commit: Commit) -> bytes:
+def encode(commit: ArchiveCommit) -> bytes:
     """Returns the commit as JSON."""
     head = {
         "format": FORMAT,
@@ -61,7 +61,7 @@ def encode(commit: Commit) -> bytes:
     return json.dumps({**head, "manifest": as_json(commit.manifest)}, ensure_ascii=False).encode()
 
 
-def decode(text: bytes, *, location: str) -> Commit:
+def decode(text: bytes, *, location: str) -> ArchiveCommit:
     """Returns the commit in the JSON *text*. Raises ArchiveDamagedError."""
     try:
         raw = json.loads(text)
@@ -71,14 +71,14 @@ def decode(text: bytes, *, location: str) -> Commit:
                 problem=f"its format is {raw['format']}, and this version reads format {FORMAT}",
             )
         fields = {key: value for key, value in raw.items() if key != "format"}
-        return Commit(**{**fields, "manifest": from_json(raw["manifest"])})
+        return ArchiveCommit(**{**fields, "manifest": from_json(raw["manifest"])})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArchiveDamagedError(
             location=location, problem=f"a commit cannot be parsed ({type(error).__name__})"
         ) from error
 
 
-def combine(commits: Mapping[int, Commit], *, location: str) -> ArchiveState:
+def combine(commits: Mapping[int, ArchiveCommit], *, location: str) -> ArchiveState:
     """Returns the state after *commits*, by number, from a snapshot on. Raises ArchiveDamagedError."""
     first, last = min(commits), max(commits)
     state: ArchiveState | None = None
@@ -152,7 +152,7 @@ class CommitLog:
     def _write(
         self, before: ArchiveState | None, content: Manifest, written: Manifest, *, is_snapshot: bool
     ) -> ArchiveState:
-        commit = Commit(
+        commit = ArchiveCommit(
             number=before.number + 1 if before else 1,
             commit_id=secrets.token_hex(8),
             parent=before.commit_id if before else "",
@@ -170,9 +170,9 @@ class CommitLog:
     def _names(self) -> frozenset[str]:
         return self._folder.entries(COMMITS_FOLDER)
 
-    def _since_snapshot(self, last: int) -> dict[int, Commit]:
+    def _since_snapshot(self, last: int) -> dict[int, ArchiveCommit]:
         """Returns the commits from the last snapshot on, as far as they exist."""
-        commits: dict[int, Commit] = {}
+        commits: dict[int, ArchiveCommit] = {}
         for number in range(last, 0, -1):
             text = self._folder.read(path_of(number))
             if text is None:

@@ -163,8 +163,8 @@ def _checked(
                 own.extend(records)
                 whole.extend(records)
                 yield batch
-    except CorruptRecordsError as error:
-        problem = f"{file.path}: {error}"
+    except CorruptRecordsError:
+        problem = f"{file.path} cannot be read"
     if not problem and own.tally != file.tally:
         problem = f"the records of {file.path} differ from its commit"
     if problem:

@@ -65,8 +65,7 @@ TIMESTAMP_MS_MAX: Final = (1 << 63) // 1_000 - 1
 def register(spark: "SparkSession") -> None:
     """Makes `spark.read.format("mirrorflow")` and `readStream` available in a session, and lets Spark push conditions down."""
     spark.dataSource.register(TopicTable)
-    if spark.conf.get(PUSHDOWN_KEY, "") != "true":
-        spark.conf.set(PUSHDOWN_KEY, "true")
+    spark.conf.set(PUSHDOWN_KEY, "true")
 
 
 class TopicTable(datasource.DataSource):  # type: ignore[misc]  # Any

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -223,7 +224,7 @@ def test_a_stream_that_is_killed_again_and_again_writes_each_record_once(
             # The kill is a random time after the stream has started to write; JVM starts take most of a run.
             wait_until(
                 "the stream writes a batch, or ends",
-                lambda process=process, before=before: commits(tmp_path) > before or not process.running,
+                partial(has_committed, tmp_path, before, process),
             )
             time.sleep(chance.uniform(0, 1.5))
         finally:
@@ -238,6 +239,10 @@ def test_a_stream_that_is_killed_again_and_again_writes_each_record_once(
 def start_stream(cluster: KafkaCluster, topic: str, folder: Path, number: int) -> Child:
     command = [sys.executable, str(folder / "stream.py"), cluster.bootstrap, topic, str(folder)]
     return start("stream", command, log=folder / f"stream-{number}.log")
+
+
+def has_committed(folder: Path, before: int, process: Child) -> bool:
+    return commits(folder) > before or not process.running
 
 
 def commits(folder: Path) -> int:

@@ -8,8 +8,8 @@ import pytest
 
 from mirrorflow_seed.archive.commit_log import (
     SNAPSHOT_EVERY,
+    ArchiveCommit,
     ArchiveState,
-    Commit,
     CommitLog,
     decode,
     encode,
@@ -100,7 +100,7 @@ def test_a_missing_commit_and_one_of_a_different_history_are_damage(tmp_path: Pa
 def test_a_commit_with_a_hole_is_damage(tmp_path: Path) -> None:
     folder = StorageFolder(str(tmp_path))
     state = filled(folder, 1)
-    commit = Commit(
+    commit = ArchiveCommit(
         number=2, commit_id="x", parent=state.commit_id, is_snapshot=False, manifest=increment(11, 20)
     )
     folder.write(path_of(2), encode(commit))
@@ -132,7 +132,7 @@ def test_an_invalid_commit_is_refused(text: bytes) -> None:
 
 
 def test_a_commit_round_trips_and_a_cut_one_is_refused() -> None:
-    commit = Commit(number=1, commit_id="a", parent="", is_snapshot=True, manifest=manifest())
+    commit = ArchiveCommit(number=1, commit_id="a", parent="", is_snapshot=True, manifest=manifest())
 
     assert decode(encode(commit), location="here") == commit
     for text in (encode(commit)[:-20], encode(commit).replace(b'"files"', b'"f"')):

@@ -98,7 +98,7 @@ def test_few_small_files_remain_and_records_are_rewritten_a_few_times(size: int,
 
     assert sum(sizes) == size * increments
     assert max(sizes) < 2 * FILE_BYTES
-    assert sum(one < FILE_BYTES for one in sizes) <= 3 * FILES_MIN
+    assert sum(number < FILE_BYTES for number in sizes) <= 3 * FILES_MIN
     assert written <= 6 * size * increments
 
 
@@ -131,7 +131,7 @@ def test_a_damaged_file_is_not_merged(tmp_path: Path) -> None:
     with pytest.raises(ArchiveDamagedError, match=r"records of .*/1 differ"):
         compact_run(replace(run, files=(run.files[0], other, run.files[2])), target=target)
     (tmp_path / run.files[2].path).write_bytes(b"no Parquet")
-    with pytest.raises(ArchiveDamagedError, match="/2: a Parquet file cannot be read"):
+    with pytest.raises(ArchiveDamagedError, match="/2 cannot be read; restore an intact copy"):
         compact_run(run, target=target)
     assert not list((tmp_path / "_temporary").rglob("*.parquet*"))
 

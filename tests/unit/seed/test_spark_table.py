@@ -24,7 +24,7 @@ TIME_MS = int(TIME.timestamp()) * 1_000
 
 def condition(kind: str, column: str, value: Any = None) -> Any:
     """Returns a condition as Spark passes it, without Spark: only the names of its classes matter."""
-    made = dataclass(type(kind, (), {"__annotations__": {"attribute": tuple, "value": object}}))
+    made: Any = dataclass(type(kind, (), {"__annotations__": {"attribute": tuple, "value": object}}))
     return made((column,), value)
 
 
@@ -176,7 +176,7 @@ def test_ranges_of_tasks_cover_each_offset_once(
 def test_limited_batches_reach_the_ends_and_never_go_back(
     found: dict[TopicPartition, OffsetRange], offsets_max: int
 ) -> None:
-    at = {}
+    at: dict[TopicPartition, int] = {}
     for _ in range(1 + sum(extent.end - extent.start for extent in found.values())):
         reached = of_stream_offsets(limited(as_stream_offsets(at), found, offsets_max))
         assert all(reached[key] >= offset for key, offset in at.items())
