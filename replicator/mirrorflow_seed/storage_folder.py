@@ -150,11 +150,13 @@ class StorageFolder:
 
     def delete(self, path: str) -> None:
         """Deletes a file, or a folder with its content."""
+        from pyarrow import fs  # noqa: PLC0415 see above
+
         with self._errors():
             found = self._fs.get_file_info(self._at(path))
             if found.is_file:
                 self._fs.delete_file(self._at(path))
-            elif self._list(self._at(path), recursive=False):
+            elif found.type == fs.FileType.Directory:
                 self._fs.delete_dir(self._at(path))
 
     def _at(self, path: str) -> str:

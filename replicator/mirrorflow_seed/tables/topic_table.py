@@ -21,6 +21,7 @@ It needs Spark 4.2 or later.
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import datasource
@@ -180,13 +181,33 @@ def _require_no_loss(options: TableOptions, reader: TopicRangeReader, read: Tabl
         raise lost(read.partition, gap.start, OffsetRange(gap.end, read.offsets.end))
 
 
+@cache
+def table_schema() -> Any:
+    """Returns `SCHEMA` as an Arrow schema, as Spark expects it."""
+    import pyarrow as pa  # noqa: PLC0415 the extra `seed`
+
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    return pa.schema(
+        [
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", tz="UTC")),
+            ("timestampType", pa.int32()),
+            ("headers", pa.list_(pa.field("element", header))),
+        ]
+    )
+
+
 def table_columns(read: TableRange, decoded: DecodedBatch) -> Any:
     """Returns the records of a batch as an Arrow record batch with the columns of `SCHEMA`."""
-    import pyarrow as pa  # noqa: PLC0415 the extra `seed`
+    import pyarrow as pa  # noqa: PLC0415 see above
     import pyarrow.compute as pc  # noqa: PLC0415
 
     offsets, timestamps, keys, values, headers = zip(*decoded.records, strict=True)
-    count = len(decoded.records)
+    count, schema = len(decoded.records), table_schema()
     times = pa.array(timestamps, pa.int64())
     fits = pc.and_(pc.less_equal(times, TIMESTAMP_MS_MAX), pc.greater_equal(times, -TIMESTAMP_MS_MAX))
     times = pc.if_else(fits, times, pa.scalar(None, pa.int64()))
@@ -198,9 +219,9 @@ def table_columns(read: TableRange, decoded: DecodedBatch) -> Any:
             pa.repeat(pa.scalar(read.partition.topic, pa.string()), count),
             pa.repeat(pa.scalar(read.partition.partition, pa.int32()), count),
             pa.array(offsets, pa.int64()),
-            times.cast(pa.timestamp("ms")).cast(pa.timestamp("us", tz="UTC")),
+            times.cast(pa.timestamp("ms", tz="UTC")).cast(schema.field("timestamp").type),
             pa.repeat(pa.scalar(timestamp_type(decoded.batch), pa.int32()), count),
-            shown,
+            shown.cast(schema.field("headers").type),
         ],
-        names=["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"],
+        schema=schema,
     )
