@@ -97,9 +97,8 @@ def _bounds(kind: str, condition: Any) -> tuple[int, int] | None:
 def _time_bounds(kind: str, condition: Any) -> tuple[int, int] | None:
     """Returns the timestamps in ms that may meet a comparison: whole milliseconds around it."""
     value = getattr(condition, "value", None)
-    if not isinstance(value, datetime):
+    if not isinstance(value, datetime) or value.tzinfo is None:
         return None
-    # Spark passes a timestamp as the local time of the Python process.
     since = value.astimezone(UTC) - datetime.fromtimestamp(0, UTC)
     at_ms = (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000
     return {

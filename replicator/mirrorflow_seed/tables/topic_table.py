@@ -109,8 +109,10 @@ class TopicTableReader(datasource.DataSourceReader):  # type: ignore[misc]  # An
         """Returns the ranges to read, one for each task."""
         return [TablePartition(found) for found in read_ranges(self._options, self._filter)]
 
-    def read(self, partition: TablePartition) -> Iterator[Any]:
+    def read(self, partition: datasource.InputPartition) -> Iterator[Any]:
         """Yields the records of a range as Arrow record batches."""
+        if not isinstance(partition, TablePartition):  # Spark makes one where there is nothing to read
+            return iter(())
         low_ms = self._filter.timestamp_ms.low
         return read_table_range(self._options, partition.read, low_ms=low_ms)
 

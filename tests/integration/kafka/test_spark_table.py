@@ -108,8 +108,9 @@ def test_a_table_has_the_records_that_a_consumer_reads(
     assert table.rdd.getNumPartitions() >= 3_000 / 400
 
 
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
 def test_conditions_are_pushed_down_and_results_are_those_of_sql(
-    flow: Flow, spark: "SparkSession", unique_topic: Names
+    flow: Flow, spark: "SparkSession", unique_topic: Names, zone: str
 ) -> None:
     """Timestamps are not in order, so a time reduces what is read and Spark filters the rest."""
     stem = unique_topic()
@@ -132,7 +133,7 @@ def test_conditions_are_pushed_down_and_results_are_those_of_sql(
     assert len(everything) == 1_600
     at = datetime.fromtimestamp((T0 + 200_000) / 1_000, UTC)
     until = datetime.fromtimestamp((T0 + 230_000) / 1_000, UTC)
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    spark.conf.set("spark.sql.session.timeZone", zone)
 
     def naive(moment: datetime) -> datetime:
         return moment.astimezone().replace(tzinfo=None)
