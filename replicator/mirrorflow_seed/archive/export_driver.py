@@ -56,11 +56,13 @@ from mirrorflow_seed.archive.pending_export import (
     PendingExport,
     chosen,
     discard_committed,
+    fence_plan,
     increment_of,
     remaining,
 )
 from mirrorflow_seed.errors import (
     EXIT_DONE,
+    ArchiveConflictError,
     ArchiveError,
     ArchiveOccupiedError,
     ArchiveUnfitError,
@@ -219,7 +221,10 @@ class ExportJob:
             discard_committed(self._folder, before)
         pending = PendingExport(self._folder, before.number + 1 if before else 1)
         increment = self._read_increment(before.manifest if before else None)
-        plan = self._plan_to_continue(pending, increment, before)
+        plan = pending.read()
+        if plan is not None and not self._continues(plan, increment):
+            fence_plan(self._log, self._folder, before, plan)
+            return self.add_increment()
         if plan is None and before and adds_nothing(increment.content, before.manifest):
             return IncrementResult(state=before, increment=None, exported=(), unfit=increment.unfit)
         plan = plan or pending.store(self._new_plan(increment, before))
@@ -230,7 +235,7 @@ class ExportJob:
         content = increment_of(plan, files, finished=_now())
         require_own_files(self._folder.data(), content.files, location=self._folder.address)
         state = self._log.append(before, content)
-        pending.discard(state.manifest)
+        discard_committed(self._folder, state)
         if self._compacts:
             state = self._compact(state)
         return IncrementResult(state=state, increment=content, exported=written, unfit=increment.unfit)
@@ -269,24 +274,15 @@ class ExportJob:
             )
         return increment
 
-    def _plan_to_continue(
-        self, pending: PendingExport, increment: Increment, before: ArchiveState | None
-    ) -> ExportPlan | None:
-        """Returns the plan of a killed export, if the source still has what it planned; discards other plans.
-
-        Raises ArchiveOccupiedError if it is the first of a different flow.
-        """
-        plan = pending.read()
-        if plan is not None and plan.content.flow != self._settings.flow:
+    def _continues(self, plan: ExportPlan, increment: Increment) -> bool:
+        """Whether the plan of a killed export can be continued. Raises ArchiveOccupiedError if it is of a different flow."""
+        if plan.content.flow != self._settings.flow:
             raise ArchiveOccupiedError(
                 location=self._folder.address,
                 problem=f"an export of flow {plan.content.flow} has not finished there",
                 action="name a different folder, or finish that export",
             )
-        if plan is not None and not plan.replaced and continues(plan.content, increment.content):
-            return plan
-        pending.discard(before.manifest if before else None)
-        return None
+        return not plan.replaced and continues(plan.content, increment.content)
 
     def _new_plan(self, increment: Increment, before: ArchiveState | None) -> ExportPlan:
         extents = {key: extent for key, extent in increment.extents.items() if extent.end > extent.start}
@@ -351,8 +347,13 @@ class ExportJob:
                 self._folder.move(done.written, done.file.path)
         merged = {run: done.file for run, done in zip(runs, found, strict=True)}
         require_own_files(self._folder.data(), list(merged.values()), location=self._folder.address)
-        state = self._log.replace(before, compacted(before.manifest, merged))
-        pending.discard(state.manifest)
+        try:
+            state = self._log.replace(before, compacted(before.manifest, merged))
+        except (
+            ArchiveConflictError
+        ):  # the next increment of a different export was first; the files stay as they are
+            state = self._log.read() or before
+        discard_committed(self._folder, state)
         return state
 
     def _move_to_places(self, files: Sequence[tuple[ExportRange, ExportedFile]]) -> None:

@@ -4,7 +4,8 @@
     _pending/00000003/<plan id>/<result>.json      what a task has exported, one for each file
 
 An export continues the plan of the next commit, if there is one. Two exports that run at once may both work on it; each
-file belongs to one attempt, and the first commit wins.
+file belongs to one attempt, and the first commit wins. What belongs to a plan is deleted only when its commit exists, so
+no export can commit files that a different one deletes.
 """
 
 import json
@@ -13,10 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.archive.commit_log import PENDING_FOLDER, ArchiveState
+from mirrorflow_seed.archive.commit_log import PENDING_FOLDER, ArchiveState, CommitLog
 from mirrorflow_seed.archive.export_plan import ExportRange
 from mirrorflow_seed.archive.export_task import ExportedFile, place_of
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, as_json, from_json
+from mirrorflow_seed.errors import ArchiveConflictError
 from mirrorflow_seed.storage_folder import TEMPORARY_FOLDER, StorageFolder
 
 FORMAT: Final = 1
@@ -82,16 +84,26 @@ class PendingExport:
             return None
 
     def store(self, plan: ExportPlan) -> ExportPlan:
-        """Stores *plan*, and returns the plan to work on: that of a different export, if it was first."""
+        """Stores *plan*, and returns the plan to work on: that of a different export, if it was first.
+
+        Raises ArchiveConflictError if that one merges files.
+        """
         if self._folder.create(self._path, plan.encode()):
             return plan
-        return self.read() or plan
+        first = self.read() or plan
+        if first.replaced and not plan.replaced:
+            raise ArchiveConflictError(
+                location=self._folder.address,
+                problem="a different export is merging its small files",
+                action="start this export again when the other one has ended; it continues there",
+            )
+        return first
 
-    def discard(self, archived: Manifest | None) -> None:
-        """Deletes the plan, and all files of it that are not *archived*."""
+    def discard(self, archived: Manifest) -> None:
+        """Deletes the plan, and all files of it that are not *archived*; its commit exists."""
         plan = self.read()
         if plan is not None:
-            known = {file.path for file in archived.files} if archived else set()
+            known = {file.path for file in archived.files}
             for path in self._folder.data():
                 if path not in known and (f"/part-{plan.plan_id}-" in path or path in plan.replaced):
                     self._folder.delete(path)
@@ -113,8 +125,20 @@ class PendingExport:
         return found
 
 
+def fence_plan(
+    log: CommitLog, folder: StorageFolder, before: ArchiveState | None, plan: ExportPlan
+) -> ArchiveState:
+    """Takes the number of *plan* with a commit that adds nothing, so that no export can commit it; then deletes its files.
+
+    Raises ArchiveConflictError if a different export has committed meanwhile.
+    """
+    state = log.append(before, replace(plan.content, topics=()))
+    discard_committed(folder, state)
+    return state
+
+
 def discard_committed(folder: StorageFolder, state: ArchiveState) -> None:
-    """Deletes what is left of plans whose commits exist: an export was killed right after one."""
+    """Deletes what is left of plans whose commits exist."""
     for name in folder.entries(PENDING_FOLDER):
         if name.isdecimal() and int(name) <= state.number:
             PendingExport(folder, int(name)).discard(state.manifest)

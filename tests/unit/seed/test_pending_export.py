@@ -17,9 +17,11 @@ from mirrorflow_seed.archive.pending_export import (
     PendingExport,
     chosen,
     discard_committed,
+    fence_plan,
     increment_of,
     remaining,
 )
+from mirrorflow_seed.errors import ArchiveConflictError
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.record_digests import Tally
 from tests.unit.seed.test_archive_manifest import increment, manifest
@@ -152,3 +154,43 @@ def test_leftovers_of_committed_and_discarded_plans_are_deleted_and_archived_fil
     assert set(folder.data()) == {kept.path, "topic=orders/partition=0/part-other-0"}
     assert folder.entries("_pending") == {"00000002"}
     assert not folder.entries("_temporary")
+
+
+def test_no_export_can_commit_a_plan_whose_files_are_deleted(tmp_path: Path) -> None:
+    """A second export finds a plan that it cannot continue, while the first is about to commit it."""
+    folder = StorageFolder(str(tmp_path))
+    log, plan = (
+        CommitLog(folder),
+        replace(plan_of(10, number=2), replaced=("topic=orders/partition=0/part-0",)),
+    )
+    before = log.append(None, increment(0, 10))
+    PendingExport(folder, 2).store(plan)
+    merged = "topic=orders/partition=0/part-abc-0-0-x"
+    for path in (before.manifest.files[0].path, merged):
+        folder.write(path, b"123")
+
+    state = fence_plan(log, folder, before, plan)
+
+    assert (state.number, state.manifest.files) == (2, before.manifest.files)
+    assert set(folder.data()) == {before.manifest.files[0].path}
+    with pytest.raises(ArchiveConflictError):
+        log.replace(before, before.manifest)
+    assert log.append(state, increment(10, 20)).manifest.partitions[TopicPartition("orders", 0)].end == 20
+
+
+def test_the_first_plan_of_an_archive_can_be_fenced(tmp_path: Path) -> None:
+    folder, plan = StorageFolder(str(tmp_path)), plan_of(10)
+    PendingExport(folder, 1).store(plan)
+
+    state = fence_plan(CommitLog(folder), folder, None, plan)
+
+    assert (state.number, state.manifest.topics) == (1, ())
+    assert CommitLog(folder).append(state, increment(0, 10)).manifest.records == 2
+
+
+def test_an_export_does_not_work_on_the_plan_of_a_merge(tmp_path: Path) -> None:
+    folder = StorageFolder(str(tmp_path))
+    PendingExport(folder, 1).store(replace(plan_of(10), ranges=(), replaced=("x",)))
+
+    with pytest.raises(ArchiveConflictError, match="merging"):
+        PendingExport(folder, 1).store(plan_of(10))
