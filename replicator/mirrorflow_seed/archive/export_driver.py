@@ -432,6 +432,8 @@ def groups_of(ranges: Sequence[ExportRange], slots: int, bytes_per_second: int |
 
     With a rate, all tasks may run at once.
     """
+    if not ranges:
+        return []
     if bytes_per_second is not None:
         parts = [found for at in range(slots) if (found := tuple(ranges[at::slots]))]
         sizes = [sum(part.size_bytes for part in group) for group in parts]

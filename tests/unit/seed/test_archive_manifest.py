@@ -159,7 +159,7 @@ def test_small_ranges_share_a_task_and_each_slot_has_several_tasks() -> None:
     assert [index for group in groups for index in group] == list(range(101))
     assert 4 <= len(groups) <= 9
     assert {group.bytes_per_second for group in groups_of(ranges, 2, None)} == {None}
-    assert groups_of([], 2, None) == []
+    assert groups_of([], 2, None) == groups_of([], 2, 1_000) == []
 
 
 def test_with_a_rate_each_slot_has_one_task() -> None:
