@@ -22,9 +22,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_seed.archive.commit_log import (
     COMMITS_FOLDER,
@@ -407,13 +408,14 @@ def continues(planned: Manifest, current: Manifest) -> bool:
     )
 
 
-def archived_bytes_per_offset_of(archived: Manifest) -> Mapping[Any, float]:
-    """Returns how large one offset of each partition was in its last file, in bytes."""
-    return {
-        key: partition.files[-1].size_bytes / (partition.files[-1].end - partition.files[-1].start)
+def archived_bytes_per_offset_of(archived: Manifest) -> Mapping[TopicPartition, float]:
+    """Returns how large one offset of each partition was in its largest file, in bytes: there a footer counts least."""
+    largest = {
+        key: max(partition.files, key=lambda file: (file.size_bytes, file.start))
         for key, partition in archived.partitions.items()
         if partition.files
     }
+    return {key: file.size_bytes / (file.end - file.start) for key, file in largest.items()}
 
 
 def require_own_files(present: Mapping[str, int], files: Sequence[ArchivedFile], *, location: str) -> None:
