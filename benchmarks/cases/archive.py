@@ -112,11 +112,16 @@ def _seconds(work: Callable[[], int]) -> float:
 def _read(spark: "SparkSession", files: FlowFiles) -> int:
     """Reads the ranges of an export; returns the status."""
     from mirrorflow_seed.archive.export_driver import FILE_BYTES  # noqa: PLC0415
-    from mirrorflow_seed.archive.export_plan import plan_ranges, read_source  # noqa: PLC0415
+    from mirrorflow_seed.archive.export_plan import (  # noqa: PLC0415
+        plan_ranges,
+        read_bytes_per_offset,
+        read_source,
+    )
     from mirrorflow_seed.spark_tasks import SparkTasks  # noqa: PLC0415
 
-    found = asyncio.run(read_source(files.load()))
-    ranges = plan_ranges(found.extents, found.bytes_per_offset, file_bytes=FILE_BYTES)
+    extents = asyncio.run(read_source(files.load())).extents
+    sizes = asyncio.run(read_bytes_per_offset(files.load(), extents))
+    ranges = plan_ranges(extents, sizes, file_bytes=FILE_BYTES)
     SparkTasks(spark).run(_Reading(files), ranges)
     return 0
 

@@ -33,7 +33,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
     "seed": ("mirrorflow seed -f flow.yaml", "mirrorflow seed -f flow.yaml --cores 8 --rate 50Mi"),
     "verify": ("mirrorflow verify -f flow.yaml", "mirrorflow verify -f flow.yaml --sample 0.1 --out results"),
     "archive": (
-        "mirrorflow archive -f flow.yaml --archive archive",
+        "mirrorflow archive -f flow.yaml --archive archive --follow",
         "mirrorflow archive --from east:9092 --to west:9092 --topics orders --archive archive",
     ),
     "restore": (

@@ -12,8 +12,9 @@
     ├── FileSystemError      a folder, or its file system, cannot be used (status 1)
     └── ArchiveError         an archive cannot be written or read (status 1)
         ├── ArchiveOccupiedError    the folder of a new archive is not empty
-        ├── ArchiveIncompleteError  it has no manifest
-        ├── ArchiveDamagedError     its files differ from its manifest
+        ├── ArchiveConflictError    a different export has committed to it
+        ├── ArchiveIncompleteError  it has no commit
+        ├── ArchiveDamagedError     its files differ from its commits
         └── ArchiveUnfitError       it is intact, but this flow cannot use it
 
 Errors of the replicator have their own tree (`mirrorflow_core.errors`); `__main__` maps both to a status.
@@ -119,12 +120,16 @@ class ArchiveOccupiedError(ArchiveError):
     """The folder of a new archive is not empty."""
 
 
+class ArchiveConflictError(ArchiveError):
+    """A different export has committed to the archive since this one began."""
+
+
 class ArchiveIncompleteError(ArchiveError):
-    """The folder has no manifest: an export did not finish, or the folder is no archive."""
+    """The folder has no commit: an export did not finish, or the folder is no archive."""
 
 
 class ArchiveDamagedError(ArchiveError):
-    """The files of an archive differ from its manifest."""
+    """The files of an archive differ from its commits."""
 
 
 class ArchiveUnfitError(ArchiveError):

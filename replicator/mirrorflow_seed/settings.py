@@ -23,7 +23,8 @@ KEYS: Final = frozenset(
         *("run.id", "master", "executors.max", "bytes.per.second", "sample", "output", "archive"),
         *("waves.max", "wave.ms", "stalled.ms", "lag.max", "foreign.records"),
         *("window.offsets", "split.windows", "keys.max", "ignore.timestamps", "decode.all"),
-        *("archive.file.bytes", "archive.compare"),
+        *("archive.file.bytes", "archive.compare", "archive.compact", "archive.follow"),
+        "archive.interval.ms",
     }
 )
 SPARK_PREFIX: Final = "spark."

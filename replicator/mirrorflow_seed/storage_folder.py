@@ -6,6 +6,8 @@ identity of the process that uses it, never from Spark.
 """
 
 import contextlib
+import os
+import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -35,9 +37,9 @@ class StorageFolder:
             ) from error
         with self._errors():
             self._fs, self._root = fs.FileSystem.from_uri(uri_of_address(address))
-        self.renames = (
-            self._fs.type_name in _RENAMING
-        )  # whether files are renamed into their place, else written there
+        # whether files are renamed into their place, else written there
+        self.renames = self._fs.type_name in _RENAMING
+        self._is_local = self._fs.type_name == "local"
 
     def prepare(self) -> None:
         """Creates the folder and checks that it is writable, so that a job fails before its work."""
@@ -46,18 +48,21 @@ class StorageFolder:
         self.write(".writable", b"")
         self.delete(".writable")
 
-    def entries(self) -> frozenset[str]:
-        """Returns the names of the folder's direct entries; empty if the folder does not exist."""
-        return frozenset(str(one.base_name) for one in self._list(self._root, recursive=False))
+    def entries(self, path: str = "") -> frozenset[str]:
+        """Returns the names of the direct entries of the folder *path*; empty if it does not exist."""
+        return frozenset(str(one.base_name) for one in self._list(self._at(path), recursive=False))
 
     def data(self) -> Mapping[str, int]:
         """Returns the path of each file of records, with its size in bytes."""
+        names = [name for name in sorted(self.entries()) if name.startswith(DATA_PREFIX)]
+        return {path: size for name in names for path, size in self.files(name).items()}
+
+    def files(self, path: str) -> Mapping[str, int]:
+        """Returns the path of each file below the folder *path*, with its size in bytes."""
         prefix = len(self._root.rstrip("/")) + 1
         return {
             str(one.path)[prefix:]: int(one.size)
-            for name in sorted(self.entries())
-            if name.startswith(DATA_PREFIX)
-            for one in self._list(self._at(name), recursive=True)
+            for one in self._list(self._at(path), recursive=True)
             if one.is_file
         }
 
@@ -73,6 +78,44 @@ class StorageFolder:
         """Writes a file completely or not at all."""
         with self.writing(path) as stream:
             stream.write(content)
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Writes a file unless it exists; returns whether it did not. Of two that create it, one succeeds.
+
+        Object stores have no such call through pyarrow: there, the later of two at the same moment replaces the file.
+        """
+        with self._errors():
+            if self._fs.get_file_info(self._at(path)).is_file:
+                return False
+        if not self.renames:
+            self.write(path, content)
+            return True
+        written = f"{path}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
+        self.write(written, content)
+        try:
+            return self._rename_new(written, path)
+        finally:
+            self.delete(written)
+
+    def _rename_new(self, written: str, path: str) -> bool:
+        """Gives a file a name that no file has; returns False if one has it meanwhile."""
+        if self._is_local:
+            try:
+                os.link(self._at(written), self._at(path))  # unlike a rename, it fails if the file exists
+            except FileExistsError:
+                return False
+            except OSError:  # some mounted stores have no links
+                pass
+            else:
+                return True
+        with self._errors():
+            try:
+                self._fs.move(self._at(written), self._at(path))  # HDFS refuses to replace a file
+            except OSError:
+                if self._fs.get_file_info(self._at(path)).is_file:
+                    return False
+                raise
+        return True
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[Any]:
@@ -107,15 +150,17 @@ class StorageFolder:
 
     def delete(self, path: str) -> None:
         """Deletes a file, or a folder with its content."""
+        from pyarrow import fs  # noqa: PLC0415 see above
+
         with self._errors():
             found = self._fs.get_file_info(self._at(path))
             if found.is_file:
                 self._fs.delete_file(self._at(path))
-            elif self._list(self._at(path), recursive=False):
+            elif found.type == fs.FileType.Directory:
                 self._fs.delete_dir(self._at(path))
 
     def _at(self, path: str) -> str:
-        return f"{self._root.rstrip('/')}/{path}"
+        return f"{self._root.rstrip('/')}/{path}".rstrip("/")
 
     def _list(self, path: str, *, recursive: bool) -> list[Any]:
         from pyarrow import fs  # noqa: PLC0415 see above

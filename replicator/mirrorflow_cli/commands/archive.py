@@ -1,6 +1,7 @@
-"""`mirrorflow archive`: writes a flow's topics to Parquet with Spark on this machine."""
+"""`mirrorflow archive`: appends a flow's topics to an archive of Parquet files, with Spark on this machine."""
 
 import argparse
+import math
 from typing import Any
 
 from mirrorflow_cli.spark_jobs import (
@@ -14,6 +15,25 @@ from mirrorflow_cli.spark_jobs import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_archive_arguments(parser, writes=False)
+    parser.add_argument(
+        "--follow", action="store_true", help="add what is new to the archive again and again, until Ctrl-C"
+    )
+    parser.add_argument(
+        "--interval",
+        metavar="SECONDS",
+        type=_seconds,
+        help="with --follow, time between the starts of two increments (default: 60)",
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.001 <= seconds <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write a number of seconds")
+    return seconds
 
 
 def add_archive_arguments(parser: argparse.ArgumentParser, *, writes: bool) -> None:
@@ -27,12 +47,15 @@ def add_archive_arguments(parser: argparse.ArgumentParser, *, writes: bool) -> N
         "--archive",
         metavar="FOLDER",
         required=True,
-        help="archive directory: a path or a Hadoop URI",
+        help="archive directory: a path, or an address such as s3://bucket/folder",
     )
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    return run_archive_job(arguments, "archive.export_driver", {})
+    more = {"archive.follow": "true"} if arguments.follow else {}
+    if arguments.interval is not None:
+        more["archive.interval.ms"] = f"{arguments.interval * 1000:g}"
+    return run_archive_job(arguments, "archive.export_driver", more)
 
 
 def run_archive_job(arguments: argparse.Namespace, job: str, more: dict[str, str]) -> int:

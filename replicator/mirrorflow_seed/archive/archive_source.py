@@ -76,7 +76,7 @@ class ArchiveLog:
         index = bisect.bisect_right(self._starts, record.offset) - 1
         if index < 0 or not self._before[index] < record.offset < self._spools[index].end:
             raise JobFailedError(
-                f"An archived file holds a record at offset {record.offset}, which its manifest does not have there."
+                f"An archived file holds a record at offset {record.offset}, which its commit does not have there."
             )
         self._before[index] = record.offset
         self._spools[index].add(record)

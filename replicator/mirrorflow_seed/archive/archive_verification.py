@@ -1,6 +1,6 @@
 """Verifies the target against an archive instead of the source, with the same windows, outcomes and result.
 
-    read the manifest ──> plan, by a few records of the files ──> compare each range of the archive with the target
+    read the commits ──> plan, by a few records of the files ──> compare each range of the archive with the target
 
 The source need not exist. A task reads only the row groups with offsets of its range, by Parquet's statistics. Records
 that the flow has copied after the archive's end are not compared.
@@ -21,9 +21,10 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.archive.archive_source import BATCH_OFFSETS, ArchiveCluster, ArchiveLog
+from mirrorflow_seed.archive.commit_log import read_archive
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.parquet_files import read_records
-from mirrorflow_seed.archive.restore_driver import read_manifest, require_isolation
+from mirrorflow_seed.archive.restore_driver import require_isolation
 from mirrorflow_seed.archive.restore_task import without_source
 from mirrorflow_seed.job_status_server import Display
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
@@ -107,7 +108,7 @@ def verify_archive(
     began = time.perf_counter()
     settings = without_source(files.load())
     folder = StorageFolder(require_archive(job))
-    manifest = read_manifest(folder)
+    manifest = read_archive(folder)
     require_isolation(manifest, settings, folder.address)
     verify_plan = asyncio.run(_plan(settings, job, manifest, folder))
     progress.begin(verify_driver.first_report(job, verify_plan))

@@ -1,344 +1,107 @@
-"""The driver of an export: plans, lets Spark tasks write the files, checks them, and writes the manifest last.
+"""The driver of an export: plans an increment, lets Spark tasks write its files, checks them, and commits.
 
-    claim the folder ──> read the source's offsets ──> one Spark task per range ──> check the files ──> manifest
+    read the last commit ──> read the source's offsets ──> store the plan ──> one Spark task per range ──> commit
 
-Guarantees: a folder with other content is not changed; a folder with a manifest is a complete archive. After a kill, a
-run with the same `run.id` starts over and deletes the files of the first one.
+Guarantees: an increment continues where the last commit ended, and is there completely or not at all. An export that
+was killed is continued by the next one: files that are complete are not written again. Of two exports that run at once
+one commits, and the other fails (`commit_log`). A folder with other content is not changed.
 
-A task (`export_range`) reads its range once, in offset order, with verified checksums, and writes it to a Parquet file
-column by column. Its memory is bounded by one fetch response, one decoded batch and one row group. Where a rename is
-no copy, a file is moved to its folder by the driver alone, so a task that Spark has given up adds none. Elsewhere it is
-written to its place, by a name that the range decides. Records that the source deleted meanwhile are reported as a gap.
+After an increment, small files are merged (`compaction`), in a commit of its own. With `archive.follow`, increment follows
+increment until a signal ends the job.
 """
 
 import asyncio
 import json
+import logging
 import secrets
+import signal
+import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
-from mirrorflow_core.errors import BrokerError, CorruptBatchError, CorruptRecordsError
+from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.wire import error_codes
-from mirrorflow_core.wire.batch import Batch, checksum_holds, split
-from mirrorflow_core.wire.fetch import AbortedFilter, PartitionFetchResponse
-from mirrorflow_core.wire.records import Record, decode
-from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import read_through_elections
-from mirrorflow_kafka.admin.log_requests import EARLIEST
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator import process
-from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.copy.rate_limiter import RateLimiter
-from mirrorflow_seed.archive.export_plan import ExportRange, SourceSnapshot, plan_ranges, read_source
-from mirrorflow_seed.archive.manifest import (
-    CLAIM_NAME,
-    MANIFEST_NAME,
-    ArchivedConfig,
-    ArchivedFile,
-    ArchivedPartition,
-    ArchivedTopic,
-    Gap,
-    Manifest,
-    encode,
-    folder_of,
+from mirrorflow_seed.archive.commit_log import (
+    COMMITS_FOLDER,
+    PENDING_FOLDER,
+    ArchiveState,
+    CommitLog,
 )
-from mirrorflow_seed.archive.parquet_files import CODEC, FileWriter, columns_of, timestamp_type
-from mirrorflow_seed.errors import EXIT_DONE, ArchiveError, ArchiveOccupiedError, JobFailedError
+from mirrorflow_seed.archive.compaction import CompactionTarget, compact_run, compacted, compaction_runs
+from mirrorflow_seed.archive.export_plan import (
+    ExportRange,
+    Increment,
+    adds_nothing,
+    isolation_of,
+    plan_increment,
+    plan_ranges,
+    read_bytes_per_offset,
+    read_source,
+)
+from mirrorflow_seed.archive.export_task import (
+    ExportedFile,
+    ExportGroup,
+    ExportTarget,
+    export_group,
+    place_of,
+)
+from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
+from mirrorflow_seed.archive.pending_export import (
+    ExportPlan,
+    PendingExport,
+    chosen,
+    discard_committed,
+    fence_plan,
+    increment_of,
+    remaining,
+)
+from mirrorflow_seed.errors import (
+    EXIT_DONE,
+    ArchiveConflictError,
+    ArchiveError,
+    ArchiveOccupiedError,
+    ArchiveUnfitError,
+    JobFailedError,
+    JobSettingError,
+    SeedError,
+)
 from mirrorflow_seed.job_report import Cost
-from mirrorflow_seed.job_status_server import Display, JobReporter, post_message
-from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive, whole_of
+from mirrorflow_seed.job_status_server import Display, JobReporter
+from mirrorflow_seed.settings import (
+    FlowFiles,
+    JobSettings,
+    flag_of,
+    number_of,
+    require_archive,
+    whole_of,
+)
 from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
-from mirrorflow_seed.storage_folder import DATA_PREFIX, TEMPORARY_FOLDER, StorageFolder
-from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
+from mirrorflow_seed.storage_folder import TEMPORARY_FOLDER, StorageFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# In bytes of Kafka's log; Parquet files are smaller. Large enough to avoid tiny tasks and files.
-FILE_BYTES = 128 << 20
-FILE_BYTES_KEY = "archive.file.bytes"
-# Size of one fetch: a task holds this much, and one batch of it decoded.
-FETCH_BYTES = 4 << 20
-# A new leader may not serve yet what its predecessor served: wait this long, then fail.
-UNSERVED_WAIT_S = 30.0
-UNSERVED_POLL_S = 0.2
-# The ranges of one task, and its part of the job's rate in bytes per second
-ExportGroup = tuple[tuple[ExportRange, ...], int | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportRangeResult:
-    """The result of a range; valid only if Spark reports success and the file exists."""
-
-    index: int
-    tally: Tally
-    codec: int
-    gaps: tuple[Gap, ...]
-    bytes_read: int
-    seconds: float  # of the task
-    path: str = ""  # of its file, where the task has written it; "" without records
-    size_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveWriting:
-    """The input that all tasks of an export share."""
-
-    address: str  # of the folder
-    archive_id: str
-    url: str  # for progress messages; "" without
-
-    def path_of(self, one: ExportRange, *, renames: bool) -> str:
-        """Returns where a task writes the file of *one*: its place, or with *renames* a name of its own before."""
-        name = file_name(one, self.archive_id)
-        if renames:
-            return f"{TEMPORARY_FOLDER}/{self.archive_id}/{secrets.token_hex(4)}-{name}"
-        return f"{folder_of(TopicPartition(one.topic, one.partition))}/{name}"
-
-
-def file_name(one: ExportRange, archive_id: str) -> str:
-    """Returns the name of the file of *one*."""
-    return f"part-{one.index:05d}-{archive_id}.{CODEC}.parquet"
-
-
-def export_range(
-    one: ExportRange, *, files: FlowFiles, archive: ArchiveWriting, bytes_per_second: int | None
-) -> ExportRangeResult:
-    """Writes the file of one range, in a Spark task, and reports it to the driver. Raises MirrorFlowError, SeedError."""
-    process.tune_memory()
-    folder = StorageFolder(archive.address)
-    reader = ExportRangeReader(files.load(), one, archive.archive_id, bytes_per_second)
-    path = archive.path_of(one, renames=folder.renames)
-    size_bytes = 0
-    batches = reader.batches()
-    first = next(batches, None)
-    if first is not None:
-        with folder.writing(path) as stream, FileWriter(stream) as writer:
-            writer.add(first)
-            for batch in batches:
-                writer.add(batch)
-            writer.finish()
-            size_bytes = stream.tell()
-    result = replace(reader.result, path=path if size_bytes else "", size_bytes=size_bytes)
-    post_message(
-        archive.url, {"range": one.index, "records": result.tally.records, "bytes": result.tally.bytes}
-    )
-    return result
-
-
-class ExportRangeReader:
-    """Reads one range: `batches` yields its records as Arrow record batches, `result` is valid after them."""
-
-    def __init__(
-        self, settings: SourceSettings, one: ExportRange, archive_id: str, bytes_per_s: int | None
-    ) -> None:
-        self._settings = settings
-        self._range = one
-        self._partition = TopicPartition(one.topic, one.partition)
-        self._tally_builder = TallyBuilder(archive_id, one.partition)
-        self._codec = -1
-        self._gaps: list[Gap] = []
-        self._bytes_read = 0
-        self._rate_limiter = RateLimiter(bytes_per_s)
-        self._at = one.start
-        self._began_s = time.monotonic()
-
-    @property
-    def result(self) -> ExportRangeResult:
-        """The result; valid once all batches were read."""
-        return ExportRangeResult(
-            index=self._range.index,
-            tally=self._tally_builder.tally,
-            codec=max(0, self._codec),
-            gaps=tuple(self._gaps),
-            bytes_read=self._bytes_read,
-            seconds=time.monotonic() - self._began_s,
-        )
-
-    def batches(self) -> Iterator[Any]:
-        """Yields all Arrow record batches, and fetches more when those of the last response are used up.
-
-        Raises MirrorFlowError, JobFailedError.
-        """
-        loop = asyncio.new_event_loop()
-        fetched = self._fetched()
-        try:
-            while True:
-                try:
-                    yield loop.run_until_complete(anext(fetched))
-                except StopAsyncIteration:
-                    return
-        finally:
-            loop.run_until_complete(fetched.aclose())
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
-
-    async def _fetched(self) -> AsyncGenerator[Any, None]:
-        settings = self._settings
-        resolve = Resolver(settings.providers).resolve_client
-        cluster = await Cluster.connect(settings.source_consumer, resolve=resolve)
-        unserved_s = 0.0
-        try:
-            while self._at < self._range.end:
-                began, answer = self._at, await self._fetch(cluster)
-                for batch in () if answer is None else self._decoded(answer):
-                    yield batch
-                if self._at > began:
-                    unserved_s = 0.0
-                else:
-                    if unserved_s >= UNSERVED_WAIT_S:
-                        raise JobFailedError(
-                            f"{self._partition} of {settings.source_alias} does not serve offset {self._at}, although its"
-                            f" end was at {self._range.end} or beyond; start the export again when the cluster is healthy."
-                        )
-                    unserved_s += UNSERVED_POLL_S
-                    await asyncio.sleep(UNSERVED_POLL_S)
-        finally:
-            await cluster.close()
-
-    async def _fetch(self, cluster: Cluster) -> PartitionFetchResponse | None:
-        """Fetches from the current offset; None if that was deleted, after advancing to the first that exists."""
-        committed = self._settings.read_committed
-        try:
-            answer = await read_through_elections(
-                cluster, self._partition, self._at, read_committed=committed, max_bytes=FETCH_BYTES
-            )
-        except BrokerError as error:
-            if error.code != error_codes.OFFSET_OUT_OF_RANGE:
-                raise
-            first = (await admin.list_offsets(cluster, [self._partition], EARLIEST))[self._partition]
-            if first.error or first.offset <= self._at:
-                raise JobFailedError(
-                    f"{self._partition} of {cluster.alias} is shorter than when the export began, so it has lost records;"
-                    " start the export again."
-                ) from error
-            end = min(first.offset, self._range.end)
-            self._gaps.append(Gap(start=self._at, end=end))
-            self._at = end
-            return None
-        self._bytes_read += len(answer.records)
-        await self._rate_limiter.spend(len(answer.records))
-        return answer
-
-    def _decoded(self, answer: PartitionFetchResponse) -> Iterator[Any]:
-        """Yields the records of a response batch by batch, so that only one batch at a time is decompressed."""
-        end, committed = self._range.end, self._settings.read_committed
-        aborted = AbortedFilter(answer.aborted)
-        try:
-            for batch in split(answer.records):
-                if batch.base_offset >= end:
-                    self._at = end
-                    return
-                delivered = aborted.delivers(batch) if committed else not batch.is_control
-                if batch.next_offset <= self._at:
-                    continue
-                if delivered and batch.count and (records := self._records_of(batch)):
-                    yield columns_of(records, timestamp_type(batch))
-                self._at = batch.next_offset
-        except CorruptRecordsError as error:
-            raise CorruptBatchError(
-                topic=self._range.topic, partition=self._range.partition, offset=self._at, problem=str(error)
-            ) from error
-
-    def _records_of(self, batch: Batch) -> list[Record]:
-        if not checksum_holds(batch):
-            raise CorruptRecordsError("its checksum does not hold")
-        if self._codec < 0:
-            self._codec = batch.codec
-        records = decode(batch)
-        if batch.base_offset < self._at or batch.next_offset > self._range.end:
-            records = [one for one in records if self._at <= one.offset < self._range.end]
-        self._tally_builder.extend(records)
-        return records
-
-
-def require_own_files(
-    present: Mapping[str, int],
-    ranges: Sequence[ExportRange],
-    results: Mapping[int, ExportRangeResult],
-    *,
-    archive_id: str,
-    location: str,
-) -> None:
-    """Raises ArchiveError unless *present*, sizes by path, are the files of *results*, at their places."""
-    expected = {
-        place_of(one, archive_id): results[one.index].size_bytes
-        for one in ranges
-        if results[one.index].tally.records
-    }
-    for path, size_bytes in present.items():
-        if expected.get(path) != size_bytes:
-            raise ArchiveError(
-                location=location,
-                problem=f"{path} was written by another process meanwhile",
-                action="export into a folder of its own",
-            )
-    if missing := expected.keys() - present.keys():
-        raise ArchiveError(
-            location=location,
-            problem=f"the files of {len(missing)} ranges are missing, although their tasks succeeded",
-            action="name a folder that driver and executors share, and start the export again",
-        )
-
-
-def place_of(one: ExportRange, archive_id: str) -> str:
-    """Returns the path of the file of *one* in the archive."""
-    return f"{folder_of(TopicPartition(one.topic, one.partition))}/{file_name(one, archive_id)}"
-
-
-def archived_topics(
-    snapshot: SourceSnapshot,
-    ranges: tuple[ExportRange, ...],
-    results: Mapping[int, ExportRangeResult],
-    archive_id: str,
-) -> tuple[ArchivedTopic, ...]:
-    """Returns the topics for the manifest, sorted by name."""
-    pieces: dict[TopicPartition, list[ExportRange]] = {one: [] for one in snapshot.extents}
-    for one in ranges:
-        pieces[TopicPartition(one.topic, one.partition)].append(one)
-
-    def partition(key: TopicPartition) -> ArchivedPartition:
-        mine = sorted(pieces[key], key=lambda one: one.start)
-        archived = tuple(
-            ArchivedFile(
-                path=place_of(one, archive_id),
-                size_bytes=results[one.index].size_bytes,
-                start=one.start,
-                end=one.end,
-                codec=results[one.index].codec,
-                tally=results[one.index].tally,
-            )
-            for one in mine
-            if results[one.index].tally.records
-        )
-        gaps = tuple(gap for one in mine for gap in results[one.index].gaps)
-        extent = snapshot.extents[key]
-        return ArchivedPartition(
-            number=key.partition, start=extent.start, end=extent.end, files=archived, gaps=gaps
-        )
-
-    return tuple(
-        ArchivedTopic(
-            name=name,
-            topic_id=snapshot.topic_ids[name],
-            configs=tuple(
-                ArchivedConfig(
-                    name=one.name, value=one.value, source=int(one.source), read_only=one.read_only
-                )
-                for one in snapshot.configs.get(name, ())
-                if not one.sensitive
-            ),
-            partitions=tuple(partition(key) for key in sorted(snapshot.extents) if key.topic == name),
-        )
-        for name in sorted(snapshot.topic_ids)
-    )
+# The least size that is planned for a file, where a partition has as much. Engines read files of this size well, and a
+# task takes some seconds for one. With twice as much or more a partition is cut; a file ends at four times as much.
+FILE_BYTES: Final = 128 << 20
+FILE_BYTES_KEY: Final = "archive.file.bytes"
+FILE_GROWTH_MAX: Final = 4
+COMPACT_KEY: Final = "archive.compact"
+FOLLOW_KEY: Final = "archive.follow"
+INTERVAL_KEY: Final = "archive.interval.ms"
+INTERVAL_S: Final = 60.0
+# An export that follows survives a source that is away for a while; this many failures in a row end it.
+FAILURES_MAX: Final = 20
+# Small ranges share a task, because starting one takes longer than reading them; each slot still has several tasks.
+TASKS_PER_SLOT: Final = 4
+log = logging.getLogger("mirrorflow.archive")
 
 
 def run(
@@ -346,156 +109,384 @@ def run(
 ) -> int:
     """Writes the flow's topics to `archive`; returns the exit status. Raises SeedError, MirrorFlowError."""
     settings = files.load()
-    address, file_bytes = require_archive(job), whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)
-    archive_id, started = secrets.token_hex(8), _now()
+    require_archive(job)
+    follows = flag_of(job.extra, FOLLOW_KEY)
+    interval_s = number_of(job.extra, INTERVAL_KEY, INTERVAL_S * 1000, 1, 1e9) / 1000
+    whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)
     progress = ExportProgress()
     with (
+        _ended_by_sigterm(),
         JobReporter("export", job.run_id, display, handler=progress) as reporter,
         spark_session(job, f"mirrorflow-export-{job.run_id}", spark) as session,
     ):
-        folder = StorageFolder(address)
-        claim = json.dumps({"run": job.run_id, "flow": settings.flow, "archive": archive_id}).encode()
-        _claim(folder, job.run_id, settings.flow, claim)
-        task_files = share_files(session, files, are_mounted=job.has_mounted_files)
-        snapshot = asyncio.run(read_source(settings))
-        ranges = plan_ranges(snapshot.extents, snapshot.bytes_per_offset, file_bytes=file_bytes)
-        reporter.running(total=len(snapshot.extents))
-        tasks = SparkTasks(session)
-        archive = ArchiveWriting(
-            address=address,
-            archive_id=archive_id,
-            url=reporter.url_for_tasks(*driver_address(session)),
-        )
-        groups = _groups(ranges, tasks.slots, job.bytes_per_second, snapshot.bytes_per_offset)
-        results = _write(
-            tasks, groups, task_files, archive, lambda problem: progress.publish(reporter, ranges, problem)
-        )
-        if folder.renames:
-            for one in ranges:
-                if path := results[one.index].path:
-                    folder.move(path, place_of(one, archive_id))
-            folder.delete(TEMPORARY_FOLDER)
-        require_own_files(folder.data(), ranges, results, archive_id=archive_id, location=folder.address)
-        manifest = Manifest(
-            archive_id=archive_id,
-            flow=settings.flow,
-            source_alias=settings.source_alias,
-            source_cluster_id=snapshot.cluster_id,
-            isolation="read_committed" if settings.read_committed else "read_uncommitted",
-            started=started,
-            finished=_now(),
-            topics=archived_topics(snapshot, ranges, results, archive_id),
-        )
-        if folder.read(CLAIM_NAME) != claim:
-            raise ArchiveError(
-                location=folder.address,
-                problem="another export has taken over the folder",
-                action="wait for that export, or name another folder",
-            )
-        folder.write(MANIFEST_NAME, encode(manifest))
-        folder.delete(CLAIM_NAME)
-        _report_success(reporter, manifest, results.values())
+        export = ExportJob(files, job, settings, session, reporter, progress)
+        if follows:
+            _follow(export, reporter, interval_s)
+        else:
+            export.report_success(export.add_increment())
     return EXIT_DONE
 
 
-def _report_success(
-    reporter: JobReporter, manifest: Manifest, results: Collection[ExportRangeResult]
-) -> None:
-    gap = manifest.gap_records
-    reporter.succeeded(
-        records=manifest.records,
-        bytes=sum(one.tally.bytes for one in results),
-        gap_records=gap,
-        cost=Cost(
-            executor_seconds=sum(one.seconds for one in results),
-            bytes_read=sum(one.bytes_read for one in results),
-            bytes_written=sum(one.size_bytes for one in manifest.files),
-        ),
-        message=f"{manifest.records} records of {len(manifest.topics)} topics are archived."
-        + (f" {gap} offsets were deleted on the source before they were read." if gap else ""),
+def _follow(export: "ExportJob", reporter: JobReporter, interval_s: float) -> None:
+    """Adds increment after increment, until a signal raises an exception. Raises SeedError, MirrorFlowError."""
+    failures, wakes_up = 0, threading.Event()
+    while True:
+        began_s = time.monotonic()
+        try:
+            reporter.running(message=export.add_increment().message)
+            failures = 0
+        except (ArchiveError, JobSettingError):
+            raise
+        except (SeedError, MirrorFlowError) as error:
+            failures += 1
+            if failures >= FAILURES_MAX:
+                raise
+            log.warning("%s Trying again.", error)
+            reporter.running(message=str(error))
+        wakes_up.wait(max(0.0, began_s + interval_s - time.monotonic()))
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM end the job as Ctrl-C does, if in the main thread: Spark's tasks are cancelled."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncrementResult:
+    """What one increment has added: nothing if the source has nothing new."""
+
+    state: ArchiveState
+    increment: Manifest | None
+    exported: Sequence[ExportedFile]  # by this job
+    unfit: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """The result as sentences."""
+        parts = []
+        if self.increment is None:
+            parts.append(f"Nothing is new: the archive has {self.state.manifest.records} records.")
+        else:
+            parts.append(
+                f"{self.increment.records} records of {len(self.increment.topics)} topics are archived"
+                f" (commit {self.state.number})."
+            )
+            if gap := self.increment.gap_records:
+                parts.append(f"{gap} offsets were deleted on the source before they were read.")
+        return " ".join([*parts, *_unfit_sentences(self.unfit)])
+
+
+def _unfit_sentences(unfit: Sequence[str]) -> list[str]:
+    return [f"Not archived: {'; '.join(unfit)}. Export into a new folder."] if unfit else []
+
+
+class ExportJob:
+    """Adds increments to the archive of *job* on one Spark session."""
+
+    def __init__(
+        self,
+        files: FlowFiles,
+        job: JobSettings,
+        settings: SourceSettings,
+        spark: "SparkSession",
+        reporter: JobReporter,
+        progress: "ExportProgress",
+    ) -> None:
+        self._folder = StorageFolder(require_archive(job))
+        require_empty_or_archive(self._folder)
+        self._folder.prepare()
+        self._log = CommitLog(self._folder)
+        self._settings = settings
+        self._file_bytes = whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)
+        self._bytes_per_second = job.bytes_per_second
+        self._compacts = flag_of(job.extra, COMPACT_KEY, default=True)
+        self._files = share_files(spark, files, are_mounted=job.has_mounted_files)
+        self._tasks = SparkTasks(spark)
+        self._url = reporter.url_for_tasks(*driver_address(spark))
+        self._reporter = reporter
+        self._progress = progress
+
+    def add_increment(self) -> IncrementResult:
+        """Commits what the source has and the archive has not. Raises SeedError, MirrorFlowError."""
+        before = self._log.read()
+        if before:
+            require_fit(before.manifest, self._settings, self._folder.address)
+            discard_committed(self._folder, before)
+        pending = PendingExport(self._folder, before.number + 1 if before else 1)
+        increment = self._read_increment(before.manifest if before else None)
+        plan = pending.read()
+        if plan is not None and not self._continues(plan, increment):
+            fence_plan(self._log, self._folder, before, plan)
+            return self.add_increment()
+        if plan is None and before and adds_nothing(increment.content, before.manifest):
+            return IncrementResult(state=before, increment=None, exported=(), unfit=increment.unfit)
+        plan = plan or pending.store(self._new_plan(increment, before))
+        exported = pending.exported(plan, self._present(plan))
+        written = self._write(plan, remaining(plan, exported))
+        files = chosen(plan, [*exported, *written])
+        self._move_to_places(files)
+        content = increment_of(plan, files, finished=_now())
+        require_own_files(self._folder.data(), content.files, location=self._folder.address)
+        state = self._log.append(before, content)
+        discard_committed(self._folder, state)
+        if self._compacts:
+            state = self._compact(state)
+        return IncrementResult(state=state, increment=content, exported=written, unfit=increment.unfit)
+
+    def report_success(self, result: IncrementResult) -> None:
+        """Publishes the end of an export of one increment. Raises JobFailedError if a topic cannot be continued."""
+        if result.unfit:
+            raise JobFailedError(result.message)
+        added = result.increment
+        self._reporter.succeeded(
+            records=added.records if added else 0,
+            bytes=sum(file.tally.bytes for file in added.files) if added else 0,
+            gap_records=added.gap_records if added else 0,
+            cost=Cost(
+                executor_seconds=sum(done.seconds for done in result.exported),
+                bytes_read=sum(done.bytes_read for done in result.exported),
+                bytes_written=sum(done.size_bytes for done in result.exported),
+            ),
+            message=result.message,
+        )
+
+    def _read_increment(self, archived: Manifest | None) -> Increment:
+        snapshot = asyncio.run(read_source(self._settings))
+        increment = plan_increment(
+            self._settings,
+            snapshot,
+            archived,
+            archive_id=archived.archive_id if archived else secrets.token_hex(8),
+            started=_now(),
+        )
+        if archived and snapshot.cluster_id != archived.source_cluster_id:
+            raise ArchiveUnfitError(
+                location=self._folder.address,
+                problem=f"it is of cluster {archived.source_cluster_id}, and the source is {snapshot.cluster_id}",
+                action="export into a new folder",
+            )
+        return increment
+
+    def _continues(self, plan: ExportPlan, increment: Increment) -> bool:
+        """Whether the plan of a killed export can be continued. Raises ArchiveOccupiedError if it is of a different flow."""
+        if plan.content.flow != self._settings.flow:
+            raise ArchiveOccupiedError(
+                location=self._folder.address,
+                problem=f"an export of flow {plan.content.flow} has not finished there",
+                action="name a different folder, or finish that export",
+            )
+        return not plan.replaced and continues(plan.content, increment.content)
+
+    def _new_plan(self, increment: Increment, before: ArchiveState | None) -> ExportPlan:
+        extents = {key: extent for key, extent in increment.extents.items() if extent.end > extent.start}
+        known = archived_bytes_per_offset_of(before.manifest) if before else {}
+        unknown = {key: extent for key, extent in extents.items() if key not in known}
+        sizes = {**known, **asyncio.run(read_bytes_per_offset(self._settings, unknown))}
+        return ExportPlan(
+            plan_id=secrets.token_hex(8),
+            number=before.number + 1 if before else 1,
+            content=increment.content,
+            ranges=plan_ranges(extents, sizes, file_bytes=self._file_bytes),
+        )
+
+    def _present(self, plan: ExportPlan) -> Mapping[str, int]:
+        """Returns the sizes of all files that may be of *plan*."""
+        return {**self._folder.data(), **self._folder.files(f"{TEMPORARY_FOLDER}/{plan.plan_id}")}
+
+    def _write(self, plan: ExportPlan, ranges: Sequence[ExportRange]) -> list[ExportedFile]:
+        """Runs the tasks, and publishes their progress meanwhile. Raises JobFailedError."""
+        target = ExportTarget(
+            address=self._folder.address,
+            archive_id=plan.content.archive_id,
+            plan_id=plan.plan_id,
+            results=plan.results,
+            file_bytes_max=self._file_bytes * FILE_GROWTH_MAX,
+            url=self._url,
+        )
+        self._progress.begin(plan.ranges, ranges)
+        self._reporter.running(total=len(plan.content.partitions))
+        groups = groups_of(ranges, self._tasks.slots, self._bytes_per_second)
+        work = partial(export_group, files=self._files, target=target)
+        try:
+            found = run_watched(self._tasks, work, groups, partial(self._progress.publish, self._reporter))
+        except Exception as error:
+            raise job_error(error, "The export has failed") from error
+        return [exported for group in found for exported in group]
+
+    def _compact(self, before: ArchiveState) -> ArchiveState:
+        """Merges small files, if there are enough; returns the state after it. Raises SeedError."""
+        runs = compaction_runs(before.manifest, file_bytes=self._file_bytes)
+        if not runs:
+            return before
+        pending = PendingExport(self._folder, before.number + 1)
+        plan = ExportPlan(
+            plan_id=secrets.token_hex(8),
+            number=before.number + 1,
+            content=replace(before.manifest, topics=()),
+            replaced=tuple(file.path for run in runs for file in run.files),
+        )
+        if pending.store(plan) != plan:
+            return before  # a different export has begun the next increment
+        self._reporter.running(message=f"Merging {len(plan.replaced)} small files into {len(runs)}.")
+        target = CompactionTarget(
+            address=self._folder.address, archive_id=before.manifest.archive_id, plan_id=plan.plan_id
+        )
+        try:
+            found = run_watched(self._tasks, partial(compact_run, target=target), runs, lambda _: None)
+        except Exception as error:
+            raise job_error(error, "The compaction has failed") from error
+        for done in found:
+            if done.written != done.file.path:
+                self._folder.move(done.written, done.file.path)
+        merged = {run: done.file for run, done in zip(runs, found, strict=True)}
+        require_own_files(self._folder.data(), list(merged.values()), location=self._folder.address)
+        try:
+            state = self._log.replace(before, compacted(before.manifest, merged))
+        except (
+            ArchiveConflictError
+        ):  # the next increment of a different export was first; the files stay as they are
+            state = self._log.read() or before
+        discard_committed(self._folder, state)
+        return state
+
+    def _move_to_places(self, files: Sequence[tuple[ExportRange, ExportedFile]]) -> None:
+        """Moves files that are not in their places yet: a killed export may have moved some."""
+        if not self._folder.renames:
+            return
+        present = self._folder.data()
+        for part, exported in files:
+            if exported.path and place_of(part, exported) not in present:
+                self._folder.move(exported.path, place_of(part, exported))
+
+
+def require_empty_or_archive(folder: StorageFolder) -> None:
+    """Raises ArchiveOccupiedError if the folder holds anything but an archive, or the begin of one."""
+    present = folder.entries()
+    if present and not present & {COMMITS_FOLDER, PENDING_FOLDER}:
+        raise ArchiveOccupiedError(
+            location=folder.address,
+            problem="it is not empty, and holds no archive",
+            action="name a different folder",
+        )
+
+
+def require_fit(archived: Manifest, settings: SourceSettings, location: str) -> None:
+    """Raises ArchiveUnfitError unless the flow can continue the archive."""
+    isolation = isolation_of(settings)
+    if archived.flow != settings.flow:
+        problem = f"it is of flow {archived.flow}, and this is flow {settings.flow}"
+    elif archived.isolation != isolation:
+        problem = f"it was read with {archived.isolation}, and this flow reads with {isolation}"
+    else:
+        return
+    raise ArchiveUnfitError(location=location, problem=problem, action="export into a new folder")
+
+
+def continues(planned: Manifest, current: Manifest) -> bool:
+    """Whether the source has all that was *planned*: the same topics, up to the planned ends.
+
+    *current* is what it has now, after the same commit.
+    """
+    topic_ids = {topic.name: topic.topic_id for topic in current.topics}
+    partitions = current.partitions
+    return (
+        planned.isolation == current.isolation
+        and planned.source_cluster_id == current.source_cluster_id
+        and all(topic_ids.get(topic.name) == topic.topic_id for topic in planned.topics)
+        and all(
+            (now := partitions.get(key)) is not None and now.end >= earlier.end
+            for key, earlier in planned.partitions.items()
+        )
     )
 
 
-def _claim(folder: StorageFolder, run_id: str, flow: str, claim: bytes) -> None:
-    """Claims the folder if it is empty or claimed by the same run. Raises ArchiveOccupiedError."""
-    present = folder.entries()
-    if MANIFEST_NAME in present:
-        raise ArchiveOccupiedError(
-            location=folder.address, problem="it already holds an archive", action="name another folder"
+def archived_bytes_per_offset_of(archived: Manifest) -> Mapping[TopicPartition, float]:
+    """Returns how large one offset of each partition was in its largest file, in bytes: there a footer counts least."""
+    largest = {
+        key: max(partition.files, key=lambda file: (file.size_bytes, file.start))
+        for key, partition in archived.partitions.items()
+        if partition.files
+    }
+    return {key: file.size_bytes / (file.end - file.start) for key, file in largest.items()}
+
+
+def require_own_files(present: Mapping[str, int], files: Sequence[ArchivedFile], *, location: str) -> None:
+    """Raises ArchiveError unless all *files* are among those *present*, which maps paths to sizes in bytes."""
+    missing = [file.path for file in files if present.get(file.path) != file.size_bytes]
+    if missing:
+        raise ArchiveError(
+            location=location,
+            problem=f"{len(missing)} files are missing, although their tasks succeeded, such as {missing[0]}",
+            action="name a folder that driver and executors share, and start the export again",
         )
-    if present:
-        before = json.loads(folder.read(CLAIM_NAME) or b"{}")
-        if (before.get("run"), before.get("flow")) != (run_id, flow):
-            raise ArchiveOccupiedError(
-                location=folder.address,
-                problem="it is not empty"
-                + (
-                    f", run {before['run']} of flow {before['flow']} has not finished there" if before else ""
-                ),
-                action="name another folder, or finish that run with its run.id",
-            )
-    folder.write(CLAIM_NAME, claim)
-    for name in present:
-        if name.startswith(DATA_PREFIX) or name == TEMPORARY_FOLDER:
-            folder.delete(name)
 
 
-def _groups(
-    ranges: Sequence[ExportRange],
-    slots: int,
-    bytes_per_second: int | None,
-    bytes_per_offset: Mapping[TopicPartition, float],
-) -> list[ExportGroup]:
-    """Returns the ranges of each task: one; with a rate, those of each slot, as all tasks may run at once."""
-    if bytes_per_second is None:
-        return [((one,), None) for one in ranges]
-    groups = [found for at in range(slots) if (found := tuple(ranges[at::slots]))]
-    sizes = [round(sum(one.size_bytes(bytes_per_offset) for one in group)) for group in groups]
-    return list(zip(groups, rates_of_tasks(bytes_per_second, sizes), strict=True))
+def groups_of(ranges: Sequence[ExportRange], slots: int, bytes_per_second: int | None) -> list[ExportGroup]:
+    """Returns the ranges of each task: one large one or several small ones; with a rate, those of each slot.
 
-
-def export_group(group: ExportGroup, *, files: FlowFiles, archive: ArchiveWriting) -> list[ExportRangeResult]:
-    """Writes the files of ranges one after the other, in a Spark task, at most at so many bytes per second."""
-    ranges, rate = group
-    return [export_range(one, files=files, archive=archive, bytes_per_second=rate) for one in ranges]
-
-
-def _write(
-    tasks: SparkTasks,
-    groups: Sequence[ExportGroup],
-    files: FlowFiles,
-    archive: ArchiveWriting,
-    publish: Callable[[str], None],
-) -> Mapping[int, ExportRangeResult]:
-    """Runs the tasks, and publishes their progress meanwhile; returns the result of each range. Raises JobFailedError."""
-    work = partial(export_group, files=files, archive=archive)
-    try:
-        found = run_watched(tasks, work, groups, publish)
-    except Exception as error:
-        raise job_error(error, "The export has failed") from error
-    return {one.index: one for group in found for one in group}
+    With a rate, all tasks may run at once.
+    """
+    if not ranges:
+        return []
+    if bytes_per_second is not None:
+        parts = [found for at in range(slots) if (found := tuple(ranges[at::slots]))]
+        sizes = [sum(part.size_bytes for part in group) for group in parts]
+        rates = rates_of_tasks(bytes_per_second, sizes)
+        return [
+            ExportGroup(ranges=group, bytes_per_second=rate) for group, rate in zip(parts, rates, strict=True)
+        ]
+    enough = sum(part.size_bytes for part in ranges) / (slots * TASKS_PER_SLOT)
+    groups: list[list[ExportRange]] = []
+    filled = enough
+    for part in ranges:
+        if filled >= enough:
+            groups.append([])
+            filled = 0
+        groups[-1].append(part)
+        filled += part.size_bytes
+    return [ExportGroup(ranges=tuple(group), bytes_per_second=None) for group in groups]
 
 
 class ExportProgress:
-    """Receives the counts of written files, only for reports while the job runs; a range that is repeated counts once."""
+    """Receives the counts of written files, only for reports while the job runs; a file that is repeated counts once."""
 
     def __init__(self) -> None:
         self.path = (
             f"/task-reports/{secrets.token_hex(16)}"  # unguessable, so that only tasks of this job can post
         )
-        self._counts: dict[int, tuple[int, int]] = {}  # records and bytes of each range
+        self._counts: dict[tuple[int, int], tuple[int, int]] = {}  # records and bytes by range and start
+        self._done: set[int] = set()  # ranges
+        self._ranges: Sequence[ExportRange] = ()
+
+    def begin(self, planned: Sequence[ExportRange], left: Sequence[ExportRange]) -> None:
+        """Begins an increment, of which only the ranges *left* are to be written."""
+        waiting = {part.index for part in left}
+        self._ranges = planned
+        self._counts = {}
+        self._done = {part.index for part in planned if part.index not in waiting}
 
     def take(self, body: bytes) -> None:
-        """Stores the counts of one range. Raises ValueError, KeyError, TypeError or AttributeError if *body* is not that."""
+        """Stores the counts of one file. Raises ValueError, KeyError, TypeError or AttributeError if *body* is not that."""
         message = json.loads(body)
-        self._counts[int(message["range"])] = int(message["records"]), int(message["bytes"])
+        index = int(message["range"])
+        self._counts[index, int(message["start"])] = int(message["records"]), int(message["bytes"])
+        if message["is_last"]:
+            self._done.add(index)
 
-    def publish(self, reporter: JobReporter, ranges: Sequence[ExportRange], problem: str) -> None:
+    def publish(self, reporter: JobReporter, problem: str) -> None:
         """Publishes the progress, and a *problem* of Spark; a partition is done when all its ranges are."""
-        counts = dict(self._counts)
-        waiting = {(one.topic, one.partition) for one in ranges if one.index not in counts}
+        counts, done = dict(self._counts), set(self._done)
+        waiting = {(part.topic, part.partition) for part in self._ranges if part.index not in done}
         reporter.running(
-            done=len({(one.topic, one.partition) for one in ranges} - waiting),
+            done=len({(part.topic, part.partition) for part in self._ranges} - waiting),
             records=sum(records for records, _ in counts.values()),
             bytes=sum(size_bytes for _, size_bytes in counts.values()),
             message=problem,

@@ -1,30 +1,42 @@
-"""Plans an export: reads the topics and offsets of the source, and cuts partitions into one range per task.
+"""Plans an export: reads the topics and offsets of the source, and cuts what is not archived yet into ranges.
 
-Ranges can be read in any order, so a partition is cut into several, each with one task and one file of about the
-configured size. Offsets without records (compaction, markers) make a file smaller than planned.
+Ranges can be read in any order, so a partition is cut into several, each with a file of about the configured size. The
+size is estimated from a few records of each partition, written to Parquet; a task ends a file that becomes too large.
+Offsets without records (compaction, markers) make a file smaller than planned.
 """
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.errors import CorruptRecordsError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_configs import ConfigEntry
-from mirrorflow_core.wire.batch import split
+from mirrorflow_core.wire.batch import Batch, split
+from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import read_through_elections
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_seed.archive.manifest import (
+    ArchivedConfig,
+    ArchivedPartition,
+    ArchivedTopic,
+    Gap,
+    Manifest,
+)
+from mirrorflow_seed.archive.parquet_files import columns_of, encoded_size_bytes, timestamp_type
 from mirrorflow_seed.errors import NothingSelectedError
 from mirrorflow_seed.verify.range_reader import OffsetRange
 
 # Starting a task costs some 50 ms, which would dominate for fewer offsets.
 OFFSETS_MIN = 1_000
+# An estimate below this is not one: it would make ranges of any length.
+BYTES_PER_OFFSET_MIN = 0.1
 # One fetch at the start of each partition estimates its bytes per offset; this many at once do not load brokers.
 SAMPLE_BYTES = 256 << 10
 SAMPLES_AT_ONCE = 32
@@ -32,17 +44,14 @@ SAMPLES_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRange:
-    """The offset range that one task reads; *index* is its number in the plan and in the name of its file."""
+    """A range of offsets that one task reads; *index* is its number in the plan and in the names of its files."""
 
     index: int
     topic: str
     partition: int
     start: int
     end: int
-
-    def size_bytes(self, bytes_per_offset: Mapping[TopicPartition, float]) -> float:
-        """Returns the estimated size on the source."""
-        return (self.end - self.start) * bytes_per_offset.get(TopicPartition(self.topic, self.partition), 1.0)
+    size_bytes: int  # the estimated size of its file
 
 
 def plan_ranges(
@@ -59,12 +68,19 @@ def plan_ranges(
 
     pieces = [
         (partition, piece)
-        for partition in sorted(extents, key=lambda one: (-cost(one), one))
+        for partition in sorted(extents, key=lambda partition: (-cost(partition), partition))
         for piece in _pieces(extents[partition], bytes_per_offset.get(partition, 1.0), file_bytes)
     ]
     return tuple(
-        ExportRange(index=index, topic=topic, partition=number, start=piece.start, end=piece.end)
-        for index, ((topic, number), piece) in enumerate(pieces)
+        ExportRange(
+            index=index,
+            topic=partition.topic,
+            partition=partition.partition,
+            start=piece.start,
+            end=piece.end,
+            size_bytes=round((piece.end - piece.start) * bytes_per_offset.get(partition, 1.0)),
+        )
+        for index, (partition, piece) in enumerate(pieces)
     )
 
 
@@ -72,8 +88,8 @@ def _pieces(extent: OffsetRange, bytes_per_offset: float, file_bytes: int) -> It
     total = extent.end - extent.start
     if total <= 0:
         return
-    wanted = max(OFFSETS_MIN, int(file_bytes / max(bytes_per_offset, 1.0)))
-    number = -(-total // wanted)  # of about equal length, so that none is tiny
+    wanted = max(OFFSETS_MIN, int(file_bytes / max(bytes_per_offset, BYTES_PER_OFFSET_MIN)))
+    number = max(1, total // wanted)  # of about equal length: none is smaller than the configured size
     bounds = [extent.start + total * at // number for at in range(number + 1)]
     for start, end in itertools.pairwise(bounds):
         yield OffsetRange(start, end)
@@ -87,7 +103,18 @@ class SourceSnapshot:
     topic_ids: Mapping[str, str]
     configs: Mapping[str, tuple[ConfigEntry, ...]]
     extents: Mapping[TopicPartition, OffsetRange]  # frozen: later records are not archived
-    bytes_per_offset: Mapping[TopicPartition, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Increment:
+    """What the source has and the archive has not.
+
+    `content` has no files yet. `unfit` has a sentence for each topic that cannot be continued.
+    """
+
+    content: Manifest
+    extents: Mapping[TopicPartition, OffsetRange]  # without what the source has deleted
+    unfit: tuple[str, ...] = ()
 
 
 async def read_source(settings: SourceSettings) -> SourceSnapshot:
@@ -119,7 +146,6 @@ async def read_source(settings: SourceSettings) -> SourceSnapshot:
             topic_ids={name: cluster.metadata.topic_id(name) for name in topics},
             configs=await _configs(cluster, topics),
             extents=extents,
-            bytes_per_offset=await _read_bytes_per_offset(cluster, extents),
         )
     finally:
         await cluster.close()
@@ -132,21 +158,123 @@ async def _configs(cluster: Cluster, topics: Iterable[str]) -> Mapping[str, tupl
         return {}  # the archive has no topic settings then; a restore uses the target's defaults
 
 
-async def _read_bytes_per_offset(
-    cluster: Cluster, extents: Mapping[TopicPartition, OffsetRange]
+async def read_bytes_per_offset(
+    settings: SourceSettings, extents: Mapping[TopicPartition, OffsetRange]
 ) -> Mapping[TopicPartition, float]:
+    """Estimates how large one offset of each partition is in a Parquet file, in bytes. Raises MirrorFlowError."""
     turn = asyncio.Semaphore(SAMPLES_AT_ONCE)
+    resolve = Resolver(settings.providers).resolve_client
+    cluster = await Cluster.connect(settings.source_consumer, resolve=resolve)
 
     async def measure(partition: TopicPartition, extent: OffsetRange) -> float:
         async with turn:
-            answer = await read_through_elections(cluster, partition, extent.start, max_bytes=SAMPLE_BYTES)
-        batches = split(answer.records)
-        if not batches:
-            return 1.0
-        return sum(one.size_bytes for one in batches) / max(
-            1, batches[-1].next_offset - batches[0].base_offset
-        )
+            response = await read_through_elections(cluster, partition, extent.start, max_bytes=SAMPLE_BYTES)
+        return archived_bytes_per_offset(split(response.records))
 
-    wanted = {one: extent for one, extent in extents.items() if extent.end > extent.start}
-    found = await asyncio.gather(*(measure(one, extent) for one, extent in wanted.items()))
-    return dict(zip(wanted, found, strict=True))
+    try:
+        found = await asyncio.gather(*(measure(partition, extent) for partition, extent in extents.items()))
+    finally:
+        await cluster.close()
+    return dict(zip(extents, found, strict=True))
+
+
+def archived_bytes_per_offset(batches: Sequence[Batch]) -> float:
+    """Returns the size of the records of *batches* in a Parquet file, for each offset; 1 without records.
+
+    A batch that cannot be read counts as it is: the task that exports it reports it.
+    """
+    if not batches:
+        return 1.0
+    offsets = max(1, batches[-1].next_offset - batches[0].base_offset)
+    try:
+        columns = [
+            columns_of(records, timestamp_type(batch))
+            for batch in batches
+            if not batch.is_control and (records := decode(batch))
+        ]
+        return encoded_size_bytes(columns) / offsets if columns else 1.0
+    except CorruptRecordsError:
+        return sum(batch.size_bytes for batch in batches) / offsets
+
+
+def plan_increment(
+    settings: SourceSettings,
+    snapshot: SourceSnapshot,
+    archived: Manifest | None,
+    *,
+    archive_id: str,
+    started: str,
+) -> Increment:
+    """Returns what the source has after *archived*, from the next offset of each partition on."""
+    done = archived.partitions if archived else {}
+    topic_ids = {topic.name: topic.topic_id for topic in archived.topics} if archived else {}
+    unfit: dict[str, str] = {}
+    extents: dict[TopicPartition, OffsetRange] = {}
+    parts: dict[str, list[ArchivedPartition]] = {}
+    for partition in sorted(snapshot.extents):
+        extent, earlier = snapshot.extents[partition], done.get(partition)
+        at = earlier.end if earlier else extent.start
+        if (known := topic_ids.get(partition.topic)) and known != snapshot.topic_ids[partition.topic]:
+            unfit[partition.topic] = f"{partition.topic} was deleted and created again on the source"
+        elif at > extent.end:
+            unfit[partition.topic] = (
+                f"{partition} ends at {extent.end} on the source, and at {at} in the archive"
+            )
+        gap = (Gap(start=at, end=min(extent.start, extent.end)),) if extent.start > at else ()
+        extents[partition] = OffsetRange(max(at, extent.start), extent.end)
+        parts.setdefault(partition.topic, []).append(
+            ArchivedPartition(number=partition.partition, start=at, end=extent.end, gaps=gap)
+        )
+    topics = tuple(
+        ArchivedTopic(
+            name=name,
+            topic_id=snapshot.topic_ids[name],
+            configs=archived_configs(snapshot.configs.get(name, ())),
+            partitions=tuple(parts[name]),
+        )
+        for name in sorted(parts)
+        if name not in unfit
+    )
+    return Increment(
+        content=Manifest(
+            archive_id=archive_id,
+            flow=settings.flow,
+            source_alias=settings.source_alias,
+            source_cluster_id=snapshot.cluster_id,
+            isolation=isolation_of(settings),
+            started=started,
+            finished="",
+            topics=topics,
+        ),
+        extents={key: extent for key, extent in extents.items() if key.topic not in unfit},
+        unfit=tuple(unfit.values()),
+    )
+
+
+def adds_nothing(increment: Manifest, archived: Manifest) -> bool:
+    """Whether *archived* has all offsets of *increment*, and the same partitions and topic settings."""
+    topics = {topic.name: topic for topic in archived.topics}
+    partitions = archived.partitions
+    return all(
+        (known := topics.get(topic.name)) is not None and known.configs == topic.configs
+        for topic in increment.topics
+    ) and all(
+        (earlier := partitions.get(key)) is not None and earlier.end == later.end
+        for key, later in increment.partitions.items()
+    )
+
+
+def isolation_of(settings: SourceSettings) -> str:
+    """Returns Kafka's name of the isolation level that the flow reads with."""
+    return "read_committed" if settings.read_committed else "read_uncommitted"
+
+
+def archived_configs(entries: Iterable[ConfigEntry]) -> tuple[ArchivedConfig, ...]:
+    """Returns the settings of a topic for the archive, without secrets."""
+    return tuple(
+        ArchivedConfig(
+            name=entry.name, value=entry.value, source=int(entry.source), read_only=entry.read_only
+        )
+        for entry in entries
+        if not entry.sensitive
+    )

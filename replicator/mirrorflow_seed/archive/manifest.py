@@ -1,22 +1,15 @@
-"""Defines the manifest of an archive, which lists its content and so detects an incomplete or changed archive. Pure.
+"""Defines the content of an archive: its topics, partitions and files, with the offsets and digests of each. Pure.
 
-It is written last, as `_manifest.json` in the archive's folder. It is JSON, which other tools can read; Spark and
-DuckDB ignore names that begin with `_`. Offsets are source offsets; ends are exclusive. A later
-format has another `format` number, which this version refuses.
+It is JSON, which other tools can read. Offsets are source offsets; ends are exclusive. A commit adds the content of an
+increment to it (`commit_log`).
 """
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.errors import ArchiveDamagedError
 from mirrorflow_seed.verify.record_digests import Tally
-
-FORMAT: Final = 1
-MANIFEST_NAME: Final = "_manifest.json"
-CLAIM_NAME: Final = "_unfinished.json"  # names the run that writes here, until there is a manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +26,7 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Offsets that the source deleted during the export."""
+    """Offsets that the source deleted before they were exported."""
 
     start: int
     end: int
@@ -41,17 +34,20 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedPartition:
-    """One partition, with its files in offset order; a range without records has no file."""
+    """One partition, with its files in offset order; a range without records has no file.
+
+    `end` is the next offset to export.
+    """
 
     number: int
     start: int
     end: int
-    files: tuple[ArchivedFile, ...]
+    files: tuple[ArchivedFile, ...] = ()
     gaps: tuple[Gap, ...] = ()
 
     @property
     def records(self) -> int:
-        return sum(one.tally.records for one in self.files)
+        return sum(file.tally.records for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +72,7 @@ class ArchivedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content of an archive."""
+    """The content of an archive, or of one increment."""
 
     archive_id: str  # random; the key of its digests
     flow: str
@@ -90,21 +86,23 @@ class Manifest:
     @property
     def partitions(self) -> dict[TopicPartition, ArchivedPartition]:
         return {
-            TopicPartition(topic.name, one.number): one for topic in self.topics for one in topic.partitions
+            TopicPartition(topic.name, partition.number): partition
+            for topic in self.topics
+            for partition in topic.partitions
         }
 
     @property
     def files(self) -> tuple[ArchivedFile, ...]:
-        return tuple(file for one in self.partitions.values() for file in one.files)
+        return tuple(file for partition in self.partitions.values() for file in partition.files)
 
     @property
     def records(self) -> int:
-        return sum(one.records for one in self.partitions.values())
+        return sum(partition.records for partition in self.partitions.values())
 
     @property
     def gap_records(self) -> int:
-        """Number of offsets that the source deleted during the export."""
-        return sum(gap.end - gap.start for one in self.partitions.values() for gap in one.gaps)
+        """Number of offsets that the source deleted before they were exported."""
+        return sum(gap.end - gap.start for partition in self.partitions.values() for gap in partition.gaps)
 
 
 def folder_of(partition: TopicPartition) -> str:
@@ -112,48 +110,67 @@ def folder_of(partition: TopicPartition) -> str:
     return f"topic={partition.topic}/partition={partition.partition}"
 
 
-def encode(manifest: Manifest) -> bytes:
-    """Returns the manifest as JSON."""
-    return json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1, ensure_ascii=False).encode()
+def appended(before: Manifest, increment: Manifest) -> Manifest:
+    """Returns the content of an archive after *increment*. Raises ValueError unless that continues *before*.
+
+    Topics and partitions that the increment does not have are kept.
+    """
+    topics = {topic.name: topic for topic in before.topics}
+    for topic in increment.topics:
+        topics[topic.name] = _appended_topic(topics.get(topic.name), topic)
+    return replace(
+        before,
+        finished=increment.finished,
+        topics=tuple(topics[name] for name in sorted(topics)),
+    )
 
 
-def decode(text: bytes, *, location: str) -> Manifest:
-    """Returns the manifest in the JSON *text*. Raises ArchiveDamagedError."""
-    try:
-        raw = json.loads(text)
-        if raw["format"] != FORMAT:
-            raise ArchiveDamagedError(
-                location=location,
-                problem=f"its format is {raw['format']}, and this version reads format {FORMAT}",
+def _appended_topic(before: ArchivedTopic | None, increment: ArchivedTopic) -> ArchivedTopic:
+    if before is None:
+        return increment
+    partitions = {partition.number: partition for partition in before.partitions}
+    for later in increment.partitions:
+        earlier = partitions.get(later.number)
+        if earlier is None:
+            partitions[later.number] = later
+            continue
+        if later.start != earlier.end:
+            raise ValueError(
+                f"{increment.name}-{later.number} ends at {earlier.end} and continues at {later.start}"
             )
-        del raw["format"]
-        return Manifest(**{**raw, "topics": tuple(_topic(one) for one in raw["topics"])})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ArchiveDamagedError(
-            location=location, problem=f"its manifest cannot be parsed ({type(error).__name__})"
-        ) from error
+        partitions[later.number] = replace(
+            earlier, end=later.end, files=earlier.files + later.files, gaps=earlier.gaps + later.gaps
+        )
+    return replace(increment, partitions=tuple(partitions[number] for number in sorted(partitions)))
 
 
-def differences(manifest: Manifest, found: Mapping[str, int]) -> Iterable[str]:
-    """Yields a phrase for each difference from the existing files; *found* maps paths to sizes in bytes."""
+def as_json(manifest: Manifest) -> dict[str, Any]:
+    """Returns the manifest as a JSON object."""
+    return asdict(manifest)
+
+
+def from_json(raw: Mapping[str, Any]) -> Manifest:
+    """Returns the manifest in a JSON object. Raises ValueError, TypeError, KeyError or AttributeError if it is none."""
+    return Manifest(**{**raw, "topics": tuple(_topic(topic) for topic in raw["topics"])})
+
+
+def differences(manifest: Manifest, present: Mapping[str, int]) -> Iterable[str]:
+    """Yields a phrase for each file that is missing or was changed; *present* maps paths to sizes in bytes."""
     for file in manifest.files:
-        size_bytes = found.get(file.path)
+        size_bytes = present.get(file.path)
         if size_bytes is None:
             yield f"{file.path} is missing"
         elif size_bytes != file.size_bytes:
             yield f"{file.path} has {size_bytes} bytes, not {file.size_bytes}"
-    known = {file.path for file in manifest.files}
-    for path in sorted(found.keys() - known):
-        yield f"{path} is not part of it"
 
 
 def _topic(raw: dict[str, Any]) -> ArchivedTopic:
-    configs = tuple(ArchivedConfig(**one) for one in raw["configs"])
-    partitions = tuple(_partition(one) for one in raw["partitions"])
+    configs = tuple(ArchivedConfig(**config) for config in raw["configs"])
+    partitions = tuple(_partition(partition) for partition in raw["partitions"])
     return ArchivedTopic(**{**raw, "configs": configs, "partitions": partitions})
 
 
 def _partition(raw: dict[str, Any]) -> ArchivedPartition:
-    files = tuple(ArchivedFile(**{**one, "tally": Tally(**one["tally"])}) for one in raw["files"])
-    gaps = tuple(Gap(**one) for one in raw["gaps"])
+    files = tuple(ArchivedFile(**{**file, "tally": Tally(**file["tally"])}) for file in raw["files"])
+    gaps = tuple(Gap(**gap) for gap in raw["gaps"])
     return ArchivedPartition(**{**raw, "files": files, "gaps": gaps})

@@ -32,6 +32,8 @@ CODEC: Final = "zstd"
 ROW_GROUP_BYTES: Final = 16 << 20
 READ_BYTES: Final = 4 << 20  # rows that are decoded at once, uncompressed
 READ_ROWS_MAX: Final = 4_096
+_OFFSET_MIN: Final = -(1 << 63)
+_OFFSET_MAX: Final = (1 << 63) - 1
 
 
 @cache
@@ -66,7 +68,7 @@ def columns_of(records: Sequence[Record], kind: int) -> Any:
 
     count = len(records)
     offsets, timestamps, keys, values, headers = zip(*records, strict=True)
-    shown, raw = _header_columns(headers)
+    shown, raw = header_columns(headers)
     arrays = [
         pa.array(offsets, pa.int64()),
         pa.array(timestamps, pa.int64()),
@@ -79,7 +81,7 @@ def columns_of(records: Sequence[Record], kind: int) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema())
 
 
-def _header_columns(headers: Sequence[tuple[Header, ...]]) -> tuple[Any, Any]:
+def header_columns(headers: Sequence[tuple[Header, ...]]) -> tuple[Any, Any]:
     """Returns the columns `headers` and `headers_raw`."""
     import pyarrow as pa  # noqa: PLC0415 see above
 
@@ -176,10 +178,35 @@ class FileWriter:
         self._waiting, self._waiting_bytes = [], 0
 
 
-def read_records(source: Any, *, start: int, end: int) -> Iterator[list[Record]]:
+def encoded_size_bytes(batches: Sequence[Any]) -> int:
+    """Returns the size of a file with these Arrow record batches, without its footer and with one row group."""
+    import pyarrow as pa  # noqa: PLC0415 see above
+    from pyarrow import parquet  # noqa: PLC0415
+
+    sink = pa.BufferOutputStream()
+    with FileWriter(sink) as writer:
+        for batch in batches:
+            writer.add(batch)
+    group = parquet.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
+    return sum(group.column(index).total_compressed_size for index in range(group.num_columns))
+
+
+def read_records(source: Any, *, start: int = _OFFSET_MIN, end: int = _OFFSET_MAX) -> Iterator[list[Record]]:
     """Yields the records of an opened file with offsets from *start* up to *end*, in its order, some at a time.
 
     It skips row groups without such offsets. Raises CorruptRecordsError.
+    """
+    for batch in read_batches(source, start=start, end=end):
+        records = records_of(batch)
+        if records and not (start <= records[0].offset and records[-1].offset < end):
+            records = [record for record in records if start <= record.offset < end]
+        yield records
+
+
+def read_batches(source: Any, *, start: int = _OFFSET_MIN, end: int = _OFFSET_MAX) -> Iterator[Any]:
+    """Yields the Arrow record batches of an opened file that may have offsets from *start* up to *end*.
+
+    Raises CorruptRecordsError.
     """
     import pyarrow as pa  # noqa: PLC0415 see above
     from pyarrow import parquet  # noqa: PLC0415
@@ -193,11 +220,7 @@ def read_records(source: Any, *, start: int, end: int) -> Iterator[list[Record]]
                 continue
             row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
             rows = max(1, min(READ_ROWS_MAX, READ_BYTES // row_bytes))
-            for batch in file.iter_batches(batch_size=rows, row_groups=[index], use_threads=False):
-                records = records_of(batch)
-                if records and not (start <= records[0].offset and records[-1].offset < end):
-                    records = [one for one in records if start <= one.offset < end]
-                yield records
+            yield from file.iter_batches(batch_size=rows, row_groups=[index], use_threads=False)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise CorruptRecordsError(f"a Parquet file cannot be read: {str(error).splitlines()[0]}") from error
 

@@ -1,15 +1,15 @@
 """The driver of a restore: checks the archive, claims the flow, copies file after file and compares the result.
 
-    check the manifest ──> claim the flow ──> restore each partition in a Spark task ──> compare
+    read the commits ──> claim the flow ──> restore each partition in a Spark task ──> compare
 
-Guarantees: it writes nothing from an archive without a manifest, or whose files differ from the manifest. It owns the
+Guarantees: it writes nothing from an archive without a commit, or whose files differ from its commits. It owns the
 flow as a seed does, so a running connector waits meanwhile, and continues where the archive ends. Several partitions
 are restored at once, the files of one partition in order: a file starts only when the previous one is completely on the
 target. If the target has lost its last records, their files are restored again. A damaged file, or a partition that
 cannot be copied, fails the restore. After a kill, the next start continues from the positions on the target, and the
 target has each record once.
 
-At the end `compare_with_target` checks by the manifest's digests that the target has the archive's records. The flow
+At the end `compare_with_target` checks by the archive's digests that the target has the archive's records. The flow
 has copied nothing after the archive, so each copy ends with these records, in the same order. They are assigned to the
 files by the files' record counts, and compared with each file's digests; one task reads one partition. If the copy has
 another number of records, it is read twice: the archive's records may be the first or the last ones of it.
@@ -35,14 +35,8 @@ from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.archive.archive_source import ArchiveCluster
-from mirrorflow_seed.archive.manifest import (
-    CLAIM_NAME,
-    MANIFEST_NAME,
-    ArchivedPartition,
-    Manifest,
-    decode,
-    differences,
-)
+from mirrorflow_seed.archive.commit_log import FILES_NAMED_MAX, read_archive
+from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest
 from mirrorflow_seed.archive.restore_task import (
     PartitionRestored,
     RestoreTask,
@@ -54,7 +48,6 @@ from mirrorflow_seed.errors import (
     EXIT_FAILED,
     EXIT_STOPPED,
     ArchiveDamagedError,
-    ArchiveIncompleteError,
     ArchiveUnfitError,
     FlowLostError,
     JobFailedError,
@@ -82,7 +75,6 @@ from mirrorflow_seed.verify.record_digests import TallyBuilder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FILES_NAMED_MAX = 5  # files in an error
 TOPICS_NAMED_MAX = 10  # topics in an error
 COMPARE_KEY = "archive.compare"  # false: skip the comparison
 NO_LIMIT_S = 1e9  # a task has no time limit: another one could not restore a later file meanwhile
@@ -269,7 +261,7 @@ class RestoreJob:
     ) -> None:
         self.tasks, self.reporter, self.coordinator = SparkTasks(spark), reporter, coordinator
         self.folder = StorageFolder(require_archive(job))
-        self.manifest = read_manifest(self.folder)
+        self.manifest = read_archive(self.folder)
         self._url = reporter.url_for_tasks(*driver_address(spark))
         self._files = share_files(spark, files, are_mounted=job.has_mounted_files)
         self._job = job
@@ -408,28 +400,6 @@ def _stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def read_manifest(folder: StorageFolder) -> Manifest:
-    """Returns the manifest of a complete archive. Raises ArchiveIncompleteError, ArchiveDamagedError."""
-    text = folder.read(MANIFEST_NAME)
-    if text is None:
-        is_begun = folder.read(CLAIM_NAME) is not None
-        raise ArchiveIncompleteError(
-            location=folder.address,
-            problem="the export was not finished" if is_begun else "there is no archive: it has no manifest",
-            action="run the export again to its end" if is_begun else "name the folder that was exported to",
-        )
-    manifest = decode(text, location=folder.address)
-    wrong = list(differences(manifest, folder.data()))
-    if wrong:
-        more = f" and {len(wrong) - FILES_NAMED_MAX} more" if len(wrong) > FILES_NAMED_MAX else ""
-        raise ArchiveDamagedError(
-            location=folder.address,
-            problem="its files differ from its manifest: " + "; ".join(wrong[:FILES_NAMED_MAX]) + more,
-            action="restore an intact copy of it",
-        )
-    return manifest
-
-
 class PartitionRestorer:
     """Restores all partitions in Spark tasks: several partitions at once, the files of one in order."""
 
@@ -529,7 +499,7 @@ class PartitionRestorer:
         if restored.damaged:
             raise ArchiveDamagedError(
                 location=self._folder.address,
-                problem=f"the records of {restored.damaged} differ from its manifest",
+                problem=f"the records of {restored.damaged} differ from its commit",
                 action="restore an intact copy of it; nothing of that file was restored",
             )
         result = restored.result

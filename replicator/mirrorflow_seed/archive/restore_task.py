@@ -1,8 +1,8 @@
 """Restores the files of one partition in a Spark task, in their order.
 
-    read a file into a spool ──> compare it with the manifest's digests ──> copy it as a seed task does ──> the next file
+    read a file into a spool ──> compare it with its digests ──> copy it as a seed task does ──> the next file
 
-Guarantees: a file that differs from the manifest is not restored at all. Records that the target has are not written
+Guarantees: a file that differs from its commit is not restored at all. Records that the target has are not written
 again, also after a retry (`seed.seed_task_attempt`). A file starts only when the previous one is completely on the
 target; if the target has lost its last records, the previous file is restored again.
 """
@@ -62,7 +62,7 @@ class PartitionRestored:
     files_done: int
     reports: tuple[SeedTaskReport, ...]
     result: PartitionResult | None = None
-    damaged: str = ""  # the path of a file that differs from the manifest
+    damaged: str = ""  # the path of a file that differs from its commit
 
 
 def restore_group(group: Sequence[RestoreTask]) -> list[PartitionRestored]:
@@ -128,11 +128,11 @@ def _restore_file(task: RestoreTask, folder: StorageFolder, at: int) -> tuple[Ta
 
 
 def _fill(spool: Spool, folder: StorageFolder, file: ArchivedFile, tally_builder: TallyBuilder) -> bool:
-    """Fills *spool* with the records of *file*; returns whether they are those of the manifest."""
+    """Fills *spool* with the records of *file*; returns whether they are those that were archived."""
     before = file.start - 1
     try:
         with folder.reading(file.path) as source:
-            for records in read_records(source, start=-(1 << 63), end=(1 << 63) - 1):
+            for records in read_records(source):
                 for record in records:
                     if not before < record.offset < file.end:
                         return False  # a foreign record, or a wrong order

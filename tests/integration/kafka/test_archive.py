@@ -16,16 +16,20 @@ import pytest
 from mirrorflow_core.wire.codecs import ZSTD
 from mirrorflow_core.wire.records import Record as WireRecord
 from mirrorflow_seed.archive import export_driver, restore_driver
+from mirrorflow_seed.archive.commit_log import read_archive
+from mirrorflow_seed.archive.manifest import as_json
 from mirrorflow_seed.errors import (
     ArchiveDamagedError,
     ArchiveIncompleteError,
     ArchiveOccupiedError,
     ArchiveUnfitError,
     ForeignRecordsError,
+    JobFailedError,
     SeedError,
 )
 from mirrorflow_seed.job_report import ArchiveReport
 from mirrorflow_seed.settings import FlowFiles, JobSettings, job_of
+from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify import verify_driver
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load, records
@@ -34,13 +38,13 @@ from tests.integration.kafka.seeding import CORES, SeedProcess, files_of
 from tests.integration.kafka.verifying import plain, verify, write
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytest.importorskip("pyspark")
 
 Names = Callable[[], str]
 KEPT = {"retention.ms": "864000000", "segment.ms": "360000000"}
-SMALL_FILES = {"archive.file.bytes": "100000"}  # several files for each partition
+SMALL_FILES = {"archive.file.bytes": "10000"}  # several files for each partition
 
 
 def archive(files: FlowFiles, spark: "SparkSession", folder: Path, **job: str) -> ArchiveReport:
@@ -186,7 +190,7 @@ def test_verifications_with_an_archive_and_with_the_source_have_equal_results(
             del topic_records[1_999]
             write(flow.target, copy, topic_records if partition else topic_records[: 1_999 - 999])
     files, small = files_of(flow, f"{stem}-.*"), {"window_offsets": "1000", "split_windows": "1"}
-    archive(files, spark, tmp_path / "archive", archive_file_bytes="60000")
+    archive(files, spark, tmp_path / "archive", archive_file_bytes="6000")
 
     by_source = verify(files, spark, tmp_path / "source", **small)
     flow.source.delete_topic(topic)
@@ -201,7 +205,7 @@ def test_verifications_with_an_archive_and_with_the_source_have_equal_results(
 def test_records_deleted_during_an_export_are_reported_as_a_gap(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The gap is in the report, its last message and the manifest; records read before it are restored."""
+    """The gap is in the report, its last message and the commit; records read before it are restored."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 8_000, size_bytes=500)
     files, folder = files_of(flow, topic), tmp_path / "archive"
@@ -213,7 +217,7 @@ def test_records_deleted_during_an_export_are_reported_as_a_gap(
             flow.source.delete_records(topic, {0: 7_500})
         reports.append(report)
 
-    job = {"archive_file_bytes": "300000", "bytes_per_second": "4000000"}
+    job = {"archive_file_bytes": "30000", "bytes_per_second": "4000000"}
     assert export_driver.run(files, _job(folder, job), display=delete_after_the_first_files, spark=spark) == 0
 
     [part] = manifest_of(tmp_path)["topics"][0]["partitions"]
@@ -249,15 +253,15 @@ def test_an_archive_of_committed_records_has_no_aborted_ones(
 def test_incomplete_and_damaged_archives_and_occupied_folders_are_refused(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A cut or changed file, no manifest, a folder or a target in use: no record is written."""
+    """A cut or changed file, no commit, a folder or a target in use: no record is written."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 3_000, size_bytes=100)
     files, folder = files_of(flow, topic), tmp_path / "archive"
     with pytest.raises(ArchiveIncompleteError):
         restore(files, spark, folder)
     archive(files, spark, folder)
-    with pytest.raises(ArchiveOccupiedError):
-        archive(files, spark, folder)
+    with pytest.raises(ArchiveUnfitError, match="read_committed"):
+        archive(files_of(flow, topic, {"source.consumer.isolation.level": "read_committed"}), spark, folder)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "something").touch()
     with pytest.raises(ArchiveOccupiedError):
@@ -270,15 +274,16 @@ def test_incomplete_and_damaged_archives_and_occupied_folders_are_refused(
         restore(files, spark, folder)
     # As if a file of a different archive with the same size were there: valid Parquet, different records.
     first.write_bytes(whole)
-    manifest = manifest_of(tmp_path)
-    manifest["topics"][0]["partitions"][0]["files"][0]["tally"]["sum"] = "0" * 32
-    kept = (folder / "_manifest.json").read_bytes()
-    (folder / "_manifest.json").write_text(json.dumps(manifest))
+    path = folder / "_commits" / "00000001.json"
+    kept = path.read_bytes()
+    commit = json.loads(kept)
+    commit["manifest"]["topics"][0]["partitions"][0]["files"][0]["tally"]["sum"] = "0" * 32
+    path.write_text(json.dumps(commit))
     with pytest.raises(ArchiveDamagedError, match="records"):
         restore(files, spark, folder)
     assert records(flow.target, flow.remote(topic)) == []
 
-    (folder / "_manifest.json").write_bytes(kept)
+    path.write_bytes(kept)
     write_batches(flow.target, flow.remote(topic), [[WireRecord(0, 1, None, b"foreign")]])
     with pytest.raises(ForeignRecordsError):
         restore(files, spark, folder)
@@ -314,21 +319,79 @@ def test_an_unusable_archive_address_is_refused_with_one_message(
         assert "the file system reports" in reports[-1].message
 
 
-def test_a_killed_export_leaves_no_archive_and_starts_again(
+def test_an_export_continues_where_the_last_one_ended(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """kill -9 of the driver in the middle: the files cannot be restored; the same run id starts again from nothing."""
+    """New records, partitions and topics are added; nothing is read again; a restore reads all commits as one archive."""
+    stem = unique_topic()
+    first, second = f"{stem}-a", f"{stem}-b"
+    flow.source.create_topic(first, partitions=2)
+    files, folder = files_of(flow, f"{stem}-.*"), tmp_path / "archive"
+    load(flow.source, first, 3_000, size_bytes=300)
+    assert archive(files, spark, folder).records == 3_000
+    before = {path: path.read_bytes() for path in folder.glob("topic=*/*/*.parquet")}
+
+    unchanged = archive(files, spark, folder)
+    assert (unchanged.records, unchanged.message.split(":")[0]) == (0, "Nothing is new")
+    assert len(list((folder / "_commits").iterdir())) == 1
+
+    load(flow.source, first, 500, size_bytes=300)
+    flow.source.add_partitions(first, 3)
+    flow.source.create_topic(second)
+    load(flow.source, second, 200, size_bytes=300)
+    added = archive(files, spark, folder)
+
+    assert added.records == 700
+    assert added.cost.bytes_read < 1_000_000
+    assert {path: path.read_bytes() for path in before} == before
+    assert sorted(offsets_of(spark, folder)) == sorted(
+        (topic, record.partition, record.offset)
+        for topic in (first, second)
+        for record in records(flow.source, topic)
+    )
+    restore(files, spark, folder)
+    assert verify(files, spark, tmp_path / "out", archive=folder.as_uri()).status == 0
+    flow.assert_exact(first)
+    flow.assert_exact(second)
+
+
+def test_a_topic_that_was_created_again_is_not_continued_and_others_are(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+) -> None:
+    """Its offsets mean different records. The job names it and fails, after the others are archived."""
+    stem = unique_topic()
+    again, other = f"{stem}-a", f"{stem}-b"
+    for name in (again, other):
+        flow.source.create_topic(name)
+        load(flow.source, name, 100)
+    files, folder = files_of(flow, f"{stem}-.*"), tmp_path / "archive"
+    archive(files, spark, folder)
+    flow.source.delete_topic(again)
+    flow.source.create_topic(again)
+    load(flow.source, again, 300)
+    load(flow.source, other, 50)
+
+    with pytest.raises(JobFailedError, match=f"{again} was deleted and created again"):
+        archive(files, spark, folder)
+
+    assert count_by_topic(spark, folder) == {again: 100, other: 150}
+
+
+def test_a_killed_export_continues_with_the_files_that_are_complete(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+) -> None:
+    """kill -9 of the driver in the middle: there is no archive yet; the next export writes only what is missing."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, 8_000, size_bytes=500)
     files, folder = files_of(flow, topic), tmp_path / "archive"
     slow = {"archive": folder.as_uri(), "bytes.per.second": "400000", **SMALL_FILES}
     process = SeedProcess(files=files, folder=tmp_path, job=slow, command="export").start()
     try:
-        # A file gets its final name once it is complete.
         wait_until(
-            "some ranges are written",
-            lambda: any(folder.glob("_temporary/*/*.parquet")),
+            "some ranges are written, or the process ends",
+            lambda: len(list(folder.glob("_pending/*/*/*.json"))) > 1 or not process.running.running,
         )
+        assert process.running.running, process.running.tail()
         process.kill()
         wait_until("the JVM has ended", lambda: not writes_below(folder))
     finally:
@@ -336,12 +399,37 @@ def test_a_killed_export_leaves_no_archive_and_starts_again(
 
     with pytest.raises(ArchiveIncompleteError, match="not finished"):
         restore(files, spark, folder)
-    with pytest.raises(ArchiveOccupiedError):
-        archive(files, spark, folder, run_id="another")
-    assert archive(files, spark, folder).records == 8_000
-    assert not (folder / "_temporary").exists()
+    kept = {result["path"].rpartition("/")[2]: result["size_bytes"] for result in results_of(folder)}
+    load(flow.source, topic, 100, size_bytes=500)
+    continued = archive(files, spark, folder)
+    assert continued.records == 8_000  # its ends are those of the first start
+    sizes = {path.name: path.stat().st_size for path in folder.glob("topic=*/*/*.parquet")}
+    assert kept.items() <= sizes.items()
+    assert continued.cost.bytes_written == sum(sizes.values()) - sum(kept.values())
+    assert not list(folder.glob("_temporary/*"))
+    assert not list(folder.glob("_pending/*"))
+    assert archive(files, spark, folder).records == 100
     restore(files, spark, folder)
     flow.assert_exact(topic)
+
+
+def results_of(folder: Path) -> list[dict[str, Any]]:
+    """Returns what tasks have exported for a commit that does not exist yet."""
+    return [json.loads(path.read_text()) for path in folder.glob("_pending/*/*/*.json")]
+
+
+def offsets_of(spark: "SparkSession", folder: Path) -> list[tuple[str, int, int]]:
+    """Returns (topic, partition, offset) of each archived record, by SQL."""
+    return [tuple(row) for row in table_of(spark, folder).select("topic", "partition", "offset").collect()]
+
+
+def count_by_topic(spark: "SparkSession", folder: Path) -> dict[str, int]:
+    return {row["topic"]: row["count"] for row in table_of(spark, folder).groupBy("topic").count().collect()}
+
+
+def table_of(spark: "SparkSession", folder: Path) -> "DataFrame":
+    """Returns the archive as plain Spark reads it."""
+    return spark.read.option("basePath", folder.as_uri()).parquet(f"{folder.as_uri()}/topic=*/*")
 
 
 def test_a_killed_restore_continues_at_the_end_of_the_copy(
@@ -352,7 +440,7 @@ def test_a_killed_restore_continues_at_the_end_of_the_copy(
     ten_days_ago = time.time_ns() // 1_000_000 - 10 * DAY_MS
     load(flow.source, topic, 12_000, size_bytes=500, timestamp_ms=ten_days_ago)
     files, folder = files_of(flow, topic), tmp_path / "archive"
-    archive(files, spark, folder, archive_file_bytes="1000000")
+    archive(files, spark, folder, archive_file_bytes="50000")
     slow = {"archive": folder.as_uri(), "bytes.per.second": "600000", **SMALL_FILES}
     copied = 0
     for _ in range(2):
@@ -375,9 +463,11 @@ def test_a_killed_restore_continues_at_the_end_of_the_copy(
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """Returns the manifest of the archive in the test's folder."""
-    manifest: dict[str, Any] = json.loads((folder / "archive" / "_manifest.json").read_text())
-    return manifest
+    """Returns the content of the archive in the test's folder, as JSON."""
+    content: dict[str, Any] = json.loads(
+        json.dumps(as_json(read_archive(StorageFolder(str(folder / "archive")))))
+    )
+    return content
 
 
 def _has_more(flow: Flow, topic: str, before: int, process: SeedProcess) -> bool:

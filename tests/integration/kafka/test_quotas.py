@@ -118,4 +118,4 @@ def test_an_archive_is_exported_restored_and_verified_with_a_fetch_quota(
 
 def archive_job(folder: str) -> JobSettings:
     """Returns a job with an archive in *folder*, with several files for each partition."""
-    return job_of({"archive": folder, "master": f"local[{CORES}]", "archive.file.bytes": "100000"})
+    return job_of({"archive": folder, "master": f"local[{CORES}]", "archive.file.bytes": "10000"})

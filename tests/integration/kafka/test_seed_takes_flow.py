@@ -106,7 +106,7 @@ def test_a_connector_waits_for_a_restore_and_continues_after_it(
     """The slow connector has copied a part of the archive."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, RECORDS, size_bytes=1_000, batch_bytes=65_536)
-    archive = {"archive": (tmp_path / "archive").as_uri(), "archive.file.bytes": "200000"}
+    archive = {"archive": (tmp_path / "archive").as_uri(), "archive.file.bytes": "20000"}
     assert start(flow, topic, "export", **archive).wait()["status"] == 0
     load(flow.source, topic, 100, first=RECORDS)
     with flow.replicator(topic, {"mirrorflow.bytes.per.second": "10000"}) as connector:

@@ -60,6 +60,33 @@ def test_each_command_starts_an_existing_job(
     assert (started[0] == "archive.archive_verification") is ("--archive" in more)
 
 
+@pytest.mark.parametrize(
+    ("flags", "follows", "interval_ms"),
+    [((), None, None), (("--follow",), "true", None), (("--follow", "--interval", "2.5"), "true", "2500")],
+)
+def test_an_archive_that_follows_gets_its_interval(
+    flags: tuple[str, ...], follows: str | None, interval_ms: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+
+    def run(_: Any, job: Any, **__: Any) -> int:
+        started.append(job)
+        return 0
+
+    monkeypatch.setattr("mirrorflow_seed.archive.export_driver.run", run)
+
+    assert 0 == archive.execute(parse("archive", *flags))
+    [job] = started
+    assert (job.extra.get("archive.follow"), job.extra.get("archive.interval.ms")) == (follows, interval_ms)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "nan"])
+def test_an_interval_that_is_no_time_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("archive", "--follow", "--interval", text)
+    assert "is not a time" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["seed", "archive", "restore"])
 @pytest.mark.parametrize(("rate", "bytes_per_second"), [("50Mi", 50 << 20), ("50000000", 50_000_000)])
 def test_the_rate_is_passed_to_the_job_in_bytes(

@@ -61,3 +61,36 @@ def test_a_file_has_its_name_only_after_it_is_complete(tmp_path: Path) -> None:
     folder.delete("topic=b")
     folder.delete("nothing")
     assert folder.data() == {}
+
+
+def test_of_two_that_create_a_file_one_succeeds(tmp_path: Path) -> None:
+    folder = StorageFolder(str(tmp_path))
+
+    assert folder.create("_commits/1", b"first")
+    assert not folder.create("_commits/1", b"second")
+
+    assert folder.read("_commits/1") == b"first"
+    assert folder.entries("_commits") == {"1"}
+
+
+def test_a_disk_without_links_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.link", refuse)
+    folder = StorageFolder(str(tmp_path))
+
+    assert folder.create("_commits/1", b"first")
+    assert not folder.create("_commits/1", b"second")
+    assert folder.entries("_commits") == {"1"}
+
+
+def test_a_folder_is_deleted_with_its_content_and_when_it_is_empty(tmp_path: Path) -> None:
+    folder = StorageFolder(str(tmp_path))
+    folder.write("a/b/c", b"1")
+    (tmp_path / "empty").mkdir()
+
+    for path in ("a", "empty", "missing"):
+        folder.delete(path)
+
+    assert folder.entries() == frozenset()

@@ -1,0 +1,1 @@
+"""Tables of Spark: `spark.read.format("mirrorflow")`, a Python data source."""

@@ -1,0 +1,128 @@
+"""An archive whose exports are killed again and again has each record once, and little work is repeated."""
+
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.integration.kafka.flows import Flow
+from tests.integration.kafka.seeding import SeedProcess, files_of
+from tests.integration.kafka.test_archive import archive, offsets_of, restore, results_of, writes_below
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("pyspark")
+
+Names = Callable[[], str]
+KILLS = 20
+# Records of a kill's load, and of a range: two tasks run at once, so a kill repeats at most two ranges.
+LOADED = 20_000
+RANGE_RECORDS = 1_000
+REPEATED_MAX = 0.05
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(2_400)
+def test_exports_that_are_killed_at_random_archive_each_record_once(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+) -> None:
+    """kill -9 of the driver with its JVM, at random moments of 20 exports that follow the source."""
+    topic = flow.source.create_topic(unique_topic(), partitions=3)
+    files, folder = files_of(flow, topic), tmp_path / "archive"
+    job = {
+        "archive": folder.as_uri(),
+        "archive.file.bytes": "1000",
+        "archive.follow": "true",
+        "archive.interval.ms": "200",
+        "bytes.per.second": "2000000",
+    }
+    chance, written = random.Random(43), Written(folder)
+    for _ in range(KILLS):
+        load(flow.source, topic, LOADED, size_bytes=100)
+        before = written.look()
+        process = SeedProcess(files=files, folder=tmp_path, job=job, command="export").start()
+        try:
+            # A start takes most of a run; the random time begins when the export does something.
+            wait_until("a file is written", partial(written.is_more_than, before, process))
+            assert process.running.running, process.running.tail()
+            end = time.monotonic() + chance.uniform(0, 3)
+            wait_until("a random time is over", partial(_is_over, written, end))
+        finally:
+            process.close()
+        wait_until("its tasks have ended", lambda: not writes_below(folder))
+        written.look()
+        assert no_repeats(spark, folder)
+
+    archive(files, spark, folder)
+    written.look()
+
+    expected = sorted((topic, record.partition, record.offset) for record in records(flow.source, topic))
+    assert len(expected) == KILLS * LOADED
+    assert sorted(offsets_of(spark, folder)) == expected
+    repeated = written.records - len(expected)
+    assert 0 <= repeated <= REPEATED_MAX * len(expected)
+    assert not list(folder.glob("_pending/*"))
+    restore(files, spark, folder)
+    flow.assert_exact(topic)
+
+
+class Written:
+    """The files that all attempts have written, also those that no commit has."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._records: dict[str, int] = {}  # by the name of a file
+
+    def look(self) -> int:
+        """Notes the files that exist now; returns how many were ever seen."""
+        from pyarrow import parquet
+
+        for path in self._folder.rglob("part-*.parquet"):
+            if path.name not in self._records:
+                try:
+                    self._records[path.name] = parquet.read_metadata(path).num_rows
+                except FileNotFoundError:  # moved to its place meanwhile: the next look finds it there
+                    continue
+        return len(self._records)
+
+    @property
+    def records(self) -> int:
+        return sum(self._records.values())
+
+    def is_more_than(self, before: int, process: SeedProcess) -> bool:
+        return self.look() > before or not process.running.running
+
+
+def _is_over(written: Written, end_s: float) -> bool:
+    written.look()
+    return time.monotonic() >= end_s
+
+
+def no_repeats(spark: "SparkSession", folder: Path) -> bool:
+    """Whether plain SQL finds each record at most once, right after a kill."""
+    offsets = offsets_of(spark, folder) if list(folder.glob("topic=*")) else []
+    return len(offsets) == len(set(offsets))
+
+
+def test_a_hundred_increments_restore_as_one(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+) -> None:
+    topic = flow.source.create_topic(unique_topic())
+    files, folder = files_of(flow, topic), tmp_path / "archive"
+    for _ in range(100):
+        load(flow.source, topic, 20, size_bytes=100)
+        archive(files, spark, folder, run_id="follow")
+
+    assert len(list((folder / "_commits").iterdir())) >= 100
+    assert len(list(folder.glob("topic=*/*/*.parquet"))) < 20
+    assert len(offsets_of(spark, folder)) == 2_000
+    restore(files, spark, folder)
+    flow.assert_exact(topic)
+    assert not results_of(folder)

@@ -1,0 +1,197 @@
+"""Tests what a query on the table of topics reads: conditions that are pushed down, options, and the batches of a stream."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_seed.errors import JobSettingError
+from mirrorflow_seed.tables.table_filters import UNBOUNDED, Bounds, push_filters
+from mirrorflow_seed.tables.table_options import OFFSETS_PER_TASK, StartingOffsets, read_options
+from mirrorflow_seed.tables.table_plan import as_stream_offsets, cut, limited, of_stream_offsets
+from mirrorflow_seed.verify.range_reader import OffsetRange
+
+NEEDED = {"kafka.bootstrap.servers": "east:9092", "subscribe": "orders, payments"}
+ORDERS = TopicPartition("orders", 0)
+PAYMENTS = TopicPartition("payments", 3)
+TIME = datetime(2026, 1, 1, tzinfo=UTC)
+TIME_MS = int(TIME.timestamp()) * 1_000
+
+
+def condition(kind: str, column: str, value: Any = None) -> Any:
+    """Returns a condition as Spark passes it, without Spark: only the names of its classes matter."""
+    made: Any = dataclass(type(kind, (), {"__annotations__": {"attribute": tuple, "value": object}}))
+    return made((column,), value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bounds"),
+    [
+        ("EqualTo", Bounds(low=5, high=5)),
+        ("GreaterThan", Bounds(low=6, high=UNBOUNDED)),
+        ("GreaterThanOrEqual", Bounds(low=5, high=UNBOUNDED)),
+        ("LessThan", Bounds(low=-UNBOUNDED, high=4)),
+        ("LessThanOrEqual", Bounds(low=-UNBOUNDED, high=5)),
+    ],
+)
+def test_comparisons_of_offsets_and_partitions_are_met_exactly(kind: str, bounds: Bounds) -> None:
+    for column in ("offset", "partition"):
+        found, rest = push_filters([condition(kind, column, 5)])
+        assert rest == []
+        assert getattr(found, column) == bounds
+
+
+def test_conditions_narrow_each_other() -> None:
+    conditions = [
+        condition("In", "topic", ("a", "b")),
+        condition("EqualTo", "topic", "a"),
+        condition("IsNotNull", "topic"),
+        condition("In", "partition", (1, 2, 9)),
+        condition("LessThan", "partition", 9),
+        condition("GreaterThanOrEqual", "offset", 10),
+        condition("LessThan", "offset", 20),
+    ]
+    found, rest = push_filters(conditions)
+
+    assert rest == []
+    assert [(topic, number) for topic in "ab" for number in range(10) if found.selects(topic, number)] == [
+        ("a", 1),
+        ("a", 2),
+    ]
+    assert found.offset == Bounds(low=10, high=19)
+
+
+def test_times_reduce_what_is_read_and_are_checked_by_spark() -> None:
+    since, until = condition("GreaterThan", "timestamp", TIME), condition("LessThan", "timestamp", TIME)
+    found, rest = push_filters([since])
+    assert rest == [since]
+    assert found.timestamp_ms == Bounds(low=TIME_MS, high=UNBOUNDED)
+    assert push_filters([until])[0].timestamp_ms.high == TIME_MS
+
+
+def test_other_conditions_are_left_to_spark() -> None:
+    others = [
+        condition("EqualTo", "key", b"k"),
+        condition("StringStartsWith", "topic", "o"),
+        condition("EqualNullSafe", "offset", 3),
+        condition("EqualTo", "offset", None),
+        condition("Not", "offset", 3),
+        condition("IsNotNull", "timestamp"),
+    ]
+    found, rest = push_filters(others)
+
+    assert rest == others
+    assert found.selects("any", 7)
+    assert found.offset == Bounds()
+
+
+def test_options_have_the_names_of_the_source_of_spark() -> None:
+    options = read_options(
+        {
+            **NEEDED,
+            "kafka.security.protocol": "SSL",
+            "kafka.isolation.level": "read_committed",
+            "startingOffsets": "latest",
+            "failOnDataLoss": "false",
+            "maxOffsetsPerTrigger": "500",
+        },
+        is_stream=True,
+    )
+
+    assert options.topics == {"orders", "payments"}
+    assert options.selects("orders")
+    assert not options.selects("orders2")
+    assert options.client.read_committed
+    assert options.client.settings.properties["security.protocol"] == "SSL"
+    assert (options.start, options.fails_on_loss) == (StartingOffsets.LATEST, False)
+    assert (options.offsets_per_trigger, options.offsets_per_task) == (500, OFFSETS_PER_TASK)
+
+
+def test_a_table_begins_at_the_beginning_and_a_stream_at_the_end() -> None:
+    assert read_options(NEEDED, is_stream=False).start is StartingOffsets.EARLIEST
+    assert read_options(NEEDED, is_stream=True).start is StartingOffsets.LATEST
+
+
+def test_a_pattern_selects_whole_names() -> None:
+    options = read_options(
+        {"kafka.bootstrap.servers": "east:9092", "subscribePattern": "orders.*"}, is_stream=False
+    )
+
+    assert options.selects("orders.eu")
+    assert not options.selects("my.orders")
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers"),
+        ({"subscribe": ""}, "subscribe"),
+        ({"subscribePattern": "x"}, "subscribe"),
+        ({"startingOffsets": "first"}, "startingOffsets"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
+        ({"maxRecordsPerPartition": "many"}, "maxRecordsPerPartition"),
+        ({"failOnDataLoss": "yes"}, "failOnDataLoss"),
+        ({"topics": "x"}, "topics"),
+    ],
+)
+def test_an_invalid_option_is_named(changes: dict[str, str], key: str) -> None:
+    with pytest.raises(JobSettingError, match=f"^{key}: "):
+        read_options({**NEEDED, **changes}, is_stream=False)
+
+
+def test_secrets_are_not_in_the_text_of_options() -> None:
+    options = read_options({**NEEDED, "kafka.sasl.jaas.config": "hunter2"}, is_stream=False)
+
+    assert "hunter2" not in repr(options)
+
+
+extents = st.dictionaries(
+    st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 2)),
+    st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: OffsetRange(pair[0], sum(pair))),
+)
+
+
+@given(extents, st.integers(1, 30))
+def test_ranges_of_tasks_cover_each_offset_once(
+    found: dict[TopicPartition, OffsetRange], offsets_per_task: int
+) -> None:
+    ranges = cut(found, offsets_per_task)
+    read = [
+        (*part.partition, offset) for part in ranges for offset in range(part.offsets.start, part.offsets.end)
+    ]
+
+    assert sorted(read) == sorted(
+        (*partition, offset)
+        for partition, extent in found.items()
+        for offset in range(extent.start, extent.end)
+    )
+    assert all(part.offsets.end - part.offsets.start <= offsets_per_task for part in ranges)
+
+
+@given(extents, st.integers(1, 30))
+def test_limited_batches_reach_the_ends_and_never_go_back(
+    found: dict[TopicPartition, OffsetRange], offsets_max: int
+) -> None:
+    at: dict[TopicPartition, int] = {}
+    for _ in range(1 + sum(extent.end - extent.start for extent in found.values())):
+        reached = of_stream_offsets(limited(as_stream_offsets(at), found, offsets_max))
+        assert all(reached[key] >= offset for key, offset in at.items())
+        read = sum(offset - at.get(key, found[key].start) for key, offset in reached.items())
+        assert read <= offsets_max + len(found)
+        if reached == at:
+            break
+        at = reached
+
+    assert at == {key: extent.end for key, extent in found.items()}
+
+
+def test_a_batch_without_a_limit_reads_all_and_a_deleted_topic_keeps_its_position() -> None:
+    start = as_stream_offsets({ORDERS: 5, PAYMENTS: 7})
+
+    assert of_stream_offsets(limited(start, {ORDERS: OffsetRange(0, 9)}, None)) == {ORDERS: 9, PAYMENTS: 7}
+    # The source has fewer offsets than the checkpoint: the loss is reported when the batch is planned.
+    assert of_stream_offsets(limited(start, {ORDERS: OffsetRange(0, 3)}, 2))[ORDERS] == 5
