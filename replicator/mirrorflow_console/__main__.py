@@ -25,6 +25,7 @@ from mirrorflow_console.server import Console
 from mirrorflow_console.sign_in import ClusterGate
 from mirrorflow_kubernetes.client import connect
 from mirrorflow_kubernetes.credentials import KubernetesLoginError
+from mirrorflow_replicator.process import allow_open_files
 
 
 def main() -> int:
@@ -35,6 +36,7 @@ def main() -> int:
     except (KubernetesLoginError, ValueError) as error:
         sys.stderr.write(f"The console cannot start: {error}\n")
         return 2
+    allow_open_files()
     asyncio.run(_serve(api, host, port))
     return 0
 

@@ -6,18 +6,17 @@ the status. Nothing is written.
 
 import logging
 import ssl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from kubernetes import client
 
-from mirrorflow_console.connector_client import ConnectorAddress, request_document, request_group_offsets
-from mirrorflow_console.documents import DocumentError, FlowReading
-from mirrorflow_console.merged_documents import merged
+from mirrorflow_console.connector_client import ConnectorAddress
+from mirrorflow_console.documents import Figures, FlowReading
+from mirrorflow_console.flow_reader import ConnectedFlow, FlowReader
 from mirrorflow_kubernetes.client import REQUEST_ERRORS, connect
 
 GROUP: Final = "mirrorflow.io"
@@ -29,7 +28,6 @@ SCHEME_ANNOTATION: Final = "mirrorflow.io/http-scheme"
 HTTP_PORT: Final = 8080
 PAGE_SIZE: Final = 500  # objects of one answer of the API server
 REQUEST_MAX_S: Final = 10.0
-THREADS: Final = 16  # pods that are asked at the same time
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -66,7 +64,17 @@ class ClusterFlows:
         self._port = port
         self._asks_pods = asks_pods
         self._known: list[Mapping[str, Any]] = []
-        self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="pods")
+        self._reader = FlowReader()
+
+    @property
+    def figures(self) -> Mapping[str, Figures]:
+        """The figures of the last read, by the key of the flow."""
+        return self._reader.figures
+
+    @property
+    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The partitions that the last read has read, by the key of the flow."""
+        return self._reader.partitions
 
     def read(
         self, detailed: AbstractSet[str], groups: AbstractSet[str], *, is_watched: bool
@@ -84,16 +92,8 @@ class ClusterFlows:
         for pod in pods:
             by_flow.setdefault(pod.flow, []).append(pod)
         readings = [_reading(one) for one in self._known]
-        asked = self._threads.map(
-            lambda one: _with_pods(
-                one,
-                by_flow.get((one.namespace, one.name), []),
-                is_detailed=one.key in detailed,
-                has_groups=one.key in groups,
-            ),
-            readings,
-        )
-        return list(asked) if is_watched else readings
+        flows = [_connected(one, by_flow.get((one.namespace, one.name), [])) for one in readings]
+        return self._reader.read(flows, detailed, groups, is_watched=is_watched, context=self._context())
 
     def _resources(self) -> Iterator[Mapping[str, Any]]:
         for namespace in self._namespaces or (None,):
@@ -135,15 +135,11 @@ class ClusterFlows:
     def _pod(self, meta: Any, ip: str) -> ConnectorPod:
         flow, connector = meta.labels[FLOW_LABEL], meta.labels[CONNECTOR_LABEL]
         is_secure = (meta.annotations or {}).get(SCHEME_ANNOTATION) == "https"
+        name = f"{flow}-{connector}.{meta.namespace}.svc"
         return ConnectorPod(
             flow=(meta.namespace, flow),
             connector=connector,
-            address=ConnectorAddress(
-                host=ip,
-                port=self._port,
-                context=self._context() if is_secure else None,
-                host_name=f"{flow}-{connector}.{meta.namespace}.svc",
-            ),
+            address=ConnectorAddress(ip, self._port, name if is_secure else ""),
         )
 
     def _context(self) -> ssl.SSLContext:
@@ -173,34 +169,14 @@ def _reading(resource: Mapping[str, Any]) -> FlowReading:
     )
 
 
-def _with_pods(
-    reading: FlowReading, pods: Iterable[ConnectorPod], *, is_detailed: bool, has_groups: bool
-) -> FlowReading:
-    found = list(pods)
-    documents, problems = [], []
-    for pod in (one for one in found if one.connector == "source"):
-        try:
-            documents.append(request_document(pod.address, is_detailed=is_detailed))
-        except (DocumentError, OSError) as error:
-            problems.append(f"A pod of {reading.name} does not report its progress: {error}.")
-    reading = replace(reading, problem=" ".join(problems))
-    if documents and not problems:
-        reading = replace(reading, document=merged(documents))
-    if has_groups:
-        reading = _with_groups(reading, found)
-    return reading
-
-
-def _with_groups(reading: FlowReading, pods: Sequence[ConnectorPod]) -> FlowReading:
-    """Returns *reading* with the offsets of groups: from the checkpoint connector's pod, or from that which runs it, too."""
-    for pod in sorted(pods, key=lambda one: one.connector):
-        try:
-            offsets, is_truncated = request_group_offsets(pod.address)
-        except (DocumentError, OSError):
-            continue
-        if offsets:
-            return replace(reading, offsets=offsets, offsets_truncated=is_truncated)
-    return reading
+def _connected(reading: FlowReading, pods: Sequence[ConnectorPod]) -> ConnectedFlow:
+    """Returns a flow with its pods: the checkpoint connector's has the groups, else that which runs it, too."""
+    return ConnectedFlow(
+        reading=reading,
+        subject=f"A pod of {reading.name}",
+        sources=tuple(pod.address for pod in pods if pod.connector == "source"),
+        groups=tuple(pod.address for pod in sorted(pods, key=lambda pod: pod.connector)),
+    )
 
 
 def flows_of_context(name: str) -> ClusterFlows:

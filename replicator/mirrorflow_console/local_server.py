@@ -20,6 +20,7 @@ from mirrorflow_console.result_files import ResultFiles
 from mirrorflow_console.server import Console
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_kubernetes.credentials import KubernetesLoginError
+from mirrorflow_replicator.process import allow_open_files
 from mirrorflow_replicator.worker.running_processes import state_folder
 
 # A page of another site that resolves to 127.0.0.1 has another name in its requests: it gets nothing.
@@ -38,6 +39,7 @@ def serve(
     results: Path | None = None,
 ) -> None:
     """Serves until SIGINT or SIGTERM; *announce* receives the address. Raises OSError if the port is taken."""
+    allow_open_files()
     source = _source(contexts)
     with contextlib.closing(_history(keeps=keeps_history)) as history, listening_socket(port) as listener:
         console = Console(

@@ -1,6 +1,7 @@
 """Builds what each page shows from a snapshot and the history: a template and its values. Pure but for the history."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -11,7 +12,7 @@ from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.flow_views import FlowView, Level, partition_level, state_words, topic_rows
 from mirrorflow_console.group_views import group_rows
 from mirrorflow_console.heat_map import LEGENDS, Measure, heat_map
-from mirrorflow_console.history import FINE_S, KEPT_S, TOPIC_STEP_S, History
+from mirrorflow_console.history import FINE_S, KEPT_S, SAMPLE_STEP_S, TOPIC_STEP_S, History
 from mirrorflow_console.job_views import job_views
 from mirrorflow_console.lag_forecast import LagSample
 from mirrorflow_console.poller import Interest, Snapshot
@@ -23,7 +24,6 @@ TOPICS_SHOWN: Final = 20
 TOPICS_MAX: Final = 2_000
 ROWS_SHOWN: Final = 50  # partitions and groups in a table
 CHART_POINTS: Final = 180
-SAMPLE_STEP_S: Final = 30.0  # samples without an open page, and those of topics
 SPARKLINE_MIN_S: Final = 300.0  # of a history that has just begun
 EVENTS_SHOWN: Final = 200
 QUERY_MAX: Final = 200  # characters of a filter
@@ -54,15 +54,16 @@ class Page:
 def _map(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dict[str, Any]:
     wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
     found = [one for one in snapshot.views if _matches(one, wanted)]
-    shown = found if "all" in query else found[:FLOWS_SHOWN]
+    shown = [snapshot.current(one) for one in (found if "all" in query else found[:FLOWS_SHOWN])]
     since_s = snapshot.at_s - FINE_S
+    levels = Counter(one.level for one in snapshot.views)
     return {
         "views": shown,
         "found": len(found),
         "total": len(snapshot.views),
         "q": query.get("q", "")[:QUERY_MAX],
-        "map": cluster_map(snapshot.views),
-        "levels": [(level, sum(one.level is level for one in snapshot.views)) for level in Level],
+        "map": cluster_map(snapshot.views, snapshot.figures),
+        "levels": [(level, levels[level]) for level in Level],
         "states": {one.key: _words(one, snapshot) for one in shown},
         "sparklines": {one.key: _lag_line(history.samples(one.key, since_s), snapshot.at_s) for one in shown},
     }
@@ -153,17 +154,14 @@ def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dic
     topic, number = query.get("topic"), query.get("partition")
     chosen = next((row for row in rows if row["topic"] == topic and str(row["partition"]) == number), None)
     wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
+    levels = [partition_level(row) for row in rows]
     listed = [
-        row
-        for row in rows
+        (level, -(row["lagRecords"] or 0), row["topic"], row["partition"], row)
+        for level, row in zip(levels, rows, strict=True)
         if not wanted or wanted in f"{row['topic']}-{row['partition']} {row['reason']}".lower()
     ]
-    worst = nsmallest(
-        ROWS_SHOWN,
-        listed,
-        key=lambda row: (partition_level(row), -(row["lagRecords"] or 0), row["topic"], row["partition"]),
-    )
-    heat = heat_map(rows, measure, internal="internal" in query)
+    worst = nsmallest(ROWS_SHOWN, listed, key=lambda one: one[:4])
+    heat = heat_map(rows, levels, measure, internal="internal" in query)
     return {
         "view": view,
         "state_text": _state_text(view, reading),
@@ -171,7 +169,7 @@ def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dic
         "hidden": len(rows) - len(heat.cells),
         "measures": [*Measure],
         "legend": LEGENDS[measure],
-        "rows": [(partition_level(row), row) for row in worst],
+        "rows": [(level, row) for level, *_, row in worst],
         "found": len(listed),
         "total": 0 if reading.document is None else reading.document.partitions_total,
         "read": len(rows),
