@@ -188,6 +188,7 @@ class FlowReading:
     problem: str = ""
     began_ms: int | None = None
     status: Mapping[str, Any] | None = None
+    verification: Mapping[str, Any] | None = None  # the newest result in a folder, on a laptop only
     offsets: tuple[Mapping[str, Any], ...] = field(default=())
     offsets_truncated: bool = False
 

@@ -15,6 +15,8 @@ from mirrorflow_cli.run_causes import causes, notes
 from mirrorflow_cli.run_progress import PHASES, Progress, by_topic
 from mirrorflow_console.documents import (
     LAGGING_S,
+    NAME_MAX,
+    TEXT_MAX,
     ConnectorDocument,
     Figures,
     FlowReading,
@@ -46,6 +48,7 @@ _WAITING_REASONS: Final = frozenset(
         "NotAsked",
     }
 )
+DIFFERENCES_FOUND: Final = "DifferencesFound"  # as the reason of the condition Verified
 _CLUSTER_CONDITIONS: Final = {"SourceReachable": "source", "TargetReachable": "target"}
 
 
@@ -69,6 +72,7 @@ class SubjectKind(Enum):
     CLUSTER = "cluster"
     CONNECTOR = "connector"
     PARTITION = "partition"
+    VERIFICATION = "verification"
     FLOW = "flow"
     CONDITION = "condition"
 
@@ -181,7 +185,7 @@ def flow_view(reading: FlowReading, samples: Sequence[LagSample] = ()) -> FlowVi
         own += _unlisted(document, own)
         own += _lag_troubles(document, outlook)
     troubles = sorted(
-        [*own, *_of_conditions(reading, own)],
+        [*own, *_of_conditions(reading, own), *_of_verification(reading)],
         key=lambda one: (one.level, _KINDS.index(one.kind), one.subject),
     )
     base = {
@@ -407,6 +411,21 @@ def _of_conditions(reading: FlowReading, own: Sequence[Trouble]) -> Iterator[Tro
             text=one.message or f"{one.type} is {one.status}.",
             reason=one.reason,
             advice=advice_for(one.reason),
+        )
+
+
+def _of_verification(reading: FlowReading) -> Iterator[Trouble]:
+    """Yields the differences that the newest verification in a folder has found; the resource has conditions for its own."""
+    result = reading.verification or {}
+    windows = result.get("windows")
+    if isinstance(windows, dict) and (windows.get("different") or windows.get("reordered")):
+        yield Trouble(
+            level=Level.BROKEN,
+            kind=SubjectKind.VERIFICATION,
+            subject=str(result.get("runId") or "")[:NAME_MAX],
+            text=str(result.get("message") or "Records differ.")[:TEXT_MAX],
+            reason=DIFFERENCES_FOUND,
+            advice=advice_for(DIFFERENCES_FOUND),
         )
 
 

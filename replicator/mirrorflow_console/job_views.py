@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mirrorflow_console.documents import TEXT_MAX, FlowReading
-from mirrorflow_console.flow_views import Level
+from mirrorflow_console.flow_views import DIFFERENCES_FOUND, Level
 from mirrorflow_console.runbook import Advice, advice_for
 
 _LEVELS: Final[Mapping[str, Level]] = {
@@ -173,7 +173,7 @@ def _verification(reading: FlowReading, verify: Mapping[str, Any]) -> JobView:
             ("target records", _int(verify.get("targetRecords")), "count"),
             ("differing records", _int(verify.get("differences")), "count"),
         ),
-        advice=advice_for("DifferencesFound") if is_different else None,
+        advice=advice_for(DIFFERENCES_FOUND) if is_different else None,
     )
 
 

@@ -18,6 +18,7 @@ from mirrorflow_console.local_flows import LocalFlows
 from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.result_files import ResultFiles
 from mirrorflow_console.server import Console
+from mirrorflow_console.verified_flows import VerifiedFlows
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_kubernetes.credentials import KubernetesLoginError
 from mirrorflow_replicator.process import allow_open_files
@@ -40,13 +41,15 @@ def serve(
 ) -> None:
     """Serves until SIGINT or SIGTERM; *announce* receives the address. Raises OSError if the port is taken."""
     allow_open_files()
-    source = _source(contexts)
+    source, found = _source(contexts), None if results is None else ResultFiles(results)
+    if found is not None:
+        source = VerifiedFlows(source, found)
     with contextlib.closing(_history(keeps=keeps_history)) as history, listening_socket(port) as listener:
         console = Console(
             SharedPoller(source, history),
             history,
             internal=internal,
-            results=None if results is None else ResultFiles(results),
+            results=found,
         )
         server = uvicorn.Server(server_config(console, hosts=HOSTS))
         announce(f"The console is at http://127.0.0.1:{listener.getsockname()[1]}/ (Ctrl-C ends it).")

@@ -1,7 +1,8 @@
 """Finds the results of verifications in a folder, as `mirrorflow verify --out` writes them."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mirrorflow_console.documents import DocumentError, parse_json
 from mirrorflow_console.job_views import JobView, verification_of_file
@@ -11,22 +12,54 @@ RESULTS_MAX: Final = 20  # the newest
 
 
 class ResultFiles:
-    """The verifications below *folder*; a file that cannot be read, or is of another kind, is left out."""
+    """The verifications below *folder*; a file that cannot be read, or is of another kind, is left out.
+
+    A file is parsed once: each poll and each page needs the results.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._parsed: dict[tuple[Path, int], dict[str, Any]] = {}  # by path and time of the change
 
     def read(self) -> list[JobView]:
         """Returns the newest results, newest first."""
+        return [found for one in self._documents() if (found := verification_of_file(one)) is not None]
+
+    def newest(self) -> Mapping[str, Mapping[str, Any]]:
+        """Returns the newest result of each flow, by its name: the same object until the file changes."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for one in self._documents():
+            if verification_of_file(one) is not None:
+                found.setdefault(str(one.get("flow")), one)
+        return found
+
+    def _documents(self) -> list[dict[str, Any]]:
+        known, self._parsed = self._parsed, {}
+        for path, changed_ns in self._newest_files():
+            document = known.get((path, changed_ns))
+            if document is None:
+                document = _parsed(path)
+            self._parsed[path, changed_ns] = document
+        return [*self._parsed.values()]
+
+    def _newest_files(self) -> list[tuple[Path, int]]:
+        """Returns the newest files with the times of their changes, newest first."""
         try:
-            paths = sorted(self._folder.rglob(FILE), key=lambda path: -path.stat().st_mtime)[:RESULTS_MAX]
+            found = [*_with_times(self._folder)]
         except OSError:
             return []
-        return [found for path in paths if (found := _result(path)) is not None]
+        return sorted(found, key=lambda one: (-one[1], one[0]))[:RESULTS_MAX]
 
 
-def _result(path: Path) -> JobView | None:
+def _with_times(folder: Path) -> Iterator[tuple[Path, int]]:
+    for path in folder.rglob(FILE):
+        yield path, path.stat().st_mtime_ns
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    """Returns what *path* holds; nothing if it cannot be read, as while it is written."""
     try:
-        return verification_of_file(parse_json(path.read_bytes()))
+        document = parse_json(path.read_bytes())
     except (OSError, DocumentError):
-        return None
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,5 +1,7 @@
 """The console in a real browser shows a flow between real brokers."""
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from tests.integration.kafka.groups import put_group
 from tests.integration.kafka.running import RunningCommand
 
 SHOWN_MS = 10_000  # the documentation promises ten seconds for an open page
+VERIFY_WAIT_S = 200.0  # a JVM starts for each verification
 START_MS = 90_000  # enough for a flow to start on a busy machine
 
 FLOW = """\
@@ -128,6 +131,59 @@ def test_full_disk_of_the_target_appears_within_ten_seconds_and_disappears_after
         disk.grow()
         brim.broker(1).start()
         expect(trouble).to_have_count(0, timeout=START_MS)
+
+
+@pytest.mark.more
+@pytest.mark.usefixtures("state")
+def test_failed_verification_appears_within_ten_seconds_and_disappears_after_repair(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser
+):
+    """Another producer wrote into the copy. Once retention has deleted that record, a verification finds both sides equal."""
+    pytest.importorskip("pyspark")
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 200, keys=True)
+    results = tmp_path / "results"
+
+    with (
+        running(east, west, tmp_path, topics=topic) as name,
+        served_console(tmp_path, "--results", str(results)) as url,
+        opened_page(browser) as page,
+    ):
+        copy = f"{name.removesuffix('-to-west')}.{topic}"
+        wait_until("all is copied", lambda: west.has_topic(copy) and west.total_end_offset(copy) == 200)
+        load(west, copy, 1)
+        load(east, topic, 100, keys=True, first=200)
+        wait_until("the rest is copied", lambda: west.total_end_offset(copy) == 301)
+        page.goto(f"{url}/flow?flow={name}")
+        trouble = page.locator(".trouble").filter(has_text="DifferencesFound")
+        expect(trouble).to_have_count(0)
+
+        assert verify(tmp_path, results, run_id="1") == 1
+        expect(trouble).to_contain_text("1 window", timeout=SHOWN_MS)
+        assert serious_violations(page) == []
+        trouble.get_by_role("link", name="1", exact=True).click()
+        difference = page.get_by_role("row").filter(has_text="extra")
+        expect(difference).to_contain_text("200")
+
+        page.goto(f"{url}/flow?flow={name}")
+        expect(trouble).to_have_count(1)
+        east.delete_records(topic, {0: 200})
+        west.delete_records(copy, {0: 201})
+        assert verify(tmp_path, results, run_id="2") == 0
+        expect(trouble).to_have_count(0, timeout=SHOWN_MS)
+
+
+def verify(folder: Path, results: Path, *, run_id: str) -> int:
+    """Runs `mirrorflow verify` for the flow in *folder*, and returns its exit status."""
+    program = Path(sys.executable).parent / "mirrorflow"
+    found = subprocess.run(
+        [program, "verify", "-f", folder / "flow.yaml", "--out", results, "--run-id", run_id],
+        check=False,
+        capture_output=True,
+        timeout=VERIFY_WAIT_S,
+    )
+    assert b"Traceback" not in found.stderr, found.stderr.decode()
+    return found.returncode
 
 
 @pytest.mark.more
