@@ -4,9 +4,10 @@ The resources are listed at each poll. Pods are listed and asked only while a pa
 the status. Nothing is written.
 """
 
+import errno
 import logging
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,8 @@ class ConnectorPod:
 class ClusterFlows:
     """A `FlowSource`: the MirrorFlows of *namespaces*, all where there is none. *ca_file* trusts pods that serve TLS.
 
-    Outside the cluster pods have no address: without *asks_pods*, flows have what their status has.
+    Outside the cluster pods have no address: *forward* connects to a port of a pod, by its namespace and name. Such connections
+    are dear, so only pods of flows on an open page are asked; other flows have what their status has.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class ClusterFlows:
         namespaces: Sequence[str] = (),
         ca_file: Path | None = None,
         port: int = HTTP_PORT,
-        asks_pods: bool = True,
+        forward: Callable[[str, str, int], Any] | None = None,
     ) -> None:
         self.problem = ""
         self._objects = client.CustomObjectsApi(api)
@@ -62,9 +64,9 @@ class ClusterFlows:
         self._namespaces = tuple(namespaces)
         self._ca_file = ca_file
         self._port = port
-        self._asks_pods = asks_pods
+        self._forward = forward
         self._known: list[Mapping[str, Any]] = []
-        self._reader = FlowReader()
+        self._reader = FlowReader(None if forward is None else self._dial)
 
     @property
     def figures(self) -> Mapping[str, Figures]:
@@ -82,7 +84,8 @@ class ClusterFlows:
         """Returns all MirrorFlows. While the API server does not answer, those of the last poll, with the problem."""
         try:
             self._known = list(self._resources())
-            pods = list(self._pods()) if is_watched and self._asks_pods else []
+            is_asking = is_watched and (self._forward is None or bool(detailed or groups))
+            pods = list(self._pods()) if is_asking else []
             self.problem = ""
         except REQUEST_ERRORS as error:
             self.problem = f"The API server cannot be asked: {_words(error)}. What follows may be old."
@@ -90,7 +93,8 @@ class ClusterFlows:
             _LOG.warning("%s", self.problem)
         by_flow: dict[tuple[str, str], list[ConnectorPod]] = {}
         for pod in pods:
-            by_flow.setdefault(pod.flow, []).append(pod)
+            if self._forward is None or "~".join(pod.flow) in detailed | groups:
+                by_flow.setdefault(pod.flow, []).append(pod)
         readings = [_reading(one) for one in self._known]
         flows = [_connected(one, by_flow.get((one.namespace, one.name), [])) for one in readings]
         return self._reader.read(flows, detailed, groups, is_watched=is_watched, context=self._context())
@@ -130,17 +134,27 @@ class ClusterFlows:
                 meta: Any = pod.metadata
                 status: Any = pod.status
                 if status.pod_ip and status.phase == "Running" and meta.deletion_timestamp is None:
-                    yield self._pod(meta, status.pod_ip)
+                    host = status.pod_ip if self._forward is None else f"{meta.namespace}/{meta.name}"
+                    yield self._pod(meta, host)
 
-    def _pod(self, meta: Any, ip: str) -> ConnectorPod:
+    def _pod(self, meta: Any, host: str) -> ConnectorPod:
         flow, connector = meta.labels[FLOW_LABEL], meta.labels[CONNECTOR_LABEL]
         is_secure = (meta.annotations or {}).get(SCHEME_ANNOTATION) == "https"
         name = f"{flow}-{connector}.{meta.namespace}.svc"
         return ConnectorPod(
             flow=(meta.namespace, flow),
             connector=connector,
-            address=ConnectorAddress(ip, self._port, name if is_secure else ""),
+            address=ConnectorAddress(host, self._port, name if is_secure else ""),
         )
+
+    def _dial(self, address: ConnectorAddress) -> Any:
+        """Returns a socket that is connected to a pod. Raises OSError."""
+        namespace, _, pod = address.host.partition("/")
+        assert self._forward is not None
+        try:
+            return self._forward(namespace, pod, address.port)
+        except REQUEST_ERRORS as error:
+            raise OSError(errno.EHOSTUNREACH, f"port-forward: {_words(error)}") from None
 
     def _context(self) -> ssl.SSLContext:
         """Returns the trust in pods' certificates: read at each poll, because CAs are renewed."""
@@ -182,4 +196,4 @@ def _connected(reading: FlowReading, pods: Sequence[ConnectorPod]) -> ConnectedF
 def flows_of_context(name: str) -> ClusterFlows:
     """Returns the MirrorFlows of a context of the kubeconfig, in its namespace. Raises KubernetesLoginError."""
     found = connect(name)
-    return ClusterFlows(found.api, namespaces=(found.namespace,), asks_pods=False)
+    return ClusterFlows(found.api, namespaces=(found.namespace,), forward=found.dial)

@@ -13,9 +13,9 @@ import selectors
 import socket
 import ssl
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mirrorflow_console.documents import BODY_MAX_BYTES, DocumentError
 
@@ -51,11 +51,18 @@ _Result = tuple[int, "bytes | DocumentError"]
 
 
 class ConnectorAddress(NamedTuple):
-    """The HTTP address of a connector. *host_name*: it serves TLS, with a certificate of this name; "" if it does not."""
+    """The HTTP address of a connector. *host_name*: it serves TLS, with a certificate of this name; "" if it does not.
+
+    Behind a port-forward, *host* is the pod as namespace/name.
+    """
 
     host: str
     port: int
     host_name: str = ""
+
+
+# Returns a socket that is connected to a connector: the socket of a port-forward. Raises OSError.
+Dial = Callable[[ConnectorAddress], Any]
 
 
 class ConnectorRequest(NamedTuple):
@@ -67,7 +74,8 @@ class ConnectorRequest(NamedTuple):
     @property
     def head(self) -> bytes:
         """The bytes of the request."""
-        host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
+        host = self.address.host.rpartition("/")[2]
+        host = f"[{host}]" if ":" in host else host
         return (
             f"GET {self.target} HTTP/1.1\r\nHost: {host}:{self.address.port}\r\n"
             "User-Agent: mirrorflow-console\r\n\r\n"
@@ -81,10 +89,13 @@ class _EndedError(Exception):
 class _Connection:
     """A connection to a connector. `stays_open`: the server accepts another request after the last response."""
 
-    def __init__(self, address: ConnectorAddress, context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, address: ConnectorAddress, context: ssl.SSLContext | None, dial: Dial | None = None
+    ) -> None:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        self.socket = socket.socket(family, socket.SOCK_STREAM)
+        self.socket = socket.socket(family, socket.SOCK_STREAM) if dial is None else dial(address)
         self.socket.setblocking(False)
+        self._is_connected = dial is not None
         self.stays_open = False
         self.is_new = True
         self.watched = 0  # the events for which the selector watches it
@@ -134,7 +145,7 @@ class _Connection:
 
     def _connect(self) -> Generator[int, None, None]:
         """Connects, and verifies the certificate."""
-        error = self.socket.connect_ex((self._address.host, self._address.port))
+        error = 0 if self._is_connected else self.socket.connect_ex(self._address[:2])
         if error == errno.EINPROGRESS:
             yield _WRITE
             error = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -200,9 +211,13 @@ class _Running:
 
 
 class ConnectorClient:
-    """Asks many connectors at the same time, and keeps their connections. For one thread at a time."""
+    """Asks many connectors at the same time, and keeps their connections. For one thread at a time.
 
-    def __init__(self) -> None:
+    *dial* returns a connected socket where addresses are not reached directly.
+    """
+
+    def __init__(self, dial: Dial | None = None) -> None:
+        self._dial = dial
         self._selector = selectors.DefaultSelector()  # with the connection as data
         self._kept: dict[ConnectorAddress, _Connection] = {}
         self._kept_max = min(KEPT_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
@@ -247,7 +262,7 @@ class ConnectorClient:
     ) -> Iterator[_Result]:
         connection = self._kept.pop(request.address, None)
         try:
-            connection = connection or _Connection(request.address, self._context)
+            connection = connection or _Connection(request.address, self._context, self._dial)
         except OSError as error:
             yield index, DocumentError(_failure(error))
             return

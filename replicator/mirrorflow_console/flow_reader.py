@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 from zlib import crc32
 
-from mirrorflow_console.connector_client import ConnectorAddress, ConnectorClient, ConnectorRequest
+from mirrorflow_console.connector_client import ConnectorAddress, ConnectorClient, ConnectorRequest, Dial
 from mirrorflow_console.documents import (
     OFFSETS_MAX,
     PARTITIONS_MAX,
@@ -43,10 +43,10 @@ class ConnectedFlow:
 
 
 class FlowReader:
-    """Reads flows, and remembers what their connectors returned. For one thread at a time."""
+    """Reads flows, and remembers what their connectors returned. For one thread at a time. *dial* as for `ConnectorClient`."""
 
-    def __init__(self) -> None:
-        self._client = ConnectorClient()
+    def __init__(self, dial: Dial | None = None) -> None:
+        self._client = ConnectorClient(dial)
         self._updates: dict[ConnectorAddress, DocumentUpdate] = {}
         self._readings: dict[
             str, tuple[FlowReading, FlowReading]
