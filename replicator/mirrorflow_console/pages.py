@@ -2,11 +2,12 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any, Final
 
+from mirrorflow_console.chart_history import Chart, Span
 from mirrorflow_console.cluster_map import cluster_map
 from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.flow_views import FlowView, Level, partition_level, state_words, topic_rows
@@ -42,13 +43,15 @@ class Page:
     values: Callable[[Snapshot, Mapping[str, str], History], dict[str, Any]]
     needs_partitions: bool = False
     needs_groups: bool = False
+    has_chart: bool = False
     of_flow: bool = True
 
     def interest(self, query: Mapping[str, str]) -> Interest:
         """Returns what an open page with *query* needs."""
         if not self.of_flow:
             return Interest()
-        return Interest(query.get("flow"), self.needs_partitions, self.needs_groups)
+        span = Span.of(query.get("span")) if self.has_chart else None
+        return Interest(query.get("flow"), self.needs_partitions, self.needs_groups, span)
 
 
 def _map(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dict[str, Any]:
@@ -111,6 +114,8 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
     shown = rows[:TOPICS_MAX] if "all" in query else rows[:TOPICS_SHOWN]
     lags = history.topic_lags(view.key, snapshot.at_s - FINE_S)
     bins = int(FINE_S / TOPIC_STEP_S / 2)
+    span = Span.of(query.get("span"))
+    chart = snapshot.charts.get((view.key, span))
     return {
         "view": view,
         "state_text": _state_text(view, reading),
@@ -122,7 +127,14 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
             one.topic: sparkline(_binned([*lags.get(one.topic, ())], snapshot.at_s, FINE_S, bins))
             for one in shown
         },
-        "chart": json.dumps(_chart(history.samples(view.key, snapshot.at_s - FINE_S))),
+        "chart": json.dumps(
+            _chart(
+                history.samples(view.key, snapshot.at_s - span.seconds) if chart is None else chart.samples
+            )
+        ),
+        "span": span,
+        "spans": [*Span],
+        "chart_source": _chart_source(snapshot, chart),
         "events": history.events(snapshot.at_s - KEPT_S, flow=view.key, limit=8),
         "is_complete": reading.document is None
         or len(reading.document.progress.partitions) >= reading.document.partitions_total,
@@ -134,7 +146,18 @@ def _state_text(view: FlowView, reading: FlowReading) -> str:
     return f"{view.level.word}: {state_words(view, progress)}"
 
 
-def _chart(samples: list[LagSample]) -> list[list[float | None]]:
+def _chart_source(snapshot: Snapshot, chart: Chart | None) -> str:
+    """Returns a sentence about where a chart's samples are from; "" if that is the console's own history."""
+    if chart is not None:
+        return "From Prometheus."
+    return (
+        f"{snapshot.chart_problem} The chart has what this console has seen."
+        if snapshot.chart_problem
+        else ""
+    )
+
+
+def _chart(samples: Sequence[LagSample]) -> list[list[float | None]]:
     """Returns the series of the chart: time, lag in records, lag in seconds, records and bytes a second."""
     every = max(1, len(samples) // CHART_POINTS)
     kept = [one for index, one in enumerate(samples) if (len(samples) - 1 - index) % every == 0]
@@ -230,11 +253,13 @@ def _of_flow(snapshot: Snapshot, query: Mapping[str, str]) -> tuple[FlowView, Fl
 
 PAGES: Final[Mapping[str, Page]] = {
     "/": Page(template="map.html", title="Flows", values=_map, of_flow=False),
-    "/flow": Page(template="flow.html", title="Flow", values=_flow, needs_partitions=True),
+    "/flow": Page(template="flow.html", title="Flow", values=_flow, needs_partitions=True, has_chart=True),
     "/partitions": Page(
         template="partitions.html", title="Partitions", values=_partitions, needs_partitions=True
     ),
     "/groups": Page(template="groups.html", title="Consumer groups", values=_groups, needs_groups=True),
-    "/jobs": Page(template="jobs.html", title="Seeds and verifications", values=_jobs, of_flow=False),
+    "/jobs": Page(
+        template="jobs.html", title="Seeds, verifications and archives", values=_jobs, of_flow=False
+    ),
     "/history": Page(template="history.html", title="History", values=_history, of_flow=False),
 }

@@ -14,12 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from mirrorflow_console.chart_history import Chart, ChartHistory, ChartRequest, Span
 from mirrorflow_console.documents import ConnectorDocument, Figures, FlowReading
 from mirrorflow_console.flow_changes import changes
 from mirrorflow_console.flow_source import FlowSource
 from mirrorflow_console.flow_views import FlowView, flow_view, with_figures, worst_first, worst_topics
 from mirrorflow_console.history import SAMPLE_STEP_S, TOPIC_STEP_S, History, HistoryEvent
 from mirrorflow_console.lag_forecast import SPAN_MIN_S, WINDOWS_S, LagSample
+from mirrorflow_console.prometheus_history import FlowLabels
 from mirrorflow_replicator.process import return_free_memory, share_heaps
 
 OPEN_INTERVAL_S: Final = 5.0
@@ -52,6 +54,10 @@ class Snapshot:
     figures: Mapping[str, Figures] = field(default_factory=dict)  # by key
     lags: Mapping[str, Sequence[LagSample]] = field(default_factory=dict)  # of the last minutes, by key
     problem: str = ""
+    charts: Mapping[tuple[str, Span], Chart] = field(
+        default_factory=dict
+    )  # from Prometheus, where one is configured
+    chart_problem: str = ""
 
     def view(self, key: str) -> FlowView | None:
         """Returns the view of the flow *key* with its figures; None if there is none."""
@@ -73,17 +79,24 @@ class Interest:
     flow: str | None = None
     partitions: bool = False
     groups: bool = False
+    span: Span | None = None  # of its chart
 
 
 class SharedPoller:
-    """Polls *source*, and keeps its *history*."""
+    """Polls *source*, and keeps its *history*. *charts*: a history in Prometheus, which charts prefer."""
 
     def __init__(
-        self, source: FlowSource, history: History, *, clock: Callable[[], float] = time.time
+        self,
+        source: FlowSource,
+        history: History,
+        *,
+        charts: ChartHistory | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.snapshot = Snapshot()
         self._source = source
         self._history = history
+        self._charts = charts
         self._clock = clock
         self._interests: Counter[Interest] = Counter()
         self._wanted = asyncio.Event()
@@ -155,9 +168,11 @@ class SharedPoller:
         detailed = frozenset(one.flow for one in interests if one.flow is not None and one.partitions)
         groups = frozenset(one.flow for one in interests if one.flow is not None and one.groups)
         before, polled = self.snapshot, self._polled
-        self.snapshot = await asyncio.to_thread(
-            self._read, before, detailed, groups, is_watched=bool(interests)
-        )
+        found = await asyncio.to_thread(self._read, before, detailed, groups, is_watched=bool(interests))
+        if self._charts is not None:
+            self._charts.refresh(_chart_requests(found, interests), found.at_s)
+            found = replace(found, charts=self._charts.charts, chart_problem=self._charts.problem)
+        self.snapshot = found
         del before  # before memory is returned
         await asyncio.to_thread(return_free_memory)
         self._polled = asyncio.Event()
@@ -247,6 +262,21 @@ class SharedPoller:
             if rows and self._topic_slots.get(key) != slot:
                 self._topic_slots[key] = slot
                 yield key, worst_topics(rows)
+
+
+def _chart_requests(snapshot: Snapshot, interests: Sequence[Interest]) -> Iterator[ChartRequest]:
+    """Yields the charts of open pages whose flows have metrics: those that report their progress."""
+    for one in interests:
+        reading = snapshot.readings.get(one.flow or "")
+        if one.span is None or reading is None or reading.document is None:
+            continue
+        labels = FlowLabels(
+            flow=reading.document.progress.summary["flow"],
+            source=reading.document.source or reading.source,
+            target=reading.document.target or reading.target,
+            namespace=reading.namespace,
+        )
+        yield ChartRequest(key=reading.key, span=one.span, labels=labels)
 
 
 def lag_sample(document: ConnectorDocument, figures: Figures, at_s: float) -> LagSample:

@@ -6,16 +6,19 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from mirrorflow_cli.run_process import running_flows
 from mirrorflow_console.pages import PAGES
 from tests.harness.browser import opened_page, serious_violations
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.integration.console.conftest import served_console
+from tests.integration.console.prometheus import ABSENT, Prometheus, is_installed
 from tests.integration.kafka.disks import small_disk
 from tests.integration.kafka.groups import put_group
 from tests.integration.kafka.running import RunningCommand
@@ -23,6 +26,12 @@ from tests.integration.kafka.running import RunningCommand
 SHOWN_MS = 10_000  # the documentation promises ten seconds for an open page
 VERIFY_WAIT_S = 200.0  # a JVM starts for each verification
 START_MS = 90_000  # enough for a flow to start on a busy machine
+
+# The chart on the page has a sample: a time with a known lag.
+HAS_POINTS = """() => {
+  const [times, lags] = JSON.parse(document.querySelector("[data-chart]").dataset.chart);
+  return times.length > 0 && lags.some((lag) => lag !== null);
+}"""
 
 FLOW = """\
 apiVersion: mirrorflow.io/v1alpha1
@@ -162,8 +171,8 @@ def test_failed_verification_appears_within_ten_seconds_and_disappears_after_rep
         expect(trouble).to_contain_text("1 window", timeout=SHOWN_MS)
         assert serious_violations(page) == []
         trouble.get_by_role("link", name="1", exact=True).click()
-        difference = page.get_by_role("row").filter(has_text="extra")
-        expect(difference).to_contain_text("200")
+        page.get_by_text("Windows that are not equal").click()
+        expect(page.get_by_role("row").filter(has_text="extra").last).to_contain_text("200")
 
         page.goto(f"{url}/flow?flow={name}")
         expect(trouble).to_have_count(1)
@@ -184,6 +193,42 @@ def verify(folder: Path, results: Path, *, run_id: str) -> int:
     )
     assert b"Traceback" not in found.stderr, found.stderr.decode()
     return found.returncode
+
+
+@pytest.mark.more
+@pytest.mark.usefixtures("state")
+@pytest.mark.skipif(not is_installed(), reason=ABSENT)
+def test_charts_are_from_prometheus_and_from_the_history_while_it_does_not_answer(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser
+):
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 500)
+
+    def scraped_address() -> str | None:
+        return next((urlsplit(one.url).netloc for one in running_flows() if one.url), None)
+
+    with running(east, west, tmp_path, topics=topic) as name:
+        address = wait_until("the flow serves metrics", scraped_address, timeout_s=START_MS / 1000)
+        assert address is not None
+        with (
+            Prometheus(tmp_path / "prometheus", address) as prometheus,
+            served_console(tmp_path, "--no-history", "--prometheus", prometheus.url) as url,
+            opened_page(browser) as page,
+        ):
+            page.goto(url)
+            expect(page.get_by_role("link", name=name, exact=True)).to_be_visible(timeout=START_MS)
+            page.goto(f"{url}/flow?flow={name}")
+            wait_for(page, "From Prometheus.", within_ms=START_MS)
+            page.wait_for_function(HAS_POINTS, timeout=START_MS)
+            page.get_by_role("link", name="week", exact=True).click()
+            wait_for(page, "Last week", within_ms=SHOWN_MS)
+            wait_for(page, "From Prometheus.", within_ms=START_MS)
+            assert serious_violations(page) == []
+
+            prometheus.stop()
+            page.get_by_role("link", name="day", exact=True).click()
+            wait_for(page, "Prometheus at 127.0.0.1 does not answer", within_ms=START_MS)
+            page.wait_for_function(HAS_POINTS, timeout=START_MS)
 
 
 @pytest.mark.more
