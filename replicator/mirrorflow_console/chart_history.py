@@ -17,7 +17,7 @@ CHARTS_MAX: Final = 100  # pages with different charts that are open at the same
 _LOG: Final = logging.getLogger(__name__)
 
 
-class Span(Enum):
+class ChartSpan(Enum):
     """The time that a chart shows; the value is its name on a page."""
 
     HOUR = "hour"
@@ -29,7 +29,7 @@ class Span(Enum):
         return {"hour": 3_600.0, "day": 86_400.0, "week": 7 * 86_400.0}[self.value]
 
     @classmethod
-    def of(cls, name: str | None) -> "Span":
+    def of(cls, name: str | None) -> "ChartSpan":
         """Returns the span with *name*; an hour if there is none."""
         return next((one for one in cls if one.value == name), cls.HOUR)
 
@@ -47,7 +47,7 @@ class ChartRequest:
     """A chart on an open page: the flow by its key, and its labels in Prometheus."""
 
     key: str
-    span: Span
+    span: ChartSpan
     labels: FlowLabels
 
 
@@ -55,7 +55,7 @@ class ChartHistory:
     """Reads charts in the background. `charts` and `problem` are replaced, never changed."""
 
     def __init__(self, prometheus: PrometheusHistory) -> None:
-        self.charts: Mapping[tuple[str, Span], Chart] = {}
+        self.charts: Mapping[tuple[str, ChartSpan], Chart] = {}
         self.problem = ""
         self._prometheus = prometheus
         self._reading: asyncio.Task[None] | None = None

@@ -86,7 +86,7 @@ class _EndedError(Exception):
     """The server has closed a connection before the first byte of a response: it was idle for too long."""
 
 
-class _Connection:
+class _ConnectorConnection:
     """A connection to a connector. `stays_open`: the server accepts another request after the last response."""
 
     def __init__(
@@ -200,7 +200,7 @@ class _Connection:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningRequest:
     """A request under way. The times are of the monotonic clock."""
 
     index: int
@@ -219,7 +219,7 @@ class ConnectorClient:
     def __init__(self, dial: Dial | None = None) -> None:
         self._dial = dial
         self._selector = selectors.DefaultSelector()  # with the connection as data
-        self._kept: dict[ConnectorAddress, _Connection] = {}
+        self._kept: dict[ConnectorAddress, _ConnectorConnection] = {}
         self._kept_max = min(KEPT_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._context: ssl.SSLContext | None = None
 
@@ -232,7 +232,7 @@ class ConnectorClient:
         """
         self._context = context
         waiting = iter(enumerate(requests))
-        running: dict[_Connection, _Running] = {}
+        running: dict[_ConnectorConnection, _RunningRequest] = {}
         try:
             while True:
                 while len(running) < REQUESTS_MAX and (following := next(waiting, None)) is not None:
@@ -258,18 +258,22 @@ class ConnectorClient:
         self.close()
 
     def _start(
-        self, index: int, request: ConnectorRequest, running: dict[_Connection, _Running]
+        self, index: int, request: ConnectorRequest, running: dict[_ConnectorConnection, _RunningRequest]
     ) -> Iterator[_Result]:
         connection = self._kept.pop(request.address, None)
         try:
-            connection = connection or _Connection(request.address, self._context, self._dial)
+            connection = connection or _ConnectorConnection(request.address, self._context, self._dial)
         except OSError as error:
             yield index, DocumentError(_failure(error))
             return
-        running[connection] = _Running(index, request, connection.exchange(request.head), time.monotonic())
+        running[connection] = _RunningRequest(
+            index, request, connection.exchange(request.head), time.monotonic()
+        )
         yield from self._advance(connection, running)
 
-    def _advance(self, connection: _Connection, running: dict[_Connection, _Running]) -> Iterator[_Result]:
+    def _advance(
+        self, connection: _ConnectorConnection, running: dict[_ConnectorConnection, _RunningRequest]
+    ) -> Iterator[_Result]:
         """Continues an exchange until its socket blocks, and yields its result once it has ended."""
         one = running.get(connection)
         if one is None:  # The server has closed a connection that was kept.
@@ -298,7 +302,9 @@ class ConnectorClient:
         self._keep_or_close(one.request.address, connection, is_valid=isinstance(result, bytes))
         yield one.index, result
 
-    def _keep_or_close(self, address: ConnectorAddress, connection: _Connection, *, is_valid: bool) -> None:
+    def _keep_or_close(
+        self, address: ConnectorAddress, connection: _ConnectorConnection, *, is_valid: bool
+    ) -> None:
         has_room = len(self._kept) < self._kept_max and address not in self._kept
         if is_valid and connection.stays_open and has_room:
             self._kept[address] = connection
@@ -306,7 +312,7 @@ class ConnectorClient:
         else:
             self._close(connection)
 
-    def _overdue(self, running: dict[_Connection, _Running]) -> Iterator[_Result]:
+    def _overdue(self, running: dict[_ConnectorConnection, _RunningRequest]) -> Iterator[_Result]:
         """Ends the exchanges that take too long. Called after what has arrived was read."""
         now_s = time.monotonic()
         for connection, one in [*running.items()]:
@@ -320,7 +326,7 @@ class ConnectorClient:
             self._close(connection)
             yield one.index, DocumentError(reason)
 
-    def _watch(self, connection: _Connection, events: int) -> None:
+    def _watch(self, connection: _ConnectorConnection, events: int) -> None:
         if events == connection.watched:
             return
         if connection.watched:
@@ -329,7 +335,7 @@ class ConnectorClient:
             self._selector.register(connection.socket.fileno(), events, connection)
         connection.set_watched(events)
 
-    def _close(self, connection: _Connection) -> None:
+    def _close(self, connection: _ConnectorConnection) -> None:
         if connection.watched:
             self._selector.unregister(connection.socket.fileno())
         connection.socket.close()

@@ -82,7 +82,7 @@ class FlowReader:
                 is_due = not is_watched or (crc32(key.encode()) + self._turn) % TURNS == 0
                 requests += [self._brief_request(address, one, is_due=is_due) for address in one.sources]
         found = dict(self._documents(requests))
-        # Of a connector in trouble, only its partitions have all of it.
+        # The partitions of a connector in trouble have more about it than its summary.
         troubled = [
             request.address
             for request in requests

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any, Final
 
-from mirrorflow_console.chart_history import Chart, Span
+from mirrorflow_console.chart_history import Chart, ChartSpan
 from mirrorflow_console.cluster_map import cluster_map
 from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.flow_views import FlowView, Level, partition_level, state_words, topic_rows
@@ -50,7 +50,7 @@ class Page:
         """Returns what an open page with *query* needs."""
         if not self.of_flow:
             return Interest()
-        span = Span.of(query.get("span")) if self.has_chart else None
+        span = ChartSpan.of(query.get("span")) if self.has_chart else None
         return Interest(query.get("flow"), self.needs_partitions, self.needs_groups, span)
 
 
@@ -114,7 +114,7 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
     shown = rows[:TOPICS_MAX] if "all" in query else rows[:TOPICS_SHOWN]
     lags = history.topic_lags(view.key, snapshot.at_s - FINE_S)
     bins = int(FINE_S / TOPIC_STEP_S / 2)
-    span = Span.of(query.get("span"))
+    span = ChartSpan.of(query.get("span"))
     chart = snapshot.charts.get((view.key, span))
     return {
         "view": view,
@@ -133,7 +133,7 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
             )
         ),
         "span": span,
-        "spans": [*Span],
+        "spans": [*ChartSpan],
         "chart_source": _chart_source(snapshot, chart),
         "events": history.events(snapshot.at_s - KEPT_S, flow=view.key, limit=8),
         "is_complete": reading.document is None

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mirrorflow_console.chart_history import Chart, ChartHistory, ChartRequest, Span
+from mirrorflow_console.chart_history import Chart, ChartHistory, ChartRequest, ChartSpan
 from mirrorflow_console.documents import ConnectorDocument, Figures, FlowReading
 from mirrorflow_console.flow_changes import changes
 from mirrorflow_console.flow_source import FlowSource
@@ -54,7 +54,7 @@ class Snapshot:
     figures: Mapping[str, Figures] = field(default_factory=dict)  # by key
     lags: Mapping[str, Sequence[LagSample]] = field(default_factory=dict)  # of the last minutes, by key
     problem: str = ""
-    charts: Mapping[tuple[str, Span], Chart] = field(
+    charts: Mapping[tuple[str, ChartSpan], Chart] = field(
         default_factory=dict
     )  # from Prometheus, where one is configured
     chart_problem: str = ""
@@ -79,7 +79,7 @@ class Interest:
     flow: str | None = None
     partitions: bool = False
     groups: bool = False
-    span: Span | None = None  # of its chart
+    span: ChartSpan | None = None  # of its chart
 
 
 class SharedPoller:

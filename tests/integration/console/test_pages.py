@@ -205,7 +205,9 @@ def test_charts_are_from_prometheus_and_from_the_history_while_it_does_not_answe
     load(east, topic, 500)
 
     def scraped_address() -> str | None:
-        return next((urlsplit(one.url).netloc for one in running_flows() if one.url), None)
+        return next(
+            (urlsplit(running_flow.url).netloc for running_flow in running_flows() if running_flow.url), None
+        )
 
     with running(east, west, tmp_path, topics=topic) as name:
         address = wait_until("the flow serves metrics", scraped_address, timeout_s=START_MS / 1000)

@@ -72,7 +72,9 @@ class FixedFlows:
     @property
     def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {
-            one.key: one.document.progress.partitions for one in self.readings if one.document is not None
+            flow_reading.key: flow_reading.document.progress.partitions
+            for flow_reading in self.readings
+            if flow_reading.document is not None
         }
 
     def __init__(self, readings: Sequence[FlowReading] = ()) -> None:

@@ -167,7 +167,7 @@ def test_a_connector_that_sends_slowly_is_given_up(client, monkeypatch):
 
 
 def test_a_refused_connection_is_an_error(client):
-    # The system gives no one else a port that is bound, and nobody listens on this one.
+    # The system gives no one else a port that is bound, and no process listens on this one.
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         request = ConnectorRequest(ConnectorAddress("127.0.0.1", bound.getsockname()[1]), "/")

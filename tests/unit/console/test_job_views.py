@@ -113,7 +113,7 @@ def test_a_folder_of_archives_has_those_that_are_finished_and_those_that_are_not
 
     found = ResultFiles(tmp_path).read()
 
-    assert sorted((one.flow, one.word) for one in found) == [
+    assert sorted((job_view.flow, job_view.word) for job_view in found) == [
         ("east-to-west", "finished, with gaps"),
         ("tuesday", "not finished"),
     ]

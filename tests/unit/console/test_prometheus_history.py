@@ -1,4 +1,4 @@
-"""Samples of a chart come from Prometheus's API; whatever else answers at its address is a problem in words."""
+"""Samples of a chart come from Prometheus's API; other responses are a problem in words."""
 
 import json
 import threading

@@ -97,6 +97,6 @@ def test_console_has_the_address_of_prometheus_only_where_one_is_set():
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         return {variable["name"]: variable["value"] for variable in container["env"]}
 
-    address = "http://prometheus.monitoring:9090"
+    address = "http://prometheus:9090"
     assert environment(prometheus=address)["MIRRORFLOW_PROMETHEUS"] == address
     assert "MIRRORFLOW_PROMETHEUS" not in environment()
