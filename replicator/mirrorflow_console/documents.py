@@ -330,6 +330,9 @@ def updated_document(value: Any, known: ConnectorDocument | None) -> DocumentUpd
     )
     if has_unknown_ages != known.has_unknown_ages:
         known = replace(known, has_unknown_ages=has_unknown_ages)
+    if known.progress.partitions:
+        # They are those of an earlier response: a page that opens must not show them.
+        known = replace(known, progress=replace(known.progress, partitions=()))
     return DocumentUpdate(known, figures, rows)
 
 

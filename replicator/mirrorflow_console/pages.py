@@ -103,6 +103,10 @@ def _binned(
         index = int((at_s - (now_s - span_s)) / span_s * bins)
         if 0 <= index <= bins:
             found[min(index, bins - 1)] = value
+    for index in range(1, bins - 1):
+        # A sample that came late leaves one part without a value; more are a gap.
+        if found[index] is None and found[index + 1] is not None:
+            found[index] = found[index - 1]
     return found
 
 

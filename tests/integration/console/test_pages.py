@@ -15,6 +15,7 @@ from mirrorflow_cli.run_process import running_flows
 from mirrorflow_console.pages import PAGES
 from tests.harness.browser import opened_page, serious_violations
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.integration.console.conftest import served_console
@@ -331,6 +332,43 @@ def test_internal_topics_are_decoded(
         assert serious_violations(page) == []
         page.goto(f"{url}/topics?kind=checkpoints&q=no-such-group")
         wait_for(page, "No record matches", within_ms=SHOWN_MS)
+
+
+@pytest.mark.more
+@pytest.mark.usefixtures("state")
+def test_internal_topics_of_a_flow_that_java_runs_are_decoded(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser
+):
+    """The file describes the flow as Java's mm2.properties does: offset syncs are on the source."""
+    topic, group = east.create_topic(unique_topic()), f"g{uuid.uuid4().hex[:8]}"
+    load(east, topic, 300)
+    put_group(east, group, {(topic, 0): 200})
+    quick = {
+        "groups": group,
+        f"{east.name}->{west.name}.emit.checkpoints.interval.seconds": "1",
+        f"{west.name}.offset.flush.interval.ms": "1000",
+    }
+    flow = FLOW.format(
+        name="java", alias=east.name, east=east.bootstrap, west=west.bootstrap, topics=topic, groups=group
+    )
+    (tmp_path / "flow.yaml").write_text(f"{flow}  offsetSyncs: {{location: Source}}\n")
+
+    with (
+        MirrorMaker(source=east, target=west, topics=topic, properties=quick) as java,
+        served_console(tmp_path, "-f", str(tmp_path / "flow.yaml")) as url,
+        opened_page(browser) as page,
+    ):
+        java.wait_until_replicated(topic, 300)
+        for kind, text in (
+            ("offset-syncs", topic),
+            ("positions", topic),
+            ("checkpoints", group),
+            ("heartbeats", east.name),
+        ):
+            until_shown(page, f"{url}/topics?kind={kind}", text)
+        assert serious_violations(page) == []
+        page.goto(f"{url}/topics?kind=checkpoints&q=group%3D{group}")
+        expect(page.get_by_role("row").filter(has_text=group).first).to_be_visible()
 
 
 def until_shown(page: Page, url: str, text: str) -> None:

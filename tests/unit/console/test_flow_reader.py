@@ -1,5 +1,6 @@
 """The reader asks each connector once a poll, for partitions only where they are shown or explain trouble."""
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ from mirrorflow_console.connector_client import ConnectorAddress
 from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.flow_reader import TURNS, ConnectedFlow, FlowReader
 from mirrorflow_core.reports import ConnectorReport
+from mirrorflow_replicator.http.server import HttpServer
 from tests.unit.console.flow_readings import STOPPED, healthy, table
-from tests.unit.http.reports import partition
+from tests.unit.http.reports import partition, samples_of_progress, view
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -127,6 +129,19 @@ def test_the_reading_stays_the_same_object_while_only_figures_change(connectors)
     assert paused.document.progress.summary["state"] == "PAUSED"
 
 
+def test_partitions_of_a_page_that_was_closed_are_not_kept(connectors):
+    """The page may be opened again after hours."""
+    reader, flow = FlowReader(), connectors.flow()
+    reader.read([flow], frozenset({"a"}), NOTHING, is_watched=True)
+    connectors.limits()
+
+    reading = turn_without_partitions(reader, connectors, flow)
+
+    assert reading.document is not None
+    assert reading.document.progress.partitions == ()
+    assert reading.document.partitions_total == 2
+
+
 def test_a_flow_of_several_processes_has_the_sum_of_their_figures(connectors):
     reader, flow = FlowReader(), connectors.flow(processes=3)
     for _ in range(2):
@@ -147,3 +162,32 @@ def test_a_connector_that_does_not_answer_has_no_document(connectors):
     assert reading.document is None
     assert reading.problem.startswith("Its process does not report its progress:")
     assert reader.figures == {}
+
+
+def test_a_replicator_serves_all_polls_over_one_connection():
+    """The replicator's own server, with its limits and its way to write responses."""
+    report = healthy(partition(0), partition(1))
+    state = view(report, samples=samples_of_progress(report), ready=True)
+    reader = FlowReader()
+
+    async def run() -> tuple[list[FlowReading], int]:
+        server = await HttpServer.start(["http://127.0.0.1:0"], lambda: state)
+        try:
+            address = ConnectorAddress("127.0.0.1", int(server.addresses[0].rpartition(":")[2]))
+            flow = ConnectedFlow(
+                reading=FlowReading(key="a", name="a"), subject="Its process", sources=(address,)
+            )
+            readings = [
+                (await asyncio.to_thread(reader.read, [flow], NOTHING, NOTHING, is_watched=True))[0]
+                for _ in range(TURNS + 1)
+            ]
+            return readings, len(server._connections)
+        finally:
+            await server.close()
+
+    readings, connections = asyncio.run(run())
+
+    assert connections == 1
+    assert all(flow_reading is readings[-1] for flow_reading in readings[2:])
+    assert readings[-1].document is not None
+    assert readings[-1].document.source == "A"
