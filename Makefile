@@ -126,10 +126,10 @@ pin:  ## name the images' base image by its digest, before a release; needs Dock
 demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle; UI=1: then the console, until Ctrl-C
 	@$(BIN)/python -m tests.harness.demo $(if $(filter-out 0,$(UI)),--ui)
 
-demo-kubernetes: $(READY) $(KAFKA)  ## the operator by Helm, two secured Kafka clusters, a pod deleted in the middle; as root
+demo-kubernetes: $(READY) $(KAFKA)  ## the operator by Helm, two secured Kafka clusters, a pod deleted in the middle; as root; UI=1: then the console
 	@$(KUBERNETES) packages
 	@$(KUBERNETES) $$($(CHOSEN))
-	@$(BIN)/python -m tests.harness.demo.kubernetes
+	@$(BIN)/python -m tests.harness.demo.kubernetes $(if $(filter-out 0,$(UI)),--ui)
 
 cluster: $(READY)  ## a real Kubernetes: kind where it is at hand, else a node of ours, as root; CLUSTER=kind, CLUSTER=node
 	@chosen=$$($(CHOSEN)) && { [ $$chosen = kind ] || $(KUBERNETES) packages; } && $(KUBERNETES) $$chosen

@@ -7,6 +7,7 @@ process. Chromium opens pages if it is installed; sockets open streams.
 """
 
 import argparse
+import asyncio
 import json
 import re
 import signal
@@ -15,31 +16,31 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlencode, urlsplit
+from typing import Any, ClassVar, Final, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import uvicorn
 
 from benchmarks.machine import operator_facts
 from benchmarks.results import Result, document
-from mirrorflow_console.connector_client import PARTITIONS_USUAL, ConnectorAddress, request_document
-from mirrorflow_console.documents import PARTITIONS_MAX, FlowReading
+from mirrorflow_console.connector_client import ConnectorAddress
+from mirrorflow_console.documents import Figures, FlowReading
+from mirrorflow_console.flow_reader import ConnectedFlow, FlowReader
 from mirrorflow_console.history import History
 from mirrorflow_console.local_server import HOSTS, listening_socket, server_config
 from mirrorflow_console.poller import OPEN_INTERVAL_S, SharedPoller
 from mirrorflow_console.server import Console
+from mirrorflow_replicator.process import allow_open_files
 from tests.harness.kafka.processes import Child, cpu_s, pss_bytes, start, wait_until
 from tests.unit.console.flow_readings import healthy, table
 from tests.unit.http.reports import partition
 
 FLOWS, PARTITIONS, LARGE = 1_000, 10, 10_000
 LARGE_FLOW: Final = "large"
+LARGE_FLOW_INDEX: Final = FLOWS  # after the others
 STREAMS: Final = 200
 SECONDS: Final = 60
 PAINTS: Final = 5
@@ -47,70 +48,98 @@ HERE: Final = Path(__file__).parent
 MIB: Final = 1 << 20
 
 
-class _Connectors(BaseHTTPRequestHandler):
-    """All connectors on one port, because a port for each would need 1,000 ports."""
+class _Connectors(asyncio.Protocol):
+    """All connectors on one port, because a port for each would need 1,000 ports; each has an address of 127.0.0.0/8.
+
+    Connections stay open, as a replicator's do. All figures of all connectors change with each response.
+    """
 
     requests = 0
-    small = b""
-    large = b""
-    large_usual = b""  # to a request that does not ask for all partitions
+    tables: ClassVar[dict[tuple[bool, str], dict[str, Any]]] = {}  # by size and limit
 
-    def do_GET(self) -> None:
-        query = urlsplit(self.path).query
-        if self.path.startswith("/count"):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        host, _ = transport.get_extra_info("sockname")
+        self._is_large = host == _address(LARGE_FLOW_INDEX)
+
+    def data_received(self, data: bytes) -> None:
+        target = urlsplit(data.split(b" ", 2)[1].decode())
+        if target.path == "/count":
             body = str(type(self).requests).encode()
         else:
             type(self).requests += 1
-            is_detailed = f"limit={PARTITIONS_MAX}" in query
-            large = self.large if is_detailed else self.large_usual
-            body = large if f"connector={LARGE_FLOW}" in query else self.small
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+            body = json.dumps(self._document(dict(parse_qsl(target.query)))).encode()
+        self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
 
-    def log_message(self, *_: Any) -> None:
-        """Logs nothing."""
+    def _document(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Returns a response whose figures are those of this moment."""
+        known = self.tables.get((self._is_large, query["limit"]))
+        if known is None:
+            count = LARGE if self._is_large else PARTITIONS
+            parts = (partition(number, f"topic-{number % 100}") for number in range(count))
+            asked = {"unless": "", "columns": "yes"}
+            known = table(healthy(*parts), limit=int(query["limit"]), query=asked)
+            self.tables[self._is_large, query["limit"]] = known
+        now_s = round(time.monotonic(), 1)
+        lag = int(now_s) % 100
+        figures = {
+            "uptimeSeconds": now_s,
+            "lagRecords": lag,
+            "lagSeconds": lag / 40,
+            "records": int(now_s) * 90,
+        }
+        if known["columns"]:
+            offsets = [int(now_s) * 9 + number for number in range(len(known["columns"]["records"]))]
+            known["columns"].update(sourceOffset=offsets, targetOffset=offsets, records=offsets)
+        if query.get("unless") == known["digest"]:
+            return {"version": 1, "digest": known["digest"], "figures": figures, "columns": known["columns"]}
+        return {**known, "summary": {**known["summary"], **figures}}
 
 
-def _serve_connectors() -> None:
-    def body(count: int, limit: int) -> bytes:
-        return json.dumps(
-            table(
-                healthy(*(partition(number, f"topic-{number % 100}") for number in range(count))), limit=limit
-            )
-        ).encode()
+async def _serve_connectors() -> None:
+    server = await asyncio.get_running_loop().create_server(_Connectors, "0.0.0.0", 0, backlog=FLOWS)
+    print(f"port {server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
 
-    _Connectors.small = body(PARTITIONS, PARTITIONS)
-    _Connectors.large, _Connectors.large_usual = body(LARGE, LARGE), body(LARGE, PARTITIONS_USUAL)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Connectors)
-    print(f"port {server.server_port}", flush=True)
-    server.serve_forever()
+
+def _address(index: int) -> str:
+    """Returns the address of a connector: of loopback, where Linux has 16 million."""
+    return f"127.0.{1 + index // 250}.{1 + index % 250}"
 
 
 class StubbedFlows:
-    """A source of flows whose connectors share one port; it reads 16 at a time, as the cluster form reads pods."""
+    """A source of flows whose connectors share one port."""
 
     problem = ""
 
     def __init__(self, port: int) -> None:
-        self._threads = ThreadPoolExecutor(max_workers=16)
+        self._reader = FlowReader()
         names = [*(f"flow-{number}" for number in range(FLOWS)), LARGE_FLOW]
         self._flows = [
-            FlowReading(key=name, name=name, source=f"c{index % 7}", target=f"c{7 + index % 5}")
+            ConnectedFlow(
+                reading=FlowReading(key=name, name=name, source=f"c{index % 7}", target=f"c{7 + index % 5}"),
+                subject="Its process",
+                sources=(ConnectorAddress(_address(index), port),),
+            )
             for index, name in enumerate(names)
         ]
-        self._port = port
 
-    def read(self, detailed: Any, _groups: Any, *, is_watched: bool) -> list[FlowReading]:
-        def one(flow: FlowReading) -> FlowReading:
-            address = ConnectorAddress(host="127.0.0.1", port=self._port, connector=flow.name)
-            return replace(flow, document=request_document(address, is_detailed=flow.key in detailed))
+    @property
+    def figures(self) -> Mapping[str, Figures]:
+        return self._reader.figures
 
-        return list(self._threads.map(one, self._flows)) if is_watched else self._flows
+    @property
+    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return self._reader.partitions
+
+    def read(self, detailed: Any, groups: Any, *, is_watched: bool) -> list[FlowReading]:
+        if not is_watched:
+            return [one.reading for one in self._flows]
+        return self._reader.read(self._flows, detailed, groups, is_watched=True)
 
 
 def _serve_console(port: int, folder: Path) -> None:
+    allow_open_files()
     history = History(folder / "console.sqlite")
     console = Console(SharedPoller(StubbedFlows(port), history), history)
     listener = listening_socket(0)
@@ -122,7 +151,8 @@ def main(arguments: Sequence[str]) -> int:
     """Returns exit status 1 if a demand is missed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if arguments[:1] == ["connectors"]:
-        _serve_connectors()
+        allow_open_files()
+        asyncio.run(_serve_connectors())
     if arguments[:1] == ["serve"]:
         _serve_console(int(arguments[1]), Path(arguments[2]))
         return 0
@@ -133,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
         name="console",
         title=f"{FLOWS:,} flows of {PARTITIONS} partitions, and one of {LARGE:,}",
         setting="One page, then 200 open pages, for the same time. CPU and memory are the console's process alone; a poll reads"
-        f" all {FLOWS + 1:,} connectors over HTTP, an update renders the page of all flows and sends it.",
+        f" all {FLOWS + 1:,} connectors over HTTP, whose figures all change; an update renders the page and sends it.",
     )
     heading = operator_facts(" ".join(["python -m benchmarks console", *arguments]))
     with tempfile.TemporaryDirectory(prefix="mf-console-") as folder, ExitStack() as stack:
@@ -249,8 +279,9 @@ def _demand(result: Result) -> None:
     for what, metric, row, limit, unit in (
         ("first paint of all flows", "first_paint_ms", "all flows", 1000, "ms"),
         ("first paint of 10,000 partitions", "first_paint_ms", "10,000 partitions", 1000, "ms"),
-        ("update of the page of all flows", "response_ms", "all flows", 100, "ms"),
-        ("update of the page of 10,000 partitions", "response_ms", "10,000 partitions", 100, "ms"),
+        ("response with the page of all flows", "response_ms", "all flows", 100, "ms"),
+        ("response with the page of 10,000 partitions", "response_ms", "10,000 partitions", 100, "ms"),
+        ("CPU of a poll and update, one page", "CPU_ms_a_poll_and_update", "one page", 100, "ms"),
         ("memory with one page", "memory_MiB", "one page", 128, "MiB"),
         ("memory with 200 pages", "memory_MiB", f"{STREAMS} pages", 128, "MiB"),
         ("memory with a page of 10,000 partitions", "memory_MiB", "10,000 partitions", 128, "MiB"),

@@ -4,6 +4,7 @@ MIRRORFLOW_NAMESPACES   namespaces whose flows it shows, with commas; empty: all
 MIRRORFLOW_LISTENER     address and port; default 0.0.0.0:8080
 MIRRORFLOW_PROGRESS_CA  PEM file of the CAs of connectors' certificates; empty: none
 MIRRORFLOW_HISTORY      path of the history's file; empty: in memory
+MIRRORFLOW_PROMETHEUS   address of a Prometheus that scrapes the connectors; empty: none
 MIRRORFLOW_CONSOLE_HOSTS  names under which it may be called, with commas; empty: all
 """
 
@@ -16,15 +17,18 @@ from pathlib import Path
 import uvicorn
 from kubernetes.client.api_client import ApiClient
 
+from mirrorflow_console.chart_history import ChartHistory
 from mirrorflow_console.cluster_flows import ClusterFlows
 from mirrorflow_console.history import History
 from mirrorflow_console.local_server import server_config
 from mirrorflow_console.poller import SharedPoller
+from mirrorflow_console.prometheus_history import PrometheusHistory
 from mirrorflow_console.rendering import environment
 from mirrorflow_console.server import Console
 from mirrorflow_console.sign_in import ClusterGate
 from mirrorflow_kubernetes.client import connect
 from mirrorflow_kubernetes.credentials import KubernetesLoginError
+from mirrorflow_replicator.process import allow_open_files
 
 
 def main() -> int:
@@ -32,20 +36,23 @@ def main() -> int:
     try:
         api = connect().api
         host, port = _listener(os.environ.get("MIRRORFLOW_LISTENER") or "0.0.0.0:8080")
+        address = os.environ.get("MIRRORFLOW_PROMETHEUS")
+        charts = ChartHistory(PrometheusHistory(address)) if address else None
     except (KubernetesLoginError, ValueError) as error:
         sys.stderr.write(f"The console cannot start: {error}\n")
         return 2
-    asyncio.run(_serve(api, host, port))
+    allow_open_files()
+    asyncio.run(_serve(api, host, port, charts))
     return 0
 
 
-async def _serve(api: ApiClient, host: str, port: int) -> None:
+async def _serve(api: ApiClient, host: str, port: int, charts: ChartHistory | None) -> None:
     ca = os.environ.get("MIRRORFLOW_PROGRESS_CA")
     path = os.environ.get("MIRRORFLOW_HISTORY")
     history = History(Path(path) if path else None)
     source = ClusterFlows(api, namespaces=_words("MIRRORFLOW_NAMESPACES"), ca_file=Path(ca) if ca else None)
     gate = ClusterGate(api, environment())
-    console = Console(SharedPoller(source, history), history, gate=gate, place="this cluster")
+    console = Console(SharedPoller(source, history, charts=charts), history, gate=gate, place="this cluster")
     hosts = _words("MIRRORFLOW_CONSOLE_HOSTS") or ("*",)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family, backlog=512) as listener:

@@ -4,20 +4,20 @@ The resources are listed at each poll. Pods are listed and asked only while a pa
 the status. Nothing is written.
 """
 
+import errno
 import logging
 import ssl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from kubernetes import client
 
-from mirrorflow_console.connector_client import ConnectorAddress, request_document, request_group_offsets
-from mirrorflow_console.documents import DocumentError, FlowReading
-from mirrorflow_console.merged_documents import merged
+from mirrorflow_console.connector_client import ConnectorAddress
+from mirrorflow_console.documents import Figures, FlowReading
+from mirrorflow_console.flow_reader import ConnectedFlow, FlowReader
 from mirrorflow_kubernetes.client import REQUEST_ERRORS, connect
 
 GROUP: Final = "mirrorflow.io"
@@ -29,7 +29,6 @@ SCHEME_ANNOTATION: Final = "mirrorflow.io/http-scheme"
 HTTP_PORT: Final = 8080
 PAGE_SIZE: Final = 500  # objects of one answer of the API server
 REQUEST_MAX_S: Final = 10.0
-THREADS: Final = 16  # pods that are asked at the same time
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -46,7 +45,8 @@ class ConnectorPod:
 class ClusterFlows:
     """A `FlowSource`: the MirrorFlows of *namespaces*, all where there is none. *ca_file* trusts pods that serve TLS.
 
-    Outside the cluster pods have no address: without *asks_pods*, flows have what their status has.
+    Outside the cluster pods have no address: *forward* connects to a port of a pod, by its namespace and name. Such connections
+    are dear, so only pods of flows on an open page are asked; other flows have what their status has.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ClusterFlows:
         namespaces: Sequence[str] = (),
         ca_file: Path | None = None,
         port: int = HTTP_PORT,
-        asks_pods: bool = True,
+        forward: Callable[[str, str, int], Any] | None = None,
     ) -> None:
         self.problem = ""
         self._objects = client.CustomObjectsApi(api)
@@ -64,9 +64,19 @@ class ClusterFlows:
         self._namespaces = tuple(namespaces)
         self._ca_file = ca_file
         self._port = port
-        self._asks_pods = asks_pods
+        self._forward = forward
         self._known: list[Mapping[str, Any]] = []
-        self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="pods")
+        self._reader = FlowReader(None if forward is None else self._dial)
+
+    @property
+    def figures(self) -> Mapping[str, Figures]:
+        """The figures of the last read, by the key of the flow."""
+        return self._reader.figures
+
+    @property
+    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The partitions that the last read has read, by the key of the flow."""
+        return self._reader.partitions
 
     def read(
         self, detailed: AbstractSet[str], groups: AbstractSet[str], *, is_watched: bool
@@ -74,7 +84,8 @@ class ClusterFlows:
         """Returns all MirrorFlows. While the API server does not answer, those of the last poll, with the problem."""
         try:
             self._known = list(self._resources())
-            pods = list(self._pods()) if is_watched and self._asks_pods else []
+            is_asking = is_watched and (self._forward is None or bool(detailed or groups))
+            pods = list(self._pods()) if is_asking else []
             self.problem = ""
         except REQUEST_ERRORS as error:
             self.problem = f"The API server cannot be asked: {_words(error)}. What follows may be old."
@@ -82,18 +93,11 @@ class ClusterFlows:
             _LOG.warning("%s", self.problem)
         by_flow: dict[tuple[str, str], list[ConnectorPod]] = {}
         for pod in pods:
-            by_flow.setdefault(pod.flow, []).append(pod)
+            if self._forward is None or "~".join(pod.flow) in detailed | groups:
+                by_flow.setdefault(pod.flow, []).append(pod)
         readings = [_reading(one) for one in self._known]
-        asked = self._threads.map(
-            lambda one: _with_pods(
-                one,
-                by_flow.get((one.namespace, one.name), []),
-                is_detailed=one.key in detailed,
-                has_groups=one.key in groups,
-            ),
-            readings,
-        )
-        return list(asked) if is_watched else readings
+        flows = [_connected(one, by_flow.get((one.namespace, one.name), [])) for one in readings]
+        return self._reader.read(flows, detailed, groups, is_watched=is_watched, context=self._context())
 
     def _resources(self) -> Iterator[Mapping[str, Any]]:
         for namespace in self._namespaces or (None,):
@@ -130,21 +134,27 @@ class ClusterFlows:
                 meta: Any = pod.metadata
                 status: Any = pod.status
                 if status.pod_ip and status.phase == "Running" and meta.deletion_timestamp is None:
-                    yield self._pod(meta, status.pod_ip)
+                    host = status.pod_ip if self._forward is None else f"{meta.namespace}/{meta.name}"
+                    yield self._pod(meta, host)
 
-    def _pod(self, meta: Any, ip: str) -> ConnectorPod:
+    def _pod(self, meta: Any, host: str) -> ConnectorPod:
         flow, connector = meta.labels[FLOW_LABEL], meta.labels[CONNECTOR_LABEL]
         is_secure = (meta.annotations or {}).get(SCHEME_ANNOTATION) == "https"
+        name = f"{flow}-{connector}.{meta.namespace}.svc"
         return ConnectorPod(
             flow=(meta.namespace, flow),
             connector=connector,
-            address=ConnectorAddress(
-                host=ip,
-                port=self._port,
-                context=self._context() if is_secure else None,
-                host_name=f"{flow}-{connector}.{meta.namespace}.svc",
-            ),
+            address=ConnectorAddress(host, self._port, name if is_secure else ""),
         )
+
+    def _dial(self, address: ConnectorAddress) -> Any:
+        """Returns a socket that is connected to a pod. Raises OSError."""
+        namespace, _, pod = address.host.partition("/")
+        assert self._forward is not None
+        try:
+            return self._forward(namespace, pod, address.port)
+        except REQUEST_ERRORS as error:
+            raise OSError(errno.EHOSTUNREACH, f"port-forward: {_words(error)}") from None
 
     def _context(self) -> ssl.SSLContext:
         """Returns the trust in pods' certificates: read at each poll, because CAs are renewed."""
@@ -173,37 +183,17 @@ def _reading(resource: Mapping[str, Any]) -> FlowReading:
     )
 
 
-def _with_pods(
-    reading: FlowReading, pods: Iterable[ConnectorPod], *, is_detailed: bool, has_groups: bool
-) -> FlowReading:
-    found = list(pods)
-    documents, problems = [], []
-    for pod in (one for one in found if one.connector == "source"):
-        try:
-            documents.append(request_document(pod.address, is_detailed=is_detailed))
-        except (DocumentError, OSError) as error:
-            problems.append(f"A pod of {reading.name} does not report its progress: {error}.")
-    reading = replace(reading, problem=" ".join(problems))
-    if documents and not problems:
-        reading = replace(reading, document=merged(documents))
-    if has_groups:
-        reading = _with_groups(reading, found)
-    return reading
-
-
-def _with_groups(reading: FlowReading, pods: Sequence[ConnectorPod]) -> FlowReading:
-    """Returns *reading* with the offsets of groups: from the checkpoint connector's pod, or from that which runs it, too."""
-    for pod in sorted(pods, key=lambda one: one.connector):
-        try:
-            offsets, is_truncated = request_group_offsets(pod.address)
-        except (DocumentError, OSError):
-            continue
-        if offsets:
-            return replace(reading, offsets=offsets, offsets_truncated=is_truncated)
-    return reading
+def _connected(reading: FlowReading, pods: Sequence[ConnectorPod]) -> ConnectedFlow:
+    """Returns a flow with its pods: the checkpoint connector's has the groups, else that which runs it, too."""
+    return ConnectedFlow(
+        reading=reading,
+        subject=f"A pod of {reading.name}",
+        sources=tuple(pod.address for pod in pods if pod.connector == "source"),
+        groups=tuple(pod.address for pod in sorted(pods, key=lambda pod: pod.connector)),
+    )
 
 
 def flows_of_context(name: str) -> ClusterFlows:
     """Returns the MirrorFlows of a context of the kubeconfig, in its namespace. Raises KubernetesLoginError."""
     found = connect(name)
-    return ClusterFlows(found.api, namespaces=(found.namespace,), asks_pods=False)
+    return ClusterFlows(found.api, namespaces=(found.namespace,), forward=found.dial)

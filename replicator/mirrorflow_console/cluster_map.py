@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mirrorflow_console.documents import Figures
 from mirrorflow_console.flow_views import FlowView, Level
 
 NODE_WIDTH: Final = 168
@@ -61,8 +62,11 @@ class ClusterMap:
     left_out: int = 0
 
 
-def cluster_map(views: Sequence[FlowView]) -> ClusterMap:
-    """Returns the map of *views*, which are sorted worst first: pairs with trouble are never left out before others."""
+def cluster_map(views: Sequence[FlowView], figures: Mapping[str, Figures]) -> ClusterMap:
+    """Returns the map of *views*, which are sorted worst first: pairs with trouble are never left out before others.
+
+    *figures*: newer ones than those of the views, by key.
+    """
     pairs: dict[tuple[str, str], list[FlowView]] = {}
     for view in views:
         pairs.setdefault((view.source, view.target), []).append(view)
@@ -71,7 +75,7 @@ def cluster_map(views: Sequence[FlowView]) -> ClusterMap:
     nodes = _nodes(columns, shown)
     by_name = {one.name: one for one in nodes}
     labels = _labels(by_name, shown)
-    edges = tuple(_edge(by_name, pair, flows, labels[pair]) for pair, flows in shown.items())
+    edges = tuple(_edge(by_name, pair, flows, labels[pair], figures) for pair, flows in shown.items())
     return ClusterMap(
         width=max(
             (*(one.x + NODE_WIDTH for one in nodes), *(one.x + LABEL_WIDTH // 2 for one in edges)), default=0
@@ -176,9 +180,14 @@ def _labels(
 
 
 def _edge(
-    nodes: Mapping[str, MapNode], pair: tuple[str, str], flows: Sequence[FlowView], label: tuple[int, int]
+    nodes: Mapping[str, MapNode],
+    pair: tuple[str, str],
+    flows: Sequence[FlowView],
+    label: tuple[int, int],
+    figures: Mapping[str, Figures],
 ) -> MapEdge:
-    lags = [one.lag_s for one in flows if one.lag_s is not None]
+    current = [figures.get(one.key, one) for one in flows]
+    lags = [one.lag_s for one in current if one.lag_s is not None]
     path, end_x, end_y, is_forward = _path(nodes[pair[0]], nodes[pair[1]], label)
     back_x = end_x + (-ARROW if is_forward else ARROW)
     return MapEdge(
@@ -191,7 +200,7 @@ def _edge(
         level=min(one.level for one in flows),
         flows=tuple(flows),
         lag_s=max(lags, default=None),
-        bytes_per_s=sum(one.bytes_per_s or 0.0 for one in flows),
+        bytes_per_s=sum(one.bytes_per_s or 0.0 for one in current),
     )
 
 

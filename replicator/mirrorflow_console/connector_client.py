@@ -1,103 +1,348 @@
-"""Requests a connector's progress over HTTP, bounded in bytes and time, for both forms of the console."""
+"""Requests the progress of connectors over HTTP, bounded in bytes and time, for both forms of the console.
 
+All connectors are asked from one thread, and their connections stay open between polls: a thousand connectors cost 40 ms of
+CPU a poll, while a connection and a thread for each cost half a second.
+"""
+
+import errno
 import http.client
+import os
+import re
+import resource
+import selectors
+import socket
 import ssl
 import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import urlencode
+from typing import Any, Final, NamedTuple
 
-from mirrorflow_console.documents import (
-    BODY_MAX_BYTES,
-    OFFSETS_MAX,
-    PARTITIONS_MAX,
-    ConnectorDocument,
-    DocumentError,
-    connector_document,
-    group_offsets,
-    parse_json,
-)
+from mirrorflow_console.documents import BODY_MAX_BYTES, DocumentError
 
 SILENCE_MAX_S: Final = (
-    2.0  # between two pieces of an answer; a replicator's event loop never blocks for one second
+    2.0  # between two pieces of a response; a replicator's event loop never blocks for one second
 )
-ANSWER_MAX_S: Final = 8.0  # a slow connector delays no page: threads read side by side
+RESPONSE_MAX_S: Final = 8.0  # from the request to the last byte
+# Connectors that are asked at the same time. More would only wait in this process.
+REQUESTS_MAX: Final = 128
+# Connections that stay open, each with a file descriptor here and one of the 64 connections that a replicator accepts. At
+# most half of the descriptors that the system allows: visitors need the others.
+KEPT_MAX: Final = 2_000
+RESET: Final = "Connection reset by peer"
+INVALID: Final = "invalid HTTP response"
+TOO_LONG: Final = f"the response has more than {BODY_MAX_BYTES // 1024 // 1024} MiB"
 _PIECE_BYTES: Final = 256 * 1024
-# Most flows have fewer. The greatest lags come first, so trouble with lag is among them.
-PARTITIONS_USUAL: Final = 1_000
+_HEAD_MAX_BYTES: Final = 16 * 1024
+_TICK_S: Final = 0.2  # between two checks of the time limits
+_READ: Final = selectors.EVENT_READ
+_WRITE: Final = selectors.EVENT_WRITE
+_STATUS: Final = b"HTTP/1."  # how each response begins
+_STATUS_AT: Final = len("HTTP/1.1 ")
+_STATUS_END: Final = len("HTTP/1.1 200")
+_HEAD_END: Final = b"\r\n\r\n"
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]{1,12}) *(?:\r|$)", re.IGNORECASE)
+_CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
+_CLOSES: Final = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
+
+# A generator that runs until its socket blocks; it yields the events that it waits for, and returns the body.
+_Exchange = Generator[int, None, bytes]
+# The index of a request with the body of its response, or why there is none.
+_Result = tuple[int, "bytes | DocumentError"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorAddress:
-    """The HTTP address of a connector. *context*: TLS, with the name of the certificate in *host_name*."""
+class ConnectorAddress(NamedTuple):
+    """The HTTP address of a connector. *host_name*: it serves TLS, with a certificate of this name; "" if it does not.
+
+    Behind a port-forward, *host* is the pod as namespace/name.
+    """
 
     host: str
     port: int
-    connector: str = ""  # where its process runs several flows
-    context: ssl.SSLContext | None = None
     host_name: str = ""
 
 
-def request_document(address: ConnectorAddress, *, is_detailed: bool) -> ConnectorDocument:
-    """Returns what a connector reports about its flow. Raises DocumentError with the reason as words."""
-    limit = PARTITIONS_MAX if is_detailed else PARTITIONS_USUAL
-    return connector_document(_get(address, "/progress/partitions", {"limit": str(limit)}))
+# Returns a socket that is connected to a connector: the socket of a port-forward. Raises OSError.
+Dial = Callable[[ConnectorAddress], Any]
 
 
-def request_group_offsets(address: ConnectorAddress) -> tuple[tuple[Any, ...], bool]:
-    """Returns the offsets of consumer groups, and whether there are more. Raises DocumentError."""
-    return group_offsets(_get(address, "/offsets", {"limit": str(OFFSETS_MAX)}))
+class ConnectorRequest(NamedTuple):
+    """A GET request to a connector; *target* is the path with its query."""
+
+    address: ConnectorAddress
+    target: str
+
+    @property
+    def head(self) -> bytes:
+        """The bytes of the request."""
+        host = self.address.host.rpartition("/")[2]
+        host = f"[{host}]" if ":" in host else host
+        return (
+            f"GET {self.target} HTTP/1.1\r\nHost: {host}:{self.address.port}\r\n"
+            "User-Agent: mirrorflow-console\r\n\r\n"
+        ).encode()
 
 
-def _get(address: ConnectorAddress, path: str, query: dict[str, str]) -> Any:
-    if address.connector:
-        query = {**query, "connector": address.connector}
-    connection = _connection(address)
-    try:
-        connection.request("GET", f"{path}?{urlencode(query)}", headers={"User-Agent": "mirrorflow-console"})
-        response = connection.getresponse()
-        if response.status != http.client.OK:
-            raise DocumentError(f"it answers with HTTP status {response.status}")
-        return parse_json(_body(response))
-    except ssl.SSLError:
-        raise DocumentError("TLS certificate verification failed") from None
-    except TimeoutError:
-        raise DocumentError(f"it does not answer within {SILENCE_MAX_S:g} s") from None
-    except OSError as error:
-        raise DocumentError(f"the connection fails ({error.strerror or type(error).__name__})") from None
-    except http.client.HTTPException:
-        raise DocumentError("invalid HTTP response") from None
-    finally:
-        connection.close()
+class _EndedError(Exception):
+    """The server has closed a connection before the first byte of a response: it was idle for too long."""
 
 
-def _connection(address: ConnectorAddress) -> http.client.HTTPConnection:
-    if address.context is None:
-        return http.client.HTTPConnection(address.host, address.port, timeout=SILENCE_MAX_S)
-    return _NamedConnection(address)
+class _ConnectorConnection:
+    """A connection to a connector. `stays_open`: the server accepts another request after the last response."""
 
-
-class _NamedConnection(http.client.HTTPSConnection):
-    """Connects to an IP address, and verifies the certificate of a name."""
-
-    def __init__(self, address: ConnectorAddress) -> None:
-        super().__init__(address.host, address.port, timeout=SILENCE_MAX_S, context=address.context)
+    def __init__(
+        self, address: ConnectorAddress, context: ssl.SSLContext | None, dial: Dial | None = None
+    ) -> None:
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self.socket = socket.socket(family, socket.SOCK_STREAM) if dial is None else dial(address)
+        self.socket.setblocking(False)
+        self._is_connected = dial is not None
+        self.stays_open = False
+        self.is_new = True
+        self.watched = 0  # the events for which the selector watches it
         self._address = address
+        self._context = context if address.host_name else None
 
-    def connect(self) -> None:
-        http.client.HTTPConnection.connect(self)
-        if self._address.context is not None:
-            self.sock = self._address.context.wrap_socket(self.sock, server_hostname=self._address.host_name)
+    def set_watched(self, events: int) -> None:
+        """Remembers the events for which the selector watches it."""
+        self.watched = events
+
+    def exchange(self, head: bytes) -> _Exchange:
+        """Sends a request, and returns the body of its response.
+
+        Raises DocumentError, OSError, ssl.SSLError, and _EndedError on a connection that was used before.
+        """
+        if self.is_new:
+            yield from self._connect()
+        while head:
+            try:
+                head = head[self.socket.send(head) :]
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                yield _WRITE
+            except (BrokenPipeError, ConnectionResetError):
+                raise self._ended() from None
+        received = bytearray()
+        while (end := received.find(_HEAD_END)) < 0:
+            is_http = _STATUS.startswith(received[: len(_STATUS)]) or received.startswith(_STATUS)
+            if not is_http or len(received) > _HEAD_MAX_BYTES:
+                raise DocumentError(INVALID)
+            piece = yield from self._piece()
+            if not piece:
+                raise DocumentError(INVALID) if received else self._ended()
+            received += piece
+        length = self._length(bytes(received[:end]))
+        del received[: end + len(_HEAD_END)]
+        while length is None or len(received) < length:
+            piece = yield from self._piece()
+            if not piece and length is not None:
+                raise DocumentError(INVALID)
+            if not piece:
+                break
+            received += piece
+            if len(received) > BODY_MAX_BYTES:
+                raise DocumentError(TOO_LONG)
+        self.is_new = False
+        return bytes(received)
+
+    def _connect(self) -> Generator[int, None, None]:
+        """Connects, and verifies the certificate."""
+        error = 0 if self._is_connected else self.socket.connect_ex(self._address[:2])
+        if error == errno.EINPROGRESS:
+            yield _WRITE
+            error = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
+        if self._context is None:
+            return
+        self.socket = secure = self._context.wrap_socket(
+            self.socket, server_hostname=self._address.host_name, do_handshake_on_connect=False
+        )
+        while True:
+            try:
+                secure.do_handshake()
+            except ssl.SSLWantReadError:
+                yield _READ
+            except ssl.SSLWantWriteError:
+                yield _WRITE
+            else:
+                return
+
+    def _piece(self) -> _Exchange:
+        """Returns the next bytes of the response; none at its end."""
+        if self._context is None:
+            yield _READ  # TLS may have bytes that it has already read from the socket
+        while True:
+            try:
+                return self.socket.recv(_PIECE_BYTES)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                yield _READ
+            except ssl.SSLWantWriteError:
+                yield _WRITE
+            except ssl.SSLEOFError:
+                return b""
+            except ConnectionResetError:
+                raise self._ended() from None
+
+    def _ended(self) -> Exception:
+        return ConnectionResetError(errno.ECONNRESET, RESET) if self.is_new else _EndedError()
+
+    def _length(self, head: bytes) -> int | None:
+        """Returns the body's length in bytes; None if it ends with the connection. Raises DocumentError."""
+        status = head[_STATUS_AT:_STATUS_END]
+        if not status.isdigit() or _CHUNKED.search(head):
+            raise DocumentError(INVALID)
+        if int(status) != http.client.OK:
+            raise DocumentError(f"it answers with HTTP status {int(status)}")
+        length = _LENGTH.search(head)
+        self.stays_open = length is not None and head.startswith(b"HTTP/1.1") and not _CLOSES.search(head)
+        if length is not None and int(length[1]) > BODY_MAX_BYTES:
+            raise DocumentError(TOO_LONG)
+        return None if length is None else int(length[1])
 
 
-def _body(response: http.client.HTTPResponse) -> bytes:
-    """Returns the body. Raises DocumentError where it is too long, or comes too slowly."""
-    deadline_s = time.monotonic() + ANSWER_MAX_S
-    body = bytearray()
-    while piece := response.read1(_PIECE_BYTES):
-        body += piece
-        if len(body) > BODY_MAX_BYTES:
-            raise DocumentError(f"the answer has more than {BODY_MAX_BYTES // 1024 // 1024} MiB")
-        if time.monotonic() > deadline_s:
-            raise DocumentError(f"the answer takes more than {ANSWER_MAX_S:g} s")
-    return bytes(body)
+@dataclass(slots=True)
+class _RunningRequest:
+    """A request under way. The times are of the monotonic clock."""
+
+    index: int
+    request: ConnectorRequest
+    exchange: _Exchange
+    began_s: float
+    progressed_s: float = 0.0
+
+
+class ConnectorClient:
+    """Asks many connectors at the same time, and keeps their connections. For one thread at a time.
+
+    *dial* returns a connected socket where addresses are not reached directly.
+    """
+
+    def __init__(self, dial: Dial | None = None) -> None:
+        self._dial = dial
+        self._selector = selectors.DefaultSelector()  # with the connection as data
+        self._kept: dict[ConnectorAddress, _ConnectorConnection] = {}
+        self._kept_max = min(KEPT_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._context: ssl.SSLContext | None = None
+
+    def fetch(
+        self, requests: Sequence[ConnectorRequest], context: ssl.SSLContext | None = None
+    ) -> Iterator[_Result]:
+        """Yields the index of each request with the body of its response, or why there is none, as they arrive.
+
+        *context* verifies the certificates of new connections.
+        """
+        self._context = context
+        waiting = iter(enumerate(requests))
+        running: dict[_ConnectorConnection, _RunningRequest] = {}
+        try:
+            while True:
+                while len(running) < REQUESTS_MAX and (following := next(waiting, None)) is not None:
+                    yield from self._start(*following, running)
+                if not running:
+                    return
+                for key, _ in self._selector.select(_TICK_S):
+                    yield from self._advance(key.data, running)
+                yield from self._overdue(running)
+        finally:
+            for connection in running:
+                self._close(connection)
+
+    def close(self) -> None:
+        """Closes all connections. The client cannot be used afterwards."""
+        for connection in self._kept.values():
+            connection.socket.close()
+        self._kept.clear()
+        self._selector.close()
+
+    def __del__(self) -> None:
+        """Closes all connections with the last user of the client: a poll may outlast the console's server."""
+        self.close()
+
+    def _start(
+        self, index: int, request: ConnectorRequest, running: dict[_ConnectorConnection, _RunningRequest]
+    ) -> Iterator[_Result]:
+        connection = self._kept.pop(request.address, None)
+        try:
+            connection = connection or _ConnectorConnection(request.address, self._context, self._dial)
+        except OSError as error:
+            yield index, DocumentError(_failure(error))
+            return
+        running[connection] = _RunningRequest(
+            index, request, connection.exchange(request.head), time.monotonic()
+        )
+        yield from self._advance(connection, running)
+
+    def _advance(
+        self, connection: _ConnectorConnection, running: dict[_ConnectorConnection, _RunningRequest]
+    ) -> Iterator[_Result]:
+        """Continues an exchange until its socket blocks, and yields its result once it has ended."""
+        one = running.get(connection)
+        if one is None:  # The server has closed a connection that was kept.
+            self._kept = {address: kept for address, kept in self._kept.items() if kept is not connection}
+            self._close(connection)
+            return
+        one.progressed_s = time.monotonic()
+        result: bytes | DocumentError
+        try:
+            events = next(one.exchange)
+        except StopIteration as ended:
+            result = ended.value
+        except _EndedError:
+            del running[connection]
+            self._close(connection)
+            yield from self._start(one.index, one.request, running)
+            return
+        except DocumentError as error:
+            result = error
+        except (OSError, ValueError) as error:
+            result = DocumentError(_failure(error))
+        else:
+            self._watch(connection, events)
+            return
+        del running[connection]
+        self._keep_or_close(one.request.address, connection, is_valid=isinstance(result, bytes))
+        yield one.index, result
+
+    def _keep_or_close(
+        self, address: ConnectorAddress, connection: _ConnectorConnection, *, is_valid: bool
+    ) -> None:
+        has_room = len(self._kept) < self._kept_max and address not in self._kept
+        if is_valid and connection.stays_open and has_room:
+            self._kept[address] = connection
+            self._watch(connection, _READ)
+        else:
+            self._close(connection)
+
+    def _overdue(self, running: dict[_ConnectorConnection, _RunningRequest]) -> Iterator[_Result]:
+        """Ends the exchanges that take too long. Called after what has arrived was read."""
+        now_s = time.monotonic()
+        for connection, one in [*running.items()]:
+            if now_s - one.progressed_s > SILENCE_MAX_S:
+                reason = f"it does not answer within {SILENCE_MAX_S:g} s"
+            elif now_s - one.began_s > RESPONSE_MAX_S:
+                reason = f"the response takes more than {RESPONSE_MAX_S:g} s"
+            else:
+                continue
+            del running[connection]
+            self._close(connection)
+            yield one.index, DocumentError(reason)
+
+    def _watch(self, connection: _ConnectorConnection, events: int) -> None:
+        if events == connection.watched:
+            return
+        if connection.watched:
+            self._selector.modify(connection.socket.fileno(), events, connection)
+        else:
+            self._selector.register(connection.socket.fileno(), events, connection)
+        connection.set_watched(events)
+
+    def _close(self, connection: _ConnectorConnection) -> None:
+        if connection.watched:
+            self._selector.unregister(connection.socket.fileno())
+        connection.socket.close()
+
+
+def _failure(error: OSError | ValueError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return "TLS certificate verification failed"
+    reason = error.strerror if isinstance(error, OSError) else None
+    return f"the connection fails ({reason or type(error).__name__})"

@@ -1,9 +1,10 @@
 """Declares where a console reads flows from: this machine, or a cluster."""
 
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Protocol
+from typing import Any, Protocol
 
-from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.documents import Figures, FlowReading
 
 
 class FlowSource(Protocol):
@@ -12,11 +13,19 @@ class FlowSource(Protocol):
     def read(
         self, detailed: AbstractSet[str], groups: AbstractSet[str], *, is_watched: bool
     ) -> list[FlowReading]:
-        """Returns the state of all flows.
+        """Returns the state of all flows: the same object as before where no more than figures has changed.
 
         *detailed* and *groups* are keys of flows of which a page shows all partitions, or the offsets of groups. Without a
         page, not *is_watched*, only what costs no request to a connector is needed.
         """
+
+    @property
+    def figures(self) -> Mapping[str, Figures]:
+        """The figures of the last read, by the key of the flow; a reading has those of the read that made it."""
+
+    @property
+    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The partitions that the last read has read, by the key of the flow."""
 
     @property
     def problem(self) -> str:

@@ -6,14 +6,21 @@ terminal, kubectl and console agree.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Any, Final
 
 from mirrorflow_cli.kubectl_plugin import problems as condition_problems
 from mirrorflow_cli.run_causes import causes, notes
 from mirrorflow_cli.run_progress import PHASES, Progress, by_topic
-from mirrorflow_console.documents import ConnectorDocument, FlowReading
+from mirrorflow_console.documents import (
+    LAGGING_S,
+    NAME_MAX,
+    TEXT_MAX,
+    ConnectorDocument,
+    Figures,
+    FlowReading,
+)
 from mirrorflow_console.lag_forecast import HELD_UP, Forecast, LagSample, Outlook, forecast
 from mirrorflow_console.runbook import Advice, advice_for
 from mirrorflow_replicator.http.progress import ReplicatingState
@@ -26,8 +33,6 @@ from mirrorflow_replicator.http.progress_text import (
     unreachable_sides,
 )
 
-# As the alerts MirrorFlowLagging and MirrorFlowFallingBehind, which wait longer before they wake a person.
-LAGGING_S: Final = 60.0
 # Reasons of Ready and Replicating that a person asked for, or that pass by themselves.
 _WAITING_REASONS: Final = frozenset(
     {
@@ -43,6 +48,7 @@ _WAITING_REASONS: Final = frozenset(
         "NotAsked",
     }
 )
+DIFFERENCES_FOUND: Final = "DifferencesFound"  # as the reason of the condition Verified
 _CLUSTER_CONDITIONS: Final = {"SourceReachable": "source", "TargetReachable": "target"}
 
 
@@ -66,6 +72,7 @@ class SubjectKind(Enum):
     CLUSTER = "cluster"
     CONNECTOR = "connector"
     PARTITION = "partition"
+    VERIFICATION = "verification"
     FLOW = "flow"
     CONDITION = "condition"
 
@@ -155,11 +162,15 @@ class FlowView:
         return self.troubles[0] if self.troubles else None
 
 
-def worst_first(views: Iterable[FlowView]) -> list[FlowView]:
-    """Sorts flows by level, then by lag in seconds, then by name."""
-    return sorted(
-        views, key=lambda one: (one.level, -(one.lag_s or 0.0), -(one.lag_records or 0), one.name, one.key)
-    )
+def worst_first(views: Iterable[FlowView], figures: Mapping[str, Figures]) -> list[FlowView]:
+    """Sorts flows by level, then by lag in seconds, then by name. *figures*: newer ones than those of the views, by key."""
+
+    def order(view: FlowView) -> tuple[Level, float, int, str, str]:
+        now = figures.get(view.key)
+        lag_s, records = (view.lag_s, view.lag_records) if now is None else (now.lag_s, now.lag_records)
+        return (view.level, -(lag_s or 0.0), -(records or 0), view.name, view.key)
+
+    return sorted(views, key=order)
 
 
 def flow_view(reading: FlowReading, samples: Sequence[LagSample] = ()) -> FlowView:
@@ -167,14 +178,14 @@ def flow_view(reading: FlowReading, samples: Sequence[LagSample] = ()) -> FlowVi
     conditions = _conditions(reading.status)
     document = reading.document
     own = [] if document is None else [*_troubles(document.progress)]
-    if samples and document is not None and _is_age_partial(document.progress):
+    if samples and document is not None and document.has_unknown_ages:
         samples = [*samples[:-1], samples[-1]._replace(seconds=None)]
     outlook = HELD_UP if document is not None and _is_held_up(document.progress) else forecast(samples)
     if document is not None:
         own += _unlisted(document, own)
-        own += _lag_troubles(document.progress, outlook)
+        own += _lag_troubles(document, outlook)
     troubles = sorted(
-        [*own, *_of_conditions(reading, own)],
+        [*own, *_of_conditions(reading, own), *_of_verification(reading)],
         key=lambda one: (one.level, _KINDS.index(one.kind), one.subject),
     )
     base = {
@@ -192,14 +203,31 @@ def flow_view(reading: FlowReading, samples: Sequence[LagSample] = ()) -> FlowVi
     return _answered(document, base)
 
 
+def with_figures(
+    view: FlowView, document: ConnectorDocument, figures: Figures, samples: Sequence[LagSample]
+) -> FlowView:
+    """Returns *view*, which has no trouble and was made from *document*, with newer figures. *samples* as for `flow_view`."""
+    return replace(view, **_figures(replace(document, figures=figures)), outlook=forecast(samples))
+
+
+def _figures(document: ConnectorDocument) -> dict[str, Any]:
+    summary, figures = document.progress.summary, document.figures
+    is_known = bool(figures.lag_records) or not summary["partitions"].get("lagUnknown")
+    return {
+        "lag": lag_in_words({**summary, "lagRecords": figures.lag_records}),
+        "lag_records": figures.lag_records if is_known else None,
+        "lag_s": figures.lag_s if is_known else None,
+        "is_lag_at_least": document.has_unknown_ages,
+        "records_per_s": figures.records_per_s,
+        "bytes_per_s": figures.bytes_per_s,
+        "records": figures.records,
+        "uptime_s": figures.uptime_s,
+    }
+
+
 def _is_held_up(progress: Progress) -> bool:
     """Whether a partition that copies no more has something to copy: no rate of the others makes up for it."""
     return any(row["phase"] == "stopped" and row["lagRecords"] != 0 for row in progress.partitions)
-
-
-def _is_age_partial(progress: Progress) -> bool:
-    """Whether a partition with a lag does not know its age, so that the flow's lag in time is more than is known."""
-    return any(row["lagRecords"] and row["lagSeconds"] is None for row in progress.partitions)
 
 
 def _unanswered(reading: FlowReading, base: dict[str, Any]) -> FlowView:
@@ -244,21 +272,13 @@ def _answered(document: ConnectorDocument, base: dict[str, Any]) -> FlowView:
     levels = [_of_state(progress), *(one.level for one in base["troubles"])]
     if notes_:
         levels.append(Level.WARNING)
-    is_known = bool(summary["lagRecords"]) or not partitions.get("lagUnknown")
     return FlowView(
         **base,
         level=min(levels),
         state="waiting" if progress.is_standby else state_of(summary),
         notes=notes_,
-        lag=lag_in_words(summary),
-        lag_records=summary["lagRecords"] if is_known else None,
-        lag_s=summary["lagSeconds"] if is_known else None,
-        is_lag_at_least=_is_age_partial(progress),
-        records_per_s=summary["recordsPerSecond"],
-        bytes_per_s=summary["bytesPerSecond"],
-        records=summary["records"],
+        **_figures(document),
         losses=summary["losses"],
-        uptime_s=progress.uptime_s,
         partitions=max(progress.partitions_total, document.partitions_total),
         stopped=partitions.get("stopped", 0),
         stalled=partitions.get("stalled", 0),
@@ -332,14 +352,14 @@ def _kind_of(about: str, progress: Progress) -> SubjectKind:
     return SubjectKind.CONNECTOR if about == progress.connector else SubjectKind.PARTITION
 
 
-def _lag_troubles(progress: Progress, outlook: Forecast) -> Iterator[Trouble]:
-    lag_s = progress.summary["lagSeconds"]
+def _lag_troubles(document: ConnectorDocument, outlook: Forecast) -> Iterator[Trouble]:
+    lag_s = document.figures.lag_s
     if lag_s is None or lag_s < LAGGING_S or outlook.outlook is not Outlook.NOT_AT_THIS_RATE:
         return
     yield Trouble(
         level=Level.WARNING,
         kind=SubjectKind.FLOW,
-        subject=progress.connector,
+        subject=document.progress.connector,
         text="The target is more than a minute behind, and the lag does not shrink.",
         reason="FallingBehind",
         advice=advice_for("FallingBehind"),
@@ -394,6 +414,21 @@ def _of_conditions(reading: FlowReading, own: Sequence[Trouble]) -> Iterator[Tro
         )
 
 
+def _of_verification(reading: FlowReading) -> Iterator[Trouble]:
+    """Yields the differences that the newest verification in a folder has found; the resource has conditions for its own."""
+    result = reading.verification or {}
+    windows = result.get("windows")
+    if isinstance(windows, dict) and (windows.get("different") or windows.get("reordered")):
+        yield Trouble(
+            level=Level.BROKEN,
+            kind=SubjectKind.VERIFICATION,
+            subject=str(result.get("runId") or "")[:NAME_MAX],
+            text=str(result.get("message") or "Records differ.")[:TEXT_MAX],
+            reason=DIFFERENCES_FOUND,
+            advice=advice_for(DIFFERENCES_FOUND),
+        )
+
+
 def _side_level(conditions: Iterable[ConditionRow], side: str) -> Level:
     levels = (one.level for one in conditions if _CLUSTER_CONDITIONS.get(one.type) == side)
     return next(levels, Level.UNKNOWN)
@@ -407,6 +442,17 @@ def topic_rows(progress: Progress, *, internal: bool = True) -> list[TopicRow]:
         if internal or not is_internal(topic)
     ]
     return sorted(rows, key=lambda one: (one.level, -(one.lag_s or 0.0), -(one.lag_records or 0), one.topic))
+
+
+def worst_topics(partitions: Iterable[Mapping[str, Any]]) -> list[tuple[str, int | None]]:
+    """Returns the topics of users with their lags in records, the greatest first; None: unknown."""
+    lags: dict[str, int | None] = {}
+    for row in partitions:
+        topic, lag = row["topic"], row["lagRecords"]
+        known = lags.get(topic)
+        lags[topic] = known if lag is None else lag + (known or 0)
+    shown = [(topic, lag) for topic, lag in lags.items() if not is_internal(topic)]
+    return sorted(shown, key=lambda one: -(one[1] or 0))
 
 
 def is_internal(topic: str) -> bool:

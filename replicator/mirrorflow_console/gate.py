@@ -1,6 +1,6 @@
 """Decides who may see which flows. On a laptop everyone who reaches the loopback address; in a cluster `sign_in` decides."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from starlette.requests import Request
@@ -21,13 +21,7 @@ class Visitor:
             return snapshot
         views = tuple(one for one in snapshot.views if one.namespace in self.namespaces)
         readings = {key: one for key, one in snapshot.readings.items() if one.namespace in self.namespaces}
-        return Snapshot(
-            version=snapshot.version,
-            at_s=snapshot.at_s,
-            views=views,
-            readings=readings,
-            problem=snapshot.problem,
-        )
+        return replace(snapshot, views=views, readings=readings)
 
 
 class Gate(Protocol):

@@ -7,10 +7,12 @@ the table beside it, so that the map needs no script to be understood.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import itemgetter
 from typing import Any, Final
 
-from mirrorflow_console.flow_views import Level, is_internal, partition_level
+from mirrorflow_console.flow_views import Level, is_internal
 
+_DIGITS: Final = tuple(str(level.value) for level in Level)
 _LAG_STEPS_S: Final = (1.0, 10.0, 60.0, 600.0)
 
 
@@ -47,34 +49,39 @@ class HeatMap:
     counts: Mapping[str, int]
 
 
-def heat_map(rows: Sequence[Mapping[str, Any]], measure: Measure, *, internal: bool = False) -> HeatMap:
-    """Returns the heat map of the partitions in *rows*: topics with trouble first, then by name."""
-    is_shown = {topic: internal or not is_internal(topic) for topic in {row["topic"] for row in rows}}
-    shown = [row for row in rows if is_shown[row["topic"]]]
-    worst: dict[str, Level] = {}
-    for row in shown:
-        worst[row["topic"]] = min(worst.get(row["topic"], Level.FINE), partition_level(row))
-    shown.sort(key=lambda row: (worst[row["topic"]] > Level.WARNING, row["topic"], row["partition"]))
-    cells = "".join(_CELL[measure](row) for row in shown)
-    numbers: dict[str, list[int]] = {}
-    for row in shown:
-        numbers.setdefault(row["topic"], []).append(row["partition"])
+def heat_map(
+    rows: Sequence[Mapping[str, Any]], levels: Sequence[Level], measure: Measure, *, internal: bool = False
+) -> HeatMap:
+    """Returns the heat map of the partitions in *rows*, with the level of each: topics with trouble first, then by name."""
+    topics: dict[str, list[tuple[int, Level, Mapping[str, Any]]]] = {}
+    for row, level in zip(rows, levels, strict=True):
+        topics.setdefault(row["topic"], []).append((row["partition"], level, row))
+    shown = [(name, found) for name, found in topics.items() if internal or not is_internal(name)]
+    for _, found in shown:
+        found.sort(key=itemgetter(0))
+    shown.sort(key=lambda one: (min(level for _, level, _ in one[1]) > Level.WARNING, one[0]))
+    cell = _CELL[measure]
+    cells = "".join(cell(row, level) for _, found in shown for _, level, row in found)
     return HeatMap(
         measure=measure,
         cells=cells,
         topics=tuple(
-            (topic, len(found), None if found == [*range(len(found))] else tuple(found))
-            for topic, found in numbers.items()
+            (name, len(found), _unusual([number for number, _, _ in found])) for name, found in shown
         ),
         counts={word: cells.count(str(index)) for index, word in enumerate(LEGENDS[measure])},
     )
 
 
-def _state(row: Mapping[str, Any]) -> str:
-    return str(partition_level(row).value)
+def _unusual(numbers: Sequence[int]) -> tuple[int, ...] | None:
+    """Returns the partitions in *numbers*; None if they are all from 0 on."""
+    return None if numbers == [*range(len(numbers))] else tuple(numbers)
 
 
-def _lag(row: Mapping[str, Any]) -> str:
+def _state(_: Mapping[str, Any], level: Level) -> str:
+    return _DIGITS[level]
+
+
+def _lag(row: Mapping[str, Any], _: Level) -> str:
     if row["lagRecords"] == 0:
         return "0"
     if row["lagSeconds"] is None:
@@ -82,15 +89,15 @@ def _lag(row: Mapping[str, Any]) -> str:
     return str(1 + sum(row["lagSeconds"] >= step for step in _LAG_STEPS_S))
 
 
-def _guarantee(row: Mapping[str, Any]) -> str:
+def _guarantee(row: Mapping[str, Any], _: Level) -> str:
     return str(int(row["guarantee"] == "exactly-once"))
 
 
-def _mode(row: Mapping[str, Any]) -> str:
+def _mode(row: Mapping[str, Any], _: Level) -> str:
     return {"plain": "1", "transaction": "2"}.get(row["writeMode"], "0")
 
 
-def _batches(row: Mapping[str, Any]) -> str:
+def _batches(row: Mapping[str, Any], _: Level) -> str:
     batches = row.get("batches")
     counts = batches if isinstance(batches, dict) else {}
     numbers = [counts.get(path) for path in ("raw", "coalesced", "reencoded")]

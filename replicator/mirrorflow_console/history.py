@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from mirrorflow_console.lag_forecast import LagSample
 
-STEP_S: Final = 5  # as the poller, while a page is open
+STEP_S: Final = 5  # as the poller, while a page of the flow is open
+SAMPLE_STEP_S: Final = 30  # otherwise
 FINE_S: Final = 3_600
 COARSE_STEP_S: Final = 60
 KEPT_S: Final = 7 * 86_400

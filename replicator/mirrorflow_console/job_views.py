@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mirrorflow_console.documents import TEXT_MAX, FlowReading
-from mirrorflow_console.flow_views import Level
+from mirrorflow_console.flow_views import DIFFERENCES_FOUND, Level
 from mirrorflow_console.runbook import Advice, advice_for
 
 _LEVELS: Final[Mapping[str, Level]] = {
@@ -76,6 +76,65 @@ def verification_of_file(document: Any) -> JobView | None:
         else []
     )
     return replace(found, windows=tuple(windows))
+
+
+def archive_of_manifest(document: Any) -> JobView | None:
+    """Returns the archive in the manifest that `mirrorflow archive` wrote; None if it is none."""
+    if not isinstance(document, dict) or not isinstance(document.get("topics"), list):
+        return None
+    topics = [one for one in document["topics"] if isinstance(one, dict)]
+    partitions = [one for topic in topics for one in _rows(topic.get("partitions"))]
+    files = [one for partition in partitions for one in _rows(partition.get("files"))]
+    gaps = [one for partition in partitions for one in _rows(partition.get("gaps"))]
+    return _archive(
+        document,
+        level=Level.WARNING if gaps else Level.FINE,
+        word="finished, with gaps" if gaps else "finished",
+        figures=(
+            ("topics", len(topics), "count"),
+            ("partitions", len(partitions), "count"),
+            ("records", sum(_int(_counts(one.get("tally")).get("records")) for one in files), "count"),
+            ("bytes", sum(_int(one.get("size_bytes")) for one in files), "short"),
+            (
+                "deleted during the export",
+                sum(max(0, _int(one.get("end")) - _int(one.get("start"))) for one in gaps),
+                "count",
+            ),
+        ),
+    )
+
+
+def unfinished_archive(name: str) -> JobView:
+    """Returns an archive that has no manifest yet, in the folder *name*."""
+    return _archive({"flow": name}, level=Level.WAITING, word="not finished", figures=())
+
+
+def _archive(
+    document: Mapping[str, Any],
+    *,
+    level: Level,
+    word: str,
+    figures: tuple[tuple[str, float | None, str], ...],
+) -> JobView:
+    return JobView(
+        flow=_word(document.get("flow")),
+        key="",
+        kind="archive",
+        level=level,
+        word=word,
+        run_id="",
+        message="",
+        start=_word(document.get("started")),
+        end=_word(document.get("finished")),
+        done=0,
+        total=0,
+        parts=(),
+        figures=figures,
+    )
+
+
+def _rows(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _window(one: Mapping[str, Any]) -> WindowRow:
@@ -173,7 +232,7 @@ def _verification(reading: FlowReading, verify: Mapping[str, Any]) -> JobView:
             ("target records", _int(verify.get("targetRecords")), "count"),
             ("differing records", _int(verify.get("differences")), "count"),
         ),
-        advice=advice_for("DifferencesFound") if is_different else None,
+        advice=advice_for(DIFFERENCES_FOUND) if is_different else None,
     )
 
 

@@ -1,11 +1,14 @@
 """Joins several sources of flows: those of this machine, and of contexts of the kubeconfig."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Any, TypeVar
 
-from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.documents import Figures, FlowReading
 from mirrorflow_console.flow_source import FlowSource
+
+Value = TypeVar("Value")
 
 
 class JoinedFlows:
@@ -13,6 +16,17 @@ class JoinedFlows:
 
     def __init__(self, sources: Mapping[str, FlowSource]) -> None:
         self._sources = sources
+        self._labelled: dict[str, tuple[FlowReading, FlowReading]] = {}  # by key: as read, and with its label
+
+    @property
+    def figures(self) -> Mapping[str, Figures]:
+        """The figures of the last read of all sources."""
+        return _joined({label: source.figures for label, source in self._sources.items()})
+
+    @property
+    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The partitions that the last read of all sources has read."""
+        return _joined({label: source.partitions for label, source in self._sources.items()})
 
     @property
     def problem(self) -> str:
@@ -24,7 +38,8 @@ class JoinedFlows:
         self, detailed: AbstractSet[str], groups: AbstractSet[str], *, is_watched: bool
     ) -> list[FlowReading]:
         """Returns the flows of all sources, one source after the other."""
-        readings = []
+        readings: list[FlowReading] = []
+        labelled: dict[str, tuple[FlowReading, FlowReading]] = {}
         for label, source in self._sources.items():
             own = [
                 frozenset(
@@ -33,8 +48,26 @@ class JoinedFlows:
                 for keys in (detailed, groups)
             ]
             found = source.read(own[0], own[1], is_watched=is_watched)
-            readings += [_labelled(label, one) for one in found] if label else found
+            for one in found:
+                known = self._labelled.get(f"{label}|{one.key}")
+                is_known = known is not None and known[0] is one
+                given = (
+                    known
+                    if known is not None and is_known
+                    else (one, _labelled(label, one) if label else one)
+                )
+                labelled[f"{label}|{one.key}"] = given
+                readings.append(given[1])
+        self._labelled = labelled
         return readings
+
+
+def _joined(found: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:
+    return {
+        f"{label}|{key}" if label else key: value
+        for label, values in found.items()
+        for key, value in values.items()
+    }
 
 
 def _labelled(label: str, reading: FlowReading) -> FlowReading:

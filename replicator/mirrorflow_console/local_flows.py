@@ -1,23 +1,34 @@
 """Reads the flows that run on this machine for this user, as `mirrorflow status` does."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 from urllib.parse import urlsplit
 
 from mirrorflow_cli.run_process import RunningFlow, running_flows
-from mirrorflow_console.connector_client import ConnectorAddress, request_document, request_group_offsets
-from mirrorflow_console.documents import ConnectorDocument, DocumentError, FlowReading, connector_document
+from mirrorflow_console.connector_client import ConnectorAddress
+from mirrorflow_console.documents import DocumentError, Figures, FlowReading, connector_document
+from mirrorflow_console.flow_reader import ConnectedFlow, FlowReader
 
-THREADS: Final = 8  # a flow that does not answer delays only the few that share its thread
+_PROCESS = "Its process"
 
 
 class LocalFlows:
     """A `FlowSource`: running processes, by their registration."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="flows")
+        self._reader = FlowReader()
+
+    @property
+    def figures(self) -> Mapping[str, Figures]:
+        """The figures of the last read, by the key of the flow."""
+        return self._reader.figures
+
+    @property
+    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The partitions that the last read has read, by the key of the flow."""
+        return self._reader.partitions
 
     @property
     def problem(self) -> str:
@@ -27,8 +38,8 @@ class LocalFlows:
         self, detailed: AbstractSet[str], groups: AbstractSet[str], *, is_watched: bool
     ) -> list[FlowReading]:
         """Returns all running flows. There is no operator here, so they are read without a page, too."""
-        named = list(_with_keys(running_flows()))
-        return list(self._threads.map(lambda item: _read(item[0], item[1], detailed, groups), named))
+        flows = [_connected(key, flow) for key, flow in _with_keys(running_flows())]
+        return self._reader.read(flows, detailed, groups, is_watched=is_watched)
 
 
 def _with_keys(flows: tuple[RunningFlow, ...]) -> Iterator[tuple[str, RunningFlow]]:
@@ -39,46 +50,24 @@ def _with_keys(flows: tuple[RunningFlow, ...]) -> Iterator[tuple[str, RunningFlo
         yield (one.name if names.count(one.name) == 1 else f"{one.name}~{pid}"), one
 
 
-def _read(key: str, flow: RunningFlow, detailed: AbstractSet[str], groups: AbstractSet[str]) -> FlowReading:
+def _connected(key: str, flow: RunningFlow) -> ConnectedFlow:
     reading = FlowReading(key=key, name=flow.name, began_ms=flow.began_ms)
-    try:
-        document = _document(flow, is_detailed=key in detailed)
-    except DocumentError as error:
-        return _failed(reading, f"Its process does not report its progress: {error}.")
-    if document is None:
-        return _failed(reading, " ".join(flow.problems) or "Its process starts, or waits for a restart.")
-    offsets, is_truncated = _offsets(flow) if key in groups else ((), False)
-    return FlowReading(
-        key=key,
-        name=flow.name,
-        source=document.source,
-        target=document.target,
-        document=document,
-        began_ms=flow.began_ms,
-        offsets=offsets,
-        offsets_truncated=is_truncated,
-    )
-
-
-def _failed(reading: FlowReading, problem: str) -> FlowReading:
-    return FlowReading(key=reading.key, name=reading.name, problem=problem, began_ms=reading.began_ms)
-
-
-def _document(flow: RunningFlow, *, is_detailed: bool) -> ConnectorDocument | None:
     if flow.written is not None:
-        return connector_document(flow.written.get("table"), flow.written.get("summary"))
-    address = _address(flow)
-    return None if address is None else request_document(address, is_detailed=is_detailed)
-
-
-def _offsets(flow: RunningFlow) -> tuple[tuple[Mapping[str, Any], ...], bool]:
+        return ConnectedFlow(reading=_as_written(reading, flow), subject=_PROCESS)
     address = _address(flow)
     if address is None:
-        return (), False
+        problem = " ".join(flow.problems) or "Its process starts, or waits for a restart."
+        return ConnectedFlow(reading=replace(reading, problem=problem), subject=_PROCESS)
+    return ConnectedFlow(reading=reading, subject=_PROCESS, sources=(address,), groups=(address,))
+
+
+def _as_written(reading: FlowReading, flow: RunningFlow) -> FlowReading:
+    """Returns *reading* with what the process wrote about its flow into a file."""
     try:
-        return request_group_offsets(address)
-    except DocumentError:
-        return (), False  # the page says that there are none; the next poll asks again
+        document = connector_document((flow.written or {}).get("table"), (flow.written or {}).get("summary"))
+    except DocumentError as error:
+        return replace(reading, problem=f"{_PROCESS} does not report its progress: {error}.")
+    return replace(reading, document=document, source=document.source, target=document.target)
 
 
 def _address(flow: RunningFlow) -> ConnectorAddress | None:

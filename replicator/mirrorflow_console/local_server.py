@@ -10,16 +10,20 @@ from typing import Final
 import uvicorn
 from starlette.routing import BaseRoute
 
+from mirrorflow_console.chart_history import ChartHistory
 from mirrorflow_console.flow_source import FlowSource
 from mirrorflow_console.history import History
 from mirrorflow_console.internal_topics import InternalTopics
 from mirrorflow_console.joined_flows import JoinedFlows
 from mirrorflow_console.local_flows import LocalFlows
 from mirrorflow_console.poller import SharedPoller
+from mirrorflow_console.prometheus_history import PrometheusHistory
 from mirrorflow_console.result_files import ResultFiles
 from mirrorflow_console.server import Console
+from mirrorflow_console.verified_flows import VerifiedFlows
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_kubernetes.credentials import KubernetesLoginError
+from mirrorflow_replicator.process import allow_open_files
 from mirrorflow_replicator.worker.running_processes import state_folder
 
 # A page of another site that resolves to 127.0.0.1 has another name in its requests: it gets nothing.
@@ -36,19 +40,36 @@ def serve(
     internal: InternalTopics | None = None,
     contexts: Sequence[str] = (),
     results: Path | None = None,
+    prometheus: str | None = None,
 ) -> None:
-    """Serves until SIGINT or SIGTERM; *announce* receives the address. Raises OSError if the port is taken."""
-    source = _source(contexts)
+    """Serves until SIGINT or SIGTERM; *announce* receives the address. *prometheus*: the address of one.
+
+    Raises OSError if the port is taken, and SettingError.
+    """
+    allow_open_files()
+    source, found = _source(contexts), None if results is None else ResultFiles(results)
+    if found is not None:
+        source = VerifiedFlows(source, found)
     with contextlib.closing(_history(keeps=keeps_history)) as history, listening_socket(port) as listener:
         console = Console(
-            SharedPoller(source, history),
+            SharedPoller(source, history, charts=None if prometheus is None else _charts(prometheus)),
             history,
             internal=internal,
-            results=None if results is None else ResultFiles(results),
+            results=found,
         )
         server = uvicorn.Server(server_config(console, hosts=HOSTS))
         announce(f"The console is at http://127.0.0.1:{listener.getsockname()[1]}/ (Ctrl-C ends it).")
         server.run(sockets=[listener])
+
+
+def _charts(address: str) -> ChartHistory:
+    """Returns the charts in the Prometheus at *address*. Raises SettingError."""
+    try:
+        return ChartHistory(PrometheusHistory(address))
+    except ValueError as error:
+        raise InvalidSettingError(
+            key="--prometheus", problem=str(error), action="write the address without a path of its API"
+        ) from None
 
 
 def _source(contexts: Sequence[str]) -> FlowSource:

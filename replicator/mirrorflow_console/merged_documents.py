@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from mirrorflow_console.documents import ConnectorDocument
+from mirrorflow_console.documents import ConnectorDocument, Figures
 from mirrorflow_replicator.http.progress import ReplicatingState
 from mirrorflow_replicator.http.progress_text import UNREACHABLE
 
@@ -37,9 +37,10 @@ def merged(documents: Sequence[ConnectorDocument]) -> ConnectorDocument:
     rows = sorted(
         (row for one in progresses for row in one.partitions), key=lambda row: -(row["lagRecords"] or 0)
     )
+    summary = _summary([one.summary for one in progresses])
     progress = replace(
         progresses[0],
-        summary=_summary([one.summary for one in progresses]),
+        summary=summary,
         partitions=tuple(rows),
         uncopied=tuple(text for one in progresses for text in one.uncopied),
         uncopied_total=sum(one.uncopied_total for one in progresses),
@@ -54,6 +55,9 @@ def merged(documents: Sequence[ConnectorDocument]) -> ConnectorDocument:
     return replace(
         first,
         progress=progress,
+        figures=Figures.of(summary),
+        has_unknown_ages=any(one.has_unknown_ages for one in documents),
+        digest="",
         partitions_total=sum(one.partitions_total for one in documents),
         dropped=sum(one.dropped for one in documents),
     )

@@ -1,17 +1,19 @@
 """Builds what each page shows from a snapshot and the history: a template and its values. Pure but for the history."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any, Final
 
+from mirrorflow_console.chart_history import Chart, ChartSpan
 from mirrorflow_console.cluster_map import cluster_map
 from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.flow_views import FlowView, Level, partition_level, state_words, topic_rows
 from mirrorflow_console.group_views import group_rows
 from mirrorflow_console.heat_map import LEGENDS, Measure, heat_map
-from mirrorflow_console.history import FINE_S, KEPT_S, TOPIC_STEP_S, History
+from mirrorflow_console.history import FINE_S, KEPT_S, SAMPLE_STEP_S, TOPIC_STEP_S, History
 from mirrorflow_console.job_views import job_views
 from mirrorflow_console.lag_forecast import LagSample
 from mirrorflow_console.poller import Interest, Snapshot
@@ -23,7 +25,6 @@ TOPICS_SHOWN: Final = 20
 TOPICS_MAX: Final = 2_000
 ROWS_SHOWN: Final = 50  # partitions and groups in a table
 CHART_POINTS: Final = 180
-SAMPLE_STEP_S: Final = 30.0  # samples without an open page, and those of topics
 SPARKLINE_MIN_S: Final = 300.0  # of a history that has just begun
 EVENTS_SHOWN: Final = 200
 QUERY_MAX: Final = 200  # characters of a filter
@@ -42,27 +43,30 @@ class Page:
     values: Callable[[Snapshot, Mapping[str, str], History], dict[str, Any]]
     needs_partitions: bool = False
     needs_groups: bool = False
+    has_chart: bool = False
     of_flow: bool = True
 
     def interest(self, query: Mapping[str, str]) -> Interest:
         """Returns what an open page with *query* needs."""
         if not self.of_flow:
             return Interest()
-        return Interest(query.get("flow"), self.needs_partitions, self.needs_groups)
+        span = ChartSpan.of(query.get("span")) if self.has_chart else None
+        return Interest(query.get("flow"), self.needs_partitions, self.needs_groups, span)
 
 
 def _map(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dict[str, Any]:
     wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
     found = [one for one in snapshot.views if _matches(one, wanted)]
-    shown = found if "all" in query else found[:FLOWS_SHOWN]
+    shown = [snapshot.current(one) for one in (found if "all" in query else found[:FLOWS_SHOWN])]
     since_s = snapshot.at_s - FINE_S
+    levels = Counter(one.level for one in snapshot.views)
     return {
         "views": shown,
         "found": len(found),
         "total": len(snapshot.views),
         "q": query.get("q", "")[:QUERY_MAX],
-        "map": cluster_map(snapshot.views),
-        "levels": [(level, sum(one.level is level for one in snapshot.views)) for level in Level],
+        "map": cluster_map(snapshot.views, snapshot.figures),
+        "levels": [(level, levels[level]) for level in Level],
         "states": {one.key: _words(one, snapshot) for one in shown},
         "sparklines": {one.key: _lag_line(history.samples(one.key, since_s), snapshot.at_s) for one in shown},
     }
@@ -99,6 +103,10 @@ def _binned(
         index = int((at_s - (now_s - span_s)) / span_s * bins)
         if 0 <= index <= bins:
             found[min(index, bins - 1)] = value
+    for index in range(1, bins - 1):
+        # A sample that came late leaves one part without a value; more are a gap.
+        if found[index] is None and found[index + 1] is not None:
+            found[index] = found[index - 1]
     return found
 
 
@@ -110,6 +118,8 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
     shown = rows[:TOPICS_MAX] if "all" in query else rows[:TOPICS_SHOWN]
     lags = history.topic_lags(view.key, snapshot.at_s - FINE_S)
     bins = int(FINE_S / TOPIC_STEP_S / 2)
+    span = ChartSpan.of(query.get("span"))
+    chart = snapshot.charts.get((view.key, span))
     return {
         "view": view,
         "state_text": _state_text(view, reading),
@@ -121,7 +131,14 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
             one.topic: sparkline(_binned([*lags.get(one.topic, ())], snapshot.at_s, FINE_S, bins))
             for one in shown
         },
-        "chart": json.dumps(_chart(history.samples(view.key, snapshot.at_s - FINE_S))),
+        "chart": json.dumps(
+            _chart(
+                history.samples(view.key, snapshot.at_s - span.seconds) if chart is None else chart.samples
+            )
+        ),
+        "span": span,
+        "spans": [*ChartSpan],
+        "chart_source": _chart_source(snapshot, chart),
         "events": history.events(snapshot.at_s - KEPT_S, flow=view.key, limit=8),
         "is_complete": reading.document is None
         or len(reading.document.progress.partitions) >= reading.document.partitions_total,
@@ -133,7 +150,18 @@ def _state_text(view: FlowView, reading: FlowReading) -> str:
     return f"{view.level.word}: {state_words(view, progress)}"
 
 
-def _chart(samples: list[LagSample]) -> list[list[float | None]]:
+def _chart_source(snapshot: Snapshot, chart: Chart | None) -> str:
+    """Returns a sentence about where a chart's samples are from; "" if that is the console's own history."""
+    if chart is not None:
+        return "From Prometheus."
+    return (
+        f"{snapshot.chart_problem} The chart has what this console has seen."
+        if snapshot.chart_problem
+        else ""
+    )
+
+
+def _chart(samples: Sequence[LagSample]) -> list[list[float | None]]:
     """Returns the series of the chart: time, lag in records, lag in seconds, records and bytes a second."""
     every = max(1, len(samples) // CHART_POINTS)
     kept = [one for index, one in enumerate(samples) if (len(samples) - 1 - index) % every == 0]
@@ -153,17 +181,14 @@ def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dic
     topic, number = query.get("topic"), query.get("partition")
     chosen = next((row for row in rows if row["topic"] == topic and str(row["partition"]) == number), None)
     wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
+    levels = [partition_level(row) for row in rows]
     listed = [
-        row
-        for row in rows
+        (level, -(row["lagRecords"] or 0), row["topic"], row["partition"], row)
+        for level, row in zip(levels, rows, strict=True)
         if not wanted or wanted in f"{row['topic']}-{row['partition']} {row['reason']}".lower()
     ]
-    worst = nsmallest(
-        ROWS_SHOWN,
-        listed,
-        key=lambda row: (partition_level(row), -(row["lagRecords"] or 0), row["topic"], row["partition"]),
-    )
-    heat = heat_map(rows, measure, internal="internal" in query)
+    worst = nsmallest(ROWS_SHOWN, listed, key=lambda one: one[:4])
+    heat = heat_map(rows, levels, measure, internal="internal" in query)
     return {
         "view": view,
         "state_text": _state_text(view, reading),
@@ -171,7 +196,7 @@ def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dic
         "hidden": len(rows) - len(heat.cells),
         "measures": [*Measure],
         "legend": LEGENDS[measure],
-        "rows": [(partition_level(row), row) for row in worst],
+        "rows": [(level, row) for level, *_, row in worst],
         "found": len(listed),
         "total": 0 if reading.document is None else reading.document.partitions_total,
         "read": len(rows),
@@ -232,11 +257,13 @@ def _of_flow(snapshot: Snapshot, query: Mapping[str, str]) -> tuple[FlowView, Fl
 
 PAGES: Final[Mapping[str, Page]] = {
     "/": Page(template="map.html", title="Flows", values=_map, of_flow=False),
-    "/flow": Page(template="flow.html", title="Flow", values=_flow, needs_partitions=True),
+    "/flow": Page(template="flow.html", title="Flow", values=_flow, needs_partitions=True, has_chart=True),
     "/partitions": Page(
         template="partitions.html", title="Partitions", values=_partitions, needs_partitions=True
     ),
     "/groups": Page(template="groups.html", title="Consumer groups", values=_groups, needs_groups=True),
-    "/jobs": Page(template="jobs.html", title="Seeds and verifications", values=_jobs, of_flow=False),
+    "/jobs": Page(
+        template="jobs.html", title="Seeds, verifications and archives", values=_jobs, of_flow=False
+    ),
     "/history": Page(template="history.html", title="History", values=_history, of_flow=False),
 }

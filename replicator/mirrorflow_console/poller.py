@@ -7,18 +7,21 @@ old. Each poll replaces the `Snapshot` and wakes the streams, which hold no queu
 import asyncio
 import logging
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.chart_history import Chart, ChartHistory, ChartRequest, ChartSpan
+from mirrorflow_console.documents import ConnectorDocument, Figures, FlowReading
 from mirrorflow_console.flow_changes import changes
 from mirrorflow_console.flow_source import FlowSource
-from mirrorflow_console.flow_views import FlowView, flow_view, topic_rows, worst_first
-from mirrorflow_console.history import TOPIC_STEP_S, History, HistoryEvent
+from mirrorflow_console.flow_views import FlowView, flow_view, with_figures, worst_first, worst_topics
+from mirrorflow_console.history import SAMPLE_STEP_S, TOPIC_STEP_S, History, HistoryEvent
 from mirrorflow_console.lag_forecast import SPAN_MIN_S, WINDOWS_S, LagSample
+from mirrorflow_console.prometheus_history import FlowLabels
 from mirrorflow_replicator.process import return_free_memory, share_heaps
 
 OPEN_INTERVAL_S: Final = 5.0
@@ -32,24 +35,41 @@ PARTIAL_WAIT_S: Final = 0.3
 RECENT_STEP_S: Final = SPAN_MIN_S
 RECENT_MAX: Final = int(WINDOWS_S[-1] / RECENT_STEP_S) + 1
 
-HEAPS: Final = 2  # of all threads: sixteen of them read connectors, each for milliseconds
+HEAPS: Final = 2  # of all threads: few work at the same time, each for milliseconds
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The state of all flows after one poll; `views` are sorted worst first. `version` 0: none has been read yet."""
+    """The state of all flows after one poll; `views` are sorted worst first. `version` 0: none has been read yet.
+
+    A view is made when more than figures has changed; `current` returns it with those of this poll.
+    """
 
     version: int = 0
     at_s: float = 0.0  # wall clock
     views: tuple[FlowView, ...] = ()
     readings: Mapping[str, FlowReading] = field(default_factory=dict)
+    figures: Mapping[str, Figures] = field(default_factory=dict)  # by key
+    lags: Mapping[str, Sequence[LagSample]] = field(default_factory=dict)  # of the last minutes, by key
     problem: str = ""
+    charts: Mapping[tuple[str, ChartSpan], Chart] = field(
+        default_factory=dict
+    )  # from Prometheus, where one is configured
+    chart_problem: str = ""
 
     def view(self, key: str) -> FlowView | None:
-        """Returns the view of the flow *key*; None if there is none."""
-        return next((one for one in self.views if one.key == key), None)
+        """Returns the view of the flow *key* with its figures; None if there is none."""
+        return next((self.current(one) for one in self.views if one.key == key), None)
+
+    def current(self, view: FlowView) -> FlowView:
+        """Returns *view*, one of `views`, with the figures of this poll."""
+        figures, document = self.figures.get(view.key), self.readings[view.key].document
+        if figures is None or document is None or view.troubles or figures is document.figures:
+            return view
+        lags = [*self.lags.get(view.key, ()), lag_sample(document, figures, self.at_s)]
+        return with_figures(view, document, figures, lags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +79,31 @@ class Interest:
     flow: str | None = None
     partitions: bool = False
     groups: bool = False
+    span: ChartSpan | None = None  # of its chart
 
 
 class SharedPoller:
-    """Polls *source*, and keeps its *history*."""
+    """Polls *source*, and keeps its *history*. *charts*: a history in Prometheus, which charts prefer."""
 
     def __init__(
-        self, source: FlowSource, history: History, *, clock: Callable[[], float] = time.time
+        self,
+        source: FlowSource,
+        history: History,
+        *,
+        charts: ChartHistory | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.snapshot = Snapshot()
         self._source = source
         self._history = history
+        self._charts = charts
         self._clock = clock
         self._interests: Counter[Interest] = Counter()
         self._wanted = asyncio.Event()
         self._polled = asyncio.Event()
-        self._recent: dict[str, deque[LagSample]] = {}
-        self._topics_at_s = 0.0
+        self._lags: dict[str, tuple[LagSample, ...]] = {}  # of the last minutes, by flow
+        self._sample_slot = 0
+        self._topic_slots: dict[str, int] = {}  # by flow: the step of time of its last topic lags
 
     async def run(self) -> None:
         """Polls until it is cancelled. A poll that fails is logged; the next one tries again."""
@@ -140,9 +168,11 @@ class SharedPoller:
         detailed = frozenset(one.flow for one in interests if one.flow is not None and one.partitions)
         groups = frozenset(one.flow for one in interests if one.flow is not None and one.groups)
         before, polled = self.snapshot, self._polled
-        self.snapshot = await asyncio.to_thread(
-            self._read, before, detailed, groups, is_watched=bool(interests)
-        )
+        found = await asyncio.to_thread(self._read, before, detailed, groups, is_watched=bool(interests))
+        if self._charts is not None:
+            self._charts.refresh(_chart_requests(found, interests), found.at_s)
+            found = replace(found, charts=self._charts.charts, chart_problem=self._charts.problem)
+        self.snapshot = found
         del before  # before memory is returned
         await asyncio.to_thread(return_free_memory)
         self._polled = asyncio.Event()
@@ -152,63 +182,123 @@ class SharedPoller:
         self, before: Snapshot, detailed: frozenset[str], groups: frozenset[str], *, is_watched: bool
     ) -> Snapshot:
         readings = {one.key: one for one in self._source.read(detailed, groups, is_watched=is_watched)}
-        now_s = self._clock()
-        samples = {
-            key: sample for key, one in readings.items() if (sample := _sample(one, now_s)) is not None
-        }
-        views = worst_first(
-            flow_view(one, self._recent_lags(key, samples.get(key))) for key, one in readings.items()
-        )
-        for key in self._recent.keys() - readings.keys():
-            del self._recent[key]
+        now_s, newer = self._clock(), self._source.figures
         known = {one.key: one for one in before.views}
-        # The first poll of a process is no news: what happened while no console ran is not known.
-        events = [
-            event for view in views if before.version for event in changes(known.get(view.key), view, now_s)
-        ]
+        figures: dict[str, Figures] = {}
+        views: list[FlowView] = []
+        events: list[HistoryEvent] = []
+        for key, reading in readings.items():
+            document = reading.document
+            if document is not None:
+                figures[key] = newer.get(key, document.figures)
+                self._keep_lag(key, document, figures[key], now_s)
+            view = known.get(key)
+            if view is None or not _is_same(before, view, reading, figures.get(key)):
+                made = self._view(reading, figures.get(key), now_s)
+                # The first poll of a process is no news: what happened while no console ran is not known.
+                if before.version:
+                    events += changes(None if view is None else before.current(view), made, now_s)
+                view = made
+            views.append(view)
+        for key in self._lags.keys() - readings.keys():
+            del self._lags[key]
+            self._topic_slots.pop(key, None)
         events += [_ended(one, now_s) for one in before.views if one.key not in readings]
-        is_due = now_s - self._topics_at_s >= TOPIC_STEP_S
-        self._topics_at_s = now_s if is_due else self._topics_at_s
-        self._history.add(samples, _topic_lags(readings) if is_due else {}, events, now_s)
+        self._history.add(
+            self._samples(readings, figures, detailed | groups, now_s),
+            dict(self._topic_lags(self._source.partitions, now_s)),
+            events,
+            now_s,
+        )
         return Snapshot(
             version=before.version + 1,
             at_s=now_s,
-            views=tuple(views),
+            views=tuple(worst_first(views, figures)),
             readings=readings,
+            figures=figures,
+            lags=self._lags,
             problem=self._source.problem,
         )
 
-    def _recent_lags(self, key: str, sample: LagSample | None) -> list[LagSample]:
-        """Returns the lags of the last minutes with *sample*, the current one. A few are enough for a forecast."""
-        kept = self._recent.setdefault(key, deque(maxlen=RECENT_MAX))
-        if sample is None:
-            return []
-        found = [*kept, sample]
-        if not kept or sample.at_s - kept[-1].at_s >= RECENT_STEP_S:
-            kept.append(sample)
+    def _view(self, reading: FlowReading, figures: Figures | None, now_s: float) -> FlowView:
+        document = reading.document
+        if document is None or figures is None:
+            return flow_view(reading)
+        lags = [*self._lags.get(reading.key, ()), lag_sample(document, figures, now_s)]
+        if figures is not document.figures:
+            reading = replace(reading, document=replace(document, figures=figures))
+        return flow_view(reading, lags)
+
+    def _keep_lag(self, key: str, document: ConnectorDocument, figures: Figures, now_s: float) -> None:
+        """Keeps the lags of the last minutes: a few are enough for a forecast."""
+        kept = self._lags.get(key, ())
+        if not kept or now_s - kept[-1].at_s >= RECENT_STEP_S:
+            # A new tuple: pages read the old one.
+            self._lags[key] = (*kept[1 - RECENT_MAX :], lag_sample(document, figures, now_s))
+
+    def _samples(
+        self,
+        readings: Mapping[str, FlowReading],
+        figures: Mapping[str, Figures],
+        open_flows: AbstractSet[str],
+        now_s: float,
+    ) -> dict[str, LagSample]:
+        """Returns the samples for the history: of flows on open pages at each poll, of the others twice a minute."""
+        slot = int(now_s // SAMPLE_STEP_S)
+        is_due, self._sample_slot = slot != self._sample_slot, slot
+        found = {}
+        for key in figures if is_due else open_flows & figures.keys():
+            document = readings[key].document
+            if document is not None:
+                found[key] = lag_sample(document, figures[key], now_s)
         return found
 
+    def _topic_lags(
+        self, partitions: Mapping[str, Sequence[Mapping[str, Any]]], now_s: float
+    ) -> Iterator[tuple[str, list[tuple[str, int | None]]]]:
+        """Yields the lags of the topics of each flow whose partitions were read, once in a step of time."""
+        slot = int(now_s // TOPIC_STEP_S)
+        for key, rows in partitions.items():
+            if rows and self._topic_slots.get(key) != slot:
+                self._topic_slots[key] = slot
+                yield key, worst_topics(rows)
 
-def _sample(reading: FlowReading, now_s: float) -> LagSample | None:
-    if reading.document is None:
-        return None
-    summary = reading.document.progress.summary
-    is_unknown = summary["partitions"].get("lagUnknown") and not summary["lagRecords"]
+
+def _chart_requests(snapshot: Snapshot, interests: Sequence[Interest]) -> Iterator[ChartRequest]:
+    """Yields the charts of open pages whose flows have metrics: those that report their progress."""
+    for one in interests:
+        reading = snapshot.readings.get(one.flow or "")
+        if one.span is None or reading is None or reading.document is None:
+            continue
+        labels = FlowLabels(
+            flow=reading.document.progress.summary["flow"],
+            source=reading.document.source or reading.source,
+            target=reading.document.target or reading.target,
+            namespace=reading.namespace,
+        )
+        yield ChartRequest(key=reading.key, span=one.span, labels=labels)
+
+
+def lag_sample(document: ConnectorDocument, figures: Figures, at_s: float) -> LagSample:
+    """Returns the lag in *figures*, which may be newer than those of *document*, as a sample."""
+    is_unknown = not figures.lag_records and document.progress.summary["partitions"].get("lagUnknown")
     return LagSample(
-        now_s,
-        None if is_unknown else summary["lagRecords"],
-        summary["lagSeconds"],
-        summary["recordsPerSecond"],
-        summary["bytesPerSecond"],
+        at_s,
+        None if is_unknown else figures.lag_records,
+        figures.lag_s,
+        figures.records_per_s,
+        figures.bytes_per_s,
     )
 
 
-def _topic_lags(readings: Mapping[str, FlowReading]) -> dict[str, list[tuple[str, int | None]]]:
-    return {
-        key: [(row.topic, row.lag_records) for row in topic_rows(one.document.progress, internal=False)]
-        for key, one in readings.items()
-        if one.document is not None
-    }
+def _is_same(before: Snapshot, view: FlowView, reading: FlowReading, figures: Figures | None) -> bool:
+    """Whether *view* holds for *reading*, but for its figures."""
+    if reading is not before.readings[view.key] or view.troubles:
+        return False
+    known = before.figures.get(view.key)
+    if figures is None or known is None:
+        return figures is known
+    return not figures.is_lagging and figures.uptime_s >= known.uptime_s
 
 
 def _ended(view: FlowView, now_s: float) -> HistoryEvent:

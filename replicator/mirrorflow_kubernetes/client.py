@@ -47,16 +47,25 @@ class KubernetesConnection:
     @contextmanager
     def forward(self, pod: str, port: int) -> Iterator[Any]:
         """Yields the package's PortForward to *port* of *pod*, as `kubectl port-forward`. Raises REQUEST_ERRORS."""
-        from kubernetes.stream.ws_client import portforward_call  # noqa: PLC0415  with `websocket`, for this alone
-
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/portforward"
-        method, url, headers = self.request(path, {})
-        ports = [("ports", str(port))]
-        stream = portforward_call(self.api.configuration, method, url, query_params=ports, headers=headers)  # type: ignore[no-untyped-call]
+        stream = self._forwarded(self.namespace, pod, port)
         try:
             yield stream
         finally:
             stream.close()
+
+    def dial(self, namespace: str, pod: str, port: int) -> Any:
+        """Returns a socket that is connected to *port* of *pod*, as by `kubectl port-forward`. Raises REQUEST_ERRORS.
+
+        A thread of the package copies its bytes until it is closed.
+        """
+        return self._forwarded(namespace, pod, port).socket(port)
+
+    def _forwarded(self, namespace: str, pod: str, port: int) -> Any:
+        from kubernetes.stream.ws_client import portforward_call  # noqa: PLC0415  with `websocket`, for this alone
+
+        method, url, headers = self.request(f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward", {})
+        ports = [("ports", str(port))]
+        return portforward_call(self.api.configuration, method, url, query_params=ports, headers=headers)  # type: ignore[no-untyped-call]
 
     def request(self, path: str, params: Mapping[str, str]) -> tuple[str, str, dict[str, str]]:
         """Returns method, URL and headers of a request, with the token."""

@@ -67,6 +67,13 @@ def share_heaps(count: int) -> None:
         ctypes.CDLL("libc.so.6").mallopt(_M_ARENA_MAX, count)
 
 
+def allow_open_files() -> None:
+    """Allows this process as many open files as the system lets it have: one that connects to hundreds of others."""
+    with contextlib.suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def trim_memory() -> None:
     """Returns free memory to the kernel, after collecting garbage (of a start, or a backlog)."""
     gc.collect()

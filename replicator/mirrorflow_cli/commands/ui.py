@@ -21,7 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--results",
         metavar="DIR",
-        help="folder of `mirrorflow verify --out`, whose verifications are shown, too",
+        help="folder of `mirrorflow verify --out` and of archives, which are shown, too",
+    )
+    parser.add_argument(
+        "--prometheus",
+        metavar="URL",
+        help="address of a Prometheus that scrapes the flows, for charts of the last hour, day and week",
     )
     parser.add_argument(
         "--context",
@@ -60,6 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
             keeps_history=not arguments.no_history,
             contexts=arguments.context,
             results=None if arguments.results is None else Path(arguments.results),
+            prometheus=arguments.prometheus,
             internal=FileFlowTopics(plans) if plans else None,
             announce=lambda text: print(text, flush=True),
         )

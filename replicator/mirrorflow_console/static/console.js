@@ -138,6 +138,8 @@
     return value >= 100 || Number.isInteger(value) ? String(Math.round(value)) : value.toPrecision(2);
   }
 
+  function days([at]) { return at.length ? (at[at.length - 1] - at[0]) / 86400 : 0; }
+
   function plotInto(element, data) {
     const muted = colour("--muted");
     const line = colour("--line");
@@ -150,7 +152,7 @@
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
       tzDate: (at) => (isLocal ? new Date(at * 1000) : uPlot.tzDate(new Date(at * 1000), "Etc/UTC")),
       axes: [
-        { stroke: muted, font, grid: { show: false }, ticks: { stroke: line, size: 4 }, size: 26, values: "{HH}:{mm}" },
+        { stroke: muted, font, grid: { show: false }, ticks: { stroke: line, size: 4 }, size: 26, values: days(data) > 2 ? "{MMM} {DD}" : "{HH}:{mm}" },
         { stroke: muted, font, grid: { stroke: line, width: 1 }, ticks: { show: false }, size: 48, space: 34, values: (_, all) => all.map(figure) },
       ],
       series: [{}, { stroke: colour("--accent"), width: 1.6, fill: colour("--accent-soft"), spanGaps: false, points: { show: false } }],
@@ -171,8 +173,10 @@
     for (const element of holder.querySelectorAll(".chart")) {
       const data = [all[0], all[Number(element.dataset.series)]];
       const known = charts.get(element.id);
-      if (known && known.element === element) known.plot.setData(data);
-      else charts.set(element.id, { element, plot: plotInto(element, data) });
+      const isLong = days(data) > 2;
+      if (known && known.isLong !== isLong) { known.plot.destroy(); charts.delete(element.id); }
+      if (known && known.element === element && known.isLong === isLong) known.plot.setData(data);
+      else charts.set(element.id, { element, isLong, plot: plotInto(element, data) });
     }
   }
 

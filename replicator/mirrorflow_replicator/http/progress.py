@@ -5,11 +5,13 @@ has counts, and one example of each reason. `replicating` is decided from the ob
 Heartbeats do not count: they move while nothing else does.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from hashlib import blake2b
 from itertools import islice
 
 from mirrorflow_core.offsets.checkpoints import GroupOffset
@@ -51,6 +53,18 @@ LIMIT_MAX = 1_000_000
 WARNINGS_MAX = 100  # of one connector there; a checkpoint connector reports at most as many
 FAILED_TASKS_MAX = 100  # of one connector there; they tend to fail alike
 UNCOPIED_MAX = 100  # messages about them in `/progress/partitions`; they tend to be alike
+DIGEST_BYTES = 16
+# What changes while a connector's state does not.
+FIGURES = (
+    "uptimeSeconds",
+    "lagRecords",
+    "lagSeconds",
+    "recordsPerSecond",
+    "bytesPerSecond",
+    "records",
+    "bytes",
+)
+_PASSING = frozenset({*FIGURES, "batches", "sinceSeconds", "ageSeconds", "checkpoints", "moved", "active"})
 OFFSETS_VERSION = 1
 OFFSETS_DEFAULT = 1_000
 OFFSETS_MAX = 100_000  # about 30 MB
@@ -366,11 +380,15 @@ def _checkpoints(report: ConnectorReport, now_s: float) -> dict[str, object]:
 
 
 def partitions(query: dict[str, str], view: WorkerView) -> Response:
-    """Answers `GET /progress/partitions?limit=&connector=`: every partition, the greatest lag first.
+    """Answers `GET /progress/partitions?limit=&connector=&unless=&columns=`: every partition, the greatest lag first.
 
     For the table of `mirrorflow run`, so unlike the summary it names topics and groups. It also has the messages about
-    topics that are not copied, which have no partition, each connector's own state and warnings, and the answer to
+    topics that are not copied, which have no partition, each connector's own state and warnings, and the response to
     `/progress`, so that a console needs one request.
+
+    With *unless*, the response has a `digest` of all but partitions, figures and ages. A client that sends the last digest
+    receives only `figures` and partitions while it stays the same: most of a thousand connectors do not change in five seconds.
+    With *columns*, partitions are a list for each field, which is read in a third of the time.
     """
     limit = limit_of(query, default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
     if isinstance(limit, Response):
@@ -378,20 +396,39 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
     chosen = _chosen(query, view)
     rows = [(lag_records(part), report, part) for report in chosen for part in partitions_of(report)]
     rows.sort(key=lambda row: (-row[0], row[1].name, row[2].topic, row[2].partition))
-    return json_response(
-        {
-            "version": VERSION,
-            "summary": _summary_of_first(chosen, view),
-            "total": len(rows),
-            "uncopiedTotal": sum(len(report.uncopied) for report in chosen),
-            "uncopied": [text for report in chosen for text in report.uncopied][:UNCOPIED_MAX],
-            "nothingSelected": " ".join(
-                report.nothing_selected for report in chosen if report.nothing_selected
-            ),
-            "connectors": [_connector(report, view) for report in chosen],
-            "partitions": [_partition(report, part, lag, view) for lag, report, part in rows[:limit]],
-        }
-    )
+    head: dict[str, object] = {
+        "version": VERSION,
+        "summary": _summary_of_first(chosen, view),
+        "total": len(rows),
+        "uncopiedTotal": sum(len(report.uncopied) for report in chosen),
+        "uncopied": [text for report in chosen for text in report.uncopied][:UNCOPIED_MAX],
+        "nothingSelected": " ".join(report.nothing_selected for report in chosen if report.nothing_selected),
+        "connectors": [_connector(report, view) for report in chosen],
+    }
+    if "unless" in query:
+        head = _unless_unchanged(head, query["unless"])
+    found = [_partition(report, part, lag, view) for lag, report, part in rows[:limit]]
+    if "columns" in query:
+        return json_response(
+            {**head, "columns": {name: [row[name] for row in found] for name in next(iter(found), ())}}
+        )
+    return json_response({**head, "partitions": found})
+
+
+def _unless_unchanged(head: dict[str, object], known: str) -> dict[str, object]:
+    """Returns *head* with its digest, or only digest and figures where the client knows the rest by its digest."""
+    summary = head["summary"] if isinstance(head["summary"], dict) else {}
+    digest = blake2b(json.dumps(_without_figures(head)).encode(), digest_size=DIGEST_BYTES).hexdigest()
+    if digest != known:
+        return {**head, "digest": digest}
+    figures = {name: summary[name] for name in FIGURES if name in summary}
+    return {"version": VERSION, "digest": digest, "figures": figures}
+
+
+def _without_figures(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _without_figures(inner) for name, inner in value.items() if name not in _PASSING}
+    return [*map(_without_figures, value)] if isinstance(value, list) else value
 
 
 def _connector(report: ConnectorReport, view: WorkerView) -> dict[str, object]:

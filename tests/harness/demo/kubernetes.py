@@ -1,10 +1,14 @@
 """`make demo-kubernetes`: installs the operator on a real Kubernetes, runs a flow between secured clusters and deletes a pod.
+With `--ui`, it then opens the console.
 
 The exit status is 0 if both sides are equal at the end, 1 if not or after an error, and 130 after Ctrl-C. In every case it
 ends its processes and removes its files and network interfaces, except builds in .cache. It needs root.
 """
 
+import json
+import os
 import signal
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -107,7 +111,34 @@ def _run_demo(stage: Stage) -> int:
         if kind in conditions
     ]
     _print_command("kubectl describe mirrorflow east-to-west, its conditions", "\n".join(lines))
-    return _print_comparison(stage, producer.acknowledged)
+    status = _print_comparison(stage, producer.acknowledged)
+    if status:
+        return status
+    if "--ui" in sys.argv[1:]:
+        _run_console(stage)
+    else:
+        _print_text(
+            "`make demo-kubernetes UI=1` repeats the demo, keeps the clusters running, and opens the console."
+        )
+    return 0
+
+
+def _run_console(stage: Stage) -> None:
+    """Runs the producer again with the console of this machine, until Ctrl-C."""
+    _print_text(
+        "The producer writes again. Open the address below; the console shows the flow, by its status and by port-forwards"
+        " to its pods, until Ctrl-C ends the demo."
+    )
+    kubeconfig = json.loads(stage.kubectl("config", "view", "--flatten", "--raw", "--output=json"))
+    for context in kubeconfig["contexts"]:
+        context["context"]["namespace"] = FLOWS
+    file = stage.folder / "console.kubeconfig"
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(kubeconfig))
+    program = Path(sys.executable).parent / "mirrorflow"
+    command = [program, "ui", "--port", "0", "--context", kubeconfig["current-context"]]
+    with SteadyProducer(bootstrap=stage.east.internal_bootstrap, topics=(TOPIC,), backlog=0, rate=RATE):
+        subprocess.run(command, check=False, env={**os.environ, "KUBECONFIG": str(file)})
 
 
 def _delete_a_pod(stage: Stage, producer: SteadyProducer) -> str:
@@ -142,9 +173,9 @@ def _print_comparison(stage: Stage, acknowledged: int) -> int:
     rows = compare(stage.east, stage.west, {TOPIC: f"east.{TOPIC}"})
     _print_command("a Java consumer reads both clusters from the beginning", as_text(rows))
     is_equal, sentence = verdict(rows, acknowledged)
-    _print_text(
-        f"{sentence} The cluster and all files of the demo are removed now." if is_equal else sentence
-    )
+    is_kept = "--ui" in sys.argv[1:]
+    removal = "" if is_kept else " The cluster and all files of the demo are removed now."
+    _print_text(f"{sentence}{removal}" if is_equal else sentence)
     return 0 if is_equal else 1
 
 

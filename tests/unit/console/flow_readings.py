@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from mirrorflow_console.documents import FlowReading, connector_document
+from mirrorflow_console.documents import Figures, FlowReading, connector_document
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, SideReport
 from mirrorflow_replicator.http.progress import partitions
 from tests.unit.http.reports import NOW_S, connector, content, partition, samples_of_progress, task, view
@@ -28,10 +28,12 @@ def healthy(*parts: Any, **changes: Any) -> ConnectorReport:
     return connector(task(*(parts or (partition(),))), **(values | changes))
 
 
-def table(*reports: ConnectorReport, limit: int = 1_000, **changes: Any) -> dict[str, Any]:
-    """The response of `/progress/partitions` for *reports*."""
+def table(
+    *reports: ConnectorReport, limit: int = 1_000, query: Mapping[str, str] | None = None, **changes: Any
+) -> dict[str, Any]:
+    """The response of `/progress/partitions` for *reports*; *query* has further parameters."""
     state = view(*reports, samples=samples_of_progress(reports[0]), ready=True, **changes)
-    body: dict[str, Any] = json.loads(content(partitions({"limit": str(limit)}, state)))
+    body: dict[str, Any] = json.loads(content(partitions({"limit": str(limit), **(query or {})}, state)))
     return body
 
 
@@ -65,6 +67,15 @@ class FixedFlows:
     """A source of flows that a test sets; *requests* has the arguments of each read."""
 
     problem = ""
+    figures: ClassVar[Mapping[str, Figures]] = {}
+
+    @property
+    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {
+            flow_reading.key: flow_reading.document.progress.partitions
+            for flow_reading in self.readings
+            if flow_reading.document is not None
+        }
 
     def __init__(self, readings: Sequence[FlowReading] = ()) -> None:
         self.readings = list(readings)

@@ -32,7 +32,7 @@ def views(pairs):
 
 @pytest.mark.parametrize("pairs", PAIRS, ids=lambda pairs: f"{len(pairs)}-{pairs[0]}")
 def test_clusters_and_labels_do_not_overlap(pairs):
-    layout = cluster_map(views(pairs))
+    layout = cluster_map(views(pairs), {})
 
     assert len(layout.edges) + layout.left_out == len(set(pairs))
     for first, second in combinations(layout.nodes, 2):
@@ -47,16 +47,16 @@ def test_the_layout_does_not_depend_on_the_order_of_flows():
     """The order depends on the state. A map that changes its layout with the state is hard to read."""
     flows = views(PAIRS[4])
 
-    assert cluster_map(flows).nodes == cluster_map(flows[::-1]).nodes
+    assert cluster_map(flows, {}).nodes == cluster_map(flows[::-1], {}).nodes
 
 
 def test_flows_between_the_same_clusters_share_an_edge():
     flows = [flow_view(FlowReading(key=key, name=key, source="a", target="b")) for key in ("x", "y")]
 
-    (edge,) = cluster_map(flows).edges
+    (edge,) = cluster_map(flows, {}).edges
 
     assert (edge.label, len(edge.flows)) == ("2 flows", 2)
 
 
 def test_the_map_without_flows_is_empty():
-    assert cluster_map([]).nodes == ()
+    assert cluster_map([], {}).nodes == ()

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 from mirrorflow_console.documents import (
     BODY_MAX_BYTES,
     DocumentError,
+    DocumentUpdate,
     FlowReading,
     connector_document,
     group_offsets,
     parse_json,
+    updated_document,
 )
-from mirrorflow_console.flow_views import flow_view, topic_rows
+from mirrorflow_console.flow_views import flow_view, partition_level, topic_rows
 from mirrorflow_console.heat_map import Measure, heat_map
-from tests.unit.console.flow_readings import healthy, table
+from tests.unit.console.flow_readings import STOPPED, healthy, table
 from tests.unit.http.reports import partition
 
 JSON = st.recursive(
@@ -52,6 +54,66 @@ def test_a_row_with_a_wrong_type_is_dropped_and_counted():
     assert [row["partition"] for row in checked.progress.partitions] == [2]
     assert checked.dropped == 2
     assert "2 partitions" in checked.notes[0]
+
+
+def test_columns_are_read_as_rows_are():
+    report = healthy(partition(0), partition(3, **STOPPED))
+
+    columns = connector_document(table(report, query={"columns": "yes"}))
+
+    assert columns == connector_document(table(report))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("topic", ["orders"]),
+        ("lagRecords", "9"),
+        ("partition", True),
+        ("phase", "x" * 3_000),
+        ("records", 1 << 70),
+    ],
+)
+def test_a_partition_with_a_wrong_type_in_a_column_is_dropped_and_counted(name, value):
+    document = table(healthy(partition(0), partition(1)), query={"columns": "yes"})
+    document["columns"][name][0] = value
+
+    checked = connector_document(document)
+
+    assert [row["partition"] for row in checked.progress.partitions] == [1]
+    assert checked.dropped == 1
+
+
+@pytest.mark.parametrize(
+    "columns", [{"topic": ["a"]}, {"topic": 3}, {"topic": ["a"], "partition": [1, 2]}, {"x": []}]
+)
+def test_incomplete_columns_have_no_readable_partition(columns):
+    document = {**table(healthy(partition(0)), query={"columns": "yes"}), "columns": columns}
+
+    assert connector_document(document).progress.partitions == ()
+
+
+def test_a_document_stays_the_same_object_while_only_figures_change():
+    def response(lag: int, unless: str) -> DocumentUpdate:
+        report = healthy(partition(0, source_offset=100 - lag, source_end_offset=100))
+        value = table(report, limit=0, query={"columns": "yes", "unless": unless})
+        return updated_document(value, known)
+
+    known = None
+    known = response(10, "").document
+    same, changed = response(30, known.digest), response(30, "other")
+
+    assert same.document is known
+    assert (known.figures.lag_records, same.figures.lag_records) == (10, 30)
+    assert (changed.document is known, changed.figures.lag_records) == (False, 30)
+
+
+def test_figures_of_another_state_are_not_taken_for_those_of_the_known_one():
+    value = table(healthy(partition(0)), limit=0, query={"columns": "yes", "unless": ""})
+    known = connector_document(value)
+
+    with pytest.raises(DocumentError):
+        updated_document({"version": 1, "digest": "other", "figures": {}}, known)
 
 
 @pytest.mark.parametrize("value", [None, 7, "x", [], {}, {"summary": {}}, {"partitions": [], "summary": 3}])
@@ -94,7 +156,7 @@ def test_any_document_becomes_a_view_or_is_refused(summary, rows, connectors, ch
     flow_view(FlowReading(key="f", name="f", document=checked))
     topic_rows(checked.progress)
     for measure in Measure:
-        heat_map(checked.progress.partitions, measure)
+        heat_map(checked.progress.partitions, [*map(partition_level, checked.progress.partitions)], measure)
 
 
 def test_invalid_offsets_of_groups_are_dropped():

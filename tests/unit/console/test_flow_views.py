@@ -1,11 +1,21 @@
 """The view of a flow: its state as in `mirrorflow status`, its problems with advice, and the order of flows."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from mirrorflow_cli.run_causes import causes
 from mirrorflow_cli.run_progress import Progress
 from mirrorflow_console.documents import FlowReading, connector_document
-from mirrorflow_console.flow_views import Level, flow_view, state_words, topic_rows, worst_first
+from mirrorflow_console.flow_views import (
+    Level,
+    flow_view,
+    partition_level,
+    state_words,
+    topic_rows,
+    worst_first,
+)
 from mirrorflow_console.group_views import group_rows
 from mirrorflow_console.heat_map import LEGENDS, Measure, heat_map
 from mirrorflow_console.lag_forecast import LagSample, Outlook
@@ -114,7 +124,7 @@ def test_the_worst_flow_is_listed_first():
         reading(healthy(partition(0, **STOPPED), partition(1)), name="broken"),
     ]
 
-    assert [view.name for view in worst_first(map(flow_view, readings))] == ["broken", "silent", "fine"]
+    assert [view.name for view in worst_first(map(flow_view, readings), {})] == ["broken", "silent", "fine"]
 
 
 def test_the_worst_topic_is_listed_first_and_internal_topics_are_hidden():
@@ -135,21 +145,26 @@ def test_the_heat_map_has_one_cell_per_partition():
     parts = [partition(number) for number in (0, 1)] + [partition(7, "t"), partition(0, "u", **STOPPED)]
     rows = progress_of(reading(healthy(*parts))).partitions
 
-    state_map = heat_map(rows, Measure.STATE)
+    state_map = heat_map(rows, [*map(partition_level, rows)], Measure.STATE)
 
     assert state_map.topics == (("u", 1, None), ("orders", 2, None), ("t", 1, (7,)))
     assert state_map.cells == "0444"
     assert state_map.counts["stopped"] == 1
     for measure in Measure:
-        cells = heat_map(rows, measure).cells
+        cells = heat_map(rows, [*map(partition_level, rows)], measure).cells
         assert len(cells) == 4
         assert set(map(int, cells)) <= {*range(len(LEGENDS[measure]))}
+
+
+def cells_of(parts: Sequence[Any], measure: Measure) -> str:
+    rows = progress_of(reading(healthy(*parts))).partitions
+    return heat_map(rows, [*map(partition_level, rows)], measure).cells
 
 
 def test_starting_and_waiting_partitions_share_a_value_in_the_heat_map():
     parts = [partition(0, phase=PartitionPhase.STARTING), partition(1, phase=PartitionPhase.WAITING)]
 
-    assert heat_map(progress_of(reading(healthy(*parts))).partitions, Measure.STATE).cells == "33"
+    assert cells_of(parts, Measure.STATE) == "33"
 
 
 def _offset(group: str, **changes):
@@ -212,7 +227,7 @@ def test_a_connector_of_an_earlier_version_reports_no_members():
 def test_the_write_mode_is_a_measure_of_the_heat_map():
     parts = [partition(number, write_mode=mode) for number, mode in enumerate(("", "plain", "transaction"))]
 
-    assert heat_map(progress_of(reading(healthy(*parts))).partitions, Measure.MODE).cells == "012"
+    assert cells_of(parts, Measure.MODE) == "012"
 
 
 def test_a_flow_with_a_stopped_partition_has_no_forecast():

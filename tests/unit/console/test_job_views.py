@@ -8,7 +8,7 @@ from hypothesis import given
 
 from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.flow_views import Level
-from mirrorflow_console.job_views import job_views, verification_of_file
+from mirrorflow_console.job_views import archive_of_manifest, job_views, verification_of_file
 from mirrorflow_console.result_files import ResultFiles
 from tests.unit.console.served_console import served
 from tests.unit.console.test_documents import JSON
@@ -65,6 +65,58 @@ def test_result_files_of_a_folder_are_escaped_and_invalid_ones_ignored(tmp_path:
     assert status == 200
     assert "orders-3" in body
     assert SCRIPT not in body
+
+
+ARCHIVE = {
+    "format": 1,
+    "flow": "east-to-west",
+    "started": "2026-11-22T10:00:00Z",
+    "finished": "2026-11-22T10:05:00Z",
+    "topics": [
+        {
+            "name": "orders",
+            "partitions": [
+                {"files": [{"size_bytes": 700, "tally": {"records": 40}}, {"size_bytes": 300, "tally": {"records": 2}}]},
+                {"files": [], "gaps": [{"start": 5, "end": 9}]},
+            ],
+        }
+    ],
+}  # fmt: skip
+
+
+def test_an_archive_shows_its_content_and_what_was_deleted_meanwhile():
+    archive = archive_of_manifest(ARCHIVE)
+
+    assert archive is not None
+    assert (archive.kind, archive.flow, archive.word) == ("archive", "east-to-west", "finished, with gaps")
+    assert {name: value for name, value, _ in archive.figures} == {
+        "topics": 1, "partitions": 2, "records": 42, "bytes": 1_000, "deleted during the export": 4,
+    }  # fmt: skip
+
+
+@given(document=JSON)
+def test_any_manifest_can_be_shown(document):
+    archive_of_manifest(document)
+    archive_of_manifest({**ARCHIVE, "topics": document})
+    archive_of_manifest({**ARCHIVE, "topics": [document, {"partitions": [document, {"files": [document]}]}]})
+
+
+def test_a_folder_of_archives_has_those_that_are_finished_and_those_that_are_not(tmp_path: Path):
+    for name, file, text in (
+        ("monday", "_unfinished.json", "{}"),
+        ("monday", "_manifest.json", json.dumps(ARCHIVE)),
+        ("tuesday", "_unfinished.json", "{}"),
+        ("tuesday/topic=orders/partition=0", "_manifest.json", json.dumps(ARCHIVE)),
+    ):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / file).write_text(text)
+
+    found = ResultFiles(tmp_path).read()
+
+    assert sorted((job_view.flow, job_view.word) for job_view in found) == [
+        ("east-to-west", "finished, with gaps"),
+        ("tuesday", "not finished"),
+    ]
 
 
 @pytest.mark.parametrize("folder", ["missing", "empty"])

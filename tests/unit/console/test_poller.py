@@ -1,7 +1,10 @@
 """The poller reads the flows once for all open pages, and keeps bounded samples."""
 
 import asyncio
+from contextlib import ExitStack
 from dataclasses import replace
+
+import pytest
 
 from mirrorflow_console import poller as module
 from mirrorflow_console.history import History
@@ -16,10 +19,7 @@ def flow(lag: int):
     flow_reading = reading(healthy(partition(0, source_offset=100_000 - lag, source_end_offset=100_000)))
     document = flow_reading.document
     assert document is not None
-    summary = {**document.progress.summary, "lagSeconds": 60.0}
-    return replace(
-        flow_reading, document=replace(document, progress=replace(document.progress, summary=summary))
-    )
+    return replace(flow_reading, document=replace(document, figures=document.figures._replace(lag_s=60.0)))
 
 
 def poll(poller: SharedPoller) -> None:
@@ -39,10 +39,10 @@ def test_a_shrinking_lag_has_a_forecast_and_samples_are_bounded():
     assert view.outlook.outlook is Outlook.ESTIMATE
     assert view.outlook.least_s is not None
     assert abs(view.outlook.least_s - 10_100 / 20) < 30
-    assert len(poller._recent["east-to-west"]) <= RECENT_MAX
+    assert len(poller._lags["east-to-west"]) <= RECENT_MAX
     source.readings = []
     poll(poller)
-    assert poller._recent == {}
+    assert poller._lags == {}
 
 
 def test_only_open_pages_request_details():
@@ -98,3 +98,62 @@ def test_a_page_shows_the_partitions_that_are_known_while_the_others_are_read(mo
         return page.version, len(page.views)
 
     assert asyncio.run(run()) == (1, 1)
+
+
+def test_a_view_gets_new_figures_while_its_state_stays(monkeypatch):
+    """The view is the same object: a thousand of them need not be made at each poll."""
+    now_s = [1_000_000.0]
+    steady = reading(healthy(partition(0)))
+    assert steady.document is not None
+    source = FixedFlows([steady])
+    poller = SharedPoller(source, History(None), clock=lambda: now_s[0])
+    poll(poller)
+    (made,) = poller.snapshot.views
+
+    now_s[0] += 5
+    newer = steady.document.figures._replace(lag_records=7, lag_s=1.5, uptime_s=200.0)
+    monkeypatch.setattr(FixedFlows, "figures", {"east-to-west": newer})
+    poll(poller)
+
+    assert poller.snapshot.views[0] is made
+    shown = poller.snapshot.view("east-to-west")
+    assert shown is not None
+    assert (shown.lag, shown.lag_records, shown.lag_s) == ("7", 7, 1.5)
+
+
+@pytest.mark.parametrize("changed", [{"uptime_s": 3.0}, {"lag_s": 90.0}, {"lag_s": None}])
+def test_a_view_is_made_again_after_a_restart_and_while_the_flow_lags(monkeypatch, changed):
+    steady = reading(healthy(partition(0)))
+    assert steady.document is not None
+    source, history = FixedFlows([steady]), History(None)
+    poller = SharedPoller(source, history)
+    poll(poller)
+    (made,) = poller.snapshot.views
+
+    monkeypatch.setattr(FixedFlows, "figures", {"east-to-west": steady.document.figures._replace(**changed)})
+    poll(poller)
+
+    assert poller.snapshot.views[0] is not made
+    restarts = [event.kind for event in history.events(0)]
+    assert ("restart" in restarts) == ("uptime_s" in changed)
+
+
+def test_samples_of_flows_without_an_open_page_are_half_a_minute_apart():
+    now_s = [1_000_000.0 // 30 * 30]
+    history = History(None)
+    poller = SharedPoller(FixedFlows([flow(1)]), history, clock=lambda: now_s[0])
+
+    def samples_after(seconds: int, *interests: Interest) -> int:
+        async def run() -> None:
+            with ExitStack() as stack:
+                for interest in interests:
+                    stack.enter_context(poller.watching(interest))
+                await poller._poll()
+
+        for _ in range(seconds // 5):
+            asyncio.run(run())
+            now_s[0] += 5
+        return len(history.samples("east-to-west", 0))
+
+    assert samples_after(60, Interest()) == 2
+    assert samples_after(60, Interest("east-to-west", partitions=True)) == 2 + 12

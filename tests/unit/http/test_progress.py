@@ -410,6 +410,51 @@ def test_the_table_lists_partitions_by_descending_lag():
     assert json.loads(content(progress.partitions({"connector": "none"}, view(report))))["partitions"] == []
 
 
+def test_the_table_in_columns_has_the_same_values():
+    report = connector(task(partition(0), partition(1)))
+    rows = json.loads(content(progress.partitions({}, view(report))))
+    columns = json.loads(content(progress.partitions({"columns": "yes"}, view(report))))
+
+    assert columns.pop("columns") == {
+        name: [row[name] for row in rows["partitions"]] for name in rows["partitions"][0]
+    }
+    assert columns == {name: value for name, value in rows.items() if name != "partitions"}
+    assert (
+        json.loads(content(progress.partitions({"limit": "0", "columns": "yes"}, view(report))))["columns"]
+        == {}
+    )
+
+
+def test_a_client_that_knows_the_digest_receives_figures_only():
+    query = {"limit": "0", "unless": ""}
+    before = json.loads(content(progress.partitions(query, view(connector(task(partition(records=1)))))))
+    later = view(connector(task(partition(records=7))), monotonic_s=NOW_S + 9, now_s=NOW_S + 9)
+
+    same = json.loads(content(progress.partitions({**query, "unless": before["digest"]}, later)))
+
+    assert same.keys() == {"version", "digest", "figures", "partitions"}
+    assert (same["figures"]["records"], same["figures"]["uptimeSeconds"]) == (7, 109.0)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        connector(task(LOST)),
+        connector(task(partition()), state="PAUSED"),
+        connector(task(partition()), warnings=("A warning.",)),
+        connector(task(partition()), target=SideReport(reason="Unreachable", since_s=NOW_S, message="Away.")),
+    ],
+)
+def test_a_client_that_knows_an_old_digest_receives_everything(changed):
+    query = {"unless": ""}
+    known = json.loads(content(progress.partitions(query, view(connector(task(partition()))))))["digest"]
+
+    body = json.loads(content(progress.partitions({"unless": known}, view(changed))))
+
+    assert body["digest"] != known
+    assert {"summary", "connectors", "partitions"} <= body.keys()
+
+
 def test_the_summary_of_an_unknown_connector_is_404():
     assert progress.respond({"connector": "none"}, view(connector())).status == 404
 

@@ -1,0 +1,115 @@
+"""Samples of a chart come from Prometheus's API; other responses are a problem in words."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from mirrorflow_console.lag_forecast import LagSample
+from mirrorflow_console.prometheus_history import FlowLabels, PrometheusError, PrometheusHistory
+
+LABELS = FlowLabels(flow="east-to-west", source="east", target="west")
+NOW_S = 1_000_000.0
+HOUR_S = 3_600.0
+
+
+@contextmanager
+def served(
+    responses: dict[str, Any] | bytes, status: int = 200
+) -> Iterator[tuple[PrometheusHistory, list[str]]]:
+    """Serves *responses*, by a part of the query, or the same bytes to each; yields the queries, too."""
+    queries: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            query = parse_qs(urlsplit(self.path).query)["query"][0]
+            queries.append(query)
+            body = responses
+            if not isinstance(body, bytes):
+                points = next((found for part, found in body.items() if part in query), None)
+                result = [] if points is None else [{"metric": {}, "values": points}]
+                body = json.dumps({"status": "success", "data": {"result": result}}).encode()
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Logs nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield PrometheusHistory(f"http://127.0.0.1:{server.server_port}/"), queries
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_series_are_joined_by_time():
+    series = {
+        "record_lag": [[10, "5"], [30, "7"]],
+        "lag_seconds": [[10, "1.5"], [30, "NaN"]],
+        "records_total": [[30, "20"]],
+    }
+    with served(series) as (history, _):
+        samples = history.samples(LABELS, HOUR_S, NOW_S)
+
+    assert samples == [LagSample(10.0, 5, 1.5, 0.0, 0.0), LagSample(30.0, 7, None, 20.0, 0.0)]
+
+
+def test_nothing_scraped_yet_has_no_samples():
+    with served({}) as (history, _):
+        assert history.samples(LABELS, HOUR_S, NOW_S) == []
+
+
+def test_labels_are_quoted_and_a_namespace_is_required_where_there_is_one():
+    labels = FlowLabels(flow='a"} or x{b="\\', source="é", target="west", namespace="team")
+    with served({}) as (history, queries):
+        history.samples(labels, HOUR_S, NOW_S)
+
+    matchers = r'flow="a\"} or x{b=\"\\",source="\u00e9",target="west",namespace="team"'
+    assert all(f"{{{matchers}}}" in query for query in queries)
+    assert len(queries) == 4
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b"<html>", 200, "not the API"),
+        (b"[]", 200, "not the API"),
+        (b'{"data": {"result": [{"values": [[1]]}]}}', 200, "not the API"),
+        (b'{"data": {"result": [{"values": [[1, "x"]]}]}}', 200, "not the API"),
+        (b"x" * 2_000_000, 200, "not the API"),
+        (b"{}", 503, "HTTP status 503"),
+        (b"", 302, "HTTP status 302"),
+    ],
+)
+def test_an_unexpected_response_is_a_problem_in_words(body, status, reason):
+    with served(body, status) as (history, _), pytest.raises(PrometheusError, match=reason):
+        history.samples(LABELS, HOUR_S, NOW_S)
+
+
+def test_an_address_that_refuses_is_a_problem_in_words():
+    with pytest.raises(PrometheusError, match="refused"):
+        PrometheusHistory("http://127.0.0.1:1").samples(LABELS, HOUR_S, NOW_S)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "prometheus:9090",
+        "ftp://prometheus",
+        "http://",
+        "http://user:pw@prometheus",
+        "http://p:99999",
+        "http://p?x=1",
+    ],
+)
+def test_an_invalid_address_is_refused(url):
+    with pytest.raises(ValueError, match=r"."):
+        PrometheusHistory(url)
