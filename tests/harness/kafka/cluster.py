@@ -4,7 +4,7 @@
             east.create_topic("orders", partitions=4, replication_factor=3)
             east.broker(east.leader("orders", 0)).kill()
 
-Node ids are 1, 2, 3; each is broker and controller. Data and ports stay the same over a node's restarts. Clients of PLAINTEXT
+Node ids are 1, 2, 3; each is broker and controller. A release that needs ZooKeeper has one node, which runs it. Data and ports stay the same over a node's restarts. Clients of PLAINTEXT
 and of the internal listener are `User:ANONYMOUS`, a super user: with `authorizer=True`, only clients of other listeners
 can be refused.
 """
@@ -38,7 +38,14 @@ from confluent_kafka.admin import (
 
 from tests.harness.kafka.broker import METADATA_WAIT_S, Broker
 from tests.harness.kafka.certificates import Certificates, make_certificates
-from tests.harness.kafka.installation import QUICK_JVM, VERSION, require_installation, write_properties
+from tests.harness.kafka.installation import (
+    QUICK_JVM,
+    VERSION,
+    needs_zookeeper,
+    release_number,
+    require_installation,
+    write_properties,
+)
 from tests.harness.kafka.leaders import call_leaders
 from tests.harness.kafka.listeners import (
     LOOPBACK,
@@ -97,12 +104,15 @@ class KafkaCluster:
     def start(self) -> None:
         """Formats and starts every node; returns when each node knows all of them."""
         require_installation(self.version)
+        if needs_zookeeper(self.version) and self.brokers > 1:
+            raise HarnessError(f"Kafka {self.version} runs with one broker here, which also runs ZooKeeper.")
         self.folder = Path(tempfile.mkdtemp(prefix=f"mirrorflow-{self.name}-"))
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
         try:
             if any(SECURITY_PROTOCOLS[name].endswith("SSL") for name in self.listeners):
                 self.certificates = make_certificates(self.folder / "certificates", address=self.address)
-            names = ("INTERNAL", "CONTROLLER", *self.listeners, *(["PROXIED"] if self.proxied else []))
+            metadata = "ZOOKEEPER" if needs_zookeeper(self.version) else "CONTROLLER"
+            names = ("INTERNAL", metadata, *self.listeners, *(["PROXIED"] if self.proxied else []))
             self._ports = {id_: {name: free_port() for name in names} for id_ in range(1, self.brokers + 1)}
             if self.proxied:
                 targets = {id_: ports["PROXIED"] for id_, ports in self._ports.items()}
@@ -371,6 +381,8 @@ class KafkaCluster:
             certificates=self.certificates,
         )
         properties |= self.config
+        # `kafka-storage format` adds users since Kafka 3.5; before, SASL listeners accept PLAIN only.
+        users = self.users if release_number(self.version) >= (3, 5) else ()
         return Broker(
             id=id_,
             name=f"{self.name}-{id_}",
@@ -380,7 +392,7 @@ class KafkaCluster:
             admin_port=ports["INTERNAL"],
             cluster_id=self.cluster_id,
             # A node of several log directories formats at each start, because it looks for a directory with the joined name.
-            format_arguments=("--ignore-formatted", *scram_arguments(self.users)),
+            format_arguments=("--ignore-formatted", *scram_arguments(users)),
             heap_mib=self.heap_mib,
             jvm_options=self.jvm_options,
         )
@@ -389,12 +401,8 @@ class KafkaCluster:
         return {"PROXIED": self.proxy(id_).port} if self.proxied else {}
 
     def _defaults(self, id_: int, folder: Path) -> dict[str, str]:
-        voters = ",".join(f"{node}@127.0.0.1:{ports['CONTROLLER']}" for node, ports in self._ports.items())
         replicas = str(min(3, self.brokers))
-        properties = {
-            "process.roles": "broker,controller",
-            "node.id": str(id_),
-            "controller.quorum.voters": voters,
+        properties = self._metadata_properties(id_, folder) | {
             "log.dirs": str(folder / "data"),
             "num.partitions": "1",
             "auto.create.topics.enable": "false",
@@ -419,11 +427,38 @@ class KafkaCluster:
             "background.threads": "4",
         }
         if self.authorizer:
+            zookeeper = "kafka.security.authorizer.AclAuthorizer"
+            kraft = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
             properties |= {
-                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "authorizer.class.name": zookeeper if needs_zookeeper(self.version) else kraft,
                 "super.users": "User:ANONYMOUS",
             }
         return properties
+
+    def _metadata_properties(self, id_: int, folder: Path) -> dict[str, str]:
+        """Returns where the node keeps the cluster's metadata; writes ZooKeeper's file, which Broker.java reads."""
+        if needs_zookeeper(self.version):
+            port = self._ports[id_]["ZOOKEEPER"]
+            zookeeper = {
+                "dataDir": str(folder / "zookeeper"),
+                "clientPort": str(port),
+                "clientPortAddress": LOOPBACK,
+                "admin.enableServer": "false",
+                # The session of a killed node must end soon, because the next one waits for it.
+                "tickTime": "500",
+            }
+            write_properties(folder / "zookeeper.properties", zookeeper)
+            return {
+                "broker.id": str(id_),
+                "zookeeper.connect": f"{LOOPBACK}:{port}",
+                "zookeeper.session.timeout.ms": "6000",
+            }
+        voters = ",".join(f"{node}@127.0.0.1:{ports['CONTROLLER']}" for node, ports in self._ports.items())
+        return {
+            "process.roles": "broker,controller",
+            "node.id": str(id_),
+            "controller.quorum.voters": voters,
+        }
 
     def _offsets(
         self, topic: str, spec: OffsetSpec, isolation: str = "read_uncommitted", *, partitions: int
