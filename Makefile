@@ -158,6 +158,12 @@ conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests, of Kafka 4.3 an
 	@[ "$(COMMAND)" != java ] || tests/conformance/setup.sh --java
 	@$(BIN)/python -m tests.conformance $(SUITES) $(addprefix --kafka ,$(VERSIONS)) --tests '$(TESTS)' --command '$(COMMAND)' --workers $(or $(WORKERS),1)
 
+compatibility: $(READY) $(KAFKA)  ## what holds between two clusters, as a file: SOURCE=4.4.0 TARGET=broker:9092 TARGET_CLIENT=client.properties TARGET_NAME=...
+	@$(BIN)/python -m tests.compatibility --source '$(SOURCE)' --target '$(TARGET)' $(if $(SOURCE_NAME),--source-name '$(SOURCE_NAME)') $(if $(TARGET_NAME),--target-name '$(TARGET_NAME)') $(if $(SOURCE_CLIENT),--source-client '$(SOURCE_CLIENT)') $(if $(TARGET_CLIENT),--target-client '$(TARGET_CLIENT)') $(if $(OUT),--out '$(OUT)')
+
+compatibility-table: $(READY)  ## write the table in docs/which-kafkas.md from tests/compatibility/results
+	@$(BIN)/python -m tests.compatibility table
+
 format:  ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -167,4 +173,4 @@ clean:  ## remove what these commands have made
 
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock release-dry-run pin cluster cluster-down demo demo-kubernetes screenshots bench chaos docs crds conformance format clean
+.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock release-dry-run pin cluster cluster-down demo demo-kubernetes screenshots bench chaos docs crds conformance compatibility compatibility-table format clean
