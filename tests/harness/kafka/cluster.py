@@ -13,7 +13,7 @@ import base64
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -59,6 +59,7 @@ from tests.harness.kafka.listeners import (
 )
 from tests.harness.kafka.processes import HarnessError, free_port, wait_until
 from tests.harness.kafka.proxy import Proxy, Route
+from tests.harness.kafka.refusing_proxy import RefusingProxy
 
 ADMIN_WAIT_S = 30.0
 
@@ -67,7 +68,8 @@ ADMIN_WAIT_S = 30.0
 class KafkaCluster:
     """A Kafka cluster on this machine. *config* overrides broker properties; *users* exist on every SASL listener.
 
-    *proxied* adds a PLAINTEXT listener that is reached only through `proxy(id)`. Clients such as pods reach *listeners* at
+    *proxied* adds a PLAINTEXT listener that is reached only through `proxy(id)`, or through a proxy that takes the API keys
+    *refused_apis* away. Clients such as pods reach *listeners* at
     *address*, one of this machine's; the harness uses 127.0.0.1. *advertised_host* is the host name that brokers advertise
     instead of *address*.
     """
@@ -80,6 +82,7 @@ class KafkaCluster:
     users: tuple[User, ...] = (User(),)
     authorizer: bool = False
     proxied: bool = False
+    refused_apis: Collection[int] = ()
     address: str = LOOPBACK
     advertised_host: str = ""
     heap_mib: int = 256
@@ -88,6 +91,7 @@ class KafkaCluster:
     cluster_id: str = field(init=False)
     certificates: Certificates | None = field(default=None, init=False)
     proxy_child: Proxy | None = field(default=None, init=False)
+    refusing: RefusingProxy | None = field(default=None, init=False)
     nodes: dict[int, Broker] = field(default_factory=dict, init=False)
     _ports: dict[int, dict[str, int]] = field(default_factory=dict, init=False)
     _admins: dict[tuple[int, ...], AdminClient] = field(default_factory=dict, init=False)
@@ -115,8 +119,7 @@ class KafkaCluster:
             names = ("INTERNAL", metadata, *self.listeners, *(["PROXIED"] if self.proxied else []))
             self._ports = {id_: {name: free_port() for name in names} for id_ in range(1, self.brokers + 1)}
             if self.proxied:
-                targets = {id_: ports["PROXIED"] for id_, ports in self._ports.items()}
-                self.proxy_child = Proxy.start(targets, log=self.folder / "proxy.log")
+                self._start_proxy(self.folder / "proxy.log")
             self.nodes = {id_: self._node(id_, self.folder / str(id_)) for id_ in self._ports}
             for node in self.nodes.values():
                 node.launch()
@@ -135,6 +138,8 @@ class KafkaCluster:
                 node.kill()
         if self.proxy_child is not None:
             self.proxy_child.close()
+        if self.refusing is not None:
+            self.refusing.child.kill()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -160,7 +165,7 @@ class KafkaCluster:
     def bootstrap_for(self, listener: str) -> str:
         """Returns each node's address on *listener*."""
         if listener == "PROXIED":
-            return ",".join(f"127.0.0.1:{route.port}" for route in self.proxies)
+            return ",".join(f"127.0.0.1:{self._advertised(id_)['PROXIED']}" for id_ in self._ports)
         host = address_of(listener, self.address)
         return ",".join(f"{host}:{ports[listener]}" for ports in self._ports.values())
 
@@ -398,7 +403,16 @@ class KafkaCluster:
         )
 
     def _advertised(self, id_: int) -> dict[str, int]:
+        if self.refusing is not None:
+            return {"PROXIED": self.refusing.ports[id_]}
         return {"PROXIED": self.proxy(id_).port} if self.proxied else {}
+
+    def _start_proxy(self, log: Path) -> None:
+        targets = {id_: ports["PROXIED"] for id_, ports in self._ports.items()}
+        if self.refused_apis:
+            self.refusing = RefusingProxy.start(targets, refused=self.refused_apis, log=log)
+        else:
+            self.proxy_child = Proxy.start(targets, log=log)
 
     def _defaults(self, id_: int, folder: Path) -> dict[str, str]:
         replicas = str(min(3, self.brokers))
