@@ -10,7 +10,7 @@ SITE := $(VENV)/.site
 RELEASE := $(VENV)/.release
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --retries 3 --constraint constraints.txt
 KAFKA := .cache/kafka/.ready-4.3.1
-KAFKA_OLD := .cache/kafka/.ready-3.9.1
+KAFKA_OTHERS := $(addprefix .cache/kafka/.ready-,2.8.2 3.4.1 3.9.1 4.4.0)
 CONFORMANCE := .cache/conformance/.ready
 KUBERNETES := tests/harness/kubernetes/setup.sh
 HELM := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mirrorflow/kubernetes/helm/helm
@@ -56,14 +56,14 @@ $(RELEASE): $(READY)
 	@$(PIP) --editable '.[release]'
 	@touch $@
 
-$(KAFKA) $(KAFKA_OLD): .cache/kafka/.ready-%: tests/harness/kafka/pom.xml tests/harness/kafka/setup.sh $(wildcard tests/harness/kafka/java/*.java)
+$(KAFKA) $(KAFKA_OTHERS): .cache/kafka/.ready-%: tests/harness/kafka/pom.xml tests/harness/kafka/setup.sh $(wildcard tests/harness/kafka/java/*.java)
 	@tests/harness/kafka/setup.sh $*
 
 # After the harness: its set-up sees to a JDK and Maven.
 $(CONFORMANCE): $(KAFKA) $(wildcard tests/conformance/pom*.xml) tests/conformance/setup.sh $(shell find tests/conformance/java -type f)
 	@tests/conformance/setup.sh
 
-setup: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OLD) $(CONFORMANCE)  ## install everything that the other commands need
+setup: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OTHERS) $(CONFORMANCE)  ## install everything that the other commands need
 	@$(KUBERNETES) $(NODE) || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 
 check: $(READY)  ## lint, types, layers, tidiness, unit tests; about a minute on two cores
@@ -92,7 +92,7 @@ test-kafka: $(READY) $(SPARK) $(KAFKA)  ## more of the same on Kafka
 test-faults: $(READY) $(SPARK) $(KAFKA)  ## kills, freezes, lost leaders, full disks, timing, random inputs
 	$(PYTEST) -m '$(SELECT_faults) or hypothesis' --hypothesis-profile=fuzz tests
 
-test-java: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OLD) $(CONFORMANCE)  ## beside Java MirrorMaker 2, Connect and Kafka 3.9
+test-java: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OTHERS) $(CONFORMANCE)  ## beside Java MirrorMaker 2 and Connect, and on Kafka 2.8, 3.4, 3.9 and 4.4
 	$(PYTEST) -m '$(SELECT_java)' tests/integration
 
 test-spark: $(READY) $(SPARK) $(KAFKA)  ## seeds, verification and archives
@@ -158,6 +158,12 @@ conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests, of Kafka 4.3 an
 	@[ "$(COMMAND)" != java ] || tests/conformance/setup.sh --java
 	@$(BIN)/python -m tests.conformance $(SUITES) $(addprefix --kafka ,$(VERSIONS)) --tests '$(TESTS)' --command '$(COMMAND)' --workers $(or $(WORKERS),1)
 
+compatibility: $(READY) $(KAFKA)  ## what holds between two clusters, as a file: SOURCE=4.4.0 TARGET=broker:9092 TARGET_CLIENT=client.properties TARGET_NAME=...
+	@$(BIN)/python -m tests.compatibility --source '$(SOURCE)' --target '$(TARGET)' $(if $(SOURCE_NAME),--source-name '$(SOURCE_NAME)') $(if $(TARGET_NAME),--target-name '$(TARGET_NAME)') $(if $(SOURCE_CLIENT),--source-client '$(SOURCE_CLIENT)') $(if $(TARGET_CLIENT),--target-client '$(TARGET_CLIENT)') $(if $(OUT),--out '$(OUT)')
+
+compatibility-table: $(READY)  ## write the table in docs/which-kafkas.md from tests/compatibility/results
+	@$(BIN)/python -m tests.compatibility table
+
 format:  ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -167,4 +173,4 @@ clean:  ## remove what these commands have made
 
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock release-dry-run pin cluster cluster-down demo demo-kubernetes screenshots bench chaos docs crds conformance format clean
+.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock release-dry-run pin cluster cluster-down demo demo-kubernetes screenshots bench chaos docs crds conformance compatibility compatibility-table format clean

@@ -11,8 +11,8 @@ from functools import cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
-# Names of the harness that start Apache's own MirrorMaker 2 or Connect, or an older Kafka.
-JAVA: Final = frozenset({"MirrorMaker", "ConnectWorker", "OLD_VERSION"})
+# Names of the harness that start Apache's own MirrorMaker 2 or Connect, or another release of Kafka.
+JAVA: Final = frozenset({"MirrorMaker", "ConnectWorker", "OLD_VERSION", "OTHER_VERSIONS", "NEWEST_VERSION"})
 SPARK: Final = frozenset({"SeedProcess", "spark_session", "spark", "pyspark"})
 NODE_FOLDER: Final = "e2e"
 API_SERVER_FOLDERS: Final = ("integration", "kubernetes")

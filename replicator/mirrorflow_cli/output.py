@@ -97,6 +97,8 @@ class Findings:
         self._facts: list[str] = []
         self._notes: list[str] = []
         self._changes: dict[str, list[str]] = {}
+        self._capabilities: list[dict[str, Any]] = []
+        self._guarantee: dict[str, str] = {}
         self._prints = prints
 
     def problem(self, sentence: str) -> None:
@@ -121,12 +123,23 @@ class Findings:
         if len(names) > SHOWN_MAX:
             self._print(f"      would {what}: {len(names) - SHOWN_MAX} more")
 
+    def capability(self, name: str, *, reason: str, follows: str) -> None:
+        """Records whether the target offers *name*: *reason* says why not, or is "", and *follows* what a flow lacks then."""
+        missing = {"reason": reason, "follows": follows} if reason else {}
+        self._capabilities.append({"name": name, "offered": not reason, **missing})
+
+    def guarantee(self, name: str, reason: str) -> None:
+        """Records the guarantee that the flow will have, and why it is not exactly-once."""
+        self._guarantee = {"guarantee": name, "guaranteeReason": reason}
+
     def as_json(self) -> dict[str, Any]:
         return {
             "canRun": not self.problems,
             "problems": self.problems,
             "facts": self._facts,
             "notes": self._notes,
+            **self._guarantee,
+            "capabilities": self._capabilities,
             **{f"would{what.capitalize()}": names for what, names in self._changes.items()},
         }
 

@@ -262,7 +262,7 @@ KEYS: tuple[Key, ...] = (
         task.assigned.partitions: set for each task
         task.assigned.groups: one task has all groups
         consumer.poll.timeout.ms: a fetch waits up to 500 ms for new data
-        metric.names.formats: metrics have Prometheus names
+        metric.names.formats: read from the worker
         config.action.reload: references are resolved anew whenever a client is built
         metrics.level: `partition` (default), `topic` or `flow`; read from the worker
     """),
@@ -323,6 +323,7 @@ KEYS: tuple[Key, ...] = (
         config.providers: EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider; changed values apply without a restart
         config.providers.*: `class`, `param.allowed.paths`, `param.allowlist.pattern`
         metrics.level [partition]: `partition`, `topic` or `flow`: the level of detail of /metrics
+        metric.names.formats [legacy]: `legacy`, `new` (KIP-1280) or both, for MM2's own metrics in /metrics
     """),
     *rows(Scope.WORKER, Verdict.HONOURED, rf"""
         session.timeout.ms [10000]: {_GROUP}: a node without heartbeats for this time is removed

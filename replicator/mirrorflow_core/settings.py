@@ -74,6 +74,13 @@ class MetricsLevel(Enum):
     PARTITION = "partition"
 
 
+class MetricNames(Enum):
+    """A form of the names of MM2's own metrics (`metric.names.formats`, KIP-1280)."""
+
+    LEGACY = "legacy"  # gone in Kafka 5.0
+    NEW = "new"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
     """One client of one cluster, with Java's property names; values may contain ${provider:path:key}."""
@@ -386,6 +393,7 @@ class WorkerSettings:
     connectors: tuple[ConnectorSettings, ...]
     http: HttpSettings = field(default_factory=HttpSettings)
     metrics_level: MetricsLevel = MetricsLevel.PARTITION
+    metric_names: frozenset[MetricNames] = frozenset({MetricNames.LEGACY})
     shutdown_s: float = 5.0
     warnings: tuple[str, ...] = ()
     # `config.providers` and its keys, which resolve the references in `http.tls`.

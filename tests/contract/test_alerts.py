@@ -11,6 +11,7 @@ import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
 from mirrorflow_core.reports import GroupsReport, Guarantee, HeartbeatReport, PartitionPhase
+from mirrorflow_core.settings import MetricNames
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_replicator.http import metrics
 from tests.contract.expressions import selections
@@ -52,7 +53,10 @@ def _connector_metrics() -> str:
         translations={"exact": 7, "bound": 2, "unknown": 1},
     )  # fmt: skip
     checkpoints = connector(task(), name="MirrorCheckpointConnector", groups=groups)
-    return "".join(metrics.render(view(source, *paused, checkpoints, samples=samples_of_progress(source))))
+    rendered = view(
+        source, *paused, checkpoints, samples=samples_of_progress(source), metric_names=frozenset(MetricNames)
+    )
+    return "".join(metrics.render(rendered))
 
 
 def _series() -> dict[str, tuple[frozenset[str], frozenset[tuple[str, str]]]]:
@@ -81,6 +85,11 @@ def _operator_series() -> dict[str, frozenset[str]]:
 
 SERIES = _series()
 OPERATOR_SERIES = _operator_series()
+
+
+def _without_variables(expression: str) -> str:
+    """Returns *expression* with durations where Grafana puts them."""
+    return expression.replace("$__rate_interval", "5m").replace("$__range", "3h")
 
 
 def _errors(expression: str) -> Iterator[str]:
@@ -149,7 +158,7 @@ def test_dashboards_use_existing_metrics_labels_and_values(dashboard: Path) -> N
     assert [] == [
         (expression, error)
         for expression in (*expressions, *series)
-        for error in _errors(expression.replace("$__rate_interval", "5m").replace("$__range", "3h"))
+        for error in _errors(_without_variables(expression))
     ]
     for panel in content["panels"]:
         for target in panel["targets"]:
@@ -182,6 +191,22 @@ def test_the_dashboard_of_flows_begins_with_single_values_and_applies_its_filter
         for target in panel["targets"]
         if panel["title"] not in unfiltered and "$flow" not in target["expr"]
     ]
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+def test_dashboards_select_both_forms_of_mm2s_metrics(dashboard: Path) -> None:
+    """`metric.names.formats` chooses one of them or both."""
+    content = json.loads(dashboard.read_text())
+    names = [
+        {selection.metric for selection in selections(_without_variables(target["expr"]))}
+        for panel in content["panels"]
+        for target in panel["targets"]
+    ]
+
+    for selected in names:
+        legacy = {name.removeprefix(metrics.MM2) for name in selected if name.startswith(metrics.MM2)}
+        new = {name.removeprefix(metrics.PLUGINS) for name in selected if name.startswith(metrics.PLUGINS)}
+        assert legacy == new
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)

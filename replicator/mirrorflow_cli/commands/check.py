@@ -1,8 +1,8 @@
 """`mirrorflow check`: checks on both clusters whether the flow can run; changes nothing.
 
-This module checks reachability with each client's own credentials, which APIs the brokers offer, who owns the
-flow, and which guarantee it will have (docs/exactly-once.md). `check_permissions` checks what the flow's users may
-do; `check_creation` below checks what would be created. No transactional id is used: that would fence the flow's owner.
+This module checks reachability with each client's own credentials, who owns the flow, and which guarantee it will have
+(docs/exactly-once.md). `check_capabilities` checks which requests the target offers, `check_permissions` what the flow's
+users may do, and `check_creation` below what would be created. No transactional id is used: that would fence the flow's owner.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from mirrorflow_cli.check_capabilities import check_capabilities
 from mirrorflow_cli.check_permissions import (
     UNAUTHORIZED,
     Needed,
@@ -73,12 +74,7 @@ from mirrorflow_replicator.connectors.internal_topics import (
 from mirrorflow_replicator.copy.task_parts import flow_topics
 from mirrorflow_replicator.http.progress_text import counted
 
-# APIs that a target needs besides those for copying: api key -> (name, Kafka release, purpose).
-TARGET_APIS = {
-    22: ("InitProducerId", "0.11", "idempotent batches"),
-    23: ("OffsetForLeaderEpoch", "0.11", "noticing that the target has lost records"),
-    44: ("IncrementalAlterConfigs", "2.3", "topic settings"),
-}
+# APIs that a source needs besides those for reading: api key -> (name, Kafka release, purpose).
 SOURCE_APIS = {23: ("OffsetForLeaderEpoch", "0.11", "noticing that records were truncated")}
 LIST_CLIENT_METRICS = 74  # an API key since Kafka 3.7
 MAX_TIMEOUT = "transaction.max.timeout.ms"
@@ -158,7 +154,8 @@ class _FlowCheck:
     async def _check_target(self, also_needed: Needed) -> None:
         settings, findings, topics = self.settings, self.findings, self.topics
         async with connected(settings.target_admin, settings) as target:
-            await _check_brokers(target, settings.target_alias, TARGET_APIS, findings)
+            await _check_brokers(target, settings.target_alias, {}, findings)
+            await check_capabilities(target, settings, findings)
             check_same_cluster(target, settings, self.source_cluster_id, topics.sizes, findings)
             await check_flow_owner(target, settings, self.source_cluster_id, findings)
             beats = {} if self.heartbeat is None else heartbeat_topics(self.heartbeat)
@@ -231,6 +228,8 @@ async def check_guarantee(target: Cluster, settings: SourceSettings, findings: F
     """
     alias = settings.target_alias
     why = await why_unfenced(target, settings.source_alias, settings.offsets.store)
+    guarantee = Guarantee.AT_LEAST_ONCE if why else Guarantee.EXACTLY_ONCE
+    findings.guarantee(guarantee.value, why)
     if why:
         findings.note(
             f"{alias} gives {Guarantee.AT_LEAST_ONCE.value}, because {why}: after a crash, records behind the last stored "

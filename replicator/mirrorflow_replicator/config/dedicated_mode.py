@@ -39,6 +39,7 @@ from mirrorflow_replicator.config.connector_properties import (
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver, shown_value
 from mirrorflow_replicator.config.worker_properties import (
+    METRIC_NAMES_KEY,
     checked_listeners,
     distributed_settings,
     worker_settings,
@@ -67,6 +68,7 @@ _PROCESS_KEYS = (
     "rest.advertised.port",
     "mirrorflow.http.listeners",
     "metrics.level",
+    METRIC_NAMES_KEY,
     "rest.modify.enable",
     "offset.flush.interval.ms",
 )

@@ -30,6 +30,7 @@ from mirrorflow_core.settings import (
     DistributedSettings,
     GroupSettings,
     HttpSettings,
+    MetricNames,
     MetricsLevel,
     OffsetStorageSettings,
     SessionKeySettings,
@@ -44,6 +45,7 @@ LISTENERS_KEY = "listeners"
 STANDALONE = "standalone"  # the name of a worker in this mode
 DISTRIBUTED = "distributed"
 HTTP_LISTENERS_KEY = "mirrorflow.http.listeners"
+METRIC_NAMES_KEY = "metric.names.formats"
 HTTP_CLIENT_AUTH_KEY = "mirrorflow.http.client.auth"
 PORT_MAX = 65_535
 MODIFY_KEY = "rest.modify.enable"
@@ -154,7 +156,7 @@ def worker_settings(
         key: value
         for text in connectors
         for key, value in text.items()
-        if key in (HTTP_LISTENERS_KEY, MODIFY_KEY, "metrics.level")
+        if key in (HTTP_LISTENERS_KEY, MODIFY_KEY, METRIC_NAMES_KEY, "metrics.level")
     }
     read = PropertyReader(process | dict(worker), Resolver(worker), DEFAULTS)
     parsed = tuple(parse_connector(properties, worker, now_ms=now_ms) for properties in connectors)
@@ -179,11 +181,23 @@ def worker_settings(
             advertised_port=read.whole("rest.advertised.port", 0, minimum=0, maximum=PORT_MAX),
         ),
         metrics_level=MetricsLevel(level),
+        metric_names=_metric_names(read),
         shutdown_s=read.whole("task.shutdown.graceful.timeout.ms", minimum=0) / 1000,
         warnings=tuple(dict.fromkeys(warnings)),
         providers={key: value for key, value in worker.items() if key.startswith(PROVIDERS_KEY)},
         shared=clients.shared(worker),
     )
+
+
+def _metric_names(read: PropertyReader) -> frozenset[MetricNames]:
+    """Returns the forms of MM2's metrics that /metrics has. Raises InvalidSettingError."""
+    known = {form.value: form for form in MetricNames}
+    given = read.names(METRIC_NAMES_KEY, (MetricNames.LEGACY.value,))
+    if unknown := [name for name in given if name not in known]:
+        raise InvalidSettingError(key=METRIC_NAMES_KEY, problem=f"{unknown[0]!r} is not {' or '.join(known)}")
+    if not given:
+        raise InvalidSettingError(key=METRIC_NAMES_KEY, problem=f"it must have {' or '.join(known)}, or both")
+    return frozenset(known[name] for name in given)
 
 
 def checked_listeners(listeners: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,6 +6,9 @@ where Java has a consumer and a producer for each task, a task here has its own 
 marks that JMX puts around client ids and connectors, and the dashboard's expressions contain them. Metrics that MM2 lacks begin
 with `mirrorflow_`. docs/metrics.md lists all.
 
+`metric.names.formats` chooses the names of MM2's metrics: those of the rules, those of KIP-1280, or both. The latter have the
+connector as a label and, by partition, the task.
+
 `metrics.level` sets what values are aggregated over: a flow, a topic, or nothing. Counts and rates are added. For ages and
 latencies the aggregate is the maximum (for `_min` metrics the minimum; averages are averaged over the partitions that moved).
 Latencies of groups, which MM2 has by group and partition only, are omitted at any level but `partition`.
@@ -19,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirrorflow_core.reports import ConnectorReport, Guarantee, PartitionPhase, PartitionReport, TaskReport
-from mirrorflow_core.settings import MetricsLevel
+from mirrorflow_core.settings import MetricNames, MetricsLevel
 from mirrorflow_core.stall_detection import StallReason
 from mirrorflow_replicator.http.partition_rates import NO_RATE, Rate, Spread, lag_records
 from mirrorflow_replicator.http.progress import BATCH_PATHS, partitions_of
@@ -27,7 +30,8 @@ from mirrorflow_replicator.http.worker_view import Response, WorkerView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MM2 = "kafka_connect_mirror_mirrorsourceconnector_"
-LATENCY = "kafka_connect_mirror_mirrorcheckpointconnector_checkpoint_latency_ms"
+CHECKPOINTS = "kafka_connect_mirror_mirrorcheckpointconnector_"
+PLUGINS = "kafka_connect_mirror_plugins_"  # both connectors by KIP-1280
 SAMPLES_PER_PIECE = 2000  # about 250 kB of text, a few milliseconds
 _CONNECT = "kafka_connect_"
 _WORKER = "kafka_connect_worker_"
@@ -68,7 +72,10 @@ def render(view: WorkerView) -> Iterator[str]:
     for report in view.connectors:
         rows += _rows(report, view)
         yield ""
-    yield from _mm2_metrics(rows)
+    if MetricNames.LEGACY in view.metric_names:
+        yield from _mm2_metrics(MM2, [(row.mm2, row) for row in rows])
+    if MetricNames.NEW in view.metric_names:
+        yield from _mm2_metrics(PLUGINS, [(row.plugin, row) for row in rows])
     yield from _row_metrics(rows)
     yield from _partitions(view)
     yield from _connectors(view)
@@ -114,6 +121,7 @@ class _Row:
     """One labelled aggregate: a partition, a topic or a flow."""
 
     mm2: str  # labels as in MM2
+    plugin: str  # the same as KIP-1280 has them
     own: str  # the same with connector and flow
     records: int = 0
     bytes: int = 0
@@ -132,18 +140,23 @@ class _Row:
 def _rows(report: ConnectorReport, view: WorkerView) -> list[_Row]:
     """Returns the aggregates of *report* at the level of *view*, in the order of the partitions."""
     # All labels except topic and partition are equal for thousands of rows: built once.
-    mm2_head = labels({"source": report.source_alias, "target": report.target_alias})[:-1]
+    aliases = {"source": report.source_alias, "target": report.target_alias}
+    mm2_head = labels(aliases)[:-1]
     own_head = labels(_connector_labels(report))[:-1]
     rows: dict[str, _Row] = {}
-    for part in partitions_of(report):
+    for number, part in ((task.task, part) for task in report.tasks for part in task.partitions):
         tail = ""
+        plugin: Labels = {"connector": report.name, **aliases}
         if view.metrics_level is not MetricsLevel.FLOW:
             tail = f',topic="{escape_label(part.target_topic)}"'
         if view.metrics_level is MetricsLevel.PARTITION:
             tail += f',partition="{part.partition}"'
+            plugin = {"connector": report.name, "task": number, **aliases}
         row = rows.get(tail)
         if row is None:
-            row = rows[tail] = _Row(mm2=f"{mm2_head}{tail}}}", own=f"{own_head}{tail}}}")
+            row = rows[tail] = _Row(
+                mm2=f"{mm2_head}{tail}}}", plugin=f"{labels(plugin)[:-1]}{tail}}}", own=f"{own_head}{tail}}}"
+            )
         _add(row, report, part, view)
     return list(rows.values())
 
@@ -180,11 +193,11 @@ def _combined_spread(spread: Spread | None, count: int, other: Spread | None) ->
     return Spread(min(spread.minimum, other.minimum), max(spread.maximum, other.maximum), average), count + 1
 
 
-def _mm2_metrics(rows: list[_Row]) -> Iterator[str]:
-    """The metrics of MirrorSourceMetrics, by the names of the exporter's rules."""
+def _mm2_metrics(prefix: str, rows: list[tuple[str, _Row]]) -> Iterator[str]:
+    """The metrics of MirrorSourceMetrics; *rows* are labels and aggregate."""
 
     def family(name: str, about: str, value: Callable[[_Row], Value]) -> Iterator[str]:
-        return _gauge(MM2 + name, about, ((row.mm2, value(row)) for row in rows))
+        return _gauge(prefix + name, about, ((own, value(row)) for own, row in rows))
 
     yield from family("record_count", "Records delivered to the target.", lambda row: row.records)
     yield from family("record_rate", "Records delivered each second.", lambda row: round(row.rate.records, 3))
@@ -197,12 +210,12 @@ def _mm2_metrics(rows: list[_Row]) -> Iterator[str]:
     yield from family("replication_latency_ms", about, lambda row: row.latency_ms)
     for index, statistic in enumerate(_SPREAD):
         about = f"Age of records when they were fetched, {statistic} of the window."
-        ages = ((row.mm2, round(row.ages[index], 3)) for row in rows if row.ages)
-        yield from _gauge(f"{MM2}record_age_ms_{statistic}", about, ages)
+        ages = ((own, round(row.ages[index], 3)) for own, row in rows if row.ages)
+        yield from _gauge(f"{prefix}record_age_ms_{statistic}", about, ages)
     for index, statistic in enumerate(_SPREAD):
         about = f"Age of records when they were acknowledged, {statistic} of the window."
-        latencies = ((row.mm2, round(row.latencies[index], 3)) for row in rows if row.latencies)
-        yield from _gauge(f"{MM2}replication_latency_ms_{statistic}", about, latencies)
+        latencies = ((own, round(row.latencies[index], 3)) for own, row in rows if row.latencies)
+        yield from _gauge(f"{prefix}replication_latency_ms_{statistic}", about, latencies)
 
 
 def _row_metrics(rows: list[_Row]) -> Iterator[str]:
@@ -339,34 +352,47 @@ def _connectors(view: WorkerView) -> Iterator[str]:
     yield from _gauge(_OURS + "connector_state", "1 for the state that the connector is in.", states)
 
 
-def _groups(view: WorkerView) -> Iterator[str]:
-    """The metrics of checkpoint connectors."""
-    reports = [
-        (_connector_labels(report), report.groups) for report in view.connectors if report.groups is not None
-    ]
+def _checkpoint_latencies(
+    prefix: str, view: WorkerView, further_labels: Callable[[ConnectorReport], Labels]
+) -> Iterator[str]:
+    """The metrics of MirrorCheckpointMetrics, with the *further_labels* of each connector."""
     latencies = [
         (
             {
-                "source": own["source"],
-                "target": own["target"],
+                **further_labels(report),
+                "source": report.source_alias,
+                "target": report.target_alias,
                 "group": latency.group,
                 "topic": latency.topic,
                 "partition": latency.partition,
             },
             latency,
         )
-        for own, groups in reports
-        for latency in groups.latencies
-        if view.metrics_level is MetricsLevel.PARTITION
+        for report in view.connectors
+        if report.groups is not None
+        for latency in report.groups.latencies
     ]
+    name = f"{prefix}checkpoint_latency_ms"
     about = "How long the last checkpoint took until it was acknowledged."
-    yield from _gauge(LATENCY, about, [(where, latency.latency_ms) for where, latency in latencies])
+    yield from _gauge(name, about, [(where, latency.latency_ms) for where, latency in latencies])
     for index, (suffix, statistic) in enumerate(zip(_SPREAD, ("least", "greatest", "mean"), strict=True)):
         about = f"How long checkpoints took until they were acknowledged, {statistic} of the window."
         samples = [
             (where, latency.spread_ms[index]) for where, latency in latencies if latency.spread_ms is not None
         ]
-        yield from _gauge(f"{LATENCY}_{suffix}", about, samples)
+        yield from _gauge(f"{name}_{suffix}", about, samples)
+
+
+def _groups(view: WorkerView) -> Iterator[str]:
+    """The metrics of checkpoint connectors."""
+    reports = [
+        (_connector_labels(report), report.groups) for report in view.connectors if report.groups is not None
+    ]
+    if view.metrics_level is MetricsLevel.PARTITION and MetricNames.LEGACY in view.metric_names:
+        yield from _checkpoint_latencies(CHECKPOINTS, view, lambda _: {})
+    if view.metrics_level is MetricsLevel.PARTITION and MetricNames.NEW in view.metric_names:
+        # One task has all groups.
+        yield from _checkpoint_latencies(PLUGINS, view, lambda report: {"connector": report.name, "task": 0})
     states = [
         ({**own, "state": state}, count)
         for own, groups in reports

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from mirrorflow_core.connect.session_keys import NO_SIGNATURE, Signature
 from mirrorflow_core.reports import ConnectorReport
-from mirrorflow_core.settings import MetricsLevel
+from mirrorflow_core.settings import MetricNames, MetricsLevel
 from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.logs import LoggerLevel
 from mirrorflow_replicator.process import ResourceUsage
@@ -70,6 +70,7 @@ class WorkerView:
     )
     serving: bool = False  # the worker answers for its connectors, started or not: what Connect calls healthy
     metrics_level: MetricsLevel = MetricsLevel.PARTITION
+    metric_names: frozenset[MetricNames] = frozenset({MetricNames.LEGACY})
     warnings: tuple[str, ...] = ()
     samples: Samples = field(default_factory=Samples)
     validate: Validate = lambda *_: {}

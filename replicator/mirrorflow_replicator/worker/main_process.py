@@ -256,6 +256,7 @@ class Worker:
             has_connectors=self._herder.has_connectors,
             serving=self._herder.is_serving(connectors),
             metrics_level=first.metrics_level,
+            metric_names=first.metric_names,
             warnings=(*self._warnings, *self._herder.warnings),
             samples=self._samples,
             # Settings that a connector may omit because the worker has them.

@@ -4,7 +4,7 @@
             east.create_topic("orders", partitions=4, replication_factor=3)
             east.broker(east.leader("orders", 0)).kill()
 
-Node ids are 1, 2, 3; each is broker and controller. Data and ports stay the same over a node's restarts. Clients of PLAINTEXT
+Node ids are 1, 2, 3; each is broker and controller. A release that needs ZooKeeper has one node, which runs it. Data and ports stay the same over a node's restarts. Clients of PLAINTEXT
 and of the internal listener are `User:ANONYMOUS`, a super user: with `authorizer=True`, only clients of other listeners
 can be refused.
 """
@@ -13,7 +13,7 @@ import base64
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +38,14 @@ from confluent_kafka.admin import (
 
 from tests.harness.kafka.broker import METADATA_WAIT_S, Broker
 from tests.harness.kafka.certificates import Certificates, make_certificates
-from tests.harness.kafka.installation import QUICK_JVM, VERSION, require_installation, write_properties
+from tests.harness.kafka.installation import (
+    QUICK_JVM,
+    VERSION,
+    needs_zookeeper,
+    release_number,
+    require_installation,
+    write_properties,
+)
 from tests.harness.kafka.leaders import call_leaders
 from tests.harness.kafka.listeners import (
     LOOPBACK,
@@ -52,6 +59,7 @@ from tests.harness.kafka.listeners import (
 )
 from tests.harness.kafka.processes import HarnessError, free_port, wait_until
 from tests.harness.kafka.proxy import Proxy, Route
+from tests.harness.kafka.refusing_proxy import RefusingProxy
 
 ADMIN_WAIT_S = 30.0
 
@@ -60,7 +68,8 @@ ADMIN_WAIT_S = 30.0
 class KafkaCluster:
     """A Kafka cluster on this machine. *config* overrides broker properties; *users* exist on every SASL listener.
 
-    *proxied* adds a PLAINTEXT listener that is reached only through `proxy(id)`. Clients such as pods reach *listeners* at
+    *proxied* adds a PLAINTEXT listener that is reached only through `proxy(id)`, or through a proxy that takes the API keys
+    *refused_apis* away. Clients such as pods reach *listeners* at
     *address*, one of this machine's; the harness uses 127.0.0.1. *advertised_host* is the host name that brokers advertise
     instead of *address*.
     """
@@ -73,6 +82,7 @@ class KafkaCluster:
     users: tuple[User, ...] = (User(),)
     authorizer: bool = False
     proxied: bool = False
+    refused_apis: Collection[int] = ()
     address: str = LOOPBACK
     advertised_host: str = ""
     heap_mib: int = 256
@@ -81,6 +91,7 @@ class KafkaCluster:
     cluster_id: str = field(init=False)
     certificates: Certificates | None = field(default=None, init=False)
     proxy_child: Proxy | None = field(default=None, init=False)
+    refusing: RefusingProxy | None = field(default=None, init=False)
     nodes: dict[int, Broker] = field(default_factory=dict, init=False)
     _ports: dict[int, dict[str, int]] = field(default_factory=dict, init=False)
     _admins: dict[tuple[int, ...], AdminClient] = field(default_factory=dict, init=False)
@@ -97,16 +108,18 @@ class KafkaCluster:
     def start(self) -> None:
         """Formats and starts every node; returns when each node knows all of them."""
         require_installation(self.version)
+        if needs_zookeeper(self.version) and self.brokers > 1:
+            raise HarnessError(f"Kafka {self.version} runs with one broker here, which also runs ZooKeeper.")
         self.folder = Path(tempfile.mkdtemp(prefix=f"mirrorflow-{self.name}-"))
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
         try:
             if any(SECURITY_PROTOCOLS[name].endswith("SSL") for name in self.listeners):
                 self.certificates = make_certificates(self.folder / "certificates", address=self.address)
-            names = ("INTERNAL", "CONTROLLER", *self.listeners, *(["PROXIED"] if self.proxied else []))
+            metadata = "ZOOKEEPER" if needs_zookeeper(self.version) else "CONTROLLER"
+            names = ("INTERNAL", metadata, *self.listeners, *(["PROXIED"] if self.proxied else []))
             self._ports = {id_: {name: free_port() for name in names} for id_ in range(1, self.brokers + 1)}
             if self.proxied:
-                targets = {id_: ports["PROXIED"] for id_, ports in self._ports.items()}
-                self.proxy_child = Proxy.start(targets, log=self.folder / "proxy.log")
+                self._start_proxy(self.folder / "proxy.log")
             self.nodes = {id_: self._node(id_, self.folder / str(id_)) for id_ in self._ports}
             for node in self.nodes.values():
                 node.launch()
@@ -125,6 +138,8 @@ class KafkaCluster:
                 node.kill()
         if self.proxy_child is not None:
             self.proxy_child.close()
+        if self.refusing is not None:
+            self.refusing.child.kill()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -150,7 +165,7 @@ class KafkaCluster:
     def bootstrap_for(self, listener: str) -> str:
         """Returns each node's address on *listener*."""
         if listener == "PROXIED":
-            return ",".join(f"127.0.0.1:{route.port}" for route in self.proxies)
+            return ",".join(f"127.0.0.1:{self._advertised(id_)['PROXIED']}" for id_ in self._ports)
         host = address_of(listener, self.address)
         return ",".join(f"{host}:{ports[listener]}" for ports in self._ports.values())
 
@@ -371,6 +386,8 @@ class KafkaCluster:
             certificates=self.certificates,
         )
         properties |= self.config
+        # `kafka-storage format` adds users since Kafka 3.5; before, SASL listeners accept PLAIN only.
+        users = self.users if release_number(self.version) >= (3, 5) else ()
         return Broker(
             id=id_,
             name=f"{self.name}-{id_}",
@@ -380,21 +397,26 @@ class KafkaCluster:
             admin_port=ports["INTERNAL"],
             cluster_id=self.cluster_id,
             # A node of several log directories formats at each start, because it looks for a directory with the joined name.
-            format_arguments=("--ignore-formatted", *scram_arguments(self.users)),
+            format_arguments=("--ignore-formatted", *scram_arguments(users)),
             heap_mib=self.heap_mib,
             jvm_options=self.jvm_options,
         )
 
     def _advertised(self, id_: int) -> dict[str, int]:
+        if self.refusing is not None:
+            return {"PROXIED": self.refusing.ports[id_]}
         return {"PROXIED": self.proxy(id_).port} if self.proxied else {}
 
+    def _start_proxy(self, log: Path) -> None:
+        targets = {id_: ports["PROXIED"] for id_, ports in self._ports.items()}
+        if self.refused_apis:
+            self.refusing = RefusingProxy.start(targets, refused=self.refused_apis, log=log)
+        else:
+            self.proxy_child = Proxy.start(targets, log=log)
+
     def _defaults(self, id_: int, folder: Path) -> dict[str, str]:
-        voters = ",".join(f"{node}@127.0.0.1:{ports['CONTROLLER']}" for node, ports in self._ports.items())
         replicas = str(min(3, self.brokers))
-        properties = {
-            "process.roles": "broker,controller",
-            "node.id": str(id_),
-            "controller.quorum.voters": voters,
+        properties = self._metadata_properties(id_, folder) | {
             "log.dirs": str(folder / "data"),
             "num.partitions": "1",
             "auto.create.topics.enable": "false",
@@ -419,11 +441,38 @@ class KafkaCluster:
             "background.threads": "4",
         }
         if self.authorizer:
+            zookeeper = "kafka.security.authorizer.AclAuthorizer"
+            kraft = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
             properties |= {
-                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "authorizer.class.name": zookeeper if needs_zookeeper(self.version) else kraft,
                 "super.users": "User:ANONYMOUS",
             }
         return properties
+
+    def _metadata_properties(self, id_: int, folder: Path) -> dict[str, str]:
+        """Returns where the node keeps the cluster's metadata; writes ZooKeeper's file, which Broker.java reads."""
+        if needs_zookeeper(self.version):
+            port = self._ports[id_]["ZOOKEEPER"]
+            zookeeper = {
+                "dataDir": str(folder / "zookeeper"),
+                "clientPort": str(port),
+                "clientPortAddress": LOOPBACK,
+                "admin.enableServer": "false",
+                # The session of a killed node must end soon, because the next one waits for it.
+                "tickTime": "500",
+            }
+            write_properties(folder / "zookeeper.properties", zookeeper)
+            return {
+                "broker.id": str(id_),
+                "zookeeper.connect": f"{LOOPBACK}:{port}",
+                "zookeeper.session.timeout.ms": "6000",
+            }
+        voters = ",".join(f"{node}@127.0.0.1:{ports['CONTROLLER']}" for node, ports in self._ports.items())
+        return {
+            "process.roles": "broker,controller",
+            "node.id": str(id_),
+            "controller.quorum.voters": voters,
+        }
 
     def _offsets(
         self, topic: str, spec: OffsetSpec, isolation: str = "read_uncommitted", *, partitions: int

@@ -7,12 +7,25 @@ from pathlib import Path
 
 from tests.harness.kafka.processes import HarnessError
 
-VERSION = "4.3.1"
+VERSION = "4.3.1"  # the newest release whose MirrorMaker 2 is on Maven Central
 OLD_VERSION = "3.9.1"
+NEWEST_VERSION = "4.4.0"
+# Of brokers alone, each the last of its line that Maven Central has.
+OTHER_VERSIONS = ("2.8.2", "3.4.1", OLD_VERSION, NEWEST_VERSION)
 HERE = Path(__file__).parent
 CACHE = HERE.parents[2] / ".cache" / "kafka"
 # Small and quick to start, because brokers of tests live for a short time and several share two cores.
 QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
+
+
+def release_number(version: str) -> tuple[int, ...]:
+    """Returns "3.4.1" as (3, 4, 1)."""
+    return tuple(int(part) for part in version.split("."))
+
+
+def needs_zookeeper(version: str) -> bool:
+    """Returns whether brokers of *version* keep their metadata in ZooKeeper; KRaft has ACLs and transactions since 3.3."""
+    return release_number(version) < (3, 3)
 
 
 def require_installation(version: str = VERSION) -> None:

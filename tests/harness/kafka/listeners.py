@@ -2,7 +2,8 @@
 
 PLAINTEXT, SSL (the server has a certificate), MTLS (the client must have one too), SASL_PLAINTEXT and SASL_SSL (PLAIN,
 SCRAM-SHA-256, SCRAM-SHA-512), OAUTH (OAUTHBEARER without TLS; unsecured tokens), and PROXIED (PLAINTEXT behind a proxy).
-INTERNAL and CONTROLLER always exist on 127.0.0.1 without authentication, for the harness.
+INTERNAL and CONTROLLER always exist on 127.0.0.1 without authentication, for the harness. Where Kafka needs ZooKeeper,
+ZOOKEEPER takes the place of CONTROLLER, and is no listener of the broker.
 """
 
 from collections.abc import Mapping
@@ -56,6 +57,8 @@ def listener_properties(
     Brokers advertise *advertised_host* and the ports in *advertised* to clients.
     """
 
+    listeners = {name: port for name, port in listeners.items() if name != "ZOOKEEPER"}
+
     def as_text(ports: Mapping[str, int], host: str) -> str:
         return ",".join(f"{name}://{address_of(name, host)}:{port}" for name, port in ports.items())
 
@@ -69,8 +72,9 @@ def listener_properties(
             f"{name}:{SECURITY_PROTOCOLS[name]}" for name in listeners
         ),
         "inter.broker.listener.name": "INTERNAL",
-        "controller.listener.names": "CONTROLLER",
     }
+    if "CONTROLLER" in listeners:
+        properties["controller.listener.names"] = "CONTROLLER"
     for name in listeners:
         prefix = f"listener.name.{name.lower()}."
         protocol = SECURITY_PROTOCOLS[name]

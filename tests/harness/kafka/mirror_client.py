@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import QUICK_JVM, VERSION, java_command, write_properties
 from tests.harness.kafka.processes import HarnessError
+from tests.harness.kafka.tools import JavaEndpoint
 
 QUERY_WAIT_S = 120.0  # two seconds on an idle machine
 _calls = itertools.count()
@@ -39,7 +39,7 @@ class JavaHeartbeat:
 
 
 def clusters(
-    cluster: KafkaCluster, aliases: Iterable[str], *, properties: Mapping[str, str] | None = None
+    cluster: JavaEndpoint, aliases: Iterable[str], *, properties: Mapping[str, str] | None = None
 ) -> Clusters:
     """Returns the view from *cluster*, with the hops to each of *aliases*; *properties* are the client's, such as its policy."""
     [line] = _query(cluster, properties, mode="clusters", aliases=",".join(aliases))
@@ -52,13 +52,13 @@ def clusters(
     )
 
 
-def heartbeats(cluster: KafkaCluster, topic: str = "heartbeats") -> list[JavaHeartbeat]:
+def heartbeats(cluster: JavaEndpoint, topic: str = "heartbeats") -> list[JavaHeartbeat]:
     """Returns the heartbeats of *topic* in order; raises HarnessError if Java cannot read one."""
     return [JavaHeartbeat(**line) for line in _query(cluster, None, mode="heartbeats", topic=topic)]
 
 
 def translated_offsets(
-    cluster: KafkaCluster, source: str, group: str, *, properties: Mapping[str, str] | None = None
+    cluster: JavaEndpoint, source: str, group: str, *, properties: Mapping[str, str] | None = None
 ) -> dict[tuple[str, int], tuple[int, str]]:
     """Calls RemoteClusterUtils.translateOffsets: returns offset and metadata of *group* of *source* by target partition."""
     lines = _query(cluster, properties, mode="offsets", source=source, group=group)
@@ -66,7 +66,7 @@ def translated_offsets(
 
 
 def _query(
-    cluster: KafkaCluster, properties: Mapping[str, str] | None, **options: str
+    cluster: JavaEndpoint, properties: Mapping[str, str] | None, **options: str
 ) -> list[dict[str, Any]]:
     stem = f"mirror-query-{next(_calls)}"
     client = cluster.java_client("INTERNAL") | dict(properties or {})

@@ -47,7 +47,7 @@ install_by_apt() {
 fetch() {  # RELEASE: its jars
   # The filter removes the colour codes that Maven writes even to a file and to stderr with colours off.
   mvn -q -B -Dstyle.color=never --no-transfer-progress -f "$here/pom.xml" "-Dkafka.version=$1" \
-    dependency:copy-dependencies -DincludeScope=runtime -DexcludeArtifactIds=slf4j-reload4j "-DoutputDirectory=$cache/$1/libs" 2>&1 |
+    dependency:copy-dependencies -DincludeScope=runtime -DexcludeArtifactIds=slf4j-reload4j,slf4j-log4j12 "-DoutputDirectory=$cache/$1/libs" 2>&1 |
     sed "s/$(printf '\033')\[[0-9;]*m//g"
 }
 
@@ -79,7 +79,9 @@ jar --create --file "$classes/harness.jar" -C "$classes/java" .
 # Replaces the file, because running brokers continue with the old one.
 mv "$classes/harness.jar" "$cache/harness.jar"
 
-# Archived classes halve the start cost of each JVM of the tests; without them everything works more slowly.
+# Archived classes halve the start cost of each JVM of the tests; without them everything works more slowly. Archive.java
+# starts a broker without ZooKeeper, which 2.x cannot be.
+case $release in 2.*) touch "$cache/.ready-$release"; exit ;; esac
 archive=$cache/$release/classes.jsa
 mkdir "$classes/$release"
 java -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "-XX:ArchiveClassesAtExit=$classes/$release.jsa" \

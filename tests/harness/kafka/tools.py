@@ -9,14 +9,26 @@ import json
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
-from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.tool_service import SERVICE, run_alone
 
 # For a topic of records that are older than a week, which a broker would otherwise delete within five minutes.
 FOREVER = {"retention.ms": "-1"}
 _calls = itertools.count()
+
+
+class JavaEndpoint(Protocol):
+    """What Java clients connect to: a `KafkaCluster`, or a cluster that this harness has not started."""
+
+    @property
+    def home(self) -> Path:
+        """A folder for the files of tools."""
+
+    def java_client(self, listener: str) -> dict[str, str]:
+        """Returns the properties of a Java client."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +55,7 @@ class Loaded:
 
 
 def load(
-    cluster: KafkaCluster,
+    cluster: JavaEndpoint,
     topic: str,
     count: int,
     *,
@@ -67,7 +79,7 @@ def load(
 
 
 def records(
-    cluster: KafkaCluster, topic: str, *, isolation: str = "read_uncommitted", payload: str = "hex"
+    cluster: JavaEndpoint, topic: str, *, isolation: str = "read_uncommitted", payload: str = "hex"
 ) -> list[Record]:
     """Returns every record of *topic*, by partition and offset; *payload* "sha256" has the hash of each key and value."""
     lines = _run(cluster, "Dump", topic, {}, {"mode": "records", "payload": payload, "isolation": isolation})
@@ -76,7 +88,7 @@ def records(
 
 
 def digest(
-    cluster: KafkaCluster, topic: str, *, isolation: str = "read_uncommitted"
+    cluster: JavaEndpoint, topic: str, *, isolation: str = "read_uncommitted"
 ) -> dict[int, tuple[int, str]]:
     """Returns for each partition its number of records and a SHA-256 over keys, values, headers and timestamps in order."""
     lines = _run(cluster, "Dump", topic, {}, {"mode": "digest", "isolation": isolation})
@@ -85,7 +97,7 @@ def digest(
 
 
 def _run(
-    cluster: KafkaCluster,
+    cluster: JavaEndpoint,
     main: str,
     topic: str,
     client: Mapping[str, str],

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.harness.kafka import tools
 from tests.harness.kafka.cluster import KafkaCluster
-from tests.harness.kafka.installation import OLD_VERSION
+from tests.harness.kafka.installation import OTHER_VERSIONS
 from tests.harness.kafka.listeners import LOOPBACK
 from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import cpu_s, pss_bytes, wait_until
@@ -145,11 +145,16 @@ def test_a_new_leader_is_elected_when_the_leader_is_killed_or_frozen():
         assert {1, 2, 3} >= {first, second, third}
 
 
-def test_an_old_kafka_release_runs():
-    """Kafka 3.9 is started with the same call."""
-    with KafkaCluster(name="old", version=OLD_VERSION) as cluster:
+@pytest.mark.java
+@pytest.mark.parametrize("version", OTHER_VERSIONS)
+def test_another_kafka_release_runs(version):
+    """Every release is started with the same call, has transactions and an authorizer, and keeps its data over a kill."""
+    with KafkaCluster(name="other", version=version, authorizer=True) as cluster:
         cluster.create_topic("t")
-        tools.load(cluster, "t", 10)
+        cluster.allow("READ", "TOPIC", "t")
+        tools.load(cluster, "t", 10, transactional_id="t", abort_every=2)
+        cluster.broker(1).kill()
+        cluster.broker(1).start()
 
         assert tools.digest(cluster, "t")[0][0] == 10
 

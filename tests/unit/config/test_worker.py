@@ -3,7 +3,7 @@
 import pytest
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, SettingError
-from mirrorflow_core.settings import GroupSettings, MetricsLevel, SessionKeySettings
+from mirrorflow_core.settings import GroupSettings, MetricNames, MetricsLevel, SessionKeySettings
 from mirrorflow_replicator.config.worker_properties import load_distributed, load_standalone
 
 WORKER = "bootstrap.servers=b:9092\n"
@@ -154,6 +154,25 @@ def test_metrics_level_and_shutdown_timeout_are_parsed():
     )
 
     assert (worker.metrics_level, worker.shutdown_s) == (MetricsLevel.FLOW, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("worker", "connector", "forms"),
+    [
+        ("", "", {MetricNames.LEGACY}),
+        ("metric.names.formats=legacy, new\n", "", {MetricNames.LEGACY, MetricNames.NEW}),
+        ("", "metric.names.formats=new\n", {MetricNames.NEW}),
+        ("metric.names.formats=new\n", "metric.names.formats=legacy\n", {MetricNames.NEW}),
+    ],
+)
+def test_names_of_metrics_are_parsed_from_the_worker_or_a_connector(worker, connector, forms):
+    assert load_standalone(WORKER + worker, [SOURCE + connector]).metric_names == forms
+
+
+@pytest.mark.parametrize("value", ["both", ""])
+def test_unknown_names_of_metrics_are_refused(value):
+    with pytest.raises(InvalidSettingError, match=r"metric\.names\.formats: .*legacy or new"):
+        load_standalone(WORKER + f"metric.names.formats={value}\n", [SOURCE])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import promql_parser
 import pytest
 
 from mirrorflow_core.reports import CheckpointLatency, GroupsReport
-from mirrorflow_core.settings import MetricsLevel
+from mirrorflow_core.settings import MetricNames, MetricsLevel
 from mirrorflow_replicator.http import metrics
 from mirrorflow_replicator.http.partition_rates import Window
 from mirrorflow_replicator.process import ResourceUsage
@@ -223,6 +223,15 @@ def test_checkpoint_latency_has_the_name_and_labels_of_mm2():
     """They are those of MM2's MirrorCheckpointMetrics."""
     samples = exposition(REPORT)
     assert 4.0 == value(samples, LATENCY, source="A", target="B", group='a "b"', topic="A.foo", partition="1")
+
+
+def test_checkpoint_latency_has_the_name_and_labels_of_kip_1280():
+    """They are those of a plugin: the connector and its only task come first."""
+    samples = exposition(REPORT, metric_names=frozenset({MetricNames.NEW}))
+    where = {"connector": REPORT.name, "task": "0", "source": "A", "group": 'a "b"', "partition": "1"}
+
+    assert 4.0 == value(samples, "kafka_connect_mirror_plugins_checkpoint_latency_ms", **where)
+    assert not [name for name, _ in samples if name.startswith(LATENCY)]
 
 
 def test_minimum_maximum_and_average_latency_are_exported_with_a_sample():

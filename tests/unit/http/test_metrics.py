@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.reports import HeartbeatReport, PartitionPhase
-from mirrorflow_core.settings import MetricsLevel
+from mirrorflow_core.settings import MetricNames, MetricsLevel
 from mirrorflow_replicator.http import metrics
 from tests.unit.http.reports import NOW_S, connector, partition, samples_of_progress, task, view
 
@@ -16,6 +16,7 @@ SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (-?[0-9.e+-]+)")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[\\"n])*)"(?:,|$)')
 UNESCAPED = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 MM2 = "kafka_connect_mirror_mirrorsourceconnector_"
+PLUGINS = "kafka_connect_mirror_plugins_"
 
 
 def parse(text):
@@ -87,6 +88,38 @@ def test_metrics_of_partitions_have_the_names_and_labels_of_mm2():
         **{"replication_latency_ms" + end: 5 for end in ("", "_min", "_max", "_avg")},
     }
     assert expected == {name: samples[MM2 + name, frozenset(labels.items())] for name in expected}
+
+
+def test_both_forms_of_mm2s_metrics_have_equal_values():
+    """KIP-1280 names the connector and the task; Kafka 5.0 will have this form only."""
+    both = exposition(REPORT, samples=samples_of_progress(REPORT), metric_names=frozenset(MetricNames))
+    new = exposition(REPORT, samples=samples_of_progress(REPORT), metric_names=frozenset({MetricNames.NEW}))
+
+    of_legacy = {
+        (name.removeprefix(MM2), pairs): number
+        for (name, pairs), number in both.items()
+        if name.startswith(MM2)
+    }
+    labels = {("connector", REPORT.name), ("task", "0")}
+    of_new = {
+        (name.removeprefix(PLUGINS), pairs - labels): number
+        for (name, pairs), number in both.items()
+        if name.startswith(PLUGINS) and labels <= pairs
+    }
+    assert of_legacy == of_new
+    assert len(of_new) == 3 * 4 + 2 * 4  # three partitions have counts and rates, one of them age and latency
+    assert not [name for name, _ in new if name.startswith(MM2)]
+    assert {key: number for key, number in both.items() if not key[0].startswith(MM2)} == new
+
+
+def test_an_aggregate_of_the_new_form_has_no_task():
+    """It covers the partitions of several tasks."""
+    level = MetricsLevel.FLOW
+    samples = exposition(REPORT, metrics_level=level, metric_names=frozenset({MetricNames.NEW}))
+
+    assert samples[
+        PLUGINS + "record_count", frozenset({("connector", REPORT.name), ("source", "A"), ("target", "B")})
+    ]
 
 
 def test_mirrorflows_own_metrics_have_the_values_of_the_report():

@@ -12,8 +12,8 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.connect.mirror.MirrorMaker;
 
 /**
- * Loads the classes that a broker, a producer, a consumer and MirrorMaker 2 need, so that the JVM archives them at the end
- * (-XX:ArchiveClassesAtExit). Each later JVM of the harness then needs half the CPU to start.
+ * Loads the classes that a broker, a producer, a consumer and, where the release has it, MirrorMaker 2 need, so that the
+ * JVM archives them at the end (-XX:ArchiveClassesAtExit). Each later JVM of the harness then needs half the CPU to start.
  *
  * <p>Usage: Archive EMPTY_FOLDER
  */
@@ -63,6 +63,9 @@ public final class Archive {
         Load.main(new String[] {"client=" + client, "topic=t", "transactional_id=t", "abort_every=1"});
         Dump.main(new String[] {"client=" + client, "topic=t", "mode=records"});
         Dump.main(new String[] {"client=" + client, "topic=t", "mode=digest", "isolation=read_committed"});
+        if (!hasMirrorMaker()) {
+            return;
+        }
         // Copies from the broker to itself.
         Path flow = folder.resolve("mm2.properties");
         write(flow, mirror("127.0.0.1:" + port));
@@ -76,6 +79,15 @@ public final class Archive {
                 throw new IllegalStateException("MirrorMaker has copied nothing in a minute");
             }
             Thread.sleep(200);
+        }
+    }
+
+    private static boolean hasMirrorMaker() {
+        try {
+            Class.forName("org.apache.kafka.connect.mirror.MirrorMaker");
+            return true;
+        } catch (ClassNotFoundException error) {
+            return false;
         }
     }
 
