@@ -102,13 +102,17 @@ SchemaStep = SetContextMode | SetSubjectMode | RegisterVersion | DeleteVersion |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaPlan:
-    """*subjects* and *versions* are numbers on the source of what is copied, *missing* of versions that the target lacks."""
+    """*subjects* and *versions* are numbers on the source of what is copied.
+
+    *missing* is the number of versions that the target lacks, *missing_after* what it lacks after the steps, because of conflicts.
+    """
 
     steps: tuple[SchemaStep, ...] = ()
     conflicts: tuple[SchemaConflict, ...] = ()
     subjects: int = 0
     versions: int = 0
     missing: int = 0
+    missing_after: int = 0
 
 
 @dataclass(slots=True)
@@ -161,7 +165,8 @@ def plan_schemas(source: RegistryContents, target: RegistryContents, mapping: Su
             blocked.add(key)
         else:
             _copy_version(mapping.copied(version), state, writes, deletes)
-    missing = sum(isinstance(step, RegisterVersion) for step in writes)
+    registered = sum(isinstance(step, RegisterVersion) for step in writes)
+    missing = len(blocked) + sum(subject.context in closed for subject, _ in wanted)
     subjects = {subject for subject, _ in wanted}
     writes += [*_possible(deletes, state, mapping, conflicts), *_reservations(source, state, mapping, closed)]
     return SchemaPlan(
@@ -169,7 +174,8 @@ def plan_schemas(source: RegistryContents, target: RegistryContents, mapping: Su
         conflicts=tuple(conflicts),
         subjects=len(subjects),
         versions=len(wanted),
-        missing=missing + len(blocked) + sum(subject.context in closed for subject, _ in wanted),
+        missing=registered + missing,
+        missing_after=missing,
     )
 
 

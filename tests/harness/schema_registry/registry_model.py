@@ -36,6 +36,10 @@ class RegistryModel:
     highest: dict[str, int] = field(default_factory=dict)
     log: list[tuple[dict[str, Any], dict[str, Any] | None]] = field(default_factory=list)
     page: int = 1000  # schema.search.max.limit
+    # Indexes: what an id stands for and the id of a content, by context; the versions of a subject.
+    contents: dict[tuple[str, int], str] = field(default_factory=dict)
+    ids: dict[tuple[str, str], int] = field(default_factory=dict)
+    numbers: dict[tuple[str, str], set[int]] = field(default_factory=dict)
 
     # The records of `_schemas`.
 
@@ -45,14 +49,33 @@ class RegistryModel:
                 context, subject = split(key["subject"])
                 at = context, subject, key["version"]
                 if value is None:
-                    self.versions.pop(at, None)
+                    self._forget(at)
                 else:
                     self.versions[at] = value
                     self.highest[context] = max(self.highest.get(context, 0), value["id"])
+                    self.contents[context, value["id"]] = content(value)
+                    self.ids.setdefault((context, content(value)), value["id"])
+                    self.numbers.setdefault((context, subject), set()).add(key["version"])
             case "MODE":
                 _put(self.modes, split(key["subject"] or ""), value and value["mode"])
             case "CONFIG":
                 _put(self.configs, split(key["subject"] or ""), value)
+
+    def _forget(self, at: tuple[str, str, int]) -> None:
+        value = self.versions.pop(at, None)
+        if value is None:
+            return
+        self.numbers[at[:2]].discard(at[2])
+        same = [
+            other["id"]
+            for (context, _, _), other in self.versions.items()
+            if context == at[0] and content(other) == content(value)
+        ]
+        self.ids.pop((at[0], content(value)), None)
+        if same:
+            self.ids[at[0], content(value)] = same[0]
+        if value["id"] not in same:
+            self.contents.pop((at[0], value["id"]), None)
 
     def _append(self, keytype: str, subject: str, value: dict[str, Any] | None, **more: Any) -> None:
         key = {
@@ -132,13 +155,20 @@ class RegistryModel:
 
     def _schema(self, schema_id: int, query: dict[str, str]) -> dict[str, Any]:
         context, _ = split(query.get("subject", ""))
-        for (other, _, _), value in sorted(self.versions.items(), key=lambda pair: pair[0]):
-            if other == context and value["id"] == schema_id:
-                return {name: value[name] for name in ("schema", "schemaType", "references") if value[name]}
+        if (context, schema_id) in self.contents:
+            for (other, _, _), value in self.versions.items():
+                if other == context and value["id"] == schema_id:
+                    return {
+                        name: value[name] for name in ("schema", "schemaType", "references") if value[name]
+                    }
         raise RegistryError(40403, f"Schema {schema_id} not found")
 
     def _numbers(self, subject: tuple[str, str], *, with_deleted: bool) -> list[int]:
-        found = [at[2] for at in self._shown(with_deleted=with_deleted) if at[:2] == subject]
+        found = [
+            number
+            for number in sorted(self.numbers.get(subject, ()))
+            if with_deleted or not self.versions[*subject, number]["deleted"]
+        ]
         if not found:
             raise RegistryError(40401, f"Subject '{join(*subject)}' not found.")
         return found
@@ -154,9 +184,9 @@ class RegistryModel:
         self, subject: tuple[str, str], body: dict[str, Any], *, with_deleted: bool
     ) -> dict[str, Any]:
         self._numbers(subject, with_deleted=with_deleted)
-        for at in reversed(self._shown(with_deleted=with_deleted)):
-            if at[:2] == subject and content(self.versions[at]) == content(body):
-                return self._shown_version(at)
+        for number in reversed(self._numbers(subject, with_deleted=with_deleted)):
+            if content(self.versions[*subject, number]) == content(body):
+                return self._shown_version((*subject, number))
         raise RegistryError(40403, "Schema not found")
 
     def _mode(self, subject: tuple[str, str]) -> str:
@@ -177,17 +207,15 @@ class RegistryModel:
         for reference in body.get("references") or ():
             if (*split(reference["subject"], context), reference["version"]) not in self.versions:
                 raise RegistryError(42201, f"No schema reference found for {reference}")
-        own = {at[2]: value for at, value in self.versions.items() if at[:2] == subject}
+        own = {number: self.versions[*subject, number] for number in self.numbers.get(subject, ())}
         same = [value for value in own.values() if content(value) == content(body) and not value["deleted"]]
         if same and (mode != IMPORT or same[-1]["id"] == schema_id):
             return int(same[-1]["id"])
-        others = [value for at, value in self.versions.items() if at[0] == context]
         if mode == IMPORT:
-            if any(value["id"] == schema_id and content(value) != content(body) for value in others):
+            if self.contents.get((context, schema_id), content(body)) != content(body):
                 raise RegistryError(42205, f"Overwrite new schema with id {schema_id} is not permitted.")
         else:
-            known = [value["id"] for value in others if content(value) == content(body)]
-            schema_id = known[0] if known else self.highest.get(context, 0) + 1
+            schema_id = self.ids.get((context, content(body))) or self.highest.get(context, 0) + 1
         version = body.get("version", -1) if mode == IMPORT else -1
         version = version if version > 0 else max(own, default=0) + 1
         present = own.get(version)
