@@ -441,6 +441,7 @@ def _connector(report: ConnectorReport, view: WorkerView) -> dict[str, object]:
             "checkpoints": groups.checkpoints,
             "moved": groups.moved,
         },
+        **_schemas(report, view.monotonic_s),
         "heartbeats": [
             {
                 "cluster": beat.cluster,

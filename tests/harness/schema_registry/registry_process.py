@@ -85,13 +85,14 @@ class SchemaRegistry:
 
     def export(self) -> list[dict[str, Any]]:
         """Returns all versions of the default context, with their deletions, by plain requests of their own."""
+        live = {(version["subject"], version["version"]) for version in self._listed("false")}
+        return [
+            {**version, "deleted": (version["subject"], version["version"]) not in live}
+            for version in self._listed("true")
+        ]
+
+    def _listed(self, with_deleted: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        for subject in self.request("GET", "/subjects?deleted=true"):
-            try:
-                live = self.request("GET", f"/subjects/{subject}/versions")
-            except urllib.error.HTTPError:
-                live = []
-            for number in self.request("GET", f"/subjects/{subject}/versions?deleted=true"):
-                version = self.request("GET", f"/subjects/{subject}/versions/{number}?deleted=true")
-                found.append({**version, "deleted": number not in live})
+        while page := self.request("GET", f"/schemas?deleted={with_deleted}&offset={len(found)}"):
+            found += page
         return found
