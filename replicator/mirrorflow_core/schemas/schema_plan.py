@@ -227,7 +227,7 @@ def _open_contexts(
         if copy in used or mode != READ_WRITE:
             kind = SchemaConflictKind.TARGET_ISSUES_IDS
             message = (
-                f"Context {copy} of the target has schemas and mode {mode}, so it may issue an id that the source issues, too. Copy "
+                f"Context {copy} of the target has {'schemas and ' if copy in used else ''}mode {mode}, so it may issue an id that the source issues, too. Copy "
                 f"into a context of its own ({CONTEXTS_HINT}), or, if the target is to issue no ids, set its mode to IMPORT."
             )
         elif source.modes.get(context) == IMPORT:

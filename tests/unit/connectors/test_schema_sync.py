@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from http.server import ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from mirrorflow_kafka.registry.registry_reader import RegistryReader
 from mirrorflow_replicator.connectors.schema_sync import SchemaSync
 from tests.harness.schema_registry.__main__ import Registry, serve
 from tests.harness.schema_registry.registry_model import RegistryModel
+from tests.unit.kafka.certificates import authority, signed
 
 URL = "schema.registry.url"
 Respond = Callable[[str, str, dict[str, Any] | None], tuple[int, Any]]
@@ -33,12 +35,15 @@ Respond = Callable[[str, str, dict[str, Any] | None], tuple[int, Any]]
 class RunningRegistry:
     """A registry in memory; *respond* replaces its responses."""
 
-    def __init__(self, respond: Respond | None = None, *, authorization: str = "") -> None:
+    def __init__(
+        self, respond: Respond | None = None, *, authorization: str = "", certificate: str = "", key: str = ""
+    ) -> None:
+        self._scheme, self._host = ("https", "localhost") if certificate else ("http", "127.0.0.1")
         self.model = RegistryModel()
         registry = Registry(None, authorization=authorization)
         registry.respond = respond or self._respond  # type: ignore[assignment]
         self.requests: list[str] = []
-        self._server: ThreadingHTTPServer = serve(registry)
+        self._server: ThreadingHTTPServer = serve(registry, 0, certificate, key)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def _respond(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
@@ -47,7 +52,7 @@ class RunningRegistry:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"{self._scheme}://{self._host}:{self._server.server_address[1]}"
 
     def close(self) -> None:
         self._server.shutdown()
@@ -212,6 +217,21 @@ def test_credentials_are_sent(properties: dict[str, str], header: str):
     registry = RunningRegistry(authorization=header)
 
     assert asyncio.run(read(registry.url, properties)) == {}
+    registry.close()
+
+
+def test_only_a_registry_with_a_trusted_certificate_is_used(tmp_path: Path):
+    (tmp_path / "tls.crt").write_text(signed().pem)
+    (tmp_path / "tls.key").write_text(signed().key_pem())
+    registry = RunningRegistry(certificate=str(tmp_path / "tls.crt"), key=str(tmp_path / "tls.key"))
+    trust = {
+        "schema.registry.ssl.truststore.type": "PEM",
+        "schema.registry.ssl.truststore.certificates": authority().pem,
+    }
+
+    assert asyncio.run(read(registry.url, trust)) == {}
+    with pytest.raises(RegistryUnreachableError, match=r"unknown CA|self-signed"):
+        asyncio.run(read(registry.url))
     registry.close()
 
 
