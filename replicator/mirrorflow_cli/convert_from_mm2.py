@@ -67,6 +67,7 @@ _SIDE = re.compile(r"(source|target)\.(cluster|consumer|producer|admin)\.")
 # The reader's text for a setting without effect; its warnings about comments and old names are not losses.
 _NO_EFFECT = re.compile(r"no effect")
 _ADDRESS_SCHEME = re.compile(r"^[A-Za-z_]+://")
+_REGISTRY = re.compile(r"(^|\.)(schema\.registry|mirrorflow\.schemas)\.")
 # Settings of the process, which its runner or the operator chooses; a MirrorFlow has none of them.
 _PROCESS = re.compile(
     r"(mirrorflow\.http\.|listeners|rest\.|dedicated\.mode|admin\.listeners|access\.control|response\.http)"
@@ -116,7 +117,7 @@ def java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
     for warning in about_text:
         if not _NO_EFFECT.search(warning):
             findings.add_warning(warning)
-    raw = _resolved(raw, findings)
+    raw = _resolved(_without_registries(raw, findings), findings)
     _note_warnings(text, findings)
     read = PropertyReader(raw, Resolver(raw))
     pairs = [(source, target) for source in aliases for target in aliases if source != target]
@@ -247,6 +248,13 @@ def _cluster(
         },
         clients=own,
     )
+
+
+def _without_registries(raw: Mapping[str, str], findings: ConversionFindings) -> dict[str, str]:
+    """Returns *raw* without the settings of schema registries, which it lists: their secrets are only references in a MirrorFlow."""
+    for key in filter(_REGISTRY.search, sorted(raw)):
+        findings.add_loss("", key, "write it into spec.schemas (docs/schemas.md)")
+    return {key: value for key, value in raw.items() if not _REGISTRY.search(key)}
 
 
 def _resolved(raw: Mapping[str, str], findings: ConversionFindings) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mirrorflow_operator.api.workloads import ConnectorKind
 
-SOURCE, CHECKPOINT, HEARTBEAT = (kind.value for kind in ConnectorKind)
+SOURCE, CHECKPOINT, HEARTBEAT, SCHEMAS = (kind.value for kind in ConnectorKind)
 CLASS_NAMES = {kind.value: kind.java_class for kind in ConnectorKind}
 # Path of a Secret in a pod, for `${dir:...}`. On a laptop `type: Custom` needs the path given with --secrets.
 SECRETS_MOUNT = "/mnt/mirrorflow/secrets"

@@ -243,6 +243,10 @@ def companion_line(companion: Companion) -> str:
             f"{counted(groups['moved'], 'offset')} committed to groups",
         ]
         parts += [f"{groups['failing']:,} groups fail"] if groups["failing"] else []
+    if schemas := companion.received.get("schemas"):
+        parts += [counted(schemas["subjects"], "subject"), counted(schemas["versions"], "schema version")]
+        parts += [f"{schemas['missing']:,} not copied yet"] if schemas["missing"] else []
+        parts += [counted(schemas["conflicts"], "conflict")] if schemas["conflicts"] else []
     if beats:
         parts.append("heartbeats to " + " and ".join(str(beat["cluster"]) for beat in beats))
     return f"{companion.connector}: {', '.join(parts)}"

@@ -259,6 +259,69 @@ class BrokerError(ClusterError):
         )
 
 
+class RegistryError(MirrorFlowError):
+    """A schema registry cannot be used as requested. `registry` is the alias of its cluster."""
+
+    reason = "RegistryFailed"
+    retriable = True
+
+    def __init__(self, sentence: str, *, registry: str) -> None:
+        self.registry = registry
+        super().__init__(sentence)
+
+
+class RegistryUnreachableError(RegistryError):
+    """The schema registry does not answer at *url*."""
+
+    reason = "RegistryUnreachable"
+
+    def __init__(self, *, registry: str, url: str, problem: str) -> None:
+        self.problem = problem
+        super().__init__(
+            f"The schema registry of {registry} cannot be reached at {url}: {problem}; check the URL, the network and its TLS settings.",
+            registry=registry,
+        )
+
+
+class RegistryDeniedError(RegistryError):
+    """The schema registry refuses the credentials, or what they may do."""
+
+    reason = "RegistryDenied"
+
+    def __init__(self, *, registry: str, request: str, status: int) -> None:
+        super().__init__(
+            f"The schema registry of {registry} denied {request} (HTTP {status}); check the credentials, and that they may read all "
+            "subjects, and on the target also write subjects, modes and compatibility.",
+            registry=registry,
+        )
+
+
+class RegistryRefusedError(RegistryError):
+    """The schema registry answered *request* with an error."""
+
+    reason = "RegistryRefused"
+
+    def __init__(self, *, registry: str, request: str, status: int, message: str) -> None:
+        self.status = status
+        why = f": {message}" if message else ""
+        super().__init__(
+            f"The schema registry of {registry} refused {request} (HTTP {status}){why}.", registry=registry
+        )
+
+
+class IdsNotKeptError(RegistryError):
+    """The target registry has registered a schema under another id than requested."""
+
+    reason = "IdsNotKept"
+
+    def __init__(self, *, registry: str, subject: str, wanted: int, found: object) -> None:
+        super().__init__(
+            f"The schema registry of {registry} gave {subject} the id {found} instead of {wanted}: it does not support mode IMPORT. "
+            "Nothing more is written; use a registry that does, or remove spec.schemas (source.cluster.schema.registry.url).",
+            registry=registry,
+        )
+
+
 class FilesDifferError(MirrorFlowError):
     """The group runs *connectors* with other settings than this node's files."""
 

@@ -184,6 +184,19 @@ class GroupsReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemasReport:
+    """The report of a schema connector. *registered* counts from its start, the others are of the last pass."""
+
+    subjects: int = 0  # that are copied
+    versions: int = 0
+    missing: int = 0  # versions that the target lacks
+    conflicts: int = 0
+    registered: int = 0
+    passed_s: float | None = None  # monotonic clock at the end of the last pass without an error
+    interval_s: float = 0.0  # between passes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorReport:
     """The report on one connector, from which REST, /metrics and /progress are rendered."""
 
@@ -208,6 +221,7 @@ class ConnectorReport:
     warnings: tuple[str, ...] = ()
     heartbeats: tuple[HeartbeatReport, ...] = ()
     groups: GroupsReport | None = None  # of a checkpoint connector
+    schemas: SchemasReport | None = None  # of a schema connector
     has_reported_all: bool = False  # every partition has reported, so totals are complete
     is_here: bool = True  # whether the connector itself is on this node of a group
     is_standby: bool = False  # another process owns the flow; this one takes over when that one stops

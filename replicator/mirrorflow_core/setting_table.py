@@ -187,7 +187,7 @@ def rows(
 KEYS: tuple[Key, ...] = (
     *rows(Scope.CONNECTOR, Verdict.HONOURED, rf"""
         name: part of the key of every stored position; MM2 uses the class's name
-        connector.class: MirrorSourceConnector, MirrorCheckpointConnector or MirrorHeartbeatConnector, with or without package
+        connector.class: MirrorSourceConnector, MirrorCheckpointConnector, MirrorHeartbeatConnector or MirrorSchemaConnector, with or without package
         tasks.max [1]: each task is a process
         enabled [true]: default false in an mm2.properties
         source.cluster.alias: required
@@ -236,6 +236,9 @@ KEYS: tuple[Key, ...] = (
         mirrorflow.balance.tasks.enabled [true]: in a group of nodes, partitions are assigned to tasks by bytes per second and lag; false: the same number to each task
         mirrorflow.balance.tasks.interval.seconds [60]: how often loads are measured; negative: never
         mirrorflow.bytes.per.second: rate limit of the flow, for example `50Mi`; default: none
+        mirrorflow.schemas.subjects [.*]: subjects of the source's schema registry that are copied (docs/schemas.md): names and Java regular expressions, separated by commas; subjects that their schemas refer to are copied, too
+        mirrorflow.schemas.contexts [.]: contexts that are copied, and the contexts of their copies, as `.:.east`; the default context is a dot
+        mirrorflow.schemas.subject.prefix: comes before the names of copied subjects
     """),
     *rows(Scope.CONNECTOR, Verdict.HONOURED, r"""
         use.defaults.from [target]: `target` or `source`; in an mm2.properties only as `A->B.use.defaults.from`, as in MM2
@@ -253,6 +256,10 @@ KEYS: tuple[Key, ...] = (
         transforms.*.headers: of DropHeaders, as in Java
         predicates.*.type: the class of a predicate
         predicates.*.pattern: of TopicNameMatches, as in Java
+        *.cluster.schema.registry.url: with `source.` and `target.`: the schema registries (docs/schemas.md); several URLs, separated by commas, are tried in turn; in an mm2.properties `A.schema.registry.url`, and likewise below
+        *.cluster.schema.registry.basic.auth.user.info: `user:password`
+        *.cluster.schema.registry.bearer.auth.token: a bearer token
+        *.cluster.schema.registry.ssl.*: as the clients' own `ssl.*`
         mirrorflow.http.listeners: applies to the process, unless the worker sets it
         rest.modify.enable: applies to the process, unless the worker sets it
     """, top_level=False),
@@ -324,6 +331,7 @@ KEYS: tuple[Key, ...] = (
         config.providers.*: `class`, `param.allowed.paths`, `param.allowlist.pattern`
         metrics.level [partition]: `partition`, `topic` or `flow`: the level of detail of /metrics
         metric.names.formats [legacy]: `legacy`, `new` (KIP-1280) or both, for MM2's own metrics in /metrics
+        schema.registry.*: only in an mm2.properties: the schema registry of a cluster, as for connectors
     """),
     *rows(Scope.WORKER, Verdict.HONOURED, rf"""
         session.timeout.ms [10000]: {_GROUP}: a node without heartbeats for this time is removed

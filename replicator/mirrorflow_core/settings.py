@@ -17,6 +17,10 @@ TRANSACTION_TIMEOUT_MS: Final = 60_000
 # A slow transaction is open for ten seconds, and then waits ten for what is in flight.
 SLOW_TRANSACTION_MS: Final = 30_000
 
+# Properties of a cluster's schema registry begin with it; they are those of Confluent's clients.
+REGISTRY_PREFIX: Final = "schema.registry."
+REGISTRY_URL_KEY: Final = f"{REGISTRY_PREFIX}url"
+
 # What MM2 excludes by default.
 TOPICS_EXCLUDE = ("mm2.*\\.internal", ".*\\.replica", "__.*")
 GROUPS_EXCLUDE = ("console-consumer-.*", "connect-.*", "__.*")
@@ -306,6 +310,31 @@ class HeartbeatSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrySettings:
+    """One schema registry: the properties of Confluent's clients that begin with `schema.registry.`, unresolved."""
+
+    alias: str  # of its Kafka cluster
+    side: str  # source or target
+    properties: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaSettings:
+    """The settings of a MirrorSchemaConnector."""
+
+    name: str
+    flow: str
+    source_alias: str
+    target_alias: str
+    source: RegistrySettings
+    target: RegistrySettings
+    subjects: tuple[str, ...]
+    contexts: Mapping[str, str]  # source context -> target context
+    subject_prefix: str = ""
+    providers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
     """The HTTP server of the process."""
 
@@ -328,19 +357,22 @@ class ConnectorSettings:
     """A connector: its properties as REST shows them (unresolved), and its typed settings."""
 
     name: str
-    connector_class: str  # MirrorSourceConnector, MirrorCheckpointConnector, MirrorHeartbeatConnector
+    # MirrorSourceConnector, MirrorCheckpointConnector, MirrorHeartbeatConnector, MirrorSchemaConnector
+    connector_class: str
     properties: Mapping[str, str] = field(repr=False)
     source: SourceSettings | None = None  # None: not a source connector, or `enabled=false`
     # None: no heartbeat connector, or `emit.heartbeats.enabled=false`.
     heartbeat: HeartbeatSettings | None = None
     checkpoint: CheckpointSettings | None = None  # None: not a checkpoint connector, or `enabled=false`
+    schema: SchemaSettings | None = None  # None: not a schema connector, or `enabled=false`
     is_paused: bool = False
     warnings: tuple[str, ...] = ()  # settings of the connector or its worker that have no effect
 
     @property
     def is_enabled(self) -> bool:
         """Whether there is anything to run."""
-        return any(settings is not None for settings in (self.source, self.heartbeat, self.checkpoint))
+        kinds = (self.source, self.heartbeat, self.checkpoint, self.schema)
+        return any(settings is not None for settings in kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

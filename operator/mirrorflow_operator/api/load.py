@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 
 from mirrorflow_operator.api.model import QUANTITY_PATTERN
 from mirrorflow_operator.api.rules.table import check
-from mirrorflow_operator.api.spec import ABSOLUTE_PATH, AWS_REGION, AWS_ROLE, MirrorFlow
+from mirrorflow_operator.api.spec import ABSOLUTE_PATH, AWS_REGION, AWS_ROLE, CONTEXT, MirrorFlow
 from mirrorflow_operator.api.workloads import FIELD_PATH_PATTERN
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 
@@ -50,6 +50,8 @@ _FORMS: Mapping[str, str] = MappingProxyType(
         AWS_ROLE: "the ARN of a role, such as arn:aws:iam::123456789012:role/mirror",
         ABSOLUTE_PATH: "a path that begins with /",
         r"^https?://\S+$": "a URL that begins with https:// or http://",
+        r"^https?://[^\s@?]+$": "a URL without user and query, such as https://registry.example:8081",
+        CONTEXT: "the name of a context, which begins with a dot, such as .east",
         FIELD_PATH_PATTERN: "a field of the pod, such as metadata.name, status.podIP or metadata.labels['app']",
         r"^/mnt/[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$": "a path below /mnt, such as /mnt/secrets-store",
         r"^(/[A-Za-z0-9_.-]+)+$": "a path that begins with /, such as /var/cache",

@@ -24,6 +24,7 @@ from mirrorflow_operator.api.model import (
     Pattern,
     Properties,
     Quantity,
+    list_map,
 )
 from mirrorflow_operator.api.workloads import Connectors, RollingRestart, Seed, Verify
 
@@ -35,6 +36,8 @@ KIND = "MirrorFlow"
 NAME_MAX = 40
 AWS_REGION = r"^[a-z]{2}(-[a-z]+)+-[0-9]+$"
 ABSOLUTE_PATH = r"^/\S+$"
+CONTEXT = r"^\.[a-zA-Z0-9._-]*$"
+ContextName = Annotated[str, Field(max_length=100, pattern=CONTEXT)]
 AWS_ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$"
 
 
@@ -347,6 +350,67 @@ class OffsetSyncs(ApiModel):
     )
 
 
+class RegistryAuthenticationType(Enum):
+    """How the flow authenticates to a schema registry."""
+
+    BASIC = "Basic"
+    BEARER = "Bearer"
+
+
+class RegistryAuthentication(ApiModel):
+    """The identity of the flow on a schema registry."""
+
+    type: RegistryAuthenticationType = Field(description="Authentication type: Basic or Bearer.")
+    username: TextSource | None = Field(None, description="User name, for type Basic.")
+    password: SecretKey | None = Field(None, description="Password, for type Basic.")
+    token: SecretKey | None = Field(None, description="Bearer token, for type Bearer.")
+
+
+class SchemaRegistry(ApiModel):
+    """A Confluent-compatible schema registry, as the flow connects to it."""
+
+    url: Annotated[str, Field(max_length=2_048, pattern=r"^https?://[^\s@?]+$")] = Field(
+        description="URL of the registry; several, separated by commas, are tried in turn."
+    )
+    tls: Tls | None = Field(
+        None,
+        description="TLS settings, for an https URL. If absent, the authorities of the system are trusted.",
+    )
+    authentication: RegistryAuthentication | None = Field(
+        None, description="Authentication settings. If absent, the flow connects anonymously."
+    )
+
+
+class SchemaContext(ApiModel):
+    """A context whose schemas are copied into a context of the target."""
+
+    source: ContextName = Field(description="Context of the source; the default context is a dot.")
+    target: ContextName = Field(description="Context of the target. Two contexts cannot share one.")
+
+
+class Schemas(ApiModel):
+    """Copies of schemas under the same ids, from one schema registry to another."""
+
+    source: SchemaRegistry = Field(description="Registry of the source.")
+    target: SchemaRegistry = Field(description="Registry of the target.")
+    subjects: tuple[Pattern, ...] = Field(
+        (".*",),
+        min_length=1,
+        max_length=PATTERNS_MAX,
+        description="Names or regexes of subjects. Subjects that their schemas refer to are copied, too.",
+        json_schema_extra=LIST_SET,
+    )
+    contexts: tuple[SchemaContext, ...] = Field(
+        (),
+        max_length=LIST_MAX,
+        description="Contexts to copy. If empty, the default context is copied into the default context.",
+        json_schema_extra=list_map("source"),
+    )
+    subject_prefix: Annotated[str, Field(max_length=100, pattern=r"^[a-zA-Z0-9._-]*$")] = Field(
+        "", description="Text that precedes the names of copied subjects."
+    )
+
+
 class Heartbeats(ApiModel):
     """MirrorMaker 2's heartbeats."""
 
@@ -421,6 +485,7 @@ class Spec(ApiModel):
         default_factory=OffsetSyncs, description="MirrorMaker 2's offset-syncs topic."
     )
     heartbeats: Heartbeats = Field(default_factory=Heartbeats, description="MirrorMaker 2's heartbeats.")
+    schemas: Schemas | None = Field(None, description="Copies of schemas between schema registries.")
     limits: Limits = Field(default_factory=Limits, description="Limits of the flow.")
     version: Annotated[str, Field(max_length=64, pattern=r"^[a-zA-Z0-9._-]*$")] = Field(
         "",

@@ -85,6 +85,7 @@ class ConnectorStatuses(ApiModel):
     source: ConnectorStatus | None = Field(None, description="Source connector.")
     checkpoint: ConnectorStatus | None = Field(None, description="Checkpoint connector.")
     heartbeat: ConnectorStatus | None = Field(None, description="Heartbeat connector.")
+    schemas: ConnectorStatus | None = Field(None, description="Schema connector.")
 
 
 class RunStatus(ApiModel):

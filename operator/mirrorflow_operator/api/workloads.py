@@ -467,15 +467,30 @@ class ConnectorKind(Enum):
     SOURCE = "source"
     CHECKPOINT = "checkpoint"
     HEARTBEAT = "heartbeat"
+    SCHEMAS = "schemas"
 
     @property
     def java_class(self) -> str:
         """Returns MM2's class without its package, which is also the connector's name in its process."""
-        return f"Mirror{self.value.capitalize()}Connector"
+        return f"Mirror{self.value.removesuffix('s').capitalize()}Connector"
+
+
+# Connectors that may share a pod. A fourth template, and its rules, would make the CRD too large for `kubectl apply`.
+COLOCATABLE = (ConnectorKind.SOURCE, ConnectorKind.CHECKPOINT, ConnectorKind.HEARTBEAT)
+
+
+class SchemasConnector(ApiModel):
+    """The pod of the schema connector; its template is that of the source connector."""
+
+    image: ImageName | None = Field(
+        None,
+        description="Container image to run instead of the operator's default, for example to test a build.",
+    )
+    resources: Resources = Field(default_factory=Resources, description="Compute resources of the container.")
 
 
 class Connectors(ApiModel):
-    """Workloads of the three connectors of a flow."""
+    """Workloads of the connectors of a flow."""
 
     source: Connector = Field(
         default_factory=Connector, description="Source connector, which copies records."
@@ -487,15 +502,22 @@ class Connectors(ApiModel):
     heartbeat: Connector = Field(
         default_factory=Connector, description="Heartbeat connector, which emits heartbeats."
     )
+    schemas: SchemasConnector = Field(
+        default_factory=SchemasConnector,
+        description="Schema connector, which copies schemas between registries, as one task in a pod of its own.",
+    )
     colocate: tuple[ConnectorKind, ...] = Field(
         (),
-        max_length=len(ConnectorKind),
+        max_length=len(COLOCATABLE),
         description="Connectors that run in one pod. It is the pod of the first of them in the order source, "
         "checkpoint, heartbeat.",
         json_schema_extra=LIST_SET,
     )
 
     def named(self, kind: ConnectorKind) -> Connector:
+        if kind is ConnectorKind.SCHEMAS:
+            own = self.schemas
+            return Connector(image=own.image, resources=own.resources, template=self.source.template)
         connector: Connector = getattr(self, kind.value)
         return connector
 

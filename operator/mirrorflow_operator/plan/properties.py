@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from mirrorflow_core.java.cloud_logins import AWS_HANDLER, AZURE_HANDLER, GCP_HANDLER, OAUTH_MODULE, SCOPE_KEY
 from mirrorflow_core.java.jaas import escape_option, format_jaas
 from mirrorflow_core.replication_policy import worker_topic
-from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
+from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, REGISTRY_PREFIX, TOPICS_EXCLUDE
 from mirrorflow_operator.api.model import rounded_up
 from mirrorflow_operator.api.spec import (
     Authentication,
@@ -26,6 +26,7 @@ from mirrorflow_operator.api.spec import (
     IsolationLevel,
     MirrorFlow,
     NamingPolicy,
+    SchemaRegistry,
     SecretKey,
     Spec,
     StartFrom,
@@ -283,7 +284,7 @@ def disables_offset_syncs(config: Mapping[str, str]) -> bool:
 
 
 def shared_properties(flow: MirrorFlow, layout: SecretLayout, flow_id: str) -> dict[str, str]:
-    """Returns the properties of all three connectors: the flow's id, both clusters and the naming policy."""
+    """Returns the properties of all connectors: the flow's id, both clusters and the naming policy."""
     spec = flow.spec
     return {
         "mirrorflow.flow": flow_id,
@@ -358,6 +359,38 @@ def heartbeat_properties(spec: Spec) -> dict[str, str]:
     }
 
 
+def schema_properties(spec: Spec, layout: SecretLayout) -> dict[str, str]:
+    """Returns the properties of the schema connector; empty for a flow without registries."""
+    schemas = spec.schemas
+    if schemas is None:
+        return {}
+    pairs = (f"{context.source}:{context.target}" for context in schemas.contexts)
+    return {
+        **_registry_properties("source", schemas.source, layout),
+        **_registry_properties("target", schemas.target, layout),
+        "mirrorflow.schemas.subjects": ",".join(schemas.subjects),
+        **({"mirrorflow.schemas.contexts": ",".join(pairs)} if schemas.contexts else {}),
+        **({"mirrorflow.schemas.subject.prefix": schemas.subject_prefix} if schemas.subject_prefix else {}),
+    }
+
+
+def _registry_properties(side: str, registry: SchemaRegistry, layout: SecretLayout) -> dict[str, str]:
+    found = {"url": registry.url}
+    if registry.tls is not None:
+        found |= _trust(registry.tls.trusted_certificates, layout)
+        if not registry.tls.verify_hostname:
+            found["ssl.endpoint.identification.algorithm"] = ""
+    authentication = registry.authentication
+    if authentication is not None and authentication.username is not None:
+        user = authentication.username
+        # Unlike in a JAAS text, nothing is escaped.
+        name = _text(user, layout) if user.value is None else user.value
+        found["basic.auth.user.info"] = f"{name}:{_secret(authentication.password, layout)}"
+    if authentication is not None and authentication.token is not None:
+        found["bearer.auth.token"] = _secret(authentication.token, layout)
+    return {f"{side}.cluster.{REGISTRY_PREFIX}{key}": value for key, value in found.items()}
+
+
 def _providers(layout: SecretLayout) -> dict[str, str]:
     classes = {PROVIDER: _DIRECTORY_PROVIDER} | (
         {FILE_PROVIDER: _FILE_PROVIDER} if layout.reads_files else {}
@@ -430,6 +463,8 @@ def active_kinds(flow: MirrorFlow) -> tuple[ConnectorKind, ...]:
         kinds.append(ConnectorKind.CHECKPOINT)
     if spec.heartbeats.emit_to:
         kinds.append(ConnectorKind.HEARTBEAT)
+    if spec.schemas is not None:
+        kinds.append(ConnectorKind.SCHEMAS)
     return tuple(kinds)
 
 
@@ -440,13 +475,14 @@ def connector_names(flow: MirrorFlow) -> dict[ConnectorKind, str]:
 
 
 def plan_all(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> Plan:
-    """Returns the plan of all three connectors, also of those without work."""
+    """Returns the plan of all connectors, also of those without work."""
     worker = worker_properties(flow, secrets)
     shared = shared_properties(flow, secrets, flow_id or flow.metadata.name)
     own = {
-        ConnectorKind.SOURCE: source_properties,
-        ConnectorKind.CHECKPOINT: checkpoint_properties,
-        ConnectorKind.HEARTBEAT: heartbeat_properties,
+        ConnectorKind.SOURCE: source_properties(flow.spec),
+        ConnectorKind.CHECKPOINT: checkpoint_properties(flow.spec),
+        ConnectorKind.HEARTBEAT: heartbeat_properties(flow.spec),
+        ConnectorKind.SCHEMAS: schema_properties(flow.spec, secrets),
     }
     connectors = flow.spec.connectors
     return Plan(
@@ -462,7 +498,7 @@ def plan_all(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> P
                         "connector.class": CONNECTOR_PACKAGE + kind.java_class,
                         "tasks.max": str(connectors.named(kind).tasks),
                         **shared,
-                        **own[kind](flow.spec),
+                        **own[kind],
                         **connector_config(connectors.named(kind).config),
                     }
                 ),

@@ -48,13 +48,20 @@ from mirrorflow_operator.status.observation import (
     new_pods,
 )
 from mirrorflow_operator.status.pod_failures import Workload, connector_status, workload_of
-from mirrorflow_operator.status.pod_reports import Checkpoints, Reading, SideReachability, SideSummary
+from mirrorflow_operator.status.pod_reports import (
+    Checkpoints,
+    Reading,
+    SchemasProgress,
+    SideReachability,
+    SideSummary,
+)
 from mirrorflow_operator.status.reachability import UNREACHABLE_AFTER_S, cluster_ids, reachable
 from mirrorflow_operator.status.replication import (
     checkpoints_fresh,
     lag,
     lag_bucket,
     replicating,
+    schemas_in_sync,
     stale_after_s,
     topics_selected,
 )
@@ -298,6 +305,9 @@ def _findings(
     checkpoints = checkpoints_fresh(observation, state)
     if checkpoints is not None:
         findings[ConditionType.CHECKPOINTS_FRESH] = checkpoints
+    schemas = schemas_in_sync(observation, state)
+    if schemas is not None:
+        findings[ConditionType.SCHEMAS_IN_SYNC] = schemas
     findings[ConditionType.DEGRADED] = degraded(observation, flow)
     findings |= {finding.kind: finding for finding in runs}
     findings[ConditionType.READY] = ready(findings, state, workloads, observation)
@@ -381,6 +391,7 @@ def reading_digest(reading: Reading) -> Hashable:
         source=_digest_of_side(summary.source),
         target=_digest_of_side(summary.target),
         checkpoints=None if checkpoints is None else _digest_of_checkpoints(checkpoints, stale_s),
+        schemas=None if summary.schemas is None else _digest_of_schemas(summary.schemas),
     )
     ages = summary.is_young, summary.uptime_s > stale_s
     return figures, lag_bucket(summary), summary.records_per_s > 0, ages
@@ -395,3 +406,8 @@ def _digest_of_side(side: SideSummary) -> SideSummary:
 def _digest_of_checkpoints(checkpoints: Checkpoints, stale_s: float) -> Checkpoints:
     age_s = None if checkpoints.age_s is None else float(checkpoints.age_s > stale_s)
     return replace(checkpoints, groups=0, failing=min(checkpoints.failing, 1), age_s=age_s)
+
+
+def _digest_of_schemas(schemas: SchemasProgress) -> SchemasProgress:
+    age_s = None if schemas.age_s is None else float(schemas.age_s > stale_after_s(schemas))
+    return replace(schemas, missing=0, conflicts=min(schemas.conflicts, 1), age_s=age_s, interval_s=None)

@@ -4,7 +4,7 @@ To add a condition: add its type and reasons here, decide it in the module of it
 `assess`.
 
     reachability          SourceReachable, TargetReachable
-    replication           TopicsSelected, Replicating, CheckpointsFresh
+    replication           TopicsSelected, Replicating, CheckpointsFresh, SchemasInSync
     spark_jobs            Seeded
     verification          Verified
     summary_conditions    Accepted, Degraded, Ready, Reconciling, Stalled
@@ -34,6 +34,7 @@ class ConditionType(Enum):
     TOPICS_SELECTED = "TopicsSelected"
     REPLICATING = "Replicating"
     CHECKPOINTS_FRESH = "CheckpointsFresh"
+    SCHEMAS_IN_SYNC = "SchemasInSync"
     DEGRADED = "Degraded"
     SEEDED = "Seeded"
     VERIFIED = "Verified"
@@ -80,6 +81,9 @@ class Reason(Enum):
     FRESH = "Fresh"
     STALE = "Stale"
     GROUPS_FAILING = "GroupsFailing"
+    # SchemasInSync; also Stale
+    IN_SYNC = "InSync"
+    CONFLICTS_FOUND = "ConflictsFound"
     # Degraded
     WARNINGS = "Warnings"
     NO_WARNINGS = "NoWarnings"
@@ -158,6 +162,7 @@ _FALSE_IS_PROBLEM: Final = frozenset(
         ConditionType.TOPICS_SELECTED.value,
         ConditionType.REPLICATING.value,
         ConditionType.CHECKPOINTS_FRESH.value,
+        ConditionType.SCHEMAS_IN_SYNC.value,
         ConditionType.READY.value,
     }
 )

@@ -193,6 +193,16 @@ class Checkpoints:
     interval_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemasProgress:
+    """Progress of a schema connector; `age_s`: since its last pass without an error, None before the first."""
+
+    missing: int = 0
+    conflicts: int = 0
+    age_s: float | None = None
+    interval_s: float | None = None
+
+
 class ReasonCount(NamedTuple):
     """A reason why partitions are not copied, how many, and one of them with its error as an example."""
 
@@ -224,6 +234,7 @@ class Summary:
     target: SideSummary = field(default_factory=SideSummary)
     missing: MissingReference | None = None
     checkpoints: Checkpoints | None = None
+    schemas: SchemasProgress | None = None
 
     @property
     def is_young(self) -> bool:
@@ -318,6 +329,7 @@ def _summary(value: Mapping[str, Any]) -> Summary:
         target=_side(object_at(value, "target")),
         missing=_missing(object_at(value, "missing")),
         checkpoints=_checkpoints(object_at(value, "checkpoints")),
+        schemas=_schemas(object_at(value, "schemas")),
     )
 
 
@@ -349,6 +361,17 @@ def _checkpoints(value: Mapping[str, Any]) -> Checkpoints | None:
     return Checkpoints(
         groups=count(value.get("groups")),
         failing=count(value.get("failing")),
+        age_s=number(value.get("ageSeconds")),
+        interval_s=number(value.get("intervalSeconds")),
+    )
+
+
+def _schemas(value: Mapping[str, Any]) -> SchemasProgress | None:
+    if not value:
+        return None
+    return SchemasProgress(
+        missing=count(value.get("missing")),
+        conflicts=count(value.get("conflicts")),
         age_s=number(value.get("ageSeconds")),
         interval_s=number(value.get("intervalSeconds")),
     )

@@ -1,4 +1,4 @@
-"""Decides TopicsSelected, Replicating and CheckpointsFresh, and the lag, from the pods' progress summaries. Pure.
+"""Decides TopicsSelected, Replicating, CheckpointsFresh and SchemasInSync, and the lag, from the pods' progress summaries. Pure.
 
 Replicating and CheckpointsFresh rest on records and passes that advanced, never on a connector's state alone.
 """
@@ -17,12 +17,14 @@ from mirrorflow_operator.status.pod_reports import (
     PollFailure,
     ReasonCount,
     Replicating,
+    SchemasProgress,
     SideReachability,
     Summary,
 )
 
 _KIND: Final = ConditionType.REPLICATING
 _FRESH: Final = ConditionType.CHECKPOINTS_FRESH
+_SCHEMAS: Final = ConditionType.SCHEMAS_IN_SYNC
 # The worst pod decides. WAITING ranks behind the working states: a standby pod does not hide pods that work.
 _WORST_FIRST: Final = (
     Replicating.SOURCE_DATA_LOST,
@@ -69,7 +71,7 @@ _POLL_FAILURES: Final = {
     PollFailure.UNREADABLE: "the response of its pod cannot be read",
     PollFailure.UNKNOWN_VERSION: "its pod reports in a version that this operator does not support",
 }
-# Checkpoints are stale after this many of the connector's intervals, but not before _STALE_AFTER_S.
+# Checkpoints and schemas are stale after this many of the connector's intervals, but not before _STALE_AFTER_S.
 _INTERVALS_MISSED: Final = 3
 _STALE_AFTER_S: Final = 180.0
 # Characters of explained causes in one message. The rest of MESSAGE_MAX holds the names of further causes.
@@ -166,9 +168,41 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
     return yes(_FRESH, Reason.FRESH, "Consumer groups are translated.")
 
 
-def stale_after_s(checkpoints: Checkpoints | None) -> float:
-    """Returns the age, in seconds, beyond which the last complete checkpoint pass is stale."""
-    interval_s = 0.0 if checkpoints is None or checkpoints.interval_s is None else checkpoints.interval_s
+def schemas_in_sync(observation: Observation, state: State) -> Finding | None:
+    """Returns SchemasInSync: whether the target's registry has the schemas of the source under their ids.
+
+    None where the flow has no schema connector.
+    """
+    observed = observation.connector(ConnectorKind.SCHEMAS)
+    if observed is None:
+        return None
+    if state is not State.RUNNING:
+        return _halted(_SCHEMAS, state, observation, observed)
+    summaries = observation.summaries(observed)
+    if not summaries:
+        return _unreported(_SCHEMAS, observation, observed)
+    newest = max(summaries, key=lambda summary: summary.uptime_s)
+    if newest.state == "PAUSED":
+        return _resuming(_SCHEMAS)
+    progress = newest.schemas
+    stale = no(_SCHEMAS, Reason.STALE, f"Schemas are not copied{_because([newest])}.", _causes([newest]))
+    if newest.state == "FAILED" and not newest.is_young:
+        return stale
+    # During a first pass over a large registry nothing has been completed yet.
+    if progress is None or progress.age_s is None:
+        return unknown(_SCHEMAS, Reason.STARTING, "The registries have not been compared yet.")
+    if progress.age_s > stale_after_s(progress):
+        return stale
+    if progress.conflicts:
+        example = f" The first: {newest.first_warnings[0]}" if newest.first_warnings else ""
+        sentence = "Some schemas cannot be copied under their ids; the connector's warnings name them."
+        return no(_SCHEMAS, Reason.CONFLICTS_FOUND, f"{sentence}{example}")
+    return yes(_SCHEMAS, Reason.IN_SYNC, "The target's registry has all schemas under their ids.")
+
+
+def stale_after_s(progress: Checkpoints | SchemasProgress | None) -> float:
+    """Returns the age, in seconds, beyond which the last complete pass is stale."""
+    interval_s = 0.0 if progress is None or progress.interval_s is None else progress.interval_s
     return max(_STALE_AFTER_S, _INTERVALS_MISSED * interval_s)
 
 

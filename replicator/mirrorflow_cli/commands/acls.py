@@ -226,6 +226,8 @@ def _connector_grants(
             grants = checkpoint_grants(flow, side)
         case ConnectorKind.HEARTBEAT:
             grants = heartbeat_grants(flow, side)
+        case ConnectorKind.SCHEMAS:
+            grants = iter(())  # it uses the registries alone
     principal = getattr(arguments, f"{side.value.lower()}_principal") or _principal(cluster)
     return _ConnectorGrants(kind=kind, side=side, cluster=cluster, principal=principal, grants=tuple(grants))
 

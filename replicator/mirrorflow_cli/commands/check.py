@@ -39,6 +39,7 @@ from mirrorflow_cli.flow_arguments import (
 )
 from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import Findings, add_json_argument, print_json
+from mirrorflow_cli.schema_plans import check_schemas, schema_settings
 from mirrorflow_core.errors import (
     ClusterChangedError,
     ClusterError,
@@ -97,6 +98,8 @@ def execute(arguments: argparse.Namespace) -> int:
         findings.note(sentence)
     check = _FlowCheck(settings=settings, checkpoint=checkpoint, heartbeat=heartbeat, findings=findings)
     asyncio.run(check.run())
+    if (schemas := schema_settings(planned)) is not None:
+        check_schemas(schemas, findings)
     if arguments.json:
         print_json({"flow": planned.flow, **findings.as_json()})
     else:

@@ -19,7 +19,7 @@ from mirrorflow_cli.flow_arguments import flows_from, layout_from, valid_plans
 from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.java_flow import CLIENT_KINDS, MM2_DEFAULTS
 from mirrorflow_cli.output import add_json_argument, print_json
-from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
+from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, REGISTRY_PREFIX, TOPICS_EXCLUDE
 from mirrorflow_operator.api.spec import InitialPosition, MirrorFlow, Side, State
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.properties import PROVIDER, Plan, SecretLayout, plan_all
@@ -131,6 +131,14 @@ def _clusters(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
                 out.add(f"{alias}.{key.removeprefix(f'{side}.cluster.')}", value, planned.flow)
             elif key.startswith(tuple(f"{side}.{kind}" for kind in CLIENT_KINDS)) and key != _ISOLATION:
                 out.add(f"{alias}.{key.removeprefix(f'{side}.')}", value, planned.flow)
+    for connector in planned.connectors:
+        if connector.kind is not ConnectorKind.SCHEMAS or flow.spec.schemas is None:
+            continue
+        for side, alias in (("source", flow.spec.source.alias), ("target", flow.spec.target.alias)):
+            prefix = f"{side}.cluster."
+            for key, value in connector.connector_properties.items():
+                if key.startswith(f"{prefix}{REGISTRY_PREFIX}"):
+                    out.add(f"{alias}.{key.removeprefix(prefix)}", value, planned.flow)
     written = {
         "group.id": f"{flow.spec.source.alias}-mm2",
         "offset.storage.topic": f"mm2-offsets.{flow.spec.source.alias}.internal",

@@ -8,7 +8,7 @@ flows write to, make the exit status 1.
 import argparse
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mirrorflow_cli.check_permissions import own_topics
@@ -23,7 +23,9 @@ from mirrorflow_cli.flow_arguments import (
 )
 from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import add_json_argument, print_json
-from mirrorflow_core.errors import ClusterError, SettingError
+from mirrorflow_cli.schema_plans import as_json, lines_of, plan_of, schema_settings
+from mirrorflow_core.errors import ClusterError, RegistryError, SettingError
+from mirrorflow_core.schemas.schema_plan import SchemaPlan
 from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_operator.admission.flow_conflicts import Conflict, Endpoint, FlowRoute, conflicts, samples
 from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, State
@@ -31,6 +33,7 @@ from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.properties import Plan
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.connectors.internal_topics import internal_topics
+from mirrorflow_replicator.connectors.schema_connector import PASS_INTERVAL_S
 from mirrorflow_replicator.http.progress_text import counted, duration
 
 # Cluster id and topics.
@@ -60,6 +63,7 @@ class PlannedFlow:
     creates: tuple[str, ...] | None = None  # topics that the target lacks; None: not known
     nothing_selected: str = ""
     problem: str = ""
+    schemas: SchemaPlan | None = None  # None: no registries, or they were not read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,10 +85,18 @@ def execute(arguments: argparse.Namespace) -> int:
     planned_flows = []
     for planned in valid_plans(flows, layout_from(arguments)):
         flow_plan = _flow_plan(planned, offline=arguments.offline)
+        if not arguments.offline:
+            flow_plan = _with_schemas(flow_plan)
         planned_flows.append(flow_plan)
         if not arguments.json:
             _print(flow_plan, with_properties=arguments.properties)
     problems = [flow.problem for flow in planned_flows if flow.problem]
+    problems += [
+        conflict.message
+        for flow in planned_flows
+        if flow.schemas is not Nflow_plan
+        for conflict in flow.schemas.conflicts
+    ]
     notes: list[str] = []
     if len(flows) > 1:
         settings = {flow.planned.flow: flow.settings for flow in planned_flows}
@@ -110,6 +122,17 @@ def _flow_plan(planned: Plan, *, offline: bool) -> PlannedFlow:
     if offline:
         return PlannedFlow(planned=planned, settings=settings, notes=notes)
     return asyncio.run(_with_topics(planned, settings, notes))
+
+
+def _with_schemas(flow: PlannedFlow) -> PlannedFlow:
+    settings = schema_settings(flow.planned)
+    if settings is None:
+        return flow
+    try:
+        return replace(flow, schemas=plan_of(settings))
+    except (RegistryError, SettingError) as error:
+        problem = f"Schemas are not compared. {error} --offline does without them."
+        return replace(flow, problem="\n".join(filter(None, (flow.problem, problem))))
 
 
 async def _with_topics(planned: Plan, settings: SourceSettings, notes: tuple[str, ...]) -> PlannedFlow:
@@ -154,7 +177,8 @@ async def _missing_topics(
 def _print(flow: PlannedFlow, *, with_properties: bool) -> None:
     settings = flow.settings
     print(f"{flow.planned.flow}: {settings.source_alias} -> {settings.target_alias}")
-    for line in (*_copied(flow), *_created(flow), *_followed(flow)):
+    schemas = () if flow.schemas is None else lines_of(flow.schemas)
+    for line in (*_copied(flow), *_created(flow), *schemas, *_followed(flow)):
         print(f"  {line}")
     for note in (*flow.notes, flow.nothing_selected):
         if note:
@@ -203,6 +227,9 @@ def _followed(flow: PlannedFlow) -> Iterator[str]:
             (f"checkpoints of consumer groups that match {groups}", checkpoint.emit_s),
             ("offsets of these groups on the target", checkpoint.sync_s),
         ]
+    if schemas := schema_settings(flow.planned):
+        subjects = ", ".join(schemas.subjects)
+        intervals.append((f"schemas of subjects that match {subjects}", PASS_INTERVAL_S))
     if heartbeat is not None:
         clusters = " and ".join(beat.target_alias for beat in heartbeat.beats)
         intervals.append((f"heartbeats to {clusters}", heartbeat.interval_s))
@@ -231,6 +258,7 @@ def _as_json(flow: PlannedFlow) -> dict[str, Any]:
             for connector in flow.planned.connectors
         ],
         "creates": None if flow.creates is None else list(flow.creates),
+        "schemas": None if flow.schemas is None else as_json(flow.schemas),
         "notes": [*flow.notes, *([flow.nothing_selected] if flow.nothing_selected else [])],
         "topics": None
         if flow.topics is None

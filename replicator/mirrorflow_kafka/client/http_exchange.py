@@ -1,4 +1,4 @@
-"""Sends one HTTP/1.1 request over an open connection, by h11: for OAuth tokens, and for calls between nodes of a group."""
+"""Sends one HTTP/1.1 request over an open connection, by h11: for OAuth tokens, calls between nodes of a group, and schema registries."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Parses the properties of MM2's three connectors into the settings of `mirrorflow_core.settings`.
+"""Parses the properties of MM2's three connectors, and of the schema connector, into the settings of `mirrorflow_core.settings`.
 
 Keys, defaults and prefix rules are MM2's (MirrorConnectorConfig and the configs of the three connectors, of 4.3); own keys
 begin with `mirrorflow.`. Client properties keep their references; everything else is resolved here, once. Errors name the
@@ -15,9 +15,12 @@ from typing import Self
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.patterns import compile_patterns, meant_by_glob
 from mirrorflow_core.java.properties import PropertyReader, parse_duration_ms, parse_instant_ms
+from mirrorflow_core.schemas.subject_mapping import CONTEXTS_KEY, PREFIX_KEY, SUBJECTS_KEY, read_contexts
 from mirrorflow_core.setting_table import DEFAULTS
 from mirrorflow_core.settings import (
     CONFIG_EXCLUDE,
+    REGISTRY_PREFIX,
+    REGISTRY_URL_KEY,
     BeatSettings,
     CheckpointSettings,
     ClientSettings,
@@ -27,6 +30,8 @@ from mirrorflow_core.settings import (
     OffsetStorageSettings,
     OffsetSyncSettings,
     PolicyKind,
+    RegistrySettings,
+    SchemaSettings,
     SourceSettings,
     StartPosition,
 )
@@ -46,7 +51,8 @@ from mirrorflow_replicator.config.storage import offset_storage, replication_fac
 SOURCE_CONNECTOR = "MirrorSourceConnector"
 CHECKPOINT_CONNECTOR = "MirrorCheckpointConnector"
 HEARTBEAT_CONNECTOR = "MirrorHeartbeatConnector"
-CONNECTORS = (SOURCE_CONNECTOR, CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR)
+SCHEMA_CONNECTOR = "MirrorSchemaConnector"
+CONNECTORS = (SOURCE_CONNECTOR, CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR, SCHEMA_CONNECTOR)
 CONVERTER_KEYS = ("key.converter", "value.converter", "header.converter")
 CONVERTER_NOT_USED = "ConverterNotUsed"
 BYTE_CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
@@ -91,6 +97,7 @@ def parse_connector(
         checkpoint=parse_checkpoint(properties, worker) if is_checkpoint and enabled else None,
         # Java's heartbeat connector ignores `enabled`: an mm2.properties has herders for heartbeats only.
         heartbeat=parse_heartbeat(properties, worker) if is_heartbeat else None,
+        schema=parse_schemas(properties, worker) if connector_class == SCHEMA_CONNECTOR and enabled else None,
         is_paused=read.choice("mirrorflow.state", ("running", "paused")) == "paused",
         warnings=(*converter_warnings(properties, worker), *_never_copied(source), *_glob_warnings(read)),
     )
@@ -529,6 +536,34 @@ def parse_heartbeat(properties: Mapping[str, str], worker: Mapping[str, str]) ->
         interval_s=every_s,
         replication_factor=factor,
         beats=tuple(beats),
+        providers=basics.providers,
+    )
+
+
+def parse_schemas(properties: Mapping[str, str], worker: Mapping[str, str]) -> SchemaSettings:
+    """Returns the settings of a schema connector with *properties*, in a worker with derived *worker* properties.
+
+    Raises InvalidSettingError.
+    """
+    basics = CommonSettings.of(properties, worker)
+    read = basics.read
+
+    def registry(side: str, alias: str) -> RegistrySettings:
+        found = clients.with_prefix(properties, f"{side}.cluster.")
+        own = {key: value for key, value in found.items() if key.startswith(REGISTRY_PREFIX)}
+        read.required(f"{side}.cluster.{REGISTRY_URL_KEY}", action="write https://host:port")
+        return RegistrySettings(alias=alias, side=side, properties=own)
+
+    return SchemaSettings(
+        name=basics.name,
+        flow=basics.flow,
+        source_alias=basics.source_alias,
+        target_alias=basics.target_alias,
+        source=registry("source", basics.source_alias),
+        target=registry("target", basics.target_alias),
+        subjects=_patterns(read, SUBJECTS_KEY),
+        contexts=read_contexts(read.names(CONTEXTS_KEY)),
+        subject_prefix=read.text(PREFIX_KEY),
         providers=basics.providers,
     )
 

@@ -28,11 +28,12 @@ from mirrorflow_core.setting_table import (
     Verdict,
     read_properties,
 )
-from mirrorflow_core.settings import WorkerSettings
+from mirrorflow_core.settings import REGISTRY_URL_KEY, WorkerSettings
 from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.connector_properties import (
     CHECKPOINT_CONNECTOR,
     HEARTBEAT_CONNECTOR,
+    SCHEMA_CONNECTOR,
     SOURCE_CONNECTOR,
     checkpoint_refusal,
 )
@@ -329,7 +330,7 @@ def _herder(
     flow, worker = f"{source}->{target}", worker_properties(raw, source, target)
     connectors = [
         _without_refused(connector_properties(raw, source, target, connector), flow, warnings)
-        for connector in _CONNECTORS
+        for connector in _connectors(raw, source, target)
     ]
     herder = worker_settings(flow, worker, connectors, (), warnings, now_ms=now_ms)
     distributed = distributed_settings(
@@ -347,6 +348,12 @@ def _herder(
         key: value for key, value in raw.items() if key.startswith("ssl.")
     }
     return replace(herder, distributed=distributed, http=replace(herder.http, tls=tls, internal=internal))
+
+
+def _connectors(raw: Mapping[str, str], source: str, target: str) -> tuple[str, ...]:
+    """Returns MM2's connectors, and that of schemas if both clusters have a schema registry."""
+    has_registries = all(raw.get(f"{alias}.{REGISTRY_URL_KEY}", "").strip() for alias in (source, target))
+    return (*_CONNECTORS, SCHEMA_CONNECTOR) if has_registries else _CONNECTORS
 
 
 def _without_refused(properties: dict[str, str], flow: str, warnings: list[str]) -> dict[str, str]:

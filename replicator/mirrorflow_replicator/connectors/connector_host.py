@@ -247,7 +247,7 @@ def create_connector(connector: ConnectorSettings, *, samples: Samples) -> Runni
     """Returns what runs *connector*; an idle one if it is not enabled."""
     if connector.source is not None and connector.is_paused:
         return PausedSource(connector, connector.source, samples=samples)
-    if connector.is_paused and (connector.heartbeat is not None or connector.checkpoint is not None):
+    if connector.is_paused and connector.is_enabled:
         properties = connector.properties
         return IdleConnector(connector.name, properties, state=PAUSED, tasks=(properties,))
     if connector.source is not None:
@@ -256,4 +256,9 @@ def create_connector(connector: ConnectorSettings, *, samples: Samples) -> Runni
         return HeartbeatConnector(connector, connector.heartbeat)
     if connector.checkpoint is not None:
         return CheckpointConnector(connector, connector.checkpoint)
+    if connector.schema is not None:
+        # Most flows have no registries.
+        from mirrorflow_replicator.connectors.schema_connector import SchemaConnector  # noqa: PLC0415
+
+        return SchemaConnector(connector, connector.schema)
     return IdleConnector(connector.name, connector.properties, state="RUNNING")

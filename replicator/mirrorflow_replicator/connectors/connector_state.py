@@ -23,7 +23,13 @@ from mirrorflow_core.errors import (
 from mirrorflow_core.java.properties import references
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.reports import ConnectorReport, SideReport, worst_side
-from mirrorflow_core.settings import CheckpointSettings, ConnectorSettings, HeartbeatSettings, SourceSettings
+from mirrorflow_core.settings import (
+    CheckpointSettings,
+    ConnectorSettings,
+    HeartbeatSettings,
+    SchemaSettings,
+    SourceSettings,
+)
 from mirrorflow_kafka.client.cluster import Cluster
 
 # Errors about the whole cluster; a missing ACL is not one.
@@ -102,7 +108,7 @@ class RetryState:
 
 def report_of(
     connector: ConnectorSettings,
-    flow: SourceSettings | CheckpointSettings | HeartbeatSettings,
+    flow: SourceSettings | CheckpointSettings | HeartbeatSettings | SchemaSettings,
     *,
     state: str,
     problem: MirrorFlowError | None,

@@ -80,6 +80,7 @@ _TASKS = {
     "MirrorSourceConnector": "MirrorSourceTask",
     "MirrorCheckpointConnector": "MirrorCheckpointTask",
     "MirrorHeartbeatConnector": "MirrorHeartbeatTask",
+    "MirrorSchemaConnector": "MirrorSchemaTask",
 }
 _STATES = frozenset(state.value for state in WorkerState)
 

@@ -315,6 +315,7 @@ def _summary(
         "target": _side(report.target, view.monotonic_s) | _message(report.target, reasons_max),
         **_missing(report.missing),
         **_checkpoints(report, view.monotonic_s),
+        **_schemas(report, view.monotonic_s),
     }
 
 
@@ -375,6 +376,23 @@ def _checkpoints(report: ConnectorReport, now_s: float) -> dict[str, object]:
             "failing": groups.failing,
             "ageSeconds": None if groups.passed_s is None else _age_s(1000 * groups.passed_s, now_s),
             "intervalSeconds": groups.interval_s,
+        }
+    }
+
+
+def _schemas(report: ConnectorReport, now_s: float) -> dict[str, object]:
+    schemas = report.schemas
+    if schemas is None:
+        return {}
+    return {
+        "schemas": {
+            "subjects": schemas.subjects,
+            "versions": schemas.versions,
+            "missing": schemas.missing,
+            "conflicts": schemas.conflicts,
+            "registered": schemas.registered,
+            "ageSeconds": None if schemas.passed_s is None else _age_s(1000 * schemas.passed_s, now_s),
+            "intervalSeconds": round(schemas.interval_s, 3),
         }
     }
 
@@ -460,6 +478,7 @@ def _connector(report: ConnectorReport, view: WorkerView) -> dict[str, object]:
             "checkpoints": groups.checkpoints,
             "moved": groups.moved,
         },
+        **_schemas(report, view.monotonic_s),
         "heartbeats": [
             {
                 "cluster": beat.cluster,

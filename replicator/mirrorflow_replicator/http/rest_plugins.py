@@ -23,6 +23,7 @@ from mirrorflow_core.setting_table import Key, Scope, Verdict
 from mirrorflow_replicator.config.connector_properties import (
     CONNECTORS,
     HEARTBEAT_CONNECTOR,
+    SCHEMA_CONNECTOR,
     SOURCE_CONNECTOR,
     parse_connector,
 )
@@ -34,9 +35,10 @@ from mirrorflow_replicator.version import connect_version
 
 GROUP = "MirrorFlow"  # of our own settings
 _FILE = "plugin_definitions.json"
-# Our keys that belong to only one of the three classes; all others belong to each.
+# Our keys that belong to only one of the classes; all others belong to each.
 _OWN: Mapping[str, tuple[str, ...]] = {
     HEARTBEAT_CONNECTOR: ("mirrorflow.heartbeats.",),
+    SCHEMA_CONNECTOR: ("mirrorflow.schemas.",),
     SOURCE_CONNECTOR: (
         "use.defaults.from",
         "mirrorflow.start.",
@@ -135,6 +137,10 @@ def plugin_keys() -> Mapping[str, Mapping[str, Definition]]:
     text = files("mirrorflow_replicator.http").joinpath(_FILE).read_text(encoding="utf-8")
     content = json.loads(text)
     java: Mapping[str, Definition] = content["definitions"]
+    of_java: Mapping[str, list[str]] = content["plugins"]
+    # Java has no schema connector: what all of its own connectors have.
+    first, *others = of_java.values()
+    shared = [name for name in first if all(name in names for names in others)]
     return {
         plugin: {
             **{
@@ -142,7 +148,7 @@ def plugin_keys() -> Mapping[str, Mapping[str, Definition]]:
                     **java[name],
                     "documentation": _documentation(setting_table.find(name, setting_table.CONNECTOR_SCOPES)),
                 }
-                for name in content["plugins"][plugin]
+                for name in of_java.get(plugin, shared)
             },
             **{own_definition["name"]: own_definition for own_definition in _own_definitions(plugin, java)},
         }

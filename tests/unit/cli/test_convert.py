@@ -656,3 +656,17 @@ def test_group_names_and_secrets_are_not_placeholders() -> None:
     [document] = converted(f"{TWO}{lines}A.ssl.truststore.password = ${{PASSWORD}}\n", ConversionFindings())
 
     assert document["spec"]["connectors"]["source"]["config"]["transforms.r.replacement"] == "${n}"
+
+
+def test_settings_of_schema_registries_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mm2.properties"
+    path.write_text(
+        "clusters = east, west\neast.bootstrap.servers = e:9092\nwest.bootstrap.servers = w:9092\n"
+        "east->west.enabled = true\neast.schema.registry.url = http://registry\neast->west.mirrorflow.schemas.subjects = orders\n"
+    )
+
+    main(["convert", str(path)])
+
+    text = "".join(capsys.readouterr())
+    assert "east.schema.registry.url: write it into spec.schemas" in text
+    assert "east->west.mirrorflow.schemas.subjects: write it into spec.schemas" in text

@@ -148,14 +148,14 @@ def test_requests_for_the_worker_are_answered_before_its_connectors_are_read():
     assert [200, 200] == [send(path, has_connectors=False)[0] for path in ("/", "/connector-plugins")]
 
 
-def test_plugins_are_the_connectors_of_mm2():
+def test_plugins_are_the_connectors_of_mm2_and_that_of_schemas():
     status, plugins = send("/connector-plugins?connectorsOnly=true")
 
     assert status == 200
     package = "org.apache.kafka.connect.mirror."
-    assert {package + f"Mirror{kind}Connector" for kind in ("Source", "Checkpoint", "Heartbeat")} == {
-        plugin["class"] for plugin in plugins
-    }
+    assert {
+        package + f"Mirror{kind}Connector" for kind in ("Source", "Checkpoint", "Heartbeat", "Schema")
+    } == {plugin["class"] for plugin in plugins}
 
 
 def test_validation_reports_errors_by_key():

@@ -39,7 +39,7 @@ from mirrorflow_operator.status.pod_reports import (
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOW_S = 1_795_000_000.0
 VERSIONS = ("1.1.0", "1.0.0")
-SOURCE, CHECKPOINT, HEARTBEAT = ConnectorKind
+SOURCE, CHECKPOINT, HEARTBEAT, SCHEMAS = ConnectorKind
 REACHED = SideSummary(reach=SideReachability.REACHABLE, cluster_id="east-id")
 ROLLED_OUT = DeploymentCondition(type="Progressing", status="True", reason="NewReplicaSetAvailable")
 
@@ -119,7 +119,7 @@ def pod(**changes: Any) -> ObservedPod:
 
 
 def deployment(kind: ConnectorKind = SOURCE, **changes: Any) -> ObservedDeployment:
-    name = {SOURCE: "source", CHECKPOINT: "checkpoint", HEARTBEAT: "heartbeat"}[kind]
+    name = kind.value
     return replace(
         ObservedDeployment(
             name=f"east-to-west-{name}",

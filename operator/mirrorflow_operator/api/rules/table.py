@@ -32,9 +32,16 @@ from mirrorflow_operator.api.rules.rule import (
     starts_with,
     value_below,
 )
-from mirrorflow_operator.api.spec import AuthenticationType, InitialPosition, MirrorFlow, NamingPolicy
+from mirrorflow_operator.api.spec import (
+    AuthenticationType,
+    InitialPosition,
+    MirrorFlow,
+    NamingPolicy,
+    RegistryAuthenticationType,
+)
 from mirrorflow_operator.api.timestamps import parse_timestamp
 from mirrorflow_operator.api.workloads import (
+    COLOCATABLE,
     FIELD_OF_KEY,
     FIELD_OF_PREFIX,
     KEYS_OF_WORKER,
@@ -138,7 +145,9 @@ def _limit_below_request(unit: str) -> Rule:
 
 
 _CONNECTORS: Final = tuple(f"spec.connectors.{name.value}" for name in ConnectorKind)
-_TEMPLATES: Final = tuple(f"{path}.template" for path in (*_CONNECTORS, "spec.seed", "spec.verify"))
+_OF_MM2: Final = tuple(f"spec.connectors.{kind.value}" for kind in COLOCATABLE)
+_CONFIGS: Final = _fields_of(_OF_MM2, "config")
+_TEMPLATES: Final = tuple(f"{path}.template" for path in (*_OF_MM2, "spec.seed", "spec.verify"))
 _VARIABLES: Final = _fields_of(_TEMPLATES, "env[]", "initContainers[].env[]")
 _OWN_CONTAINERS: Final = ["replicator", "driver", "executor"]
 # The operator finds its objects by its labels.
@@ -201,7 +210,14 @@ def _sets_pod_field(field: str, connector: str) -> str:
 
 def _colocation_rules() -> Iterator[Rule]:
     """Yields the rules of `colocate`: one pod, of which only the first connector sets the fields."""
-    for name in ConnectorKind:
+    yield Rule(
+        paths=(_COLOCATE,),
+        violated_if=f"'{ConnectorKind.SCHEMAS.value}' in self",
+        is_violated=lambda self: ConnectorKind.SCHEMAS in self,
+        problem="the schema connector has a pod of its own",
+        action="remove it from the list",
+    )
+    for name in COLOCATABLE:
         yield Rule(
             paths=("spec.connectors",),
             field=f"{name.value}.replicas",
@@ -210,7 +226,7 @@ def _colocation_rules() -> Iterator[Rule]:
             problem=_ONE_POD,
             action="write 1, or remove the connector from the list",
         )
-        for guest in list(ConnectorKind)[list(ConnectorKind).index(name) + 1 :]:
+        for guest in COLOCATABLE[COLOCATABLE.index(name) + 1 :]:
             yield from _guest_rules(guest, name)
 
 
@@ -326,18 +342,18 @@ NAME_RULES: Final = (
 WORKLOAD_RULES: Final[tuple[Rule | PythonRule, ...]] = (
     *map(_limit_below_request, ("cpu", "memory")),
     Rule(
-        paths=_fields_of(_CONNECTORS, "config"),
+        paths=_CONFIGS,
         member="key",
         violated_if=f"key.matches('{_TRANSFORM_CLASS}') && !self[key].contains('${{') && !(self[key] in {_TRANSFORMS})",
         is_violated=_is_unknown_class,
         problem="this transformation is a Java class that is not built in",
         action=f"write one of {', '.join(kind.value for kind in TransformKind)}",
     ),
-    PythonRule(paths=_fields_of(_CONNECTORS, "config"), find=_refused_transforms),
-    PythonRule(paths=_fields_of(_CONNECTORS, "config"), find=_unknown_keys),
+    PythonRule(paths=_CONFIGS, find=_refused_transforms),
+    PythonRule(paths=_CONFIGS, find=_unknown_keys),
     PythonRule(paths=("spec.source.config", "spec.target.config"), find=_unknown_client_keys),
     Rule(
-        paths=_fields_of(_CONNECTORS, "config"),
+        paths=_CONFIGS,
         member="key",
         violated_if=_is_set_by_a_field(),
         is_violated=lambda key, _: field_of(key) is not None,
@@ -486,6 +502,11 @@ _TOKEN_MODULES: Final = (OAUTH_MODULE, AWS_MODULE)
 _SECRET_OPTIONS: Final = ("assword", "ecret", "oken")
 _ADDRESS: Final = r"^([a-zA-Z0-9._-]+|[\[][0-9a-fA-F:.]+[\]]):[0-9]{1,5}$"
 _PORT: Final = "int(entry.substring(entry.lastIndexOf(':') + 1))"
+_REGISTRIES: Final = ("spec.schemas.source", "spec.schemas.target")
+_OF_REGISTRY: Final[Mapping[RegistryAuthenticationType, tuple[str, ...]]] = {
+    RegistryAuthenticationType.BASIC: ("username", "password"),
+    RegistryAuthenticationType.BEARER: ("token",),
+}
 _REQUIRED: Final[Mapping[AuthenticationType, tuple[str, ...]]] = {
     AuthenticationType.TLS: ("certificateAndKey",),
     AuthenticationType.PLAIN: ("username", "password"),
@@ -561,6 +582,32 @@ def _allowed_field(field: str) -> Rule:
     )
 
 
+def _registry_rules() -> Iterator[Rule]:
+    """Yields the rules of `spec.schemas`: each type of authentication has all of its fields and no other."""
+    paths = tuple(f"{path}.authentication" for path in _REGISTRIES)
+    for kind, fields in _OF_REGISTRY.items():
+        for field in fields:
+            yield Rule(
+                paths=paths,
+                field=field,
+                violated_if=f"(self.type == '{kind.value}') != has(self.{field})",
+                is_violated=lambda self, kind=kind, field=field: (
+                    (self.type is kind) != (value_below(self, field) is not None)
+                ),
+                problem=f"it is that of type {kind.value}, which needs it",
+                action=f"write {' and '.join(fields)} with type {kind.value}, and with no other type",
+            )
+    yield Rule(
+        paths=("spec.schemas",),
+        field="contexts",
+        violated_if="has(self.contexts)"
+        " && self.contexts.filter(c, self.contexts.filter(d, d.target == c.target).size() > 1).size() > 0",
+        is_violated=lambda self: len({context.target for context in self.contexts}) < len(self.contexts),
+        problem="two contexts have one target, where two schemas may have one id",
+        action="copy each context into one of its own",
+    )
+
+
 def _cluster_rules(path: str) -> Iterator[Rule]:
     """Yields the rules whose messages name fields of this cluster."""
     yield immutable(f"{path}.alias")
@@ -614,6 +661,7 @@ CLUSTER_RULES: Final = (
     ),
     *_cluster_rules("spec.source"),
     *_cluster_rules("spec.target"),
+    *_registry_rules(),
     Rule(
         paths=("spec.source.bootstrapServers", "spec.target.bootstrapServers"),
         member="entry",
@@ -633,7 +681,9 @@ CLUSTER_RULES: Final = (
         action=f"write host:port with a port from 1 to {PORT_MAX}",
     ),
     Rule(
-        paths=("spec.source.tls.trustedCertificates[]", "spec.target.tls.trustedCertificates[]"),
+        paths=tuple(
+            f"{path}.tls.trustedCertificates[]" for path in ("spec.source", "spec.target", *_REGISTRIES)
+        ),
         violated_if="has(self.secretName) == has(self.configMapName)",
         is_violated=lambda self: (self.secret_name is None) == (self.config_map_name is None),
         problem="it needs either secretName or configMapName",
@@ -673,10 +723,13 @@ CLUSTER_RULES: Final = (
         for field in dict.fromkeys(field for fields in _ALLOWED.values() for field in fields)
     ),
     Rule(
-        paths=tuple(
-            f"spec.{side}.authentication.{name}"
-            for side in ("source", "target")
-            for name in ("username", "clientId")
+        paths=(
+            *(
+                f"spec.{side}.authentication.{name}"
+                for side in ("source", "target")
+                for name in ("username", "clientId")
+            ),
+            *(f"{path}.authentication.username" for path in _REGISTRIES),
         ),
         violated_if="has(self.value) ? has(self.secretName) || has(self.key) : !has(self.secretName) || !has(self.key)",
         is_violated=lambda self: (
@@ -716,6 +769,7 @@ _PATTERNS: Final = (
     *_OF_EXCEPTIONS,
     "spec.groups.include",
     "spec.groups.exclude",
+    "spec.schemas.subjects",
 )
 _NOT_A_REGEX: Final = "is not a Java regular expression"
 _REGEX_ACTION: Final = "correct it; a lone * is written .*"

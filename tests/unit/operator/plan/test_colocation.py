@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Phase, Status
-from mirrorflow_operator.api.workloads import ConnectorKind, Connectors
+from mirrorflow_operator.api.workloads import COLOCATABLE, ConnectorKind, Connectors
 from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.pod_sharing import Pods, connectors_by_pod, connectors_in
@@ -41,9 +41,9 @@ from tests.unit.operator.observations import (
     settled,
 )
 
-ALL = tuple(ConnectorKind)
+ALL = COLOCATABLE
 BOTH = ["checkpoint", "heartbeat"]
-_lists = st.sampled_from([(), *(tuple(ConnectorKind)[index:] for index in (0, 1))]) | st.sampled_from(
+_lists = st.sampled_from([(), *(COLOCATABLE[index:] for index in (0, 1))]) | st.sampled_from(
     [(ConnectorKind.SOURCE, kind) for kind in (ConnectorKind.CHECKPOINT, ConnectorKind.HEARTBEAT)]
 )
 _running = st.sets(st.sampled_from(ALL), min_size=1)
@@ -115,7 +115,7 @@ def test_the_replicator_accepts_the_files_of_a_shared_pod():
 
     assert () == settings.warnings
     assert [connector_settings.name for connector_settings in settings.connectors] == [
-        kind.java_class for kind in ConnectorKind
+        kind.java_class for kind in COLOCATABLE
     ]
 
 

@@ -14,6 +14,7 @@ import yaml
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.pod_sharing import CONNECTOR_FILE, POD_IP
@@ -79,7 +80,7 @@ def test_pods_meet_the_restricted_pod_security_standard_without_a_fixed_user_id(
     for deployment in _deployments(_objects(flow)).values():
         spec = deployment["spec"]["template"]["spec"]
         name = deployment["metadata"]["labels"]["mirrorflow.io/connector"]
-        template = getattr(flow.spec.connectors, name).template
+        template = flow.spec.connectors.named(ConnectorKind(name)).template
         ids = template.security_context.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         restricted = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
         assert {**restricted, **ids} == spec["securityContext"]

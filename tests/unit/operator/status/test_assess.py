@@ -26,7 +26,7 @@ from mirrorflow_operator.api.status import (
     parse_status,
 )
 from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
-from mirrorflow_operator.api.workloads import ConnectorKind
+from mirrorflow_operator.api.workloads import COLOCATABLE, ConnectorKind
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.rollouts import DeploymentCondition, ObservedDeployment
 from mirrorflow_operator.reconcile.status_writer import FIGURES_EVERY_S, held_s, status_document
@@ -489,12 +489,12 @@ def test_a_pod_of_an_earlier_spec_does_not_set_cluster_ids() -> None:
     """The address was changed, and an earlier pod still reports the cluster at the old address."""
     status = Status(observed_generation=1, cluster_ids=ClusterIds(source="east-id", target="west-id"))
     replaced = deployment(generation=2, observed_generation=2, replicas=2, updated=1)
-    rolling = tuple(connector(kind, deployment=replace(replaced, name=kind.value)) for kind in ConnectorKind)
+    rolling = tuple(connector(kind, deployment=replace(replaced, name=kind.value)) for kind in COLOCATABLE)
     changed = observed(resource=resource(status=status, generation=2), connectors=rolling)
 
     while_it_rolls = assess(changed).status
     moved = replace(REACHED, cluster_id="south-id")
-    whole = tuple(connector(kind, pods=(pod(reading=reading(target=moved)),)) for kind in ConnectorKind)
+    whole = tuple(connector(kind, pods=(pod(reading=reading(target=moved)),)) for kind in COLOCATABLE)
     after = assess(observed(resource=resource(status=while_it_rolls, generation=2), connectors=whole)).status
 
     assert while_it_rolls.cluster_ids is None

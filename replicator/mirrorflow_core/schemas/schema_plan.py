@@ -1,0 +1,454 @@
+"""Plans what must be written to a target registry so that it has the schemas of the source under the same ids.
+
+    contents of both registries ──> selected versions and all they refer to ──> conflicts, and steps in their order
+
+Ids come from one registry only: a context is written while its mode is IMPORT, in which it issues no ids of its own. The plan sets
+this mode where the context is empty, and refuses a context that issues ids already. So the two directions of a pair cannot
+issue one id for two schemas: a context is either the original or the copy.
+
+The order of steps: references before what refers to them, versions of a subject ascending, then soft deletes in reverse, because a
+registry deletes nothing that is referred to. A version that returns under the id of a deleted one is registered after
+that deletion. Any prefix of the steps may have been carried out: the next plan continues from the contents.
+
+The highest id of a source context is reserved by a placeholder if no copied version has it, so that the target issues higher ids
+once it leaves IMPORT. What only the target has is left as it is: records may still need it.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from graphlib import CycleError, TopologicalSorter
+from typing import Final
+
+from mirrorflow_core.schemas.registry_contents import (
+    AVRO,
+    IMPORT,
+    READ_ONLY,
+    READ_WRITE,
+    RegistryContents,
+    SchemaVersion,
+    SubjectName,
+)
+from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT, SubjectMapping
+
+VersionKey = tuple[SubjectName, int]
+CONTEXTS_HINT: Final = "spec.schemas.contexts, mirrorflow.schemas.contexts"
+_READ_ONLY_MODES: Final = frozenset({READ_ONLY, "READONLY_OVERRIDE"})
+
+
+class SchemaConflictKind(Enum):
+    """Why a version, or a whole context, is not copied."""
+
+    ID_TAKEN = "IdTaken"
+    VERSION_TAKEN = "VersionTaken"
+    REFERENCE_MISSING = "ReferenceMissing"
+    STILL_REFERENCED = "StillReferenced"
+    TARGET_ISSUES_IDS = "TargetIssuesIds"
+    SOURCE_IS_COPY = "SourceIsCopy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaConflict:
+    """One conflict; *subject* is on the source, *message* a sentence."""
+
+    kind: SchemaConflictKind
+    subject: SubjectName
+    version: int | None = None  # None: the whole context
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetContextMode:
+    """Puts an empty context into IMPORT."""
+
+    context: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetSubjectMode:
+    """Gives a subject a mode of its own; None: that of its context."""
+
+    subject: SubjectName
+    mode: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterVersion:
+    """Registers a version under its id and number."""
+
+    version: SchemaVersion
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteVersion:
+    """Deletes a version softly; *permanently* for a placeholder."""
+
+    subject: SubjectName
+    version: int
+    permanently: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetCompatibility:
+    """Gives a subject, or a context, the settings in a JSON text; "": none of its own."""
+
+    scope: SubjectName
+    settings: str
+
+
+SchemaStep = SetContextMode | SetSubjectMode | RegisterVersion | DeleteVersion | SetCompatibility
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaPlan:
+    """*subjects* and *versions* are numbers on the source of what is copied.
+
+    *missing* is the number of versions that the target lacks, *missing_after* what it lacks after the steps, because of conflicts.
+    """
+
+    steps: tuple[SchemaStep, ...] = ()
+    conflicts: tuple[SchemaConflict, ...] = ()
+    subjects: int = 0
+    versions: int = 0
+    missing: int = 0
+    missing_after: int = 0
+
+
+@dataclass(slots=True)
+class _TargetState:
+    """The target's versions and ids as they are after the steps so far."""
+
+    versions: dict[VersionKey, SchemaVersion]
+    by_id: dict[tuple[str, int], SchemaVersion] = field(default_factory=dict)
+    reserved: dict[tuple[str, int], SchemaVersion] = field(default_factory=dict)
+    referrers: dict[VersionKey, set[VersionKey]] = field(default_factory=dict)
+
+    def add(self, version: SchemaVersion) -> None:
+        self.versions[version.key] = version
+        by_id = self.reserved if version.subject.name == RESERVED_SUBJECT else self.by_id
+        by_id.setdefault((version.subject.context, version.schema_id), version)
+        for reference in version.references:
+            self.referrers.setdefault((reference.subject, reference.version), set()).add(version.key)
+
+    def referrer_of(self, key: VersionKey) -> SchemaVersion | None:
+        """Returns a version that refers to *key* and is not deleted; a registry does not delete *key* then."""
+        found = (self.versions[referrer] for referrer in self.referrers.get(key, ()))
+        return next((version for version in found if not version.is_deleted), None)
+
+
+def plan_schemas(source: RegistryContents, target: RegistryContents, mapping: SubjectMapping) -> SchemaPlan:
+    """Returns the plan for the subjects that *mapping* selects, and for those that they refer to.
+
+    Raises InvalidSettingError for an expression that takes too long.
+    """
+    wanted = selected_versions(source, mapping)
+    conflicts: list[SchemaConflict] = []
+    modes, closed = _open_contexts(source, target, mapping, conflicts)
+    state = _TargetState({})
+    for version in target.versions.values():
+        state.add(version)
+    ordered, circular = _in_order(wanted)
+    blocked = set(circular)
+    conflicts += [_missing_reference(wanted[key], "itself, over other versions") for key in circular]
+    writes: list[SchemaStep] = []
+    deletes: list[DeleteVersion] = []
+    for key in ordered:
+        version = wanted[key]
+        if version.subject.context in closed:
+            continue
+        conflict = _conflict_of(version, wanted, blocked, mapping, state)
+        if conflict is not None:
+            conflicts.append(conflict)
+            blocked.add(key)
+        elif any((reference.subject, reference.version) in blocked for reference in version.references):
+            blocked.add(key)
+        else:
+            _copy_version(mapping.copied(version), state, writes, deletes)
+    registered = sum(isinstance(step, RegisterVersion) for step in writes)
+    missing = len(blocked) + sum(subject.context in closed for subject, _ in wanted)
+    subjects = {subject for subject, _ in wanted}
+    writes += [*_possible(deletes, state, mapping, conflicts), *_reservations(source, state, mapping, closed)]
+    return SchemaPlan(
+        steps=tuple(_with_settings(modes, writes, source, target, mapping, subjects, closed)),
+        conflicts=tuple(conflicts),
+        subjects=len(subjects),
+        versions=len(wanted),
+        missing=registered + missing,
+        missing_after=missing,
+    )
+
+
+def selected_versions(source: RegistryContents, mapping: SubjectMapping) -> dict[VersionKey, SchemaVersion]:
+    """Returns the versions of the selected subjects, and whole subjects to which any of these refer.
+
+    Left out is a deleted version that refers to a version that is gone: no registry can resolve it any more.
+    """
+    by_subject: dict[SubjectName, list[SchemaVersion]] = {}
+    for version in source.versions.values():
+        by_subject.setdefault(version.subject, []).append(version)
+    wanted: dict[VersionKey, SchemaVersion] = {}
+    waiting = sorted(mapping.selected(by_subject))
+    seen = set(waiting)
+    while waiting:
+        for version in by_subject.get(waiting.pop(), ()):
+            wanted[version.key] = version
+            for subject in (reference.subject for reference in version.references):
+                if subject not in seen and subject.context in mapping.contexts:
+                    seen.add(subject)
+                    waiting.append(subject)
+    while unresolvable := [version.key for version in wanted.values() if _is_remnant(version, wanted)]:
+        for key in unresolvable:
+            del wanted[key]
+    return wanted
+
+
+def _is_remnant(version: SchemaVersion, wanted: Mapping[VersionKey, SchemaVersion]) -> bool:
+    return version.is_deleted and any(
+        (reference.subject, reference.version) not in wanted for reference in version.references
+    )
+
+
+def _open_contexts(
+    source: RegistryContents,
+    target: RegistryContents,
+    mapping: SubjectMapping,
+    conflicts: list[SchemaConflict],
+) -> tuple[list[SchemaStep], frozenset[str]]:
+    """Returns the steps that open target contexts for imports, and the source contexts that cannot be copied."""
+    steps: list[SchemaStep] = []
+    closed = set()
+    used = {subject.context for subject, _ in target.versions}
+    for context, copy in mapping.contexts.items():
+        mode = target.modes.get(copy, READ_WRITE)
+        if mode == IMPORT:
+            continue
+        kind, message = None, ""
+        if copy in used or mode != READ_WRITE:
+            kind = SchemaConflictKind.TARGET_ISSUES_IDS
+            message = (
+                f"Context {copy} of the target has {'schemas and ' if copy in used else ''}mode {mode}, so it may issue an id that the source issues, too. Copy "
+                f"into a context of its own ({CONTEXTS_HINT}), or, if the target is to issue no ids, set its mode to IMPORT."
+            )
+        elif source.modes.get(context) == IMPORT:
+            kind = SchemaConflictKind.SOURCE_IS_COPY
+            message = (
+                f"Context {context} of the source has mode IMPORT, so it is a copy already, perhaps of this target. Copy another context "
+                f"({CONTEXTS_HINT}), or set the mode of context {copy} of the target to IMPORT if it is to be a copy of the copy."
+            )
+        if kind is None:
+            steps.append(SetContextMode(copy))
+        else:
+            closed.add(context)
+            conflicts.append(SchemaConflict(kind=kind, subject=SubjectName(context, ""), message=message))
+    return steps, frozenset(closed)
+
+
+def _in_order(wanted: Mapping[VersionKey, SchemaVersion]) -> tuple[list[VersionKey], Collection[VersionKey]]:
+    """Returns the order of registration, and the versions that refer to themselves over others."""
+    circular: set[VersionKey] = set()
+    while True:
+        graph: TopologicalSorter[VersionKey] = TopologicalSorter()
+        before: VersionKey | None = None
+        for key in sorted(wanted.keys() - circular):
+            needs = [(reference.subject, reference.version) for reference in wanted[key].references]
+            if before is not None and before[0] == key[0]:
+                needs.append(before)
+            graph.add(key, *(need for need in needs if need in wanted and need not in circular))
+            before = key
+        try:
+            return list(graph.static_order()), sorted(circular)
+        except CycleError as error:
+            circular.update(error.args[1])
+
+
+def _conflict_of(
+    version: SchemaVersion,
+    wanted: Mapping[VersionKey, SchemaVersion],
+    blocked: Collection[VersionKey],
+    mapping: SubjectMapping,
+    state: _TargetState,
+) -> SchemaConflict | None:
+    """Returns why *version* cannot be copied; None if it can, or if only a version that it refers to is blocked."""
+    for reference in version.references:
+        if (reference.subject, reference.version) not in wanted:
+            what = f"version {reference.version} of {reference.subject.qualified}"
+            return _missing_reference(version, f"{what}, which the source has not, or which is not copied")
+    if any((reference.subject, reference.version) in blocked for reference in version.references):
+        return None
+    copy = mapping.copied(version)
+    named = f"Version {version.version} of {version.subject.qualified} (id {version.schema_id})"
+    present = state.versions.get(copy.key)
+    if present is not None and (present.schema_id, present.content) != (copy.schema_id, copy.content):
+        found = f"id {present.schema_id}" if present.schema_id != copy.schema_id else "another schema"
+        return SchemaConflict(
+            kind=SchemaConflictKind.VERSION_TAKEN,
+            subject=version.subject,
+            version=version.version,
+            message=f"{named} cannot be copied: the target has {copy.subject.qualified} in that version with {found}. "
+            "Delete that version from the target permanently, or copy with another subject prefix.",
+        )
+    other = state.by_id.get((copy.subject.context, copy.schema_id))
+    if other is not None and other.content != copy.content:
+        return SchemaConflict(
+            kind=SchemaConflictKind.ID_TAKEN,
+            subject=version.subject,
+            version=version.version,
+            message=f"{named} cannot be copied: on the target that id is another schema, version {other.version} of "
+            f"{other.subject.qualified}. Delete it there permanently if no record needs it, or copy into another context.",
+        )
+    return None
+
+
+def _missing_reference(version: SchemaVersion, what: str) -> SchemaConflict:
+    return SchemaConflict(
+        kind=SchemaConflictKind.REFERENCE_MISSING,
+        subject=version.subject,
+        version=version.version,
+        message=f"Version {version.version} of {version.subject.qualified} cannot be copied: it refers to {what}.",
+    )
+
+
+def _copy_version(
+    copy: SchemaVersion, state: _TargetState, writes: list[SchemaStep], deletes: list[DeleteVersion]
+) -> None:
+    present = state.versions.get(copy.key)
+    if present is None or (present.is_deleted and not copy.is_deleted):
+        placeholder = state.reserved.pop((copy.subject.context, copy.schema_id), None)
+        if placeholder is not None:
+            del state.versions[placeholder.key]
+            writes.append(DeleteVersion(*placeholder.key, permanently=True))
+        # Registries take a schema that a subject has already for the same version, unless that one is deleted.
+        writes += _taken_out(deletes, copy, state)
+        writes.append(RegisterVersion(copy))
+    if copy.is_deleted and not (present is not None and present.is_deleted):
+        deletes.append(DeleteVersion(*copy.key))
+    state.add(copy)
+
+
+def _taken_out(
+    deletes: list[DeleteVersion], copy: SchemaVersion, state: _TargetState
+) -> Iterator[DeleteVersion]:
+    for delete in [delete for delete in deletes if delete.subject == copy.subject]:
+        key = delete.subject, delete.version
+        if state.versions[key].schema_id == copy.schema_id and state.referrer_of(key) is None:
+            deletes.remove(delete)
+            yield delete
+
+
+def _possible(
+    deletes: list[DeleteVersion],
+    state: _TargetState,
+    mapping: SubjectMapping,
+    conflicts: list[SchemaConflict],
+) -> Iterator[DeleteVersion]:
+    """Yields *deletes* in reverse, without those that the target refuses because of versions that only it has."""
+    originals = {copy: context for context, copy in mapping.contexts.items()}
+    for delete in reversed(deletes):
+        key = delete.subject, delete.version
+        referrer = state.referrer_of(key)
+        if referrer is None:
+            yield delete
+            continue
+        state.add(replace(state.versions[key], is_deleted=False))
+        subject = SubjectName(
+            originals[delete.subject.context], delete.subject.name.removeprefix(mapping.prefix)
+        )
+        conflicts.append(
+            SchemaConflict(
+                kind=SchemaConflictKind.STILL_REFERENCED,
+                subject=subject,
+                version=delete.version,
+                message=f"Version {delete.version} of {delete.subject.qualified} cannot be deleted on the target: version "
+                f"{referrer.version} of {referrer.subject.qualified}, which the source has no more, refers to it. Delete that one first.",
+            )
+        )
+
+
+def _reservations(
+    source: RegistryContents, state: _TargetState, mapping: SubjectMapping, closed: Collection[str]
+) -> Iterator[SchemaStep]:
+    """Yields steps that keep the target from issuing an id that the source has issued."""
+    highest = _highest_ids(source.versions.values())
+    for context, copy in mapping.contexts.items():
+        wanted = highest.get(context, 0)
+        if context in closed or not wanted:
+            continue
+        held = [schema_id for other, schema_id in state.by_id if other == copy]
+        reserved = {schema_id for other, schema_id in state.reserved if other == copy}
+        if wanted > max([*held, *reserved], default=0):
+            yield RegisterVersion(_placeholder(copy, wanted))
+            reserved_before = reserved
+        else:
+            reserved_before = reserved - {max([*held, *reserved])}
+        for schema_id in sorted(reserved_before):
+            yield DeleteVersion(*state.reserved[copy, schema_id].key, permanently=True)
+
+
+def _highest_ids(versions: Iterable[SchemaVersion]) -> dict[str, int]:
+    highest: dict[str, int] = {}
+    for version in versions:
+        context = version.subject.context
+        highest[context] = max(highest.get(context, 0), version.schema_id)
+    return highest
+
+
+def _placeholder(context: str, schema_id: int) -> SchemaVersion:
+    """Returns the version that reserves an id. Its schema is unlike any other, and its number grows with the ids."""
+    schema = {
+        "type": "record",
+        "name": f"ReservedId{schema_id}",
+        "namespace": "io.mirrorflow",
+        "doc": "The source registry has issued this id; MirrorFlow keeps the target from issuing it again.",
+        "fields": [],
+    }
+    return SchemaVersion(
+        subject=SubjectName(context, RESERVED_SUBJECT),
+        version=schema_id,
+        schema_id=schema_id,
+        text=json.dumps(schema),
+        schema_type=AVRO,
+    )
+
+
+def _with_settings(
+    modes: list[SchemaStep],
+    writes: list[SchemaStep],
+    source: RegistryContents,
+    target: RegistryContents,
+    mapping: SubjectMapping,
+    subjects: Collection[SubjectName],
+    closed: Collection[str],
+) -> Iterator[SchemaStep]:
+    """Yields all steps: modes that would refuse the *writes* first, then these, then settings and modes of the source."""
+    written = {step.version.subject for step in writes if isinstance(step, RegisterVersion)}
+    written |= {step.subject for step in writes if isinstance(step, DeleteVersion)}
+    present_subjects = {subject for subject, _ in target.versions}
+    scopes = sorted({*subjects, *(SubjectName(context, "") for context in mapping.contexts)})
+    known = [
+        (scope, mapping.copy_of(scope))
+        for scope in scopes
+        if scope.context not in closed
+        and scope in source.settings_read
+        # A subject that the target lacks has no settings there.
+        and (mapping.copy_of(scope) in target.settings_read or mapping.copy_of(scope) not in present_subjects)
+    ]
+    yield from modes
+    lasting: list[SchemaStep] = []
+    for scope, copy in known:
+        present = target.subject_modes.get(copy)
+        # READWRITE would let the target issue ids; IMPORT is what it has from its context.
+        mode = source.subject_modes.get(scope)
+        mode = mode if mode in _READ_ONLY_MODES else None
+        refuses = present not in {None, IMPORT}
+        if refuses and (copy in written or mode is None):
+            yield SetSubjectMode(copy, None)
+            present = None
+        if mode is not None and mode != present:
+            lasting.append(SetSubjectMode(copy, mode))
+    yield from writes
+    for scope, copy in known:
+        settings = source.compatibility.get(scope, "")
+        if settings != target.compatibility.get(copy, ""):
+            yield SetCompatibility(copy, settings)
+    yield from lasting

@@ -1,0 +1,1 @@
+"""Talks to Confluent-compatible schema registries by HTTP."""

@@ -1,0 +1,135 @@
+"""Reads the contents of one registry, for a plan.
+
+Versions are listed whole, in pages, at each pass. Modes and compatibility have one request for each subject: the first pass
+requests them all, later ones those of new subjects and of some others in turn, so that all are read again within minutes.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+from mirrorflow_core.errors import RegistryRefusedError
+from mirrorflow_core.schemas.registry_contents import (
+    DEFAULT_CONTEXT,
+    READ_WRITE,
+    RegistryContents,
+    RegistryResponseError,
+    SchemaVersion,
+    SubjectName,
+    parse_compatibility,
+    parse_version,
+)
+from mirrorflow_core.schemas.registry_requests import (
+    PAGE_VERSIONS,
+    schema_request,
+    settings_request,
+    versions_request,
+)
+from mirrorflow_kafka.registry.registry_client import RegistryClient
+
+# Subjects whose settings one pass reads again: ten thousand take 250 passes of 5 s, and cost a registry 16 requests a second.
+SETTINGS_PER_PASS: Final = 40
+PAGES_MAX: Final = (
+    10_000  # ten million versions; a registry that returns the same page without end has failed
+)
+VersionKey = tuple[SubjectName, int]
+
+
+class RegistryReader:
+    """Reads *contexts* of the registry of *client*. Its methods raise RegistryError."""
+
+    def __init__(self, client: RegistryClient, contexts: Iterable[str]) -> None:
+        self._client = client
+        self._contexts = tuple(contexts)
+        # By scope, in the order in which they were read: the mode and the compatibility settings.
+        self._settings: dict[SubjectName, tuple[str, str]] = {}
+
+    async def read(self) -> RegistryContents:
+        """Returns the current contents."""
+        try:
+            versions: dict[VersionKey, SchemaVersion] = {}
+            for context in self._contexts:
+                versions |= await self._versions(context)
+            await self._read_settings({subject for subject, _ in versions})
+        except RegistryResponseError as error:
+            raise RegistryRefusedError(
+                registry=self._client.alias,
+                request="GET /schemas",
+                status=200,
+                message=f"{error}; the registry's API is not Confluent's",
+            ) from None
+        settings = self._settings
+        return RegistryContents(
+            versions=versions,
+            modes={
+                context: settings[SubjectName(context, "")][0] or await self._default_mode()
+                for context in self._contexts
+            },
+            subject_modes={scope: mode for scope, (mode, _) in settings.items() if scope.name and mode},
+            compatibility={scope: text for scope, (_, text) in settings.items() if text},
+            settings_read=frozenset(settings),
+        )
+
+    def expire(self, scopes: Collection[SubjectName]) -> None:
+        """Lets the next pass read the settings of *scopes* again."""
+        for scope in scopes:
+            self._settings.pop(scope, None)
+
+    async def has_schema(self, context: str, schema_id: int) -> bool:
+        """Returns whether *context* has a schema with this id: the cheapest sign of a new schema."""
+        return await self._client.get(schema_request(context, schema_id)) is not None
+
+    async def _versions(self, context: str) -> dict[VersionKey, SchemaVersion]:
+        found = await self._listed(context, with_deleted=True)
+        # Not every registry marks the deleted ones.
+        live = await self._listed(context, with_deleted=False)
+        versions = (parse_version(value, is_deleted=key not in live) for key, value in found.items())
+        return {version.key: version for version in versions}
+
+    async def _listed(self, context: str, *, with_deleted: bool) -> dict[VersionKey, Any]:
+        found: dict[VersionKey, Any] = {}
+        offset = 0
+        for _ in range(PAGES_MAX):
+            page = await self._client.get(versions_request(context, with_deleted=with_deleted, offset=offset))
+            if not isinstance(page, list):
+                raise RegistryResponseError("the list of versions is no JSON array")
+            known = len(found)
+            for value in page:
+                version = parse_version(value)
+                if version.subject.context == context:
+                    found[version.key] = value
+            offset += len(page)
+            # A registry without pages returns the same again; a page may be shorter than requested.
+            if len(found) == known or len(page) > PAGE_VERSIONS:
+                return found
+        raise RegistryResponseError(f"the list of versions has more than {PAGES_MAX} pages")
+
+    async def _read_settings(self, subjects: Collection[SubjectName]) -> None:
+        scopes = {*subjects, *(SubjectName(context, "") for context in self._contexts)}
+        for gone in self._settings.keys() - scopes:
+            del self._settings[gone]
+        again = [*self._settings][:SETTINGS_PER_PASS]
+        contexts = {scope for scope in scopes if not scope.name}
+        due = sorted((scopes - self._settings.keys()) | contexts) + [
+            scope for scope in again if scope not in contexts
+        ]
+        for scope, settings in zip(due, await asyncio.gather(*map(self._settings_of, due)), strict=True):
+            self._settings.pop(scope, None)
+            self._settings[scope] = settings
+
+    async def _settings_of(self, scope: SubjectName) -> tuple[str, str]:
+        mode, compatibility = await asyncio.gather(
+            self._client.get(settings_request("mode", scope)),
+            self._client.get(settings_request("config", scope)),
+        )
+        return _mode(mode), parse_compatibility(compatibility or {})
+
+    async def _default_mode(self) -> str:
+        """Returns the mode of contexts that have none of their own."""
+        scope = SubjectName(DEFAULT_CONTEXT, "")
+        return _mode(await self._client.get(settings_request("mode", scope))) or READ_WRITE
+
+
+def _mode(response: Any) -> str:
+    mode = response.get("mode") if isinstance(response, dict) else None
+    return mode if isinstance(mode, str) else ""

@@ -1,0 +1,105 @@
+"""Plans and writes the schemas of one flow; `mirrorflow plan` and `check` use the plan alone."""
+
+from collections.abc import Mapping
+from typing import Self
+
+from mirrorflow_core.errors import IdsNotKeptError
+from mirrorflow_core.schemas.registry_contents import RegistryContents, SubjectName
+from mirrorflow_core.schemas.registry_requests import requests_of
+from mirrorflow_core.schemas.schema_plan import (
+    RegisterVersion,
+    SchemaPlan,
+    SchemaStep,
+    SetCompatibility,
+    SetContextMode,
+    SetSubjectMode,
+    plan_schemas,
+)
+from mirrorflow_core.schemas.subject_mapping import SubjectMapping
+from mirrorflow_core.settings import SchemaSettings
+from mirrorflow_kafka.registry.registry_client import RegistryClient
+from mirrorflow_kafka.registry.registry_reader import RegistryReader
+from mirrorflow_replicator.config.providers import Resolver
+
+
+class SchemaSync:
+    """Both registries of one flow. Its methods raise RegistryError and SettingError; used as a context, it closes its connections."""
+
+    def __init__(self, settings: SchemaSettings) -> None:
+        resolve = Resolver(settings.providers).resolve_required
+        self._mapping = SubjectMapping(
+            subjects=settings.subjects, contexts=settings.contexts, prefix=settings.subject_prefix
+        )
+        self._clients = [RegistryClient(registry, resolve) for registry in (settings.source, settings.target)]
+        self._source = RegistryReader(self._clients[0], settings.contexts)
+        self._target = RegistryReader(self._clients[1], settings.contexts.values())
+        self._highest: Mapping[str, int] = {}
+        self._ids_not_kept: IdsNotKeptError | None = None
+        self.registered = 0  # versions since the start
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self._clients:
+            client.close()
+
+    async def plan(self) -> SchemaPlan:
+        """Reads both registries, and returns what is to be written."""
+        for client in self._clients:
+            client.refresh()
+        # The target first: what the source gets meanwhile is missing on the target then, never the other way round.
+        target = await self._target.read()
+        source = await self._source.read()
+        self._highest = _highest_ids(source)
+        return plan_schemas(source, target, self._mapping)
+
+    async def apply(self, plan: SchemaPlan) -> None:
+        """Carries out the steps of *plan*, one after the other, up to the first that fails."""
+        if self._ids_not_kept is not None:
+            raise self._ids_not_kept
+        for step in plan.steps:
+            for request in requests_of(step):
+                response = await self._clients[1].send(request)
+                if isinstance(step, RegisterVersion):
+                    self._check_id(step, response)
+            self._target.expire(_scopes_of(step))
+
+    def _check_id(self, step: RegisterVersion, response: object) -> None:
+        version = step.version
+        found = response.get("id") if isinstance(response, dict) else None
+        if found != version.schema_id:
+            self._ids_not_kept = IdsNotKeptError(
+                registry=self._clients[1].alias,
+                subject=version.subject.qualified,
+                wanted=version.schema_id,
+                found=found,
+            )
+            raise self._ids_not_kept
+        self.registered += 1
+
+    async def has_new_schema(self) -> bool:
+        """Returns whether the source has issued an id since the last plan: ids of a context are consecutive."""
+        for context in self._mapping.contexts:
+            if await self._source.has_schema(context, self._highest.get(context, 0) + 1):
+                return True
+        return False
+
+
+def _scopes_of(step: SchemaStep) -> tuple[SubjectName, ...]:
+    """Returns the scopes whose settings *step* changes."""
+    match step:
+        case SetContextMode(context):
+            return (SubjectName(context, ""),)
+        case SetSubjectMode(scope) | SetCompatibility(scope):
+            return (scope,)
+        case _:
+            return ()
+
+
+def _highest_ids(contents: RegistryContents) -> dict[str, int]:
+    highest: dict[str, int] = {}
+    for version in contents.versions.values():
+        context = version.subject.context
+        highest[context] = max(highest.get(context, 0), version.schema_id)
+    return highest

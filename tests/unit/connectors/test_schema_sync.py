@@ -1,0 +1,266 @@
+"""Both registries by HTTP: what is read, written and reported, with the test registry in this process."""
+
+import asyncio
+import base64
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.errors import (
+    IdsNotKeptError,
+    InvalidSettingError,
+    RegistryDeniedError,
+    RegistryError,
+    RegistryRefusedError,
+    RegistryUnreachableError,
+)
+from mirrorflow_core.schemas.schema_plan import SchemaPlan
+from mirrorflow_core.settings import RegistrySettings, SchemaSettings
+from mirrorflow_kafka.registry.registry_client import RegistryClient, endpoints
+from mirrorflow_kafka.registry.registry_reader import RegistryReader
+from mirrorflow_replicator.connectors.schema_sync import SchemaSync
+from tests.harness.schema_registry.__main__ import Registry, serve
+from tests.harness.schema_registry.registry_model import RegistryModel
+from tests.unit.kafka.certificates import authority, signed
+
+URL = "schema.registry.url"
+Respond = Callable[[str, str, dict[str, Any] | None], tuple[int, Any]]
+
+
+class RunningRegistry:
+    """A registry in memory; *respond* replaces its responses."""
+
+    def __init__(
+        self, respond: Respond | None = None, *, authorization: str = "", certificate: str = "", key: str = ""
+    ) -> None:
+        self._scheme, self._host = ("https", "localhost") if certificate else ("http", "127.0.0.1")
+        self.model = RegistryModel()
+        registry = Registry(None, authorization=authorization)
+        registry.respond = respond or self._respond  # type: ignore[assignment]
+        self.requests: list[str] = []
+        self._server: ThreadingHTTPServer = serve(registry, 0, certificate, key)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def _respond(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+        self.requests.append(f"{method} {path}")
+        return self.model.respond(method, path, body)
+
+    @property
+    def url(self) -> str:
+        return f"{self._scheme}://{self._host}:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def source() -> Iterator[RunningRegistry]:
+    registry = RunningRegistry()
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def target() -> Iterator[RunningRegistry]:
+    registry = RunningRegistry()
+    yield registry
+    registry.close()
+
+
+def settings_of(source: str, target: str, **properties: str) -> SchemaSettings:
+    return SchemaSettings(
+        name="MirrorSchemaConnector",
+        flow="east->west",
+        source_alias="east",
+        target_alias="west",
+        source=RegistrySettings(alias="east", side="source", properties={URL: source}),
+        target=RegistrySettings(alias="west", side="target", properties={URL: target, **properties}),
+        subjects=(".*",),
+        contexts={".": "."},
+    )
+
+
+def synchronize(settings: SchemaSettings) -> SchemaPlan:
+    async def once() -> SchemaPlan:
+        with SchemaSync(settings) as sync:
+            plan = await sync.plan()
+            await sync.apply(plan)
+            assert not (await sync.plan()).steps
+            return plan
+
+    return asyncio.run(once())
+
+
+def register(model: RegistryModel, subject: str, schema: str, **more: Any) -> None:
+    assert model.respond("POST", f"/subjects/{subject}/versions", {"schema": schema, **more})[0] == 200
+
+
+def test_everything_arrives_also_in_many_pages(source: RunningRegistry, target: RunningRegistry):
+    source.model.page = target.model.page = 3
+    for number in range(10):
+        register(source.model, f"s{number}", f'"{number}"')
+    reference = {"name": "R", "subject": "s9", "version": 1}
+    register(source.model, "a%2Fb", '"x"', references=[reference], schemaType="PROTOBUF")
+    source.model.respond("DELETE", "/subjects/s3/versions/1")
+    source.model.respond("PUT", "/config/s4", {"compatibility": "FULL"})
+    source.model.respond("PUT", "/mode/s5", {"mode": "READONLY"})
+
+    plan = synchronize(settings_of(source.url, target.url))
+
+    assert (plan.subjects, plan.versions) == (11, 11)
+    assert target.model.versions == source.model.versions
+    assert target.model.configs == source.model.configs
+    assert target.model.modes == {(".", ""): "IMPORT", (".", "s5"): "READONLY"}
+
+
+def test_a_new_schema_is_found_by_its_id(source: RunningRegistry, target: RunningRegistry):
+    register(source.model, "a", '"int"')
+
+    async def found() -> list[bool]:
+        with SchemaSync(settings_of(source.url, target.url)) as sync:
+            await sync.plan()
+            before = await sync.has_new_schema()
+            register(source.model, "b", '"long"')
+            return [before, await sync.has_new_schema()]
+
+    assert asyncio.run(found()) == [False, True]
+
+
+def test_settings_of_subjects_are_read_in_turn(source: RunningRegistry, target: RunningRegistry):
+    for number in range(100):
+        register(source.model, f"s{number}", f'"{number}"')
+
+    async def passes() -> list[int]:
+        with SchemaSync(settings_of(source.url, target.url)) as sync:
+            counts = []
+            for _ in range(3):
+                source.requests.clear()
+                await sync.plan()
+                counts.append(sum("/mode/" in request for request in source.requests))
+            return counts
+
+    first, *later = asyncio.run(passes())
+    assert first == 100
+    assert all(0 < count < 50 for count in later)
+
+
+def test_a_registry_that_changes_ids_is_not_written_any_further(source: RunningRegistry):
+    register(source.model, "a", '"int"')
+    register(source.model, "b", '"long"')
+    registered = []
+
+    def respond(method: str, path: str, _: dict[str, Any] | None) -> tuple[int, Any]:
+        if method == "POST":
+            registered.append(path)
+            return 200, {"id": 77}
+        return (200, []) if path.startswith("/schemas") else (200, {"mode": "IMPORT"})
+
+    target = RunningRegistry(respond)
+
+    async def attempts() -> None:
+        with SchemaSync(settings_of(source.url, target.url)) as sync:
+            for _ in range(2):
+                with pytest.raises(IdsNotKeptError, match="does not support mode IMPORT"):
+                    await sync.apply(await sync.plan())
+
+    asyncio.run(attempts())
+    target.close()
+    assert registered == ["/subjects/a/versions"]
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(401, RegistryDeniedError), (403, RegistryDeniedError), (500, RegistryRefusedError)]
+)
+def test_a_refusal_names_the_registry_and_its_reason(status: int, error: type[RegistryError]):
+    registry = RunningRegistry(lambda *_: (status, {"message": "store is not ready"}))
+
+    with pytest.raises(error, match="registry of west") as raised:
+        asyncio.run(read(registry.url))
+    registry.close()
+
+    assert ("store is not ready" in str(raised.value)) == (status == 500)
+
+
+def test_an_unreachable_registry_is_named_without_its_password():
+    with pytest.raises(RegistryUnreachableError, match=r"cannot be reached at http://127\.0\.0\.1:1:"):
+        asyncio.run(read("http://127.0.0.1:1"))
+
+
+def test_the_next_url_is_used_if_one_cannot_be_reached(source: RunningRegistry):
+    register(source.model, "a", '"int"')
+
+    assert len(asyncio.run(read(f"http://127.0.0.1:1,{source.url}"))) == 1
+
+
+def test_what_is_no_registry_is_refused():
+    registry = RunningRegistry(lambda *_: (200, [{"schema": '"int"'}]))
+
+    with pytest.raises(RegistryRefusedError, match="not Confluent's"):
+        asyncio.run(read(registry.url))
+    registry.close()
+
+
+@pytest.mark.parametrize(
+    ("properties", "header"),
+    [
+        ({"schema.registry.basic.auth.user.info": "u:p"}, f"Basic {base64.b64encode(b'u:p').decode()}"),
+        ({"schema.registry.bearer.auth.token": "t.o.k"}, "Bearer t.o.k"),
+    ],
+)
+def test_credentials_are_sent(properties: dict[str, str], header: str):
+    registry = RunningRegistry(authorization=header)
+
+    assert asyncio.run(read(registry.url, properties)) == {}
+    registry.close()
+
+
+def test_only_a_registry_with_a_trusted_certificate_is_used(tmp_path: Path):
+    (tmp_path / "tls.crt").write_text(signed().pem)
+    (tmp_path / "tls.key").write_text(signed().key_pem())
+    registry = RunningRegistry(certificate=str(tmp_path / "tls.crt"), key=str(tmp_path / "tls.key"))
+    trust = {
+        "schema.registry.ssl.truststore.type": "PEM",
+        "schema.registry.ssl.truststore.certificates": authority().pem,
+    }
+
+    assert asyncio.run(read(registry.url, trust)) == {}
+    with pytest.raises(RegistryUnreachableError, match=r"unknown CA|self-signed"):
+        asyncio.run(read(registry.url))
+    registry.close()
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {URL: "localhost:8081"},
+        {URL: "http://user:secret@host"},
+        {URL: "http://host", "schema.registry.basic.auth.user.info": "secret"},
+        {URL: "http://host", "schema.registry.bearer.auth.token": "secret\n"},
+        {
+            URL: "http://host",
+            "schema.registry.basic.auth.user.info": "u:secret",
+            "schema.registry.bearer.auth.token": "secret",
+        },
+    ],
+)
+def test_invalid_settings_are_refused_without_their_values(properties: dict[str, str]):
+    with pytest.raises(InvalidSettingError) as raised:
+        endpoints(properties, "source")
+
+    assert "secret" not in str(raised.value)
+
+
+async def read(url: str, properties: Mapping[str, str] | None = None) -> Mapping[Any, Any]:
+    settings = settings_of(url, url, **(properties or {})).target
+    client = RegistryClient(replace(settings), lambda _, value: value)
+    try:
+        return (await RegistryReader(client, ["."]).read()).versions
+    finally:
+        client.close()

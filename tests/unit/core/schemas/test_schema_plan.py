@@ -1,0 +1,317 @@
+"""Plans between two registries with the documented behaviour: by example, and for random histories."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.schemas.registry_requests import describe
+from mirrorflow_core.schemas.schema_plan import SchemaConflictKind, SchemaPlan, selected_versions
+from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT, SubjectMapping, read_contexts
+from tests.harness.schema_registry.registry_model import RegistryModel
+from tests.unit.core.schemas.registries import SAME, contents, plan, register, request, synchronize
+
+EAST = SubjectMapping(contexts={".": ".east"}, prefix="east.")
+
+
+def kinds(found: SchemaPlan) -> list[SchemaConflictKind]:
+    return [conflict.kind for conflict in found.conflicts]
+
+
+def test_the_copy_has_the_same_ids_versions_and_deletions():
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "gone")
+    register(source, "orders-value", '"int"')
+    register(source, "orders-value", '"long"')
+    request(source, "DELETE", "/subjects/gone")
+    request(source, "DELETE", "/subjects/gone?permanent=true")
+    request(source, "DELETE", "/subjects/orders-value/versions/1")
+
+    found = synchronize(source, target)
+
+    assert (found.subjects, found.versions, found.missing) == (1, 2, 2)
+    assert target.versions == source.versions
+    assert plan(source, target).steps == ()
+
+
+def test_references_come_before_what_refers_to_them():
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "z-common", '{"type":"record","name":"Common","fields":[]}')
+    reference = {"name": "Common", "subject": "z-common", "version": 1}
+    register(source, "a-order", '{"type":"record","name":"Order","fields":[]}', [reference])
+
+    synchronize(source, target)
+
+    assert target.versions == source.versions
+
+
+def test_a_schema_that_returns_under_its_old_id_gets_its_new_version():
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "orders", '"int"')
+    request(source, "DELETE", "/subjects/orders/versions/1")
+    register(source, "orders", '"int"')
+
+    synchronize(source, target)
+
+    assert [(key[2], value["id"], value["deleted"]) for key, value in sorted(target.versions.items())] == [
+        (1, 1, True),
+        (2, 1, False),
+    ]
+
+
+def test_contexts_and_prefixes_are_mapped_in_references_too():
+    source, target = RegistryModel(), RegistryModel()
+    register(target, "orders", '"bytes"')
+    register(source, "common", '"int"')
+    register(source, "orders", '{"type":"array"}', [{"name": "C", "subject": ":.:common", "version": 1}])
+
+    synchronize(source, target, EAST)
+
+    assert set(target.versions) == {
+        (".", "orders", 1),
+        (".east", "east.common", 1),
+        (".east", "east.orders", 1),
+    }
+    assert target.versions[".east", "east.orders", 1]["references"] == [
+        {"name": "C", "subject": "east.common", "version": 1}
+    ]
+    assert not plan(source, target, EAST).steps
+
+
+def test_what_selected_subjects_refer_to_is_copied_too():
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "common", '"int"')
+    register(source, "other", '"float"')
+    register(source, "orders", '"long"', [{"name": "C", "subject": "common", "version": 1}])
+
+    synchronize(source, target, SubjectMapping(subjects=("orders",), contexts={".": "."}))
+
+    assert {subject for _, subject, _ in target.versions} == {"common", "orders"}
+
+
+def test_compatibility_and_read_only_modes_follow_the_source():
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "orders")
+    request(source, "PUT", "/config", compatibility="FULL")
+    request(source, "PUT", "/config/orders", compatibility="NONE", normalize=True)
+    request(source, "PUT", "/mode/orders", mode="READONLY")
+    synchronize(source, target)
+    assert target.configs == source.configs
+    assert target.modes == {(".", ""): "IMPORT", (".", "orders"): "READONLY"}
+
+    request(source, "DELETE", "/mode/orders")
+    request(source, "DELETE", "/config/orders")
+    register(source, "orders", '"int"')
+    request(source, "PUT", "/mode/orders", mode="READONLY")
+    synchronize(source, target)
+
+    assert target.versions == source.versions
+    assert target.configs == source.configs
+    assert target.modes[".", "orders"] == "READONLY"
+
+
+def test_the_highest_id_is_reserved_until_its_version_is_copied():
+    source, target = RegistryModel(), RegistryModel()
+    orders = SubjectMapping(subjects=("orders",), contexts={".": "."})
+    register(source, "orders", '"int"')
+    register(source, "other", '"long"')
+    synchronize(source, target, orders)
+    assert (".", RESERVED_SUBJECT, 2) in target.versions
+
+    register(source, "other", '"float"')
+    synchronize(source, target, orders)
+    assert [key[2] for key in target.versions if key[1] == RESERVED_SUBJECT] == [3]
+
+    register(source, "orders", '"float"')
+    synchronize(source, target, orders)
+    assert not [key for key in target.versions if key[1] == RESERVED_SUBJECT]
+    assert not plan(source, target, orders).steps
+
+
+def test_a_target_that_issues_ids_is_not_written():
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "orders", '"int"')
+    register(target, "payments", '"long"')
+
+    found = plan(source, target)
+
+    assert kinds(found) == [SchemaConflictKind.TARGET_ISSUES_IDS]
+    assert found.steps == ()
+    assert found.missing == 1
+
+
+def test_an_id_and_a_version_with_another_schema_stop_only_what_needs_them():
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "a", '"int"')
+    register(source, "b", '"long"')
+    register(source, "c", '"float"')
+    register(source, "d", '"bytes"', [{"name": "C", "subject": "a", "version": 1}])
+    request(target, "PUT", "/mode", mode="IMPORT")
+    request(target, "POST", "/subjects/foreign/versions", schema='"boolean"', id=1)
+    request(target, "POST", "/subjects/b/versions", schema='"long"', id=77)
+
+    found = plan(source, target)
+
+    assert kinds(found) == [SchemaConflictKind.ID_TAKEN, SchemaConflictKind.VERSION_TAKEN]
+    assert "foreign" in found.conflicts[0].message
+    assert [describe(step) for step in found.steps if "register" in describe(step)] == [
+        "register version 1 of c with id 3"
+    ]
+    assert found.missing == 4
+
+
+def test_a_missing_reference_is_a_conflict():
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "a", '"int"')
+    register(source, "d", '"bytes"', [{"name": "C", "subject": "a", "version": 1}])
+    del source.versions[".", "a", 1]
+
+    found = plan(source, target)
+
+    assert kinds(found) == [SchemaConflictKind.REFERENCE_MISSING]
+
+
+def test_a_number_that_the_source_uses_again_is_a_conflict():
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "a", '"int"')
+    synchronize(source, target)
+    request(source, "DELETE", "/subjects/a")
+    request(source, "DELETE", "/subjects/a?permanent=true")
+    register(source, "a", '"long"')
+
+    assert kinds(plan(source, target)) == [SchemaConflictKind.VERSION_TAKEN]
+
+
+def test_the_order_of_keys_in_a_schema_is_no_difference():
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "a", '{"type":"record","name":"A","fields":[]}')
+    request(target, "PUT", "/mode", mode="IMPORT")
+    request(target, "POST", "/subjects/a/versions", schema='{"name":"A", "fields":[], "type":"record"}', id=1)
+
+    assert not plan(source, target).conflicts
+    assert plan(source, target).missing == 0
+
+
+def test_the_two_directions_of_a_pair_cannot_use_one_context():
+    east, west = RegistryModel(), RegistryModel()
+    synchronize(east, west)
+
+    assert kinds(plan(west, east)) == [SchemaConflictKind.SOURCE_IS_COPY]
+
+
+def test_a_target_that_has_left_import_is_no_longer_written():
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "a", '"int"')
+    synchronize(source, target)
+    request(target, "PUT", "/mode", mode="READWRITE")
+
+    assert kinds(plan(source, target)) == [SchemaConflictKind.TARGET_ISSUES_IDS]
+
+
+@pytest.mark.parametrize("pairs", [["east"], [".:east"], [".a:.c", ".b:.c"], [".a:.b", ".a:.c"]])
+def test_invalid_pairs_of_contexts_are_refused(pairs: list[str]):
+    with pytest.raises(InvalidSettingError):
+        read_contexts(pairs)
+
+
+def change(model: RegistryModel, chance: random.Random) -> None:
+    """Makes one random change that a user could make; refused ones change nothing."""
+    subjects = ["a", "b", "c", "d"]
+    subject = chance.choice(subjects)
+    versions = sorted(key for key, value in model.versions.items() if not value["deleted"])
+    match chance.randrange(10):
+        case 0 if versions:
+            _, name, number = chance.choice(versions)
+            model.respond("DELETE", f"/subjects/{name}/versions/{number}")
+        case 1 if versions:
+            # The number of a newest version would be used again, which is a conflict.
+            _, name, number = min(versions)
+            status, _ = model.respond("DELETE", f"/subjects/{name}/versions/{number}")
+            if status == 200 and (".", name, number + 1) in model.versions:
+                model.respond("DELETE", f"/subjects/{name}/versions/{number}?permanent=true")
+        case 2:
+            level = chance.choice(["FULL", "NONE"])
+            model.respond("PUT", f"/config/{subject}", {"compatibility": level})
+        case 3:
+            model.respond("DELETE", f"/config/{subject}")
+        case 4 if any(key[1] == subject for key in model.versions):
+            model.respond("PUT", f"/mode/{subject}", {"mode": "READONLY"})
+        case 5:
+            model.respond("DELETE", f"/mode/{subject}")
+        case _:
+            references = [
+                {"name": "R", "subject": name, "version": number}
+                for _, name, number in versions
+                if chance.random() < 0.2 and name != subject
+            ]
+            schema = f'"type{chance.randrange(12)}"'
+            model.respond(
+                "POST", f"/subjects/{subject}/versions", {"schema": schema, "references": references}
+            )
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32), subjects=st.sampled_from([".*", "a|b", "d"]))
+def test_any_history_arrives_with_its_ids_although_each_pass_is_cut_short(seed: int, subjects: str):
+    chance = random.Random(seed)
+    source, target = RegistryModel(), RegistryModel()
+    mapping = SubjectMapping(
+        subjects=(subjects,), contexts={".": chance.choice([".", ".east"])}, prefix=chance.choice(["", "x."])
+    )
+    for _ in range(chance.randrange(1, 12)):
+        for _ in range(chance.randrange(8)):
+            change(source, chance)
+        synchronize(source, target, mapping, requests=chance.randrange(6))
+    found = synchronize(source, target, mapping)
+
+    assert not plan(source, target, mapping).steps
+    assert set(kinds(found)) <= {SchemaConflictKind.STILL_REFERENCED}
+    kept = {(conflict.subject, conflict.version) for conflict in found.conflicts}
+    copies = contents(target, *mapping.contexts.values()).versions
+    for version in selected_versions(contents(source), mapping).values():
+        if mapping.selected([version.subject]):
+            copy = mapping.copied(version)
+            assert replace(copies[copy.key], is_deleted=copy.is_deleted) == copy
+            assert copies[copy.key].is_deleted == copy.is_deleted or version.key in kept
+    highest = max((value["id"] for value in source.versions.values()), default=0)
+    context = mapping.contexts["."]
+    scope = "" if context == "." else f"/:{context}:"
+    request(target, "PUT", f"/mode{scope}", mode="READWRITE")
+    assert register(target, "own" if context == "." else f":{context}:own", '"own"') > highest
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_both_directions_of_a_pair_never_give_one_id_two_meanings(seed: int):
+    """Whatever the mapping, an id of a copied context is that of its original."""
+    chance = random.Random(seed)
+    east, west = RegistryModel(), RegistryModel()
+    forth, back = (
+        SubjectMapping(contexts={".": chance.choice([".", context])}) for context in (".east", ".west")
+    )
+    for _ in range(20):
+        change(chance.choice([east, west]), chance)
+        if chance.random() < 0.5:
+            synchronize(east, west, forth, requests=chance.randrange(10))
+        if chance.random() < 0.5:
+            synchronize(west, east, back, requests=chance.randrange(10))
+
+    for source, target, mapping in ((east, west, forth), (west, east, back)):
+        if plan(source, target, mapping).conflicts:
+            continue
+        meanings = {
+            value["id"]: value["schema"]
+            for (context, _, _), value in source.versions.items()
+            if context == "."
+        }
+        for (context, name, _), value in target.versions.items():
+            if context == mapping.contexts["."] and name != RESERVED_SUBJECT and value["id"] in meanings:
+                assert value["schema"] == meanings[value["id"]]
+
+
+def test_the_default_mapping_keeps_all_names():
+    assert read_contexts([]) == SAME.contexts
+    assert read_contexts([".:.east", ".lab"]) == {".": ".east", ".lab": ".lab"}
