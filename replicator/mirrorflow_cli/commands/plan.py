@@ -94,7 +94,7 @@ def execute(arguments: argparse.Namespace) -> int:
     problems += [
         conflict.message
         for flow in planned_flows
-        if flow.schemas is not Nflow_plan
+        if flow.schemas is not None
         for conflict in flow.schemas.conflicts
     ]
     notes: list[str] = []
