@@ -13,7 +13,7 @@ from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnreachableE
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_acls import TOPIC
-from mirrorflow_core.wire.error_codes import NOT_LEADER_OR_FOLLOWER, SECURITY_DISABLED, error_for
+from mirrorflow_core.wire.error_codes import SECURITY_DISABLED, error_for
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.producer_transactions import SHORTEST_TRANSACTION_MS
@@ -59,7 +59,7 @@ async def _try_producers(target: Cluster) -> None:
         return
     partition = TopicPartition(name, 0)
     code = (await admin.describe_producers(target, [partition]))[partition].error
-    if code and code != NOT_LEADER_OR_FOLLOWER:  # an election is under way
+    if code:
         raise error_for(code, cluster=target.alias, request="DescribeProducers", subject=name)
 
 
@@ -168,5 +168,7 @@ async def _why_refused(target: Cluster, probe: Probe) -> str:
     except (BrokerError, UnsupportedBrokerError) as error:
         if isinstance(error, BrokerError) and error.code == SECURITY_DISABLED:
             return f"{target.alias} has no authorizer"
+        if error.retriable:
+            return ""  # an election is under way, which says nothing about what is offered
         return str(error).rstrip(".")
     return ""
