@@ -80,6 +80,7 @@ def _setting(registry: SchemaRegistry, path: str) -> object:
         return None
 
 
+@pytest.mark.faults
 def test_ten_thousand_subjects_arrive_although_all_processes_are_killed_in_between(
     east: KafkaCluster, west: KafkaCluster, store: str, tmp_path: Path
 ) -> None:
