@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes.stream import ws_client
 
 from mirrorflow_kubernetes.client import connect
 from mirrorflow_kubernetes.credentials import KubernetesLoginError
@@ -104,3 +105,25 @@ def test_certificates_without_an_authority_key_identifier_are_accepted(kubeconfi
 
     assert not tls.verify_flags & ssl.VERIFY_X509_STRICT
     assert (tls.check_hostname, tls.verify_mode) == (True, ssl.CERT_REQUIRED)
+
+
+def test_a_port_of_a_pod_is_dialled_by_a_port_forward(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any namespace, with the token of the user."""
+    _write_kubeconfig(kubeconfig)
+    asked: list[tuple[str, list[tuple[str, str]], str]] = []
+
+    class PortForwardStub:
+        def socket(self, port: int) -> str:
+            return f"socket to {port}"
+
+    def forward(_: object, _method: str, url: str, **given: Any) -> PortForwardStub:
+        asked.append((url, given["query_params"], given["headers"]["authorization"]))
+        return PortForwardStub()
+
+    monkeypatch.setattr(ws_client, "portforward_call", forward)
+
+    assert connect().dial("payments", "orders-source-0", 8080) == "socket to 8080"
+    url = "https://kubernetes:6443/api/v1/namespaces/payments/pods/orders-source-0/portforward"
+    assert asked == [(url, [("ports", "8080")], "Bearer secret")]
