@@ -375,20 +375,20 @@ def schema_properties(spec: Spec, layout: SecretLayout) -> dict[str, str]:
 
 
 def _registry_properties(side: str, registry: SchemaRegistry, layout: SecretLayout) -> dict[str, str]:
-    found = {"url": registry.url}
+    properties = {"url": registry.url}
     if registry.tls is not None:
-        found |= _trust(registry.tls.trusted_certificates, layout)
+        properties |= _trust(registry.tls.trusted_certificates, layout)
         if not registry.tls.verify_hostname:
-            found["ssl.endpoint.identification.algorithm"] = ""
+            properties["ssl.endpoint.identification.algorithm"] = ""
     authentication = registry.authentication
     if authentication is not None and authentication.username is not None:
         user = authentication.username
         # Unlike in a JAAS text, nothing is escaped.
         name = _text(user, layout) if user.value is None else user.value
-        found["basic.auth.user.info"] = f"{name}:{_secret(authentication.password, layout)}"
+        properties["basic.auth.user.info"] = f"{name}:{_secret(authentication.password, layout)}"
     if authentication is not None and authentication.token is not None:
-        found["bearer.auth.token"] = _secret(authentication.token, layout)
-    return {f"{side}.cluster.{REGISTRY_PREFIX}{key}": value for key, value in found.items()}
+        properties["bearer.auth.token"] = _secret(authentication.token, layout)
+    return {f"{side}.cluster.{REGISTRY_PREFIX}{key}": value for key, value in properties.items()}
 
 
 def _providers(layout: SecretLayout) -> dict[str, str]:

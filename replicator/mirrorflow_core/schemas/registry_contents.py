@@ -153,15 +153,15 @@ def parse_compatibility(value: Any) -> str:
     """Returns the compatibility settings in a response as JSON text; "" if there are none. Raises RegistryResponseError."""
     if not isinstance(value, dict):
         raise RegistryResponseError("compatibility settings are no JSON object")
-    found = {
+    settings = {
         _COMPATIBILITY_WRITTEN if name == _COMPATIBILITY_READ else name: setting
         for name, setting in value.items()
         if setting is not None
     }
     # The default, which some registries return and others leave out.
-    if found.get("normalize") is False:
-        del found["normalize"]
-    return _dumped(found)
+    if settings.get("normalize") is False:
+        del settings["normalize"]
+    return _dumped(settings)
 
 
 def _dumped(value: Mapping[str, Any]) -> str:

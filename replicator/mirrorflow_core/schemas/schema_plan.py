@@ -133,8 +133,8 @@ class _TargetState:
 
     def referrer_of(self, key: VersionKey) -> SchemaVersion | None:
         """Returns a version that refers to *key* and is not deleted; a registry does not delete *key* then."""
-        found = (self.versions[referrer] for referrer in self.referrers.get(key, ()))
-        return next((version for version in found if not version.is_deleted), None)
+        referrers = (self.versions[referrer] for referrer in self.referrers.get(key, ()))
+        return next((version for version in referrers if not version.is_deleted), None)
 
 
 def plan_schemas(source: RegistryContents, target: RegistryContents, mapping: SubjectMapping) -> SchemaPlan:
@@ -280,12 +280,14 @@ def _conflict_of(
     named = f"Version {version.version} of {version.subject.qualified} (id {version.schema_id})"
     present = state.versions.get(copy.key)
     if present is not None and (present.schema_id, present.content) != (copy.schema_id, copy.content):
-        found = f"id {present.schema_id}" if present.schema_id != copy.schema_id else "another schema"
+        present_content = (
+            f"id {present.schema_id}" if present.schema_id != copy.schema_id else "another schema"
+        )
         return SchemaConflict(
             kind=SchemaConflictKind.VERSION_TAKEN,
             subject=version.subject,
             version=version.version,
-            message=f"{named} cannot be copied: the target has {copy.subject.qualified} in that version with {found}. "
+            message=f"{named} cannot be copied: the target has {copy.subject.qualified} in that version with {present_content}. "
             "Delete that version from the target permanently, or copy with another subject prefix.",
         )
     other = state.by_id.get((copy.subject.context, copy.schema_id))

@@ -58,7 +58,7 @@ def read_contexts(pairs: Iterable[str]) -> dict[str, str]:
 
     Raises InvalidSettingError.
     """
-    found: dict[str, str] = {}
+    contexts: dict[str, str] = {}
     for pair in pairs:
         source, _, target = pair.partition(":")
         target = target or source
@@ -69,11 +69,11 @@ def read_contexts(pairs: Iterable[str]) -> dict[str, str]:
                     problem=f"{name!r} is no context",
                     action="names of contexts begin with a dot; the default context is a dot alone",
                 )
-        if source in found or target in found.values():
+        if source in contexts or target in contexts.values():
             raise InvalidSettingError(
                 key=CONTEXTS_KEY,
                 problem=f"a context is in two pairs, as in {pair}",
                 action="copy each context into one of its own, or two schemas may have one id",
             )
-        found[source] = target
-    return found or {DEFAULT_CONTEXT: DEFAULT_CONTEXT}
+        contexts[source] = target
+    return contexts or {DEFAULT_CONTEXT: DEFAULT_CONTEXT}

@@ -66,13 +66,13 @@ class RegistryClient:
 
     def refresh(self) -> None:
         """Resolves the references again. Raises SettingError."""
-        found = {
+        resolved = {
             key: self._resolve(f"{self._settings.side}.cluster.{key}", value)
             for key, value in self._settings.properties.items()
         }
-        if found != self._properties or not self._endpoints:
-            self._endpoints = endpoints(found, self._settings.side)
-            self._properties = found
+        if resolved != self._properties or not self._endpoints:
+            self._endpoints = endpoints(resolved, self._settings.side)
+            self._properties = resolved
             self.close()
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ def endpoints(properties: Mapping[str, str], side: str) -> tuple[_Endpoint, ...]
     own_tls = {
         key.removeprefix(REGISTRY_PREFIX): value for key, value in properties.items() if key.startswith(_SSL)
     }
-    found = []
+    parsed = []
     for text in filter(None, map(str.strip, properties.get(REGISTRY_URL_KEY, "").split(","))):
         url = urlsplit(text)
         if url.scheme not in {"http", "https"} or not url.hostname or "@" in url.netloc or url.query:
@@ -204,14 +204,14 @@ def endpoints(properties: Mapping[str, str], side: str) -> tuple[_Endpoint, ...]
             ("Accept", f"{_MEDIA_TYPE}, application/json"),
             *_authorization(properties, side),
         )
-        found.append(_Endpoint(url=url, context=context, headers=headers))
-    if not found:
+        parsed.append(_Endpoint(url=url, context=context, headers=headers))
+    if not parsed:
         raise InvalidSettingError(
             key=f"{side}.cluster.{REGISTRY_URL_KEY}",
             problem="it is missing",
             action="write https://host:port",
         )
-    return tuple(found)
+    return tuple(parsed)
 
 
 def _authorization(properties: Mapping[str, str], side: str) -> tuple[tuple[str, str], ...]:

@@ -80,28 +80,28 @@ class RegistryReader:
         return await self._client.get(schema_request(context, schema_id)) is not None
 
     async def _versions(self, context: str) -> dict[VersionKey, SchemaVersion]:
-        found = await self._listed(context, with_deleted=True)
+        listed = await self._listed(context, with_deleted=True)
         # Not every registry marks the deleted ones.
         live = await self._listed(context, with_deleted=False)
-        versions = (parse_version(value, is_deleted=key not in live) for key, value in found.items())
+        versions = (parse_version(value, is_deleted=key not in live) for key, value in listed.items())
         return {version.key: version for version in versions}
 
     async def _listed(self, context: str, *, with_deleted: bool) -> dict[VersionKey, Any]:
-        found: dict[VersionKey, Any] = {}
+        listed: dict[VersionKey, Any] = {}
         offset = 0
         for _ in range(PAGES_MAX):
             page = await self._client.get(versions_request(context, with_deleted=with_deleted, offset=offset))
             if not isinstance(page, list):
                 raise RegistryResponseError("the list of versions is no JSON array")
-            known = len(found)
+            known = len(listed)
             for value in page:
                 version = parse_version(value)
                 if version.subject.context == context:
-                    found[version.key] = value
+                    listed[version.key] = value
             offset += len(page)
             # A registry without pages returns the same again; a page may be shorter than requested.
-            if len(found) == known or len(page) > PAGE_VERSIONS:
-                return found
+            if len(listed) == known or len(page) > PAGE_VERSIONS:
+                return listed
         raise RegistryResponseError(f"the list of versions has more than {PAGES_MAX} pages")
 
     async def _read_settings(self, subjects: Collection[SubjectName]) -> None:

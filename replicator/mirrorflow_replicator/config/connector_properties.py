@@ -549,8 +549,8 @@ def parse_schemas(properties: Mapping[str, str], worker: Mapping[str, str]) -> S
     read = basics.read
 
     def registry(side: str, alias: str) -> RegistrySettings:
-        found = clients.with_prefix(properties, f"{side}.cluster.")
-        own = {key: value for key, value in found.items() if key.startswith(REGISTRY_PREFIX)}
+        own_properties = clients.with_prefix(properties, f"{side}.cluster.")
+        own = {key: value for key, value in own_properties.items() if key.startswith(REGISTRY_PREFIX)}
         read.required(f"{side}.cluster.{REGISTRY_URL_KEY}", action="write https://host:port")
         return RegistrySettings(alias=alias, side=side, properties=own)
 

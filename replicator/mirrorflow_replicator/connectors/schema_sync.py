@@ -67,13 +67,13 @@ class SchemaSync:
 
     def _check_id(self, step: RegisterVersion, response: object) -> None:
         version = step.version
-        found = response.get("id") if isinstance(response, dict) else None
-        if found != version.schema_id:
+        schema_id = response.get("id") if isinstance(response, dict) else None
+        if schema_id != version.schema_id:
             self._ids_not_kept = IdsNotKeptError(
                 registry=self._clients[1].alias,
                 subject=version.subject.qualified,
                 wanted=version.schema_id,
-                found=found,
+                found=schema_id,
             )
             raise self._ids_not_kept
         self.registered += 1

@@ -425,12 +425,12 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
     }
     if "unless" in query:
         head = _unless_unchanged(head, query["unless"])
-    found = [_partition(report, part, lag, view) for lag, report, part in rows[:limit]]
+    shown = [_partition(report, part, lag, view) for lag, report, part in rows[:limit]]
     if "columns" in query:
         return json_response(
-            {**head, "columns": {name: [row[name] for row in found] for name in next(iter(found), ())}}
+            {**head, "columns": {name: [row[name] for row in shown] for name in next(iter(shown), ())}}
         )
-    return json_response({**head, "partitions": found})
+    return json_response({**head, "partitions": shown})
 
 
 def _unless_unchanged(head: dict[str, object], known: str) -> dict[str, object]:
