@@ -1,25 +1,38 @@
 """The console in a real browser shows a flow between real brokers."""
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from mirrorflow_cli.run_process import running_flows
 from mirrorflow_console.pages import PAGES
 from tests.harness.browser import opened_page, serious_violations
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.integration.console.conftest import served_console
+from tests.integration.console.prometheus import ABSENT, Prometheus, is_installed
 from tests.integration.kafka.disks import small_disk
 from tests.integration.kafka.groups import put_group
 from tests.integration.kafka.running import RunningCommand
 
 SHOWN_MS = 10_000  # the documentation promises ten seconds for an open page
+VERIFY_WAIT_S = 200.0  # a JVM starts for each verification
 START_MS = 90_000  # enough for a flow to start on a busy machine
+
+# The chart on the page has a sample: a time with a known lag.
+HAS_POINTS = """() => {
+  const [times, lags] = JSON.parse(document.querySelector("[data-chart]").dataset.chart);
+  return times.length > 0 && lags.some((lag) => lag !== null);
+}"""
 
 FLOW = """\
 apiVersion: mirrorflow.io/v1alpha1
@@ -132,6 +145,97 @@ def test_full_disk_of_the_target_appears_within_ten_seconds_and_disappears_after
 
 @pytest.mark.more
 @pytest.mark.usefixtures("state")
+def test_failed_verification_appears_within_ten_seconds_and_disappears_after_repair(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser
+):
+    """Another producer wrote into the copy. Once retention has deleted that record, a verification finds both sides equal."""
+    pytest.importorskip("pyspark")
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 200, keys=True)
+    results = tmp_path / "results"
+
+    with (
+        running(east, west, tmp_path, topics=topic) as name,
+        served_console(tmp_path, "--results", str(results)) as url,
+        opened_page(browser) as page,
+    ):
+        copy = f"{name.removesuffix('-to-west')}.{topic}"
+        wait_until("all is copied", lambda: west.has_topic(copy) and west.total_end_offset(copy) == 200)
+        load(west, copy, 1)
+        load(east, topic, 100, keys=True, first=200)
+        wait_until("the rest is copied", lambda: west.total_end_offset(copy) == 301)
+        page.goto(f"{url}/flow?flow={name}")
+        trouble = page.locator(".trouble").filter(has_text="DifferencesFound")
+        expect(trouble).to_have_count(0)
+
+        assert verify(tmp_path, results, run_id="1") == 1
+        expect(trouble).to_contain_text("1 window", timeout=SHOWN_MS)
+        assert serious_violations(page) == []
+        trouble.get_by_role("link", name="1", exact=True).click()
+        page.get_by_text("Windows that are not equal").click()
+        expect(page.get_by_role("row").filter(has_text="extra").last).to_contain_text("200")
+
+        page.goto(f"{url}/flow?flow={name}")
+        expect(trouble).to_have_count(1)
+        east.delete_records(topic, {0: 200})
+        west.delete_records(copy, {0: 201})
+        assert verify(tmp_path, results, run_id="2") == 0
+        expect(trouble).to_have_count(0, timeout=SHOWN_MS)
+
+
+def verify(folder: Path, results: Path, *, run_id: str) -> int:
+    """Runs `mirrorflow verify` for the flow in *folder*, and returns its exit status."""
+    program = Path(sys.executable).parent / "mirrorflow"
+    found = subprocess.run(
+        [program, "verify", "-f", folder / "flow.yaml", "--out", results, "--run-id", run_id],
+        check=False,
+        capture_output=True,
+        timeout=VERIFY_WAIT_S,
+    )
+    assert b"Traceback" not in found.stderr, found.stderr.decode()
+    return found.returncode
+
+
+@pytest.mark.more
+@pytest.mark.usefixtures("state")
+@pytest.mark.skipif(not is_installed(), reason=ABSENT)
+def test_charts_are_from_prometheus_and_from_the_history_while_it_does_not_answer(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser
+):
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 500)
+
+    def scraped_address() -> str | None:
+        return next(
+            (urlsplit(running_flow.url).netloc for running_flow in running_flows() if running_flow.url), None
+        )
+
+    with running(east, west, tmp_path, topics=topic) as name:
+        address = wait_until("the flow serves metrics", scraped_address, timeout_s=START_MS / 1000)
+        assert address is not None
+        with (
+            Prometheus(tmp_path / "prometheus", address) as prometheus,
+            served_console(tmp_path, "--no-history", "--prometheus", prometheus.url) as url,
+            opened_page(browser) as page,
+        ):
+            page.goto(url)
+            expect(page.get_by_role("link", name=name, exact=True)).to_be_visible(timeout=START_MS)
+            page.goto(f"{url}/flow?flow={name}")
+            wait_for(page, "From Prometheus.", within_ms=START_MS)
+            page.wait_for_function(HAS_POINTS, timeout=START_MS)
+            page.get_by_role("link", name="week", exact=True).click()
+            wait_for(page, "Last week", within_ms=SHOWN_MS)
+            wait_for(page, "From Prometheus.", within_ms=START_MS)
+            assert serious_violations(page) == []
+
+            prometheus.stop()
+            page.get_by_role("link", name="day", exact=True).click()
+            wait_for(page, "Prometheus at 127.0.0.1 does not answer", within_ms=START_MS)
+            page.wait_for_function(HAS_POINTS, timeout=START_MS)
+
+
+@pytest.mark.more
+@pytest.mark.usefixtures("state")
 def test_group_lag_appears_and_returns_to_zero(
     east: KafkaCluster,
     west: KafkaCluster,
@@ -228,6 +332,43 @@ def test_internal_topics_are_decoded(
         assert serious_violations(page) == []
         page.goto(f"{url}/topics?kind=checkpoints&q=no-such-group")
         wait_for(page, "No record matches", within_ms=SHOWN_MS)
+
+
+@pytest.mark.more
+@pytest.mark.usefixtures("state")
+def test_internal_topics_of_a_flow_that_java_runs_are_decoded(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser
+):
+    """The file describes the flow as Java's mm2.properties does: offset syncs are on the source."""
+    topic, group = east.create_topic(unique_topic()), f"g{uuid.uuid4().hex[:8]}"
+    load(east, topic, 300)
+    put_group(east, group, {(topic, 0): 200})
+    quick = {
+        "groups": group,
+        f"{east.name}->{west.name}.emit.checkpoints.interval.seconds": "1",
+        f"{west.name}.offset.flush.interval.ms": "1000",
+    }
+    flow = FLOW.format(
+        name="java", alias=east.name, east=east.bootstrap, west=west.bootstrap, topics=topic, groups=group
+    )
+    (tmp_path / "flow.yaml").write_text(f"{flow}  offsetSyncs: {{location: Source}}\n")
+
+    with (
+        MirrorMaker(source=east, target=west, topics=topic, properties=quick) as java,
+        served_console(tmp_path, "-f", str(tmp_path / "flow.yaml")) as url,
+        opened_page(browser) as page,
+    ):
+        java.wait_until_replicated(topic, 300)
+        for kind, text in (
+            ("offset-syncs", topic),
+            ("positions", topic),
+            ("checkpoints", group),
+            ("heartbeats", east.name),
+        ):
+            until_shown(page, f"{url}/topics?kind={kind}", text)
+        assert serious_violations(page) == []
+        page.goto(f"{url}/topics?kind=checkpoints&q=group%3D{group}")
+        expect(page.get_by_role("row").filter(has_text=group).first).to_be_visible()
 
 
 def until_shown(page: Page, url: str, text: str) -> None:

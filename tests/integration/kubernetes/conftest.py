@@ -34,17 +34,22 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 @pytest.fixture(scope="session")
 def mirrorflows(api_server: ApiServer) -> ApiServer:
     """The API server with the MirrorFlow CRD."""
-    api_server.kubectl("apply", "--server-side", f"--filename={DEFINITION}")
+    apply_definition(api_server)
+    return api_server
+
+
+def apply_definition(server: ApiServer) -> None:
+    """Applies the MirrorFlow CRD, and waits until its objects can be created."""
+    server.kubectl("apply", "--server-side", f"--filename={DEFINITION}")
 
     def established() -> bool:
-        definition = api_server.kubectl.get("crd", "mirrorflows.mirrorflow.io")
+        definition = server.kubectl.get("crd", "mirrorflows.mirrorflow.io")
         conditions = definition.get("status", {}).get("conditions") or ()
         return any(
             (condition["type"], condition["status"]) == ("Established", "True") for condition in conditions
         )
 
     wait_until("the CRD is established", established)
-    return api_server
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ import pytest
 import uvicorn
 from kubernetes import client, config
 
-from mirrorflow_console.cluster_flows import ClusterFlows
+from mirrorflow_console.cluster_flows import HTTP_PORT, ClusterFlows
+from mirrorflow_console.flow_views import flow_view
 from mirrorflow_console.history import History
 from mirrorflow_console.local_server import listening_socket, server_config
 from mirrorflow_console.poller import SharedPoller
@@ -267,6 +269,42 @@ def test_a_stopped_partition_of_one_pod_is_shown_with_its_flow(api: client.ApiCl
         for server in (first, second):
             server.shutdown()
             server.server_close()
+
+
+def test_pods_of_flows_on_an_open_page_are_asked_through_port_forwards(
+    api: client.ApiClient, namespace: Kubectl
+):
+    """Outside the cluster pods have no address: other flows have what their status has. A refusal is a sentence."""
+    for name in ("shown", "other", "refused"):
+        namespace.apply(flow(name))
+        running_pod(namespace, f"{name}-source-0", name, "10.9.9.9")
+    handler = type("Handler", (_Pod,), {"document": table(healthy(partition(1, **STOPPED)))})
+    pod = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=pod.serve_forever, daemon=True).start()
+    dialled: list[str] = []
+
+    def forward(pod_namespace: str, name: str, port: int) -> socket.socket:
+        assert (pod_namespace, port) == (namespace.namespace, HTTP_PORT)
+        dialled.append(name)
+        if name.startswith("refused"):
+            raise client.ApiException(status=403, reason="Forbidden")
+        return socket.create_connection(("127.0.0.1", pod.server_port))
+
+    source = ClusterFlows(api, namespaces=(namespace.namespace,), forward=forward)
+    nothing: frozenset[str] = frozenset()
+    try:
+        assert {one.document for one in source.read(nothing, nothing, is_watched=True)} == {None}
+        keys = frozenset({f"{namespace.namespace}~shown", f"{namespace.namespace}~refused"})
+        found = {one.name: one for one in source.read(keys, nothing, is_watched=True)}
+    finally:
+        pod.shutdown()
+        pod.server_close()
+
+    assert sorted(dialled) == ["refused-source-0", "shown-source-0"]
+    assert found["shown"].document is not None
+    assert flow_view(found["shown"]).troubles[0].reason == "RecordTooLarge"
+    assert "HTTP status 403 Forbidden" in found["refused"].problem
+    assert found["other"].document is None
 
 
 def test_a_failed_verification_is_shown_until_the_next_one(api: client.ApiClient, namespace: Kubectl):
