@@ -94,12 +94,11 @@ def _logged(event: Any) -> AuditedRequest:
 
 @dataclass(kw_only=True, slots=True)
 class ApiServer:
-    """Tests may kill or freeze the processes; `restart_api` restarts the API server on its port. *options*: further ones of it."""
+    """Tests may kill or freeze the processes; `restart_api` restarts the API server on its port."""
 
     folder: Path
     controllers: bool = True
     controller_calls_per_s: int = 20  # kube-controller-manager's own default
-    options: Sequence[str] = ()
     port: int = field(default_factory=free_port, init=False)
     etcd: Child = field(init=False)
     api: Child = field(init=False)
@@ -195,7 +194,6 @@ class ApiServer:
             f"--service-account-signing-key-file={pki / 'tokens.key'}",
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self._audit_log}",
-            *self.options,
         )
         wait_until("the API server is ready", self._ready, timeout_s=START_WAIT_S)
 

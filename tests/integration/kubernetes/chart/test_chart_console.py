@@ -89,14 +89,3 @@ def test_network_policies_admit_named_peers_to_the_console_and_the_console_to_co
     ]
     (policy,) = (manifest for manifest in open_to_peer if manifest["kind"] == "NetworkPolicy")
     assert policy["spec"]["ingress"][0]["from"] == [peer]
-
-
-def test_console_has_the_address_of_prometheus_only_where_one_is_set():
-    def environment(**console: object) -> dict[str, str]:
-        (deployment,) = [one for one in objects(OWN_NAMESPACE, **console) if one["kind"] == "Deployment"]
-        (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        return {variable["name"]: variable["value"] for variable in container["env"]}
-
-    address = "http://prometheus:9090"
-    assert environment(prometheus=address)["MIRRORFLOW_PROMETHEUS"] == address
-    assert "MIRRORFLOW_PROMETHEUS" not in environment()
