@@ -239,7 +239,9 @@ def test_every_text_that_gives_a_pod_a_secret_is_checked(alice: Kubectl):
     # or appended text may complete them.
     places = {place_and_text.split()[0] for place_and_text in refused - used}
     assert all(
-        place.startswith(("internalRest.tls", "connectors", "source", "target", "topics", "groups"))
+        place.startswith(
+            ("internalRest.tls", "connectors", "source", "target", "topics", "groups", "schemas")
+        )
         or place in {f"{job}.template.imagePullSecrets.0" for job in ("seed", "verify")}
         for place in places
     )
