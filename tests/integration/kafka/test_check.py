@@ -278,7 +278,10 @@ def test_heartbeats_that_the_source_refuses_are_reported_and_copying_continues(c
                 "all records are copied",
                 lambda: sum(checked.target.end_offsets(remote).values()) == 200,
             )
-            assert "RUNNING" == run.companion("MirrorHeartbeatConnector")["state"]
+            wait_until(
+                "the heartbeat connector runs",
+                lambda: "RUNNING" == run.companion("MirrorHeartbeatConnector")["state"],
+            )
             assert 130 == run.stop()
     finally:
         call_cluster(checked.source, lambda connected: admin.delete_acls(connected, [denied]))
