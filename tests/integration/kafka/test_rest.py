@@ -171,12 +171,12 @@ def test_changing_requests_are_forbidden(live: LiveProcess, method: str, path: s
 
 
 def test_plugins_and_their_settings_are_listed(live: LiveProcess):
-    """The three connectors, and the settings of each."""
+    """The four connectors, and the settings of each."""
     plugins = {plugin["class"]: plugin["type"] for plugin in live.process.rest("/connector-plugins")[1]}
     known = {plugin["name"]: plugin for plugin in live.process.rest(f"/connector-plugins/{NAME}/config")[1]}
 
     assert "source" == plugins[CLASS]
-    assert 3 == len(plugins)
+    assert 4 == len(plugins)
     assert known["source.cluster.alias"]["required"]
     assert ("INT", "2") == (known["replication.factor"]["type"], known["replication.factor"]["default_value"])
 
