@@ -50,7 +50,7 @@ def test_the_operator_reconciles_a_flow_with_the_charts_rights_and_policies(
     ) as process:
         process.wait_until_leading()
         administrator.apply(flow)
-        wait_until("all connectors exist", lambda: len(deployments()) == 3)
+        wait_until("all connectors exist", lambda: len(deployments()) == 4)
         wait_until(
             "the status is written",
             lambda: "observedGeneration" in administrator.get("mirrorflow", NAME).get("status", {}),
