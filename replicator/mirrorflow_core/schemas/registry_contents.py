@@ -99,12 +99,17 @@ class RegistryContents:
     compatibility: Mapping[SubjectName, str] = field(default_factory=dict)
     settings_read: frozenset[SubjectName] = frozenset()
 
+    def highest_ids(self) -> dict[str, int]:
+        """Returns the highest id of each context that has versions."""
+        highest: dict[str, int] = {}
+        for version in self.versions.values():
+            context = version.subject.context
+            highest[context] = max(highest.get(context, 0), version.schema_id)
+        return highest
 
-def parse_version(value: Any, *, is_deleted: bool = False) -> SchemaVersion:
-    """Returns the version in a response, with *is_deleted* unless the response has that itself.
 
-    Raises RegistryResponseError.
-    """
+def parse_version(value: Any) -> SchemaVersion:
+    """Returns the version in a response. Raises RegistryResponseError."""
     try:
         subject = parse_subject(_text(value["subject"]))
         return SchemaVersion(
@@ -122,7 +127,7 @@ def parse_version(value: Any, *, is_deleted: bool = False) -> SchemaVersion:
                 for reference in value.get("references") or ()
             ),
             rules=_dumped({name: value[name] for name in _RULES if value.get(name)}),
-            is_deleted=value.get("deleted") is True or is_deleted,
+            is_deleted=value.get("deleted") is True,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise RegistryResponseError(f"a version lacks {error}") from None

@@ -15,7 +15,7 @@ once it leaves IMPORT. What only the target has is left as it is: records may st
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from graphlib import CycleError, TopologicalSorter
@@ -371,7 +371,7 @@ def _reservations(
     source: RegistryContents, state: _TargetState, mapping: SubjectMapping, closed: Collection[str]
 ) -> Iterator[SchemaStep]:
     """Yields steps that keep the target from issuing an id that the source has issued."""
-    highest = _highest_ids(source.versions.values())
+    highest = source.highest_ids()
     for context, copy in mapping.contexts.items():
         wanted = highest.get(context, 0)
         if context in closed or not wanted:
@@ -385,14 +385,6 @@ def _reservations(
             reserved_before = reserved - {max([*held, *reserved])}
         for schema_id in sorted(reserved_before):
             yield DeleteVersion(*state.reserved[copy, schema_id].key, permanently=True)
-
-
-def _highest_ids(versions: Iterable[SchemaVersion]) -> dict[str, int]:
-    highest: dict[str, int] = {}
-    for version in versions:
-        context = version.subject.context
-        highest[context] = max(highest.get(context, 0), version.schema_id)
-    return highest
 
 
 def _placeholder(context: str, schema_id: int) -> SchemaVersion:

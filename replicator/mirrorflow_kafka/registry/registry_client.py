@@ -31,12 +31,10 @@ from mirrorflow_kafka.security.tls import build_context, certificate_name, tls_p
 CONNECT_TIMEOUT_S: Final = 10.0
 # A registry answers a write after its own write to Kafka, and a page of versions after it has read a large store.
 RESPONSE_TIMEOUT_S: Final = 60.0
-RESPONSE_BYTES_MAX: Final = (
-    256 << 20
-)  # a page of 1,000 schemas of 256 KiB, far larger than any registry admits
-CONNECTIONS_MAX: Final = (
-    4  # settings of subjects are requested concurrently, and a registry serves other clients, too
-)
+# A page of 1,000 schemas of 256 KiB, far larger than any registry admits.
+RESPONSE_BYTES_MAX: Final = 256 << 20
+# Settings of subjects are requested concurrently, and a registry serves other clients, too.
+CONNECTIONS_MAX: Final = 4
 MESSAGE_MAX: Final = 300  # characters of a registry's own error
 USER_KEY: Final = f"{REGISTRY_PREFIX}basic.auth.user.info"
 TOKEN_KEY: Final = f"{REGISTRY_PREFIX}bearer.auth.token"

@@ -6,6 +6,7 @@ requests them all, later ones those of new subjects and of some others in turn, 
 
 import asyncio
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from mirrorflow_core.errors import RegistryRefusedError
@@ -29,9 +30,8 @@ from mirrorflow_kafka.registry.registry_client import RegistryClient
 
 # Subjects whose settings one pass reads again: ten thousand take 250 passes of 5 s, and cost a registry 16 requests a second.
 SETTINGS_PER_PASS: Final = 40
-PAGES_MAX: Final = (
-    10_000  # ten million versions; a registry that returns the same page without end has failed
-)
+# Ten million versions; a registry that returns the same page without end has failed.
+PAGES_MAX: Final = 10_000
 VersionKey = tuple[SubjectName, int]
 
 
@@ -83,11 +83,13 @@ class RegistryReader:
         listed = await self._listed(context, with_deleted=True)
         # Not every registry marks the deleted ones.
         live = await self._listed(context, with_deleted=False)
-        versions = (parse_version(value, is_deleted=key not in live) for key, value in listed.items())
-        return {version.key: version for version in versions}
+        return {
+            key: version if key in live else replace(version, is_deleted=True)
+            for key, version in listed.items()
+        }
 
-    async def _listed(self, context: str, *, with_deleted: bool) -> dict[VersionKey, Any]:
-        listed: dict[VersionKey, Any] = {}
+    async def _listed(self, context: str, *, with_deleted: bool) -> dict[VersionKey, SchemaVersion]:
+        listed: dict[VersionKey, SchemaVersion] = {}
         offset = 0
         for _ in range(PAGES_MAX):
             page = await self._client.get(versions_request(context, with_deleted=with_deleted, offset=offset))
@@ -97,7 +99,7 @@ class RegistryReader:
             for value in page:
                 version = parse_version(value)
                 if version.subject.context == context:
-                    listed[version.key] = value
+                    listed[version.key] = version
             offset += len(page)
             # A registry without pages returns the same again; a page may be shorter than requested.
             if len(listed) == known or len(page) > PAGE_VERSIONS:

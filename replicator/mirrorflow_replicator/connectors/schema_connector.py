@@ -22,9 +22,8 @@ from mirrorflow_core.settings import ConnectorSettings, SchemaSettings
 from mirrorflow_replicator.connectors.connector_state import RetryState, report_of
 from mirrorflow_replicator.connectors.schema_sync import SchemaSync
 
-PASS_INTERVAL_S: Final = (
-    5.0  # soft deletes, compatibility and modes follow within this time; a pass lists all versions
-)
+# Soft deletes, compatibility and modes follow within this time; a pass lists all versions.
+PASS_INTERVAL_S: Final = 5.0
 # A pass over a large registry takes seconds; it is not to be busy with us for more than a tenth of the time.
 IDLE_FACTOR: Final = 9.0
 NEW_ID_INTERVAL_S: Final = 1.0  # one request for a schema that does not exist

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from mirrorflow_core.errors import IdsNotKeptError
-from mirrorflow_core.schemas.registry_contents import RegistryContents, SubjectName
+from mirrorflow_core.schemas.registry_contents import SubjectName
 from mirrorflow_core.schemas.registry_requests import requests_of
 from mirrorflow_core.schemas.schema_plan import (
     RegisterVersion,
@@ -51,7 +51,7 @@ class SchemaSync:
         # The target first: what the source gets meanwhile is missing on the target then, never the other way round.
         target = await self._target.read()
         source = await self._source.read()
-        self._highest = _highest_ids(source)
+        self._highest = source.highest_ids()
         return plan_schemas(source, target, self._mapping)
 
     async def apply(self, plan: SchemaPlan) -> None:
@@ -95,11 +95,3 @@ def _scopes_of(step: SchemaStep) -> tuple[SubjectName, ...]:
             return (scope,)
         case _:
             return ()
-
-
-def _highest_ids(contents: RegistryContents) -> dict[str, int]:
-    highest: dict[str, int] = {}
-    for version in contents.versions.values():
-        context = version.subject.context
-        highest[context] = max(highest.get(context, 0), version.schema_id)
-    return highest
