@@ -1,7 +1,7 @@
 """Requests the progress of connectors over HTTP, bounded in bytes and time, for both forms of the console.
 
-All connectors are asked from one thread, and their connections stay open between polls: a thousand connectors cost 40 ms of
-CPU a poll, while a connection and a thread for each cost half a second.
+All connectors are asked from one thread, and their connections stay open between polls: a thousand connectors would open a
+thousand connections at each of them.
 """
 
 import errno
@@ -19,9 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from mirrorflow_console.documents import BODY_MAX_BYTES, DocumentError
 
-SILENCE_MAX_S: Final = (
-    2.0  # between two pieces of a response; a replicator's event loop never blocks for one second
-)
+# Between two pieces of a response; a replicator's event loop never blocks for one second.
+SILENCE_MAX_S: Final = 2.0
 RESPONSE_MAX_S: Final = 8.0  # from the request to the last byte
 # Connectors that are asked at the same time. More would only wait in this process.
 REQUESTS_MAX: Final = 128
@@ -98,13 +97,8 @@ class _ConnectorConnection:
         self._is_connected = dial is not None
         self.stays_open = False
         self.is_new = True
-        self.watched = 0  # the events for which the selector watches it
         self._address = address
         self._context = context if address.host_name else None
-
-    def set_watched(self, events: int) -> None:
-        """Remembers the events for which the selector watches it."""
-        self.watched = events
 
     def exchange(self, head: bytes) -> _Exchange:
         """Sends a request, and returns the body of its response.
@@ -219,6 +213,7 @@ class ConnectorClient:
     def __init__(self, dial: Dial | None = None) -> None:
         self._dial = dial
         self._selector = selectors.DefaultSelector()  # with the connection as data
+        self._watched: dict[_ConnectorConnection, int] = {}  # the events for which the selector watches it
         self._kept: dict[ConnectorAddress, _ConnectorConnection] = {}
         self._kept_max = min(KEPT_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._context: ssl.SSLContext | None = None
@@ -327,16 +322,15 @@ class ConnectorClient:
             yield one.index, DocumentError(reason)
 
     def _watch(self, connection: _ConnectorConnection, events: int) -> None:
-        if events == connection.watched:
-            return
-        if connection.watched:
-            self._selector.modify(connection.socket.fileno(), events, connection)
-        else:
+        watched = self._watched.get(connection)
+        if watched is None:
             self._selector.register(connection.socket.fileno(), events, connection)
-        connection.set_watched(events)
+        elif watched != events:
+            self._selector.modify(connection.socket.fileno(), events, connection)
+        self._watched[connection] = events
 
     def _close(self, connection: _ConnectorConnection) -> None:
-        if connection.watched:
+        if self._watched.pop(connection, None) is not None:
             self._selector.unregister(connection.socket.fileno())
         connection.socket.close()
 

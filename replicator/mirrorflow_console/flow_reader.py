@@ -48,9 +48,8 @@ class FlowReader:
     def __init__(self, dial: Dial | None = None) -> None:
         self._client = ConnectorClient(dial)
         self._updates: dict[ConnectorAddress, DocumentUpdate] = {}
-        self._readings: dict[
-            str, tuple[FlowReading, FlowReading]
-        ] = {}  # by key: as given, and with what was read
+        # By key: as given, and with what was read.
+        self._readings: dict[str, tuple[FlowReading, FlowReading]] = {}
         self.figures: dict[str, Figures] = {}  # as `FlowSource.figures`
         self.partitions: dict[str, Sequence[Mapping[str, Any]]] = {}  # as `FlowSource.partitions`
         self._turn = 0

@@ -54,9 +54,8 @@ class Snapshot:
     figures: Mapping[str, Figures] = field(default_factory=dict)  # by key
     lags: Mapping[str, Sequence[LagSample]] = field(default_factory=dict)  # of the last minutes, by key
     problem: str = ""
-    charts: Mapping[tuple[str, ChartSpan], Chart] = field(
-        default_factory=dict
-    )  # from Prometheus, where one is configured
+    # From Prometheus, where one is configured.
+    charts: Mapping[tuple[str, ChartSpan], Chart] = field(default_factory=dict)
     chart_problem: str = ""
 
     def view(self, key: str) -> FlowView | None:
