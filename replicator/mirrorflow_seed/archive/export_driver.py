@@ -350,9 +350,8 @@ class ExportJob:
         require_own_files(self._folder.data(), list(merged.values()), location=self._folder.address)
         try:
             state = self._log.replace(before, compacted(before.manifest, merged))
-        except (
-            ArchiveConflictError
-        ):  # the next increment of a different export was first; the files stay as they are
+        except ArchiveConflictError:
+            # The next increment of a different export was first; the files stay as they are.
             state = self._log.read() or before
         discard_committed(self._folder, state)
         return state
@@ -459,9 +458,8 @@ class ExportProgress:
     """Receives the counts of written files, only for reports while the job runs; a file that is repeated counts once."""
 
     def __init__(self) -> None:
-        self.path = (
-            f"/task-reports/{secrets.token_hex(16)}"  # unguessable, so that only tasks of this job can post
-        )
+        # Unguessable, so that only tasks of this job can post.
+        self.path = f"/task-reports/{secrets.token_hex(16)}"
         self._counts: dict[tuple[int, int], tuple[int, int]] = {}  # records and bytes by range and start
         self._done: set[int] = set()  # ranges
         self._ranges: Sequence[ExportRange] = ()
