@@ -229,11 +229,9 @@ def _end_in_source(
         if not copied or copied[-1] == known_end.epoch:
             break
         asked = copied[-1]
-    end = end_of(epochs, known_end.epoch) if known_end.epoch not in (UNKNOWN, epoch) else None
-    return known_end if end is None else known_end._replace(end=min(known_end.end, end)), known_end.epoch in (
-        UNKNOWN,
-        epoch,
-    )
+    knows_epoch = known_end.epoch in (UNKNOWN, epoch)
+    end = None if knows_epoch else end_of(epochs, known_end.epoch)
+    return known_end if end is None else known_end._replace(end=min(known_end.end, end)), knows_epoch
 
 
 def _fenced_lookup(
