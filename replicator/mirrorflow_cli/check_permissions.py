@@ -157,7 +157,7 @@ async def check_acls(
     rules = acl_rules(settings, make_selection(settings))
     try:
         there = await admin.describe_acls(target, resource_type=TOPIC)
-        plan = plan_acls(source=acls, target=there, ours=(), topics=tuple(topics), rules=rules)
+        plan = plan_acls(source=acls, target=there, owned=(), topics=tuple(topics), rules=rules)
         doubt = await doubtful_access(target, plan.create, there, rules)
     except (NotAuthorizedError, UnsupportedBrokerError, BrokerError):
         return  # reported as missing permission, or the target has no authorizer

@@ -121,7 +121,7 @@ class CopyFacts:
     is_writing_limited: bool = False  # a quota recently delayed the connection for its writes
     # Its reader received records often enough for each partition to have its turn, so no limit explains the
     # stall.
-    is_passed_over: bool = False
+    had_its_turn: bool = False
     awaits_commit: bool = False  # sending waits for the flow's transaction to begin or end
     transactional_id: str = ""
     source_has_leader: bool = True
@@ -186,7 +186,7 @@ def _unanswered(facts: CopyFacts) -> Stall | None:
         return _commit_pending(facts)
     if facts.phase is PartitionPhase.STARTING:
         return _target_silent(facts, "where to continue")
-    is_limited = facts.is_writing_limited or (facts.is_reading_limited and not facts.is_passed_over)
+    is_limited = facts.is_writing_limited or (facts.is_reading_limited and not facts.had_its_turn)
     if is_limited:
         return None
     if facts.is_fetched:

@@ -104,11 +104,11 @@ def plan_acls(
     *,
     source: Collection[AclBinding],
     target: Collection[AclBinding],
-    ours: Collection[AclBinding],
+    owned: Collection[AclBinding],
     topics: Collection[str],
     rules: AclRules,
 ) -> AclPlan:
-    """Compares both clusters. *ours*: ACLs that the flow created; *topics*: source topics that it copies now."""
+    """Compares both clusters. *owned*: ACLs that the flow created; *topics*: source topics that it copies now."""
     wanted: set[AclBinding] = set()
     # Target ACLs with a matching source ACL, even if the flow does not copy that topic now. So the copy of a
     # topic that is temporarily hidden, or newly excluded, keeps its ACLs.
@@ -132,7 +132,7 @@ def plan_acls(
             )
             left_out.append(f"{acl} is not copied: {why}.")
     there = set(target)
-    gone = {*ours} & there - kept
+    gone = {*owned} & there - kept
     if gone and not of_topics:
         # Most likely the authorizer has lost its data. ACLs that a user removes one by one are removed here
         # one by one.
@@ -143,7 +143,7 @@ def plan_acls(
     return AclPlan(
         create=tuple(sorted(wanted - there)),
         remove=tuple(sorted(gone)),
-        forget=tuple(sorted({*ours} - there - wanted)),
+        forget=tuple(sorted({*owned} - there - wanted)),
         left_out=tuple(left_out),
     )
 
@@ -181,9 +181,9 @@ def target_acl(acl: AclBinding, rules: AclRules) -> AclBinding | None:
     return copy
 
 
-def encode_mark(acl: AclBinding, *, naming: str, ours: bool) -> tuple[bytes, bytes]:
+def encode_mark(acl: AclBinding, *, naming: str, owned: bool) -> tuple[bytes, bytes]:
     """Returns key and value of the record that marks whether the flow created *acl* under *naming*."""
-    return _dump({"type": "acl", "naming": naming, **asdict(acl)}), _dump({"ours": ours})
+    return _dump({"type": "acl", "naming": naming, **asdict(acl)}), _dump({"owned": owned})
 
 
 def decode_mark(key: bytes, value: bytes, *, naming: str | None = None) -> tuple[AclBinding, bool] | None:
@@ -195,7 +195,7 @@ def decode_mark(key: bytes, value: bytes, *, naming: str | None = None) -> tuple
             return None
         names = {field.name for field in fields(AclBinding)}
         acl = AclBinding(**{name: item for name, item in head.items() if name in names})
-        return acl, json.loads(value)["ours"] is True
+        return acl, json.loads(value)["owned"] is True
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 

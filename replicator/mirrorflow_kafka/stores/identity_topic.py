@@ -26,29 +26,30 @@ class AclMarks:
         self._cluster = cluster
         self._log = MirrorLog(cluster, identity_topic(source_alias), read_committed=False)
         self._naming = naming
-        self._ours: set[AclBinding] = set()
+        self._owned: set[AclBinding] = set()
 
     async def read(self) -> frozenset[AclBinding]:
         """Reads new marks; returns all ACLs that are marked as created by the flow. Raises ClusterError."""
         async for record in self._log.read_new():
             mark = decode_mark(record.key or b"", record.value or b"", naming=self._naming)
             if mark is not None:
-                acl, ours = mark
-                (self._ours.add if ours else self._ours.discard)(acl)
-        return frozenset(self._ours)
+                acl, owned = mark
+                (self._owned.add if owned else self._owned.discard)(acl)
+        return frozenset(self._owned)
 
     async def write(
-        self, *, ours: Collection[AclBinding], others: Collection[AclBinding], now_ms: int
+        self, *, owned: Collection[AclBinding], others: Collection[AclBinding], now_ms: int
     ) -> None:
-        """Marks *ours* as created by the flow, and *others* as not. Raises ClusterError."""
-        marks = [(acl, True) for acl in ours if acl not in self._ours]
-        marks += [(acl, False) for acl in others if acl in self._ours]
+        """Marks *owned* as created by the flow, and *others* as not. Raises ClusterError."""
+        marks = [(acl, True) for acl in owned if acl not in self._owned]
+        marks += [(acl, False) for acl in others if acl in self._owned]
         records = [
-            Record(0, now_ms, *encode_mark(acl, naming=self._naming, ours=is_ours)) for acl, is_ours in marks
+            Record(0, now_ms, *encode_mark(acl, naming=self._naming, owned=is_owned))
+            for acl, is_owned in marks
         ]
         await append(self._cluster, self._log.topic, records)
-        self._ours.update(ours)
-        self._ours.difference_update(others)
+        self._owned.update(owned)
+        self._owned.difference_update(others)
 
 
 class HoldLog:

@@ -97,7 +97,7 @@ class AclSync:
         source = await admin.describe_acls(self._source, resource_type=TOPIC)
         target = await admin.describe_acls(self._target, resource_type=TOPIC)
         plan = plan_acls(
-            source=source, target=target, ours=await self._marks.read(), topics=topics, rules=self._rules
+            source=source, target=target, owned=await self._marks.read(), topics=topics, rules=self._rules
         )
         if self._report_only:
             doubt = await doubtful_access(self._target, plan.create, target, self._rules)
@@ -145,14 +145,14 @@ class AclSync:
             # ACLs refused before are marked when they exist: otherwise each refusal would write two marks in
             # every pass, to a topic that keeps them forever.
             not_refused = [acl for acl in plan.create if acl not in self._refused]
-            await self._marks.write(ours=not_refused, others=(), now_ms=now_ms)
+            await self._marks.write(owned=not_refused, others=(), now_ms=now_ms)
             created = await admin.create_acls(self._target, plan.create)
-            await self._marks.write(ours=self._done("created", created), others=(), now_ms=now_ms)
+            await self._marks.write(owned=self._done("created", created), others=(), now_ms=now_ms)
         if plan.remove:
             removed = await admin.delete_acls(self._target, plan.remove)
         self._refused = {acl for acl, refusal in created.items() if refusal is not None}
         others = (*self._done("removed", removed), *plan.forget, *self._refused)
-        await self._marks.write(ours=(), others=others, now_ms=now_ms)
+        await self._marks.write(owned=(), others=others, now_ms=now_ms)
         return [
             f"{acl}: cannot be {verb} on {self._target.alias}: {refusal}."
             for verb, results in (("created", created), ("removed", removed))

@@ -308,8 +308,7 @@ class StallWatch:
             is_reading_limited=reader is not None
             and max(reader.held_until_s, self._pace.held_until_s(reader.node_id)) > limited_s,
             is_writing_limited=connection is not None and connection.held_until_s > limited_s,
-            is_passed_over=reader is not None
-            and _responses(reader) - seen.responses > TURNS_MIN * len(reader),
+            had_its_turn=reader is not None and _responses(reader) - seen.responses > TURNS_MIN * len(reader),
             awaits_commit=copier.is_held or copier.packer.needs_transaction,
             transactional_id=copier.packer.producer.transactional_id,
             source_has_leader=self._source.leader(*copier.source) is not None,

@@ -116,7 +116,7 @@ def test_a_read_limit_does_not_explain_a_batch_without_a_response():
 
 
 def test_a_read_limit_does_not_explain_a_partition_that_alone_is_not_read():
-    stall = find_stall(replace(FACTS, is_reading_limited=True, is_passed_over=True))
+    stall = find_stall(replace(FACTS, is_reading_limited=True, had_its_turn=True))
 
     assert stall is not None
     assert stall.reason == StallReason.SOURCE_NOT_ANSWERING.value
@@ -249,7 +249,7 @@ OBSTACLES = st.none() | st.builds(
         is_crowded_out=st.booleans(),
         is_reading_limited=st.booleans(),
         is_writing_limited=st.booleans(),
-        is_passed_over=st.booleans(),
+        had_its_turn=st.booleans(),
         awaits_commit=st.booleans(),
         times_asked=st.integers(0, 10),
         source_has_leader=st.booleans(),

@@ -79,7 +79,7 @@ def plan_for(
     acl_rules: AclRules | None = None,
 ) -> AclPlan:
     return plan_acls(
-        source=source, target=target or [], ours=owned or [], topics=topics, rules=acl_rules or rules()
+        source=source, target=target or [], owned=owned or [], topics=topics, rules=acl_rules or rules()
     )
 
 
@@ -201,10 +201,10 @@ def test_marks_are_decoded_as_encoded_and_only_for_their_naming():
     """A different naming has different copies. Records of other types are ignored."""
     binding = acl("A.orders", principal='User:CN="a",OU=b')
 
-    key, value = encode_mark(binding, naming="default .", ours=True)
+    key, value = encode_mark(binding, naming="default .", owned=True)
 
     assert decode_mark(key, value, naming="default .") == (binding, True)
-    assert decode_mark(*encode_mark(binding, naming="default .", ours=False), naming="default .") == (
+    assert decode_mark(*encode_mark(binding, naming="default .", owned=False), naming="default .") == (
         binding,
         False,
     )
