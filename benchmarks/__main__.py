@@ -93,7 +93,11 @@ def main() -> int:
     place = HERE / "RESULTS.md" if is_whole else stem.with_suffix(".md")
     place.write_text(text)
     print(f"\n{text}\n{place}")
-    return 0 if all(one.demands and all(demand.is_met for demand in one.demands) for one in results) else 1
+    return (
+        0
+        if all(result.demands and all(demand.is_met for demand in result.demands) for result in results)
+        else 1
+    )
 
 
 def _options() -> argparse.Namespace:
@@ -129,7 +133,7 @@ def _run(names: list[str], extent: Extent, stem: Path, heading: list[str], resul
             with Arena(folder=stem) as arena:
                 while left and arena.is_sound:
                     results.append(_one(left.pop(0), arena, extent))
-                    raw = {"heading": heading, "results": [dataclasses.asdict(one) for one in results]}
+                    raw = {"heading": heading, "results": [dataclasses.asdict(result) for result in results]}
                     stem.with_suffix(".json").write_text(json.dumps(raw, indent=1))
         except FAILURES as error:
             traceback.print_exception(error)

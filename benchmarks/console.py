@@ -134,7 +134,7 @@ class StubbedFlows:
 
     def read(self, detailed: Any, groups: Any, *, is_watched: bool) -> list[FlowReading]:
         if not is_watched:
-            return [one.reading for one in self._flows]
+            return [flow.reading for flow in self._flows]
         return self._reader.read(self._flows, detailed, groups, is_watched=True)
 
 
@@ -220,21 +220,21 @@ def _stream(port: int, path: str, query: str) -> socket.socket:
 
 
 def _until_first_update(opened: Sequence[socket.socket]) -> None:
-    for one in opened:
+    for stream in opened:
         text = b""
         while b"event: page" not in text:
-            text += one.recv(1 << 16)
+            text += stream.recv(1 << 16)
 
 
 def _drain(opened: Sequence[socket.socket], seconds: int) -> int:
     """Reads all streams for *seconds*, and returns the number of bytes."""
     read, end = 0, time.monotonic() + seconds
-    for one in opened:
-        one.setblocking(False)
+    for stream in opened:
+        stream.setblocking(False)
     while time.monotonic() < end:
-        for one in opened:
+        for stream in opened:
             try:
-                read += len(one.recv(1 << 20))
+                read += len(stream.recv(1 << 20))
             except BlockingIOError:
                 continue
         time.sleep(0.05)

@@ -85,7 +85,7 @@ class Stand:
 
         def still() -> bool:
             nonlocal seen, at
-            writes = sum(one.is_write for one in self.server.audit_log_of(USER, since))
+            writes = sum(request.is_write for request in self.server.audit_log_of(USER, since))
             if writes != seen:
                 seen, at = writes, time.monotonic()
             return time.monotonic() - at >= QUIET_S
@@ -97,11 +97,12 @@ class Stand:
 
     def calls(self, since: int) -> Counter[str]:
         return Counter(
-            f"{one.kind.verb} {one.kind.resource}" for one in self.server.audit_log_of(USER, since)
+            f"{request.kind.verb} {request.kind.resource}"
+            for request in self.server.audit_log_of(USER, since)
         )
 
     def writes(self, since: int) -> int:
-        return sum(one.is_write for one in self.server.audit_log_of(USER, since))
+        return sum(request.is_write for request in self.server.audit_log_of(USER, since))
 
     @contextmanager
     def measured(self, operator: OperatorProcess, row: str) -> Iterator[None]:
@@ -131,7 +132,7 @@ def _is_observed(flow: Any) -> bool:
 
 def _is_ready(flow: Any) -> bool:
     conditions = flow.get("status", {}).get("conditions", ())
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _flow(number: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The copiers that are compared: ours, Java MirrorMaker 2 by default and tuned, and the bare relay.
+"""The copiers that are compared: MirrorFlow, Java MirrorMaker 2 by default and tuned, and the bare relay.
 
 All copy one flow by one task. MM2 runs as Apache ships it (its dedicated mode, the JVM options of its start script, a heap
 of 1 GiB) without heartbeats, which would start a second worker for the opposite direction. Its checkpoint connector runs
@@ -86,9 +86,9 @@ def end(child: Child) -> None:
     child.kill()
 
 
-def ours(*, groups: str = "", name: str = "MirrorFlow", tasks: int = 1) -> Copier:
+def mirrorflow(*, groups: str = "", name: str = "MirrorFlow", tasks: int = 1) -> Copier:
     """`mirrorflow-replicator standalone` with default settings; it syncs the offsets of *groups* to the target."""
-    return Copier(name=name, launch=lambda flow: _launch_ours(flow, groups, tasks))
+    return Copier(name=name, launch=lambda flow: _launch_mirrorflow(flow, groups, tasks))
 
 
 def seed(*, cores: int, name: str = SEED) -> Copier:
@@ -96,7 +96,7 @@ def seed(*, cores: int, name: str = SEED) -> Copier:
 
     def launch(flow: Flow) -> Child:
         stem = _stem(flow)
-        worker, source = _files_of_ours(flow, stem, "", cores)
+        worker, source = _mirrorflow_files(flow, stem, "", cores)
         given = ["--worker", worker, "--source", source, f"--set=master=local[{cores}]", "--set=lag.max=0"]
         command = [sys.executable, "-m", "mirrorflow_seed", "seed", *given]
         return start(name, command, log=stem.with_suffix(".log"))
@@ -146,20 +146,20 @@ def _stem(flow: Flow) -> Path:
     return flow.folder / f"copier-{next(_launches)}"
 
 
-def _launch_ours(flow: Flow, groups: str, tasks: int) -> Child:
+def _launch_mirrorflow(flow: Flow, groups: str, tasks: int) -> Child:
     stem = _stem(flow)
-    files = _files_of_ours(flow, stem, groups, tasks)
+    files = _mirrorflow_files(flow, stem, groups, tasks)
     command = [sys.executable, "-m", "mirrorflow_replicator", "standalone", *files]
     return start("MirrorFlow", command, log=stem.with_suffix(".log"))
 
 
-def files_of_ours(flow: Flow) -> tuple[str, str]:
+def mirrorflow_files(flow: Flow) -> tuple[str, str]:
     """Returns the files of worker and connector properties of a connector that the caller starts."""
-    worker, connector = _files_of_ours(flow, _stem(flow), "", 1)
+    worker, connector = _mirrorflow_files(flow, _stem(flow), "", 1)
     return worker, connector
 
 
-def _files_of_ours(flow: Flow, stem: Path, groups: str, tasks: int) -> list[str]:
+def _mirrorflow_files(flow: Flow, stem: Path, groups: str, tasks: int) -> list[str]:
     connector = {
         "name": "MirrorSourceConnector",
         "connector.class": "MirrorSourceConnector",

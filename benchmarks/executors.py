@@ -62,7 +62,7 @@ HELD: Final = {"cpu": SHARE}
 ONE_HELD, TWO_HELD = (
     Crew(name=f"{crew.name} of 0.2 cores", executors=crew.executors, limits=HELD) for crew in (ONE, TWO)
 )
-# Many partitions with few records, because the start of a task takes longer with more partitions.
+# Many partitions with few records, because a session's start takes longer with more partitions.
 MANY: Final = Crew(name="1 executor, 1,000 partitions of 10 records", executors=1, topic=SCATTERED)
 
 
@@ -132,9 +132,9 @@ def _run(stage: Stage, image: str, flow: str, crew: Crew, records: int) -> dict[
         )
         report = seed.wait_for_report()
         waves = _waves(seed)
-    for one in stage.west.topics():
-        if one.startswith(f"{flow}."):
-            stage.west.delete_topic(one)
+    for name in stage.west.topics():
+        if name.startswith(f"{flow}."):
+            stage.west.delete_topic(name)
     return {
         RATE: records * RECORD_BYTES / 1e6 / (last_s - first_s),
         MIDDLE: records * RECORD_BYTES / 2e6 / max(POLL_S, three_quarters_s - quarter_s),

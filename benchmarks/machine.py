@@ -84,14 +84,14 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    return _said("git", "describe", "--always", "--dirty")
+    return _output("git", "describe", "--always", "--dirty")
 
 
 def _java() -> str:
-    return _said("java", "-version").splitlines()[0]
+    return _output("java", "-version").splitlines()[0]
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent, timeout=10

@@ -52,10 +52,10 @@ class Result:
         return median(values) if values else None
 
     def demand_ratio(
-        self, what: str, metric: str, ours: str, theirs: str, *, sense: Sense, limit: float
+        self, what: str, metric: str, numerator: str, denominator: str, *, sense: Sense, limit: float
     ) -> None:
-        """Demands that the median of *ours* divided by that of *theirs* is *sense* *limit*."""
-        above, below = self.middle(ours, metric), self.middle(theirs, metric)
+        """Demands that the median of *numerator* divided by that of *denominator* is *sense* *limit*."""
+        above, below = self.middle(numerator, metric), self.middle(denominator, metric)
         value = None if above is None or not below else above / below
         self.demands.append(Demand(what=what, sense=sense, limit=limit, value=value, unit="x"))
 

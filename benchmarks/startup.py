@@ -62,7 +62,9 @@ def main(arguments: Sequence[str]) -> int:
                 )
                 if turn >= 0:
                     found[checkout].append(run)
-    medians = {checkout: [median(one) for one in zip(*runs, strict=True)] for checkout, runs in found.items()}
+    medians = {
+        checkout: [median(figures) for figures in zip(*runs, strict=True)] for checkout, runs in found.items()
+    }
     for checkout, (seconds, cpu) in medians.items():
         print(f"- {checkout.name}: {number(seconds)} s, {number(cpu)} cpu s")
     if options.against is not None:

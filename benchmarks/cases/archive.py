@@ -72,7 +72,7 @@ def _once(arena: Arena, result: Result, spark: "SparkSession", records: int) -> 
         job = job_of({"archive": f"{folder}/of"})
         bare = job_of({"archive": f"{folder}/of", "archive.compare": "false"})
         add("exported", lambda: export_driver.run(files, job, spark=spark))
-        size = sum(one.stat().st_size for one in Path(folder).rglob("*.parquet"))
+        size = sum(file.stat().st_size for file in Path(folder).rglob("*.parquet"))
         result.notes.append(f"The archive has {size / 1e6:,.0f} MB.")
         add("restored, not compared", lambda: restore_driver.run(files, bare, spark=spark))
         add("compared by verify --archive", lambda: archive_verification.run(files, job, spark=spark))
@@ -94,7 +94,7 @@ def _warm(spark: "SparkSession") -> None:
 
 
 def _files(flow: copiers.Flow) -> FlowFiles:
-    worker, source = copiers.files_of_ours(flow)
+    worker, source = copiers.mirrorflow_files(flow)
     return FlowFiles(worker=worker, source=source)
 
 

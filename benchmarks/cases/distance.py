@@ -44,7 +44,7 @@ def _distance(side: str, arena: Arena, extent: Extent) -> Result:
         race(
             arena,
             result,
-            [copiers.ours(), copiers.mm2(), copiers.tuned_mm2()],
+            [copiers.mirrorflow(), copiers.mm2(), copiers.tuned_mm2()],
             topic,
             partitions=PARTITIONS,
             records=records,

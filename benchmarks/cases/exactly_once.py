@@ -1,6 +1,6 @@
 """Both with exactly-once: throughput, latency for readers of committed records, and records repeated after a kill -9.
 
-MM2 runs in its dedicated mode with `exactly.once.source.support=enabled`; ours needs no setting. Ours writes old records in
+MM2 runs in its dedicated mode with `exactly.once.source.support=enabled`; MirrorFlow needs no setting. It writes old records in
 transactions, so they are measured in addition to fresh ones.
 """
 
@@ -24,7 +24,7 @@ OLD_MS = 40 * 86_400_000
 KILLED_RECORDS = 200_000  # at 20 MB/s or more, a kill at a quarter interrupts both copies
 COPIED_S = 120.0
 PINNED_SHARE_MIN = 0.8  # of the throughput without transactions
-OURS, OLD = "MirrorFlow", "MirrorFlow, old records"
+MIRRORFLOW, OLD = "MirrorFlow", "MirrorFlow, old records"
 
 
 def exactly_once(arena: Arena, extent: Extent) -> Result:
@@ -48,8 +48,8 @@ def exactly_once(arena: Arena, extent: Extent) -> Result:
             timestamp_ms=timestamp_ms,
         )
     for topic, competitors in (
-        (fresh, [copiers.ours(), copiers.exactly_once_mm2()]),
-        (old, [copiers.ours(name=OLD)]),
+        (fresh, [copiers.mirrorflow(), copiers.exactly_once_mm2()]),
+        (old, [copiers.mirrorflow(name=OLD)]),
     ):
         race(
             arena,
@@ -64,8 +64,8 @@ def exactly_once(arena: Arena, extent: Extent) -> Result:
         )
     seconds = extent.of(15, 8)
     for copier, timestamp_ms in (
-        (copiers.ours(), -1),
-        (copiers.ours(name=OLD), old_ms),
+        (copiers.mirrorflow(), -1),
+        (copiers.mirrorflow(name=OLD), old_ms),
         (copiers.exactly_once_mm2(), -1),
     ):
         try:
@@ -88,11 +88,18 @@ def exactly_once(arena: Arena, extent: Extent) -> Result:
 
 def _demand(result: Result) -> None:
     peer = copiers.EXACTLY_ONCE_MM2
-    result.demand_ratio(f"throughput against {peer}", THROUGHPUT, OURS, peer, sense=">=", limit=4.5)
-    result.demand_ratio(f"CPU per GB against {peer}", CPU, OURS, peer, sense="<=", limit=1 / 16)
-    result.demand_ratio(f"added latency, p99, against {peer}", "p99_ms", OURS, peer, sense="<=", limit=1 / 3)
+    result.demand_ratio(f"throughput against {peer}", THROUGHPUT, MIRRORFLOW, peer, sense=">=", limit=4.5)
+    result.demand_ratio(f"CPU per GB against {peer}", CPU, MIRRORFLOW, peer, sense="<=", limit=1 / 16)
     result.demand_ratio(
-        "throughput of old records against fresh", THROUGHPUT, OLD, OURS, sense=">=", limit=PINNED_SHARE_MIN
+        f"added latency, p99, against {peer}", "p99_ms", MIRRORFLOW, peer, sense="<=", limit=1 / 3
+    )
+    result.demand_ratio(
+        "throughput of old records against fresh",
+        THROUGHPUT,
+        OLD,
+        MIRRORFLOW,
+        sense=">=",
+        limit=PINNED_SHARE_MIN,
     )
     result.demand(
         "added latency in transactions, p99",
@@ -102,7 +109,7 @@ def _demand(result: Result) -> None:
         limit=300,
         unit="ms",
     )
-    for name in (OURS, OLD):
+    for name in (MIRRORFLOW, OLD):
         result.demand(f"repeats after kill -9, {name}", "repeats", name, sense="<=", limit=0, unit="records")
 
 

@@ -44,7 +44,7 @@ def failover(arena: Arena, extent: Extent) -> Result:
             offsets = {(topics[""], 0): before, (topics[", transactions"], 0): marked}
             put_group(arena.east, group, offsets)
         names = ",".join(groups.values())
-        for copier in (copiers.ours(groups=names), copiers.mm2(groups=names)):
+        for copier in (copiers.mirrorflow(groups=names), copiers.mm2(groups=names)):
             flow = arena.flow("failover-.*")
             try:
                 _measure(arena, result, copier, flow, groups, topics, records)

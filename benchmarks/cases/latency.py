@@ -36,7 +36,7 @@ def latency(arena: Arena, extent: Extent) -> Result:
         " Added latency: seen by a Java consumer of the target minus seen by one of the source, in one process.",
     )
     # Without tuned MM2, which is tuned to wait 100 ms for each batch.
-    competitors = [copiers.ours(), copiers.mm2()]
+    competitors = [copiers.mirrorflow(), copiers.mm2()]
     for turn in range(extent.repeat):
         begin = turn % len(competitors)
         for copier in (*competitors[begin:], *competitors[:begin]):
@@ -107,14 +107,14 @@ def _probe(
     )
     probe = start("Probe", command, log=folder / "probe.log", stdout=subprocess.PIPE)
     assert probe.process.stdout is not None
-    with probe.process.stdout as said:
+    with probe.process.stdout as probe_output:
         try:
-            if said.readline() != b"ready\n":
+            if probe_output.readline() != b"ready\n":
                 raise HarnessError(f"The probe has failed.\n{probe.tail()}")
             writer = threading.Thread(target=_write, args=(arena, topic, records, timestamp_ms))
             cpu_began, began = cpu_s(child.pid), time.perf_counter()
             writer.start()
-            line = said.readline()
+            line = probe_output.readline()
             cores = (cpu_s(child.pid) - cpu_began) / (time.perf_counter() - began)
             writer.join()
             child.must_run()

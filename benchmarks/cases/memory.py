@@ -30,7 +30,7 @@ def memory(arena: Arena, extent: Extent) -> Result:
     )
     arena.load("memory", records, partitions=PARTITIONS, size_bytes=RECORD_BYTES)
     arena.make("memory-idle", 1)
-    for copier in (copiers.ours(), copiers.mm2()):
+    for copier in (copiers.mirrorflow(), copiers.mm2()):
         try:
             fresh = _fresh(arena, copier)
             loaded, idle = _loaded(arena, copier, records)

@@ -40,8 +40,8 @@ def partitions(arena: Arena, extent: Extent) -> Result:
         arena.make(topic, PARTITIONS_OF_A_TOPIC)
     all_, some = ".*", "|".join([ACTIVE, *idle[: topics_few - 1]])
     for copier, topics, count in (
-        (copiers.ours(), some, few),
-        (copiers.ours(), all_, many),
+        (copiers.mirrorflow(), some, few),
+        (copiers.mirrorflow(), all_, many),
         (copiers.mm2(), all_, many),
     ):
         label = f"{copier.name}, {count:,} partitions"
@@ -49,12 +49,12 @@ def partitions(arena: Arena, extent: Extent) -> Result:
             _measure(arena, result, copier, topics, count, label, seconds)
         except FAILURES as error:
             result.notes.append(f"{label} failed: {str(error)[:600]}")
-    ours, theirs = f"MirrorFlow, {many:,} partitions", f"MM2, {many:,} partitions"
-    result.demand_ratio("CPU against MM2", "CPU_s", ours, theirs, sense="<=", limit=1 / 5)
+    mirrorflow, mm2 = f"MirrorFlow, {many:,} partitions", f"MM2, {many:,} partitions"
+    result.demand_ratio("CPU against MM2", "CPU_s", mirrorflow, mm2, sense="<=", limit=1 / 5)
     result.demand_ratio(
         f"CPU with {many:,} partitions against {few:,}",
         "CPU_s",
-        ours,
+        mirrorflow,
         f"MirrorFlow, {few:,} partitions",
         sense="<=",
         limit=GROWTH_MAX,

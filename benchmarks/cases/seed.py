@@ -67,8 +67,8 @@ def _seed(age: str, arena: Arena, extent: Extent) -> Result:
         [
             copiers.seed(cores=CORES),
             copiers.seed(cores=1, name=ONE_SLOT),
-            copiers.ours(tasks=CORES, name=f"MirrorFlow, {CORES} tasks"),
-            *([] if is_old else [copiers.ours(name="MirrorFlow, 1 task"), copiers.mm2()]),
+            copiers.mirrorflow(tasks=CORES, name=f"MirrorFlow, {CORES} tasks"),
+            *([] if is_old else [copiers.mirrorflow(name="MirrorFlow, 1 task"), copiers.mm2()]),
         ],
         topic,
         partitions=PARTITIONS,

@@ -21,7 +21,7 @@ def small_batches(arena: Arena, extent: Extent) -> Result:
     race(
         arena,
         result,
-        [copiers.ours(), copiers.mm2(), copiers.tuned_mm2()],
+        [copiers.mirrorflow(), copiers.mm2(), copiers.tuned_mm2()],
         "small",
         partitions=PARTITIONS,
         records=records,

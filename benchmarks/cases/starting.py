@@ -26,7 +26,7 @@ def starting(arena: Arena, extent: Extent) -> Result:
     topic = "start"
     arena.load(topic, RECORDS, partitions=PARTITIONS, size_bytes=100)
     for turn in range(extent.repeat):
-        for copier in (copiers.ours(), copiers.mm2()):
+        for copier in (copiers.mirrorflow(), copiers.mm2()):
             try:
                 first, again = _measure(arena, copier, arena.flow(topic), topic)
             except FAILURES as error:

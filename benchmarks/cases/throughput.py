@@ -25,7 +25,7 @@ def _throughput(codec: str, arena: Arena, extent: Extent) -> Result:
     arena.load(
         topic, records, partitions=PARTITIONS, size_bytes=RECORD_BYTES, codec=codec, batch_bytes=BATCH_BYTES
     )
-    competitors = [copiers.ours(), copiers.tuned_mm2(codec)]
+    competitors = [copiers.mirrorflow(), copiers.tuned_mm2(codec)]
     if codec == "none":
         competitors += [copiers.mm2(), copiers.relay()]
     race(

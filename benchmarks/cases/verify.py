@@ -48,14 +48,14 @@ def verifying(arena: Arena, extent: Extent) -> Result:
     arena.load("verify", records, partitions=PARTITIONS, size_bytes=RECORD_BYTES)
     flow = arena.flow("verify", records=records)
     remote = flow.remote("verify")
-    with arena.running(copiers.ours(), flow) as child:
+    with arena.running(copiers.mirrorflow(), flow) as child:
         wait_until(
             f"{remote} has {records} records",
             lambda: remote in arena.west.topics() and end_offsets(arena.west, remote, PARTITIONS) >= records,
             timeout_s=COPY_WAIT_S,
         )
         child.stop()  # cleanly, so that offsets are stored
-        worker, source = copiers.files_of_ours(flow)
+        worker, source = copiers.mirrorflow_files(flow)
         files = FlowFiles(worker=worker, source=source)
         for cores in CORES:
             _measure(result, files, cores, records, extent.repeat)
@@ -111,7 +111,7 @@ def _compared(
         )
     except (SeedError, MirrorFlowError) as error:
         raise HarnessError(str(error)) from error
-    windows = [window for one in found for window in one.windows]
+    windows = [window for result in found for window in result.windows]
     total = sum(window.source_count + window.target_count for window in windows)
     if total != 2 * records or plan.undecided or any(window.outcome.value != "equal" for window in windows):
         result.notes.append(f"{name}: not all of {records:,} records were found equal.")
@@ -119,8 +119,8 @@ def _compared(
         name,
         **{
             RATE: total / seconds,
-            "MB/s": sum(one.bytes_read for one in found) / 1e6 / seconds,
-            "task_MiB": max(one.memory_bytes for one in found) / MIB,
+            "MB/s": sum(result.bytes_read for result in found) / 1e6 / seconds,
+            "task_MiB": max(result.memory_bytes for result in found) / MIB,
             "plan_s": plan_s,
         },
     )
