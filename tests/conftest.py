@@ -42,7 +42,7 @@ ON_THE_NODE = "tests/e2e/"
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """xdist's own, but for the node. Its groups (`xdist_group`) are not seen under pytest 9.2."""
+    """xdist's own, with an exception: the node's tests are one group. Its groups (`xdist_group`) are not seen under pytest 9.2."""
 
     def _split_scope(self, nodeid: str) -> str:
         return ON_THE_NODE if nodeid.startswith(ON_THE_NODE) else super()._split_scope(nodeid)

@@ -50,7 +50,7 @@ def names_reached(test: FunctionType) -> frozenset[str]:
             used.update(inspect.signature(function).parameters)
             names |= used
             found = (function.__globals__.get(name) for name in used)
-            waiting += [one for one in found if one is not None and _is_searched(one)]
+            waiting += [name for name in found if name is not None and _is_searched(name)]
     return frozenset(names)
 
 

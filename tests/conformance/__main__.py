@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 tests=options.tests,
                 workers=options.workers,
                 kafka=kafka,
-                heard=_tell,
+                on_result=_print_result,
             )
         )
     _table(verdicts)
@@ -66,7 +66,7 @@ def _command(asked: str, suite: str) -> Sequence[str]:
     return shlex.split(asked) or (OUR_DEDICATED if suite == DEDICATED else OUR_WORKER)
 
 
-def _tell(result: Result) -> None:
+def _print_result(result: Result) -> None:
     print(
         f"  {'passed' if result.passed else 'FAILED'} {result.seconds:6.1f} s  {result.test}  {result.reason}",
         flush=True,

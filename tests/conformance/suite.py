@@ -1,7 +1,7 @@
 """One of Apache's test classes against the worker under test, in a JVM of its own.
 
 `run` gives each test's result as it comes, and a `Verdict` at the end. A verdict is valid only if the worker under test
-did the work: processes were started, the class that starts them was ours, and the tests' JVM has loaded nothing of
+did the work: processes were started, the class that starts them was MirrorFlow's, and the tests' JVM has loaded nothing of
 Apache's own worker.
 """
 
@@ -40,9 +40,9 @@ OF_APACHES_WORKER = re.compile(
     r" (org\.apache\.kafka\.connect\.(?:runtime\.(?:WorkerTask|distributed\.DistributedHerder)"
     r"|mirror\.Mirror(?:Source|Checkpoint|Heartbeat)Task|mirror\.MirrorHerder)) source:"
 )
-OURS_WAS_LOADED = re.compile(r" conformance\.WorkerProcess source: file:\S*shims\.jar")
+SHIM_WAS_LOADED = re.compile(r" conformance\.WorkerProcess source: file:\S*shims\.jar")
 REST_RESPONSE = re.compile(r" ready .* -> \{\"version\":\"([^\"]*)\"")
-# Added to the properties of each worker where a cluster has several: without it each of ours is the only node. The shorter
+# Added to the properties of each worker where a cluster has several: without it each of them is the only node. The shorter
 # session has a lost node replaced sooner.
 SEVERAL = ("dedicated.mode.enable.internal.rest=true", "session.timeout.ms=6000")
 _JAVA = (
@@ -98,7 +98,7 @@ def run(
     workers: int = 1,
     kafka: str = VERSIONS[0],
     folder: Path | None = None,
-    heard: Callable[[Result], None] = lambda _: None,
+    on_result: Callable[[Result], None] = lambda _: None,
 ) -> Verdict:
     """Run *suite*, or those of its tests whose names match the regular expression *tests*.
 
@@ -113,7 +113,7 @@ def run(
     (folder / "processes.log").touch()
     begin = time.monotonic()
     tests_jvm = _jvm(suite, command, tests, workers, kafka, folder)
-    results, status = _results(tests_jvm, folder / "tests.log", heard)
+    results, status = _results(tests_jvm, folder / "tests.log", on_result)
     seconds = time.monotonic() - begin
     processes = (folder / "processes.log").read_text(errors="replace")
     problems = _problems(folder, results, status, processes)
@@ -163,9 +163,9 @@ def _added(suite: str, workers: int) -> Sequence[str]:
 
 
 def _results(
-    command: Sequence[str], log: Path, heard: Callable[[Result], None]
+    command: Sequence[str], log: Path, on_result: Callable[[Result], None]
 ) -> tuple[tuple[Result, ...], int]:
-    """Run *command* to its end; the results that it has told, and its exit status."""
+    """Run *command* to its end; the results that it has printed, and its exit status."""
     results = []
     # SIGTERM when we end, however that happens: then it ends its workers, too.
     with (
@@ -188,7 +188,7 @@ def _results(
                 if line.startswith("@result\t"):
                     result = _result(line)
                     results.append(result)
-                    heard(result)
+                    on_result(result)
         except BaseException:  # interrupted: not even its clusters are left
             process.terminate()
             raise
@@ -212,14 +212,14 @@ def _problems(folder: Path, results: Sequence[Result], status: int, processes: s
         problems.append(f"no test has ended; see {folder / 'tests.log'}")
     if " start " not in processes:
         problems.append("no worker was ever started")
-    ours = False
+    is_shim_loaded = False
     inside = set()
     with (folder / "loaded.log").open(errors="replace") as loaded:
         for line in loaded:
-            ours = ours or OURS_WAS_LOADED.search(line) is not None
+            is_shim_loaded = is_shim_loaded or SHIM_WAS_LOADED.search(line) is not None
             if found := OF_APACHES_WORKER.search(line):
                 inside.add(found[1])
-    if not ours:
+    if not is_shim_loaded:
         problems.append("workers were not started by the class of tests/conformance")
     problems.extend(
         f"the tests' JVM has loaded {name}, so the worker was not alone" for name in sorted(inside)

@@ -58,26 +58,8 @@ CLEAN_PRODUCT = (
     "replicator/mirrorflow_kubernetes/",
     "replicator/mirrorflow_replicator/",
 )
-# Folders of tests without these words. A folder that becomes clean joins the list.
-CLEAN_TESTS = (
-    "tests/chaos/",
-    "tests/contract/",
-    "tests/e2e/",
-    "tests/integration/console/",
-    "tests/model/",
-    "tests/unit/cli/",
-    "tests/unit/config/",
-    "tests/unit/connectors/",
-    "tests/unit/console/",
-    "tests/unit/copy/",
-    "tests/unit/harness/",
-    "tests/unit/http/",
-    "tests/unit/kafka/",
-    "tests/unit/kubernetes/",
-    "tests/unit/operator/",
-    "tests/unit/seed/",
-    "tests/unit/worker/",
-)
+# Folders without these words.
+CLEAN_TESTS = ("benchmarks/", "tests/")
 
 
 def tracked() -> list[str]:

@@ -67,9 +67,9 @@ class ReplayedPacker(Packer):
                 stream.pass_over(later.first_offset, epoch)
                 epoch = later.epoch
             stream.pass_over(next_offset, epoch)
-        spans = [one.span for one in self._outbox][-encoded:] if encoded else []
+        spans = [encoded_batch.span for encoded_batch in self._outbox][-encoded:] if encoded else []
         missing = [Span(0, 0, 0, 0, 0, 0)] * (encoded - len(spans))
-        self._outbox = deque(_Encoded(bytearray(), one, 0) for one in (*spans, *missing))
+        self._outbox = deque(_Encoded(bytearray(), span, 0) for span in (*spans, *missing))
         self.queued_bytes = queued_bytes
         if isinstance(result, PartitionError):
             raise result

@@ -45,7 +45,7 @@ def wait_until(
     deadline = time.monotonic() + timeout_s
     while not (result := condition()):
         if time.monotonic() > deadline:
-            raise HarnessError(f"Waited {timeout_s:g} s in vain for: {what}.")
+            raise HarnessError(f"Waited {timeout_s:g} s for: {what}.")
         time.sleep(poll_s)
     return result
 

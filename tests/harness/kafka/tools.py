@@ -1,7 +1,7 @@
 """Writes and reads records of a topic through Java clients; tests treat the result as the true content of the topic.
 
 `load` writes, `records` reads every record, `digest` compares whole topics without their offsets. They use the cluster's
-internal listener, whatever the other listeners require. `tool_service` runs them.
+internal listener, independent of what the other listeners require. `tool_service` runs them.
 """
 
 import itertools

@@ -4,7 +4,7 @@
         cluster.load(image.archive)
 
 buildah follows the Dockerfile; where buildah or root is missing, Docker builds instead. buildah needs the base image in its
-store under its name: either it was pulled there, or mmdebstrap makes a stand-in, once and in half a minute, from Debian's
+store under its name: either it was pulled there, or mmdebstrap makes a substitute, once and in half a minute, from Debian's
 Python of the same version. All files are in images/ next to the programs that setup.sh builds.
 
 PySpark is half a gigabyte of source, of which pip makes a wheel. The build of `seed` uses the wheel that the work tree's pip
@@ -77,7 +77,7 @@ def build(target: str, *, version: str) -> Image:
     with _store():
         if _lacks_buildah():
             return _built_by_docker(name, target, version)
-        # The stand-in has no digest, so the build uses only the name.
+        # The substitute has no digest, so the build uses only the name.
         base = re.findall(r"^ARG PYTHON=(python:[^\s@]+)", DOCKERFILE.read_text(), re.MULTILINE)[0]
         _provide_base(base)
         options = (
@@ -140,7 +140,7 @@ def _provide_base(image: str) -> None:
     match = re.fullmatch(r"python:(3\.\d+)-slim", image)
     if match is None or match[1] not in DEBIAN:
         raise HarnessError(
-            f"No stand-in for {image} is known: pull it into {STORE}, or add its Debian release."
+            f"No substitute for {image} is known: pull it into {STORE}, or add its Debian release."
         )
     with tempfile.TemporaryDirectory(dir=STORE, prefix="unfinished-") as folder:
         root = Path(folder) / "root"

@@ -22,5 +22,7 @@ def skip_without(required: Callable[[], None]) -> None:
 def skip_without_node() -> None:
     """Skips tests of our own node where the cluster is one of kind."""
     if choice() == "kind":
-        pytest.skip("The cluster is one of kind here; CLUSTER=node tests a node of ours.")
+        pytest.skip(
+            "The cluster is one of kind here; CLUSTER=node tests on the node that the harness starts."
+        )
     skip_without(require_node)

@@ -55,7 +55,7 @@ def group_offsets(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], in
 
 def group_commits(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], tuple[int, str]]:
     """Returns the offsets that the group has committed, with their metadata."""
-    partitions_of_all = [
+    requested = [
         TopicPartition(topic, partition)
         for topic, partitions in cluster.topics().items()
         if not topic.startswith("__")
@@ -65,11 +65,11 @@ def group_commits(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], tu
 
         def committed() -> list[TopicPartition] | None:
             try:
-                return list(consumer.committed(partitions_of_all, timeout=GROUP_WAIT_S))
+                return list(consumer.committed(requested, timeout=GROUP_WAIT_S))
             except KafkaException:
                 return None  # the offsets topic is being created
 
-        commits = wait_until(f"the offsets of {group} are read", committed) if partitions_of_all else []
+        commits = wait_until(f"the offsets of {group} are read", committed) if requested else []
     assert commits is not None
     return {
         (commit.topic, commit.partition): (commit.offset, commit.metadata or "")

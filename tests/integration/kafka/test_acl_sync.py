@@ -272,7 +272,7 @@ def test_a_missing_permission_for_acls_is_reported_until_it_is_granted(
         )
 
 
-def test_an_acl_is_marked_as_ours_before_it_is_created(
+def test_an_acl_is_marked_as_the_flows_before_it_is_created(
     walled: KafkaCluster,
     gated: KafkaCluster,
     unique_topic: Names,

@@ -92,12 +92,12 @@ def test_tasks_use_the_client_ids_of_javas_tasks(
         of_java = on_source() | on_target()
     load(source, topic, 400, keys=True, first=400)
     with logged_requests(source) as on_source, logged_requests(target) as on_target:
-        with Replicator.mm2(java.all_properties(), folder=tmp_path) as ours:
-            ours.wait_for_copy(target, java.remote(topic), 800)
+        with Replicator.mm2(java.all_properties(), folder=tmp_path) as mirrorflow:
+            mirrorflow.wait_for_copy(target, java.remote(topic), 800)
             wait_until("each client id of Java is logged", lambda: of_java <= on_source() | on_target())
-        of_ours = on_source() | on_target()
+        of_mirrorflow = on_source() | on_target()
 
-    assert [] == [client for _, client in of_ours if "?" in client]
+    assert [] == [client for _, client in of_mirrorflow if "?" in client]
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

@@ -1,4 +1,4 @@
-"""Targets whose retention has deleted copies: a flow continues after them, whatever its stored offset is."""
+"""Targets whose retention has deleted copies: a flow continues after them from any stored offset."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

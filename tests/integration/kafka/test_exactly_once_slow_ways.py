@@ -1,7 +1,7 @@
 """Exactly-once over slow connections to the target: late requests after the leader forgot the flow, and slow commits.
 
 A proxy holds a copier's requests and the copier is frozen. A second process takes over, catches up and is idle until
-the leader has dropped its producer state. A leader without that state accepts whatever arrives then.
+the leader has dropped its producer state. A leader without that state accepts any sequence that arrives then.
 """
 
 import threading

@@ -1,6 +1,6 @@
 """One process owns the flow, and only its tasks write to their partitions.
 
-Whatever stops or is killed, readers of committed records see each record once; with plain batches, all readers do.
+After every stop and kill, readers of committed records see each record once; with plain batches, all readers do.
 """
 
 from collections.abc import Callable

@@ -110,7 +110,7 @@ def test_topics_with_special_characters_and_long_names_are_copied(
 def test_a_flow_starts_at_the_configured_offset(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, start: str, since: int
 ) -> None:
-    """At the end, at a timestamp, or a duration ago; once started it continues at its position, whatever the setting."""
+    """At the end, at a timestamp, or a duration ago; once started it continues at its position under every setting."""
     topic = east.create_topic(unique_topic())
     now_ms = time.time_ns() // 1_000_000
     # The first 3000 are older than two hours, the others newer than eleven minutes: no delay moves one across one hour.

@@ -132,7 +132,7 @@ def test_a_killed_task_and_a_killed_process_repeat_nothing(flow: Flow, topic: st
 
 
 def test_foreign_producers_and_an_open_transaction_change_nothing(flow: Flow, topic: str):
-    """Others write between our batches, one in a transaction that stays open; ours stay exact, also after kill -9."""
+    """Others write between our batches, one in a transaction that stays open; copies stay exact, also after kill -9."""
     remote = flow.target.create_topic(flow.remote(topic))
     load(flow.source, topic, BACKLOG // 2, size_bytes=200)
     with flow.replicator(topic, SLOW) as replicator:
@@ -169,13 +169,13 @@ def test_a_foreign_batch_with_our_producer_id_and_next_sequence_loses_nothing_an
     async def write_next(target: Cluster) -> None:
         await target.refresh([copy.topic])
         described = (await admin.describe_producers(target, [copy]))[copy].producers
-        ours = next(producer for producer in described if producer.last_sequence >= 0)
+        writer = next(producer for producer in described if producer.last_sequence >= 0)
         data = encode(
             numbered(0, 1, timestamp=now_ms()),
             codec=0,
-            producer_id=ours.producer_id,
-            producer_epoch=ours.epoch,
-            base_sequence=ours.last_sequence + 1,
+            producer_id=writer.producer_id,
+            producer_epoch=writer.epoch,
+            base_sequence=writer.last_sequence + 1,
         )
         assert (await admin.produce(target, {copy: data}, timeout_ms=30_000))[copy] == NONE
 

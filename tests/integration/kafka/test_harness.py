@@ -66,7 +66,7 @@ def test_load_and_dump_agree(east: KafkaCluster, unique_topic: Callable[[], str]
 def test_topics_have_equal_digests_only_if_their_records_are_equal(
     east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Equal records have one digest, whatever their batches; a different order has a different digest."""
+    """Equal records have one digest in any batches; a different order has a different digest."""
     topics = [east.create_topic(unique_topic(), config=tools.FOREVER) for _ in range(3)]
 
     for topic, seed, single in zip(topics, (1, 1, 2), (False, True, False), strict=True):

@@ -1,4 +1,4 @@
-"""Heartbeats: Java's clients find upstream clusters with ours, Java's MirrorMaker copies them, and failures are reported.
+"""Heartbeats: Java's clients find upstream clusters with them, Java's MirrorMaker copies them, and failures are reported.
 
 The topic is `heartbeats` on every cluster, so these tests have three clusters of their own and delete it afterwards.
 """
@@ -163,9 +163,9 @@ def test_heartbeats_equal_javas_and_are_emitted_each_second(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
     """Topic, key, value, timestamp and interval equal those of Java's Heartbeat."""
-    with heartbeat_process(first, second, tmp_path) as ours:
+    with heartbeat_process(first, second, tmp_path) as mirrorflow:
         wait_for_heartbeats(second, 8)
-        ours.stop()
+        mirrorflow.stop()
     emitted = heartbeats(second)
     config = second.topic_config(TOPIC)
 
@@ -207,19 +207,19 @@ def test_java_finds_upstream_clusters_over_one_and_two_hops(
         "offset.storage.replication.factor": "1",
         "refresh.topics.interval.seconds": "1",
     }
-    with Replicator.mm2(chain, folder=tmp_path) as ours:
+    with Replicator.mm2(chain, folder=tmp_path) as mirrorflow:
         wait_for_heartbeats(second, 2, "A.heartbeats")
         wait_for_heartbeats(third, 2, "B.A.heartbeats")
         wait_for_heartbeats(third, 2, "B.heartbeats")
-        names = set(ours.rest("/connectors")[1])
+        names = set(mirrorflow.rest("/connectors")[1])
         expected = {
             ("A->B", "B", "A.heartbeats"),
             ("B->C", "C", "B.heartbeats"),
             ("B->C", "C", "B.A.heartbeats"),
         }
-        wait_until("the heartbeat ages are reported", lambda: expected <= ages(ours).keys())
-        heartbeat_ages = {key: age for key, age in ages(ours).items() if key in expected}
-        assert 0 == ours.stop()
+        wait_until("the heartbeat ages are reported", lambda: expected <= ages(mirrorflow).keys())
+        heartbeat_ages = {key: age for key, age in ages(mirrorflow).items() if key in expected}
+        assert 0 == mirrorflow.stop()
 
     assert {f"{source}->{target}.{NAME}" for source in "ABC" for target in "ABC" if source != target} <= names
     assert all(age < 30 for age in heartbeat_ages.values()), heartbeat_ages
@@ -241,7 +241,7 @@ def upstream(cluster: KafkaCluster) -> tuple[tuple[str, ...], Mapping[str, int]]
 def test_java_mirrormaker_copies_our_heartbeats_and_writes_equal_ones(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Its copy of our heartbeats is identical; its own heartbeats differ from ours only in their timestamps."""
+    """Its copy of our heartbeats is identical; its own heartbeats differ from MirrorFlow's only in their timestamps."""
     with (
         heartbeat_process(second, first, tmp_path / "back") as back,
         MirrorMaker(source=first, target=second, topics="nothing") as java,
@@ -255,13 +255,13 @@ def test_java_mirrormaker_copies_our_heartbeats_and_writes_equal_ones(
     with heartbeat_process(first, second, tmp_path / "forth") as forth:
         wait_for_heartbeats(second, len(javas) + 2)
         forth.stop()
-    ours = heartbeats(second)[len(javas) :]
+    mirrorflow = heartbeats(second)[len(javas) :]
 
     assert copied == heartbeats(first)[: len(copied)]
     assert {"A": 1, "B": -1} == clusters(second, ("A", "B")).hops
-    assert {heartbeat.key for heartbeat in javas} == {heartbeat.key for heartbeat in ours}
-    assert all(heartbeat.value == f"0000{heartbeat.timestamp_ms:016x}" for heartbeat in (*javas, *ours))
-    assert all(heartbeat.timestamp_ms == heartbeat.record_timestamp_ms for heartbeat in (*javas, *ours))
+    assert {heartbeat.key for heartbeat in javas} == {heartbeat.key for heartbeat in mirrorflow}
+    assert all(heartbeat.value == f"0000{heartbeat.timestamp_ms:016x}" for heartbeat in (*javas, *mirrorflow))
+    assert all(heartbeat.timestamp_ms == heartbeat.record_timestamp_ms for heartbeat in (*javas, *mirrorflow))
 
 
 def test_heartbeats_on_the_source_replace_a_connector_of_the_reverse_flow(
@@ -286,16 +286,16 @@ def test_heartbeats_on_the_source_replace_a_connector_of_the_reverse_flow(
 @pytest.mark.faults
 def test_a_lost_broker_fails_the_connector_until_it_returns(first: KafkaCluster, tmp_path: Path) -> None:
     """The same process is FAILED, then RUNNING; missed heartbeats are not emitted later, and the age grows meanwhile."""
-    with KafkaCluster(name="lost") as target, heartbeat_process(first, target, tmp_path) as ours:
+    with KafkaCluster(name="lost") as target, heartbeat_process(first, target, tmp_path) as mirrorflow:
         wait_for_heartbeats(target, 2)
         target.broker(1).kill()
-        failed_status = wait_for_state(ours, "FAILED")
-        wait_until("the heartbeat age grows", lambda: ages(ours)["A->lost", "lost", TOPIC] > 3)
-        before, stuck = ours.pid, ours.progress()
+        failed_status = wait_for_state(mirrorflow, "FAILED")
+        wait_until("the heartbeat age grows", lambda: ages(mirrorflow)["A->lost", "lost", TOPIC] > 3)
+        before, stuck = mirrorflow.pid, mirrorflow.progress()
         target.broker(1).start()
-        wait_for_state(ours, "RUNNING")
-        wait_until("the heartbeat is recent", lambda: ages(ours)["A->lost", "lost", TOPIC] < 3)
-        assert before == ours.pid
+        wait_for_state(mirrorflow, "RUNNING")
+        wait_until("the heartbeat is recent", lambda: ages(mirrorflow)["A->lost", "lost", TOPIC] < 3)
+        assert before == mirrorflow.pid
         times = [heartbeat.timestamp_ms for heartbeat in heartbeats(target)]
 
     assert "lost" in failed_status["connector"]["trace"]
@@ -308,13 +308,15 @@ def test_a_heartbeats_topic_that_cannot_be_created_is_reported_and_used_once_it_
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
     """MM2's default of 3 replicas fails on one broker: REST names the setting; once the topic exists, it is used."""
-    with heartbeat_process(first, second, tmp_path, {"heartbeats.topic.replication.factor": "3"}) as ours:
-        failed_status = wait_for_state(ours, "FAILED")
-        ready, progress = ours.rest("/readyz")[0], ours.progress()
+    with heartbeat_process(
+        first, second, tmp_path, {"heartbeats.topic.replication.factor": "3"}
+    ) as mirrorflow:
+        failed_status = wait_for_state(mirrorflow, "FAILED")
+        ready, progress = mirrorflow.rest("/readyz")[0], mirrorflow.progress()
         second.create_topic(TOPIC)
         wait_for_heartbeats(second, 2)
-        wait_for_state(ours, "RUNNING")
-        log = ours.log_text()
+        wait_for_state(mirrorflow, "RUNNING")
+        log = mirrorflow.log_text()
 
     for trace in (failed_status["connector"]["trace"], failed_status["tasks"][0]["trace"]):
         assert trace.startswith("heartbeats.topic.replication.factor: ")
@@ -335,17 +337,17 @@ def test_a_source_that_refuses_heartbeats_causes_a_warning(second: KafkaCluster,
         lines = {f"source.cluster.{key}": value for key, value in client.items()}
         with heartbeat_process(
             guarded, second, tmp_path, lines | {"mirrorflow.heartbeats.emit.to": "target,source"}
-        ) as ours:
+        ) as mirrorflow:
             wait_for_heartbeats(second, 2)
             refused = "No heartbeats to guarded"
             wait_until(
-                "the refusal is reported", lambda: refused in status(ours)["connector"].get("trace", "")
+                "the refusal is reported", lambda: refused in status(mirrorflow)["connector"].get("trace", "")
             )
-            rest_status = wait_for_state(ours, "RUNNING")
+            rest_status = wait_for_state(mirrorflow, "RUNNING")
             for operation in ("CREATE", "WRITE", "DESCRIBE"):
                 guarded.allow(operation, "TOPIC", TOPIC)
             wait_for_heartbeats(guarded, 2)
-            wait_until("the warning is gone", lambda: "trace" not in status(ours)["connector"])
+            wait_until("the warning is gone", lambda: "trace" not in status(mirrorflow)["connector"])
 
     assert TOPIC in rest_status["connector"]["trace"]
 

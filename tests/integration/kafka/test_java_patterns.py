@@ -69,7 +69,7 @@ PATTERNS = (
 )  # fmt: skip
 
 
-def _ours(pattern: str) -> list[str]:
+def _matches(pattern: str) -> list[str]:
     try:
         compiled = JavaPattern(pattern)
     except PatternSyntaxError:
@@ -86,10 +86,10 @@ def test_patterns_match_as_in_java():
 
     assert {} == {
         pattern: [
-            (name, java, ours)
-            for name, java, ours in zip(NAMES, java_result, _ours(pattern), strict=True)
-            if java != ours
+            (name, java, matches)
+            for name, java, matches in zip(NAMES, java_result, _matches(pattern), strict=True)
+            if java != matches
         ]
         for pattern, java_result in java_results.items()
-        if java_result != _ours(pattern)
+        if java_result != _matches(pattern)
     }

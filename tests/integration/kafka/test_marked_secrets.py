@@ -209,7 +209,7 @@ def assert_not_in_topics(clusters: MarkedClusters, *, but: str = "no topic") -> 
 
 
 def http(url: str, path: str, *, method: str = "GET", body: object = None) -> str:
-    """Returns status, headers and body of the response, whatever they are."""
+    """Returns status, headers and body of any response."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(
         f"{url}{path}", data=data, method=method, headers={"Content-Type": "application/json"}

@@ -64,7 +64,7 @@ config.storage.replication.factor=1
 # sync.topic.acls.enabled = false
 # emit.heartbeats.interval.seconds = 5
 """
-OURS = "mirrorflow.http.listeners = http://127.0.0.1:0\nrefresh.topics.interval.seconds = 1\n"
+FAST_FLOW = "mirrorflow.http.listeners = http://127.0.0.1:0\nrefresh.topics.interval.seconds = 1\n"
 NO_HEARTBEATS = "emit.heartbeats.enabled = false\n"
 CONNECTOR_KINDS = ("Source", "Heartbeat", "Checkpoint")  # in the order in which MM2 configures them
 SASL = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{user}" password="{password}";'
@@ -128,7 +128,7 @@ def test_kafkas_own_example_runs_unchanged(north: KafkaCluster, south: KafkaClus
     on_south = {"bills", "later", "heartbeats", "A.orders", "A.late"} | {
         name.format("A") for name in internal_topics
     }
-    with run(EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS, tmp_path) as both:
+    with run(EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + FAST_FLOW, tmp_path) as both:
         both.wait_for_copy(south, "A.orders", 5)
         both.wait_for_copy(north, "B.bills", 7)
         # A refresh that sees the topics created here also sees the copies and our internal topics.
@@ -163,7 +163,9 @@ def test_the_identity_policy_accepts_an_empty_separator(
     text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap).replace("B->A.enabled = true", "")
     policy = "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n"
 
-    with run(f"{text}{policy}replication.policy.separator =\n{NO_HEARTBEATS}{OURS}", tmp_path) as process:
+    with run(
+        f"{text}{policy}replication.policy.separator =\n{NO_HEARTBEATS}{FAST_FLOW}", tmp_path
+    ) as process:
         process.wait_for_copy(south, "orders", 5)
         assert 0 == process.stop()
 
@@ -179,7 +181,7 @@ def test_a_mistyped_topic_is_logged_and_reported_with_a_suggestion(
     text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap).replace("B->A.enabled = true", "")
     sentence = "No topic of A is selected."
 
-    with run(text.replace("A->B.topics = .*", "A->B.topics = ordrs") + OURS, tmp_path) as flow:
+    with run(text.replace("A->B.topics = .*", "A->B.topics = ordrs") + FAST_FLOW, tmp_path) as flow:
         wait_until(
             "the log and the progress give the reason",
             lambda: sentence in flow.log_text() and flow.progress()["reasons"],
@@ -203,7 +205,7 @@ def test_names_progress_and_metrics_of_two_flows_in_one_process_differ(
     """Every flow has a MirrorSourceConnector: connector names, progress and metrics carry the flow's name."""
     write(north, north.create_topic("same"), 11)
     write(south, south.create_topic("same"), 4)
-    text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS + NO_HEARTBEATS
+    text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + FAST_FLOW + NO_HEARTBEATS
     with run(text, tmp_path) as both:
         both.wait_for_copy(south, "A.same", 11)
         both.wait_for_copy(north, "B.same", 4)
@@ -240,7 +242,7 @@ def test_clusters_option_runs_only_flows_to_those_clusters(
     """`--clusters B` runs only A->B, although the file enables both flows."""
     write(north, north.create_topic("orders"), 5)
     write(south, south.create_topic("bills"), 5)
-    text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS + NO_HEARTBEATS
+    text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + FAST_FLOW + NO_HEARTBEATS
     with run(text, tmp_path, "--clusters", "B") as process:
         process.wait_for_copy(south, "A.orders", 5)
         names = process.rest("/connectors")[1]
@@ -272,7 +274,7 @@ B.offset.storage.topic = mm2-offsets
 A->B.emit.heartbeats = false
 A->B.enabled = true      # disabled by default
 """
-    with run(text + OURS, tmp_path) as quick:
+    with run(text + FAST_FLOW, tmp_path) as quick:
         wait_until("the log reports the topic", lambda: "A.orders" in quick.log_text())
         status = quick.rest("/connectors/A-%3EB.MirrorSourceConnector/status")[1]
         log_lines = [line for line in quick.log_text().splitlines() if "A.orders" in line]
@@ -312,7 +314,7 @@ A->B.topics = orders
 replication.factor = 1
 rest.modify.enable = false
 """
-    with run(text + OURS, tmp_path, MIRROR_USER="mirror2") as flow:
+    with run(text + FAST_FLOW, tmp_path, MIRROR_USER="mirror2") as flow:
         flow.wait_for_copy(south, "A.orders", 5)
         shown = flow.rest("/connectors/A-%3EB.MirrorSourceConnector")[1]
         everything = str(shown) + flow.metrics() + flow.log_text() + str(flow.partitions())
@@ -330,10 +332,10 @@ def test_the_unchanged_file_of_a_java_mm2_continues_at_its_positions(
         java.wait_until_replicated("orders", 300)
         java.stop()
     write(north, "orders", 200)
-    with Replicator.mm2(java.all_properties(), folder=tmp_path) as ours:
-        ours.wait_for_copy(south, "A.orders", 500)
-        ours.wait_until_caught_up()
-        assert 0 == ours.stop()
+    with Replicator.mm2(java.all_properties(), folder=tmp_path) as mirrorflow:
+        mirrorflow.wait_for_copy(south, "A.orders", 500)
+        mirrorflow.wait_until_caught_up()
+        assert 0 == mirrorflow.stop()
     assert_copied(north, "orders", south, "A.orders", count=500)
     write(north, "orders", 100)
     with java:

@@ -261,7 +261,7 @@ def test_any_node_accepts_every_command(site: Site, unique_topic: Callable[[], s
             change(node, "POST", f"/connectors/{NAME}/tasks/7/restart", expect=404)
         assert before != {pid for node in both for pid in node.task_pids()}
         first, second = both
-        # The second time it is stopped before it has copied all records; whatever is there then is copied once more.
+        # The second time it is stopped before it has copied all records; what it has then is copied once more.
         for node, other, waits_for_copies in (
             (first, second, True),
             (second, first, False),

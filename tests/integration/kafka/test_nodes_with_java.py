@@ -87,7 +87,7 @@ def test_both_share_a_flow_and_either_leads(
         topics=TOPIC,
         properties=SHARED | {"dedicated.mode.enable.internal.rest": internal_rest},
     )
-    ours = Replicator.mm2(java.all_properties(), folder=tmp_path)
+    mirrorflow = Replicator.mm2(java.all_properties(), folder=tmp_path)
     written = 0
 
     def write_and_wait(event: str) -> None:
@@ -100,31 +100,31 @@ def test_both_share_a_flow_and_either_leads(
     def wait_for_workers(event: str, count: int) -> None:
         wait_until(
             f"{count} nodes have all tasks {event}",
-            lambda: len(ids := worker_ids(ours)) == TASKS and len(set(ids)) == count,
+            lambda: len(ids := worker_ids(mirrorflow)) == TASKS and len(set(ids)) == count,
         )
 
     with ExitStack() as stack:
-        stack.enter_context(ours)
+        stack.enter_context(mirrorflow)
         wait_for_workers("before Java joins", 1)
         positions = stack.enter_context(reader(target, "mm2-offsets.A.internal"))
-        write_and_wait("by ours")
+        write_and_wait("by MirrorFlow")
         stack.enter_context(java)
         wait_for_workers("after Java has joined", 2)
-        write_and_wait("by both, ours leading")
+        write_and_wait("by both, MirrorFlow leading")
         java.kill()
         wait_for_workers("after Java has died", 1)
         # Our sequence numbers precede Java's records in these partitions, so they do not show what is copied.
-        write_and_wait("by ours, after Java")
+        write_and_wait("by MirrorFlow, after Java")
         java.start()
         wait_for_workers("after Java has rejoined", 2)
-        write_and_wait("by both, ours still leading")
-        ours.kill()
+        write_and_wait("by both, MirrorFlow still leading")
+        mirrorflow.kill()
         write_and_wait("by Java")
-        ours.start()
-        wait_for_workers("after ours has rejoined", 2)
+        mirrorflow.start()
+        wait_for_workers("after MirrorFlow has rejoined", 2)
         write_and_wait("by both, Java leading")
         java.stop()
         wait_for_workers("after Java has left", 1)
-        write_and_wait("by ours again")
-        assert 0 == ours.stop()
+        write_and_wait("by MirrorFlow again")
+        assert 0 == mirrorflow.stop()
     assert written == len(records(target, COPY))

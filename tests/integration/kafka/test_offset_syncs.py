@@ -151,15 +151,15 @@ def test_syncs_agree_with_those_of_java(
         "offset.lag.max": str(lag_max),
         **QUICK_FLUSH,
     }
-    with Replicator.standalone(east, west, topics=topic, folder=tmp_path, connector=connector) as ours:
-        ours.wait_until_caught_up(partitions=2)
+    with Replicator.standalone(east, west, topics=topic, folder=tmp_path, connector=connector) as mirrorflow:
+        mirrorflow.wait_until_caught_up(partitions=2)
         by_us = wait_for_latest(east, f"mm2-offset-syncs.{topic}.internal", topic, last_offsets)
         written = sum(len(syncs) for syncs in by_us.values())
         sample = f'target="{topic}"}} {written}\n'
         # A task reports its figures once a second.
         wait_until(
             f"the metric has {written}",
-            lambda: sample in ours.metrics().partition("mirrorflow_offset_syncs_total{")[2],
+            lambda: sample in mirrorflow.metrics().partition("mirrorflow_offset_syncs_total{")[2],
         )
     true_of_us = offset_pairs(east, topic, west, f"{topic.upper()}.{topic}")
 
@@ -169,9 +169,9 @@ def test_syncs_agree_with_those_of_java(
                 true_pairs[partition][sync.upstream_offset] == sync.downstream_offset for sync in pairs
             )
             assert pairs == sorted(pairs), "a backward step would make a reader discard syncs"
-    assert {0: 0, 1: 0} == {partition: ours_[0].upstream_offset for partition, ours_ in by_us.items()}
+    assert {0: 0, 1: 0} == {partition: syncs[0].upstream_offset for partition, syncs in by_us.items()}
     if lag_max:
-        # With ten requests in flight Java drops syncs, possibly the first one. Its first sync is always one of ours.
+        # With ten requests in flight Java drops syncs, possibly the first one. Its first sync is always one of MirrorFlow's.
         for partition, written_by_java in by_java.items():
             assert written_by_java[0].upstream_offset in {sync.upstream_offset for sync in by_us[partition]}
         due = set(range(0, 1_000, LAG_MAX + 1))
@@ -194,10 +194,10 @@ def test_java_and_we_translate_and_continue_each_others_syncs(
         (f"{east.name}.checkpoints.internal"),
     )
     write_history(east, topic)
-    ours = Replicator.standalone(east, west, topics=topic, folder=tmp_path, connector=QUICK_FLUSH)
-    with ours:
-        ours.wait_until_caught_up(partitions=2)
-        assert ours.stop() == 0
+    mirrorflow = Replicator.standalone(east, west, topics=topic, folder=tmp_path, connector=QUICK_FLUSH)
+    with mirrorflow:
+        mirrorflow.wait_until_caught_up(partitions=2)
+        assert mirrorflow.stop() == 0
     true_pairs = offset_pairs(east, topic, west, f"{east.name}.{topic}")
     ends = {partition: max(pairs) for partition, pairs in true_pairs.items()}
     by_us = wait_for_latest(east, syncs_topic, topic, ends)
@@ -222,8 +222,8 @@ def test_java_and_we_translate_and_continue_each_others_syncs(
         by_java = wait_for_latest(east, syncs_topic, topic, {0: 1_009, 1: ends[1]})
         java.stop()
     load(east, topic, 10, keys=True, partition=0)
-    with ours:
-        ours.wait_until_caught_up(partitions=2)
+    with mirrorflow:
+        mirrorflow.wait_until_caught_up(partitions=2)
         after = wait_for_latest(east, syncs_topic, topic, {0: 1_019, 1: ends[1]})
     true_pairs = offset_pairs(east, topic, west, f"{east.name}.{topic}")
 
@@ -278,9 +278,9 @@ def test_the_syncs_topic_is_created_as_by_java_on_the_configured_side(
     }
     location_cluster, name = (east, other) if location == "source" else (west, alias)
     other_cluster, absent = (west, alias) if location == "source" else (east, other)
-    with Replicator.standalone(east, west, topics=topic, folder=tmp_path, connector=connector) as ours:
+    with Replicator.standalone(east, west, topics=topic, folder=tmp_path, connector=connector) as mirrorflow:
         syncs = wait_for_latest(location_cluster, f"mm2-offset-syncs.{name}.internal", topic, {0: 9})
-        assert "not written" not in status(ours)
+        assert "not written" not in status(mirrorflow)
 
     assert syncs[0] == [Sync(0, 0), Sync(9, 9)]
     assert location_cluster.topics()[f"mm2-offset-syncs.{name}.internal"] == 1
@@ -298,9 +298,9 @@ def test_disabled_offset_syncs_create_no_topic(
     process, connector = (dict(lines) for lines in replicator.files if not isinstance(lines, str))
     del connector["offset-syncs.topic.replication.factor"]
     replicator.files = (process, connector | {"emit.offset-syncs.enabled": "false"})
-    with replicator as ours:
-        ours.wait_until_caught_up()
-        assert ours.stop() == 0
+    with replicator as mirrorflow:
+        mirrorflow.wait_until_caught_up()
+        assert mirrorflow.stop() == 0
 
     assert not east.has_topic(f"mm2-offset-syncs.{topic}.internal")
 
@@ -319,20 +319,22 @@ def test_a_syncs_topic_without_permission_is_reported_and_written_once_granted(
         **lines("source", guarded),
         **QUICK_FLUSH,
     }
-    with Replicator.standalone(guarded, west, topics=topic, folder=tmp_path, connector=connector) as ours:
-        ours.wait_until_caught_up()
+    with Replicator.standalone(
+        guarded, west, topics=topic, folder=tmp_path, connector=connector
+    ) as mirrorflow:
+        mirrorflow.wait_until_caught_up()
         message = f"Offset syncs are not written to topic {syncs_topic} of {alias}"
-        wait_until("REST reports the topic", lambda: message in status(ours))
-        wait_until("the log reports the topic", lambda: message in ours.log_text())
-        assert f"does not authorize Create on topic {syncs_topic}" in status(ours)
-        assert f"does not authorize Write on topic {syncs_topic}" in status(ours)
+        wait_until("REST reports the topic", lambda: message in status(mirrorflow))
+        wait_until("the log reports the topic", lambda: message in mirrorflow.log_text())
+        assert f"does not authorize Create on topic {syncs_topic}" in status(mirrorflow)
+        assert f"does not authorize Write on topic {syncs_topic}" in status(mirrorflow)
         load(guarded, topic, 300, keys=True)
-        ours.wait_until_caught_up()
-        assert 'mirrorflow_errors_total{connector="MirrorSourceConnector"' in ours.metrics()
+        mirrorflow.wait_until_caught_up()
+        assert 'mirrorflow_errors_total{connector="MirrorSourceConnector"' in mirrorflow.metrics()
         for operation in ("CREATE", "WRITE", "DESCRIBE"):
             guarded.allow(operation, "TOPIC", syncs_topic)
         syncs = wait_for_latest(guarded, syncs_topic, topic, {0: 599})
-        wait_until("nothing is reported any more", lambda: message not in status(ours))
-        assert ours.stop() == 0
+        wait_until("nothing is reported any more", lambda: message not in status(mirrorflow))
+        assert mirrorflow.stop() == 0
 
     assert syncs[0][0] == Sync(0, 0), "syncs that were due before are written"

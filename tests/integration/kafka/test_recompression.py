@@ -160,7 +160,7 @@ def test_a_record_that_fits_only_after_recompression_is_copied(flow: Flow, uniqu
 
 
 def test_a_segment_size_below_max_message_bytes_limits_batches(flow: Flow, unique_topic: Names) -> None:
-    """A broker refuses a batch larger than a segment (RECORD_LIST_TOO_LARGE), whatever max.message.bytes is."""
+    """A broker refuses a batch larger than a segment (RECORD_LIST_TOO_LARGE) under any max.message.bytes."""
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=LARGE)
     limits = {"segment.bytes": str(1 << 20), "compression.type": "uncompressed"}
     flow.target.create_topic(flow.remote(topic), partitions=2, config={**LARGE, **limits})

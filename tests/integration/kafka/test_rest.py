@@ -126,7 +126,7 @@ def test_offsets_are_those_of_the_last_copied_records(live: LiveProcess):
 
 
 def test_health_and_readiness_are_reported(live: LiveProcess):
-    """KIP-1017's path, and ours for probes."""
+    """KIP-1017's path, and MirrorFlow's for probes."""
     assert {"status": "healthy"}.items() <= dict(live.process.rest("/health")[1]).items()
     assert {"status": "ready"} == get(live, "/readyz")
     assert {"status": "alive"} == get(live, "/healthz")

@@ -1,4 +1,4 @@
-"""The same calls in the same order to Apache's Connect worker and to ours: equal status codes, bodies, media types,
+"""The same calls in the same order to Apache's Connect worker and MirrorFlow's: equal status codes, bodies, media types,
 locations and allowed methods.
 
 Where our response differs, the call has both status codes and docs/connect-worker.md the reason: Java fails on JSON that
@@ -29,7 +29,7 @@ CALL_WAIT_S = 100.0  # Java's own limit is 90 s
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request. *otherwise* has Java's status code and ours where the responses differ. "" sends no media type."""
+    """A request. *otherwise* has Java's status code and MirrorFlow's where the responses differ. "" sends no media type."""
 
     method: str
     path: str
@@ -394,7 +394,7 @@ def differs(step: Call, expected: Response, actual: Response) -> bool:
     if step.otherwise is not None:
         return step.otherwise != (expected.status, actual.status)
     if expected.body is not None and not expected.content_type:
-        # Jersey's own errors are JSON without its media type; ours have it.
+        # Jersey's own errors are JSON without its media type; MirrorFlow's have it.
         expected = replace(expected, content_type="application/json")
     if step.method == "OPTIONS":  # without a fixed order
         expected, actual = (replace(side, body=_words(side.body)) for side in (expected, actual))
@@ -409,15 +409,15 @@ def _words(body: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Java's worker and ours on one cluster."""
+    """Java's worker and MirrorFlow's on one cluster."""
 
     alias: str
     java: ConnectWorker
-    ours: str  # URL
+    mirrorflow: str  # URL
 
     @property
     def urls(self) -> tuple[str, str]:
-        return self.java.address, self.ours
+        return self.java.address, self.mirrorflow
 
 
 @pytest.fixture(scope="module")
@@ -425,16 +425,16 @@ def workers(west: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
     alias = f"j{uuid.uuid4().hex[:8]}"
     lines = {
         "bootstrap.servers": west.bootstrap,
-        "group.id": f"{alias}-ours",
+        "group.id": f"{alias}-mirrorflow",
         "mirrorflow.http.listeners": "http://127.0.0.1:0",
     }
     for kind in ("config", "offset", "status"):
-        lines[f"{kind}.storage.topic"] = f"{alias}-ours-{kind}"
+        lines[f"{kind}.storage.topic"] = f"{alias}-mirrorflow-{kind}"
         lines[f"{kind}.storage.replication.factor"] = "1"
-    ours = Replicator(form="distributed", files=(lines,), folder=tmp_path_factory.mktemp("ours"))
-    with ConnectWorker(cluster=west, group=f"{alias}-java") as java, ours:
-        wait_until("ours is healthy", lambda: ours.rest("/health")[0] == 200)
-        yield Workers(alias=alias, java=java, ours=ours.url)
+    mirrorflow = Replicator(form="distributed", files=(lines,), folder=tmp_path_factory.mktemp("mirrorflow"))
+    with ConnectWorker(cluster=west, group=f"{alias}-java") as java, mirrorflow:
+        wait_until("MirrorFlow's worker is healthy", lambda: mirrorflow.rest("/health")[0] == 200)
+        yield Workers(alias=alias, java=java, mirrorflow=mirrorflow.url)
 
 
 def test_every_response_equals_that_of_apaches_worker(
@@ -473,7 +473,7 @@ def test_our_plugin_definitions_file_equals_apaches_worker(workers: Workers) -> 
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_setting_definitions_equal_those_of_apaches_worker(workers: Workers, plugin: str) -> None:
     """All but the documentation texts are equal; our own settings follow after them."""
-    java, ours = (
+    java, mirrorflow = (
         [
             {key: value for key, value in definition.items() if key != "documentation"}
             for definition in call(url, Call("GET", f"/connector-plugins/{plugin}/config")).body
@@ -481,8 +481,8 @@ def test_setting_definitions_equal_those_of_apaches_worker(workers: Workers, plu
         for url in workers.urls
     )
 
-    assert java == ours[: len(java)]
-    assert {GROUP} == {definition["group"] for definition in ours[len(java) :]}
+    assert java == mirrorflow[: len(java)]
+    assert {GROUP} == {definition["group"] for definition in mirrorflow[len(java) :]}
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
@@ -498,15 +498,15 @@ def test_validation_equals_that_of_apaches_worker(workers: Workers, plugin: str)
         "tasks.max": "3",
         "what.is.this": "x",
     }
-    java, ours = (
+    java, mirrorflow = (
         call(url, Call("PUT", f"/connector-plugins/{plugin}/config/validate", config)).body
         for url in workers.urls
     )
 
     assert (java["name"], java["error_count"], [*java["groups"], GROUP]) == (
-        ours["name"],
-        ours["error_count"],
-        ours["groups"],
+        mirrorflow["name"],
+        mirrorflow["error_count"],
+        mirrorflow["groups"],
     )
     expected, actual = (
         {
@@ -514,6 +514,6 @@ def test_validation_equals_that_of_apaches_worker(workers: Workers, plugin: str)
             for setting in response["configs"]
             if setting["definition"]["group"] != GROUP
         }
-        for response in (java, ours)
+        for response in (java, mirrorflow)
     )
     assert expected == actual

@@ -1,6 +1,6 @@
 """Seeds whose clusters lose a broker, run out of disk or refuse records.
 
-Each flow has a topic with fresh records and one with records of ten days ago. Whatever happens, a reader finds each
+Each flow has a topic with fresh records and one with records of ten days ago. In every case a reader finds each
 record once, and the job reports what delayed it.
 """
 

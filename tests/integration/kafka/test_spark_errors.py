@@ -38,16 +38,14 @@ def test_wrong_setting_is_one_sentence(setting: str, sentence: str):
     found = subprocess.run(
         [*VERIFY, "--set", setting], capture_output=True, text=True, timeout=200, check=False
     )
-    lines = [one for one in found.stderr.splitlines() if " INFO " not in one]
+    lines = [line for line in found.stderr.splitlines() if " INFO " not in line]
 
     assert found.returncode == EXIT_USAGE
     assert sentence in lines[-1]
     assert not STACK.search(found.stderr)
 
 
-def test_python_that_is_not_there_is_one_sentence(
-    flow: Flow, unique_topic: Callable[[], str], tmp_path: Path
-):
+def test_a_missing_python_is_one_sentence(flow: Flow, unique_topic: Callable[[], str], tmp_path: Path):
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 10)
     files = files_of(flow, topic)

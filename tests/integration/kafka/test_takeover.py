@@ -50,7 +50,9 @@ class Relay:
             source=self.source, target=self.target, topics=self._pattern(), properties=properties
         )
 
-    def ours(self, topics: str = "", worker: Mapping[str, str] | None = None, **connector: str) -> Replicator:
+    def mirrorflow(
+        self, topics: str = "", worker: Mapping[str, str] | None = None, **connector: str
+    ) -> Replicator:
         return Replicator.standalone(
             self.source,
             self.target,
@@ -94,7 +96,7 @@ class Relay:
             expected = end + self.loaded[topic] - loaded
             java.wait_until_replicated(topic, expected, remote=self.remote)
 
-    def wait_until_we_copied(self, ours: Replicator) -> None:
+    def wait_until_we_copied(self, mirrorflow: Replicator) -> None:
         """Waits until we have delivered all that the source has; a report of the lag may be outdated."""
         ends = {
             (topic, number): end
@@ -105,11 +107,11 @@ class Relay:
         def delivered() -> bool:
             delivered_offsets = {
                 (partition["topic"], partition["partition"]): partition["sourceOffset"]
-                for partition in ours.partitions()
+                for partition in mirrorflow.partitions()
             }
             return all((delivered_offsets.get(key) or 0) >= end for key, end in ends.items())
 
-        ours.wait_until_caught_up(partitions=len(ends))
+        mirrorflow.wait_until_caught_up(partitions=len(ends))
         wait_until("we have copied everything", delivered, poll_s=0.1)
 
     def target_end(self, topic: str) -> int:
@@ -173,11 +175,11 @@ def by_java(relay: Relay, before: int, during: int) -> None:
 def by_us(relay: Relay, before: int, during: int) -> None:
     """Lets MirrorFlow copy records that exist at its start and records of its run, and stops it cleanly."""
     relay.load(before)
-    with relay.ours() as ours:
-        relay.wait_until_we_copied(ours)
+    with relay.mirrorflow() as mirrorflow:
+        relay.wait_until_we_copied(mirrorflow)
         relay.load(during)
-        relay.wait_until_we_copied(ours)
-        assert 0 == ours.stop()
+        relay.wait_until_we_copied(mirrorflow)
+        assert 0 == mirrorflow.stop()
 
 
 def test_java_and_we_take_turns_three_times(relay: Relay):
@@ -198,9 +200,9 @@ def test_records_that_retention_deleted_after_javas_position_are_reported_as_los
         java.stop()
     relay.load_one(topic, 60)
     relay.source.delete_records(topic, {0: 140})
-    with relay.ours(mirrorflow_source_loss_policy="alert") as ours:
-        relay.wait_until_we_copied(ours)
-        progress = ours.progress()
+    with relay.mirrorflow(mirrorflow_source_loss_policy="alert") as mirrorflow:
+        relay.wait_until_we_copied(mirrorflow)
+        progress = mirrorflow.progress()
 
     assert (40, 1) == (progress["lostRecords"], progress["losses"])
     assert 120 == len(records(relay.target, relay.remote(topic)))
@@ -232,9 +234,9 @@ def test_a_topic_excluded_for_one_run_is_not_copied_again(relay: Relay):
         with relay.java() as java:
             relay.wait_until_java_copied(java, busy)
             java.stop()
-        with relay.ours(topics) as ours:
-            ours.wait_until_caught_up(partitions=relay.topics[busy])
-            ours.stop()
+        with relay.mirrorflow(topics) as mirrorflow:
+            mirrorflow.wait_until_caught_up(partitions=relay.topics[busy])
+            mirrorflow.stop()
     relay.load_one(other, 40)
     by_us(relay, 10, 10)
 
@@ -266,16 +268,16 @@ def test_java_after_our_kill_continues_at_our_last_position(relay: Relay):
     topic = next(iter(relay.topics))
     relay.load(400)
     partitions = sum(relay.topics.values())
-    with relay.ours(worker={"offset.flush.interval.ms": "1000"}) as ours:
-        ours.wait_until_caught_up(partitions=partitions)
+    with relay.mirrorflow(worker={"offset.flush.interval.ms": "1000"}) as mirrorflow:
+        mirrorflow.wait_until_caught_up(partitions=partitions)
         wait_until(
             "all positions are stored",
             lambda: len(relay.positions()) == partitions,
             poll_s=0.2,
         )
         relay.load_one(topic, 3_000)
-        ours.wait_until_caught_up(partitions=partitions)
-        ours.kill()
+        mirrorflow.wait_until_caught_up(partitions=partitions)
+        mirrorflow.kill()
     stored = {partition: position.source_offset for partition, position in relay.positions().items()}
     relay.mark()
     relay.load(50)
@@ -313,9 +315,9 @@ def test_we_continue_at_javas_last_position_after_its_kill(relay: Relay):
     stored = {partition: position.source_offset for partition, position in relay.positions().items()}
     assert len(stored) == partitions
     relay.load(50)
-    with relay.ours() as ours:
-        relay.wait_until_we_copied(ours)
-        assert ours.stop() == 0
+    with relay.mirrorflow() as mirrorflow:
+        relay.wait_until_we_copied(mirrorflow)
+        assert mirrorflow.stop() == 0
 
     assert_copied_again_from(relay, topic, stored)
     relay.assert_equal(*list(relay.topics)[1:])

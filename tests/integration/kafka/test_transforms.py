@@ -52,7 +52,7 @@ def read(cluster: KafkaCluster, topic: str) -> list[Content]:
 def both(
     east: KafkaCluster, west: KafkaCluster, folder: Path, topics: list[str], lines: Mapping[str, str]
 ) -> tuple[MirrorMaker, Flow, Replicator]:
-    """Returns Java's flow with alias `east`, and ours with its own alias, which replaces `east` in every line."""
+    """Returns Java's flow with alias `east`, and MirrorFlow's with its own alias, which replaces `east` in every line."""
     flow = Flow.new(east, west, folder)
     own_lines = {key: value.replace("east", flow.alias) for key, value in lines.items()}
     java_lines = {f"{east.name}->{west.name}.{key}": value for key, value in lines.items()}
@@ -99,14 +99,14 @@ def test_transformed_records_and_topics_equal_those_of_java(
         "transforms.nothing.value.literal": "null",
         "header.converter": "org.apache.kafka.connect.storage.SimpleHeaderConverter",
     }
-    java, flow, ours = both(east, west, tmp_path, topics, lines)
+    java, flow, mirrorflow = both(east, west, tmp_path, topics, lines)
     for alias in (east.name, flow.alias):
         for name in ("noise", "orders"):
             west.create_topic(f"{run}.{alias}.{name}", partitions=2)
-    with java, ours:
+    with java, mirrorflow:
         java.wait_until_replicated(topics[2], 200)
         java.wait_until_replicated(topics[0], 200, remote=lambda _: f"{run}.east.orders")
-        ours.wait_until_caught_up(partitions=4)
+        mirrorflow.wait_until_caught_up(partitions=4)
 
         for name in (f"{run}.{{}}.orders", f"{run}.{{}}.noise", f"{{}}.{topics[2]}"):
             by_java = read(west, name.format("east"))
@@ -128,11 +128,11 @@ def test_headers_are_unchanged_with_mm2s_own_converter(
         "transforms.out.type": f"{TRANSFORMS}DropHeaders",
         "transforms.out.headers": "secret",
     }
-    java, flow, ours = both(east, west, tmp_path, [topic], lines)
-    with java, ours:
+    java, flow, mirrorflow = both(east, west, tmp_path, [topic], lines)
+    with java, mirrorflow:
         java.wait_until_replicated(topic, 200)
-        ours.wait_until_caught_up(partitions=2)
-        metrics = ours.metrics()
+        mirrorflow.wait_until_caught_up(partitions=2)
+        metrics = mirrorflow.metrics()
 
     assert read(west, f"{east.name}.{topic}") == read(west, flow.remote(topic))
     assert read(west, flow.remote(topic)) != read(east, topic)

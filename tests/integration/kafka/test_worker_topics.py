@@ -185,7 +185,7 @@ def test_we_read_the_topics_of_a_stopped_java_worker(west: KafkaCluster, java: J
 
 def test_java_runs_the_connectors_that_we_have_written(west: KafkaCluster):
     """A paused connector with its task, a stopped and a deleted one have these states on an Apache worker."""
-    group = f"ours-{time.monotonic_ns()}"
+    group = f"own-{time.monotonic_ns()}"
     properties = heartbeats(west)
     stopped, gone = {**properties, "name": "stopped"}, {**properties, "name": "gone"}
     tasks = [{**properties, "task.class": "org.apache.kafka.connect.mirror.MirrorHeartbeatTask"}]
@@ -236,15 +236,15 @@ def test_a_follower_reads_each_new_record_once(west: KafkaCluster):
     group = f"follow-{time.monotonic_ns()}"
 
     async def main() -> tuple[object, ...]:
-        async with topics(west, group) as (ours, _), topics(west, group) as (theirs, _):
-            await ours.open()
-            await ours.put(RestartRequest(connector="early"), now_ms=1)
-            await theirs.open()
-            await ours.put(RestartRequest(connector="a"), now_ms=2)
-            await theirs.put(RestartRequest(connector="b"), RestartRequest(connector="c"), now_ms=3)
-            new = await theirs.read_new()
+        async with topics(west, group) as (own, _), topics(west, group) as (other, _):
+            await own.open()
+            await own.put(RestartRequest(connector="early"), now_ms=1)
+            await other.open()
+            await own.put(RestartRequest(connector="a"), now_ms=2)
+            await other.put(RestartRequest(connector="b"), RestartRequest(connector="c"), now_ms=3)
+            new = await other.read_new()
             first = [record.connector for record in new if isinstance(record, RestartRequest)]
-            return first, await theirs.read_new(), theirs.offset, len(await ours.read_new())
+            return first, await other.read_new(), other.offset, len(await own.read_new())
 
     assert (["a", "b", "c"], (), 4, 4) == asyncio.run(main())
 

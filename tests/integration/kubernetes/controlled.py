@@ -21,7 +21,7 @@ IMAGE = "mirrorflow/replicator:0.1.0"
 SEED_IMAGE = "mirrorflow/seed:0.1.0"
 EVERY_RUN = Runs(seed=True, verify=True)
 KINDS = "serviceaccounts,networkpolicies,configmaps,services,poddisruptionbudgets,deployments,jobs,cronjobs"
-OURS = "--selector=mirrorflow.io/flow"
+OF_FLOWS = "--selector=mirrorflow.io/flow"
 _ports = itertools.count(1024)
 
 
@@ -75,7 +75,7 @@ def all_objects(
 
 def existing_objects(namespace: Kubectl) -> dict[str, dict[str, Any]]:
     """Returns the objects with a flow's label, by kind and name."""
-    existing = namespace.get(KINDS, OURS)["items"]
+    existing = namespace.get(KINDS, OF_FLOWS)["items"]
     return {f"{item['kind']} {item['metadata']['name']}": item for item in existing}
 
 

@@ -167,7 +167,7 @@ def test_a_flow_in_git_does_not_drift_and_is_repaired_and_pruned(
 
 
 def test_the_chart_as_an_application_does_not_drift(mirrorflows: ApiServer, argo: ArgoCd, namespace: Kubectl):
-    """Argo CD does not track CRDs: ours and all MirrorFlows stay when it is not rendered any more, and without the chart."""
+    """Argo CD does not track CRDs: MirrorFlow's and all resources stay when it is not rendered any more, and without the chart."""
     name = namespace.namespace
 
     def chart(*, skip_crds: bool) -> None:

@@ -293,9 +293,9 @@ def test_pods_of_flows_on_an_open_page_are_asked_through_port_forwards(
     source = ClusterFlows(api, namespaces=(namespace.namespace,), forward=forward)
     nothing: frozenset[str] = frozenset()
     try:
-        assert {one.document for one in source.read(nothing, nothing, is_watched=True)} == {None}
+        assert {flow.document for flow in source.read(nothing, nothing, is_watched=True)} == {None}
         keys = frozenset({f"{namespace.namespace}~shown", f"{namespace.namespace}~refused"})
-        found = {one.name: one for one in source.read(keys, nothing, is_watched=True)}
+        found = {flow.name: flow for flow in source.read(keys, nothing, is_watched=True)}
     finally:
         pod.shutdown()
         pod.server_close()

@@ -20,7 +20,7 @@ from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.integration.kubernetes.controlled import (
     IMAGE,
-    OURS,
+    OF_FLOWS,
     events,
     existing_objects,
     flow_id_of,
@@ -95,7 +95,7 @@ def test_a_flow_gets_exactly_its_planned_objects_and_pods(
         assert live["metadata"]["labels"] == object_["metadata"]["labels"]
         if object_["kind"] == "ConfigMap":
             assert live["data"] == object_["data"]
-    wait_until("the pods exist", lambda: len(namespace.get("pods", OURS)["items"]) == 3)
+    wait_until("the pods exist", lambda: len(namespace.get("pods", OF_FLOWS)["items"]) == 3)
     children = [write for write in written if write.resource not in {"mirrorflows/status", "events"}]
     account = [
         write for write in children if (write.resource, write.name) == ("serviceaccounts", "east-to-west")
@@ -218,8 +218,8 @@ def test_manual_additions_are_kept(namespace: Kubectl, settled: Callable[[], lis
     namespace.apply(document)
     settled()
     sidecar = {"name": "sidecar", "image": "example/sidecar:1"}
-    ours = {"name": "replicator", "env": [{"name": "ADDED", "value": "by hand"}]}
-    added = {"spec": {"template": {"spec": {"containers": [ours, sidecar]}}}}
+    replicator = {"name": "replicator", "env": [{"name": "ADDED", "value": "by hand"}]}
+    added = {"spec": {"template": {"spec": {"containers": [replicator, sidecar]}}}}
     namespace(
         "patch", "deployment", "east-to-west-source", "--type=strategic", f"--patch={json.dumps(added)}"
     )
@@ -287,7 +287,7 @@ def test_a_stopped_flow_has_no_pods_until_it_runs_again(
 
     namespace.apply({**document, "spec": {**document["spec"], "state": "Running"}})
 
-    wait_until("the pods exist", lambda: len(namespace.get("pods", OURS)["items"]) == 3)
+    wait_until("the pods exist", lambda: len(namespace.get("pods", OF_FLOWS)["items"]) == 3)
 
 
 def test_objects_of_a_deleted_flow_are_deleted_and_not_recreated(
@@ -302,7 +302,7 @@ def test_objects_of_a_deleted_flow_are_deleted_and_not_recreated(
 
     wait_until(
         "all objects are gone",
-        lambda: not existing_objects(namespace) and not namespace.get("pods", OURS)["items"],
+        lambda: not existing_objects(namespace) and not namespace.get("pods", OF_FLOWS)["items"],
     )
     assert mirrorflows.written_by(USER, namespace.namespace) == before
     namespace.apply(document)

@@ -125,7 +125,7 @@ def test_a_user_without_the_right_may_pause_and_label_a_flow(alice: Kubectl, for
     ids=["address", "trust", "user", "config"],
 )
 def test_a_user_without_the_right_may_not_redirect_the_secret(alice: Kubectl, foreign: str, patch: str):
-    """The flow would send its password to whatever address alice writes into it."""
+    """The flow would send its password to any address that alice writes into it."""
     with pytest.raises(KubectlError, match=REFUSAL):
         alice("patch", "mirrorflow", foreign, "--type=merge", f"--patch={patch}")
 

@@ -286,7 +286,7 @@ def test_any_history_arrives_with_its_ids_although_each_pass_is_cut_short(seed: 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_both_directions_of_a_pair_never_give_one_id_two_meanings(seed: int):
-    """Whatever the mapping, an id of a copied context is that of its original."""
+    """With any mapping, an id of a copied context is that of its original."""
     chance = random.Random(seed)
     east, west = RegistryModel(), RegistryModel()
     forth, back = (
