@@ -95,17 +95,19 @@ class ClusterFlows:
         for pod in pods:
             if self._forward is None or "~".join(pod.flow) in detailed | groups:
                 by_flow.setdefault(pod.flow, []).append(pod)
-        readings = [_reading(one) for one in self._known]
-        flows = [_connected(one, by_flow.get((one.namespace, one.name), [])) for one in readings]
+        readings = [_reading(resource) for resource in self._known]
+        flows = [
+            _connected(reading, by_flow.get((reading.namespace, reading.name), [])) for reading in readings
+        ]
         return self._reader.read(flows, detailed, groups, is_watched=is_watched, context=self._context())
 
     def _resources(self) -> Iterator[Mapping[str, Any]]:
         for namespace in self._namespaces or (None,):
             token = ""
             while True:
-                found = self._page(namespace, token)
-                yield from found["items"]
-                token = found.get("metadata", {}).get("continue") or ""
+                page = self._page(namespace, token)
+                yield from page["items"]
+                token = page.get("metadata", {}).get("continue") or ""
                 if not token:
                     break
 
@@ -114,10 +116,10 @@ class ClusterFlows:
         if token:
             given["_continue"] = token
         if namespace is None:
-            found = self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL, **given)
+            listed = self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL, **given)
         else:
-            found = self._objects.list_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, **given)
-        return found if isinstance(found, dict) else {"items": []}
+            listed = self._objects.list_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, **given)
+        return listed if isinstance(listed, dict) else {"items": []}
 
     def _pods(self) -> Iterator[ConnectorPod]:
         """Yields the running pods of source and checkpoint connectors."""
@@ -127,10 +129,10 @@ class ClusterFlows:
         }
         for namespace in self._namespaces or (None,):
             if namespace is None:
-                found = self._core.list_pod_for_all_namespaces(**given)
+                listed = self._core.list_pod_for_all_namespaces(**given)
             else:
-                found = self._core.list_namespaced_pod(namespace, **given)
-            for pod in found.items:
+                listed = self._core.list_namespaced_pod(namespace, **given)
+            for pod in listed.items:
                 meta: Any = pod.metadata
                 status: Any = pod.status
                 if status.pod_ip and status.phase == "Running" and meta.deletion_timestamp is None:
@@ -195,5 +197,5 @@ def _connected(reading: FlowReading, pods: Sequence[ConnectorPod]) -> ConnectedF
 
 def flows_of_context(name: str) -> ClusterFlows:
     """Returns the MirrorFlows of a context of the kubeconfig, in its namespace. Raises KubernetesLoginError."""
-    found = connect(name)
-    return ClusterFlows(found.api, namespaces=(found.namespace,), forward=found.dial)
+    connection = connect(name)
+    return ClusterFlows(connection.api, namespaces=(connection.namespace,), forward=connection.dial)

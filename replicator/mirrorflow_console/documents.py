@@ -131,15 +131,15 @@ class Figures(NamedTuple):
     @classmethod
     def of(cls, value: Any) -> Self:
         """Returns the figures in *value*, a summary or a part of it, checked."""
-        found = value if isinstance(value, dict) else {}
+        figures = value if isinstance(value, dict) else {}
         return cls(
-            _number(found.get("uptimeSeconds")),
-            _count(found.get("lagRecords")),
-            _maybe_number(found.get("lagSeconds")),
-            _number(found.get("recordsPerSecond")),
-            _number(found.get("bytesPerSecond")),
-            _count(found.get("records")),
-            _count(found.get("bytes")),
+            _number(figures.get("uptimeSeconds")),
+            _count(figures.get("lagRecords")),
+            _maybe_number(figures.get("lagSeconds")),
+            _number(figures.get("recordsPerSecond")),
+            _number(figures.get("bytesPerSecond")),
+            _count(figures.get("records")),
+            _count(figures.get("bytes")),
         )
 
 
@@ -217,17 +217,17 @@ def connector_document(value: Any, summary: Any = None) -> ConnectorDocument:
     """
     if not isinstance(value, dict):
         raise DocumentError("the answer is not a JSON object")
-    found = value.get("summary") if summary is None else summary
-    if not isinstance(found, dict) or not (
+    given_summary = value.get("summary") if summary is None else summary
+    if not isinstance(given_summary, dict) or not (
         isinstance(value.get("partitions"), list) or isinstance(value.get("columns"), dict)
     ):
         raise DocumentError(
             "the answer has no summary or no partitions; is the connector of an earlier version?"
         )
     rows, dropped = _rows(value)
-    connectors = [_connector(one) for one in _objects(value.get("connectors"))]
-    checked = _summary(found)
-    own = next((one for one in connectors if one["connector"] == checked["connector"]), {})
+    connectors = [_connector(connector) for connector in _objects(value.get("connectors"))]
+    checked = _summary(given_summary)
+    own = next((connector for connector in connectors if connector["connector"] == checked["connector"]), {})
     table = {
         "partitions": rows,
         "uncopied": _texts(value.get("uncopied")),
@@ -273,15 +273,15 @@ def _rows(value: Mapping[str, Any]) -> tuple[tuple[PartitionRow, ...], int]:
 
 def _rows_of_columns(columns: Mapping[str, Any]) -> tuple[PartitionRow, ...] | None:
     """Returns the partitions in *columns* if all are readable; columns are checked as a whole, five times as fast as rows."""
-    found = [column for name in _INDEX if isinstance(column := columns.get(name), list)]
-    if len(found) < len(_INDEX) or len({*map(len, found)}) > 1:
+    present = [column for name in _INDEX if isinstance(column := columns.get(name), list)]
+    if len(present) < len(_INDEX) or len({*map(len, present)}) > 1:
         return None
     if not all(_is_column(columns[name], kinds) for name, kinds in _PARTITION.items()):
         return None
     strings: dict[Any, Any] = {}
     shared: list[Iterable[Any]] = [
         map(strings.setdefault, column, column) if str in _PARTITION.get(name, ()) else column
-        for name, column in zip(_INDEX, found, strict=True)
+        for name, column in zip(_INDEX, present, strict=True)
     ]
     return tuple(map(PartitionRow, islice(zip(*shared, strict=True), PARTITIONS_MAX)))
 
@@ -371,48 +371,54 @@ def _is_row(row: Any, kinds: Kinds) -> bool:
     return True
 
 
-def _summary(found: Mapping[str, Any]) -> dict[str, Any]:
+def _summary(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        **{name: _text(found.get(name), NAME_MAX) for name in ("connector", "flow", "state", "replicating")},
-        **{name: _count(found.get(name)) for name in ("lagRecords", "records", "bytes")},
         **{
-            name: _number(found.get(name)) for name in ("uptimeSeconds", "recordsPerSecond", "bytesPerSecond")
+            name: _text(summary.get(name), NAME_MAX) for name in ("connector", "flow", "state", "replicating")
         },
-        "lagSeconds": _maybe_number(found.get("lagSeconds")),
-        "batches": _counts(found.get("batches")),
-        **{name: _count(found.get(name)) for name in ("skippedRecords", "lostRecords", "losses", "warnings")},
-        "caughtUp": found.get("caughtUp") is True,
-        **{name: _counts(found.get(name)) for name in ("tasks", "partitions", "guarantee")},
+        **{name: _count(summary.get(name)) for name in ("lagRecords", "records", "bytes")},
+        **{
+            name: _number(summary.get(name))
+            for name in ("uptimeSeconds", "recordsPerSecond", "bytesPerSecond")
+        },
+        "lagSeconds": _maybe_number(summary.get("lagSeconds")),
+        "batches": _counts(summary.get("batches")),
+        **{
+            name: _count(summary.get(name))
+            for name in ("skippedRecords", "lostRecords", "losses", "warnings")
+        },
+        "caughtUp": summary.get("caughtUp") is True,
+        **{name: _counts(summary.get(name)) for name in ("tasks", "partitions", "guarantee")},
         "reasons": [
             {
-                "reason": _text(one.get("reason"), NAME_MAX),
-                "count": _count(one.get("count")),
-                "example": _text(one.get("example"), TEXT_MAX),
+                "reason": _text(reason.get("reason"), NAME_MAX),
+                "count": _count(reason.get("count")),
+                "example": _text(reason.get("example"), TEXT_MAX),
             }
-            for one in _objects(found.get("reasons"))
+            for reason in _objects(summary.get("reasons"))
         ],
-        **{side: _side(found.get(side)) for side in _SIDES},
-        "checkpoints": _numbers(found.get("checkpoints")),
+        **{side: _side(summary.get(side)) for side in _SIDES},
+        "checkpoints": _numbers(summary.get("checkpoints")),
     }
 
 
-def _connector(one: Mapping[str, Any]) -> dict[str, Any]:
-    groups = one.get("groups")
+def _connector(connector: Mapping[str, Any]) -> dict[str, Any]:
+    groups = connector.get("groups")
     return {
         **{
-            name: _text(one.get(name), NAME_MAX)
+            name: _text(connector.get(name), NAME_MAX)
             for name in ("connector", "state", "reason", "sourceAlias", "targetAlias")
         },
-        "class": _text(one.get("class"), NAME_MAX),
-        "message": _text(one.get("message"), TEXT_MAX),
-        "standby": one.get("standby") is True,
-        **{side: _side(one.get(side)) for side in _SIDES},
+        "class": _text(connector.get("class"), NAME_MAX),
+        "message": _text(connector.get("message"), TEXT_MAX),
+        "standby": connector.get("standby") is True,
+        **{side: _side(connector.get(side)) for side in _SIDES},
         "failedTasks": [
             {"reason": _text(task.get("reason"), NAME_MAX), "message": _text(task.get("message"), TEXT_MAX)}
-            for task in _objects(one.get("failedTasks"))
+            for task in _objects(connector.get("failedTasks"))
         ],
-        "warnings": _texts(one.get("warnings")),
-        "warningsTotal": _count(one.get("warningsTotal")),
+        "warnings": _texts(connector.get("warnings")),
+        "warningsTotal": _count(connector.get("warningsTotal")),
         "groups": {
             name: _count(groups.get(name))
             for name in ("selected", "failing", "active", "checkpoints", "moved")
@@ -425,7 +431,7 @@ def _connector(one: Mapping[str, Any]) -> dict[str, Any]:
                 "topic": _text(beat.get("topic"), NAME_MAX),
                 "ageSeconds": _number(beat.get("ageSeconds")),
             }
-            for beat in _objects(one.get("heartbeats"))
+            for beat in _objects(connector.get("heartbeats"))
         ],
     }
 
@@ -470,9 +476,9 @@ def _number(value: Any) -> float:
 
 def _counts(value: Any) -> dict[str, int]:
     rows = value if isinstance(value, dict) else {}
-    return {str(name)[:NAME_MAX]: _count(one) for name, one in list(rows.items())[:LIST_MAX]}
+    return {str(name)[:NAME_MAX]: _count(count) for name, count in list(rows.items())[:LIST_MAX]}
 
 
 def _numbers(value: Any) -> dict[str, float | None]:
     rows = value if isinstance(value, dict) else {}
-    return {str(name)[:NAME_MAX]: _maybe_number(one) for name, one in list(rows.items())[:LIST_MAX]}
+    return {str(name)[:NAME_MAX]: _maybe_number(number) for name, number in list(rows.items())[:LIST_MAX]}

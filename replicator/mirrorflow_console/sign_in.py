@@ -99,7 +99,7 @@ class ClusterGate:
         user = await self._user(request)
         if user is None:
             return None
-        namespaces = sorted({one.namespace for one in snapshot.views})
+        namespaces = sorted({view.namespace for view in snapshot.views})
         return Visitor(name=user.name, namespaces=await self._allowed(user, namespaces))
 
     async def _user(self, request: Request) -> ReviewedUser | None:
@@ -110,19 +110,19 @@ class ClusterGate:
             if known is None and (known := await self._review(token.strip())) is not None:
                 self._tokens.put(digest, known)
             return known if isinstance(known, ReviewedUser) else None
-        found = self._sessions.get(request.cookies.get(COOKIE, ""))
-        return found if isinstance(found, ReviewedUser) else None
+        session = self._sessions.get(request.cookies.get(COOKIE, ""))
+        return session if isinstance(session, ReviewedUser) else None
 
     async def _review(self, token: str) -> ReviewedUser | None:
         """Returns the user of *token*; None if the cluster does not accept it, or cannot be asked."""
         body = client.V1TokenReview(spec=client.V1TokenReviewSpec(token=token))
         try:
-            found = await asyncio.to_thread(
+            review = await asyncio.to_thread(
                 self._authentication.create_token_review, body, _request_timeout=REQUEST_MAX_S
             )
         except REQUEST_ERRORS:
             return None
-        status = found.status
+        status = review.status
         if status is None or not status.authenticated or status.user is None or not status.user.username:
             return None
         extra: Mapping[str, list[str]] = status.user.extra or {}
@@ -137,8 +137,10 @@ class ClusterGate:
         """Returns those of *namespaces* whose MirrorFlows *user* may get; None if the user may get all."""
         if await self._may_get(user, ""):
             return None
-        answers = await asyncio.gather(*(self._may_get(user, one) for one in namespaces))
-        return frozenset(one for one, is_allowed in zip(namespaces, answers, strict=True) if is_allowed)
+        allowed = await asyncio.gather(*(self._may_get(user, namespace) for namespace in namespaces))
+        return frozenset(
+            namespace for namespace, is_allowed in zip(namespaces, allowed, strict=True) if is_allowed
+        )
 
     async def _may_get(self, user: ReviewedUser, namespace: str) -> bool:
         known = self._answers.get((user, namespace))
@@ -160,10 +162,10 @@ class ClusterGate:
         )
         body = client.V1SubjectAccessReview(spec=spec)
         try:
-            found = self._authorization.create_subject_access_review(body, _request_timeout=REQUEST_MAX_S)
+            review = self._authorization.create_subject_access_review(body, _request_timeout=REQUEST_MAX_S)
         except REQUEST_ERRORS:
             return False
-        return found.status is not None and found.status.allowed is True
+        return review.status is not None and review.status.allowed is True
 
     # -- pages
 
