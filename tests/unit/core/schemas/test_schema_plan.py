@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.schemas.registry_requests import describe
+from mirrorflow_core.schemas.registry_requests import describe, requests_of
 from mirrorflow_core.schemas.schema_plan import SchemaConflictKind, SchemaPlan, selected_versions
 from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT, SubjectMapping, read_contexts
 from tests.harness.schema_registry.registry_model import RegistryModel
@@ -200,6 +200,36 @@ def test_the_two_directions_of_a_pair_cannot_use_one_context():
     synchronize(east, west)
 
     assert kinds(plan(west, east)) == [SchemaConflictKind.SOURCE_IS_COPY]
+
+
+def test_two_directions_that_begin_at_once_on_empty_registries_are_reported_until_one_is_corrected():
+    east, west = RegistryModel(), RegistryModel()
+    plans = plan(east, west), plan(west, east)
+    for target, begun in zip((west, east), plans, strict=True):
+        for wanted in (wanted for step in begun.steps for wanted in requests_of(step)):
+            assert target.respond(wanted.method, wanted.path, dict(wanted.body or {}))[0] == 200
+
+    both = plan(east, west), plan(west, east)
+    assert [kinds(found) for found in both] == [[SchemaConflictKind.BOTH_ARE_COPIES]] * 2
+    assert [found.steps for found in both] == [(), ()]
+
+    request(east, "PUT", "/mode", mode="READWRITE")
+    register(east, "a", '"int"')
+    synchronize(east, west)
+
+    assert west.versions == east.versions
+    assert not plan(east, west).conflicts
+    assert kinds(plan(west, east)) == [SchemaConflictKind.TARGET_ISSUES_IDS]
+
+
+def test_a_copy_of_a_copy_is_in_sync():
+    first, second, third = RegistryModel(), RegistryModel(), RegistryModel()
+    register(first, "a", '"int"')
+    request(third, "PUT", "/mode", mode="IMPORT")
+    synchronize(first, second)
+
+    assert not synchronize(second, third).conflicts
+    assert third.versions == first.versions
 
 
 def test_a_target_that_has_left_import_is_no_longer_written():
