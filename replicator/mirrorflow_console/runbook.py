@@ -18,6 +18,7 @@ _SECTION_OF_REASON: Final[Mapping[str, str]] = {
     "GroupsFailing": "MirrorFlowGroupsFailing",
     "GroupNotMoved": "MirrorFlowGroupsFailing",
     "CheckpointsStale": "MirrorFlowGroupsUnknown",
+    "ConflictsFound": "MirrorFlowSchemaConflicts",
     "SeedFailed": "MirrorFlowSeedFailed",
     "DifferencesFound": "MirrorFlowDifferencesFound",
     "VerificationOverdue": "MirrorFlowVerificationOverdue",
