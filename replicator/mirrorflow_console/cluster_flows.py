@@ -122,9 +122,9 @@ class ClusterFlows:
         return listed if isinstance(listed, dict) else {"items": []}
 
     def _pods(self) -> Iterator[ConnectorPod]:
-        """Yields the running pods of source and checkpoint connectors."""
+        """Yields the running pods of source, checkpoint and schema connectors."""
         given: dict[str, Any] = {
-            "label_selector": f"{FLOW_LABEL},{CONNECTOR_LABEL} in (source,checkpoint)",
+            "label_selector": f"{FLOW_LABEL},{CONNECTOR_LABEL} in (source,checkpoint,schemas)",
             "_request_timeout": REQUEST_MAX_S,
         }
         for namespace in self._namespaces or (None,):
@@ -187,11 +187,14 @@ def _reading(resource: Mapping[str, Any]) -> FlowReading:
 
 def _connected(reading: FlowReading, pods: Sequence[ConnectorPod]) -> ConnectedFlow:
     """Returns a flow with its pods: the checkpoint connector's has the groups, else that which runs it, too."""
+    # By name: checkpoint, source.
+    with_groups = sorted((pod for pod in pods if pod.connector != "schemas"), key=lambda pod: pod.connector)
     return ConnectedFlow(
         reading=reading,
         subject=f"A pod of {reading.name}",
         sources=tuple(pod.address for pod in pods if pod.connector == "source"),
-        groups=tuple(pod.address for pod in sorted(pods, key=lambda pod: pod.connector)),
+        groups=tuple(pod.address for pod in with_groups),
+        schemas=tuple(pod.address for pod in pods if pod.connector == "schemas"),
     )
 
 

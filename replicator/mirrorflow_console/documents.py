@@ -191,6 +191,8 @@ class FlowReading:
     verification: Mapping[str, Any] | None = None  # the newest result in a folder, on a laptop only
     offsets: tuple[Mapping[str, Any], ...] = field(default=())
     offsets_truncated: bool = False
+    # What the schema connector reports, where it has a pod of its own; on a laptop it is among the document's companions.
+    schemas: Mapping[str, Any] | None = None
 
 
 def parse_json(body: bytes) -> Any:
@@ -346,6 +348,12 @@ def is_unchanged(value: Any, known: ConnectorDocument) -> bool:
     )
 
 
+def schemas_report(value: Any) -> Mapping[str, Any] | None:
+    """Returns the schema connector in the response to `/progress/partitions`, checked; None if there is none."""
+    connectors = value.get("connectors") if isinstance(value, dict) else None
+    return next((row for row in map(_connector, _objects(connectors)) if row["schemas"]), None)
+
+
 def group_offsets(value: Any) -> tuple[tuple[Mapping[str, Any], ...], bool]:
     """Returns the lines of an answer to `/offsets`, checked, and whether there are more. Raises DocumentError."""
     if not isinstance(value, dict) or not isinstance(value.get("offsets"), list):
@@ -419,6 +427,7 @@ def _connector(connector: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "warnings": _texts(connector.get("warnings")),
         "warningsTotal": _count(connector.get("warningsTotal")),
+        "schemas": _schemas(connector.get("schemas")),
         "groups": {
             name: _count(groups.get(name))
             for name in ("selected", "failing", "active", "checkpoints", "moved")
@@ -433,6 +442,15 @@ def _connector(connector: Mapping[str, Any]) -> dict[str, Any]:
             }
             for beat in _objects(connector.get("heartbeats"))
         ],
+    }
+
+
+def _schemas(value: Any) -> dict[str, Any] | None:
+    if not isinstance(value, dict):
+        return None
+    return {
+        **{name: _count(value.get(name)) for name in ("subjects", "versions", "missing", "conflicts")},
+        "ageSeconds": _maybe_number(value.get("ageSeconds")),
     }
 
 

@@ -22,6 +22,7 @@ from mirrorflow_console.documents import (
     FlowReading,
     group_offsets,
     parse_json,
+    schemas_report,
     updated_document,
 )
 from mirrorflow_console.merged_documents import merged
@@ -34,12 +35,13 @@ TURNS: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectedFlow:
-    """A flow, with the addresses of its source connector's processes, and of those that know its groups, the best first."""
+    """A flow, with the addresses of its source connector's processes, and of those that know its groups and schemas, the best first."""
 
     reading: FlowReading
     subject: str  # of the sentence that a process does not report its progress
     sources: tuple[ConnectorAddress, ...] = ()
     groups: tuple[ConnectorAddress, ...] = ()
+    schemas: tuple[ConnectorAddress, ...] = ()  # of a schema connector in a pod of its own
 
 
 class FlowReader:
@@ -95,7 +97,7 @@ class FlowReader:
         self._readings = {
             flow.reading.key: (flow.reading, reading) for flow, reading in zip(flows, readings, strict=True)
         }
-        return self._with_groups(flows, readings, groups)
+        return self._with_schemas(flows, self._with_groups(flows, readings, groups), detailed)
 
     def _reading(
         self, flow: ConnectedFlow, updates: Mapping[ConnectorAddress, DocumentUpdate | DocumentError]
@@ -160,6 +162,26 @@ class FlowReader:
             reading if rows is None else replace(reading, offsets=rows[0], offsets_truncated=rows[1])
             for reading, rows in zip(readings, offsets, strict=True)
         ]
+
+    def _with_schemas(
+        self, flows: Sequence[ConnectedFlow], readings: list[FlowReading], keys: AbstractSet[str]
+    ) -> list[FlowReading]:
+        """Returns *readings*, those of *keys* with what the pods of schema connectors report."""
+        wanted = [
+            (index, address)
+            for index, flow in enumerate(flows)
+            if flow.reading.key in keys
+            for address in flow.schemas
+        ]
+        requests = [_request(address, 0) for _, address in wanted]
+        for number, body in self._client.fetch(requests, self._context):
+            try:
+                report = schemas_report(_parsed(body))
+            except DocumentError:
+                continue  # as for groups; the condition SchemasInSync has the cause
+            index = wanted[number][0]
+            readings[index] = replace(readings[index], schemas=report)
+        return readings
 
     def _offsets(
         self, addresses: Sequence[ConnectorAddress]

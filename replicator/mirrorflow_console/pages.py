@@ -17,6 +17,7 @@ from mirrorflow_console.history import FINE_S, KEPT_S, SAMPLE_STEP_S, TOPIC_STEP
 from mirrorflow_console.job_views import job_views
 from mirrorflow_console.lag_forecast import LagSample
 from mirrorflow_console.poller import Interest, Snapshot
+from mirrorflow_console.schema_views import schema_view
 from mirrorflow_console.sparkline import sparkline
 from mirrorflow_console.time_line import time_line
 
@@ -118,6 +119,7 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
     rows = [] if progress is None else topic_rows(progress, internal="internal" in query)
     hidden = 0 if progress is None or "internal" in query else len(topic_rows(progress)) - len(rows)
     shown = rows[:TOPICS_MAX] if "all" in query else rows[:TOPICS_SHOWN]
+    companions = () if progress is None else progress.companions
     lags = history.topic_lags(view.key, snapshot.at_s - FINE_S)
     bins = int(FINE_S / TOPIC_STEP_S / 2)
     span = ChartSpan.of(query.get("span"))
@@ -125,7 +127,8 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
     return {
         "view": view,
         "state_text": _state_text(view, reading),
-        "companions": [] if progress is None else progress.companions,
+        "companions": companions,
+        "schemas": schema_view([companion.received for companion in companions], reading.schemas),
         "topics": shown,
         "found": len(rows),
         "hidden": hidden,
