@@ -266,7 +266,13 @@ PAGES: Final[Mapping[str, Page]] = {
     "/partitions": Page(
         template="partitions.html", title="Partitions", values=_partitions, needs_partitions=True
     ),
-    "/groups": Page(template="groups.html", title="Consumer groups", values=_groups, needs_groups=True),
+    "/groups": Page(
+        template="groups.html",
+        title="Consumer groups",
+        values=_groups,
+        needs_partitions=True,  # the ends of the source, of which groups are behind
+        needs_groups=True,
+    ),
     "/jobs": Page(
         template="jobs.html", title="Seeds, verifications and archives", values=_jobs, of_flow=False
     ),

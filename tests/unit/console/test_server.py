@@ -102,6 +102,15 @@ def test_names_that_contain_markup_are_escaped(console: ServedConsole, path: str
     assert not re.findall(r"""(?:href|src|action)=["']?(?:https?:|//|javascript:)""", body)
 
 
+def test_the_page_of_groups_reads_the_partitions_for_their_lag():
+    """A flow without trouble is otherwise read without them."""
+    source = FixedFlows([reading(healthy(), name="a")])
+    with served(source) as console:
+        get(console, "/groups?flow=a")
+
+    assert (frozenset({"a"}), frozenset({"a"})) in [request[:2] for request in source.requests]
+
+
 def test_the_page_of_a_flow_shows_its_other_connectors_and_its_schemas():
     """All are of one process; texts of a registry are escaped."""
     groups = GroupsReport(
