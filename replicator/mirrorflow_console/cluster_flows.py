@@ -1,6 +1,6 @@
 """Reads MirrorFlows, and the progress of their pods, from a Kubernetes cluster by the official client.
 
-The resources are listed at each poll. Pods are listed and asked only while a page is open; what is missing then comes from
+The resources are listed at each poll. Pods are listed and polled only while a page is open; what is missing then comes from
 the status. Nothing is written.
 """
 
@@ -27,7 +27,7 @@ FLOW_LABEL: Final = "mirrorflow.io/flow"
 CONNECTOR_LABEL: Final = "mirrorflow.io/connector"
 SCHEME_ANNOTATION: Final = "mirrorflow.io/http-scheme"
 HTTP_PORT: Final = 8080
-PAGE_SIZE: Final = 500  # objects of one answer of the API server
+PAGE_SIZE: Final = 500  # objects in one response of the API server
 REQUEST_MAX_S: Final = 10.0
 
 _LOG: Final = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorPod:
-    """A pod of a flow's connector that can be asked."""
+    """A pod of a flow's connector that can be polled."""
 
     flow: tuple[str, str]  # namespace and name
     connector: str
@@ -46,7 +46,7 @@ class ClusterFlows:
     """A `FlowSource`: the MirrorFlows of *namespaces*, all where there is none. *ca_file* trusts pods that serve TLS.
 
     Outside the cluster pods have no address: *forward* connects to a port of a pod, by its namespace and name. Such connections
-    are dear, so only pods of flows on an open page are asked; other flows have what their status has.
+    are expensive, so only pods of flows on an open page are polled; other flows have what their status has.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Requests the progress of connectors over HTTP, bounded in bytes and time, for both forms of the console.
 
-All connectors are asked from one thread, and their connections stay open between polls: a thousand connectors would open a
+All connectors are polled from one thread, and their connections stay open between polls: a thousand connectors would open a
 thousand connections at each of them.
 The heads of responses are read here, without h11, which needs more than twice the CPU time (docs/decisions/026).
 """
@@ -23,7 +23,7 @@ from mirrorflow_console.documents import BODY_MAX_BYTES, DocumentError
 # Between two pieces of a response; a replicator's event loop never blocks for one second.
 SILENCE_MAX_S: Final = 2.0
 RESPONSE_MAX_S: Final = 8.0  # from the request to the last byte
-# Connectors that are asked at the same time. More would only wait in this process.
+# Connectors that are polled at the same time. More would only wait in this process.
 REQUESTS_MAX: Final = 128
 # Connections that stay open, each with a file descriptor here and one of the 64 connections that a replicator accepts. At
 # most half of the descriptors that the system allows: visitors need the others.
@@ -186,7 +186,7 @@ class _ConnectorConnection:
         if not status.isdigit() or _CHUNKED.search(head):
             raise DocumentError(INVALID)
         if int(status) != http.client.OK:
-            raise DocumentError(f"it answers with HTTP status {int(status)}")
+            raise DocumentError(f"its response has HTTP status {int(status)}")
         length = _LENGTH.search(head)
         self.stays_open = length is not None and head.startswith(b"HTTP/1.1") and not _CLOSES.search(head)
         if length is not None and int(length[1]) > BODY_MAX_BYTES:

@@ -1,6 +1,6 @@
 """Checks the documents that connectors return, so that views meet only values of the types that they expect.
 
-A connector that is broken, or that someone else answers for, may return anything. Unknown fields are dropped, and rows with
+A connector that is broken, or whose address another server has, may return anything. Unknown fields are dropped, and rows with
 a field of a wrong type are dropped and counted. Strings and lists are bounded, because they become part of a page.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Self
 from mirrorflow_cli.run_progress import Progress, progress_of
 from mirrorflow_replicator.http.progress_text import UNREACHABLE, counted
 
-# 20,000 partitions of 800 bytes. A longer answer is not read to its end: the console keeps within 128 MiB.
+# 20,000 partitions of 800 bytes. A longer response is not read to its end: the console keeps within 128 MiB.
 BODY_MAX_BYTES: Final = 16 * 1024 * 1024
 PARTITIONS_MAX: Final = 20_000
 OFFSETS_MAX: Final = 5_000  # lines of consumer groups: a page shows the worst of them
@@ -81,7 +81,7 @@ _OFFSET: Final[Kinds] = {
 
 
 class PartitionRow(Mapping[str, Any]):
-    """One partition of a connector's answer. It takes a quarter of a dictionary's memory: a console holds 20,000 twice."""
+    """One partition of a connector's response. It takes a quarter of a dictionary's memory: a console holds 20,000 twice."""
 
     __slots__ = ("_values",)
 
@@ -168,7 +168,7 @@ class ConnectorDocument:
         if not self.dropped:
             return ()
         return (
-            f"{counted(self.dropped, 'partition')} of the connector's answer could not be read; is it of another version?",
+            f"{counted(self.dropped, 'partition')} of the connector's response could not be read; is it of another version?",
         )
 
 
@@ -198,11 +198,11 @@ class FlowReading:
 def parse_json(body: bytes) -> Any:
     """Parses *body*. Raises DocumentError."""
     if len(body) > BODY_MAX_BYTES:
-        raise DocumentError(f"the answer has more than {BODY_MAX_BYTES // 1024 // 1024} MiB")
+        raise DocumentError(f"the response has more than {BODY_MAX_BYTES // 1024 // 1024} MiB")
     try:
         return _DECODER.decode(body.decode())
     except (ValueError, RecursionError):
-        raise DocumentError("the answer is not JSON") from None
+        raise DocumentError("the response is not JSON") from None
 
 
 def _refuse_constant(name: str) -> float:
@@ -213,18 +213,18 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def connector_document(value: Any, summary: Any = None) -> ConnectorDocument:
-    """Returns the answer of `/progress/partitions`, checked. *summary*: that of `/progress`, where the answer has none.
+    """Returns the response to `/progress/partitions`, checked. *summary*: that to `/progress`, where it has none.
 
     Raises DocumentError.
     """
     if not isinstance(value, dict):
-        raise DocumentError("the answer is not a JSON object")
+        raise DocumentError("the response is not a JSON object")
     given_summary = value.get("summary") if summary is None else summary
     if not isinstance(given_summary, dict) or not (
         isinstance(value.get("partitions"), list) or isinstance(value.get("columns"), dict)
     ):
         raise DocumentError(
-            "the answer has no summary or no partitions; is the connector of an earlier version?"
+            "the response has no summary or no partitions; is the connector of an earlier version?"
         )
     rows, dropped = _rows(value)
     connectors = [_connector(connector) for connector in _objects(value.get("connectors"))]
@@ -355,9 +355,9 @@ def schemas_report(value: Any) -> Mapping[str, Any] | None:
 
 
 def group_offsets(value: Any) -> tuple[tuple[Mapping[str, Any], ...], bool]:
-    """Returns the lines of an answer to `/offsets`, checked, and whether there are more. Raises DocumentError."""
+    """Returns the lines of a response to `/offsets`, checked, and whether there are more. Raises DocumentError."""
     if not isinstance(value, dict) or not isinstance(value.get("offsets"), list):
-        raise DocumentError("the answer has no offsets")
+        raise DocumentError("the response has no offsets")
     received = value["offsets"][:OFFSETS_MAX]
     truncated = value.get("truncated") is True or len(value["offsets"]) > OFFSETS_MAX
     return tuple(row for row in received if _is_row(row, _OFFSET)), truncated

@@ -400,18 +400,18 @@ def _of_condition(condition: Mapping[str, Any]) -> Level:
 def _of_conditions(reading: FlowReading, own: Sequence[Trouble]) -> Iterator[Trouble]:
     """Yields the conditions that are problems, each sentence once, and no cause that the connector reports itself."""
     known = {trouble.reason for trouble in own}
-    said: set[str] = set()
+    texts: set[str] = set()
     # Ready comes last, because it usually repeats another condition.
     for condition in sorted(_conditions(reading.status), key=lambda row: row.type == "Ready"):
         if (
             condition.level not in {Level.BROKEN, Level.WARNING}
-            or condition.message in said
+            or condition.message in texts
             or condition.reason in known
         ):
             continue
-        if condition.type in {"Ready", "Replicating"} and (own or said):
+        if condition.type in {"Ready", "Replicating"} and (own or texts):
             continue  # What they repeat is listed itself.
-        said.add(condition.message)
+        texts.add(condition.message)
         yield Trouble(
             level=condition.level,
             kind=SubjectKind.CLUSTER if condition.type in _CLUSTER_CONDITIONS else SubjectKind.CONDITION,

@@ -28,8 +28,8 @@ from mirrorflow_replicator.version import version
 
 SESSION_S: Final = 3_600.0
 SESSIONS_MAX: Final = 1_000
-ANSWER_KEPT_S: Final = 60.0
-ANSWERS_MAX: Final = 10_000
+REVIEW_KEPT_S: Final = 60.0
+REVIEWS_MAX: Final = 10_000
 BODY_MAX_BYTES: Final = 32 * 1024  # tokens with many groups have up to 8 kB
 COOKIE: Final = "mirrorflow-session"
 _NO_STORE: Final = {"Cache-Control": "no-store"}
@@ -46,11 +46,11 @@ class ReviewedUser:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _ExpiringCache:
     """Values that are forgotten after a time; the oldest ones go first."""
 
     kept_s: float
-    most: int
+    size_max: int
     clock: Callable[[], float]
     values: dict[Hashable, tuple[float, Any]] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class _Kept:
 
     def put(self, key: Hashable, value: Any) -> None:
         self.values.pop(key, None)
-        while len(self.values) >= self.most:
+        while len(self.values) >= self.size_max:
             del self.values[next(iter(self.values))]
         self.values[key] = (self.clock(), value)
 
@@ -81,9 +81,9 @@ class ClusterGate:
         self._authentication = client.AuthenticationV1Api(api)
         self._authorization = client.AuthorizationV1Api(api)
         self._templates = templates
-        self._sessions = _Kept(SESSION_S, SESSIONS_MAX, clock)
-        self._tokens = _Kept(ANSWER_KEPT_S, ANSWERS_MAX, clock)
-        self._answers = _Kept(ANSWER_KEPT_S, ANSWERS_MAX, clock)
+        self._sessions = _ExpiringCache(SESSION_S, SESSIONS_MAX, clock)
+        self._tokens = _ExpiringCache(REVIEW_KEPT_S, REVIEWS_MAX, clock)
+        self._permissions = _ExpiringCache(REVIEW_KEPT_S, REVIEWS_MAX, clock)
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -114,7 +114,7 @@ class ClusterGate:
         return session if isinstance(session, ReviewedUser) else None
 
     async def _review(self, token: str) -> ReviewedUser | None:
-        """Returns the user of *token*; None if the cluster does not accept it, or cannot be asked."""
+        """Returns the user of *token*; None if the cluster does not accept it, or cannot be reached."""
         body = client.V1TokenReview(spec=client.V1TokenReviewSpec(token=token))
         try:
             review = await asyncio.to_thread(
@@ -143,10 +143,10 @@ class ClusterGate:
         )
 
     async def _may_get(self, user: ReviewedUser, namespace: str) -> bool:
-        known = self._answers.get((user, namespace))
+        known = self._permissions.get((user, namespace))
         if known is None:
             known = await asyncio.to_thread(self._ask, user, namespace)
-            self._answers.put((user, namespace), known)
+            self._permissions.put((user, namespace), known)
         return known is True
 
     def _ask(self, user: ReviewedUser, namespace: str) -> bool:
