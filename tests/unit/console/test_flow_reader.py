@@ -58,9 +58,9 @@ class Connectors:
 
     def limits(self) -> list[str]:
         """Returns the limits of the requests since the last call."""
-        found = [query["limit"] for query in self.queries]
+        limits = [query["limit"] for query in self.queries]
         self.queries.clear()
-        return found
+        return limits
 
 
 @pytest.fixture
