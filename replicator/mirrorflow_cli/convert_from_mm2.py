@@ -13,14 +13,17 @@ express use them. Anything else (cipher suites, SASL over a client certificate, 
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from mirrorflow_cli.convert_schemas import converted_schemas, secret_prefix
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.java_flow import (
     CLASS_NAMES,
     CLIENT_KINDS,
     FIELDS,
     HEARTBEAT,
+    SCHEMAS,
     SECRETS_MOUNT,
     SOURCE,
     ConversionFindings,
@@ -61,7 +64,8 @@ _PLACEHOLDER = re.compile(r"mirrorflowReference(\d+)x")
 _HEARTBEATS = "emit.heartbeats.enabled"
 _EMIT_TO = "mirrorflow.heartbeats.emit.to"
 _SECRET = re.compile(
-    r"(.*\.)?(jaas\.config|password|secret|passphrase|keystore\.key|certificate\.chain|certificates)"
+    r"(.*\.)?(jaas\.config|password|secret|passphrase|keystore\.key|certificate\.chain|certificates"
+    r"|basic\.auth\.user\.info|bearer\.auth\.token)"
 )
 _SIDE = re.compile(r"(source|target)\.(cluster|consumer|producer|admin)\.")
 # The reader's text for a setting without effect; its warnings about comments and old names are not losses.
@@ -117,7 +121,9 @@ def java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
     for warning in about_text:
         if not _NO_EFFECT.search(warning):
             findings.add_warning(warning)
-    raw = _resolved(_without_registries(raw, findings), findings)
+    raw = _resolved(raw, findings)
+    registries = {key: value for key, value in raw.items() if _REGISTRY.search(key)}
+    raw = {key: value for key, value in raw.items() if key not in registries}
     _note_warnings(text, findings)
     read = PropertyReader(raw, Resolver(raw))
     pairs = [(source, target) for source in aliases for target in aliases if source != target]
@@ -147,7 +153,17 @@ def java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
             "MM2 also emits heartbeats between clusters without a flow, and a MirrorFlow does not: "
             + ", ".join(f"{source}->{target}" for source, target in alone),
         )
-    return [_flow(raw, source, target, enabled, heartbeat_pairs, findings) for source, target in enabled]
+    flows = []
+    for source, target in enabled:
+        own = connector_properties({**raw, **registries}, source, target, CLASS_NAMES[SCHEMAS])
+        schemas = converted_schemas(own, source, target, findings)
+        flow = _flow(raw, source, target, enabled, heartbeat_pairs, findings)
+        flows.append(replace(flow, schemas=schemas))
+    idle = set(aliases) - {alias for pair in enabled for alias in pair}
+    for key in sorted(registries):
+        if key.startswith(tuple(f"{alias}." for alias in idle)):
+            findings.add_loss("", key, "no enabled flow has this cluster")
+    return flows
 
 
 def _note_warnings(text: str, findings: ConversionFindings) -> None:
@@ -250,13 +266,6 @@ def _cluster(
     )
 
 
-def _without_registries(raw: Mapping[str, str], findings: ConversionFindings) -> dict[str, str]:
-    """Returns *raw* without the settings of schema registries, which it lists: their secrets are only references in a MirrorFlow."""
-    for key in filter(_REGISTRY.search, sorted(raw)):
-        findings.add_loss("", key, "write it into spec.schemas (docs/schemas.md)")
-    return {key: value for key, value in raw.items() if not _REGISTRY.search(key)}
-
-
 def _resolved(raw: Mapping[str, str], findings: ConversionFindings) -> dict[str, str]:
     """Returns *raw* with references resolved, except in secrets; lists and drops unresolvable settings.
 
@@ -292,7 +301,7 @@ class ConvertedSecurity:
         self, properties: Mapping[str, str], *, alias: str, flow: str, findings: ConversionFindings
     ) -> None:
         self._own = {key: value.strip() for key, value in properties.items()}
-        self._alias = re.sub(r"[^a-z0-9.]+", "-", alias.lower()).strip("-.") or "cluster"
+        self._alias = secret_prefix(alias)
         self._label = f"{alias}."
         self._flow = flow
         self._findings = findings

@@ -93,6 +93,7 @@ def document(flow: JavaFlow, findings: ConversionFindings) -> dict[str, Any]:
         "target": _cluster(flow, flow.target, findings),
         "topics": topics,
         "groups": _groups(flow, checkpoint, findings),
+        "schemas": dict(flow.schemas),
         "takeOverFrom": _list(properties.get("mirrorflow.takeover.from", "")),
         "isolationLevel": _isolation(flow, properties),
         "offsetSyncs": {

@@ -136,7 +136,8 @@ class JavaFlow:
 
     `worker` and `connectors` are Connect's properties without the connections; a connector that does not run
     is absent. `claim` is the name by which a MirrorFlow replicator claims the source alias on the target
-    (`mirrorflow.flow`); "" if none yet. `workload` has fields of spec.connectors.source, such as `replicas`.
+    (`mirrorflow.flow`); "" if none yet. `workload` has fields of spec.connectors.source, such as `replicas`;
+    `schemas` is spec.schemas.
     """
 
     source: JavaCluster
@@ -148,6 +149,7 @@ class JavaFlow:
     claim: str = ""
     workload: Mapping[str, Any] = field(default_factory=dict)
     namespace: str = ""
+    schemas: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

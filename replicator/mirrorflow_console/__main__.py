@@ -61,7 +61,7 @@ async def _serve(api: ApiClient, host: str, port: int, charts: ChartHistory | No
 
 
 def _words(name: str) -> tuple[str, ...]:
-    return tuple(one.strip() for one in os.environ.get(name, "").split(",") if one.strip())
+    return tuple(part.strip() for part in os.environ.get(name, "").split(",") if part.strip())
 
 
 def _listener(text: str) -> tuple[str, int]:

@@ -31,7 +31,7 @@ class ChartSpan(Enum):
     @classmethod
     def of(cls, name: str | None) -> "ChartSpan":
         """Returns the span with *name*; an hour if there is none."""
-        return next((one for one in cls if one.value == name), cls.HOUR)
+        return next((span for span in cls if span.value == name), cls.HOUR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,25 +62,28 @@ class ChartHistory:
 
     def refresh(self, requests: Iterable[ChartRequest], now_s: float) -> None:
         """Begins to read those of *requests* that are old, unless it still reads. Forgets charts that no page shows."""
-        wanted = {(one.key, one.span): one for one in list(requests)[:CHARTS_MAX]}
+        wanted = {(request.key, request.span): request for request in list(requests)[:CHARTS_MAX]}
         self.charts = {name: chart for name, chart in self.charts.items() if name in wanted}
         due = [
-            one
-            for name, one in wanted.items()
+            request
+            for name, request in wanted.items()
             if name not in self.charts or now_s - self.charts[name].at_s >= REFRESH_S
         ]
         if due and (self._reading is None or self._reading.done()):
             self._reading = asyncio.create_task(self._read(due, now_s))
 
     async def _read(self, due: Iterable[ChartRequest], now_s: float) -> None:
-        for one in due:
+        for request in due:
             try:
                 samples = await asyncio.to_thread(
-                    self._prometheus.samples, one.labels, one.span.seconds, now_s
+                    self._prometheus.samples, request.labels, request.span.seconds, now_s
                 )
             except PrometheusError as error:
                 self.problem = f"Prometheus at {self._prometheus.host} does not answer: {error}."
                 _LOG.warning("%s", self.problem)
                 return
             self.problem = ""
-            self.charts = {**self.charts, (one.key, one.span): Chart(samples=tuple(samples), at_s=now_s)}
+            self.charts = {
+                **self.charts,
+                (request.key, request.span): Chart(samples=tuple(samples), at_s=now_s),
+            }

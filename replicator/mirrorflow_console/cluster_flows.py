@@ -1,6 +1,6 @@
 """Reads MirrorFlows, and the progress of their pods, from a Kubernetes cluster by the official client.
 
-The resources are listed at each poll. Pods are listed and asked only while a page is open; what is missing then comes from
+The resources are listed at each poll. Pods are listed and polled only while a page is open; what is missing then comes from
 the status. Nothing is written.
 """
 
@@ -27,7 +27,7 @@ FLOW_LABEL: Final = "mirrorflow.io/flow"
 CONNECTOR_LABEL: Final = "mirrorflow.io/connector"
 SCHEME_ANNOTATION: Final = "mirrorflow.io/http-scheme"
 HTTP_PORT: Final = 8080
-PAGE_SIZE: Final = 500  # objects of one answer of the API server
+PAGE_SIZE: Final = 500  # objects in one response of the API server
 REQUEST_MAX_S: Final = 10.0
 
 _LOG: Final = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorPod:
-    """A pod of a flow's connector that can be asked."""
+    """A pod of a flow's connector that can be polled."""
 
     flow: tuple[str, str]  # namespace and name
     connector: str
@@ -46,7 +46,7 @@ class ClusterFlows:
     """A `FlowSource`: the MirrorFlows of *namespaces*, all where there is none. *ca_file* trusts pods that serve TLS.
 
     Outside the cluster pods have no address: *forward* connects to a port of a pod, by its namespace and name. Such connections
-    are dear, so only pods of flows on an open page are asked; other flows have what their status has.
+    are expensive, so only pods of flows on an open page are polled; other flows have what their status has.
     """
 
     def __init__(
@@ -95,17 +95,19 @@ class ClusterFlows:
         for pod in pods:
             if self._forward is None or "~".join(pod.flow) in detailed | groups:
                 by_flow.setdefault(pod.flow, []).append(pod)
-        readings = [_reading(one) for one in self._known]
-        flows = [_connected(one, by_flow.get((one.namespace, one.name), [])) for one in readings]
+        readings = [_reading(resource) for resource in self._known]
+        flows = [
+            _connected(reading, by_flow.get((reading.namespace, reading.name), [])) for reading in readings
+        ]
         return self._reader.read(flows, detailed, groups, is_watched=is_watched, context=self._context())
 
     def _resources(self) -> Iterator[Mapping[str, Any]]:
         for namespace in self._namespaces or (None,):
             token = ""
             while True:
-                found = self._page(namespace, token)
-                yield from found["items"]
-                token = found.get("metadata", {}).get("continue") or ""
+                page = self._page(namespace, token)
+                yield from page["items"]
+                token = page.get("metadata", {}).get("continue") or ""
                 if not token:
                     break
 
@@ -114,23 +116,23 @@ class ClusterFlows:
         if token:
             given["_continue"] = token
         if namespace is None:
-            found = self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL, **given)
+            listed = self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL, **given)
         else:
-            found = self._objects.list_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, **given)
-        return found if isinstance(found, dict) else {"items": []}
+            listed = self._objects.list_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, **given)
+        return listed if isinstance(listed, dict) else {"items": []}
 
     def _pods(self) -> Iterator[ConnectorPod]:
-        """Yields the running pods of source and checkpoint connectors."""
+        """Yields the running pods of source, checkpoint and schema connectors."""
         given: dict[str, Any] = {
-            "label_selector": f"{FLOW_LABEL},{CONNECTOR_LABEL} in (source,checkpoint)",
+            "label_selector": f"{FLOW_LABEL},{CONNECTOR_LABEL} in (source,checkpoint,schemas)",
             "_request_timeout": REQUEST_MAX_S,
         }
         for namespace in self._namespaces or (None,):
             if namespace is None:
-                found = self._core.list_pod_for_all_namespaces(**given)
+                listed = self._core.list_pod_for_all_namespaces(**given)
             else:
-                found = self._core.list_namespaced_pod(namespace, **given)
-            for pod in found.items:
+                listed = self._core.list_namespaced_pod(namespace, **given)
+            for pod in listed.items:
                 meta: Any = pod.metadata
                 status: Any = pod.status
                 if status.pod_ip and status.phase == "Running" and meta.deletion_timestamp is None:
@@ -185,15 +187,18 @@ def _reading(resource: Mapping[str, Any]) -> FlowReading:
 
 def _connected(reading: FlowReading, pods: Sequence[ConnectorPod]) -> ConnectedFlow:
     """Returns a flow with its pods: the checkpoint connector's has the groups, else that which runs it, too."""
+    # By name: checkpoint, source.
+    with_groups = sorted((pod for pod in pods if pod.connector != "schemas"), key=lambda pod: pod.connector)
     return ConnectedFlow(
         reading=reading,
         subject=f"A pod of {reading.name}",
         sources=tuple(pod.address for pod in pods if pod.connector == "source"),
-        groups=tuple(pod.address for pod in sorted(pods, key=lambda pod: pod.connector)),
+        groups=tuple(pod.address for pod in with_groups),
+        schemas=tuple(pod.address for pod in pods if pod.connector == "schemas"),
     )
 
 
 def flows_of_context(name: str) -> ClusterFlows:
     """Returns the MirrorFlows of a context of the kubeconfig, in its namespace. Raises KubernetesLoginError."""
-    found = connect(name)
-    return ClusterFlows(found.api, namespaces=(found.namespace,), forward=found.dial)
+    connection = connect(name)
+    return ClusterFlows(connection.api, namespaces=(connection.namespace,), forward=connection.dial)

@@ -73,16 +73,18 @@ def cluster_map(views: Sequence[FlowView], figures: Mapping[str, Figures]) -> Cl
     shown = dict(list(pairs.items())[:EDGES_MAX])
     columns = _columns(shown)
     nodes = _nodes(columns, shown)
-    by_name = {one.name: one for one in nodes}
+    by_name = {node.name: node for node in nodes}
     labels = _labels(by_name, shown)
     edges = tuple(_edge(by_name, pair, flows, labels[pair], figures) for pair, flows in shown.items())
     return ClusterMap(
         width=max(
-            (*(one.x + NODE_WIDTH for one in nodes), *(one.x + LABEL_WIDTH // 2 for one in edges)), default=0
+            (*(node.x + NODE_WIDTH for node in nodes), *(edge.x + LABEL_WIDTH // 2 for edge in edges)),
+            default=0,
         )
         + MARGIN,
         height=max(
-            (*(one.y + NODE_HEIGHT for one in nodes), *(one.y + LABEL_STEP // 2 for one in edges)), default=0
+            (*(node.y + NODE_HEIGHT for node in nodes), *(edge.y + LABEL_STEP // 2 for edge in edges)),
+            default=0,
         )
         + MARGIN,
         nodes=nodes,
@@ -108,7 +110,7 @@ def _columns(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
         # In a circle no cluster is free: the one that most others copy from begins.
         chosen = free or [min(waiting, key=lambda name: (-sum(pair[0] == name for pair in edges), name))]
         for name in chosen:
-            known = [rank[one] for one in incoming[name] if one in rank]
+            known = [rank[source] for source in incoming[name] if source in rank]
             rank[name] = max(known, default=-1) + 1
         waiting = [name for name in waiting if name not in rank]
     columns: list[list[str]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
@@ -164,7 +166,7 @@ def _labels(
         # A pair that leads back is below the one that leads there.
         y = (source.y + target.y + NODE_HEIGHT) // 2 + (source.x > target.x)
         wanted.setdefault(x, []).append((y, pair))
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+    centres: dict[tuple[str, str], tuple[int, int]] = {}
     for x, labels in wanted.items():
         labels.sort()
         middle = sum(y for y, _ in labels) // len(labels)
@@ -175,8 +177,8 @@ def _labels(
             least = max(lowest, top + index * LABEL_STEP - LABEL_STEP * len(labels))
             most = max(y, top + index * LABEL_STEP) if len(labels) > 1 else y
             lowest = max(least, min(y, most)) + LABEL_STEP
-            found[pair] = (x, lowest - LABEL_STEP)
-    return found
+            centres[pair] = (x, lowest - LABEL_STEP)
+    return centres
 
 
 def _edge(
@@ -186,8 +188,8 @@ def _edge(
     label: tuple[int, int],
     figures: Mapping[str, Figures],
 ) -> MapEdge:
-    current = [figures.get(one.key, one) for one in flows]
-    lags = [one.lag_s for one in current if one.lag_s is not None]
+    current = [figures.get(flow.key, flow) for flow in flows]
+    lags = [view.lag_s for view in current if view.lag_s is not None]
     path, end_x, end_y, is_forward = _path(nodes[pair[0]], nodes[pair[1]], label)
     back_x = end_x + (-ARROW if is_forward else ARROW)
     return MapEdge(
@@ -197,10 +199,10 @@ def _edge(
         arrow=f"M{end_x},{end_y} L{back_x},{end_y - ARROW // 2} L{back_x},{end_y + ARROW // 2}z",
         x=label[0],
         y=label[1],
-        level=min(one.level for one in flows),
+        level=min(flow.level for flow in flows),
         flows=tuple(flows),
         lag_s=max(lags, default=None),
-        bytes_per_s=sum(one.bytes_per_s or 0.0 for one in current),
+        bytes_per_s=sum(view.bytes_per_s or 0.0 for view in current),
     )
 
 

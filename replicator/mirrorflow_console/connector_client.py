@@ -1,7 +1,8 @@
 """Requests the progress of connectors over HTTP, bounded in bytes and time, for both forms of the console.
 
-All connectors are asked from one thread, and their connections stay open between polls: a thousand connectors would open a
+All connectors are polled from one thread, and their connections stay open between polls: a thousand connectors would open a
 thousand connections at each of them.
+The heads of responses are read here, without h11, which needs more than twice the CPU time (docs/decisions/026).
 """
 
 import errno
@@ -22,7 +23,7 @@ from mirrorflow_console.documents import BODY_MAX_BYTES, DocumentError
 # Between two pieces of a response; a replicator's event loop never blocks for one second.
 SILENCE_MAX_S: Final = 2.0
 RESPONSE_MAX_S: Final = 8.0  # from the request to the last byte
-# Connectors that are asked at the same time. More would only wait in this process.
+# Connectors that are polled at the same time. More would only wait in this process.
 REQUESTS_MAX: Final = 128
 # Connections that stay open, each with a file descriptor here and one of the 64 connections that a replicator accepts. At
 # most half of the descriptors that the system allows: visitors need the others.
@@ -185,7 +186,7 @@ class _ConnectorConnection:
         if not status.isdigit() or _CHUNKED.search(head):
             raise DocumentError(INVALID)
         if int(status) != http.client.OK:
-            raise DocumentError(f"it answers with HTTP status {int(status)}")
+            raise DocumentError(f"its response has HTTP status {int(status)}")
         length = _LENGTH.search(head)
         self.stays_open = length is not None and head.startswith(b"HTTP/1.1") and not _CLOSES.search(head)
         if length is not None and int(length[1]) > BODY_MAX_BYTES:
@@ -270,21 +271,21 @@ class ConnectorClient:
         self, connection: _ConnectorConnection, running: dict[_ConnectorConnection, _RunningRequest]
     ) -> Iterator[_Result]:
         """Continues an exchange until its socket blocks, and yields its result once it has ended."""
-        one = running.get(connection)
-        if one is None:  # The server has closed a connection that was kept.
+        pending = running.get(connection)
+        if pending is None:  # The server has closed a connection that was kept.
             self._kept = {address: kept for address, kept in self._kept.items() if kept is not connection}
             self._close(connection)
             return
-        one.progressed_s = time.monotonic()
+        pending.progressed_s = time.monotonic()
         result: bytes | DocumentError
         try:
-            events = next(one.exchange)
+            events = next(pending.exchange)
         except StopIteration as ended:
             result = ended.value
         except _EndedError:
             del running[connection]
             self._close(connection)
-            yield from self._start(one.index, one.request, running)
+            yield from self._start(pending.index, pending.request, running)
             return
         except DocumentError as error:
             result = error
@@ -294,8 +295,8 @@ class ConnectorClient:
             self._watch(connection, events)
             return
         del running[connection]
-        self._keep_or_close(one.request.address, connection, is_valid=isinstance(result, bytes))
-        yield one.index, result
+        self._keep_or_close(pending.request.address, connection, is_valid=isinstance(result, bytes))
+        yield pending.index, result
 
     def _keep_or_close(
         self, address: ConnectorAddress, connection: _ConnectorConnection, *, is_valid: bool
@@ -310,16 +311,16 @@ class ConnectorClient:
     def _overdue(self, running: dict[_ConnectorConnection, _RunningRequest]) -> Iterator[_Result]:
         """Ends the exchanges that take too long. Called after what has arrived was read."""
         now_s = time.monotonic()
-        for connection, one in [*running.items()]:
-            if now_s - one.progressed_s > SILENCE_MAX_S:
+        for connection, pending in [*running.items()]:
+            if now_s - pending.progressed_s > SILENCE_MAX_S:
                 reason = f"it does not answer within {SILENCE_MAX_S:g} s"
-            elif now_s - one.began_s > RESPONSE_MAX_S:
+            elif now_s - pending.began_s > RESPONSE_MAX_S:
                 reason = f"the response takes more than {RESPONSE_MAX_S:g} s"
             else:
                 continue
             del running[connection]
             self._close(connection)
-            yield one.index, DocumentError(reason)
+            yield pending.index, DocumentError(reason)
 
     def _watch(self, connection: _ConnectorConnection, events: int) -> None:
         watched = self._watched.get(connection)

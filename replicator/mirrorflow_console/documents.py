@@ -1,6 +1,6 @@
 """Checks the documents that connectors return, so that views meet only values of the types that they expect.
 
-A connector that is broken, or that someone else answers for, may return anything. Unknown fields are dropped, and rows with
+A connector that is broken, or whose address another server has, may return anything. Unknown fields are dropped, and rows with
 a field of a wrong type are dropped and counted. Strings and lists are bounded, because they become part of a page.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Self
 from mirrorflow_cli.run_progress import Progress, progress_of
 from mirrorflow_replicator.http.progress_text import UNREACHABLE, counted
 
-# 20,000 partitions of 800 bytes. A longer answer is not read to its end: the console keeps within 128 MiB.
+# 20,000 partitions of 800 bytes. A longer response is not read to its end: the console keeps within 128 MiB.
 BODY_MAX_BYTES: Final = 16 * 1024 * 1024
 PARTITIONS_MAX: Final = 20_000
 OFFSETS_MAX: Final = 5_000  # lines of consumer groups: a page shows the worst of them
@@ -81,7 +81,7 @@ _OFFSET: Final[Kinds] = {
 
 
 class PartitionRow(Mapping[str, Any]):
-    """One partition of a connector's answer. It takes a quarter of a dictionary's memory: a console holds 20,000 twice."""
+    """One partition of a connector's response. It takes a quarter of a dictionary's memory: a console holds 20,000 twice."""
 
     __slots__ = ("_values",)
 
@@ -131,15 +131,15 @@ class Figures(NamedTuple):
     @classmethod
     def of(cls, value: Any) -> Self:
         """Returns the figures in *value*, a summary or a part of it, checked."""
-        found = value if isinstance(value, dict) else {}
+        figures = value if isinstance(value, dict) else {}
         return cls(
-            _number(found.get("uptimeSeconds")),
-            _count(found.get("lagRecords")),
-            _maybe_number(found.get("lagSeconds")),
-            _number(found.get("recordsPerSecond")),
-            _number(found.get("bytesPerSecond")),
-            _count(found.get("records")),
-            _count(found.get("bytes")),
+            _number(figures.get("uptimeSeconds")),
+            _count(figures.get("lagRecords")),
+            _maybe_number(figures.get("lagSeconds")),
+            _number(figures.get("recordsPerSecond")),
+            _number(figures.get("bytesPerSecond")),
+            _count(figures.get("records")),
+            _count(figures.get("bytes")),
         )
 
 
@@ -168,7 +168,7 @@ class ConnectorDocument:
         if not self.dropped:
             return ()
         return (
-            f"{counted(self.dropped, 'partition')} of the connector's answer could not be read; is it of another version?",
+            f"{counted(self.dropped, 'partition')} of the connector's response could not be read; is it of another version?",
         )
 
 
@@ -191,16 +191,18 @@ class FlowReading:
     verification: Mapping[str, Any] | None = None  # the newest result in a folder, on a laptop only
     offsets: tuple[Mapping[str, Any], ...] = field(default=())
     offsets_truncated: bool = False
+    # What the schema connector reports, where it has a pod of its own; on a laptop it is among the document's companions.
+    schemas: Mapping[str, Any] | None = None
 
 
 def parse_json(body: bytes) -> Any:
     """Parses *body*. Raises DocumentError."""
     if len(body) > BODY_MAX_BYTES:
-        raise DocumentError(f"the answer has more than {BODY_MAX_BYTES // 1024 // 1024} MiB")
+        raise DocumentError(f"the response has more than {BODY_MAX_BYTES // 1024 // 1024} MiB")
     try:
         return _DECODER.decode(body.decode())
     except (ValueError, RecursionError):
-        raise DocumentError("the answer is not JSON") from None
+        raise DocumentError("the response is not JSON") from None
 
 
 def _refuse_constant(name: str) -> float:
@@ -211,23 +213,23 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def connector_document(value: Any, summary: Any = None) -> ConnectorDocument:
-    """Returns the answer of `/progress/partitions`, checked. *summary*: that of `/progress`, where the answer has none.
+    """Returns the response to `/progress/partitions`, checked. *summary*: that to `/progress`, where it has none.
 
     Raises DocumentError.
     """
     if not isinstance(value, dict):
-        raise DocumentError("the answer is not a JSON object")
-    found = value.get("summary") if summary is None else summary
-    if not isinstance(found, dict) or not (
+        raise DocumentError("the response is not a JSON object")
+    given_summary = value.get("summary") if summary is None else summary
+    if not isinstance(given_summary, dict) or not (
         isinstance(value.get("partitions"), list) or isinstance(value.get("columns"), dict)
     ):
         raise DocumentError(
-            "the answer has no summary or no partitions; is the connector of an earlier version?"
+            "the response has no summary or no partitions; is the connector of an earlier version?"
         )
     rows, dropped = _rows(value)
-    connectors = [_connector(one) for one in _objects(value.get("connectors"))]
-    checked = _summary(found)
-    own = next((one for one in connectors if one["connector"] == checked["connector"]), {})
+    connectors = [_connector(connector) for connector in _objects(value.get("connectors"))]
+    checked = _summary(given_summary)
+    own = next((connector for connector in connectors if connector["connector"] == checked["connector"]), {})
     table = {
         "partitions": rows,
         "uncopied": _texts(value.get("uncopied")),
@@ -273,15 +275,15 @@ def _rows(value: Mapping[str, Any]) -> tuple[tuple[PartitionRow, ...], int]:
 
 def _rows_of_columns(columns: Mapping[str, Any]) -> tuple[PartitionRow, ...] | None:
     """Returns the partitions in *columns* if all are readable; columns are checked as a whole, five times as fast as rows."""
-    found = [column for name in _INDEX if isinstance(column := columns.get(name), list)]
-    if len(found) < len(_INDEX) or len({*map(len, found)}) > 1:
+    present = [column for name in _INDEX if isinstance(column := columns.get(name), list)]
+    if len(present) < len(_INDEX) or len({*map(len, present)}) > 1:
         return None
     if not all(_is_column(columns[name], kinds) for name, kinds in _PARTITION.items()):
         return None
     strings: dict[Any, Any] = {}
     shared: list[Iterable[Any]] = [
         map(strings.setdefault, column, column) if str in _PARTITION.get(name, ()) else column
-        for name, column in zip(_INDEX, found, strict=True)
+        for name, column in zip(_INDEX, present, strict=True)
     ]
     return tuple(map(PartitionRow, islice(zip(*shared, strict=True), PARTITIONS_MAX)))
 
@@ -346,10 +348,16 @@ def is_unchanged(value: Any, known: ConnectorDocument) -> bool:
     )
 
 
+def schemas_report(value: Any) -> Mapping[str, Any] | None:
+    """Returns the schema connector in the response to `/progress/partitions`, checked; None if there is none."""
+    connectors = value.get("connectors") if isinstance(value, dict) else None
+    return next((row for row in map(_connector, _objects(connectors)) if row["schemas"]), None)
+
+
 def group_offsets(value: Any) -> tuple[tuple[Mapping[str, Any], ...], bool]:
-    """Returns the lines of an answer to `/offsets`, checked, and whether there are more. Raises DocumentError."""
+    """Returns the lines of a response to `/offsets`, checked, and whether there are more. Raises DocumentError."""
     if not isinstance(value, dict) or not isinstance(value.get("offsets"), list):
-        raise DocumentError("the answer has no offsets")
+        raise DocumentError("the response has no offsets")
     received = value["offsets"][:OFFSETS_MAX]
     truncated = value.get("truncated") is True or len(value["offsets"]) > OFFSETS_MAX
     return tuple(row for row in received if _is_row(row, _OFFSET)), truncated
@@ -371,48 +379,55 @@ def _is_row(row: Any, kinds: Kinds) -> bool:
     return True
 
 
-def _summary(found: Mapping[str, Any]) -> dict[str, Any]:
+def _summary(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        **{name: _text(found.get(name), NAME_MAX) for name in ("connector", "flow", "state", "replicating")},
-        **{name: _count(found.get(name)) for name in ("lagRecords", "records", "bytes")},
         **{
-            name: _number(found.get(name)) for name in ("uptimeSeconds", "recordsPerSecond", "bytesPerSecond")
+            name: _text(summary.get(name), NAME_MAX) for name in ("connector", "flow", "state", "replicating")
         },
-        "lagSeconds": _maybe_number(found.get("lagSeconds")),
-        "batches": _counts(found.get("batches")),
-        **{name: _count(found.get(name)) for name in ("skippedRecords", "lostRecords", "losses", "warnings")},
-        "caughtUp": found.get("caughtUp") is True,
-        **{name: _counts(found.get(name)) for name in ("tasks", "partitions", "guarantee")},
+        **{name: _count(summary.get(name)) for name in ("lagRecords", "records", "bytes")},
+        **{
+            name: _number(summary.get(name))
+            for name in ("uptimeSeconds", "recordsPerSecond", "bytesPerSecond")
+        },
+        "lagSeconds": _maybe_number(summary.get("lagSeconds")),
+        "batches": _counts(summary.get("batches")),
+        **{
+            name: _count(summary.get(name))
+            for name in ("skippedRecords", "lostRecords", "losses", "warnings")
+        },
+        "caughtUp": summary.get("caughtUp") is True,
+        **{name: _counts(summary.get(name)) for name in ("tasks", "partitions", "guarantee")},
         "reasons": [
             {
-                "reason": _text(one.get("reason"), NAME_MAX),
-                "count": _count(one.get("count")),
-                "example": _text(one.get("example"), TEXT_MAX),
+                "reason": _text(reason.get("reason"), NAME_MAX),
+                "count": _count(reason.get("count")),
+                "example": _text(reason.get("example"), TEXT_MAX),
             }
-            for one in _objects(found.get("reasons"))
+            for reason in _objects(summary.get("reasons"))
         ],
-        **{side: _side(found.get(side)) for side in _SIDES},
-        "checkpoints": _numbers(found.get("checkpoints")),
+        **{side: _side(summary.get(side)) for side in _SIDES},
+        "checkpoints": _numbers(summary.get("checkpoints")),
     }
 
 
-def _connector(one: Mapping[str, Any]) -> dict[str, Any]:
-    groups = one.get("groups")
+def _connector(connector: Mapping[str, Any]) -> dict[str, Any]:
+    groups = connector.get("groups")
     return {
         **{
-            name: _text(one.get(name), NAME_MAX)
+            name: _text(connector.get(name), NAME_MAX)
             for name in ("connector", "state", "reason", "sourceAlias", "targetAlias")
         },
-        "class": _text(one.get("class"), NAME_MAX),
-        "message": _text(one.get("message"), TEXT_MAX),
-        "standby": one.get("standby") is True,
-        **{side: _side(one.get(side)) for side in _SIDES},
+        "class": _text(connector.get("class"), NAME_MAX),
+        "message": _text(connector.get("message"), TEXT_MAX),
+        "standby": connector.get("standby") is True,
+        **{side: _side(connector.get(side)) for side in _SIDES},
         "failedTasks": [
             {"reason": _text(task.get("reason"), NAME_MAX), "message": _text(task.get("message"), TEXT_MAX)}
-            for task in _objects(one.get("failedTasks"))
+            for task in _objects(connector.get("failedTasks"))
         ],
-        "warnings": _texts(one.get("warnings")),
-        "warningsTotal": _count(one.get("warningsTotal")),
+        "warnings": _texts(connector.get("warnings")),
+        "warningsTotal": _count(connector.get("warningsTotal")),
+        "schemas": _schemas(connector.get("schemas")),
         "groups": {
             name: _count(groups.get(name))
             for name in ("selected", "failing", "active", "checkpoints", "moved")
@@ -425,8 +440,17 @@ def _connector(one: Mapping[str, Any]) -> dict[str, Any]:
                 "topic": _text(beat.get("topic"), NAME_MAX),
                 "ageSeconds": _number(beat.get("ageSeconds")),
             }
-            for beat in _objects(one.get("heartbeats"))
+            for beat in _objects(connector.get("heartbeats"))
         ],
+    }
+
+
+def _schemas(value: Any) -> dict[str, Any] | None:
+    if not isinstance(value, dict):
+        return None
+    return {
+        **{name: _count(value.get(name)) for name in ("subjects", "versions", "missing", "conflicts")},
+        "ageSeconds": _maybe_number(value.get("ageSeconds")),
     }
 
 
@@ -470,9 +494,9 @@ def _number(value: Any) -> float:
 
 def _counts(value: Any) -> dict[str, int]:
     rows = value if isinstance(value, dict) else {}
-    return {str(name)[:NAME_MAX]: _count(one) for name, one in list(rows.items())[:LIST_MAX]}
+    return {str(name)[:NAME_MAX]: _count(count) for name, count in list(rows.items())[:LIST_MAX]}
 
 
 def _numbers(value: Any) -> dict[str, float | None]:
     rows = value if isinstance(value, dict) else {}
-    return {str(name)[:NAME_MAX]: _maybe_number(one) for name, one in list(rows.items())[:LIST_MAX]}
+    return {str(name)[:NAME_MAX]: _maybe_number(number) for name, number in list(rows.items())[:LIST_MAX]}

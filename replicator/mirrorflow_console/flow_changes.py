@@ -36,8 +36,10 @@ def changes(before: FlowView | None, now: FlowView, at_s: float) -> Iterator[His
             yield event("repaired", Level.FINE, f"Resolved: {trouble.text}")
     if before.state != now.state:
         yield event("state", now.level, f"{before.state} → {now.state}")
-    statuses = {one.type: (one.status, one.reason) for one in before.conditions}
-    for one in now.conditions:
-        if one.type in statuses and statuses[one.type] != (one.status, one.reason):
-            text = f"{one.type} is {one.status} ({one.reason})" + (f": {one.message}" if one.message else ".")
-            yield event("condition", one.level, text)
+    statuses = {condition.type: (condition.status, condition.reason) for condition in before.conditions}
+    for condition in now.conditions:
+        if condition.type in statuses and statuses[condition.type] != (condition.status, condition.reason):
+            text = f"{condition.type} is {condition.status} ({condition.reason})" + (
+                f": {condition.message}" if condition.message else "."
+            )
+            yield event("condition", condition.level, text)

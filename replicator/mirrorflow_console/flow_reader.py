@@ -22,6 +22,7 @@ from mirrorflow_console.documents import (
     FlowReading,
     group_offsets,
     parse_json,
+    schemas_report,
     updated_document,
 )
 from mirrorflow_console.merged_documents import merged
@@ -34,12 +35,13 @@ TURNS: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectedFlow:
-    """A flow, with the addresses of its source connector's processes, and of those that know its groups, the best first."""
+    """A flow, with the addresses of its source connector's processes, and of those that know its groups and schemas, the best first."""
 
     reading: FlowReading
     subject: str  # of the sentence that a process does not report its progress
     sources: tuple[ConnectorAddress, ...] = ()
     groups: tuple[ConnectorAddress, ...] = ()
+    schemas: tuple[ConnectorAddress, ...] = ()  # of a schema connector in a pod of its own
 
 
 class FlowReader:
@@ -73,37 +75,39 @@ class FlowReader:
         self._context = context
         self.figures, self.partitions = {}, {}
         requests: list[ConnectorRequest] = []
-        for one in flows:
-            key = one.reading.key
+        for flow in flows:
+            key = flow.reading.key
             if key in detailed:
-                requests += [_request(address, PARTITIONS_MAX) for address in one.sources]
+                requests += [_request(address, PARTITIONS_MAX) for address in flow.sources]
             else:
                 is_due = not is_watched or (crc32(key.encode()) + self._turn) % TURNS == 0
-                requests += [self._brief_request(address, one, is_due=is_due) for address in one.sources]
-        found = dict(self._documents(requests))
+                requests += [self._brief_request(address, flow, is_due=is_due) for address in flow.sources]
+        updates = dict(self._documents(requests))
         # The partitions of a connector in trouble have more about it than its summary.
         troubled = [
             request.address
             for request in requests
-            if "limit=0" in request.target and _is_in_trouble(found[request.address])
+            if "limit=0" in request.target and _is_in_trouble(updates[request.address])
         ]
-        found.update(self._documents([_request(address, PARTITIONS_USUAL) for address in troubled]))
-        self._updates = {address: one for address, one in found.items() if isinstance(one, DocumentUpdate)}
-        readings = [self._reading(one, found) for one in flows]
-        self._readings = {
-            one.reading.key: (one.reading, reading) for one, reading in zip(flows, readings, strict=True)
+        updates.update(self._documents([_request(address, PARTITIONS_USUAL) for address in troubled]))
+        self._updates = {
+            address: update for address, update in updates.items() if isinstance(update, DocumentUpdate)
         }
-        return self._with_groups(flows, readings, groups)
+        readings = [self._reading(flow, updates) for flow in flows]
+        self._readings = {
+            flow.reading.key: (flow.reading, reading) for flow, reading in zip(flows, readings, strict=True)
+        }
+        return self._with_schemas(flows, self._with_groups(flows, readings, groups), detailed)
 
     def _reading(
-        self, flow: ConnectedFlow, found: Mapping[ConnectorAddress, DocumentUpdate | DocumentError]
+        self, flow: ConnectedFlow, updates: Mapping[ConnectorAddress, DocumentUpdate | DocumentError]
     ) -> FlowReading:
         """Returns the reading of *flow*, the last one where no more than figures has changed."""
         key = flow.reading.key
-        update = found[flow.sources[0]] if len(flow.sources) == 1 else None
+        update = updates[flow.sources[0]] if len(flow.sources) == 1 else None
         given, known = self._readings.get(key, (None, None))
         if not isinstance(update, DocumentUpdate):
-            reading = _with_documents(flow, [found[address] for address in flow.sources])
+            reading = _with_documents(flow, [updates[address] for address in flow.sources])
         elif (
             known is not None
             and known.document is update.document
@@ -146,17 +150,38 @@ class FlowReader:
         self, flows: Sequence[ConnectedFlow], readings: list[FlowReading], keys: AbstractSet[str]
     ) -> list[FlowReading]:
         """Returns *readings*, those of *keys* with the offsets of groups: of the first address that returns some."""
-        wanted = [address for one in flows if one.reading.key in keys for address in one.groups]
+        wanted = [address for flow in flows if flow.reading.key in keys for address in flow.groups]
         if not wanted:
             return readings
-        found = dict(self._offsets(wanted))
+        by_address = dict(self._offsets(wanted))
         offsets = [
-            next((found[address] for address in one.groups if address in found), None) for one in flows
+            next((by_address[address] for address in flow.groups if address in by_address), None)
+            for flow in flows
         ]
         return [
             reading if rows is None else replace(reading, offsets=rows[0], offsets_truncated=rows[1])
             for reading, rows in zip(readings, offsets, strict=True)
         ]
+
+    def _with_schemas(
+        self, flows: Sequence[ConnectedFlow], readings: list[FlowReading], keys: AbstractSet[str]
+    ) -> list[FlowReading]:
+        """Returns *readings*, those of *keys* with what the pods of schema connectors report."""
+        wanted = [
+            (index, address)
+            for index, flow in enumerate(flows)
+            if flow.reading.key in keys
+            for address in flow.schemas
+        ]
+        requests = [_request(address, 0) for _, address in wanted]
+        for number, body in self._client.fetch(requests, self._context):
+            try:
+                report = schemas_report(_parsed(body))
+            except DocumentError:
+                continue  # as for groups; the condition SchemasInSync has the cause
+            index = wanted[number][0]
+            readings[index] = replace(readings[index], schemas=report)
+        return readings
 
     def _offsets(
         self, addresses: Sequence[ConnectorAddress]
@@ -176,8 +201,8 @@ def _request(address: ConnectorAddress, limit: int, *, unless: str = "") -> Conn
     return ConnectorRequest(address, f"/progress/partitions?limit={limit}&columns=yes&unless={quote(unless)}")
 
 
-def _is_in_trouble(found: DocumentUpdate | DocumentError) -> bool:
-    return isinstance(found, DocumentUpdate) and (found.document.has_trouble or found.figures.is_lagging)
+def _is_in_trouble(update: DocumentUpdate | DocumentError) -> bool:
+    return isinstance(update, DocumentUpdate) and (update.document.has_trouble or update.figures.is_lagging)
 
 
 def _parsed(body: bytes | DocumentError) -> Any:
@@ -186,13 +211,13 @@ def _parsed(body: bytes | DocumentError) -> Any:
     return parse_json(body)
 
 
-def _with_documents(flow: ConnectedFlow, found: Iterable[DocumentUpdate | DocumentError]) -> FlowReading:
+def _with_documents(flow: ConnectedFlow, updates: Iterable[DocumentUpdate | DocumentError]) -> FlowReading:
     reading, problems, read = flow.reading, [], []
-    for one in found:
-        if isinstance(one, DocumentError):
-            problems.append(f"{flow.subject} does not report its progress: {one}.")
+    for update in updates:
+        if isinstance(update, DocumentError):
+            problems.append(f"{flow.subject} does not report its progress: {update}.")
         else:
-            read.append(one.document)
+            read.append(update.document)
     if problems:
         return replace(reading, problem=" ".join(problems))
     if not read:

@@ -186,7 +186,7 @@ def flow_view(reading: FlowReading, samples: Sequence[LagSample] = ()) -> FlowVi
         own += _lag_troubles(document, outlook)
     troubles = sorted(
         [*own, *_of_conditions(reading, own), *_of_verification(reading)],
-        key=lambda one: (one.level, _KINDS.index(one.kind), one.subject),
+        key=lambda trouble: (trouble.level, _KINDS.index(trouble.kind), trouble.subject),
     )
     base = {
         "key": reading.key,
@@ -233,7 +233,7 @@ def _is_held_up(progress: Progress) -> bool:
 def _unanswered(reading: FlowReading, base: dict[str, Any]) -> FlowView:
     """Returns the view of a flow whose process does not answer: what the resource reports, else nothing."""
     status = reading.status or {}
-    ready = next((one for one in base["conditions"] if one.type == "Ready"), None)
+    ready = next((condition for condition in base["conditions"] if condition.type == "Ready"), None)
     state = "not answering" if ready is None else ready.reason
     level = Level.UNKNOWN if ready is None else _of_ready(ready)
     troubles = list(base.pop("troubles"))
@@ -250,7 +250,7 @@ def _unanswered(reading: FlowReading, base: dict[str, Any]) -> FlowView:
     return FlowView(
         **base,
         troubles=tuple(troubles),
-        level=min([level, *(one.level for one in troubles)]),
+        level=min([level, *(trouble.level for trouble in troubles)]),
         state=state,
         notes=notes_,
         lag=lag if isinstance(lag, str) else "?",
@@ -269,7 +269,7 @@ def _answered(document: ConnectorDocument, base: dict[str, Any]) -> FlowView:
     progress, summary = document.progress, document.progress.summary
     partitions: Mapping[str, int] = summary.get("partitions", {})
     notes_ = (*document.notes, *notes(progress))
-    levels = [_of_state(progress), *(one.level for one in base["troubles"])]
+    levels = [_of_state(progress), *(trouble.level for trouble in base["troubles"])]
     if notes_:
         levels.append(Level.WARNING)
     return FlowView(
@@ -297,7 +297,7 @@ _LEVELS: Final = {
     ReplicatingState.PAUSED: Level.WAITING,
     ReplicatingState.WAITING: Level.WAITING,
 }
-_BY_WORD: Final = {one.value: level for one, level in _LEVELS.items()}
+_BY_WORD: Final = {state.value: level for state, level in _LEVELS.items()}
 
 
 def _of_state(progress: Progress) -> Level:
@@ -330,17 +330,17 @@ def _unlisted(document: ConnectorDocument, own: Sequence[Trouble]) -> Iterator[T
     progress = document.progress
     if len(progress.partitions) >= document.partitions_total:
         return
-    known = {one.reason for one in own}
+    known = {trouble.reason for trouble in own}
     has_stopped = bool(progress.summary["partitions"].get("stopped"))
-    for one in progress.summary["reasons"]:
-        if one["reason"] not in known:
+    for reason in progress.summary["reasons"]:
+        if reason["reason"] not in known:
             yield Trouble(
                 level=Level.BROKEN if has_stopped else Level.WARNING,
                 kind=SubjectKind.FLOW,
                 subject=progress.connector,
-                text=f"{one['example'] or one['reason']} ({counted(one['count'], 'partition')})",
-                reason=one["reason"],
-                advice=advice_for(one["reason"], has_stopped=has_stopped),
+                text=f"{reason['example'] or reason['reason']} ({counted(reason['count'], 'partition')})",
+                reason=reason["reason"],
+                advice=advice_for(reason["reason"], has_stopped=has_stopped),
             )
 
 
@@ -368,49 +368,57 @@ def _lag_troubles(document: ConnectorDocument, outlook: Forecast) -> Iterator[Tr
 
 def _conditions(status: Mapping[str, Any] | None) -> tuple[ConditionRow, ...]:
     rows = (status or {}).get("conditions")
-    found = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
+    conditions = (
+        [condition for condition in rows if isinstance(condition, dict)] if isinstance(rows, list) else []
+    )
     return tuple(
         ConditionRow(
-            type=str(one.get("type", "")),
-            status=str(one.get("status", "")),
-            reason=str(one.get("reason", "")),
-            message=str(one.get("message", "")),
-            since=str(one.get("lastTransitionTime", "")),
-            level=_of_condition(one),
+            type=str(condition.get("type", "")),
+            status=str(condition.get("status", "")),
+            reason=str(condition.get("reason", "")),
+            message=str(condition.get("message", "")),
+            since=str(condition.get("lastTransitionTime", "")),
+            level=_of_condition(condition),
         )
-        for one in found
+        for condition in conditions
     )
 
 
-def _of_condition(one: Mapping[str, Any]) -> Level:
-    if one.get("status") == "Unknown":
+def _of_condition(condition: Mapping[str, Any]) -> Level:
+    if condition.get("status") == "Unknown":
         return Level.UNKNOWN
-    is_problem = any(condition_problems({"conditions": [{"type": "", "reason": "", "status": "", **one}]}))
+    is_problem = any(
+        condition_problems({"conditions": [{"type": "", "reason": "", "status": "", **condition}]})
+    )
     if not is_problem:
         return Level.FINE
-    if one.get("reason") in _WAITING_REASONS:
+    if condition.get("reason") in _WAITING_REASONS:
         return Level.WAITING
-    return Level.WARNING if one.get("type") == "Degraded" else Level.BROKEN
+    return Level.WARNING if condition.get("type") == "Degraded" else Level.BROKEN
 
 
 def _of_conditions(reading: FlowReading, own: Sequence[Trouble]) -> Iterator[Trouble]:
     """Yields the conditions that are problems, each sentence once, and no cause that the connector reports itself."""
-    known = {one.reason for one in own}
-    said: set[str] = set()
+    known = {trouble.reason for trouble in own}
+    texts: set[str] = set()
     # Ready comes last, because it usually repeats another condition.
-    for one in sorted(_conditions(reading.status), key=lambda row: row.type == "Ready"):
-        if one.level not in {Level.BROKEN, Level.WARNING} or one.message in said or one.reason in known:
+    for condition in sorted(_conditions(reading.status), key=lambda row: row.type == "Ready"):
+        if (
+            condition.level not in {Level.BROKEN, Level.WARNING}
+            or condition.message in texts
+            or condition.reason in known
+        ):
             continue
-        if one.type in {"Ready", "Replicating"} and (own or said):
+        if condition.type in {"Ready", "Replicating"} and (own or texts):
             continue  # What they repeat is listed itself.
-        said.add(one.message)
+        texts.add(condition.message)
         yield Trouble(
-            level=one.level,
-            kind=SubjectKind.CLUSTER if one.type in _CLUSTER_CONDITIONS else SubjectKind.CONDITION,
-            subject=_CLUSTER_CONDITIONS.get(one.type, one.type),
-            text=one.message or f"{one.type} is {one.status}.",
-            reason=one.reason,
-            advice=advice_for(one.reason),
+            level=condition.level,
+            kind=SubjectKind.CLUSTER if condition.type in _CLUSTER_CONDITIONS else SubjectKind.CONDITION,
+            subject=_CLUSTER_CONDITIONS.get(condition.type, condition.type),
+            text=condition.message or f"{condition.type} is {condition.status}.",
+            reason=condition.reason,
+            advice=advice_for(condition.reason),
         )
 
 
@@ -430,7 +438,7 @@ def _of_verification(reading: FlowReading) -> Iterator[Trouble]:
 
 
 def _side_level(conditions: Iterable[ConditionRow], side: str) -> Level:
-    levels = (one.level for one in conditions if _CLUSTER_CONDITIONS.get(one.type) == side)
+    levels = (condition.level for condition in conditions if _CLUSTER_CONDITIONS.get(condition.type) == side)
     return next(levels, Level.UNKNOWN)
 
 
@@ -441,7 +449,7 @@ def topic_rows(progress: Progress, *, internal: bool = True) -> list[TopicRow]:
         for topic, partitions in by_topic(progress.partitions).items()
         if internal or not is_internal(topic)
     ]
-    return sorted(rows, key=lambda one: (one.level, -(one.lag_s or 0.0), -(one.lag_records or 0), one.topic))
+    return sorted(rows, key=lambda row: (row.level, -(row.lag_s or 0.0), -(row.lag_records or 0), row.topic))
 
 
 def worst_topics(partitions: Iterable[Mapping[str, Any]]) -> list[tuple[str, int | None]]:
@@ -452,7 +460,7 @@ def worst_topics(partitions: Iterable[Mapping[str, Any]]) -> list[tuple[str, int
         known = lags.get(topic)
         lags[topic] = known if lag is None else lag + (known or 0)
     shown = [(topic, lag) for topic, lag in lags.items() if not is_internal(topic)]
-    return sorted(shown, key=lambda one: -(one[1] or 0))
+    return sorted(shown, key=lambda topic_lag: -(topic_lag[1] or 0))
 
 
 def is_internal(topic: str) -> bool:

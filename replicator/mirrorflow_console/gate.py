@@ -19,8 +19,10 @@ class Visitor:
         """Returns *snapshot* with the flows that the visitor may see, and nothing about others."""
         if self.namespaces is None:
             return snapshot
-        views = tuple(one for one in snapshot.views if one.namespace in self.namespaces)
-        readings = {key: one for key, one in snapshot.readings.items() if one.namespace in self.namespaces}
+        views = tuple(view for view in snapshot.views if view.namespace in self.namespaces)
+        readings = {
+            key: reading for key, reading in snapshot.readings.items() if reading.namespace in self.namespaces
+        }
         return replace(snapshot, views=views, readings=readings)
 
 

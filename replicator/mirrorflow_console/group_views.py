@@ -44,7 +44,7 @@ def group_rows(reading: FlowReading) -> list[GroupRow]:
     copied = () if reading.document is None else reading.document.progress.partitions
     partitions = {(row["topic"], row["partition"]): row for row in copied}
     rows = [_row(group, lines, partitions) for group, lines in groups.items()]
-    return sorted(rows, key=lambda one: (one.level, -(one.again_most or 0), -(one.lag or 0), one.group))
+    return sorted(rows, key=lambda row: (row.level, -(row.again_most or 0), -(row.lag or 0), row.group))
 
 
 def _lag(line: Mapping[str, Any], partitions: Partitions) -> int | None:
@@ -64,7 +64,9 @@ def _row(group: str, lines: Sequence[Mapping[str, Any]], partitions: Partitions)
     most = [row["readAgainAtMost"] for row in lines]
     ages = [row["checkpointAgeSeconds"] for row in lines if row["checkpointAgeSeconds"] is not None]
     why = sorted({row["why"] for row in lines if row["why"]})
-    translation = next((one for one in _WORST_FIRST if one in translations), ", ".join(sorted(translations)))
+    translation = next(
+        (name for name in _WORST_FIRST if name in translations), ", ".join(sorted(translations))
+    )
     if translation == "unknown":
         level = Level.WARNING
     else:
@@ -103,5 +105,5 @@ def _members(line: Mapping[str, Any]) -> str:
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

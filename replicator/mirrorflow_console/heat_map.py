@@ -56,17 +56,18 @@ def heat_map(
     topics: dict[str, list[tuple[int, Level, Mapping[str, Any]]]] = {}
     for row, level in zip(rows, levels, strict=True):
         topics.setdefault(row["topic"], []).append((row["partition"], level, row))
-    shown = [(name, found) for name, found in topics.items() if internal or not is_internal(name)]
-    for _, found in shown:
-        found.sort(key=itemgetter(0))
-    shown.sort(key=lambda one: (min(level for _, level, _ in one[1]) > Level.WARNING, one[0]))
+    shown = [(name, partitions) for name, partitions in topics.items() if internal or not is_internal(name)]
+    for _, partitions in shown:
+        partitions.sort(key=itemgetter(0))
+    shown.sort(key=lambda topic: (min(level for _, level, _ in topic[1]) > Level.WARNING, topic[0]))
     cell = _CELL[measure]
-    cells = "".join(cell(row, level) for _, found in shown for _, level, row in found)
+    cells = "".join(cell(row, level) for _, partitions in shown for _, level, row in partitions)
     return HeatMap(
         measure=measure,
         cells=cells,
         topics=tuple(
-            (name, len(found), _unusual([number for number, _, _ in found])) for name, found in shown
+            (name, len(partitions), _unusual([number for number, _, _ in partitions]))
+            for name, partitions in shown
         ),
         counts={word: cells.count(str(index)) for index, word in enumerate(LEGENDS[measure])},
     )
@@ -101,7 +102,7 @@ def _batches(row: Mapping[str, Any], _: Level) -> str:
     batches = row.get("batches")
     counts = batches if isinstance(batches, dict) else {}
     numbers = [counts.get(path) for path in ("raw", "coalesced", "reencoded")]
-    known = [one if type(one) is int else 0 for one in numbers]
+    known = [count if type(count) is int else 0 for count in numbers]
     return str(1 + known.index(max(known))) if any(known) else "0"
 
 

@@ -77,13 +77,13 @@ class History:
                 (
                     (
                         flow,
-                        _rounded(one.at_s, STEP_S),
-                        one.records,
-                        one.seconds,
-                        one.records_per_s,
-                        one.bytes_per_s,
+                        _rounded(sample.at_s, STEP_S),
+                        sample.records,
+                        sample.seconds,
+                        sample.records_per_s,
+                        sample.bytes_per_s,
                     )
-                    for flow, one in samples.items()
+                    for flow, sample in samples.items()
                 ),
             )
             database.executemany(
@@ -96,7 +96,10 @@ class History:
             )
             database.executemany(
                 "INSERT INTO event (at, flow, kind, level, text) VALUES (?, ?, ?, ?, ?)",
-                ((int(one.at_s), one.flow, one.kind, one.level, one.text[:EVENT_TEXT_MAX]) for one in events),
+                (
+                    (int(event.at_s), event.flow, event.kind, event.level, event.text[:EVENT_TEXT_MAX])
+                    for event in events
+                ),
             )
             if now_s - self._pruned_s >= PRUNE_EVERY_S:
                 self._pruned_s = now_s
@@ -112,13 +115,13 @@ class History:
 
     def topic_lags(self, flow: str, since_s: float) -> dict[str, list[tuple[int, int | None]]]:
         """Returns time and lag of each topic of *flow* since a moment, oldest first."""
-        found: dict[str, list[tuple[int, int | None]]] = {}
-        for topic, at, lag in self._rows(
+        lags: dict[str, list[tuple[int, int | None]]] = {}
+        for topic, at_s, lag in self._rows(
             "SELECT topic, at, lag FROM topic_sample WHERE flow = ? AND at >= ? ORDER BY at",
             (flow, int(since_s)),
         ):
-            found.setdefault(topic, []).append((at, lag))
-        return found
+            lags.setdefault(topic, []).append((at_s, lag))
+        return lags
 
     def events(self, since_s: float, *, flow: str | None = None, limit: int = 500) -> list[HistoryEvent]:
         """Returns the newest events since a moment, newest first."""
@@ -128,8 +131,8 @@ class History:
             (int(since_s), *(() if flow is None else (flow,)), limit),
         )
         return [
-            HistoryEvent(at_s=at, flow=name, kind=kind, level=level, text=text)
-            for at, name, kind, level, text in rows
+            HistoryEvent(at_s=at_s, flow=name, kind=kind, level=level, text=text)
+            for at_s, name, kind, level, text in rows
         ]
 
     def close(self) -> None:

@@ -62,16 +62,16 @@ class RecordsPage:
 def records_page(topic: InternalTopic, wanted: str, number: int) -> RecordsPage:
     """Returns page *number*, from 0, of the records that contain all words of *wanted*, newest first."""
     words = wanted.lower().split()
-    found = [one for one in topic.records if all(word in _text(one) for word in words)]
-    found.sort(key=lambda one: (-one.timestamp_ms, -one.offset))
-    shown = found[number * PAGE_RECORDS : (number + 1) * PAGE_RECORDS]
-    columns = tuple(dict.fromkeys(name for one in shown for name in one.fields))
+    matching = [record for record in topic.records if all(word in _text(record) for word in words)]
+    matching.sort(key=lambda record: (-record.timestamp_ms, -record.offset))
+    shown = matching[number * PAGE_RECORDS : (number + 1) * PAGE_RECORDS]
+    columns = tuple(dict.fromkeys(name for record in shown for name in record.fields))
     return RecordsPage(
         columns=columns,
-        rows=tuple((one, tuple(_value(one.fields.get(name)) for name in columns)) for one in shown),
-        found=len(found),
+        rows=tuple((record, tuple(_value(record.fields.get(name)) for name in columns)) for record in shown),
+        found=len(matching),
         number=number,
-        has_more=len(found) > (number + 1) * PAGE_RECORDS,
+        has_more=len(matching) > (number + 1) * PAGE_RECORDS,
     )
 
 

@@ -68,24 +68,24 @@ def verification_of_file(document: Any) -> JobView | None:
     """Returns the verification in the summary that `mirrorflow verify --out` wrote; None if it is none."""
     if not isinstance(document, dict) or not isinstance(document.get("windows"), dict):
         return None
-    found = _verification(FlowReading(key="", name=_word(document.get("flow"))), document)
+    view = _verification(FlowReading(key="", name=_word(document.get("flow"))), document)
     rows = document.get("notEqual")
     windows = (
-        [_window(one) for one in rows[:WINDOWS_MAX] if isinstance(one, dict)]
+        [_window(window) for window in rows[:WINDOWS_MAX] if isinstance(window, dict)]
         if isinstance(rows, list)
         else []
     )
-    return replace(found, windows=tuple(windows))
+    return replace(view, windows=tuple(windows))
 
 
 def archive_of_manifest(document: Any) -> JobView | None:
     """Returns the archive in the manifest that `mirrorflow archive` wrote; None if it is none."""
     if not isinstance(document, dict) or not isinstance(document.get("topics"), list):
         return None
-    topics = [one for one in document["topics"] if isinstance(one, dict)]
-    partitions = [one for topic in topics for one in _rows(topic.get("partitions"))]
-    files = [one for partition in partitions for one in _rows(partition.get("files"))]
-    gaps = [one for partition in partitions for one in _rows(partition.get("gaps"))]
+    topics = [topic for topic in document["topics"] if isinstance(topic, dict)]
+    partitions = [partition for topic in topics for partition in _rows(topic.get("partitions"))]
+    files = [file for partition in partitions for file in _rows(partition.get("files"))]
+    gaps = [gap for partition in partitions for gap in _rows(partition.get("gaps"))]
     return _archive(
         document,
         level=Level.WARNING if gaps else Level.FINE,
@@ -93,11 +93,11 @@ def archive_of_manifest(document: Any) -> JobView | None:
         figures=(
             ("topics", len(topics), "count"),
             ("partitions", len(partitions), "count"),
-            ("records", sum(_int(_counts(one.get("tally")).get("records")) for one in files), "count"),
-            ("bytes", sum(_int(one.get("size_bytes")) for one in files), "short"),
+            ("records", sum(_int(_counts(file.get("tally")).get("records")) for file in files), "count"),
+            ("bytes", sum(_int(file.get("size_bytes")) for file in files), "short"),
             (
                 "deleted during the export",
-                sum(max(0, _int(one.get("end")) - _int(one.get("start"))) for one in gaps),
+                sum(max(0, _int(gap.get("end")) - _int(gap.get("start"))) for gap in gaps),
                 "count",
             ),
         ),
@@ -134,20 +134,20 @@ def _archive(
 
 
 def _rows(value: Any) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
 
 
-def _window(one: Mapping[str, Any]) -> WindowRow:
-    outcome = _word(one.get("outcome"))
-    first = one.get("first")
+def _window(window: Mapping[str, Any]) -> WindowRow:
+    outcome = _word(window.get("outcome"))
+    first = window.get("first")
     shown = [row for row in first if isinstance(row, dict)] if isinstance(first, list) else []
     return WindowRow(
-        partition=f"{_word(one.get('topic'))}-{_int(one.get('partition'))}",
-        offsets=f"{_int(one.get('fromOffset')):,} to {_int(one.get('toOffset')):,}",
+        partition=f"{_word(window.get('topic'))}-{_int(window.get('partition'))}",
+        offsets=f"{_int(window.get('fromOffset')):,} to {_int(window.get('toOffset')):,}",
         outcome=outcome,
         level=_OUTCOME_LEVELS.get(outcome, Level.UNKNOWN),
-        records=f"{_int(one.get('sourceRecords')):,} / {_int(one.get('targetRecords')):,}",
-        reason=_word(one.get("reason")),
+        records=f"{_int(window.get('sourceRecords')):,} / {_int(window.get('targetRecords')):,}",
+        reason=_word(window.get("reason")),
         differences=tuple(
             (
                 _word(row.get("kind")),
@@ -175,8 +175,8 @@ def _offset(value: Any) -> str:
 
 def job_views(readings: Iterable[FlowReading]) -> list[JobView]:
     """Returns the last seed and verification of each flow, worst first, then the newest."""
-    found = [one for reading in readings for one in _jobs(reading)]
-    return sorted(found, key=lambda one: (one.level is not Level.BROKEN, one.end != "", one.key, one.kind))
+    views = [job for reading in readings for job in _jobs(reading)]
+    return sorted(views, key=lambda job: (job.level is not Level.BROKEN, job.end != "", job.key, job.kind))
 
 
 def _jobs(reading: FlowReading) -> Iterator[JobView]:

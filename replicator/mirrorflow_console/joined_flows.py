@@ -31,8 +31,8 @@ class JoinedFlows:
     @property
     def problem(self) -> str:
         """The problems of all sources, each with its label."""
-        found = ((label, source.problem) for label, source in self._sources.items())
-        return " ".join(f"{label}: {problem}" if label else problem for label, problem in found if problem)
+        problems = ((label, source.problem) for label, source in self._sources.items())
+        return " ".join(f"{label}: {problem}" if label else problem for label, problem in problems if problem)
 
     def read(
         self, detailed: AbstractSet[str], groups: AbstractSet[str], *, is_watched: bool
@@ -47,25 +47,24 @@ class JoinedFlows:
                 )
                 for keys in (detailed, groups)
             ]
-            found = source.read(own[0], own[1], is_watched=is_watched)
-            for one in found:
-                known = self._labelled.get(f"{label}|{one.key}")
-                is_known = known is not None and known[0] is one
+            for reading in source.read(own[0], own[1], is_watched=is_watched):
+                known = self._labelled.get(f"{label}|{reading.key}")
+                is_known = known is not None and known[0] is reading
                 given = (
                     known
                     if known is not None and is_known
-                    else (one, _labelled(label, one) if label else one)
+                    else (reading, _labelled(label, reading) if label else reading)
                 )
-                labelled[f"{label}|{one.key}"] = given
+                labelled[f"{label}|{reading.key}"] = given
                 readings.append(given[1])
         self._labelled = labelled
         return readings
 
 
-def _joined(found: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:
+def _joined(by_label: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:
     return {
         f"{label}|{key}" if label else key: value
-        for label, values in found.items()
+        for label, values in by_label.items()
         for key, value in values.items()
     }
 

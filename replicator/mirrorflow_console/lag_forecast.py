@@ -85,7 +85,10 @@ def forecast(samples: Sequence[LagSample]) -> Forecast:
 def _shrinks_by(samples: Sequence[LagSample], window_s: float) -> float | None:
     """Returns by how many records a second the lag became less in the last *window_s*; None if too little is known."""
     now = samples[-1]
-    since = next((one for one in samples if one.records is not None and one.at_s >= now.at_s - window_s), now)
+    since = next(
+        (sample for sample in samples if sample.records is not None and sample.at_s >= now.at_s - window_s),
+        now,
+    )
     span_s = now.at_s - since.at_s
     if span_s < SPAN_MIN_S or since.records is None or now.records is None:
         return None

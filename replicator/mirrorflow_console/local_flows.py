@@ -44,10 +44,10 @@ class LocalFlows:
 
 def _with_keys(flows: tuple[RunningFlow, ...]) -> Iterator[tuple[str, RunningFlow]]:
     """Yields each flow with its key: the name, with the process id where several processes run the flow."""
-    names = [one.name for one in flows]
-    for one in flows:
-        pid = one.pid or one.replicator_pid
-        yield (one.name if names.count(one.name) == 1 else f"{one.name}~{pid}"), one
+    names = [flow.name for flow in flows]
+    for flow in flows:
+        pid = flow.pid or flow.replicator_pid
+        yield (flow.name if names.count(flow.name) == 1 else f"{flow.name}~{pid}"), flow
 
 
 def _connected(key: str, flow: RunningFlow) -> ConnectedFlow:

@@ -47,15 +47,15 @@ def serve(
     Raises OSError if the port is taken, and SettingError.
     """
     allow_open_files()
-    source, found = _source(contexts), None if results is None else ResultFiles(results)
-    if found is not None:
-        source = VerifiedFlows(source, found)
+    source, files = _source(contexts), None if results is None else ResultFiles(results)
+    if files is not None:
+        source = VerifiedFlows(source, files)
     with contextlib.closing(_history(keeps=keeps_history)) as history, listening_socket(port) as listener:
         console = Console(
             SharedPoller(source, history, charts=None if prometheus is None else _charts(prometheus)),
             history,
             internal=internal,
-            results=found,
+            results=files,
         )
         server = uvicorn.Server(server_config(console, hosts=HOSTS))
         announce(f"The console is at http://127.0.0.1:{listener.getsockname()[1]}/ (Ctrl-C ends it).")

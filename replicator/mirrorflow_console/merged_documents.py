@@ -15,8 +15,8 @@ _SUMS: Final = (
 _COUNTS: Final = ("tasks", "partitions", "guarantee", "batches")
 # The flow is in the first of these states that a pod is in.
 _STATES: Final = tuple(
-    one.value
-    for one in (
+    state.value
+    for state in (
         ReplicatingState.SOURCE_DATA_LOST,
         ReplicatingState.STUCK,
         ReplicatingState.THROTTLED,
@@ -33,53 +33,57 @@ def merged(documents: Sequence[ConnectorDocument]) -> ConnectorDocument:
     first = documents[0]
     if len(documents) == 1:
         return first
-    progresses = [one.progress for one in documents]
+    progresses = [document.progress for document in documents]
     rows = sorted(
-        (row for one in progresses for row in one.partitions), key=lambda row: -(row["lagRecords"] or 0)
+        (row for progress in progresses for row in progress.partitions),
+        key=lambda row: -(row["lagRecords"] or 0),
     )
-    summary = _summary([one.summary for one in progresses])
+    summary = _summary([progress.summary for progress in progresses])
     progress = replace(
         progresses[0],
         summary=summary,
         partitions=tuple(rows),
-        uncopied=tuple(text for one in progresses for text in one.uncopied),
-        uncopied_total=sum(one.uncopied_total for one in progresses),
-        problem=next((one.problem for one in progresses if one.problem), ""),
-        reason=next((one.reason for one in progresses if one.reason), ""),
-        task_problems=tuple(problem for one in progresses for problem in one.task_problems),
-        warnings=tuple(dict.fromkeys(text for one in progresses for text in one.warnings)),
-        is_standby=all(one.is_standby for one in progresses),
-        sides={side: _side([one.sides.get(side, {}) for one in progresses]) for side in ("source", "target")},
-        companions=tuple(companion for one in progresses for companion in one.companions),
+        uncopied=tuple(text for progress in progresses for text in progress.uncopied),
+        uncopied_total=sum(progress.uncopied_total for progress in progresses),
+        problem=next((progress.problem for progress in progresses if progress.problem), ""),
+        reason=next((progress.reason for progress in progresses if progress.reason), ""),
+        task_problems=tuple(problem for progress in progresses for problem in progress.task_problems),
+        warnings=tuple(dict.fromkeys(text for progress in progresses for text in progress.warnings)),
+        is_standby=all(progress.is_standby for progress in progresses),
+        sides={
+            side: _side([progress.sides.get(side, {}) for progress in progresses])
+            for side in ("source", "target")
+        },
+        companions=tuple(companion for progress in progresses for companion in progress.companions),
     )
     return replace(
         first,
         progress=progress,
         figures=Figures.of(summary),
-        has_unknown_ages=any(one.has_unknown_ages for one in documents),
+        has_unknown_ages=any(document.has_unknown_ages for document in documents),
         digest="",
-        partitions_total=sum(one.partitions_total for one in documents),
-        dropped=sum(one.dropped for one in documents),
+        partitions_total=sum(document.partitions_total for document in documents),
+        dropped=sum(document.dropped for document in documents),
     )
 
 
 def _summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    states = {one["replicating"] for one in summaries}
-    ages = [one["lagSeconds"] for one in summaries]
+    states = {summary["replicating"] for summary in summaries}
+    ages = [summary["lagSeconds"] for summary in summaries]
     reasons: dict[str, dict[str, Any]] = {}
-    for one in (reason for summary in summaries for reason in summary["reasons"]):
-        known = reasons.setdefault(one["reason"], {**one, "count": 0})
-        known["count"] += one["count"]
+    for reason in (reason for summary in summaries for reason in summary["reasons"]):
+        known = reasons.setdefault(reason["reason"], {**reason, "count": 0})
+        known["count"] += reason["count"]
     return {
         **summaries[0],
-        **{name: sum(one[name] for one in summaries) for name in _SUMS},
-        **{name: dict(sum((Counter(one[name]) for one in summaries), Counter())) for name in _COUNTS},
+        **{name: sum(summary[name] for summary in summaries) for name in _SUMS},
+        **{name: dict(sum((Counter(summary[name]) for summary in summaries), Counter())) for name in _COUNTS},
         "lagSeconds": None if None in ages else max(ages),
-        "uptimeSeconds": min(one["uptimeSeconds"] for one in summaries),
-        "caughtUp": all(one["caughtUp"] for one in summaries),
-        "replicating": next((one for one in _STATES if one in states), ""),
+        "uptimeSeconds": min(summary["uptimeSeconds"] for summary in summaries),
+        "caughtUp": all(summary["caughtUp"] for summary in summaries),
+        "replicating": next((state for state in _STATES if state in states), ""),
         "reasons": [*reasons.values()],
-        **{side: _side([one[side] for one in summaries]) for side in ("source", "target")},
+        **{side: _side([summary[side] for summary in summaries]) for side in ("source", "target")},
     }
 
 

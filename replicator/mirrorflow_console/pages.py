@@ -17,6 +17,7 @@ from mirrorflow_console.history import FINE_S, KEPT_S, SAMPLE_STEP_S, TOPIC_STEP
 from mirrorflow_console.job_views import job_views
 from mirrorflow_console.lag_forecast import LagSample
 from mirrorflow_console.poller import Interest, Snapshot
+from mirrorflow_console.schema_views import schema_view
 from mirrorflow_console.sparkline import sparkline
 from mirrorflow_console.time_line import time_line
 
@@ -56,19 +57,21 @@ class Page:
 
 def _map(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dict[str, Any]:
     wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
-    found = [one for one in snapshot.views if _matches(one, wanted)]
-    shown = [snapshot.current(one) for one in (found if "all" in query else found[:FLOWS_SHOWN])]
+    matching = [view for view in snapshot.views if _matches(view, wanted)]
+    shown = [snapshot.current(view) for view in (matching if "all" in query else matching[:FLOWS_SHOWN])]
     since_s = snapshot.at_s - FINE_S
-    levels = Counter(one.level for one in snapshot.views)
+    levels = Counter(view.level for view in snapshot.views)
     return {
         "views": shown,
-        "found": len(found),
+        "found": len(matching),
         "total": len(snapshot.views),
         "q": query.get("q", "")[:QUERY_MAX],
         "map": cluster_map(snapshot.views, snapshot.figures),
         "levels": [(level, levels[level]) for level in Level],
-        "states": {one.key: _words(one, snapshot) for one in shown},
-        "sparklines": {one.key: _lag_line(history.samples(one.key, since_s), snapshot.at_s) for one in shown},
+        "states": {view.key: _words(view, snapshot) for view in shown},
+        "sparklines": {
+            view.key: _lag_line(history.samples(view.key, since_s), snapshot.at_s) for view in shown
+        },
     }
 
 
@@ -85,7 +88,7 @@ def _matches(view: FlowView, wanted: str) -> bool:
 
 
 def _lag_line(samples: list[LagSample], now_s: float) -> str:
-    return sparkline(_binned([(one.at_s, one.records) for one in samples], now_s, FINE_S, 48))
+    return sparkline(_binned([(sample.at_s, sample.records) for sample in samples], now_s, FINE_S, 48))
 
 
 def _binned(
@@ -98,16 +101,16 @@ def _binned(
     if points:
         span_s = min(span_s, max(SPARKLINE_MIN_S, now_s - points[0][0]))
     bins = max(2, min(bins, int(span_s / SAMPLE_STEP_S)))
-    found: list[float | None] = [None] * bins
+    values: list[float | None] = [None] * bins
     for at_s, value in points:
         index = int((at_s - (now_s - span_s)) / span_s * bins)
         if 0 <= index <= bins:
-            found[min(index, bins - 1)] = value
+            values[min(index, bins - 1)] = value
     for index in range(1, bins - 1):
         # A sample that came late leaves one part without a value; more are a gap.
-        if found[index] is None and found[index + 1] is not None:
-            found[index] = found[index - 1]
-    return found
+        if values[index] is None and values[index + 1] is not None:
+            values[index] = values[index - 1]
+    return values
 
 
 def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dict[str, Any]:
@@ -116,6 +119,7 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
     rows = [] if progress is None else topic_rows(progress, internal="internal" in query)
     hidden = 0 if progress is None or "internal" in query else len(topic_rows(progress)) - len(rows)
     shown = rows[:TOPICS_MAX] if "all" in query else rows[:TOPICS_SHOWN]
+    companions = () if progress is None else progress.companions
     lags = history.topic_lags(view.key, snapshot.at_s - FINE_S)
     bins = int(FINE_S / TOPIC_STEP_S / 2)
     span = ChartSpan.of(query.get("span"))
@@ -123,13 +127,14 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
     return {
         "view": view,
         "state_text": _state_text(view, reading),
-        "companions": [] if progress is None else progress.companions,
+        "companions": companions,
+        "schemas": schema_view([companion.received for companion in companions], reading.schemas),
         "topics": shown,
         "found": len(rows),
         "hidden": hidden,
         "sparklines": {
-            one.topic: sparkline(_binned([*lags.get(one.topic, ())], snapshot.at_s, FINE_S, bins))
-            for one in shown
+            row.topic: sparkline(_binned([*lags.get(row.topic, ())], snapshot.at_s, FINE_S, bins))
+            for row in shown
         },
         "chart": json.dumps(
             _chart(
@@ -164,20 +169,20 @@ def _chart_source(snapshot: Snapshot, chart: Chart | None) -> str:
 def _chart(samples: Sequence[LagSample]) -> list[list[float | None]]:
     """Returns the series of the chart: time, lag in records, lag in seconds, records and bytes a second."""
     every = max(1, len(samples) // CHART_POINTS)
-    kept = [one for index, one in enumerate(samples) if (len(samples) - 1 - index) % every == 0]
+    kept = [sample for index, sample in enumerate(samples) if (len(samples) - 1 - index) % every == 0]
     return [
-        [one.at_s for one in kept],
-        [one.records for one in kept],
-        [None if one.seconds is None else round(one.seconds, 2) for one in kept],
-        [round(one.records_per_s, 1) for one in kept],
-        [round(one.bytes_per_s) for one in kept],
+        [sample.at_s for sample in kept],
+        [sample.records for sample in kept],
+        [None if sample.seconds is None else round(sample.seconds, 2) for sample in kept],
+        [round(sample.records_per_s, 1) for sample in kept],
+        [round(sample.bytes_per_s) for sample in kept],
     ]
 
 
 def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dict[str, Any]:
     view, reading = _of_flow(snapshot, query)
     rows = [] if reading.document is None else list(reading.document.progress.partitions)
-    measure = next((one for one in Measure if one.value == query.get("show")), Measure.STATE)
+    measure = next((choice for choice in Measure if choice.value == query.get("show")), Measure.STATE)
     topic, number = query.get("topic"), query.get("partition")
     chosen = next((row for row in rows if row["topic"] == topic and str(row["partition"]) == number), None)
     wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
@@ -187,7 +192,7 @@ def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dic
         for level, row in zip(levels, rows, strict=True)
         if not wanted or wanted in f"{row['topic']}-{row['partition']} {row['reason']}".lower()
     ]
-    worst = nsmallest(ROWS_SHOWN, listed, key=lambda one: one[:4])
+    worst = nsmallest(ROWS_SHOWN, listed, key=lambda row: row[:4])
     heat = heat_map(rows, levels, measure, internal="internal" in query)
     return {
         "view": view,
@@ -211,17 +216,17 @@ def _groups(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dict[st
     view, reading = _of_flow(snapshot, query)
     rows = group_rows(reading)
     wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
-    found = [one for one in rows if wanted in one.group.lower()]
-    open_group = next((one for one in rows if one.group == query.get("group")), None)
+    matching = [row for row in rows if wanted in row.group.lower()]
+    open_group = next((row for row in rows if row.group == query.get("group")), None)
     return {
         "view": view,
         "state_text": _state_text(view, reading),
-        "rows": found[:ROWS_SHOWN],
-        "found": len(found),
+        "rows": matching[:ROWS_SHOWN],
+        "found": len(matching),
         "open": open_group,
         "truncated": reading.offsets_truncated,
         "is_synced": reading.document is not None
-        and any(one.received.get("groups") for one in reading.document.progress.companions),
+        and any(companion.received.get("groups") for companion in reading.document.progress.companions),
         "q": query.get("q", "")[:QUERY_MAX],
     }
 
@@ -236,14 +241,14 @@ def _history(snapshot: Snapshot, query: Mapping[str, str], history: History) -> 
     if key is not None and view is None:
         raise PageError("There is no such flow, or you may not see it.")
     events = history.events(snapshot.at_s - KEPT_S, flow=key, limit=EVENTS_SHOWN * 5)
-    seen = {one.key for one in snapshot.views}
-    visible = [one for one in events if one.flow in seen]
+    seen = {view.key for view in snapshot.views}
+    visible = [event for event in events if event.flow in seen]
     return {
         "view": view,
         "lines": time_line(visible, snapshot.at_s),
         "events": visible[:EVENTS_SHOWN],
         "found": len(visible),
-        "names": {one.key: one.name for one in snapshot.views},
+        "names": {view.key: view.name for view in snapshot.views},
     }
 
 
@@ -261,7 +266,13 @@ PAGES: Final[Mapping[str, Page]] = {
     "/partitions": Page(
         template="partitions.html", title="Partitions", values=_partitions, needs_partitions=True
     ),
-    "/groups": Page(template="groups.html", title="Consumer groups", values=_groups, needs_groups=True),
+    "/groups": Page(
+        template="groups.html",
+        title="Consumer groups",
+        values=_groups,
+        needs_partitions=True,  # the ends of the source, of which groups are behind
+        needs_groups=True,
+    ),
     "/jobs": Page(
         template="jobs.html", title="Seeds, verifications and archives", values=_jobs, of_flow=False
     ),

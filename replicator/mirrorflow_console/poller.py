@@ -60,7 +60,7 @@ class Snapshot:
 
     def view(self, key: str) -> FlowView | None:
         """Returns the view of the flow *key* with its figures; None if there is none."""
-        return next((self.current(one) for one in self.views if one.key == key), None)
+        return next((self.current(view) for view in self.views if view.key == key), None)
 
     def current(self, view: FlowView) -> FlowView:
         """Returns *view*, one of `views`, with the figures of this poll."""
@@ -164,14 +164,18 @@ class SharedPoller:
 
     async def _poll(self) -> None:
         interests = list(self._interests)
-        detailed = frozenset(one.flow for one in interests if one.flow is not None and one.partitions)
-        groups = frozenset(one.flow for one in interests if one.flow is not None and one.groups)
+        detailed = frozenset(
+            interest.flow for interest in interests if interest.flow is not None and interest.partitions
+        )
+        groups = frozenset(
+            interest.flow for interest in interests if interest.flow is not None and interest.groups
+        )
         before, polled = self.snapshot, self._polled
-        found = await asyncio.to_thread(self._read, before, detailed, groups, is_watched=bool(interests))
+        snapshot = await asyncio.to_thread(self._read, before, detailed, groups, is_watched=bool(interests))
         if self._charts is not None:
-            self._charts.refresh(_chart_requests(found, interests), found.at_s)
-            found = replace(found, charts=self._charts.charts, chart_problem=self._charts.problem)
-        self.snapshot = found
+            self._charts.refresh(_chart_requests(snapshot, interests), snapshot.at_s)
+            snapshot = replace(snapshot, charts=self._charts.charts, chart_problem=self._charts.problem)
+        self.snapshot = snapshot
         del before  # before memory is returned
         await asyncio.to_thread(return_free_memory)
         self._polled = asyncio.Event()
@@ -180,9 +184,11 @@ class SharedPoller:
     def _read(
         self, before: Snapshot, detailed: frozenset[str], groups: frozenset[str], *, is_watched: bool
     ) -> Snapshot:
-        readings = {one.key: one for one in self._source.read(detailed, groups, is_watched=is_watched)}
+        readings = {
+            reading.key: reading for reading in self._source.read(detailed, groups, is_watched=is_watched)
+        }
         now_s, newer = self._clock(), self._source.figures
-        known = {one.key: one for one in before.views}
+        known = {view.key: view for view in before.views}
         figures: dict[str, Figures] = {}
         views: list[FlowView] = []
         events: list[HistoryEvent] = []
@@ -202,7 +208,7 @@ class SharedPoller:
         for key in self._lags.keys() - readings.keys():
             del self._lags[key]
             self._topic_slots.pop(key, None)
-        events += [_ended(one, now_s) for one in before.views if one.key not in readings]
+        events += [_ended(view, now_s) for view in before.views if view.key not in readings]
         self._history.add(
             self._samples(readings, figures, detailed | groups, now_s),
             dict(self._topic_lags(self._source.partitions, now_s)),
@@ -245,12 +251,12 @@ class SharedPoller:
         """Returns the samples for the history: of flows on open pages at each poll, of the others twice a minute."""
         slot = int(now_s // SAMPLE_STEP_S)
         is_due, self._sample_slot = slot != self._sample_slot, slot
-        found = {}
+        samples = {}
         for key in figures if is_due else open_flows & figures.keys():
             document = readings[key].document
             if document is not None:
-                found[key] = lag_sample(document, figures[key], now_s)
-        return found
+                samples[key] = lag_sample(document, figures[key], now_s)
+        return samples
 
     def _topic_lags(
         self, partitions: Mapping[str, Sequence[Mapping[str, Any]]], now_s: float
@@ -265,9 +271,9 @@ class SharedPoller:
 
 def _chart_requests(snapshot: Snapshot, interests: Sequence[Interest]) -> Iterator[ChartRequest]:
     """Yields the charts of open pages whose flows have metrics: those that report their progress."""
-    for one in interests:
-        reading = snapshot.readings.get(one.flow or "")
-        if one.span is None or reading is None or reading.document is None:
+    for interest in interests:
+        reading = snapshot.readings.get(interest.flow or "")
+        if interest.span is None or reading is None or reading.document is None:
             continue
         labels = FlowLabels(
             flow=reading.document.progress.summary["flow"],
@@ -275,7 +281,7 @@ def _chart_requests(snapshot: Snapshot, interests: Sequence[Interest]) -> Iterat
             target=reading.document.target or reading.target,
             namespace=reading.namespace,
         )
-        yield ChartRequest(key=reading.key, span=one.span, labels=labels)
+        yield ChartRequest(key=reading.key, span=interest.span, labels=labels)
 
 
 def lag_sample(document: ConnectorDocument, figures: Figures, at_s: float) -> LagSample:

@@ -64,7 +64,7 @@ class PrometheusHistory:
         step_s = max(STEP_MIN_S, math.ceil(span_s / POINTS))
         end_s = now_s // step_s * step_s
         rate_s = int(max(RATE_MIN_S, 2 * step_s))
-        found = [
+        series = [
             self._series(
                 {
                     "query": query.format(labels=labels.matchers, rate_s=rate_s),
@@ -75,7 +75,7 @@ class PrometheusHistory:
             )
             for query in _SERIES
         ]
-        records, seconds, record_rates, byte_rates = found
+        records, seconds, record_rates, byte_rates = series
         return [
             LagSample(
                 at_s,
@@ -112,7 +112,7 @@ def _values(body: bytes) -> dict[float, float]:
         document: Any = parse_json(body)
         series = document["data"]["result"]
         points = series[0]["values"] if series else []
-        found = {float(at_s): float(value) for at_s, value in points}
+        by_time = {float(at_s): float(value) for at_s, value in points}
     except (DocumentError, LookupError, TypeError, ValueError):
         raise PrometheusError("it is not the API of Prometheus") from None
-    return {at_s: value for at_s, value in found.items() if math.isfinite(value)}
+    return {at_s: value for at_s, value in by_time.items() if math.isfinite(value)}

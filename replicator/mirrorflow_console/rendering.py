@@ -19,7 +19,7 @@ _SEPARATOR: Final = re.compile(r"([._-])")
 
 def environment() -> Environment:
     """Returns the environment of all templates."""
-    found = Environment(
+    templates = Environment(
         loader=PackageLoader("mirrorflow_console"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -27,7 +27,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    found.filters.update(
+    templates.filters.update(
         {
             "count": figures.count,
             "short": figures.short,
@@ -42,8 +42,8 @@ def environment() -> Environment:
             "breakable": _breakable,
         }
     )
-    found.globals.update({"link": link})
-    return found
+    templates.globals.update({"link": link})
+    return templates
 
 
 def with_code(text: str) -> Markup:
@@ -51,13 +51,13 @@ def with_code(text: str) -> Markup:
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped above
 
 
-def moment(at: float | str, form: str = "time") -> Markup:
+def moment(time: float | str, form: str = "time") -> Markup:
     """Returns a time element: in UTC, which a script may show in local time. *form*: time, or date and time."""
     try:
-        when = datetime.fromisoformat(at) if isinstance(at, str) else datetime.fromtimestamp(at, UTC)
+        when = datetime.fromisoformat(time) if isinstance(time, str) else datetime.fromtimestamp(time, UTC)
         when = when.astimezone(UTC)
     except (ValueError, OverflowError, OSError):
-        return escape(str(at))
+        return escape(str(time))
     shown = when.strftime("%H:%M:%S" if form == "time" else "%b %d %H:%M")
     return Markup('<time datetime="{}" data-form="{}">{} UTC</time>').format(
         when.strftime("%Y-%m-%dT%H:%M:%SZ"), form, shown

@@ -35,16 +35,16 @@ class ResultFiles:
 
     def read(self) -> list[JobView]:
         """Returns the newest results, newest first."""
-        found = (_view(path, document) for path, document in self._documents())
-        return [view for view in found if view is not None]
+        views = (_view(path, document) for path, document in self._documents())
+        return [view for view in views if view is not None]
 
     def newest(self) -> Mapping[str, Mapping[str, Any]]:
         """Returns the newest verification of each flow, by its name: the same object until the file changes."""
-        found: dict[str, Mapping[str, Any]] = {}
+        newest: dict[str, Mapping[str, Any]] = {}
         for path, document in self._documents():
             if path.name == VERIFICATION and verification_of_file(document) is not None:
-                found.setdefault(str(document.get("flow")), document)
-        return found
+                newest.setdefault(str(document.get("flow")), document)
+        return newest
 
     def _documents(self) -> list[tuple[Path, dict[str, Any]]]:
         known, self._parsed = self._parsed, {}
@@ -55,9 +55,9 @@ class ResultFiles:
 
     def _newest_files(self) -> list[tuple[Path, int]]:
         """Returns the newest files with the times of their changes, newest first."""
-        found = sorted(_with_times(self._folder), key=lambda one: (-one[1], one[0]))
-        finished = {path.parent for path, _ in found if path.name == MANIFEST}
-        shown = [one for one in found if one[0].name != UNFINISHED or one[0].parent not in finished]
+        files = sorted(_with_times(self._folder), key=lambda file: (-file[1], file[0]))
+        finished = {path.parent for path, _ in files if path.name == MANIFEST}
+        shown = [file for file in files if file[0].name != UNFINISHED or file[0].parent not in finished]
         return shown[:RESULTS_MAX]
 
 
@@ -67,10 +67,10 @@ def _with_times(folder: Path) -> Iterator[tuple[Path, int]]:
     while waiting:
         current, depth = waiting.pop()
         try:
-            found = list(os.scandir(current))
+            listed = list(os.scandir(current))
         except OSError:
             continue
-        for entry in found[: ENTRIES_MAX - entries]:
+        for entry in listed[: ENTRIES_MAX - entries]:
             try:
                 if entry.name in _FILES:
                     yield Path(entry.path), entry.stat().st_mtime_ns
@@ -78,7 +78,7 @@ def _with_times(folder: Path) -> Iterator[tuple[Path, int]]:
                     waiting.append((Path(entry.path), depth + 1))
             except OSError:
                 continue  # it was removed meanwhile
-        entries += len(found)
+        entries += len(listed)
 
 
 def _parsed(path: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ _SECTION_OF_REASON: Final[Mapping[str, str]] = {
     "GroupsFailing": "MirrorFlowGroupsFailing",
     "GroupNotMoved": "MirrorFlowGroupsFailing",
     "CheckpointsStale": "MirrorFlowGroupsUnknown",
+    "ConflictsFound": "MirrorFlowSchemaConflicts",
     "SeedFailed": "MirrorFlowSeedFailed",
     "DifferencesFound": "MirrorFlowDifferencesFound",
     "VerificationOverdue": "MirrorFlowVerificationOverdue",
@@ -63,9 +64,12 @@ def advice_for(reason: str, *, has_stopped: bool = False) -> Advice | None:
 @cache
 def _sections() -> Mapping[str, Advice]:
     text = _text("runbooks.md")
-    found = list(_HEADING.finditer(text))
-    ends = [one.start() for one in found[1:]] + [len(text)]
-    return {one[1]: _section(one[1], text[one.end() : end]) for one, end in zip(found, ends, strict=True)}
+    headings = list(_HEADING.finditer(text))
+    ends = [heading.start() for heading in headings[1:]] + [len(text)]
+    return {
+        heading[1]: _section(heading[1], text[heading.end() : end])
+        for heading, end in zip(headings, ends, strict=True)
+    }
 
 
 def _section(title: str, text: str) -> Advice:

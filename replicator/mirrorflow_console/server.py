@@ -160,11 +160,11 @@ class Console:
             self._rendered.clear()
             self._rendered_version = snapshot.version
         key = (path, *sorted(query.items()), visitor, is_part)
-        found = self._rendered.get(key)
-        if found is None:
+        rendered = self._rendered.get(key)
+        if rendered is None:
             text = self._text(PAGES[path], path, query, visitor.visible(snapshot), visitor, is_part=is_part)
-            found = self._rendered[key] = _event("page", text) if is_part else text.encode()
-        return found
+            rendered = self._rendered[key] = _event("page", text) if is_part else text.encode()
+        return rendered
 
     def _text(
         self,

@@ -28,8 +28,8 @@ from mirrorflow_replicator.version import version
 
 SESSION_S: Final = 3_600.0
 SESSIONS_MAX: Final = 1_000
-ANSWER_KEPT_S: Final = 60.0
-ANSWERS_MAX: Final = 10_000
+REVIEW_KEPT_S: Final = 60.0
+REVIEWS_MAX: Final = 10_000
 BODY_MAX_BYTES: Final = 32 * 1024  # tokens with many groups have up to 8 kB
 COOKIE: Final = "mirrorflow-session"
 _NO_STORE: Final = {"Cache-Control": "no-store"}
@@ -46,11 +46,11 @@ class ReviewedUser:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _ExpiringCache:
     """Values that are forgotten after a time; the oldest ones go first."""
 
     kept_s: float
-    most: int
+    size_max: int
     clock: Callable[[], float]
     values: dict[Hashable, tuple[float, Any]] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class _Kept:
 
     def put(self, key: Hashable, value: Any) -> None:
         self.values.pop(key, None)
-        while len(self.values) >= self.most:
+        while len(self.values) >= self.size_max:
             del self.values[next(iter(self.values))]
         self.values[key] = (self.clock(), value)
 
@@ -81,9 +81,9 @@ class ClusterGate:
         self._authentication = client.AuthenticationV1Api(api)
         self._authorization = client.AuthorizationV1Api(api)
         self._templates = templates
-        self._sessions = _Kept(SESSION_S, SESSIONS_MAX, clock)
-        self._tokens = _Kept(ANSWER_KEPT_S, ANSWERS_MAX, clock)
-        self._answers = _Kept(ANSWER_KEPT_S, ANSWERS_MAX, clock)
+        self._sessions = _ExpiringCache(SESSION_S, SESSIONS_MAX, clock)
+        self._tokens = _ExpiringCache(REVIEW_KEPT_S, REVIEWS_MAX, clock)
+        self._permissions = _ExpiringCache(REVIEW_KEPT_S, REVIEWS_MAX, clock)
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -99,7 +99,7 @@ class ClusterGate:
         user = await self._user(request)
         if user is None:
             return None
-        namespaces = sorted({one.namespace for one in snapshot.views})
+        namespaces = sorted({view.namespace for view in snapshot.views})
         return Visitor(name=user.name, namespaces=await self._allowed(user, namespaces))
 
     async def _user(self, request: Request) -> ReviewedUser | None:
@@ -110,19 +110,19 @@ class ClusterGate:
             if known is None and (known := await self._review(token.strip())) is not None:
                 self._tokens.put(digest, known)
             return known if isinstance(known, ReviewedUser) else None
-        found = self._sessions.get(request.cookies.get(COOKIE, ""))
-        return found if isinstance(found, ReviewedUser) else None
+        session = self._sessions.get(request.cookies.get(COOKIE, ""))
+        return session if isinstance(session, ReviewedUser) else None
 
     async def _review(self, token: str) -> ReviewedUser | None:
-        """Returns the user of *token*; None if the cluster does not accept it, or cannot be asked."""
+        """Returns the user of *token*; None if the cluster does not accept it, or cannot be reached."""
         body = client.V1TokenReview(spec=client.V1TokenReviewSpec(token=token))
         try:
-            found = await asyncio.to_thread(
+            review = await asyncio.to_thread(
                 self._authentication.create_token_review, body, _request_timeout=REQUEST_MAX_S
             )
         except REQUEST_ERRORS:
             return None
-        status = found.status
+        status = review.status
         if status is None or not status.authenticated or status.user is None or not status.user.username:
             return None
         extra: Mapping[str, list[str]] = status.user.extra or {}
@@ -137,14 +137,16 @@ class ClusterGate:
         """Returns those of *namespaces* whose MirrorFlows *user* may get; None if the user may get all."""
         if await self._may_get(user, ""):
             return None
-        answers = await asyncio.gather(*(self._may_get(user, one) for one in namespaces))
-        return frozenset(one for one, is_allowed in zip(namespaces, answers, strict=True) if is_allowed)
+        allowed = await asyncio.gather(*(self._may_get(user, namespace) for namespace in namespaces))
+        return frozenset(
+            namespace for namespace, is_allowed in zip(namespaces, allowed, strict=True) if is_allowed
+        )
 
     async def _may_get(self, user: ReviewedUser, namespace: str) -> bool:
-        known = self._answers.get((user, namespace))
+        known = self._permissions.get((user, namespace))
         if known is None:
             known = await asyncio.to_thread(self._ask, user, namespace)
-            self._answers.put((user, namespace), known)
+            self._permissions.put((user, namespace), known)
         return known is True
 
     def _ask(self, user: ReviewedUser, namespace: str) -> bool:
@@ -160,10 +162,10 @@ class ClusterGate:
         )
         body = client.V1SubjectAccessReview(spec=spec)
         try:
-            found = self._authorization.create_subject_access_review(body, _request_timeout=REQUEST_MAX_S)
+            review = self._authorization.create_subject_access_review(body, _request_timeout=REQUEST_MAX_S)
         except REQUEST_ERRORS:
             return False
-        return found.status is not None and found.status.allowed is True
+        return review.status is not None and review.status.allowed is True
 
     # -- pages
 

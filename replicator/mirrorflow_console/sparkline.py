@@ -12,7 +12,7 @@ def sparkline(values: Sequence[float | None], *, width: int = WIDTH, height: int
 
     The scale begins at zero, so that a small change of a large lag looks small.
     """
-    top = max((one for one in values if one is not None), default=0.0)
+    top = max((value for value in values if value is not None), default=0.0)
     step = (width - 2) / max(1, len(values) - 1)
     parts: list[str] = []
     is_drawing = False

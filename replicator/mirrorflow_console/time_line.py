@@ -46,10 +46,10 @@ class TimeLines:
 def time_line(events: Sequence[HistoryEvent], now_s: float) -> TimeLines:
     """Returns the lines of the flows in *events*, those with the worst and newest events first."""
     by_flow: dict[str, list[HistoryEvent]] = {}
-    for one in events:
-        by_flow.setdefault(one.flow, []).append(one)
-    lines = [_line(flow, found, now_s) for flow, found in by_flow.items()]
-    lines.sort(key=lambda one: (one.worst, -one.marks[-1].x, one.flow))
+    for event in events:
+        by_flow.setdefault(event.flow, []).append(event)
+    lines = [_line(flow, own, now_s) for flow, own in by_flow.items()]
+    lines.sort(key=lambda line: (line.worst, -line.marks[-1].x, line.flow))
     first_day = (int(now_s - KEPT_S) // DAY_S + 1) * DAY_S
     days = tuple((_x(day, now_s), float(day)) for day in range(first_day, int(now_s), DAY_S))
     return TimeLines(lines=tuple(lines[:LINES_MAX]), days=days, left_out=max(0, len(lines) - LINES_MAX))
@@ -57,15 +57,15 @@ def time_line(events: Sequence[HistoryEvent], now_s: float) -> TimeLines:
 
 def _line(flow: str, events: Sequence[HistoryEvent], now_s: float) -> TimeLine:
     places: dict[int, list[HistoryEvent]] = {}
-    for one in events:
-        places.setdefault(_x(one.at_s, now_s) // MARK_PIXELS, []).append(one)
+    for event in events:
+        places.setdefault(_x(event.at_s, now_s) // MARK_PIXELS, []).append(event)
     marks = []
-    for _, found in sorted(places.items()):
-        worst = min(found, key=lambda one: one.level)
+    for _, nearby in sorted(places.items()):
+        worst = min(nearby, key=lambda event: event.level)
         marks.append(
-            Mark(x=_x(worst.at_s, now_s), level=Level(worst.level), events=len(found), text=worst.text)
+            Mark(x=_x(worst.at_s, now_s), level=Level(worst.level), events=len(nearby), text=worst.text)
         )
-    return TimeLine(flow=flow, marks=tuple(marks), worst=min(one.level for one in marks))
+    return TimeLine(flow=flow, marks=tuple(marks), worst=min(mark.level for mark in marks))
 
 
 def _x(at_s: float, now_s: float) -> int:

@@ -40,9 +40,12 @@ class VerifiedFlows:
     ) -> list[FlowReading]:
         """Returns all flows of the source."""
         newest = self._results.newest()
-        found = {one.key: one for one in self._source.read(detailed, groups, is_watched=is_watched)}
+        readings = {
+            reading.key: reading for reading in self._source.read(detailed, groups, is_watched=is_watched)
+        }
         self._verified = {
-            key: (one, self._with_result(one, newest.get(one.name))) for key, one in found.items()
+            key: (reading, self._with_result(reading, newest.get(reading.name)))
+            for key, reading in readings.items()
         }
         return [verified for _, verified in self._verified.values()]
 

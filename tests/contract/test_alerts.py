@@ -10,7 +10,7 @@ import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
-from mirrorflow_core.reports import GroupsReport, Guarantee, HeartbeatReport, PartitionPhase
+from mirrorflow_core.reports import GroupsReport, Guarantee, HeartbeatReport, PartitionPhase, SchemasReport
 from mirrorflow_core.settings import MetricNames
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_replicator.http import metrics
@@ -33,7 +33,7 @@ ON_LABELS = re.compile(r"\bon \(([^)]*)\)")
 
 
 def _connector_metrics() -> str:
-    """Metrics with every series: of a source connector with errors, of stopped ones, and of a checkpoint connector."""
+    """Metrics with every series: of a source connector with errors, of stopped ones, of a checkpoint and a schema connector."""
     source = connector(
         task(
             partition(0, latency_ms=5, record_age_ms=3, batches_raw=7),
@@ -53,8 +53,18 @@ def _connector_metrics() -> str:
         translations={"exact": 7, "bound": 2, "unknown": 1},
     )  # fmt: skip
     checkpoints = connector(task(), name="MirrorCheckpointConnector", groups=groups)
+    schemas = connector(
+        task(),
+        name="MirrorSchemaConnector",
+        schemas=SchemasReport(subjects=3, versions=7, missing=1, conflicts=1, registered=6, passed_s=NOW_S),
+    )
     rendered = view(
-        source, *paused, checkpoints, samples=samples_of_progress(source), metric_names=frozenset(MetricNames)
+        source,
+        *paused,
+        checkpoints,
+        schemas,
+        samples=samples_of_progress(source),
+        metric_names=frozenset(MetricNames),
     )
     return "".join(metrics.render(rendered))
 

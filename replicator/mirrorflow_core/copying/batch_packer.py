@@ -129,7 +129,7 @@ class Packer:
         self.old_before_ms = NO_AGE_MS
         self.merged_bytes_max = MERGED_BYTES_MAX
         self.needs_transaction = False
-        # Each with the next source offset behind it, and `Span.skipped_epochs` of what is skipped before that.
+        # Each with the next source offset after it, and `Span.skipped_epochs` of what is skipped before that.
         self._queue: deque[tuple[Batch, int, SourceEpochs]] = deque()
         self._outbox: deque[_Encoded] = deque()
         self._end: PartitionError | None = None

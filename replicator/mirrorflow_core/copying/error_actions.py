@@ -141,7 +141,7 @@ class RefusedBatchError(PartitionError):
         self.code = name_of(code)
         setting = _SETTING_OF_REFUSED_RECORD.get(code)
         what = "the batch" if setting is None else "the record" if skips < 2 else f"{skips} records"
-        said = f": {' '.join(message.split()).rstrip('.')}" if message else ""
+        detail = f": {' '.join(message.split()).rstrip('.')}" if message else ""
         if setting is None:
             then = "compare the settings of the two topics (message.timestamp.*, cleanup.policy, compression.type)"
         elif skips:
@@ -149,7 +149,7 @@ class RefusedBatchError(PartitionError):
         else:
             then = accept_or_skip(f"set {setting}, on {target_topic}")
         super().__init__(
-            f"target topic {target_topic} refuses {what} at source offset {offset} with {self.code}{said}; {then}",
+            f"target topic {target_topic} refuses {what} at source offset {offset} with {self.code}{detail}; {then}",
             topic=topic,
             partition=partition,
         )

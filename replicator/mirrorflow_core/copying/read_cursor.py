@@ -45,7 +45,7 @@ class ReadCursor:
         return FetchFrom(self.offset, self.leader_epoch, self.last_epoch, size)
 
     def seek(self, offset: int, last_epoch: int) -> None:
-        """Continues at *offset*, behind a record of leader epoch *last_epoch* (-1: unknown)."""
+        """Continues at *offset*, after a record of leader epoch *last_epoch* (-1: unknown)."""
         self.offset, self.last_epoch = offset, last_epoch
 
     def note_end(self, end_offset: int) -> None:

@@ -4,7 +4,7 @@
           ^                                                        │
           └────────── position stored <── young, no gaps ──────────┘
 
-`mirrorflow_core.writer.write_mode` decides; `copying.transaction` stores the position. Guarantee: plain batches behind a
+`mirrorflow_core.writer.write_mode` decides; `copying.transaction` stores the position. Guarantee: plain batches after a
 stored position hold consecutive source offsets of one leader epoch, so that the end lookup counts them by their sequence
 numbers.
 """

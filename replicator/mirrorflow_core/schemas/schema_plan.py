@@ -4,7 +4,8 @@
 
 Ids come from one registry only: a context is written while its mode is IMPORT, in which it issues no ids of its own. The plan sets
 this mode where the context is empty, and refuses a context that issues ids already. So the two directions of a pair cannot
-issue one id for two schemas: a context is either the original or the copy.
+issue one id for two schemas: a context is either the original or the copy. Two directions that begin at once on empty registries make
+both contexts copies; both report it as long as neither has a schema.
 
 The order of steps: references before what refers to them, versions of a subject ascending, then soft deletes in reverse, because a
 registry deletes nothing that is referred to. A version that returns under the id of a deleted one is registered after
@@ -46,6 +47,7 @@ class SchemaConflictKind(Enum):
     STILL_REFERENCED = "StillReferenced"
     TARGET_ISSUES_IDS = "TargetIssuesIds"
     SOURCE_IS_COPY = "SourceIsCopy"
+    BOTH_ARE_COPIES = "BothAreCopies"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,19 +220,29 @@ def _open_contexts(
     """Returns the steps that open target contexts for imports, and the source contexts that cannot be copied."""
     steps: list[SchemaStep] = []
     closed = set()
+    used_by_source = {subject.context for subject, _ in source.versions}
     used = {subject.context for subject, _ in target.versions}
     for context, copy in mapping.contexts.items():
         mode = target.modes.get(copy, READ_WRITE)
-        if mode == IMPORT:
+        source_is_copy = source.modes.get(context) == IMPORT
+        has_schemas = context in used_by_source or copy in used
+        if mode == IMPORT and (has_schemas or not source_is_copy):
             continue
         kind, message = None, ""
-        if copy in used or mode != READ_WRITE:
+        if mode == IMPORT:
+            kind = SchemaConflictKind.BOTH_ARE_COPIES
+            message = (
+                f"Context {context} of the source and context {copy} of the target have mode IMPORT and no schemas, so neither issues ids. Two flows may "
+                f"have begun to copy into each other. Copy each into a context of its own ({CONTEXTS_HINT}), and set the mode of the context in which "
+                "clients register schemas to READWRITE."
+            )
+        elif copy in used or mode != READ_WRITE:
             kind = SchemaConflictKind.TARGET_ISSUES_IDS
             message = (
                 f"Context {copy} of the target has {'schemas and ' if copy in used else ''}mode {mode}, so it may issue an id that the source issues, too. Copy "
                 f"into a context of its own ({CONTEXTS_HINT}), or, if the target is to issue no ids, set its mode to IMPORT."
             )
-        elif source.modes.get(context) == IMPORT:
+        elif source_is_copy:
             kind = SchemaConflictKind.SOURCE_IS_COPY
             message = (
                 f"Context {context} of the source has mode IMPORT, so it is a copy already, perhaps of this target. Copy another context "

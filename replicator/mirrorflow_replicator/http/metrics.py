@@ -80,6 +80,7 @@ def render(view: WorkerView) -> Iterator[str]:
     yield from _partitions(view)
     yield from _connectors(view)
     yield from _groups(view)
+    yield from _schemas(view)
     yield from _coordinator(view)
     yield from _clients(view)
     yield from _tasks(view)
@@ -418,6 +419,42 @@ def _groups(view: WorkerView) -> Iterator[str]:
     yield from _counter(
         _OURS + "group_offsets_total", about, [(own, groups.moved) for own, groups in reports]
     )
+
+
+def _schemas(view: WorkerView) -> Iterator[str]:
+    """The metrics of schema connectors."""
+    reports = [
+        (_connector_labels(report), report.schemas)
+        for report in view.connectors
+        if report.schemas is not None
+    ]
+    about = "Subjects of the source that are copied."
+    yield from _gauge(_OURS + "schema_subjects", about, [(own, schemas.subjects) for own, schemas in reports])
+    states = [
+        ({**own, "state": state}, count)
+        for own, schemas in reports
+        for state, count in (
+            ("present", schemas.versions - schemas.missing),
+            ("missing", schemas.missing),
+        )
+    ]
+    about = "Versions of these subjects, by whether the target has them under their ids."
+    yield from _gauge(_OURS + "schema_versions", about, states)
+    about = "Schema versions, and whole contexts, that cannot be copied under their ids; the connector's warnings name them."
+    yield from _gauge(
+        _OURS + "schema_conflicts", about, [(own, schemas.conflicts) for own, schemas in reports]
+    )
+    about = "Schema versions that the connector has registered since it began."
+    yield from _counter(
+        _OURS + "schema_registered_total", about, [(own, schemas.registered) for own, schemas in reports]
+    )
+    about = "Time since the last pass over both registries without an error."
+    ages = [
+        (own, round(view.monotonic_s - schemas.passed_s, 3))
+        for own, schemas in reports
+        if schemas.passed_s is not None
+    ]
+    yield from _gauge(_OURS + "schema_sync_age_seconds", about, ages)
 
 
 # -- the worker, as Connect shows it

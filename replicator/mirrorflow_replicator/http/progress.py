@@ -64,7 +64,9 @@ FIGURES = (
     "records",
     "bytes",
 )
-_PASSING = frozenset({*FIGURES, "batches", "sinceSeconds", "ageSeconds", "checkpoints", "moved", "active"})
+_PASSING = frozenset(
+    {*FIGURES, "batches", "sinceSeconds", "ageSeconds", "intervalSeconds", "checkpoints", "moved", "active"}
+)
 OFFSETS_VERSION = 1
 OFFSETS_DEFAULT = 1_000
 OFFSETS_MAX = 100_000  # about 30 MB

@@ -47,11 +47,11 @@ class RegistryModel:
         match key["keytype"]:
             case "SCHEMA":
                 context, subject = split(key["subject"])
-                at = context, subject, key["version"]
+                version_key = context, subject, key["version"]
                 if value is None:
-                    self._forget(at)
+                    self._forget(version_key)
                 else:
-                    self.versions[at] = value
+                    self.versions[version_key] = value
                     self.highest[context] = max(self.highest.get(context, 0), value["id"])
                     self.contents[context, value["id"]] = content(value)
                     self.ids.setdefault((context, content(value)), value["id"])
@@ -61,21 +61,21 @@ class RegistryModel:
             case "CONFIG":
                 _put(self.configs, split(key["subject"] or ""), value)
 
-    def _forget(self, at: tuple[str, str, int]) -> None:
-        value = self.versions.pop(at, None)
+    def _forget(self, key: tuple[str, str, int]) -> None:
+        value = self.versions.pop(key, None)
         if value is None:
             return
-        self.numbers[at[:2]].discard(at[2])
+        self.numbers[key[:2]].discard(key[2])
         same = [
             other["id"]
             for (context, _, _), other in self.versions.items()
-            if context == at[0] and content(other) == content(value)
+            if context == key[0] and content(other) == content(value)
         ]
-        self.ids.pop((at[0], content(value)), None)
+        self.ids.pop((key[0], content(value)), None)
         if same:
-            self.ids[at[0], content(value)] = same[0]
+            self.ids[key[0], content(value)] = same[0]
         if value["id"] not in same:
-            self.contents.pop((at[0], value["id"]), None)
+            self.contents.pop((key[0], value["id"]), None)
 
     def _append(self, keytype: str, subject: str, value: dict[str, Any] | None, **more: Any) -> None:
         key = {
@@ -137,21 +137,21 @@ class RegistryModel:
         raise RegistryError(404, "HTTP 404 Not Found")
 
     def _shown(self, *, with_deleted: bool) -> list[tuple[str, str, int]]:
-        return sorted(at for at, value in self.versions.items() if with_deleted or not value["deleted"])
+        return sorted(key for key, value in self.versions.items() if with_deleted or not value["deleted"])
 
     def _page(self, query: dict[str, str], *, with_deleted: bool) -> list[dict[str, Any]]:
         context, prefix = split(query.get("subjectPrefix", ""))
-        found = [
-            at
-            for at in self._shown(with_deleted=with_deleted)
-            if at[0] == context and at[1].startswith(prefix)
+        listed = [
+            key
+            for key in self._shown(with_deleted=with_deleted)
+            if key[0] == context and key[1].startswith(prefix)
         ]
         begin = int(query.get("offset", "0"))
         limit = min(self.page, int(query.get("limit", self.page)))
-        return [self._shown_version(at) for at in found[begin : begin + limit]]
+        return [self._shown_version(key) for key in listed[begin : begin + limit]]
 
-    def _shown_version(self, at: tuple[str, str, int]) -> dict[str, Any]:
-        return {name: value for name, value in self.versions[at].items() if name != "deleted" and value}
+    def _shown_version(self, key: tuple[str, str, int]) -> dict[str, Any]:
+        return {name: value for name, value in self.versions[key].items() if name != "deleted" and value}
 
     def _schema(self, schema_id: int, query: dict[str, str]) -> dict[str, Any]:
         context, _ = split(query.get("subject", ""))
@@ -164,14 +164,14 @@ class RegistryModel:
         raise RegistryError(40403, f"Schema {schema_id} not found")
 
     def _numbers(self, subject: tuple[str, str], *, with_deleted: bool) -> list[int]:
-        found = [
+        matching = [
             number
             for number in sorted(self.numbers.get(subject, ()))
             if with_deleted or not self.versions[*subject, number]["deleted"]
         ]
-        if not found:
+        if not matching:
             raise RegistryError(40401, f"Subject '{join(*subject)}' not found.")
-        return found
+        return matching
 
     def _version(self, subject: tuple[str, str], version: str, *, with_deleted: bool) -> dict[str, Any]:
         numbers = self._numbers(subject, with_deleted=with_deleted)
@@ -236,8 +236,8 @@ class RegistryModel:
         return int(schema_id)
 
     def _delete(self, subject: tuple[str, str], version: int, *, permanently: bool) -> None:
-        at = (*subject, version)
-        value = self.versions.get(at)
+        key = (*subject, version)
+        value = self.versions.get(key)
         if self._mode(subject) == "READONLY":
             raise RegistryError(42205, f"Subject {join(*subject)} is in read-only mode")
         if value is None or (value["deleted"] and not permanently):
@@ -248,10 +248,10 @@ class RegistryModel:
             )
         for (context, _, _), other in self.versions.items():
             for reference in other["references"]:
-                if (*split(reference["subject"], context), reference["version"]) == at and not other[
+                if (*split(reference["subject"], context), reference["version"]) == key and not other[
                     "deleted"
                 ]:
-                    raise RegistryError(42206, f"One or more references exist to the schema {at}")
+                    raise RegistryError(42206, f"One or more references exist to the schema {key}")
         self._append(
             "SCHEMA",
             join(*subject),
@@ -294,7 +294,7 @@ class RegistryModel:
         if mode not in MODES:
             raise RegistryError(42204, f"Invalid mode {mode}")
         context, subject = scope
-        holds = any(at[0] == context and subject in {"", at[1]} for at in self.versions)
+        holds = any(key[0] == context and subject in {"", key[1]} for key in self.versions)
         if mode == IMPORT and self._mode(scope) != IMPORT and holds and not force:
             raise RegistryError(42205, "Cannot import since found existing subjects")
 

@@ -92,7 +92,7 @@ class SchemaRegistry:
         ]
 
     def _listed(self, with_deleted: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        while page := self.request("GET", f"/schemas?deleted={with_deleted}&offset={len(found)}"):
-            found += page
-        return found
+        versions: list[dict[str, Any]] = []
+        while page := self.request("GET", f"/schemas?deleted={with_deleted}&offset={len(versions)}"):
+            versions += page
+        return versions

@@ -1,5 +1,6 @@
 """Converting mm2.properties to MirrorFlows and back keeps the effective settings, or lists those it cannot keep."""
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -18,12 +19,17 @@ from mirrorflow_cli.java_flow import ConversionFindings
 from mirrorflow_core.setting_table import KEYS, Scope
 from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import State
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
 from tests.unit.cli.effective_settings import effective, emitting
 from tests.unit.cli.mm2_blocks import BLOCKS
 
 TWO = BLOCKS["shared configuration"]
+FILE_PROVIDER = """
+config.providers = file
+config.providers.file.class = org.apache.kafka.common.config.provider.FileConfigProvider
+"""
 # Settings of a block that a MirrorFlow cannot express: field of the settings object -> setting in the report.
 REPORTED_LOSSES = {
     "config of a flow": {"topics_exclude": "topics.exclude", "topics": "topics.exclude"},
@@ -658,15 +664,96 @@ def test_group_names_and_secrets_are_not_placeholders() -> None:
     assert document["spec"]["connectors"]["source"]["config"]["transforms.r.replacement"] == "${n}"
 
 
-def test_settings_of_schema_registries_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "mm2.properties"
-    path.write_text(
-        "clusters = east, west\neast.bootstrap.servers = e:9092\nwest.bootstrap.servers = w:9092\n"
-        "east->west.enabled = true\neast.schema.registry.url = http://registry\neast->west.mirrorflow.schemas.subjects = orders\n"
+REGISTRIES = """
+clusters = east, west, north
+east.bootstrap.servers = e:9092
+west.bootstrap.servers = w:9092
+north.bootstrap.servers = n:9092
+east->west.enabled = true
+east.schema.registry.url = https://registry-east:8081
+west.schema.registry.url = http://registry-west:8081
+"""
+
+
+def test_schema_registries_become_spec_schemas() -> None:
+    """The schema connector of the MirrorFlow has the settings of the file, with references to Secrets."""
+    lines = """
+    east.schema.registry.basic.auth.user.info = mirror:hidden-password
+    east.schema.registry.ssl.truststore.location = /certs/east.jks
+    east.schema.registry.ssl.truststore.password = hidden-password
+    east.schema.registry.ssl.endpoint.identification.algorithm =
+    west.schema.registry.bearer.auth.token = hidden-token
+    east->west.mirrorflow.schemas.subjects = orders.*, payments
+    mirrorflow.schemas.contexts = .:.east
+    mirrorflow.schemas.subject.prefix = east.
+    """
+    findings = ConversionFindings()
+
+    [document] = converted(REGISTRIES + lines, findings)
+
+    [properties] = [
+        connector.connector_properties
+        for connector in plan(load_flow(yaml_text(document)), POD_LAYOUT).connectors
+        if connector.kind is ConnectorKind.SCHEMAS
+    ]
+    secrets = "/mnt/mirrorflow/secrets"
+    assert {
+        "source.cluster.schema.registry.url": "https://registry-east:8081",
+        "source.cluster.schema.registry.basic.auth.user.info": f"mirror:${{dir:{secrets}/east-registry:password}}",
+        "source.cluster.schema.registry.ssl.truststore.location": f"{secrets}/east-registry-ca/ca.crt",
+        "source.cluster.schema.registry.ssl.truststore.type": "PEM",
+        "source.cluster.schema.registry.ssl.endpoint.identification.algorithm": "",
+        "target.cluster.schema.registry.url": "http://registry-west:8081",
+        "target.cluster.schema.registry.bearer.auth.token": f"${{dir:{secrets}/west-registry:token}}",
+        "mirrorflow.schemas.subjects": "orders.*,payments",
+        "mirrorflow.schemas.contexts": ".:.east",
+        "mirrorflow.schemas.subject.prefix": "east.",
+    } == {key: value for key, value in properties.items() if "schema" in key}
+    assert [] == [loss for loss in findings.losses if "schema" in loss.setting]
+    assert "hidden" not in f"{document}{findings}"
+    origins = {f"{secret.secret}/{secret.key}": secret.origin for secret in findings.secrets}
+    assert {"east-registry-ca/ca.crt", "east-registry/password", "west-registry/token"} == origins.keys()
+    assert (
+        "the authorities of east.schema.registry.ssl.truststore.location /certs/east.jks, as PEM"
+        in origins["east-registry-ca/ca.crt"]
     )
 
-    main(["convert", str(path)])
 
-    text = "".join(capsys.readouterr())
-    assert "east.schema.registry.url: write it into spec.schemas" in text
-    assert "east->west.mirrorflow.schemas.subjects: write it into spec.schemas" in text
+def test_a_reference_may_hold_the_user_and_the_password_of_a_registry() -> None:
+    reference = "${file:/run/registry.properties:user}"
+    findings = ConversionFindings()
+
+    [document] = converted(
+        f"{REGISTRIES}{FILE_PROVIDER}east.schema.registry.basic.auth.user.info = {reference}\n", findings
+    )
+
+    assert {
+        "type": "Basic",
+        "username": {"secretName": "east-registry", "key": "username"},
+        "password": {"secretName": "east-registry", "key": "password"},
+    } == document["spec"]["schemas"]["source"]["authentication"]
+    assert {f"the user in {reference}", f"the password in {reference}"} == {
+        secret.origin for secret in findings.secrets
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "setting", "is_refused"),
+    [
+        ("east.schema.registry.url = ", "west.schema.registry.url", False),
+        ("north.schema.registry.url = http://registry-north", "north.schema.registry.url", False),
+        ("east.schema.registry.ssl.keystore.location = /x.jks", "east.schema.registry.ssl.keystore.location", False),
+        ("east.schema.registry.basic.auth.user.info = mirror", "east.schema.registry.basic.auth.user.info", True),
+        ("east.schema.registry.url = http://mirror:hidden@registry", "east.schema.registry.url", True),
+    ],
+)  # fmt: skip
+def test_settings_of_a_registry_without_a_field_are_listed(
+    line: str, setting: str, *, is_refused: bool
+) -> None:
+    findings = ConversionFindings()
+
+    with contextlib.suppress(UsageError):
+        converted(f"{REGISTRIES}{line}\n", findings)
+
+    assert (setting, is_refused) in {(loss.setting, loss.refused) for loss in findings.losses}
+    assert "hidden" not in f"{findings}"

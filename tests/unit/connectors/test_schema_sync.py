@@ -119,6 +119,27 @@ def test_everything_arrives_also_in_many_pages(source: RunningRegistry, target: 
     assert target.model.modes == {(".", ""): "IMPORT", (".", "s5"): "READONLY"}
 
 
+def test_two_directions_that_begin_at_once_refuse_each_other(
+    source: RunningRegistry, target: RunningRegistry
+):
+    directions = settings_of(source.url, target.url), settings_of(target.url, source.url)
+
+    async def begin() -> list[SchemaPlan]:
+        syncs = [SchemaSync(settings) for settings in directions]
+        plans = [await sync.plan() for sync in syncs]
+        for sync, plan in zip(syncs, plans, strict=True):
+            await sync.apply(plan)
+        again = [await sync.plan() for sync in syncs]
+        for sync in syncs:
+            sync.__exit__(None, None, None)
+        return again
+
+    plans = asyncio.run(begin())
+
+    assert [[conflict.kind.value for conflict in plan.conflicts] for plan in plans] == [["BothAreCopies"]] * 2
+    assert "spec.schemas.contexts" in plans[0].conflicts[0].message
+
+
 def test_a_new_schema_is_found_by_its_id(source: RunningRegistry, target: RunningRegistry):
     register(source.model, "a", '"int"')
 

@@ -126,10 +126,10 @@ def test_more_requests_than_run_side_by_side_are_all_answered(client):
 )
 def test_an_invalid_response_is_an_error_of_its_connector_alone(client, response, reason):
     with connector(answering(response, times=1)) as broken, connector(answering(BODY)) as served:
-        found = fetched(client, broken.request(), served.request())
+        bodies = fetched(client, broken.request(), served.request())
 
-    assert reason in found[0]
-    assert found[1] == "{}"
+    assert reason in bodies[0]
+    assert bodies[1] == "{}"
 
 
 def test_a_body_without_a_length_ends_with_the_connection(client):
@@ -145,11 +145,11 @@ def test_a_silent_connector_delays_no_other_one(client, monkeypatch):
         ended.wait(60)
 
     with connector(wait_for_end) as silent, connector(answering(BODY)) as served:
-        found = [*client.fetch([silent.request(), served.request()])]
+        results = [*client.fetch([silent.request(), served.request()])]
         ended.set()
 
-    assert found[0] == (1, b"{}")
-    assert "does not answer within" in str(found[1][1])
+    assert results[0] == (1, b"{}")
+    assert "does not answer within" in str(results[1][1])
 
 
 def test_a_connector_that_sends_slowly_is_given_up(client, monkeypatch):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -13,10 +14,10 @@ import pytest
 from mirrorflow_console.connector_client import ConnectorAddress
 from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.flow_reader import TURNS, ConnectedFlow, FlowReader
-from mirrorflow_core.reports import ConnectorReport
+from mirrorflow_core.reports import ConnectorReport, SchemasReport
 from mirrorflow_replicator.http.server import HttpServer
 from tests.unit.console.flow_readings import STOPPED, healthy, table
-from tests.unit.http.reports import partition, samples_of_progress, view
+from tests.unit.http.reports import NOW_S, connector, partition, samples_of_progress, task, view
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -57,9 +58,9 @@ class Connectors:
 
     def limits(self) -> list[str]:
         """Returns the limits of the requests since the last call."""
-        found = [query["limit"] for query in self.queries]
+        limits = [query["limit"] for query in self.queries]
         self.queries.clear()
-        return found
+        return limits
 
 
 @pytest.fixture
@@ -150,6 +151,21 @@ def test_a_flow_of_several_processes_has_the_sum_of_their_figures(connectors):
     assert reading.document is not None
     assert reading.document.progress.summary["partitions"]["total"] == 6
     assert reader.figures["a"].lag_records == 60
+
+
+def test_the_pod_of_a_schema_connector_is_asked_for_an_open_page_only(connectors):
+    schemas = SchemasReport(subjects=3, versions=7, passed_s=NOW_S)
+    connectors.report = connector(task(), name="MirrorSchemaConnector", schemas=schemas)
+    flow = replace(connectors.flow(), sources=(), schemas=connectors.flow().sources)
+    reader = FlowReader()
+
+    (closed,) = reader.read([flow], NOTHING, NOTHING, is_watched=True)
+    assert (closed.schemas, connectors.limits()) == (None, [])
+
+    (opened,) = reader.read([flow], frozenset({"a"}), NOTHING, is_watched=True)
+    assert opened.schemas is not None
+    assert opened.schemas["schemas"]["versions"] == 7
+    assert connectors.limits() == ["0"]
 
 
 def test_a_connector_that_does_not_answer_has_no_document(connectors):

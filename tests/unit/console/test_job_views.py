@@ -111,9 +111,9 @@ def test_a_folder_of_archives_has_those_that_are_finished_and_those_that_are_not
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / name / file).write_text(text)
 
-    found = ResultFiles(tmp_path).read()
+    views = ResultFiles(tmp_path).read()
 
-    assert sorted((job_view.flow, job_view.word) for job_view in found) == [
+    assert sorted((job_view.flow, job_view.word) for job_view in views) == [
         ("east-to-west", "finished, with gaps"),
         ("tuesday", "not finished"),
     ]

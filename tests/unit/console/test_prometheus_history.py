@@ -31,7 +31,7 @@ def served(
             queries.append(query)
             body = responses
             if not isinstance(body, bytes):
-                points = next((found for part, found in body.items() if part in query), None)
+                points = next((series for part, series in body.items() if part in query), None)
                 result = [] if points is None else [{"metric": {}, "values": points}]
                 body = json.dumps({"status": "success", "data": {"result": result}}).encode()
             self.send_response(status)

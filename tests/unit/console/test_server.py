@@ -21,10 +21,11 @@ from mirrorflow_console import local_flows, server
 from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.gate import Visitor
 from mirrorflow_console.pages import PAGES, Page
+from mirrorflow_core.reports import GroupsReport, HeartbeatReport, SchemasReport
 from tests.harness.kafka.processes import wait_until
 from tests.unit.console.flow_readings import STOPPED, FixedFlows, conditions, healthy, reading
 from tests.unit.console.served_console import ServedConsole, served
-from tests.unit.http.reports import partition
+from tests.unit.http.reports import NOW_S, connector, partition, task
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -99,6 +100,38 @@ def test_names_that_contain_markup_are_escaped(console: ServedConsole, path: str
     ]
     assert not [tag for tag, _ in tags if tag in {"style", "iframe", "object", "base"}]
     assert not re.findall(r"""(?:href|src|action)=["']?(?:https?:|//|javascript:)""", body)
+
+
+def test_the_page_of_groups_reads_the_partitions_for_their_lag():
+    """A flow without trouble is otherwise read without them."""
+    source = FixedFlows([reading(healthy(), name="a")])
+    with served(source) as console:
+        get(console, "/groups?flow=a")
+
+    assert (frozenset({"a"}), frozenset({"a"})) in [request[:2] for request in source.requests]
+
+
+def test_the_page_of_a_flow_shows_its_other_connectors_and_its_schemas():
+    """All are of one process; texts of a registry are escaped."""
+    groups = GroupsReport(
+        selected=5, failing=1, unlike=2, active=1, checkpoints=40, moved=30, latencies=(), translations={}
+    )
+    beat = HeartbeatReport(cluster="B", topic="A.heartbeats", timestamp_ms=int(NOW_S * 1000))
+    schemas = SchemasReport(subjects=3, versions=7, missing=1, conflicts=1, passed_s=NOW_S - 4)
+    others = (
+        connector(task(), name="MirrorCheckpointConnector", groups=groups),
+        connector(task(), name="MirrorHeartbeatConnector", heartbeats=(beat,)),
+        connector(task(), name="MirrorSchemaConnector", schemas=schemas, warnings=(f"{SCRIPT} has id 17",)),
+    )
+    with served(FixedFlows([reading(healthy(), *others, name="a")])) as console:
+        status, _, body = get(console, "/flow?flow=a")
+
+    assert status == 200
+    assert "5 groups, 40 checkpoints, 30 offsets committed, 1 failing" in body
+    assert "A.heartbeats on B" in body
+    assert "<b>6 of 7</b> versions of 3 subjects are on" in body
+    assert "has id 17" in body
+    assert SCRIPT not in body
 
 
 def test_the_page_of_partitions_says_how_many_internal_ones_it_does_not_show():

@@ -25,8 +25,8 @@ def write_result(folder: Path, run: str, at_s: int, *, different: int) -> None:
 
 
 def read(source: VerifiedFlows) -> FlowReading:
-    (found,) = source.read(NOTHING, NOTHING, is_watched=True)
-    return found
+    (verified,) = source.read(NOTHING, NOTHING, is_watched=True)
+    return verified
 
 
 def test_differences_are_trouble_until_a_newer_verification_finds_none(tmp_path: Path):

@@ -5,13 +5,13 @@ import re
 import promql_parser
 import pytest
 
-from mirrorflow_core.reports import CheckpointLatency, GroupsReport
+from mirrorflow_core.reports import CheckpointLatency, ConnectorReport, GroupsReport, SchemasReport
 from mirrorflow_core.settings import MetricNames, MetricsLevel
 from mirrorflow_replicator.http import metrics
 from mirrorflow_replicator.http.partition_rates import Window
 from mirrorflow_replicator.process import ResourceUsage
 from tests.contract.expressions import selections
-from tests.unit.http.reports import connector, partition, samples_of_progress, task, view
+from tests.unit.http.reports import NOW_S, connector, partition, samples_of_progress, task, view
 from tests.unit.http.test_metrics import exposition, parse, value
 
 # The labels that Strimzi's PodMonitor adds to each series (docs/metrics.md has a PodMonitor for MirrorFlow's pods).
@@ -278,3 +278,28 @@ def test_groups_are_counted_by_state_and_translation():
 def test_other_connectors_have_no_metrics_of_groups():
     names = {name for name, _ in exposition(connector(task()))}
     assert not {LATENCY, "mirrorflow_groups", "mirrorflow_checkpoints_total"} & names
+
+
+def schemas_connector(passed_s: float | None) -> ConnectorReport:
+    schemas = SchemasReport(subjects=3, versions=7, missing=2, conflicts=1, registered=6, passed_s=passed_s)
+    return connector(task(), name="MirrorSchemaConnector", schemas=schemas)
+
+
+def test_schemas_are_counted_with_the_time_since_the_last_sync():
+    samples = exposition(schemas_connector(NOW_S - 12))
+    assert 3 == value(samples, "mirrorflow_schema_subjects", connector="MirrorSchemaConnector")
+    assert 5 == value(samples, "mirrorflow_schema_versions", state="present")
+    assert 2 == value(samples, "mirrorflow_schema_versions", state="missing")
+    assert 1 == value(samples, "mirrorflow_schema_conflicts")
+    assert 6 == value(samples, "mirrorflow_schema_registered_total")
+    assert 12 == value(samples, "mirrorflow_schema_sync_age_seconds")
+
+
+def test_schemas_that_were_never_compared_have_no_age():
+    names = {name for name, _ in exposition(schemas_connector(None))}
+    assert "mirrorflow_schema_subjects" in names
+    assert "mirrorflow_schema_sync_age_seconds" not in names
+
+
+def test_other_connectors_have_no_metrics_of_schemas():
+    assert not [name for name, _ in exposition(REPORT) if name.startswith("mirrorflow_schema_")]

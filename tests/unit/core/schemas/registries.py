@@ -44,15 +44,15 @@ def synchronize(
     source: RegistryModel, target: RegistryModel, mapping: SubjectMapping = SAME, *, requests: int = 10_000
 ) -> SchemaPlan:
     """Carries out at most *requests* requests of the plan, each of which must succeed; returns the plan."""
-    found = plan(source, target, mapping)
-    wanted = [request for step in found.steps for request in requests_of(step)]
+    planned = plan(source, target, mapping)
+    wanted = [request for step in planned.steps for request in requests_of(step)]
     for request in wanted[:requests]:
         status, body = target.respond(request.method, request.path, dict(request.body or {}))
         assert status == 200 or status in request.accepts, (request, body)
         if request.method == "POST":
             assert request.body is not None
             assert body == {"id": request.body["id"]}
-    return found
+    return planned
 
 
 def register(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.schemas.registry_requests import describe
+from mirrorflow_core.schemas.registry_requests import describe, requests_of
 from mirrorflow_core.schemas.schema_plan import SchemaConflictKind, SchemaPlan, selected_versions
 from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT, SubjectMapping, read_contexts
 from tests.harness.schema_registry.registry_model import RegistryModel
@@ -17,8 +17,8 @@ from tests.unit.core.schemas.registries import SAME, contents, plan, register, r
 EAST = SubjectMapping(contexts={".": ".east"}, prefix="east.")
 
 
-def kinds(found: SchemaPlan) -> list[SchemaConflictKind]:
-    return [conflict.kind for conflict in found.conflicts]
+def kinds(planned: SchemaPlan) -> list[SchemaConflictKind]:
+    return [conflict.kind for conflict in planned.conflicts]
 
 
 def test_the_copy_has_the_same_ids_versions_and_deletions():
@@ -30,9 +30,9 @@ def test_the_copy_has_the_same_ids_versions_and_deletions():
     request(source, "DELETE", "/subjects/gone?permanent=true")
     request(source, "DELETE", "/subjects/orders-value/versions/1")
 
-    found = synchronize(source, target)
+    planned = synchronize(source, target)
 
-    assert (found.subjects, found.versions, found.missing) == (1, 2, 2)
+    assert (planned.subjects, planned.versions, planned.missing) == (1, 2, 2)
     assert target.versions == source.versions
     assert plan(source, target).steps == ()
 
@@ -136,11 +136,11 @@ def test_a_target_that_issues_ids_is_not_written():
     register(source, "orders", '"int"')
     register(target, "payments", '"long"')
 
-    found = plan(source, target)
+    planned = plan(source, target)
 
-    assert kinds(found) == [SchemaConflictKind.TARGET_ISSUES_IDS]
-    assert found.steps == ()
-    assert found.missing == 1
+    assert kinds(planned) == [SchemaConflictKind.TARGET_ISSUES_IDS]
+    assert planned.steps == ()
+    assert planned.missing == 1
 
 
 def test_an_id_and_a_version_with_another_schema_stop_only_what_needs_them():
@@ -153,14 +153,14 @@ def test_an_id_and_a_version_with_another_schema_stop_only_what_needs_them():
     request(target, "POST", "/subjects/foreign/versions", schema='"boolean"', id=1)
     request(target, "POST", "/subjects/b/versions", schema='"long"', id=77)
 
-    found = plan(source, target)
+    planned = plan(source, target)
 
-    assert kinds(found) == [SchemaConflictKind.ID_TAKEN, SchemaConflictKind.VERSION_TAKEN]
-    assert "foreign" in found.conflicts[0].message
-    assert [describe(step) for step in found.steps if "register" in describe(step)] == [
+    assert kinds(planned) == [SchemaConflictKind.ID_TAKEN, SchemaConflictKind.VERSION_TAKEN]
+    assert "foreign" in planned.conflicts[0].message
+    assert [describe(step) for step in planned.steps if "register" in describe(step)] == [
         "register version 1 of c with id 3"
     ]
-    assert found.missing == 4
+    assert planned.missing == 4
 
 
 def test_a_missing_reference_is_a_conflict():
@@ -169,9 +169,9 @@ def test_a_missing_reference_is_a_conflict():
     register(source, "d", '"bytes"', [{"name": "C", "subject": "a", "version": 1}])
     del source.versions[".", "a", 1]
 
-    found = plan(source, target)
+    planned = plan(source, target)
 
-    assert kinds(found) == [SchemaConflictKind.REFERENCE_MISSING]
+    assert kinds(planned) == [SchemaConflictKind.REFERENCE_MISSING]
 
 
 def test_a_number_that_the_source_uses_again_is_a_conflict():
@@ -200,6 +200,36 @@ def test_the_two_directions_of_a_pair_cannot_use_one_context():
     synchronize(east, west)
 
     assert kinds(plan(west, east)) == [SchemaConflictKind.SOURCE_IS_COPY]
+
+
+def test_two_directions_that_begin_at_once_on_empty_registries_are_reported_until_one_is_corrected():
+    east, west = RegistryModel(), RegistryModel()
+    plans = plan(east, west), plan(west, east)
+    for target, begun in zip((west, east), plans, strict=True):
+        for wanted in (wanted for step in begun.steps for wanted in requests_of(step)):
+            assert target.respond(wanted.method, wanted.path, dict(wanted.body or {}))[0] == 200
+
+    both = plan(east, west), plan(west, east)
+    assert [kinds(planned) for planned in both] == [[SchemaConflictKind.BOTH_ARE_COPIES]] * 2
+    assert [planned.steps for planned in both] == [(), ()]
+
+    request(east, "PUT", "/mode", mode="READWRITE")
+    register(east, "a", '"int"')
+    synchronize(east, west)
+
+    assert west.versions == east.versions
+    assert not plan(east, west).conflicts
+    assert kinds(plan(west, east)) == [SchemaConflictKind.TARGET_ISSUES_IDS]
+
+
+def test_a_copy_of_a_copy_is_in_sync():
+    first, second, third = RegistryModel(), RegistryModel(), RegistryModel()
+    register(first, "a", '"int"')
+    request(third, "PUT", "/mode", mode="IMPORT")
+    synchronize(first, second)
+
+    assert not synchronize(second, third).conflicts
+    assert third.versions == first.versions
 
 
 def test_a_target_that_has_left_import_is_no_longer_written():
@@ -265,11 +295,11 @@ def test_any_history_arrives_with_its_ids_although_each_pass_is_cut_short(seed: 
         for _ in range(chance.randrange(8)):
             change(source, chance)
         synchronize(source, target, mapping, requests=chance.randrange(6))
-    found = synchronize(source, target, mapping)
+    planned = synchronize(source, target, mapping)
 
     assert not plan(source, target, mapping).steps
-    assert set(kinds(found)) <= {SchemaConflictKind.STILL_REFERENCED}
-    kept = {(conflict.subject, conflict.version) for conflict in found.conflicts}
+    assert set(kinds(planned)) <= {SchemaConflictKind.STILL_REFERENCED}
+    kept = {(conflict.subject, conflict.version) for conflict in planned.conflicts}
     copies = contents(target, *mapping.contexts.values()).versions
     for version in selected_versions(contents(source), mapping).values():
         if mapping.selected([version.subject]):

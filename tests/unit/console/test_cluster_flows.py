@@ -1,0 +1,95 @@
+"""MirrorFlows of a cluster, with a stub of its API server: which pods are polled for what."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from kubernetes import client
+
+from mirrorflow_console.cluster_flows import CONNECTOR_LABEL, FLOW_LABEL, ClusterFlows
+from mirrorflow_core.reports import SchemasReport
+from tests.unit.console.flow_readings import healthy, table
+from tests.unit.http.reports import NOW_S, connector, partition, task
+
+KEY = "team~east-to-west"
+# Pods of the flow: an address of loopback for each, and what it reports.
+REPORTS = {
+    "source": ("127.0.0.2", healthy(partition(0))),
+    "schemas": (
+        "127.0.0.3",
+        connector(
+            task(),
+            name="MirrorSchemaConnector",
+            schemas=SchemasReport(subjects=3, versions=7, passed_s=NOW_S),
+        ),
+    ),
+}
+
+
+def pod(name: str, address: str) -> dict[str, Any]:
+    labels = {FLOW_LABEL: "east-to-west", CONNECTOR_LABEL: name}
+    return {
+        "metadata": {"name": f"east-to-west-{name}", "namespace": "team", "labels": labels},
+        "status": {"phase": "Running", "podIP": address},
+    }
+
+
+class ClusterHandler(BaseHTTPRequestHandler):
+    """The API server on 127.0.0.1, and a pod on each address of REPORTS."""
+
+    protocol_version = "HTTP/1.1"
+    polled: list[str]
+
+    def do_GET(self) -> None:
+        path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
+        address = self.connection.getsockname()[0]
+        body: dict[str, Any]
+        if path.endswith("/mirrorflows"):
+            meta = {"name": "east-to-west", "namespace": "team"}
+            body = {"items": [{"metadata": meta, "spec": {}, "status": {}}]}
+        elif path.endswith("/pods"):
+            [selector] = query["labelSelector"]
+            body = {"items": [pod(name, own) for name, (own, _) in REPORTS.items() if name in selector]}
+        else:
+            name, report = next((name, report) for name, (own, report) in REPORTS.items() if own == address)
+            self.polled.append(name)
+            body = table(report, limit=int(query["limit"][0]))
+        content = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Logs nothing."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[ThreadingHTTPServer]:
+    ClusterHandler.polled = []
+    server = ThreadingHTTPServer(("", 0), ClusterHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_pod_of_a_schema_connector_is_polled_for_an_open_page(cluster: ThreadingHTTPServer):
+    port = cluster.server_port
+    api = client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{port}"))
+    flows = ClusterFlows(api, namespaces=("team",), port=port)
+
+    (closed,) = flows.read(frozenset(), frozenset(), is_watched=True)
+    assert closed.schemas is None
+    assert set(ClusterHandler.polled) == {"source"}
+
+    (opened,) = flows.read(frozenset({KEY}), frozenset(), is_watched=True)
+    assert opened.document is not None
+    assert opened.schemas is not None
+    assert opened.schemas["schemas"]["versions"] == 7
+    assert ClusterHandler.polled[-2:] == ["source", "schemas"]
