@@ -206,6 +206,8 @@ class ArchiveCluster(Cluster):
             return _unknown_epochs(request)
         if name == "DescribeConfigsRequest":
             return self._describe_configs(request)
+        if name == "DescribeAclsRequest":
+            return self._describe_acls()
         if name == "MetadataRequest":
             return SimpleNamespace(error_code=0)
         return SimpleNamespace(error_code=_UNSUPPORTED_VERSION)
@@ -250,6 +252,19 @@ class ArchiveCluster(Cluster):
             for one in request.resources
         ]
         return SimpleNamespace(results=results)
+
+    def _describe_acls(self) -> Any:
+        """Returns all archived ACLs, which are those of topics, whatever the filter asks for."""
+        resources = [
+            SimpleNamespace(
+                resource_type=acl.resource_type,
+                resource_name=acl.resource_name,
+                pattern_type=acl.pattern_type,
+                acls=[acl],
+            )
+            for acl in self.manifest.acls or ()
+        ]
+        return SimpleNamespace(error_code=0, error_message=None, resources=resources)
 
     def fetch(self, wanted: Sequence[tuple[str, int, int, int]]) -> tuple[bytearray, bool]:
         """Returns the body of a fetch response, and whether it has records.

@@ -61,6 +61,7 @@ from mirrorflow_seed.archive.pending_export import (
     increment_of,
     remaining,
 )
+from mirrorflow_seed.archive.source_metadata import group_selection
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     ArchiveConflictError,
@@ -167,6 +168,7 @@ class IncrementResult:
     increment: Manifest | None
     exported: Sequence[ExportedFile]  # by this job
     unfit: tuple[str, ...]
+    warnings: tuple[str, ...] = ()  # what could not be read besides records
 
     @property
     def message(self) -> str:
@@ -181,7 +183,9 @@ class IncrementResult:
             )
             if gap := self.increment.gap_records:
                 parts.append(f"{gap} offsets were deleted on the source before they were read.")
-        return " ".join([*parts, *_unfit_sentences(self.unfit)])
+            if self.increment.groups:
+                parts.append(f"The offsets of {len(self.increment.groups)} groups are archived.")
+        return " ".join([*parts, *_unfit_sentences(self.unfit), *self.warnings])
 
 
 def _unfit_sentences(unfit: Sequence[str]) -> list[str]:
@@ -205,6 +209,7 @@ class ExportJob:
         self._folder.prepare()
         self._log = CommitLog(self._folder)
         self._settings = settings
+        self._selected_groups = group_selection(job.extra)
         self._file_bytes = whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)
         self._bytes_per_second = job.bytes_per_second
         self._compacts = flag_of(job.extra, COMPACT_KEY, default=True)
@@ -227,7 +232,9 @@ class ExportJob:
             fence_plan(self._log, self._folder, before, plan)
             return self.add_increment()
         if plan is None and before and adds_nothing(increment.content, before.manifest):
-            return IncrementResult(state=before, increment=None, exported=(), unfit=increment.unfit)
+            return IncrementResult(
+                state=before, increment=None, exported=(), unfit=increment.unfit, warnings=increment.warnings
+            )
         plan = plan or pending.store(self._new_plan(increment, before))
         exported = pending.exported(plan, self._present(plan))
         written = self._write(plan, remaining(plan, exported))
@@ -239,7 +246,13 @@ class ExportJob:
         discard_committed(self._folder, state)
         if self._compacts:
             state = self._compact(state)
-        return IncrementResult(state=state, increment=content, exported=written, unfit=increment.unfit)
+        return IncrementResult(
+            state=state,
+            increment=content,
+            exported=written,
+            unfit=increment.unfit,
+            warnings=increment.warnings,
+        )
 
     def report_success(self, result: IncrementResult) -> None:
         """Publishes the end of an export of one increment. Raises JobFailedError if a topic cannot be continued."""
@@ -259,7 +272,7 @@ class ExportJob:
         )
 
     def _read_increment(self, archived: Manifest | None) -> Increment:
-        snapshot = asyncio.run(read_source(self._settings))
+        snapshot = asyncio.run(read_source(self._settings, self._selected_groups))
         increment = plan_increment(
             self._settings,
             snapshot,

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_seed.verify.record_digests import Tally
 
 
@@ -71,6 +72,24 @@ class ArchivedTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedOffset:
+    """The offset that a group had committed for a partition of the source, and its metadata."""
+
+    topic: str
+    partition: int
+    offset: int  # of the next record to read
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedGroup:
+    """A consumer group of the source, with its offsets on archived topics."""
+
+    name: str
+    offsets: tuple[ArchivedOffset, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The content of an archive, or of one increment."""
 
@@ -82,6 +101,9 @@ class Manifest:
     started: str  # ISO 8601, UTC
     finished: str
     topics: tuple[ArchivedTopic, ...]
+    groups: tuple[ArchivedGroup, ...] = ()
+    groups_read_ms: int | None = None  # when `groups` were read, just before the end offsets; None: never
+    acls: tuple[AclBinding, ...] | None = None  # of the source's topics; None: they were not read
 
     @property
     def partitions(self) -> dict[TopicPartition, ArchivedPartition]:
@@ -113,7 +135,7 @@ def folder_of(partition: TopicPartition) -> str:
 def appended(before: Manifest, increment: Manifest) -> Manifest:
     """Returns the content of an archive after *increment*. Raises ValueError unless that continues *before*.
 
-    Topics and partitions that the increment does not have are kept.
+    Topics and partitions that the increment does not have are kept, and groups and ACLs if it has not read any.
     """
     topics = {topic.name: topic for topic in before.topics}
     for topic in increment.topics:
@@ -122,6 +144,11 @@ def appended(before: Manifest, increment: Manifest) -> Manifest:
         before,
         finished=increment.finished,
         topics=tuple(topics[name] for name in sorted(topics)),
+        groups=before.groups if increment.groups_read_ms is None else increment.groups,
+        groups_read_ms=before.groups_read_ms
+        if increment.groups_read_ms is None
+        else increment.groups_read_ms,
+        acls=before.acls if increment.acls is None else increment.acls,
     )
 
 
@@ -151,7 +178,15 @@ def as_json(manifest: Manifest) -> dict[str, Any]:
 
 def from_json(raw: Mapping[str, Any]) -> Manifest:
     """Returns the manifest in a JSON object. Raises ValueError, TypeError, KeyError or AttributeError if it is none."""
-    return Manifest(**{**raw, "topics": tuple(_topic(topic) for topic in raw["topics"])})
+    acls = raw["acls"]
+    return Manifest(
+        **{
+            **raw,
+            "topics": tuple(_topic(topic) for topic in raw["topics"]),
+            "groups": tuple(_group(group) for group in raw["groups"]),
+            "acls": None if acls is None else tuple(AclBinding(**acl) for acl in acls),
+        }
+    )
 
 
 def differences(manifest: Manifest, present: Mapping[str, int]) -> Iterable[str]:
@@ -168,6 +203,12 @@ def _topic(raw: dict[str, Any]) -> ArchivedTopic:
     configs = tuple(ArchivedConfig(**config) for config in raw["configs"])
     partitions = tuple(_partition(partition) for partition in raw["partitions"])
     return ArchivedTopic(**{**raw, "configs": configs, "partitions": partitions})
+
+
+def _group(raw: dict[str, Any]) -> ArchivedGroup:
+    return ArchivedGroup(
+        name=raw["name"], offsets=tuple(ArchivedOffset(**offset) for offset in raw["offsets"])
+    )
 
 
 def _partition(raw: dict[str, Any]) -> ArchivedPartition:

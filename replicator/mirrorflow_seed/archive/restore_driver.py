@@ -33,9 +33,12 @@ from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.connectors.acl_sync import AclSync
 from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.commit_log import FILES_NAMED_MAX, read_archive
+from mirrorflow_seed.archive.group_restorer import GroupRestorer
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest
 from mirrorflow_seed.archive.restore_task import (
     PartitionRestored,
@@ -43,6 +46,7 @@ from mirrorflow_seed.archive.restore_task import (
     restore_group,
     without_source,
 )
+from mirrorflow_seed.archive.source_metadata import group_selection
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -267,6 +271,7 @@ class RestoreJob:
         self._job = job
         self._settings = without_source(files.load())
         self.bytes_per_second = job.bytes_per_second or self._settings.bytes_per_second
+        self._selected_groups = group_selection(job.extra)
         self._compares = flag_of(job.extra, COMPARE_KEY, default=True)
 
     async def run(self) -> int:
@@ -323,6 +328,8 @@ class RestoreJob:
             self.reporter.stopped("Stopped cleanly; the next start resumes.")
             return EXIT_STOPPED
         message = f"{restorer.files_done} files are restored."
+        for sentence in (await self._restore_groups(flow, names), await self._restore_acls(flow, names)):
+            message += f" {sentence}" if sentence else ""
         if self._compares:
             await flow.read_positions()
             compared = await asyncio.to_thread(
@@ -342,6 +349,26 @@ class RestoreJob:
                 return EXIT_FAILED
         self.reporter.succeeded(message=message)
         return EXIT_DONE
+
+    async def _restore_groups(self, flow: ClaimedFlow, names: Mapping[str, str]) -> str:
+        """Restores the offsets of groups; returns sentences for the report."""
+        if self._selected_groups is None or not self.manifest.groups:
+            return ""
+        archive = ArchiveCluster(self._settings.source_alias, self.manifest)
+        restorer = GroupRestorer(self._settings, archive, flow.target, names)
+        return (await restorer.restore(self._selected_groups)).summary
+
+    async def _restore_acls(self, flow: ClaimedFlow, names: Mapping[str, str]) -> str:
+        """Creates the ACLs of the copies as the connector does, if the flow enables it; returns a sentence for the report."""
+        settings = self._settings
+        if settings.sync_acls_s is None or not self.manifest.acls:
+            return ""
+        acl_sync = AclSync(flow.source, flow.target, settings=settings, selection=make_selection(settings))
+        sentences = await acl_sync.sync(names)
+        for sentence in sentences:
+            log.warning("%s", sentence)
+        # They name topics, which a report does not.
+        return f"{len(sentences)} problems with ACLs are in the log." if sentences else ""
 
     def _ranges(self, flow: ClaimedFlow, names: Mapping[str, str]) -> tuple[SeedRange, ...]:
         """Returns the partitions as a seed's ranges, to store their start offsets and to hold the retention."""

@@ -8,11 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_seed.archive.export_driver import groups_of, require_own_files
 from mirrorflow_seed.archive.export_plan import OFFSETS_MIN, ExportRange, plan_ranges
 from mirrorflow_seed.archive.manifest import (
     ArchivedConfig,
     ArchivedFile,
+    ArchivedGroup,
+    ArchivedOffset,
     ArchivedPartition,
     ArchivedTopic,
     Gap,
@@ -56,7 +59,31 @@ def manifest() -> Manifest:
 
 
 def test_content_round_trips() -> None:
-    assert from_json(json.loads(json.dumps(as_json(manifest())))) == manifest()
+    acl = AclBinding(
+        resource_type=2,
+        resource_name="orders",
+        pattern_type=3,
+        principal="User:alice",
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+    group = ArchivedGroup(name="billing", offsets=(ArchivedOffset(topic="orders", partition=0, offset=7),))
+    full = replace(manifest(), groups=(group,), groups_read_ms=5, acls=(acl,))
+
+    for content in (manifest(), full):
+        assert from_json(json.loads(json.dumps(as_json(content)))) == content
+
+
+def test_groups_and_acls_are_those_of_the_last_increment_that_has_read_them() -> None:
+    group = ArchivedGroup(name="billing", offsets=(ArchivedOffset(topic="orders", partition=0, offset=7),))
+    content = appended(manifest(), replace(increment(9, 20), groups=(group,), groups_read_ms=5, acls=()))
+
+    assert (content.groups, content.groups_read_ms, content.acls) == ((group,), 5, ())
+    unread = appended(content, increment(20, 30))
+    assert (unread.groups, unread.groups_read_ms, unread.acls) == ((group,), 5, ())
+    without = appended(content, replace(increment(20, 30), groups_read_ms=6))
+    assert (without.groups, without.groups_read_ms) == ((), 6)
 
 
 def increment(start: int, end: int, *, topic: str = "orders", number: int = 0) -> Manifest:
