@@ -17,7 +17,7 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import ClientSettings
@@ -94,6 +94,11 @@ class ArchiveLog:
         return bytearray()
 
 
+def local_file() -> IO[bytes]:
+    """Returns a temporary file on the local disk of a task; a context manager that deletes it."""
+    return tempfile.TemporaryFile(dir=os.environ.get(_FOLDERS_KEY, "").partition(",")[0] or None)
+
+
 class Spool(contextlib.AbstractContextManager["Spool"]):
     """A temporary file with the batches of a log from offset *start* up to *end*; a context manager that deletes it."""
 
@@ -101,8 +106,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         self.start = start
         self.end = end
         self._codec = codec
-        folder = os.environ.get(_FOLDERS_KEY, "").partition(",")[0] or None
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 it is closed by __exit__
+        self._file = local_file()
         self._ends: list[int] = []  # the next offset after each batch
         self._places: list[tuple[int, int]] = []  # file position and size of each batch
         self._size_bytes = 0

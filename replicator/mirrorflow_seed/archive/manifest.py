@@ -6,11 +6,35 @@ increment to it (`commit_log`).
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_seed.verify.record_digests import Tally
+
+# Files without times. After every hour as text, so that no query for a time finds them.
+NO_HOUR: Final = "none"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBounds:
+    """The first and the last time of some records, in ms since 1970; None if none has a time."""
+
+    first_ms: int | None = None
+    last_ms: int | None = None
+
+    def joined(self, other: "TimeBounds") -> "TimeBounds":
+        """Returns the bounds of both."""
+        if self.first_ms is None or self.last_ms is None or other.first_ms is None or other.last_ms is None:
+            return other if self.first_ms is None else self
+        return TimeBounds(
+            first_ms=min(self.first_ms, other.first_ms), last_ms=max(self.last_ms, other.last_ms)
+        )
+
+
+NO_TIMES: Final = TimeBounds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +47,7 @@ class ArchivedFile:
     end: int
     codec: int  # compression of the first source batch: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd
     tally: Tally
+    times: TimeBounds = NO_TIMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +152,20 @@ class Manifest:
         return sum(gap.end - gap.start for partition in self.partitions.values() for gap in partition.gaps)
 
 
-def folder_of(partition: TopicPartition) -> str:
-    """Returns the folder of a partition's files, relative to the archive's folder."""
-    return f"topic={partition.topic}/partition={partition.partition}"
+def folder_of(partition: TopicPartition, times: TimeBounds) -> str:
+    """Returns the folder of a file of *partition* with *times*, relative to the archive's folder.
+
+    Engines read the columns of a folder's name without opening its files, so a query for some hours opens few.
+    """
+    first, last = _hour(times.first_ms), _hour(times.last_ms)
+    return f"topic={partition.topic}/partition={partition.partition}/first_hour={first}/last_hour={last}"
+
+
+def _hour(time_ms: int | None) -> str:
+    """Returns the hour in UTC, as text whose order is that of time: `2026-11-22T13`; `none` without a time."""
+    if time_ms is None:
+        return NO_HOUR
+    return (_EPOCH + timedelta(milliseconds=time_ms)).strftime("%Y-%m-%dT%H")
 
 
 def appended(before: Manifest, increment: Manifest) -> Manifest:
@@ -212,6 +248,9 @@ def _group(raw: dict[str, Any]) -> ArchivedGroup:
 
 
 def _partition(raw: dict[str, Any]) -> ArchivedPartition:
-    files = tuple(ArchivedFile(**{**file, "tally": Tally(**file["tally"])}) for file in raw["files"])
+    files = tuple(
+        ArchivedFile(**{**file, "tally": Tally(**file["tally"]), "times": TimeBounds(**file["times"])})
+        for file in raw["files"]
+    )
     gaps = tuple(Gap(**gap) for gap in raw["gaps"])
     return ArchivedPartition(**{**raw, "files": files, "gaps": gaps})

@@ -4,13 +4,12 @@ A file has these columns, in this order; its folders name topic and partition,
 `topic=<name>/partition=<number>/`:
 
     offset          BIGINT    of the source
-    timestamp       BIGINT    milliseconds since 1970, as Kafka has it; -1: none
+    timestamp       TIMESTAMP in UTC; null: none, or after the year 9999
+    timestamp_ms    BIGINT    milliseconds since 1970, as Kafka has it, of any size; -1: none
     timestamp_type  INT       0 CreateTime, 1 LogAppendTime, -1 none (as Java's TimestampType)
     key, value      BINARY    null and empty are different
     headers         ARRAY<STRUCT<key STRING, value BINARY>>, in their order, names may repeat
     headers_raw     BINARY    the headers as Kafka encodes them, only if a name is not valid UTF-8; else null
-
-A timestamp is a number, not a TIMESTAMP, because Kafka's range is larger than Parquet's microseconds.
 """
 
 import itertools
@@ -23,10 +22,13 @@ from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.wire import primitives
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Header, Record
+from mirrorflow_seed.archive.manifest import TimeBounds
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 NO_TIMESTAMP_TYPE: Final = -1
+# The last millisecond of the year 9999: Python has no later time, and the text of an hour has four digits for the year.
+TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 CODEC: Final = "zstd"
 # Rows wait in memory until they are a row group.
 ROW_GROUP_BYTES: Final = 16 << 20
@@ -45,7 +47,8 @@ def schema() -> Any:
     return pa.schema(
         [
             pa.field("offset", pa.int64(), nullable=False),
-            pa.field("timestamp", pa.int64(), nullable=False),
+            pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+            pa.field("timestamp_ms", pa.int64(), nullable=False),
             pa.field("timestamp_type", pa.int32(), nullable=False),
             pa.field("key", pa.binary()),
             pa.field("value", pa.binary()),
@@ -69,9 +72,11 @@ def columns_of(records: Sequence[Record], kind: int) -> Any:
     count = len(records)
     offsets, timestamps, keys, values, headers = zip(*records, strict=True)
     shown, raw = header_columns(headers)
+    numbers = pa.array(timestamps, pa.int64())
     arrays = [
         pa.array(offsets, pa.int64()),
-        pa.array(timestamps, pa.int64()),
+        timestamp_column(numbers),
+        numbers,
         pa.repeat(pa.scalar(kind, pa.int32()), count),
         pa.array(keys, pa.binary()),
         pa.array(values, pa.binary()),
@@ -79,6 +84,16 @@ def columns_of(records: Sequence[Record], kind: int) -> Any:
         raw,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema())
+
+
+def timestamp_column(timestamps_ms: Any) -> Any:
+    """Returns Kafka's timestamps as TIMESTAMP, in microseconds and UTC; null where it has no such time."""
+    import pyarrow as pa  # noqa: PLC0415 see above
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    fits = pc.and_(pc.greater_equal(timestamps_ms, 0), pc.less_equal(timestamps_ms, TIMESTAMP_MS_MAX))
+    times = pc.if_else(fits, timestamps_ms, pa.scalar(None, pa.int64()))
+    return times.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
 def header_columns(headers: Sequence[tuple[Header, ...]]) -> tuple[Any, Any]:
@@ -114,7 +129,7 @@ def records_of(batch: Any) -> list[Record]:
     """Returns the records of an Arrow record batch. Raises CorruptRecordsError."""
     offsets, timestamps, keys, values, headers, raw = (
         batch.column(name).to_pylist()
-        for name in ("offset", "timestamp", "key", "value", "headers", "headers_raw")
+        for name in ("offset", "timestamp_ms", "key", "value", "headers", "headers_raw")
     )
     found = [
         decode_headers(encoded)
@@ -134,6 +149,7 @@ class FileWriter:
         from pyarrow import parquet  # noqa: PLC0415 see above
 
         self.rows = 0
+        self.times = TimeBounds()  # of all records, once it is finished
         self._writer = parquet.ParquetWriter(
             stream,
             schema(),
@@ -174,8 +190,19 @@ class FileWriter:
 
         if self._waiting:
             # One chunk for each column, so that the row group is one.
-            self._writer.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
+            table = pa.Table.from_batches(self._waiting).combine_chunks()
+            self._writer.write_table(table)
+            self.times = self.times.joined(_time_bounds(table.column("timestamp")))
         self._waiting, self._waiting_bytes = [], 0
+
+
+def _time_bounds(times: Any) -> TimeBounds:
+    import pyarrow.compute as pc  # noqa: PLC0415 see above
+
+    bounds = pc.min_max(times)
+    if bounds["min"].value is None:
+        return TimeBounds()
+    return TimeBounds(first_ms=bounds["min"].value // 1_000, last_ms=bounds["max"].value // 1_000)
 
 
 def encoded_size_bytes(batches: Sequence[Any]) -> int:

@@ -221,6 +221,7 @@ def _archived(part: ExportRange, exported: ExportedFile) -> ArchivedFile:
         end=exported.end,
         codec=exported.codec,
         tally=exported.tally,
+        times=exported.times,
     )
 
 

@@ -1,5 +1,6 @@
 """Tests the content of an archive, the plan of an export, and the checks of both."""
 
+import functools
 import json
 from dataclasses import replace
 
@@ -20,11 +21,14 @@ from mirrorflow_seed.archive.manifest import (
     ArchivedTopic,
     Gap,
     Manifest,
+    TimeBounds,
     appended,
     as_json,
     differences,
+    folder_of,
     from_json,
 )
+from mirrorflow_seed.archive.parquet_files import TIMESTAMP_MS_MAX
 from mirrorflow_seed.errors import ArchiveError
 from mirrorflow_seed.verify.range_reader import OffsetRange
 from mirrorflow_seed.verify.record_digests import Tally
@@ -35,7 +39,13 @@ FOLDER = "topic=orders/partition=0"
 
 def manifest() -> Manifest:
     file = ArchivedFile(
-        path=f"{FOLDER}/part-00000-a.parquet", size_bytes=7, start=5, end=9, codec=3, tally=TALLY
+        path=f"{FOLDER}/part-00000-a.parquet",
+        size_bytes=7,
+        start=5,
+        end=9,
+        codec=3,
+        tally=TALLY,
+        times=TimeBounds(first_ms=3, last_ms=9),
     )
     return Manifest(
         archive_id="abc",
@@ -134,6 +144,47 @@ def test_missing_and_truncated_files_are_named() -> None:
     assert list(differences(manifest(), {path: 7, "x": 1})) == []
     assert list(differences(manifest(), {})) == [f"{path} is missing"]
     assert list(differences(manifest(), {path: 6})) == [f"{path} has 6 bytes, not 7"]
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "last_ms", "folder"),
+    [
+        (0, 3_599_999, "first_hour=1970-01-01T00/last_hour=1970-01-01T00"),
+        (1_795_352_400_000, 1_795_356_000_000, "first_hour=2026-11-22T13/last_hour=2026-11-22T14"),
+        (5, TIMESTAMP_MS_MAX, "first_hour=1970-01-01T00/last_hour=9999-12-31T23"),
+        (None, None, "first_hour=none/last_hour=none"),
+    ],
+)
+def test_the_folder_of_a_file_has_the_hours_of_its_records(
+    first_ms: int | None, last_ms: int | None, folder: str
+) -> None:
+    times = TimeBounds(first_ms=first_ms, last_ms=last_ms)
+
+    assert folder_of(TopicPartition("orders", 3), times) == f"topic=orders/partition=3/{folder}"
+
+
+times_ms = st.integers(0, TIMESTAMP_MS_MAX)
+
+
+@given(st.lists(times_ms, min_size=1), times_ms)
+def test_a_file_with_a_record_of_an_hour_is_found_by_the_hour(record_times: list[int], other_ms: int) -> None:
+    """As text, as engines compare the names of folders; also if producers wrote the records in no order."""
+    bounds = functools.reduce(
+        TimeBounds.joined, (TimeBounds(first_ms=time_ms, last_ms=time_ms) for time_ms in record_times)
+    )
+    first, last = hours_of(bounds)
+
+    for time_ms in record_times:
+        hour, _ = hours_of(TimeBounds(first_ms=time_ms, last_ms=time_ms))
+        assert first <= hour <= last
+    none, _ = hours_of(TimeBounds())
+    assert none > hours_of(TimeBounds(first_ms=other_ms, last_ms=other_ms))[0]
+
+
+def hours_of(times: TimeBounds) -> tuple[str, str]:
+    """Returns the columns first_hour and last_hour of a file."""
+    _, _, first, last = folder_of(TopicPartition("orders", 0), times).split("/")
+    return first.removeprefix("first_hour="), last.removeprefix("last_hour=")
 
 
 @given(
