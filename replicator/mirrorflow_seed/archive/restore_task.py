@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from mirrorflow_core.errors import CorruptRecordsError, FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.settings import LossPolicy, SourceSettings, StartPosition
+from mirrorflow_core.settings import LossPolicy, OffsetSyncSettings, SourceSettings, StartPosition
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_seed.archive.archive_source import ArchiveCluster, Spool
@@ -113,7 +113,7 @@ def _restore_file(task: RestoreTask, folder: StorageFolder, at: int) -> tuple[Ta
     with Spool(start=start, end=file.end, codec=file.codec) as spool:
         if not _fill(spool, folder, file, TallyBuilder(task.part.archive_id, task.of.partition)):
             return None
-        settings = without_source(task.wave.files.load())
+        settings = with_offset_map(without_source(task.wave.files.load()))
         archive = ArchiveCluster(settings.source_alias, task.part, of=task.of, spool=spool)
         seed_range = SeedRange(
             index=task.index,
@@ -132,7 +132,8 @@ def _fill(spool: Spool, folder: StorageFolder, file: ArchivedFile, tally_builder
     before = file.start - 1
     try:
         with folder.reading(file.path) as source:
-            for records in read_records(source):
+            # A restore up to a point in time ends in the middle of a file.
+            for records in read_records(source, end=file.end):
                 for record in records:
                     if not before < record.offset < file.end:
                         return False  # a foreign record, or a wrong order
@@ -176,3 +177,13 @@ def without_source(settings: SourceSettings) -> SourceSettings:
         on_source_loss=LossPolicy.FAIL,
         syncs=None if syncs is None or syncs.on_source else syncs,
     )
+
+
+def with_offset_map(settings: SourceSettings) -> SourceSettings:
+    """Returns *settings* that also keep the offset map where no offset syncs are written: groups are restored by it."""
+    if settings.syncs is not None:
+        return settings
+    only_map = OffsetSyncSettings(
+        on_source=False, only_map=True, producer=settings.target_producer, admin=settings.target_admin
+    )
+    return replace(settings, syncs=only_map)
