@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mirrorflow_core.errors import FlowTakenError
+from mirrorflow_core.errors import ClusterError, FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import Batch
@@ -37,9 +37,10 @@ from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.acl_sync import AclSync
 from mirrorflow_seed.archive.archive_source import ArchiveCluster
-from mirrorflow_seed.archive.commit_log import FILES_NAMED_MAX, read_archive
+from mirrorflow_seed.archive.commit_log import FILES_NAMED_MAX, CommitLog, read_archive
 from mirrorflow_seed.archive.group_restorer import GroupRestorer
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest
+from mirrorflow_seed.archive.restore_point import UNTIL_KEY, cut_file, cut_manifest, cut_tasks, until_of
 from mirrorflow_seed.archive.restore_task import (
     PartitionRestored,
     RestoreTask,
@@ -265,7 +266,8 @@ class RestoreJob:
     ) -> None:
         self.tasks, self.reporter, self.coordinator = SparkTasks(spark), reporter, coordinator
         self.folder = StorageFolder(require_archive(job))
-        self.manifest = read_archive(self.folder)
+        self._until_ms = until_of(job.extra)
+        self.manifest = self._read_manifest()
         self._url = reporter.url_for_tasks(*driver_address(spark))
         self._files = share_files(spark, files, are_mounted=job.has_mounted_files)
         self._job = job
@@ -273,6 +275,28 @@ class RestoreJob:
         self.bytes_per_second = job.bytes_per_second or self._settings.bytes_per_second
         self._selected_groups = group_selection(job.extra)
         self._compares = flag_of(job.extra, COMPARE_KEY, default=True)
+
+    def _read_manifest(self) -> Manifest:
+        """Returns the archive, up to the point in time of the restore.
+
+        Raises ArchiveIncompleteError, ArchiveDamagedError, JobFailedError.
+        """
+        manifest = read_archive(self.folder)
+        if self._until_ms is None:
+            return manifest
+        tasks = cut_tasks(manifest, self._until_ms, self.folder.address)
+        try:
+            cuts = self.tasks.run(cut_file, tasks)
+        except Exception as error:
+            raise job_error(error, "The archive cannot be read") from error
+        if damaged := [cut.path for cut in cuts if cut.is_damaged]:
+            raise damaged_file(self.folder, damaged[0])
+        then = CommitLog(self.folder).groups_at(self._until_ms)
+        return replace(
+            cut_manifest(manifest, cuts),
+            groups=then.groups if then else (),
+            groups_read_ms=then.groups_read_ms if then else None,
+        )
 
     async def run(self) -> int:
         """Restores and compares; returns the exit status.
@@ -305,6 +329,7 @@ class RestoreJob:
         if not self._job.accept_foreign:
             await flow.require_no_foreign_records(arrangement)
         self._require_no_gap(flow, names)
+        self._require_not_beyond(flow, names)
         wave = WaveSettings(
             files=self._files,
             group=flow.group,
@@ -327,9 +352,7 @@ class RestoreJob:
         if restorer.is_stopped:
             self.reporter.stopped("Stopped cleanly; the next start resumes.")
             return EXIT_STOPPED
-        message = f"{restorer.files_done} files are restored."
-        for sentence in (await self._restore_groups(flow, names), await self._restore_acls(flow, names)):
-            message += f" {sentence}" if sentence else ""
+        message = f"{restorer.files_done} files are restored.{await self._restore_metadata(flow, names)}"
         if self._compares:
             await flow.read_positions()
             compared = await asyncio.to_thread(
@@ -350,19 +373,37 @@ class RestoreJob:
         self.reporter.succeeded(message=message)
         return EXIT_DONE
 
+    async def _restore_metadata(self, flow: ClaimedFlow, names: Mapping[str, str]) -> str:
+        """Restores groups and ACLs after the records; returns sentences for the report, each after a space."""
+        sentences = [await self._restore_groups(flow, names), await self._restore_acls(flow, names)]
+        if unread := sum(not topic.configs for topic in self.manifest.topics if topic.name in names):
+            sentences.append(
+                f"{unread} topics have the target's default settings: the archive has none of them."
+            )
+        return "".join(f" {sentence}" for sentence in sentences if sentence)
+
     async def _restore_groups(self, flow: ClaimedFlow, names: Mapping[str, str]) -> str:
         """Restores the offsets of groups; returns sentences for the report."""
-        if self._selected_groups is None or not self.manifest.groups:
+        if self._selected_groups is None:
             return ""
+        if self.manifest.groups_read_ms is None:
+            return "No offsets of groups are restored: the archive has none" + (
+                " of that time." if self._until_ms is not None else "."
+            )
         archive = ArchiveCluster(self._settings.source_alias, self.manifest)
-        restorer = GroupRestorer(self._settings, archive, flow.target, names)
-        return (await restorer.restore(self._selected_groups)).summary
+        try:
+            restorer = GroupRestorer(self._settings, archive, flow.target, names)
+            return (await restorer.restore(self._selected_groups)).summary
+        except ClusterError as error:
+            return f"No offsets of groups are restored: {error}"
 
     async def _restore_acls(self, flow: ClaimedFlow, names: Mapping[str, str]) -> str:
         """Creates the ACLs of the copies as the connector does, if the flow enables it; returns a sentence for the report."""
         settings = self._settings
-        if settings.sync_acls_s is None or not self.manifest.acls:
+        if settings.sync_acls_s is None:
             return ""
+        if self.manifest.acls is None:
+            return "No ACLs are restored: the archive has none."
         acl_sync = AclSync(flow.source, flow.target, settings=settings, selection=make_selection(settings))
         sentences = await acl_sync.sync(names)
         for sentence in sentences:
@@ -396,6 +437,28 @@ class RestoreJob:
                     problem=f"it begins at offset {archived.start} of {key}, but the flow has copied that partition only up to {at}",
                     action="restore an archive that begins at or before that offset",
                 )
+
+    def _require_not_beyond(self, flow: ClaimedFlow, names: Mapping[str, str]) -> None:
+        """Raises ArchiveUnfitError if the flow has copied more of a partition than it held at the point in time."""
+        if self._until_ms is None:
+            return
+        for key, archived in self.manifest.partitions.items():
+            copied_until = flow.next_offsets.get(key, 0)
+            if key.topic in names and copied_until > archived.end:
+                raise ArchiveUnfitError(
+                    location=self.folder.address,
+                    problem=f"the flow has copied {key} up to offset {copied_until}, and up to the time of {UNTIL_KEY} the archive has it up to {archived.end}",
+                    action="restore into a cluster that the flow has not copied to, or up to a later time",
+                )
+
+
+def damaged_file(folder: StorageFolder, path: str) -> ArchiveDamagedError:
+    """Returns the error for a file that differs from its commit."""
+    return ArchiveDamagedError(
+        location=folder.address,
+        problem=f"the records of {path} differ from its commit",
+        action="restore an intact copy of it; nothing of that file was restored",
+    )
 
 
 def require_isolation(manifest: Manifest, settings: SourceSettings, location: str) -> None:
@@ -524,11 +587,7 @@ class PartitionRestorer:
             self._coordinator.receive(report)
         self.files_done += restored.files_done
         if restored.damaged:
-            raise ArchiveDamagedError(
-                location=self._folder.address,
-                problem=f"the records of {restored.damaged} differ from its commit",
-                action="restore an intact copy of it; nothing of that file was restored",
-            )
+            raise damaged_file(self._folder, restored.damaged)
         result = restored.result
         if result is None or result.outcome is PartitionOutcome.DONE:
             return

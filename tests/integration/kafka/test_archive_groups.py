@@ -1,14 +1,17 @@
 """Consumer groups, topic settings and ACLs in archives: a restored group reads on where it was, and skips nothing."""
 
+import datetime as dt
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from mirrorflow_seed.errors import ArchiveUnfitError
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
-from tests.integration.kafka.flows import Flow
+from tests.integration.kafka.flows import Flow, now_ms
 from tests.integration.kafka.groups import consume, group_offsets, member, put_group
 from tests.integration.kafka.seeding import files_of
 from tests.integration.kafka.test_acl_sync import acl, add, topic_acls
@@ -119,3 +122,38 @@ def test_acls_and_settings_are_restored_and_missing_permissions_are_reported(
     assert restored.phase.value == "Succeeded"
     assert rebuilt.topic_config(flow.remote(topic))["retention.ms"] == "864000000"
     assert acl(flow.remote(topic), "alice") in topic_acls(rebuilt, flow.remote(topic))
+
+
+def test_a_restore_up_to_a_point_in_time_has_the_records_and_groups_of_then(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+) -> None:
+    """Also where one file has records before and after it. A copy that has more is refused."""
+    topic = flow.source.create_topic(unique_topic(), partitions=2)
+    group = f"{topic}-group"
+    files, folder = files_of(flow, topic), tmp_path / "archive"
+    wanted = {"archive.groups": group}
+    load(flow.source, topic, 3_000)
+    put_group(flow.source, group, {(topic, 0): 100})
+    archive(files, spark, folder, **wanted)
+    load(flow.source, topic, 1_000)
+    before = records(flow.source, topic)
+    until_ms = max(record.timestamp for record in before)
+    wait_until("the clock shows a later time", lambda: now_ms() > until_ms)
+    load(flow.source, topic, 2_000)
+    put_group(flow.source, group, {(topic, 0): 2_000})
+    archive(files, spark, folder, **wanted)
+    until = dt.datetime.fromtimestamp(until_ms / 1_000, dt.UTC).isoformat(timespec="milliseconds")
+
+    restored = restore(files, spark, folder, archive_until=until, **wanted)
+
+    copies = records(flow.target, flow.remote(topic))
+    assert [(copy.partition, copy.timestamp, copy.value) for copy in copies] == [
+        (record.partition, record.timestamp, record.value) for record in before
+    ]
+    assert "not" not in restored.message
+    assert group_offsets(flow.target, group)[flow.remote(topic), 0] <= 100
+    # The rest can be restored later; then an earlier time is refused.
+    restore(files, spark, folder, **wanted)
+    flow.assert_exact(topic)
+    with pytest.raises(ArchiveUnfitError, match="up to a later time"):
+        restore(files, spark, folder, archive_until=until, **wanted)

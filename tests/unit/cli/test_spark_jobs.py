@@ -80,6 +80,20 @@ def test_an_archive_that_follows_gets_its_interval(
     assert (job.extra.get("archive.follow"), job.extra.get("archive.interval.ms")) == (follows, interval_ms)
 
 
+def test_a_restore_gets_its_point_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+
+    def run(_: Any, job: Any, **__: Any) -> int:
+        started.append(job)
+        return 0
+
+    monkeypatch.setattr("mirrorflow_seed.archive.restore_driver.run", run)
+
+    assert 0 == restore.execute(parse("restore", "--until", "2026-11-22T13:00:00Z"))
+    assert 0 == restore.execute(parse("restore"))
+    assert [job.extra.get("archive.until") for job in started] == ["2026-11-22T13:00:00Z", None]
+
+
 @pytest.mark.parametrize("command", ["archive", "restore"])
 def test_an_archive_has_the_groups_of_the_flow(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the checkpoint connector; `--no-groups` leaves them out, and `--set` wins."""
