@@ -57,6 +57,8 @@ CLEAN_PRODUCT = (
     "replicator/mirrorflow_kafka/",
     "replicator/mirrorflow_kubernetes/",
     "replicator/mirrorflow_replicator/",
+    "replicator/mirrorflow_seed/archive/",
+    "replicator/mirrorflow_seed/tables/",
 )
 # Folders of tests without these words. A folder that becomes clean joins the list.
 CLEAN_TESTS = (

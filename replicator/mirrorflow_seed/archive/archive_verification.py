@@ -64,7 +64,7 @@ class SpotReadArchive(ArchiveCluster):
             if not records:
                 continue
             reach = records[0].offset + BATCH_OFFSETS  # a batch's deltas have 32 bits
-            near = [one for one in records if one.offset < reach]
+            near = [record for record in records if record.offset < reach]
             # If the file has no more records, the batch extends to its end.
             is_last = len(records) < count and len(near) == len(records)
             end = min(file.end, reach) if is_last else near[-1].offset + 1
@@ -74,8 +74,8 @@ class SpotReadArchive(ArchiveCluster):
     def _first(self, file: ArchivedFile, offset: int, count: int) -> list[Record]:
         """Returns the first *count* records of *file* from *offset* on."""
         with self._folder.reading(file.path) as source:
-            found = itertools.chain.from_iterable(read_records(source, start=offset, end=file.end))
-            return list(itertools.islice(found, count))
+            records = itertools.chain.from_iterable(read_records(source, start=offset, end=file.end))
+            return list(itertools.islice(records, count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def verify_archive(
     results = verify_driver.run_groups(
         SparkTasks(spark),
         verify_plan.ranges,
-        lambda ranges: [_task(manifest, one) for one in ranges],
+        lambda ranges: [_task(manifest, verify_range) for verify_range in ranges],
         work,
         verify_driver.compare_settings_of(settings, job),
         progress,

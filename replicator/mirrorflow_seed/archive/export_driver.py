@@ -329,10 +329,10 @@ class ExportJob:
         groups = groups_of(ranges, self._tasks.slots, self._bytes_per_second)
         work = partial(export_group, files=self._files, target=target)
         try:
-            found = run_watched(self._tasks, work, groups, partial(self._progress.publish, self._reporter))
+            results = run_watched(self._tasks, work, groups, partial(self._progress.publish, self._reporter))
         except Exception as error:
             raise job_error(error, "The export has failed") from error
-        return [exported for group in found for exported in group]
+        return [exported for group in results for exported in group]
 
     def _compact(self, before: ArchiveState) -> ArchiveState:
         """Merges small files, if there are enough; returns the state after it. Raises SeedError."""
@@ -353,13 +353,13 @@ class ExportJob:
             address=self._folder.address, archive_id=before.manifest.archive_id, plan_id=plan.plan_id
         )
         try:
-            found = run_watched(self._tasks, partial(compact_run, target=target), runs, lambda _: None)
+            results = run_watched(self._tasks, partial(compact_run, target=target), runs, lambda _: None)
         except Exception as error:
             raise job_error(error, "The compaction has failed") from error
-        for done in found:
+        for done in results:
             if done.written != done.file.path:
                 self._folder.move(done.written, done.file.path)
-        merged = {run: done.file for run, done in zip(runs, found, strict=True)}
+        merged = {run: done.file for run, done in zip(runs, results, strict=True)}
         require_own_files(self._folder.data(), list(merged.values()), location=self._folder.address)
         try:
             state = self._log.replace(before, compacted(before.manifest, merged))
@@ -449,7 +449,7 @@ def groups_of(ranges: Sequence[ExportRange], slots: int, bytes_per_second: int |
     if not ranges:
         return []
     if bytes_per_second is not None:
-        parts = [found for at in range(slots) if (found := tuple(ranges[at::slots]))]
+        parts = [share for first in range(slots) if (share := tuple(ranges[first::slots]))]
         sizes = [sum(part.size_bytes for part in group) for group in parts]
         rates = rates_of_tasks(bytes_per_second, sizes)
         return [

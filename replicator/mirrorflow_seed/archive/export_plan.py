@@ -93,7 +93,7 @@ def _pieces(extent: OffsetRange, bytes_per_offset: float, file_bytes: int) -> It
         return
     wanted = max(OFFSETS_MIN, int(file_bytes / max(bytes_per_offset, BYTES_PER_OFFSET_MIN)))
     number = max(1, total // wanted)  # of about equal length: none is smaller than the configured size
-    bounds = [extent.start + total * at // number for at in range(number + 1)]
+    bounds = [extent.start + total * index // number for index in range(number + 1)]
     for start, end in itertools.pairwise(bounds):
         yield OffsetRange(start, end)
 
@@ -200,10 +200,10 @@ async def read_bytes_per_offset(
         return archived_bytes_per_offset(split(response.records))
 
     try:
-        found = await asyncio.gather(*(measure(partition, extent) for partition, extent in extents.items()))
+        sizes = await asyncio.gather(*(measure(partition, extent) for partition, extent in extents.items()))
     finally:
         await cluster.close()
-    return dict(zip(extents, found, strict=True))
+    return dict(zip(extents, sizes, strict=True))
 
 
 def archived_bytes_per_offset(batches: Sequence[Batch]) -> float:

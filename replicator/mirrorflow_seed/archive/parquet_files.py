@@ -107,7 +107,9 @@ def header_columns(headers: Sequence[tuple[Header, ...]]) -> tuple[Any, Any]:
         texts = names.cast(pa.string())
     except pa.ArrowInvalid:  # a name is not valid UTF-8
         texts = pa.array([str(name, "utf-8", "replace") for name, _ in flat], pa.string())
-        raw = pa.array([None if _are_texts(one) else encode_headers(one) for one in headers], pa.binary())
+        raw = pa.array(
+            [None if _are_texts(pairs) else encode_headers(pairs) for pairs in headers], pa.binary()
+        )
     ends = itertools.accumulate(map(len, headers), initial=0)
     struct_type = schema().field("headers").type.value_type
     pairs = pa.StructArray.from_arrays(
@@ -131,15 +133,15 @@ def records_of(batch: Any) -> list[Record]:
         batch.column(name).to_pylist()
         for name in ("offset", "timestamp_ms", "key", "value", "headers", "headers_raw")
     )
-    found = [
+    decoded = [
         decode_headers(encoded)
         if encoded is not None
-        else tuple((one["key"].encode(), one["value"]) for one in shown)
+        else tuple((header["key"].encode(), header["value"]) for header in shown)
         if shown
         else ()
         for shown, encoded in zip(headers, raw, strict=True)
     ]
-    return list(map(Record, offsets, timestamps, keys, values, found))
+    return list(map(Record, offsets, timestamps, keys, values, decoded))
 
 
 class FileWriter:
@@ -268,22 +270,22 @@ def encode_headers(headers: Sequence[Header]) -> bytes:
 def decode_headers(raw: bytes) -> tuple[Header, ...]:
     headers: list[Header] = []
     try:
-        count, at = primitives.decode_varint(raw, 0)
+        count, index = primitives.decode_varint(raw, 0)
         for _ in range(count):
-            name, at = _field(raw, at)
-            content, at = _field(raw, at)
+            name, index = _field(raw, index)
+            content, index = _field(raw, index)
             headers.append((name or b"", content))
     except IndexError as error:
         raise CorruptRecordsError("headers_raw of an archived record ends too early") from error
-    if at != len(raw):
+    if index != len(raw):
         raise CorruptRecordsError("headers_raw of an archived record holds more than its headers")
     return tuple(headers)
 
 
-def _field(raw: bytes, at: int) -> tuple[bytes | None, int]:
-    length, at = primitives.decode_varint(raw, at)
+def _field(raw: bytes, index: int) -> tuple[bytes | None, int]:
+    length, index = primitives.decode_varint(raw, index)
     if length < 0:
-        return None, at
-    if at + length > len(raw):
+        return None, index
+    if index + length > len(raw):
         raise CorruptRecordsError("headers_raw of an archived record ends too early")
-    return raw[at : at + length], at + length
+    return raw[index : index + length], index + length

@@ -138,16 +138,16 @@ def compare_with_target(
             undecided += 1
             continue
         copies.append(ArchivedCopy(archived=archived, target=TopicPartition(names[key.topic], key.partition)))
-    found: list[tuple[str, bool]] = []
+    verdicts: list[tuple[str, bool]] = []
     if copies:
         work = partial(_compare_partition, files=files, archive_id=manifest.archive_id)
         try:
-            found = [one for compared in tasks.run(work, copies) for one in compared]
+            verdicts = [verdict for compared in tasks.run(work, copies) for verdict in compared]
         except Exception as error:
             raise job_error(error, "The target cannot be compared") from error
     return RestoreComparison(
-        equal=sum(is_equal for _, is_equal in found),
-        different=tuple(path for path, is_equal in found if not is_equal),
+        equal=sum(is_equal for _, is_equal in verdicts),
+        different=tuple(path for path, is_equal in verdicts if not is_equal),
         undecided=undecided,
     )
 
@@ -164,10 +164,10 @@ async def _compare_copy(
     cluster = await Cluster.connect(settings.target_admin, resolve=resolve)
     try:
         checker = await _check_digests(cluster, copy, archive_id)
-        found = [checker.verdicts]
+        alternatives = [checker.verdicts]
         if surplus := checker.records - copy.archived.records:
-            found.append((await _check_digests(cluster, copy, archive_id, skip=surplus)).verdicts)
-        return max(found, key=lambda verdicts: sum(is_equal for _, is_equal in verdicts))
+            alternatives.append((await _check_digests(cluster, copy, archive_id, skip=surplus)).verdicts)
+        return max(alternatives, key=lambda verdicts: sum(is_equal for _, is_equal in verdicts))
     finally:
         await cluster.close()
 
@@ -235,7 +235,7 @@ class FileDigestChecker:
     @property
     def verdicts(self) -> list[tuple[str, bool]]:
         """The path of each file and whether it is equal; a file with missing records is not."""
-        return [*self._compared, *((one.path, False) for one in reversed(self._pending))]
+        return [*self._compared, *((file.path, False) for file in reversed(self._pending))]
 
 
 def run(
@@ -421,7 +421,7 @@ class RestoreJob:
                 partition=key.partition,
                 start=max(archived[key].start, flow.next_offsets.get(key, 0)),
                 end=archived[key].end,
-                bytes=sum(one.tally.bytes for one in archived[key].files),
+                bytes=sum(file.tally.bytes for file in archived[key].files),
             )
             for index, key in enumerate(sorted(archived))
             if key.topic in names and archived[key].files
@@ -430,11 +430,16 @@ class RestoreJob:
     def _require_no_gap(self, flow: ClaimedFlow, names: Mapping[str, str]) -> None:
         """Raises ArchiveUnfitError if a gap lies between the flow's next offset and the archive's start."""
         for key, archived in self.manifest.partitions.items():
-            at = flow.next_offsets.get(key)
-            if key.topic in names and at is not None and at < archived.start and archived.records:
+            copied_until = flow.next_offsets.get(key)
+            if (
+                key.topic in names
+                and copied_until is not None
+                and copied_until < archived.start
+                and archived.records
+            ):
                 raise ArchiveUnfitError(
                     location=self.folder.address,
-                    problem=f"it begins at offset {archived.start} of {key}, but the flow has copied that partition only up to {at}",
+                    problem=f"it begins at offset {archived.start} of {key}, but the flow has copied that partition only up to {copied_until}",
                     action="restore an archive that begins at or before that offset",
                 )
 
@@ -522,14 +527,14 @@ class PartitionRestorer:
         }
         self._reporter.running(total=sum(len(group) for group in groups))
         try:
-            found = run_watched(self._tasks, restore_group, groups, self._publish)
+            results = run_watched(self._tasks, restore_group, groups, self._publish)
         except Exception as error:
             if self.is_stopped:
                 return  # Spark reports the cancelled tasks as a failure
             raise job_error(error, "The restore has failed") from error
         for task, restored in zip(
             (task for group in groups for task in group),
-            (restored for group in found for restored in group),
+            (restored for group in results for restored in group),
             strict=False,  # a task ends with the first partition that is not complete
         ):
             self._take(task, restored)
@@ -543,16 +548,18 @@ class PartitionRestorer:
 
     def _groups(self) -> list[tuple[RestoreTask, ...]]:
         """Returns the partitions of each task: one; with a rate, those of each slot, as all tasks may run at once."""
-        wanted = {key: one for key, one in self._manifest.partitions.items() if key.topic in self._names}
+        wanted = {
+            key: archived for key, archived in self._manifest.partitions.items() if key.topic in self._names
+        }
         # Largest first, so that the last partitions to start are short.
         largest_first = sorted(
-            wanted, key=lambda key: (-sum(one.size_bytes for one in wanted[key].files), key)
+            wanted, key=lambda key: (-sum(file.size_bytes for file in wanted[key].files), key)
         )
         rate, count = self._bytes_per_second, len(largest_first)
         if rate is not None:
             count = min(self._tasks.slots, count)
         made = [self._task(index, key, wanted[key]) for index, key in enumerate(largest_first)]
-        groups = [made[at::count] for at in range(count)]
+        groups = [made[first::count] for first in range(count)]
         sizes = [sum(file.tally.bytes for task in group for file in task.archived.files) for group in groups]
         return [
             tuple(replace(task, bytes_per_second=of_group) for task in group)
@@ -560,7 +567,7 @@ class PartitionRestorer:
         ]
 
     def _task(self, index: int, key: TopicPartition, archived: ArchivedPartition) -> RestoreTask:
-        topic = next(one for one in self._manifest.topics if one.name == key.topic)
+        topic = next(topic for topic in self._manifest.topics if topic.name == key.topic)
         return RestoreTask(
             wave=self._wave,
             address=self._folder.address,
@@ -573,12 +580,12 @@ class PartitionRestorer:
 
     def _first_file(self, key: TopicPartition, archived: ArchivedPartition) -> int:
         """Returns the index of the file with the next offset; at most the last, which the target may have lost."""
-        at = self._next_offsets.get(key)
-        if at is None:
+        next_offset = self._next_offsets.get(key)
+        if next_offset is None:
             return 0
-        if at > archived.end:
+        if next_offset > archived.end:
             return len(archived.files)  # the connector has copied beyond the archive
-        restored = sum(one.end <= at for one in archived.files)
+        restored = sum(file.end <= next_offset for file in archived.files)
         return min(restored, max(0, len(archived.files) - 1))
 
     def _take(self, task: RestoreTask, restored: PartitionRestored) -> None:

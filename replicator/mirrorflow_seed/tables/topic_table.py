@@ -105,7 +105,7 @@ class TopicTableReader(datasource.DataSourceReader):  # type: ignore[misc]  # An
 
     def partitions(self) -> Sequence[TablePartition]:
         """Returns the ranges to read, one for each task."""
-        return [TablePartition(found) for found in read_ranges(self._options, self._filter)]
+        return [TablePartition(table_range) for table_range in read_ranges(self._options, self._filter)]
 
     def read(self, partition: datasource.InputPartition) -> Iterator[Any]:
         """Yields the records of a range as Arrow record batches."""
@@ -147,7 +147,7 @@ class TopicStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
 
     def partitions(self, start: StreamOffsets, end: StreamOffsets) -> Sequence[TablePartition]:
         """Returns the ranges of a batch, one for each task."""
-        return [TablePartition(found) for found in self._planner.ranges(start, end)]
+        return [TablePartition(table_range) for table_range in self._planner.ranges(start, end)]
 
     def read(self, partition: TablePartition) -> Iterator[Any]:
         """Yields the records of a range as Arrow record batches."""

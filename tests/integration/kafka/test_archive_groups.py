@@ -49,13 +49,14 @@ def test_a_restored_group_reads_on_at_its_record_and_skips_none(
     half, done, live, excluded = (f"{stem}-{name}" for name in ("half", "done", "live", "other"))
     load(flow.source, topic, 4_000, transactional_id=topic, transaction_records=37)
     load(flow.source, other, 100)
-    on_target = {"offset-syncs.topic.location": "target"}  # only then there is an offset map
-    files, folder = files_of(flow, f"{stem}-.*", on_target), tmp_path / "archive"
+    files, folder = files_of(flow, f"{stem}-.*"), tmp_path / "archive"
     put_group(flow.source, half, {(topic, 0): 3})
     archive(files, spark, folder)
     # Without new records: the groups alone are a new commit.
     ends = {number: flow.source.end_offsets(topic)[number] for number in (0, 1)}
-    put_group(flow.source, half, {(topic, 0): 555, (topic, 1): 17, (other, 0): 40}, metadata={(topic, 0): "state"})
+    put_group(
+        flow.source, half, {(topic, 0): 555, (topic, 1): 17, (other, 0): 40}, metadata={(topic, 0): "state"}
+    )
     put_group(flow.source, done, {(topic, 0): ends[0], (topic, 1): ends[1]})
     put_group(flow.source, live, {(topic, 0): 10})
     put_group(flow.source, excluded, {(topic, 0): 10})

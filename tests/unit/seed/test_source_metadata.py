@@ -58,9 +58,9 @@ class Source(ArchiveCluster):
         super().__init__("east", replace(manifest(), acls=(ACL,)))
         self.error_code = error_code
 
-    def answer(self, request: Any) -> Any:
+    def respond(self, request: Any) -> Any:
         if not self.error_code:
-            return super().answer(request)
+            return super().respond(request)
         return SimpleNamespace(error_code=self.error_code, error_message=None, resources=())
 
 
