@@ -29,6 +29,7 @@ LOG_APPEND_TIME: Final = 1
 NO_TIMESTAMP_TYPE: Final = -1
 # The last millisecond of the year 9999: Python has no later time, and the text of an hour has four digits for the year.
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
+TIMESTAMP_INDEX: Final = 1
 CODEC: Final = "zstd"
 # Rows wait in memory until they are a row group.
 ROW_GROUP_BYTES: Final = 16 << 20
@@ -39,15 +40,22 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 
 
 @cache
-def schema() -> Any:
+def file_schema() -> Any:
     """Returns the schema of a file."""
+    import pyarrow as pa  # noqa: PLC0415 the extra `seed`
+
+    return schema().insert(TIMESTAMP_INDEX, pa.field("timestamp", pa.timestamp("us", tz="UTC")))
+
+
+@cache
+def schema() -> Any:
+    """Returns the schema of Arrow record batches: that of a file without `timestamp`, which `FileWriter` adds."""
     import pyarrow as pa  # noqa: PLC0415 the extra `seed`
 
     header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
     return pa.schema(
         [
             pa.field("offset", pa.int64(), nullable=False),
-            pa.field("timestamp", pa.timestamp("us", tz="UTC")),
             pa.field("timestamp_ms", pa.int64(), nullable=False),
             pa.field("timestamp_type", pa.int32(), nullable=False),
             pa.field("key", pa.binary()),
@@ -72,11 +80,9 @@ def columns_of(records: Sequence[Record], kind: int) -> Any:
     count = len(records)
     offsets, timestamps, keys, values, headers = zip(*records, strict=True)
     shown, raw = header_columns(headers)
-    numbers = pa.array(timestamps, pa.int64())
     arrays = [
         pa.array(offsets, pa.int64()),
-        timestamp_column(numbers),
-        numbers,
+        pa.array(timestamps, pa.int64()),
         pa.repeat(pa.scalar(kind, pa.int32()), count),
         pa.array(keys, pa.binary()),
         pa.array(values, pa.binary()),
@@ -154,7 +160,7 @@ class FileWriter:
         self.times = TimeBounds()  # of all records, once it is finished
         self._writer = parquet.ParquetWriter(
             stream,
-            schema(),
+            file_schema(),
             compression=CODEC,
             # Values seldom repeat; a dictionary of them would cost more than it saves.
             use_dictionary=["timestamp_type", "key"],
@@ -193,8 +199,10 @@ class FileWriter:
         if self._waiting:
             # One chunk for each column, so that the row group is one.
             table = pa.Table.from_batches(self._waiting).combine_chunks()
-            self._writer.write_table(table)
-            self.times = self.times.joined(_time_bounds(table.column("timestamp")))
+            # Once for many records: a call of Arrow costs as much as a small batch.
+            times = timestamp_column(table.column("timestamp_ms"))
+            self._writer.write_table(table.add_column(TIMESTAMP_INDEX, "timestamp", times))
+            self.times = self.times.joined(_time_bounds(times))
         self._waiting, self._waiting_bytes = [], 0
 
 
@@ -249,7 +257,9 @@ def read_batches(source: Any, *, start: int = _OFFSET_MIN, end: int = _OFFSET_MA
                 continue
             row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
             rows = max(1, min(READ_ROWS_MAX, READ_BYTES // row_bytes))
-            yield from file.iter_batches(batch_size=rows, row_groups=[index], use_threads=False)
+            yield from file.iter_batches(
+                batch_size=rows, row_groups=[index], columns=schema().names, use_threads=False
+            )
     except (pa.ArrowException, OSError, KeyError) as error:
         raise CorruptRecordsError(f"a Parquet file cannot be read: {str(error).splitlines()[0]}") from error
 
