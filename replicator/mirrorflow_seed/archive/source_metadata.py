@@ -66,9 +66,13 @@ class SourceGroups:
 
 
 async def read_groups(cluster: Cluster, selection: GroupSelection, topics: Collection[str]) -> SourceGroups:
-    """Returns the consumer groups of *selection* with offsets on *topics*. Raises ClusterError if none can be listed."""
+    """Returns the consumer groups of *selection* with offsets on *topics*. Raises ClusterError if no broker lists groups."""
     read_ms = time.time_ns() // 1_000_000
-    listing = await list_reachable_groups(cluster)
+    try:
+        listing = await list_reachable_groups(cluster)
+    except NotAuthorizedError as error:
+        warning = f"Offsets of groups are not archived ({GROUPS_KEY}= stops trying): {error}"
+        return SourceGroups(groups=(), read_ms=read_ms, is_complete=False, warnings=(warning,))
     names = [
         name
         for name, group in sorted(listing.groups.items())

@@ -12,7 +12,12 @@ from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding
 from mirrorflow_core.wire.error_codes import CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED
 from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.manifest import ArchivedGroup, ArchivedOffset
-from mirrorflow_seed.archive.source_metadata import SourceGroups, group_selection, read_acls
+from mirrorflow_seed.archive.source_metadata import (
+    SourceGroups,
+    group_selection,
+    read_acls,
+    read_groups,
+)
 from tests.unit.seed.test_archive_source import manifest
 
 ACL = AclBinding(
@@ -52,7 +57,7 @@ def test_a_group_that_cannot_be_read_keeps_its_earlier_offset_and_one_that_is_go
 
 
 class Source(ArchiveCluster):
-    """An archive as a source cluster that responds to DescribeAcls with an error code."""
+    """An archive as a source cluster that responds to each request with an error code."""
 
     def __init__(self, error_code: int) -> None:
         super().__init__("east", replace(manifest(), acls=(ACL,)))
@@ -61,7 +66,18 @@ class Source(ArchiveCluster):
     def respond(self, request: Any) -> Any:
         if not self.error_code:
             return super().respond(request)
-        return SimpleNamespace(error_code=self.error_code, error_message=None, resources=())
+        return SimpleNamespace(error_code=self.error_code, error_message=None, resources=(), groups=())
+
+
+def test_groups_that_may_not_be_listed_are_a_warning_and_stay_as_they_are() -> None:
+    selection = group_selection({})
+    assert selection is not None
+
+    read = asyncio.run(read_groups(Source(CLUSTER_AUTHORIZATION_FAILED), selection, {"orders"}))
+
+    [warning] = read.warnings
+    assert warning.startswith("Offsets of groups are not archived (archive.groups= stops trying): ")
+    assert read.with_earlier((group("billing", 3),)) == (group("billing", 3),)
 
 
 def test_acls_are_read_and_without_permission_the_archive_keeps_those_that_it_has() -> None:
