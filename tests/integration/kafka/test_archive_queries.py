@@ -24,7 +24,7 @@ pytest.importorskip("pyspark")
 ROOT = Path(__file__).parents[3]
 DOCUMENTED_FOLDER = "/backup/orders"
 HOURS = 30 * 24
-PARTITIONS = 2
+PARTITIONS = 1
 START = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
 MINUTES = (2, 35, 55)  # of the records of an hour
 VALUES = (b"text", b"\xff\xfe", "é".encode())
