@@ -22,7 +22,7 @@ from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.archive.archive_source import BATCH_OFFSETS, ArchiveCluster, ArchiveLog
 from mirrorflow_seed.archive.commit_log import read_archive
-from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
+from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, part_of
 from mirrorflow_seed.archive.parquet_files import read_records
 from mirrorflow_seed.archive.restore_driver import require_isolation
 from mirrorflow_seed.archive.restore_task import without_source
@@ -144,10 +144,9 @@ def _task(manifest: Manifest, verify_range: VerifyRange) -> ArchiveRangeTask:
     """Returns *verify_range* with the files that hold records of it."""
     key = TopicPartition(verify_range.topic, verify_range.partition)
     archived = manifest.partitions[key]
-    topic = next(topic for topic in manifest.topics if topic.name == key.topic)
     return ArchiveRangeTask(
         verify_range=verify_range,
-        part=replace(manifest, topics=(replace(topic, partitions=(replace(archived, files=()),)),)),
+        part=part_of(manifest, key.topic, replace(archived, files=())),
         archived=tuple(
             file
             for file in archived.files

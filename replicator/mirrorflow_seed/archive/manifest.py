@@ -168,6 +168,13 @@ def _hour(time_ms: int | None) -> str:
     return (_EPOCH + timedelta(milliseconds=time_ms)).strftime("%Y-%m-%dT%H")
 
 
+def part_of(manifest: Manifest, topic_name: str, partition: ArchivedPartition) -> Manifest:
+    """Returns the content of one partition alone, for a task: without groups and ACLs."""
+    topic = next(topic for topic in manifest.topics if topic.name == topic_name)
+    topics = (replace(topic, partitions=(partition,)),)
+    return replace(manifest, topics=topics, groups=(), groups_read_ms=None, acls=None)
+
+
 def appended(before: Manifest, increment: Manifest) -> Manifest:
     """Returns the content of an archive after *increment*. Raises ValueError unless that continues *before*.
 

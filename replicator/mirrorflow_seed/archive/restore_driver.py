@@ -39,7 +39,7 @@ from mirrorflow_replicator.connectors.acl_sync import AclSync
 from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.commit_log import FILES_NAMED_MAX, CommitLog, read_archive
 from mirrorflow_seed.archive.group_restorer import GroupRestorer
-from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest
+from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest, part_of
 from mirrorflow_seed.archive.restore_point import UNTIL_KEY, cut_file, cut_manifest, cut_tasks, until_of
 from mirrorflow_seed.archive.restore_task import (
     PartitionRestored,
@@ -567,13 +567,12 @@ class PartitionRestorer:
         ]
 
     def _task(self, index: int, key: TopicPartition, archived: ArchivedPartition) -> RestoreTask:
-        topic = next(topic for topic in self._manifest.topics if topic.name == key.topic)
         return RestoreTask(
             wave=self._wave,
             address=self._folder.address,
             index=index,
             of=key,
-            part=replace(self._manifest, topics=(replace(topic, partitions=(archived,)),)),
+            part=part_of(self._manifest, key.topic, archived),
             first=self._first_file(key, archived),
             bytes_per_second=None,
         )

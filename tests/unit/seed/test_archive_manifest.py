@@ -27,6 +27,7 @@ from mirrorflow_seed.archive.manifest import (
     differences,
     folder_of,
     from_json,
+    part_of,
 )
 from mirrorflow_seed.archive.parquet_files import TIMESTAMP_MS_MAX
 from mirrorflow_seed.errors import ArchiveError
@@ -135,6 +136,16 @@ def test_an_increment_continues_each_partition_and_adds_new_ones() -> None:
 def test_an_increment_with_a_hole_or_an_overlap_is_refused(start: int) -> None:
     with pytest.raises(ValueError, match="orders-0 ends at 9"):
         appended(manifest(), increment(start, 20))
+
+
+def test_a_task_gets_its_partition_alone() -> None:
+    group = ArchivedGroup(name="billing", offsets=())
+    content = appended(manifest(), increment(0, 4, topic="a"))
+    partition = content.partitions[TopicPartition("orders", 0)]
+
+    part = part_of(replace(content, groups=(group,), groups_read_ms=5, acls=()), "orders", partition)
+
+    assert part == replace(manifest(), finished="later")
 
 
 def test_missing_and_truncated_files_are_named() -> None:
