@@ -35,7 +35,7 @@ from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
 from mirrorflow_seed.archive.archive_source import ArchiveCluster
-from mirrorflow_seed.archive.manifest import ArchivedGroup
+from mirrorflow_seed.archive.manifest import ArchivedGroup, ArchivedPartition
 from mirrorflow_seed.archive.source_metadata import GROUPS_AT_ONCE
 
 log = logging.getLogger("mirrorflow.restore")
@@ -104,7 +104,8 @@ class GroupRestorer:
     def __init__(
         self, settings: SourceSettings, archive: ArchiveCluster, target: Cluster, names: Mapping[str, str]
     ) -> None:
-        self._manifest = archive.manifest
+        self._groups = archive.manifest.groups
+        self._partitions = archive.manifest.partitions
         self._target = target
         self._names = names
         readers = OffsetReaders(source=archive, target=target, syncs=target, reader=target)
@@ -115,14 +116,12 @@ class GroupRestorer:
 
     async def restore(self, selection: GroupSelection) -> GroupsRestored:
         """Restores the groups of *selection*. Raises ClusterError if the target cannot be used at all."""
-        wanted = [group for group in self._manifest.groups if selection.selects(group.name)]
+        wanted = [group for group in self._groups if selection.selects(group.name)]
         if not wanted:
             return GroupsRestored(results={})
         await self._known.read_maps()
         copies = [
-            self._known.rename(partition)
-            for partition in self._manifest.partitions
-            if partition.topic in self._names
+            self._known.rename(partition) for partition in self._partitions if partition.topic in self._names
         ]
         self._starts = await admin.offsets_at(self._target, copies, EARLIEST)
         self._ends = await admin.offsets_at(self._target, copies, LATEST)
@@ -160,7 +159,7 @@ class GroupRestorer:
             case Writable.OTHER_KIND:
                 return GroupResult(problem="the target has groups of another kind under their names")
         translated = translate_group(
-            _committed(archived),
+            committed_offsets(archived, self._partitions),
             selects=self._names.__contains__,
             rename=self._known.rename,
             syncs=self._known.translator,
@@ -191,13 +190,18 @@ class GroupRestorer:
         return GroupResult(exact=exact, bound=len(done) - exact, problem=problem)
 
 
-def _committed(archived: ArchivedGroup) -> dict[TopicPartition, Committed]:
-    return {
-        TopicPartition(offset.topic, offset.partition): Committed(
-            offset=offset.offset, metadata=offset.metadata
-        )
-        for offset in archived.offsets
-    }
+def committed_offsets(
+    group: ArchivedGroup, archived: Mapping[TopicPartition, ArchivedPartition]
+) -> dict[TopicPartition, Committed]:
+    """Returns the offsets of *group* in *archived* partitions, none before the start of its partition: no such record exists."""
+    committed = {}
+    for offset in group.offsets:
+        key = TopicPartition(offset.topic, offset.partition)
+        if key in archived:
+            committed[key] = Committed(
+                offset=max(offset.offset, archived[key].start), metadata=offset.metadata
+            )
+    return committed
 
 
 def _checkpoint_settings(settings: SourceSettings) -> CheckpointSettings:

@@ -13,7 +13,13 @@ from mirrorflow_core.offsets.offset_translation import (
     translate_group,
 )
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
-from mirrorflow_seed.archive.group_restorer import GroupResult, GroupsRestored, position_on_target
+from mirrorflow_seed.archive.group_restorer import (
+    GroupResult,
+    GroupsRestored,
+    committed_offsets,
+    position_on_target,
+)
+from mirrorflow_seed.archive.manifest import ArchivedGroup, ArchivedOffset, ArchivedPartition
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -40,6 +46,27 @@ def test_a_group_continues_at_the_older_offset_in_doubt(
 
     assert (restored.point.downstream_offset, restored.is_exact) == expected
     assert (restored.point.upstream_offset, restored.point.metadata) == (7, "m")
+
+
+def test_a_group_before_the_first_archived_record_is_at_that_record() -> None:
+    """What it has not read before is in no archive. A partition that is not archived is left out."""
+    group = ArchivedGroup(
+        name="billing",
+        offsets=(
+            ArchivedOffset(topic="orders", partition=0, offset=3, metadata="m"),
+            ArchivedOffset(topic="orders", partition=1, offset=70),
+            ArchivedOffset(topic="orders", partition=2, offset=5),
+        ),
+    )
+    archived = {
+        TopicPartition("orders", number): ArchivedPartition(number=number, start=20, end=90)
+        for number in range(2)
+    }
+
+    assert committed_offsets(group, archived) == {
+        TopicPartition("orders", 0): Committed(20, "m"),
+        TopicPartition("orders", 1): Committed(70),
+    }
 
 
 def test_a_group_at_the_only_offset_of_an_empty_copy_is_exact() -> None:
