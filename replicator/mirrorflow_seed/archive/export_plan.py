@@ -26,6 +26,7 @@ from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.archive.manifest import (
     ArchivedConfig,
+    ArchivedGroup,
     ArchivedPartition,
     ArchivedTopic,
     Gap,
@@ -274,9 +275,7 @@ def plan_increment(
             started=started,
             finished="",
             topics=topics,
-            groups=snapshot.groups.with_earlier(archived.groups if archived else ())
-            if snapshot.groups
-            else (),
+            groups=_groups_of(snapshot, archived, topics),
             groups_read_ms=snapshot.groups.read_ms if snapshot.groups else None,
             acls=snapshot.acls,
         ),
@@ -284,6 +283,14 @@ def plan_increment(
         unfit=tuple(unfit.values()),
         warnings=snapshot.warnings,
     )
+
+
+def _groups_of(
+    snapshot: SourceSnapshot, archived: Manifest | None, topics: Sequence[ArchivedTopic]
+) -> tuple[ArchivedGroup, ...]:
+    if snapshot.groups is None:
+        return ()
+    return snapshot.groups.with_earlier(archived.groups if archived else (), {topic.name for topic in topics})
 
 
 def _configs_of(

@@ -17,6 +17,7 @@ from mirrorflow_core.errors import (
     UnsupportedBrokerError,
 )
 from mirrorflow_core.offsets.checkpoints import GroupSelection
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import GROUPS_EXCLUDE
 from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding
 from mirrorflow_core.wire.error_codes import SECURITY_DISABLED
@@ -54,15 +55,29 @@ class SourceGroups:
     is_complete: bool = True  # every broker has listed its groups
     warnings: tuple[str, ...] = ()
 
-    def with_earlier(self, earlier: Sequence[ArchivedGroup]) -> tuple[ArchivedGroup, ...]:
-        """Returns the groups, and those of *earlier* that could not be read: an older offset skips nothing."""
-        names = {group.name for group in self.groups}
-        kept = (
-            group
-            for group in earlier
-            if group.name not in names and (group.name in self.unread or not self.is_complete)
-        )
-        return tuple(sorted((*self.groups, *kept), key=lambda group: group.name))
+    def with_earlier(
+        self, earlier: Sequence[ArchivedGroup], topics: Collection[str]
+    ) -> tuple[ArchivedGroup, ...]:
+        """Returns the groups with their offsets on *topics*, which the increment continues, and what stays of *earlier*.
+
+        The archive keeps topics that were deleted or created again, so it keeps the offsets on them. A group that could not
+        be read keeps all: an older offset skips nothing.
+        """
+        now, before = ({group.name: group.offsets for group in groups} for groups in (self.groups, earlier))
+        merged = []
+        for name in sorted(now.keys() | before.keys()):
+            is_unread = name not in now and (name in self.unread or not self.is_complete)
+            offsets = (
+                *(offset for offset in now.get(name, ()) if offset.topic in topics),
+                *(offset for offset in before.get(name, ()) if is_unread or offset.topic not in topics),
+            )
+            if offsets:
+                merged.append(ArchivedGroup(name=name, offsets=tuple(sorted(offsets, key=_place))))
+        return tuple(merged)
+
+
+def _place(offset: ArchivedOffset) -> TopicPartition:
+    return TopicPartition(offset.topic, offset.partition)
 
 
 async def read_groups(cluster: Cluster, selection: GroupSelection, topics: Collection[str]) -> SourceGroups:

@@ -31,8 +31,16 @@ ACL = AclBinding(
 )
 
 
-def group(name: str, offset: int) -> ArchivedGroup:
-    return ArchivedGroup(name=name, offsets=(ArchivedOffset(topic="orders", partition=1, offset=offset),))
+TOPICS = {"orders"}
+
+
+def group(name: str, offset: int, *topics: str) -> ArchivedGroup:
+    return ArchivedGroup(
+        name=name,
+        offsets=tuple(
+            ArchivedOffset(topic=topic, partition=1, offset=offset) for topic in topics or ("orders",)
+        ),
+    )
 
 
 def test_groups_are_those_of_the_flow_and_can_be_left_out() -> None:
@@ -51,9 +59,20 @@ def test_a_group_that_cannot_be_read_keeps_its_earlier_offset_and_one_that_is_go
     earlier = (group("failed", 1), group("gone", 2), group("read", 3))
     now = SourceGroups(groups=(group("read", 30),), read_ms=5, unread=frozenset({"failed"}))
 
-    assert now.with_earlier(earlier) == (group("failed", 1), group("read", 30))
+    assert now.with_earlier(earlier, TOPICS) == (group("failed", 1), group("read", 30))
     partial = replace(now, unread=frozenset(), is_complete=False)
-    assert partial.with_earlier(earlier) == (group("failed", 1), group("gone", 2), group("read", 30))
+    assert partial.with_earlier(earlier, TOPICS) == (group("failed", 1), group("gone", 2), group("read", 30))
+
+
+def test_offsets_on_topics_that_are_not_continued_stay_as_they_are() -> None:
+    """The archive has the topic as it was before it was deleted or created again, and so the offsets of then."""
+    earlier = (group("both", 5, "again", "orders"), group("of-deleted", 7, "deleted"))
+    now = SourceGroups(groups=(group("both", 90, "again", "orders"), group("new", 1, "again")), read_ms=5)
+
+    [both, of_deleted] = now.with_earlier(earlier, TOPICS)
+
+    assert [(offset.topic, offset.offset) for offset in both.offsets] == [("again", 5), ("orders", 90)]
+    assert of_deleted == group("of-deleted", 7, "deleted")
 
 
 class Source(ArchiveCluster):
@@ -77,7 +96,7 @@ def test_groups_that_may_not_be_listed_are_a_warning_and_stay_as_they_are() -> N
 
     [warning] = read.warnings
     assert warning.startswith("Offsets of groups are not archived (archive.groups= stops trying): ")
-    assert read.with_earlier((group("billing", 3),)) == (group("billing", 3),)
+    assert read.with_earlier((group("billing", 3),), TOPICS) == (group("billing", 3),)
 
 
 def test_acls_are_read_and_without_permission_the_archive_keeps_those_that_it_has() -> None:
