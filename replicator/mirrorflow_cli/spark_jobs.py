@@ -22,6 +22,7 @@ from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import is_live_terminal
 from mirrorflow_cli.run_process import ProcessFiles
 from mirrorflow_core.java.properties import read_size_bytes
+from mirrorflow_operator.plan.properties import Plan
 
 LINE_EVERY_S: Final = 5.0  # seconds between lines, where the output is no terminal
 STOPPED = EXIT_SIGNAL_BASE + 2
@@ -177,22 +178,37 @@ def _rate(text: str) -> int:
     return rate
 
 
-def run_job(arguments: argparse.Namespace, job: str, properties: dict[str, str], display: JobDisplay) -> int:
+def run_job(
+    arguments: argparse.Namespace,
+    job: str,
+    properties: dict[str, str],
+    display: JobDisplay,
+    *,
+    flow_properties: Callable[[Plan], dict[str, str]] = lambda _: {},
+) -> int:
     """Runs *job*, a module of mirrorflow_seed with a `run` function, until it ends; returns the exit status.
 
-    *properties* are the job's own, besides those of the flags above. *display* receives each report and is
-    closed. Raises UsageError, FailedError, and the replicator's errors.
+    *properties* are the job's own, besides those of the flags above; *flow_properties* returns those that the flow has,
+    which the others override. *display* receives each report and is closed. Raises UsageError, FailedError, and the
+    replicator's errors.
     """
     try:
-        return _run(arguments, job, properties, display)
+        return _run(arguments, job, properties, display, flow_properties)
     finally:
         display.close()
 
 
-def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], display: JobDisplay) -> int:
+def _run(
+    arguments: argparse.Namespace,
+    job: str,
+    properties: dict[str, str],
+    display: JobDisplay,
+    flow_properties: Callable[[Plan], dict[str, str]],
+) -> int:
     from mirrorflow_seed import errors, settings  # noqa: PLC0415  imported only when a job starts
 
-    given = _flag_properties(arguments) | properties
+    plan = valid_plan(flow_from(arguments), layout_from(arguments))
+    given = flow_properties(plan) | _flag_properties(arguments) | properties
     for pair in arguments.set:
         key, separator, value = pair.partition("=")
         if not separator:
@@ -200,7 +216,7 @@ def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], di
         given[key] = value
     if arguments.cores:
         given.setdefault("master", f"local[{arguments.cores}]")
-    source = valid_plan(flow_from(arguments), layout_from(arguments)).connectors[0]
+    source = plan.connectors[0]
     with tempfile.TemporaryDirectory(prefix="mirrorflow-") as folder:
         files = ProcessFiles(folder=Path(folder), connectors=(source.name,))
         files.write(source.worker_properties, {source.name: source.connector_properties})

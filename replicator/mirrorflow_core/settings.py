@@ -183,6 +183,7 @@ class OffsetSyncSettings:
     on_source: bool = True  # `offset-syncs.topic.location`; else the topic is on the target
     replication_factor: int = 3  # of the topic, when it is created
     lag_max: int = 100  # `offset.lag.max`, downstream offsets without a sync; 0 or less: as few as possible
+    only_map: bool = False  # a restore without its source keeps the offset map and writes no syncs
     producer: ClientSettings
     admin: ClientSettings  # creates the topic
 

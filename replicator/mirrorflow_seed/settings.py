@@ -24,7 +24,7 @@ KEYS: Final = frozenset(
         *("waves.max", "wave.ms", "stalled.ms", "lag.max", "foreign.records"),
         *("window.offsets", "split.windows", "keys.max", "ignore.timestamps", "decode.all"),
         *("archive.file.bytes", "archive.compare", "archive.compact", "archive.follow"),
-        "archive.interval.ms",
+        *("archive.interval.ms", "archive.groups", "archive.groups.exclude", "archive.until"),
     }
 )
 SPARK_PREFIX: Final = "spark."

@@ -11,6 +11,8 @@ from mirrorflow_cli.spark_jobs import (
     display_of,
     run_job,
 )
+from mirrorflow_operator.api.workloads import ConnectorKind
+from mirrorflow_operator.plan.properties import Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +51,9 @@ def add_archive_arguments(parser: argparse.ArgumentParser, *, writes: bool) -> N
         required=True,
         help="archive directory: a path, or an address such as s3://bucket/folder",
     )
+    parser.add_argument(
+        "--no-groups", action="store_true", help="leave the offsets of the flow's consumer groups alone"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -62,7 +67,22 @@ def run_archive_job(arguments: argparse.Namespace, job: str, more: dict[str, str
     """Runs *job* with the flags' archive and the properties *more*; returns the exit status."""
     progress_format = JobProgressFormat(line=line_of, done=lambda report: (report.done, report.partitions))
     properties = {"archive": arguments.archive, **more}
-    return run_job(arguments, job, properties, display_of(progress_format, as_json=arguments.json))
+    if arguments.no_groups:
+        properties["archive.groups"] = ""
+    display = display_of(progress_format, as_json=arguments.json)
+    return run_job(arguments, job, properties, display, flow_properties=group_properties)
+
+
+def group_properties(plan: Plan) -> dict[str, str]:
+    """Returns the groups whose offsets the flow translates, as properties of the job; none without a checkpoint connector."""
+    for connector in plan.connectors:
+        properties = connector.connector_properties
+        if connector.kind is ConnectorKind.CHECKPOINT and properties.get("enabled", "true").lower() == "true":
+            return {
+                "archive.groups": properties["groups"],
+                "archive.groups.exclude": properties["groups.exclude"],
+            }
+    return {"archive.groups": ""}
 
 
 def line_of(report: Any) -> str:

@@ -7,9 +7,16 @@ from mirrorflow_cli.commands.archive import add_archive_arguments, run_archive_j
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_archive_arguments(parser, writes=True)
+    parser.add_argument(
+        "--until",
+        metavar="TIMESTAMP",
+        help="restore each partition up to its first record that is later, such as 2026-11-22T13:00:00Z",
+    )
     parser.add_argument("--no-compare", action="store_true", help="skip the comparison after the restore")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     more = {"archive.compare": "false"} if arguments.no_compare else {}
+    if arguments.until is not None:
+        more["archive.until"] = arguments.until
     return run_archive_job(arguments, "archive.restore_driver", more)

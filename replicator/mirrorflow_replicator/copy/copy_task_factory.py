@@ -11,7 +11,12 @@ from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.offset_map_writer import MapLog, OffsetMaps
-from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter, SyncsLog
+from mirrorflow_replicator.copy.offset_sync_writer import (
+    OffsetSyncWriter,
+    SyncsLog,
+    SyncTarget,
+    UnwrittenSyncs,
+)
 from mirrorflow_replicator.copy.task_parts import FencedStart, TaskParts
 from mirrorflow_replicator.process import now_ms
 
@@ -48,9 +53,10 @@ def _offset_sync_writer(
 ) -> OffsetSyncWriter | None:
     if settings.syncs is None:
         return None
-    log = SyncsLog(
-        settings.syncs, offset_syncs_topic(settings, on_source=settings.syncs.on_source), resolve=resolve
-    )
+    log: SyncTarget = UnwrittenSyncs()
+    if not settings.syncs.only_map:
+        topic = offset_syncs_topic(settings, on_source=settings.syncs.on_source)
+        log = SyncsLog(settings.syncs, topic, resolve=resolve)
     map_log = MapLog(
         target,
         offset_map_topic(settings.source_alias),

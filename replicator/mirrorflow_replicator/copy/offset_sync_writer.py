@@ -314,6 +314,22 @@ class SyncsLog:
             await self._cluster.close()
 
 
+class UnwrittenSyncs:
+    """A `SyncTarget` that drops all syncs, for a copy that keeps only the offset map."""
+
+    where = "no topic"
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Writes nothing."""
+
+    async def has_lost_records(self) -> bool:
+        """Returns False: nothing was written."""
+        return False
+
+    async def close(self) -> None:
+        """Does nothing: no connection is open."""
+
+
 class SyncsTopic:
     """Creates the offset-syncs topic, as Java's connector does, before its tasks write to it."""
 

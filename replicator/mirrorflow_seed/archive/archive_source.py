@@ -1,4 +1,4 @@
-"""Serves an archive as a source cluster: answers the requests that a copier sends to brokers, within the process.
+"""Serves an archive as a source cluster: responds to the requests that a copier sends to brokers, within the process.
 
 So a restore copies as a connector does: it stores the same positions, and the connector continues where the archive
 ends. An archive never changes its leader and never loses records.
@@ -17,7 +17,7 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import ClientSettings
@@ -57,15 +57,17 @@ class ArchiveLog:
     def __init__(self, files: Sequence[ArchivedFile], *, start: int, end: int) -> None:
         self.start = start
         self.end = end
-        self._starts = [one.start for one in files]
+        self._starts = [file.start for file in files]
         # Not compressed: they are read once, and the disk is faster than a codec.
-        self._spools = [Spool(start=max(start, one.start), end=min(end, one.end), codec=0) for one in files]
-        self._before = [one.start - 1 for one in files]
+        self._spools = [
+            Spool(start=max(start, file.start), end=min(end, file.end), codec=0) for file in files
+        ]
+        self._before = [file.start - 1 for file in files]
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        for one in self._spools:
-            self._open.enter_context(one)
+        for spool in self._spools:
+            self._open.enter_context(spool)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -83,15 +85,20 @@ class ArchiveLog:
 
     def finish(self) -> None:
         """Completes all spools; call it after the last `add`."""
-        for one in self._spools:
-            one.finish()
+        for spool in self._spools:
+            spool.finish()
 
     def read(self, offset: int, max_bytes: int) -> bytearray:
         """Returns whole batches of one file, from the first with *offset* or later; empty at the end."""
-        for one in self._spools:
-            if one.next_offset > offset and (found := one.read(offset, max_bytes)):
-                return found
+        for spool in self._spools:
+            if spool.next_offset > offset and (batches := spool.read(offset, max_bytes)):
+                return batches
         return bytearray()
+
+
+def local_file() -> IO[bytes]:
+    """Returns a temporary file on the local disk of a task; a context manager that deletes it."""
+    return tempfile.TemporaryFile(dir=os.environ.get(_FOLDERS_KEY, "").partition(",")[0] or None)
 
 
 class Spool(contextlib.AbstractContextManager["Spool"]):
@@ -101,8 +108,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         self.start = start
         self.end = end
         self._codec = codec
-        folder = os.environ.get(_FOLDERS_KEY, "").partition(",")[0] or None
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 it is closed by __exit__
+        self._file = local_file()
         self._ends: list[int] = []  # the next offset after each batch
         self._places: list[tuple[int, int]] = []  # file position and size of each batch
         self._size_bytes = 0
@@ -137,16 +143,16 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
 
     def read(self, offset: int, max_bytes: int) -> bytearray:
         """Returns whole batches from the first with *offset* or later, at least one; empty at the end."""
-        found = bytearray()
+        batches = bytearray()
         index = bisect.bisect_right(self._ends, offset)
         while index < len(self._places):
-            at, length = self._places[index]
-            if found and len(found) + length > max_bytes:
+            position, length = self._places[index]
+            if batches and len(batches) + length > max_bytes:
                 break
-            self._file.seek(at)
-            found += self._file.read(length)
+            self._file.seek(position)
+            batches += self._file.read(length)
             index += 1
-        return found
+        return batches
 
     def _write(self, next_offset: int) -> None:
         base = self._waiting[0].offset
@@ -187,17 +193,17 @@ class ArchiveCluster(Cluster):
         """Does nothing: the metadata of an archive never changes."""
 
     async def connection(self, node_id: int, *, purpose: str = "admin", index: int = 0) -> Connection:
-        """Returns a connection whose requests this object answers."""
+        """Returns a connection whose requests this object responds to."""
         return _ArchiveConnection(self, node_id)
 
     async def call(self, request: Any, **_: Any) -> Any:
         """Returns the response to a request that a copier sends to any broker."""
-        return self.answer(request)
+        return self.respond(request)
 
     async def close(self) -> None:
         """Does nothing: no connection is open, and the creator of the spool closes it."""
 
-    def answer(self, request: Any) -> Any:
+    def respond(self, request: Any) -> Any:
         """Returns the response to *request*, by its class name in kafka-python; UNSUPPORTED_VERSION to unknown ones."""
         name = type(request).__name__
         if name == "ListOffsetsRequest":
@@ -206,25 +212,31 @@ class ArchiveCluster(Cluster):
             return _unknown_epochs(request)
         if name == "DescribeConfigsRequest":
             return self._describe_configs(request)
+        if name == "DescribeAclsRequest":
+            return self._describe_acls()
         if name == "MetadataRequest":
             return SimpleNamespace(error_code=0)
         return SimpleNamespace(error_code=_UNSUPPORTED_VERSION)
 
     def _list_offsets(self, request: Any) -> Any:
-        def offset(topic: str, one: Any) -> Any:
-            found = self.partitions.get(TopicPartition(topic, one.partition_index))
-            # An archive has no time index: a lookup by timestamp finds nothing.
-            at = -1 if found is None else {LATEST: found.end, EARLIEST: found.start}.get(one.timestamp, -1)
+        def listed(topic: str, lookup: Any) -> Any:
+            archived = self.partitions.get(TopicPartition(topic, lookup.partition_index))
+            offset = -1
+            if archived is not None:
+                # An archive has no time index: a lookup by timestamp finds nothing.
+                offset = {LATEST: archived.end, EARLIEST: archived.start}.get(lookup.timestamp, -1)
             return SimpleNamespace(
-                partition_index=one.partition_index,
-                offset=at,
+                partition_index=lookup.partition_index,
+                offset=offset,
                 timestamp=-1,
                 leader_epoch=-1,
-                error_code=_UNKNOWN_TOPIC_OR_PARTITION if found is None else 0,
+                error_code=_UNKNOWN_TOPIC_OR_PARTITION if archived is None else 0,
             )
 
         topics = [
-            SimpleNamespace(name=topic.name, partitions=[offset(topic.name, one) for one in topic.partitions])
+            SimpleNamespace(
+                name=topic.name, partitions=[listed(topic.name, lookup) for lookup in topic.partitions]
+            )
             for topic in request.topics
         ]
         return SimpleNamespace(topics=topics)
@@ -233,8 +245,8 @@ class ArchiveCluster(Cluster):
         configs = {topic.name: topic.configs for topic in self.manifest.topics}
         results = [
             SimpleNamespace(
-                resource_name=one.resource_name,
-                error_code=0 if one.resource_name in configs else _UNKNOWN_TOPIC_OR_PARTITION,
+                resource_name=resource.resource_name,
+                error_code=0 if resource.resource_name in configs else _UNKNOWN_TOPIC_OR_PARTITION,
                 error_message=None,
                 configs=[
                     SimpleNamespace(
@@ -244,22 +256,37 @@ class ArchiveCluster(Cluster):
                         read_only=entry.read_only,
                         is_sensitive=False,
                     )
-                    for entry in configs.get(one.resource_name, ())
+                    for entry in configs.get(resource.resource_name, ())
                 ],
             )
-            for one in request.resources
+            for resource in request.resources
         ]
         return SimpleNamespace(results=results)
+
+    def _describe_acls(self) -> Any:
+        """Returns all archived ACLs, which are those of topics, whatever the filter asks for."""
+        resources = [
+            SimpleNamespace(
+                resource_type=acl.resource_type,
+                resource_name=acl.resource_name,
+                pattern_type=acl.pattern_type,
+                acls=[acl],
+            )
+            for acl in self.manifest.acls or ()
+        ]
+        return SimpleNamespace(error_code=0, error_message=None, resources=resources)
 
     def fetch(self, wanted: Sequence[tuple[str, int, int, int]]) -> tuple[bytearray, bool]:
         """Returns the body of a fetch response, and whether it has records.
 
         *wanted* has (topic, partition, offset, maximum bytes).
         """
-        found: list[tuple[str, int, bytearray]] = []
+        fetched: list[tuple[str, int, bytearray]] = []
         for topic, number, offset, max_bytes in wanted:
-            found.append((topic, number, self.read_batches(TopicPartition(topic, number), offset, max_bytes)))
-        return _encode_fetch_response(found, self.partitions), any(data for _, _, data in found)
+            fetched.append(
+                (topic, number, self.read_batches(TopicPartition(topic, number), offset, max_bytes))
+            )
+        return _encode_fetch_response(fetched, self.partitions), any(data for _, _, data in fetched)
 
     def read_batches(self, partition: TopicPartition, offset: int, max_bytes: int) -> bytearray:
         """Returns whole batches of *partition*, from the one that holds *offset*; empty if there are none."""
@@ -272,7 +299,7 @@ class ArchiveCluster(Cluster):
 
 
 class _ArchiveConnection(Connection):
-    """A connection whose requests the archive answers."""
+    """A connection whose requests the archive responds to."""
 
     def __init__(self, archive: ArchiveCluster, node_id: int) -> None:
         super().__init__(cluster=archive.alias, address="the archive", node_id=node_id, client_id="")
@@ -281,7 +308,7 @@ class _ArchiveConnection(Connection):
 
     def send_for(
         self,
-        answer: PendingResponse,
+        response: PendingResponse,
         api_key: int,
         api_version: int,
         parts: Sequence[Part],
@@ -289,14 +316,16 @@ class _ArchiveConnection(Connection):
         flexible: bool,
         transit_s: float = 0.0,
     ) -> None:
-        """Answers a fetch request, the only one that a copier sends to a source this way."""
+        """Responds to a fetch request, the only one that a copier sends to a source this way."""
         wait_ms, wanted = _decode_fetch_request(memoryview(b"".join(parts)))
         body, has_records = self._archive.fetch(wanted)
         # An empty response is delayed as by a broker; otherwise the copier would poll in a busy loop.
-        asyncio.get_running_loop().call_later(0 if has_records else wait_ms / 1000, _set_result, answer, body)
+        asyncio.get_running_loop().call_later(
+            0 if has_records else wait_ms / 1000, _set_result, response, body
+        )
 
     async def call(self, request: Any, *, timeout_s: float = RESPONSE_TIMEOUT_S) -> Any:
-        return self._archive.answer(request)
+        return self._archive.respond(request)
 
     def close(self) -> None:
         """Does nothing: there is no socket."""
@@ -309,8 +338,10 @@ def _unknown_epochs(request: Any) -> Any:
             SimpleNamespace(
                 topic=topic.topic,
                 partitions=[
-                    SimpleNamespace(partition=one.partition, leader_epoch=-1, end_offset=-1, error_code=0)
-                    for one in topic.partitions
+                    SimpleNamespace(
+                        partition=partition.partition, leader_epoch=-1, end_offset=-1, error_code=0
+                    )
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -318,9 +349,9 @@ def _unknown_epochs(request: Any) -> Any:
     )
 
 
-def _set_result(answer: PendingResponse, body: bytearray) -> None:
-    if not answer.done():
-        answer.set_result(memoryview(body))
+def _set_result(response: PendingResponse, body: bytearray) -> None:
+    if not response.done():
+        response.set_result(memoryview(body))
 
 
 def _metadata(manifest: Manifest) -> Metadata:
@@ -333,7 +364,7 @@ def _metadata(manifest: Manifest) -> Metadata:
             topic.name: TopicMetadata(
                 name=topic.name,
                 topic_id=uuid.UUID(topic.topic_id) if topic.topic_id else NO_TOPIC_ID,
-                partitions={one.number: led for one in topic.partitions},
+                partitions={partition.number: led for partition in topic.partitions},
             )
             for topic in manifest.topics
         },
@@ -358,11 +389,11 @@ def _decode_fetch_request(body: memoryview) -> tuple[int, list[tuple[str, int, i
 
 
 def _encode_fetch_response(
-    found: Sequence[tuple[str, int, bytearray]], partitions: Mapping[TopicPartition, Any]
+    fetched: Sequence[tuple[str, int, bytearray]], partitions: Mapping[TopicPartition, Any]
 ) -> bytearray:
     """Returns a fetch response without a fetch session, so that each fetch request names all its partitions."""
-    out = bytearray(_RESPONSE_HEAD.pack(0, 0, 0)) + uvarint(len(found) + 1)
-    for topic, number, data in found:
+    out = bytearray(_RESPONSE_HEAD.pack(0, 0, 0)) + uvarint(len(fetched) + 1)
+    for topic, number, data in fetched:
         known = partitions[TopicPartition(topic, number)]
         name = topic.encode()
         out += uvarint(len(name) + 1) + name + uvarint(2)

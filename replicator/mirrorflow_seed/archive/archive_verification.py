@@ -22,7 +22,7 @@ from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.archive.archive_source import BATCH_OFFSETS, ArchiveCluster, ArchiveLog
 from mirrorflow_seed.archive.commit_log import read_archive
-from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
+from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, part_of
 from mirrorflow_seed.archive.parquet_files import read_records
 from mirrorflow_seed.archive.restore_driver import require_isolation
 from mirrorflow_seed.archive.restore_task import without_source
@@ -64,7 +64,7 @@ class SpotReadArchive(ArchiveCluster):
             if not records:
                 continue
             reach = records[0].offset + BATCH_OFFSETS  # a batch's deltas have 32 bits
-            near = [one for one in records if one.offset < reach]
+            near = [record for record in records if record.offset < reach]
             # If the file has no more records, the batch extends to its end.
             is_last = len(records) < count and len(near) == len(records)
             end = min(file.end, reach) if is_last else near[-1].offset + 1
@@ -74,8 +74,8 @@ class SpotReadArchive(ArchiveCluster):
     def _first(self, file: ArchivedFile, offset: int, count: int) -> list[Record]:
         """Returns the first *count* records of *file* from *offset* on."""
         with self._folder.reading(file.path) as source:
-            found = itertools.chain.from_iterable(read_records(source, start=offset, end=file.end))
-            return list(itertools.islice(found, count))
+            records = itertools.chain.from_iterable(read_records(source, start=offset, end=file.end))
+            return list(itertools.islice(records, count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def verify_archive(
     results = verify_driver.run_groups(
         SparkTasks(spark),
         verify_plan.ranges,
-        lambda ranges: [_task(manifest, one) for one in ranges],
+        lambda ranges: [_task(manifest, verify_range) for verify_range in ranges],
         work,
         verify_driver.compare_settings_of(settings, job),
         progress,
@@ -144,10 +144,9 @@ def _task(manifest: Manifest, verify_range: VerifyRange) -> ArchiveRangeTask:
     """Returns *verify_range* with the files that hold records of it."""
     key = TopicPartition(verify_range.topic, verify_range.partition)
     archived = manifest.partitions[key]
-    topic = next(topic for topic in manifest.topics if topic.name == key.topic)
     return ArchiveRangeTask(
         verify_range=verify_range,
-        part=replace(manifest, topics=(replace(topic, partitions=(replace(archived, files=()),)),)),
+        part=part_of(manifest, key.topic, replace(archived, files=())),
         archived=tuple(
             file
             for file in archived.files

@@ -19,7 +19,7 @@ from mirrorflow_seed.archive.manifest import Manifest, appended, as_json, differ
 from mirrorflow_seed.errors import ArchiveConflictError, ArchiveDamagedError, ArchiveIncompleteError
 from mirrorflow_seed.storage_folder import StorageFolder
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 COMMITS_FOLDER: Final = "_commits"
 PENDING_FOLDER: Final = "_pending"  # what a running or killed export has done
 # A reader reads at most so many commits, and a commit is rarely as large as the whole content.
@@ -134,6 +134,17 @@ class CommitLog:
     def last_number(self) -> int:
         """Returns the number of the last commit; 0 if there is none."""
         return max((number for name in self._names() if (number := number_of(name))), default=0)
+
+    def groups_at(self, time_ms: int) -> Manifest | None:
+        """Returns the last commit whose groups were read at *time_ms* or before; None if there is none. Raises ArchiveDamagedError."""
+        for number in range(self.last_number(), 0, -1):
+            text = self._folder.read(path_of(number))
+            if text is None:
+                return None
+            content = decode(text, location=self._folder.address).manifest
+            if content.groups_read_ms is not None and content.groups_read_ms <= time_ms:
+                return content
+        return None
 
     def append(self, before: ArchiveState | None, increment: Manifest) -> ArchiveState:
         """Commits *increment* after *before*, and returns the new state.

@@ -6,6 +6,7 @@ A record is rewritten a few times at most: a run is merged when it fills a file,
 of it. A task compares the files with their digests, so damage is not copied into a new file.
 """
 
+import functools
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_replicator import process
 from mirrorflow_seed.archive.export_task import file_name
-from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, folder_of
+from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, TimeBounds, folder_of
 from mirrorflow_seed.archive.parquet_files import FileWriter, read_batches, records_of
 from mirrorflow_seed.errors import ArchiveDamagedError
 from mirrorflow_seed.storage_folder import TEMPORARY_FOLDER, StorageFolder
@@ -119,7 +120,8 @@ def compact_run(run: CompactionRun, *, target: CompactionTarget) -> CompactedFil
     folder = StorageFolder(target.address)
     first, last = run.files[0], run.files[-1]
     name = file_name(target.plan_id, run.index, first.start, secrets.token_hex(4))
-    place = f"{folder_of(run.partition)}/{name}"
+    times = functools.reduce(TimeBounds.joined, (file.times for file in run.files))
+    place = f"{folder_of(run.partition, times)}/{name}"
     written = f"{TEMPORARY_FOLDER}/{target.plan_id}/{name}" if folder.renames else place
     whole = TallyBuilder(target.archive_id, run.partition.partition)
     with folder.writing(written) as stream, FileWriter(stream) as writer:
@@ -137,6 +139,7 @@ def compact_run(run: CompactionRun, *, target: CompactionTarget) -> CompactedFil
             end=last.end,
             codec=first.codec,
             tally=whole.tally,
+            times=times,
         ),
         written=written,
         seconds=time.monotonic() - began_s,

@@ -61,6 +61,7 @@ from mirrorflow_seed.archive.pending_export import (
     increment_of,
     remaining,
 )
+from mirrorflow_seed.archive.source_metadata import group_selection
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     ArchiveConflictError,
@@ -167,6 +168,7 @@ class IncrementResult:
     increment: Manifest | None
     exported: Sequence[ExportedFile]  # by this job
     unfit: tuple[str, ...]
+    warnings: tuple[str, ...] = ()  # what could not be read besides records
 
     @property
     def message(self) -> str:
@@ -181,7 +183,9 @@ class IncrementResult:
             )
             if gap := self.increment.gap_records:
                 parts.append(f"{gap} offsets were deleted on the source before they were read.")
-        return " ".join([*parts, *_unfit_sentences(self.unfit)])
+            if self.increment.groups:
+                parts.append(f"The offsets of {len(self.increment.groups)} groups are archived.")
+        return " ".join([*parts, *_unfit_sentences(self.unfit), *self.warnings])
 
 
 def _unfit_sentences(unfit: Sequence[str]) -> list[str]:
@@ -205,6 +209,7 @@ class ExportJob:
         self._folder.prepare()
         self._log = CommitLog(self._folder)
         self._settings = settings
+        self._selected_groups = group_selection(job.extra)
         self._file_bytes = whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)
         self._bytes_per_second = job.bytes_per_second
         self._compacts = flag_of(job.extra, COMPACT_KEY, default=True)
@@ -227,7 +232,9 @@ class ExportJob:
             fence_plan(self._log, self._folder, before, plan)
             return self.add_increment()
         if plan is None and before and adds_nothing(increment.content, before.manifest):
-            return IncrementResult(state=before, increment=None, exported=(), unfit=increment.unfit)
+            return IncrementResult(
+                state=before, increment=None, exported=(), unfit=increment.unfit, warnings=increment.warnings
+            )
         plan = plan or pending.store(self._new_plan(increment, before))
         exported = pending.exported(plan, self._present(plan))
         written = self._write(plan, remaining(plan, exported))
@@ -239,7 +246,13 @@ class ExportJob:
         discard_committed(self._folder, state)
         if self._compacts:
             state = self._compact(state)
-        return IncrementResult(state=state, increment=content, exported=written, unfit=increment.unfit)
+        return IncrementResult(
+            state=state,
+            increment=content,
+            exported=written,
+            unfit=increment.unfit,
+            warnings=increment.warnings,
+        )
 
     def report_success(self, result: IncrementResult) -> None:
         """Publishes the end of an export of one increment. Raises JobFailedError if a topic cannot be continued."""
@@ -259,7 +272,7 @@ class ExportJob:
         )
 
     def _read_increment(self, archived: Manifest | None) -> Increment:
-        snapshot = asyncio.run(read_source(self._settings))
+        snapshot = asyncio.run(read_source(self._settings, self._selected_groups))
         increment = plan_increment(
             self._settings,
             snapshot,
@@ -316,10 +329,10 @@ class ExportJob:
         groups = groups_of(ranges, self._tasks.slots, self._bytes_per_second)
         work = partial(export_group, files=self._files, target=target)
         try:
-            found = run_watched(self._tasks, work, groups, partial(self._progress.publish, self._reporter))
+            results = run_watched(self._tasks, work, groups, partial(self._progress.publish, self._reporter))
         except Exception as error:
             raise job_error(error, "The export has failed") from error
-        return [exported for group in found for exported in group]
+        return [exported for group in results for exported in group]
 
     def _compact(self, before: ArchiveState) -> ArchiveState:
         """Merges small files, if there are enough; returns the state after it. Raises SeedError."""
@@ -340,13 +353,13 @@ class ExportJob:
             address=self._folder.address, archive_id=before.manifest.archive_id, plan_id=plan.plan_id
         )
         try:
-            found = run_watched(self._tasks, partial(compact_run, target=target), runs, lambda _: None)
+            results = run_watched(self._tasks, partial(compact_run, target=target), runs, lambda _: None)
         except Exception as error:
             raise job_error(error, "The compaction has failed") from error
-        for done in found:
+        for done in results:
             if done.written != done.file.path:
                 self._folder.move(done.written, done.file.path)
-        merged = {run: done.file for run, done in zip(runs, found, strict=True)}
+        merged = {run: done.file for run, done in zip(runs, results, strict=True)}
         require_own_files(self._folder.data(), list(merged.values()), location=self._folder.address)
         try:
             state = self._log.replace(before, compacted(before.manifest, merged))
@@ -436,7 +449,7 @@ def groups_of(ranges: Sequence[ExportRange], slots: int, bytes_per_second: int |
     if not ranges:
         return []
     if bytes_per_second is not None:
-        parts = [found for at in range(slots) if (found := tuple(ranges[at::slots]))]
+        parts = [share for first in range(slots) if (share := tuple(ranges[first::slots]))]
         sizes = [sum(part.size_bytes for part in group) for group in parts]
         rates = rates_of_tasks(bytes_per_second, sizes)
         return [

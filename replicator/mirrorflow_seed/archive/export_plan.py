@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirrorflow_core.errors import CorruptRecordsError, NotAuthorizedError
+from mirrorflow_core.offsets.checkpoints import GroupSelection
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_core.wire.batch import Batch, split
 from mirrorflow_core.wire.records import decode
@@ -24,12 +26,14 @@ from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.archive.manifest import (
     ArchivedConfig,
+    ArchivedGroup,
     ArchivedPartition,
     ArchivedTopic,
     Gap,
     Manifest,
 )
 from mirrorflow_seed.archive.parquet_files import columns_of, encoded_size_bytes, timestamp_type
+from mirrorflow_seed.archive.source_metadata import SourceGroups, read_acls, read_groups
 from mirrorflow_seed.errors import NothingSelectedError
 from mirrorflow_seed.verify.range_reader import OffsetRange
 
@@ -90,35 +94,45 @@ def _pieces(extent: OffsetRange, bytes_per_offset: float, file_bytes: int) -> It
         return
     wanted = max(OFFSETS_MIN, int(file_bytes / max(bytes_per_offset, BYTES_PER_OFFSET_MIN)))
     number = max(1, total // wanted)  # of about equal length: none is smaller than the configured size
-    bounds = [extent.start + total * at // number for at in range(number + 1)]
+    bounds = [extent.start + total * index // number for index in range(number + 1)]
     for start, end in itertools.pairwise(bounds):
         yield OffsetRange(start, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSnapshot:
-    """The topics of the source when an export begins: their settings, offsets and bytes per offset."""
+    """The topics of the source when an export begins: their settings, offsets and ACLs, and the groups that read them.
+
+    None: not read, because a permission is missing or the flow does not want it. `warnings` say what is missing.
+    """
 
     cluster_id: str
     topic_ids: Mapping[str, str]
-    configs: Mapping[str, tuple[ConfigEntry, ...]]
+    configs: Mapping[str, tuple[ConfigEntry, ...]] | None
     extents: Mapping[TopicPartition, OffsetRange]  # frozen: later records are not archived
+    groups: SourceGroups | None = None
+    acls: tuple[AclBinding, ...] | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increment:
     """What the source has and the archive has not.
 
-    `content` has no files yet. `unfit` has a sentence for each topic that cannot be continued.
+    `content` has no files yet. `unfit` has a sentence for each topic that cannot be continued, `warnings` one for what
+    cannot be read besides records.
     """
 
     content: Manifest
     extents: Mapping[TopicPartition, OffsetRange]  # without what the source has deleted
     unfit: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
-async def read_source(settings: SourceSettings) -> SourceSnapshot:
-    """Reads the selected topics of the source. Raises MirrorFlowError, NothingSelectedError."""
+async def read_source(
+    settings: SourceSettings, selected_groups: GroupSelection | None = None
+) -> SourceSnapshot:
+    """Reads the selected topics and groups of the source. Raises MirrorFlowError, NothingSelectedError."""
     resolve = Resolver(settings.providers).resolve_client
     cluster = await Cluster.connect(settings.source_admin, resolve=resolve)
     try:
@@ -137,25 +151,40 @@ async def read_source(settings: SourceSettings) -> SourceSnapshot:
         partitions = [
             TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
         ]
+        warnings: list[str] = []
+        # Groups are read first: what a group has read by then is in this increment.
+        groups = None
+        if selected_groups is not None:
+            groups = await read_groups(cluster, selected_groups, topics)
+            warnings += groups.warnings
         # Start offsets are read last, so that records deleted in between are no gap.
         ends = await admin.offsets_at(cluster, partitions, LATEST, read_committed=settings.read_committed)
         starts = await admin.offsets_at(cluster, partitions, EARLIEST, read_committed=settings.read_committed)
-        extents = {one: OffsetRange(min(starts[one], ends[one]), ends[one]) for one in partitions}
+        extents = {
+            partition: OffsetRange(min(starts[partition], ends[partition]), ends[partition])
+            for partition in partitions
+        }
+        configs, acls = None, None
+        try:
+            configs = await admin.describe_topic_configs(cluster, topics)
+        except NotAuthorizedError as error:
+            warnings.append(
+                f"Topic settings are not archived, so a restore uses the target's defaults: {error}"
+            )
+        if settings.sync_acls_s is not None:
+            acls, warning = await read_acls(cluster)
+            warnings += [warning] if warning else []
         return SourceSnapshot(
             cluster_id=cluster.cluster_id,
             topic_ids={name: cluster.metadata.topic_id(name) for name in topics},
-            configs=await _configs(cluster, topics),
+            configs=configs,
             extents=extents,
+            groups=groups,
+            acls=acls,
+            warnings=tuple(warnings),
         )
     finally:
         await cluster.close()
-
-
-async def _configs(cluster: Cluster, topics: Iterable[str]) -> Mapping[str, tuple[ConfigEntry, ...]]:
-    try:
-        return await admin.describe_topic_configs(cluster, topics)
-    except NotAuthorizedError:
-        return {}  # the archive has no topic settings then; a restore uses the target's defaults
 
 
 async def read_bytes_per_offset(
@@ -172,10 +201,10 @@ async def read_bytes_per_offset(
         return archived_bytes_per_offset(split(response.records))
 
     try:
-        found = await asyncio.gather(*(measure(partition, extent) for partition, extent in extents.items()))
+        sizes = await asyncio.gather(*(measure(partition, extent) for partition, extent in extents.items()))
     finally:
         await cluster.close()
-    return dict(zip(extents, found, strict=True))
+    return dict(zip(extents, sizes, strict=True))
 
 
 def archived_bytes_per_offset(batches: Sequence[Batch]) -> float:
@@ -207,29 +236,30 @@ def plan_increment(
 ) -> Increment:
     """Returns what the source has after *archived*, from the next offset of each partition on."""
     done = archived.partitions if archived else {}
-    topic_ids = {topic.name: topic.topic_id for topic in archived.topics} if archived else {}
+    earlier_topics = {topic.name: topic for topic in archived.topics} if archived else {}
     unfit: dict[str, str] = {}
     extents: dict[TopicPartition, OffsetRange] = {}
     parts: dict[str, list[ArchivedPartition]] = {}
     for partition in sorted(snapshot.extents):
         extent, earlier = snapshot.extents[partition], done.get(partition)
-        at = earlier.end if earlier else extent.start
-        if (known := topic_ids.get(partition.topic)) and known != snapshot.topic_ids[partition.topic]:
+        start = earlier.end if earlier else extent.start
+        known = earlier_topics.get(partition.topic)
+        if known and known.topic_id and known.topic_id != snapshot.topic_ids[partition.topic]:
             unfit[partition.topic] = f"{partition.topic} was deleted and created again on the source"
-        elif at > extent.end:
+        elif start > extent.end:
             unfit[partition.topic] = (
-                f"{partition} ends at {extent.end} on the source, and at {at} in the archive"
+                f"{partition} ends at {extent.end} on the source, and at {start} in the archive"
             )
-        gap = (Gap(start=at, end=min(extent.start, extent.end)),) if extent.start > at else ()
-        extents[partition] = OffsetRange(max(at, extent.start), extent.end)
+        gap = (Gap(start=start, end=min(extent.start, extent.end)),) if extent.start > start else ()
+        extents[partition] = OffsetRange(max(start, extent.start), extent.end)
         parts.setdefault(partition.topic, []).append(
-            ArchivedPartition(number=partition.partition, start=at, end=extent.end, gaps=gap)
+            ArchivedPartition(number=partition.partition, start=start, end=extent.end, gaps=gap)
         )
     topics = tuple(
         ArchivedTopic(
             name=name,
             topic_id=snapshot.topic_ids[name],
-            configs=archived_configs(snapshot.configs.get(name, ())),
+            configs=_configs_of(name, snapshot, earlier_topics.get(name)),
             partitions=tuple(parts[name]),
         )
         for name in sorted(parts)
@@ -245,14 +275,39 @@ def plan_increment(
             started=started,
             finished="",
             topics=topics,
+            groups=_groups_of(snapshot, archived, topics),
+            groups_read_ms=snapshot.groups.read_ms if snapshot.groups else None,
+            acls=snapshot.acls,
         ),
         extents={key: extent for key, extent in extents.items() if key.topic not in unfit},
         unfit=tuple(unfit.values()),
+        warnings=snapshot.warnings,
     )
 
 
+def _groups_of(
+    snapshot: SourceSnapshot, archived: Manifest | None, topics: Sequence[ArchivedTopic]
+) -> tuple[ArchivedGroup, ...]:
+    if snapshot.groups is None:
+        return ()
+    return snapshot.groups.with_earlier(archived.groups if archived else (), {topic.name for topic in topics})
+
+
+def _configs_of(
+    topic: str, snapshot: SourceSnapshot, earlier: ArchivedTopic | None
+) -> tuple[ArchivedConfig, ...]:
+    """Returns the settings of *topic*; those of the archive if they cannot be read now."""
+    if snapshot.configs is None:
+        return earlier.configs if earlier else ()
+    return archived_configs(snapshot.configs.get(topic, ()))
+
+
 def adds_nothing(increment: Manifest, archived: Manifest) -> bool:
-    """Whether *archived* has all offsets of *increment*, and the same partitions and topic settings."""
+    """Whether *archived* has all offsets of *increment*, and the same partitions, topic settings, groups and ACLs."""
+    if increment.groups_read_ms is not None and increment.groups != archived.groups:
+        return False
+    if increment.acls is not None and increment.acls != archived.acls:
+        return False
     topics = {topic.name: topic for topic in archived.topics}
     partitions = archived.partitions
     return all(

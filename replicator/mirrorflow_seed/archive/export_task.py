@@ -7,22 +7,24 @@ fetch response, one decoded batch and one row group. After each file it writes w
 folder, so an export that was killed continues after the last file of each range.
 
 Where a rename is no copy, a file is moved to its place by the driver alone, so a task that Spark has given up adds none.
-Elsewhere it is written to its place. Records that the source deleted meanwhile are reported as a gap.
+Elsewhere it is written to the local disk, and from there to its place. Records that the source deleted meanwhile are reported as a gap.
 """
 
 import contextlib
 import json
 import secrets
+import shutil
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_replicator import process
+from mirrorflow_seed.archive.archive_source import local_file
 from mirrorflow_seed.archive.export_plan import ExportRange
-from mirrorflow_seed.archive.manifest import Gap, folder_of
+from mirrorflow_seed.archive.manifest import NO_TIMES, Gap, TimeBounds, folder_of
 from mirrorflow_seed.archive.parquet_files import CODEC, FileWriter, columns_of, timestamp_type
 from mirrorflow_seed.job_status_server import post_message
 from mirrorflow_seed.settings import FlowFiles
@@ -44,6 +46,7 @@ class ExportedFile:
     gaps: tuple[Gap, ...]
     bytes_read: int
     seconds: float  # of the task
+    times: TimeBounds = NO_TIMES
     path: str = ""  # where the task has written it; "" without records
     size_bytes: int = 0
 
@@ -56,7 +59,12 @@ class ExportedFile:
         """Returns what `encode` has written. Raises ValueError, TypeError or KeyError if *text* is not that."""
         raw = json.loads(text)
         return cls(
-            **{**raw, "tally": Tally(**raw["tally"]), "gaps": tuple(Gap(**gap) for gap in raw["gaps"])}
+            **{
+                **raw,
+                "tally": Tally(**raw["tally"]),
+                "times": TimeBounds(**raw["times"]),
+                "gaps": tuple(Gap(**gap) for gap in raw["gaps"]),
+            }
         )
 
 
@@ -87,7 +95,7 @@ def file_name(plan_id: str, index: int, start: int, token: str) -> str:
 
 def place_of(part: ExportRange, exported: ExportedFile) -> str:
     """Returns the path in the archive of a file of *part*."""
-    folder = folder_of(TopicPartition(part.topic, part.partition))
+    folder = folder_of(TopicPartition(part.topic, part.partition), exported.times)
     return f"{folder}/{exported.path.rpartition('/')[2]}"
 
 
@@ -116,7 +124,7 @@ def export_range(
     try:
         while not exported or exported[-1].end < part.end:
             token = secrets.token_hex(4)
-            exported.append(_export_file(reader, batches, part, folder, target, token))
+            exported.append(write_file(reader, batches, part, folder, target, token))
             done = exported[-1]
             folder.write(f"{target.results}/{part.index:05d}-{done.start}-{token}.json", done.encode())
             post_message(
@@ -134,31 +142,47 @@ def export_range(
     return exported
 
 
-def _export_file(
-    reader: "ExportRangeReader",
+class CutReader(Protocol):
+    """The reader of a range, as `write_file` uses it."""
+
+    start: int  # of the offsets since the last cut
+
+    def cut(self) -> ExportedFile:
+        """Returns what was read since the last cut, without its file, and begins again."""
+
+
+def write_file(
+    reader: CutReader,
     batches: Iterator[Any],
     part: ExportRange,
     folder: StorageFolder,
     target: ExportTarget,
     token: str,
 ) -> ExportedFile:
-    """Writes the next file of a range, of the records of *batches*."""
+    """Writes the next file of a range, of the records of *batches*.
+
+    Its place has the times of its records. A store that cannot rename gets it once it is complete on the local disk.
+    """
     first = next(batches, None)
     if first is None:
-        return reader.cut(path="", size_bytes=0)
+        return reader.cut()
     name = file_name(target.plan_id, part.index, reader.start, token)
-    path = (
-        f"{TEMPORARY_FOLDER}/{target.plan_id}/{name}"
-        if folder.renames
-        else f"{folder_of(TopicPartition(part.topic, part.partition))}/{name}"
-    )
-    with folder.writing(path) as stream, FileWriter(stream) as writer:
+    path = f"{TEMPORARY_FOLDER}/{target.plan_id}/{name}"
+    with (
+        folder.writing(path) if folder.renames else local_file() as stream,
+        FileWriter(stream) as writer,
+    ):
         writer.add(first)
         while stream.tell() < target.file_bytes_max and (batch := next(batches, None)) is not None:
             writer.add(batch)
         writer.finish()
-        size_bytes = stream.tell()
-    return reader.cut(path=path, size_bytes=size_bytes)
+        exported = replace(reader.cut(), path=path, size_bytes=stream.tell(), times=writer.times)
+        if not folder.renames:
+            exported = replace(exported, path=place_of(part, exported))
+            stream.seek(0)
+            with folder.writing(exported.path) as stored:
+                shutil.copyfileobj(stream, stored)
+    return exported
 
 
 class ExportRangeReader:
@@ -185,8 +209,8 @@ class ExportRangeReader:
         self._gaps_before, self._bytes_before = len(self._reader.gaps), self._reader.bytes_read
         self._began_s = time.monotonic()
 
-    def cut(self, *, path: str, size_bytes: int) -> ExportedFile:
-        """Returns what was read since the last cut, written to *path*, and begins again."""
+    def cut(self) -> ExportedFile:
+        """Returns what was read since the last cut, without its file, and begins again."""
         exported = ExportedFile(
             index=self._range.index,
             start=self.start,
@@ -196,8 +220,6 @@ class ExportRangeReader:
             gaps=tuple(Gap(start=gap.start, end=gap.end) for gap in self._reader.gaps[self._gaps_before :]),
             bytes_read=self._reader.bytes_read - self._bytes_before,
             seconds=time.monotonic() - self._began_s,
-            path=path,
-            size_bytes=size_bytes,
         )
         self._begin()
         return exported

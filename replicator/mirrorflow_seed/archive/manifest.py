@@ -6,10 +6,35 @@ increment to it (`commit_log`).
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_seed.verify.record_digests import Tally
+
+# Files without times. After every hour as text, so that no query for a time finds them.
+NO_HOUR: Final = "none"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBounds:
+    """The first and the last time of some records, in ms since 1970; None if none has a time."""
+
+    first_ms: int | None = None
+    last_ms: int | None = None
+
+    def joined(self, other: "TimeBounds") -> "TimeBounds":
+        """Returns the bounds of both."""
+        if self.first_ms is None or self.last_ms is None or other.first_ms is None or other.last_ms is None:
+            return other if self.first_ms is None else self
+        return TimeBounds(
+            first_ms=min(self.first_ms, other.first_ms), last_ms=max(self.last_ms, other.last_ms)
+        )
+
+
+NO_TIMES: Final = TimeBounds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +47,7 @@ class ArchivedFile:
     end: int
     codec: int  # compression of the first source batch: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd
     tally: Tally
+    times: TimeBounds = NO_TIMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +97,24 @@ class ArchivedTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedOffset:
+    """The offset that a group had committed for a partition of the source, and its metadata."""
+
+    topic: str
+    partition: int
+    offset: int  # of the next record to read
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedGroup:
+    """A consumer group of the source, with its offsets on archived topics."""
+
+    name: str
+    offsets: tuple[ArchivedOffset, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The content of an archive, or of one increment."""
 
@@ -82,6 +126,9 @@ class Manifest:
     started: str  # ISO 8601, UTC
     finished: str
     topics: tuple[ArchivedTopic, ...]
+    groups: tuple[ArchivedGroup, ...] = ()
+    groups_read_ms: int | None = None  # when `groups` were read, just before the end offsets; None: never
+    acls: tuple[AclBinding, ...] | None = None  # of the source's topics; None: they were not read
 
     @property
     def partitions(self) -> dict[TopicPartition, ArchivedPartition]:
@@ -105,15 +152,33 @@ class Manifest:
         return sum(gap.end - gap.start for partition in self.partitions.values() for gap in partition.gaps)
 
 
-def folder_of(partition: TopicPartition) -> str:
-    """Returns the folder of a partition's files, relative to the archive's folder."""
-    return f"topic={partition.topic}/partition={partition.partition}"
+def folder_of(partition: TopicPartition, times: TimeBounds) -> str:
+    """Returns the folder of a file of *partition* with *times*, relative to the archive's folder.
+
+    Engines read the columns of a folder's name without opening its files, so a query for some hours opens few.
+    """
+    first, last = _hour(times.first_ms), _hour(times.last_ms)
+    return f"topic={partition.topic}/partition={partition.partition}/first_hour={first}/last_hour={last}"
+
+
+def _hour(time_ms: int | None) -> str:
+    """Returns the hour in UTC, as text whose order is that of time: `2026-11-22T13`; `none` without a time."""
+    if time_ms is None:
+        return NO_HOUR
+    return (_EPOCH + timedelta(milliseconds=time_ms)).strftime("%Y-%m-%dT%H")
+
+
+def part_of(manifest: Manifest, topic_name: str, partition: ArchivedPartition) -> Manifest:
+    """Returns the content of one partition alone, for a task: without groups and ACLs."""
+    topic = next(topic for topic in manifest.topics if topic.name == topic_name)
+    topics = (replace(topic, partitions=(partition,)),)
+    return replace(manifest, topics=topics, groups=(), groups_read_ms=None, acls=None)
 
 
 def appended(before: Manifest, increment: Manifest) -> Manifest:
     """Returns the content of an archive after *increment*. Raises ValueError unless that continues *before*.
 
-    Topics and partitions that the increment does not have are kept.
+    Topics and partitions that the increment does not have are kept, and groups and ACLs if it has not read any.
     """
     topics = {topic.name: topic for topic in before.topics}
     for topic in increment.topics:
@@ -122,6 +187,11 @@ def appended(before: Manifest, increment: Manifest) -> Manifest:
         before,
         finished=increment.finished,
         topics=tuple(topics[name] for name in sorted(topics)),
+        groups=before.groups if increment.groups_read_ms is None else increment.groups,
+        groups_read_ms=before.groups_read_ms
+        if increment.groups_read_ms is None
+        else increment.groups_read_ms,
+        acls=before.acls if increment.acls is None else increment.acls,
     )
 
 
@@ -151,7 +221,15 @@ def as_json(manifest: Manifest) -> dict[str, Any]:
 
 def from_json(raw: Mapping[str, Any]) -> Manifest:
     """Returns the manifest in a JSON object. Raises ValueError, TypeError, KeyError or AttributeError if it is none."""
-    return Manifest(**{**raw, "topics": tuple(_topic(topic) for topic in raw["topics"])})
+    acls = raw["acls"]
+    return Manifest(
+        **{
+            **raw,
+            "topics": tuple(_topic(topic) for topic in raw["topics"]),
+            "groups": tuple(_group(group) for group in raw["groups"]),
+            "acls": None if acls is None else tuple(AclBinding(**acl) for acl in acls),
+        }
+    )
 
 
 def differences(manifest: Manifest, present: Mapping[str, int]) -> Iterable[str]:
@@ -170,7 +248,16 @@ def _topic(raw: dict[str, Any]) -> ArchivedTopic:
     return ArchivedTopic(**{**raw, "configs": configs, "partitions": partitions})
 
 
+def _group(raw: dict[str, Any]) -> ArchivedGroup:
+    return ArchivedGroup(
+        name=raw["name"], offsets=tuple(ArchivedOffset(**offset) for offset in raw["offsets"])
+    )
+
+
 def _partition(raw: dict[str, Any]) -> ArchivedPartition:
-    files = tuple(ArchivedFile(**{**file, "tally": Tally(**file["tally"])}) for file in raw["files"])
+    files = tuple(
+        ArchivedFile(**{**file, "tally": Tally(**file["tally"]), "times": TimeBounds(**file["times"])})
+        for file in raw["files"]
+    )
     gaps = tuple(Gap(**gap) for gap in raw["gaps"])
     return ArchivedPartition(**{**raw, "files": files, "gaps": gaps})

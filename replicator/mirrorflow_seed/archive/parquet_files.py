@@ -4,13 +4,12 @@ A file has these columns, in this order; its folders name topic and partition,
 `topic=<name>/partition=<number>/`:
 
     offset          BIGINT    of the source
-    timestamp       BIGINT    milliseconds since 1970, as Kafka has it; -1: none
+    timestamp       TIMESTAMP in UTC; null: none, or after the year 9999
+    timestamp_ms    BIGINT    milliseconds since 1970, as Kafka has it, of any size; -1: none
     timestamp_type  INT       0 CreateTime, 1 LogAppendTime, -1 none (as Java's TimestampType)
     key, value      BINARY    null and empty are different
     headers         ARRAY<STRUCT<key STRING, value BINARY>>, in their order, names may repeat
     headers_raw     BINARY    the headers as Kafka encodes them, only if a name is not valid UTF-8; else null
-
-A timestamp is a number, not a TIMESTAMP, because Kafka's range is larger than Parquet's microseconds.
 """
 
 import itertools
@@ -23,10 +22,14 @@ from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.wire import primitives
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Header, Record
+from mirrorflow_seed.archive.manifest import TimeBounds
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 NO_TIMESTAMP_TYPE: Final = -1
+# The last millisecond of the year 9999: Python has no later time, and the text of an hour has four digits for the year.
+TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
+TIMESTAMP_INDEX: Final = 1
 CODEC: Final = "zstd"
 # Rows wait in memory until they are a row group.
 ROW_GROUP_BYTES: Final = 16 << 20
@@ -37,15 +40,23 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 
 
 @cache
-def schema() -> Any:
+def file_schema() -> Any:
     """Returns the schema of a file."""
+    import pyarrow as pa  # noqa: PLC0415 the extra `seed`
+
+    return schema().insert(TIMESTAMP_INDEX, pa.field("timestamp", pa.timestamp("us", tz="UTC")))
+
+
+@cache
+def schema() -> Any:
+    """Returns the schema of Arrow record batches: that of a file without `timestamp`, which `FileWriter` adds."""
     import pyarrow as pa  # noqa: PLC0415 the extra `seed`
 
     header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
     return pa.schema(
         [
             pa.field("offset", pa.int64(), nullable=False),
-            pa.field("timestamp", pa.int64(), nullable=False),
+            pa.field("timestamp_ms", pa.int64(), nullable=False),
             pa.field("timestamp_type", pa.int32(), nullable=False),
             pa.field("key", pa.binary()),
             pa.field("value", pa.binary()),
@@ -81,6 +92,16 @@ def columns_of(records: Sequence[Record], kind: int) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema())
 
 
+def timestamp_column(timestamps_ms: Any) -> Any:
+    """Returns Kafka's timestamps as TIMESTAMP, in microseconds and UTC; null where it has no such time."""
+    import pyarrow as pa  # noqa: PLC0415 see above
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    fits = pc.and_(pc.greater_equal(timestamps_ms, 0), pc.less_equal(timestamps_ms, TIMESTAMP_MS_MAX))
+    times = pc.if_else(fits, timestamps_ms, pa.scalar(None, pa.int64()))
+    return times.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
+
+
 def header_columns(headers: Sequence[tuple[Header, ...]]) -> tuple[Any, Any]:
     """Returns the columns `headers` and `headers_raw`."""
     import pyarrow as pa  # noqa: PLC0415 see above
@@ -92,7 +113,9 @@ def header_columns(headers: Sequence[tuple[Header, ...]]) -> tuple[Any, Any]:
         texts = names.cast(pa.string())
     except pa.ArrowInvalid:  # a name is not valid UTF-8
         texts = pa.array([str(name, "utf-8", "replace") for name, _ in flat], pa.string())
-        raw = pa.array([None if _are_texts(one) else encode_headers(one) for one in headers], pa.binary())
+        raw = pa.array(
+            [None if _are_texts(pairs) else encode_headers(pairs) for pairs in headers], pa.binary()
+        )
     ends = itertools.accumulate(map(len, headers), initial=0)
     struct_type = schema().field("headers").type.value_type
     pairs = pa.StructArray.from_arrays(
@@ -114,17 +137,17 @@ def records_of(batch: Any) -> list[Record]:
     """Returns the records of an Arrow record batch. Raises CorruptRecordsError."""
     offsets, timestamps, keys, values, headers, raw = (
         batch.column(name).to_pylist()
-        for name in ("offset", "timestamp", "key", "value", "headers", "headers_raw")
+        for name in ("offset", "timestamp_ms", "key", "value", "headers", "headers_raw")
     )
-    found = [
+    decoded = [
         decode_headers(encoded)
         if encoded is not None
-        else tuple((one["key"].encode(), one["value"]) for one in shown)
+        else tuple((header["key"].encode(), header["value"]) for header in shown)
         if shown
         else ()
         for shown, encoded in zip(headers, raw, strict=True)
     ]
-    return list(map(Record, offsets, timestamps, keys, values, found))
+    return list(map(Record, offsets, timestamps, keys, values, decoded))
 
 
 class FileWriter:
@@ -134,9 +157,10 @@ class FileWriter:
         from pyarrow import parquet  # noqa: PLC0415 see above
 
         self.rows = 0
+        self.times = TimeBounds()  # of all records, once it is finished
         self._writer = parquet.ParquetWriter(
             stream,
-            schema(),
+            file_schema(),
             compression=CODEC,
             # Values seldom repeat; a dictionary of them would cost more than it saves.
             use_dictionary=["timestamp_type", "key"],
@@ -174,8 +198,21 @@ class FileWriter:
 
         if self._waiting:
             # One chunk for each column, so that the row group is one.
-            self._writer.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
+            table = pa.Table.from_batches(self._waiting).combine_chunks()
+            # Once for many records: a call of Arrow costs as much as a small batch.
+            times = timestamp_column(table.column("timestamp_ms"))
+            self._writer.write_table(table.add_column(TIMESTAMP_INDEX, "timestamp", times))
+            self.times = self.times.joined(_time_bounds(times))
         self._waiting, self._waiting_bytes = [], 0
+
+
+def _time_bounds(times: Any) -> TimeBounds:
+    import pyarrow.compute as pc  # noqa: PLC0415 see above
+
+    bounds = pc.min_max(times)
+    if bounds["min"].value is None:
+        return TimeBounds()
+    return TimeBounds(first_ms=bounds["min"].value // 1_000, last_ms=bounds["max"].value // 1_000)
 
 
 def encoded_size_bytes(batches: Sequence[Any]) -> int:
@@ -220,7 +257,9 @@ def read_batches(source: Any, *, start: int = _OFFSET_MIN, end: int = _OFFSET_MA
                 continue
             row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
             rows = max(1, min(READ_ROWS_MAX, READ_BYTES // row_bytes))
-            yield from file.iter_batches(batch_size=rows, row_groups=[index], use_threads=False)
+            yield from file.iter_batches(
+                batch_size=rows, row_groups=[index], columns=schema().names, use_threads=False
+            )
     except (pa.ArrowException, OSError, KeyError) as error:
         raise CorruptRecordsError(f"a Parquet file cannot be read: {str(error).splitlines()[0]}") from error
 
@@ -241,22 +280,22 @@ def encode_headers(headers: Sequence[Header]) -> bytes:
 def decode_headers(raw: bytes) -> tuple[Header, ...]:
     headers: list[Header] = []
     try:
-        count, at = primitives.decode_varint(raw, 0)
+        count, index = primitives.decode_varint(raw, 0)
         for _ in range(count):
-            name, at = _field(raw, at)
-            content, at = _field(raw, at)
+            name, index = _field(raw, index)
+            content, index = _field(raw, index)
             headers.append((name or b"", content))
     except IndexError as error:
         raise CorruptRecordsError("headers_raw of an archived record ends too early") from error
-    if at != len(raw):
+    if index != len(raw):
         raise CorruptRecordsError("headers_raw of an archived record holds more than its headers")
     return tuple(headers)
 
 
-def _field(raw: bytes, at: int) -> tuple[bytes | None, int]:
-    length, at = primitives.decode_varint(raw, at)
+def _field(raw: bytes, index: int) -> tuple[bytes | None, int]:
+    length, index = primitives.decode_varint(raw, index)
     if length < 0:
-        return None, at
-    if at + length > len(raw):
+        return None, index
+    if index + length > len(raw):
         raise CorruptRecordsError("headers_raw of an archived record ends too early")
-    return raw[at : at + length], at + length
+    return raw[index : index + length], index + length

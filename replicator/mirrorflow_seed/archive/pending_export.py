@@ -112,7 +112,7 @@ class PendingExport:
 
     def exported(self, plan: ExportPlan, present: Mapping[str, int]) -> list[ExportedFile]:
         """Returns what was exported of *plan*, in any order; *present* maps the paths of all files to their sizes."""
-        found = []
+        results = []
         parts = {part.index: part for part in plan.ranges}
         for path in self._folder.files(plan.results):
             text = self._folder.read(path)
@@ -121,8 +121,8 @@ class PendingExport:
             except (ValueError, TypeError, KeyError):
                 continue
             if exported.index in parts and _exists(parts[exported.index], exported, present):
-                found.append(exported)
-        return found
+                results.append(exported)
+        return results
 
 
 def fence_plan(
@@ -160,10 +160,10 @@ def chain_of(part: ExportRange, exported: Iterable[ExportedFile]) -> list[Export
             known = longest.get(candidate.start)
             if known is None or candidate.end > known.end:
                 longest[candidate.start] = candidate
-    chain, at = [], part.start
-    while at < part.end and at in longest:
-        chain.append(longest[at])
-        at = longest[at].end
+    chain, start = [], part.start
+    while start < part.end and start in longest:
+        chain.append(longest[start])
+        start = longest[start].end
     return chain
 
 
@@ -173,10 +173,10 @@ def remaining(plan: ExportPlan, exported: Sequence[ExportedFile]) -> tuple[Expor
     left = []
     for part in plan.ranges:
         chain = chain_of(part, by_range.get(part.index, ()))
-        at = chain[-1].end if chain else part.start
-        if at < part.end:
-            share = (part.end - at) / (part.end - part.start)
-            left.append(replace(part, start=at, size_bytes=round(part.size_bytes * share)))
+        start = chain[-1].end if chain else part.start
+        if start < part.end:
+            share = (part.end - start) / (part.end - part.start)
+            left.append(replace(part, start=start, size_bytes=round(part.size_bytes * share)))
     return tuple(left)
 
 
@@ -221,11 +221,12 @@ def _archived(part: ExportRange, exported: ExportedFile) -> ArchivedFile:
         end=exported.end,
         codec=exported.codec,
         tally=exported.tally,
+        times=exported.times,
     )
 
 
 def _by_range(exported: Iterable[ExportedFile]) -> Mapping[int, list[ExportedFile]]:
-    found: dict[int, list[ExportedFile]] = {}
+    by_range: dict[int, list[ExportedFile]] = {}
     for done in exported:
-        found.setdefault(done.index, []).append(done)
-    return found
+        by_range.setdefault(done.index, []).append(done)
+    return by_range

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mirrorflow_core.errors import FlowTakenError
+from mirrorflow_core.errors import ClusterError, FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import Batch
@@ -33,16 +33,21 @@ from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.connectors.acl_sync import AclSync
 from mirrorflow_seed.archive.archive_source import ArchiveCluster
-from mirrorflow_seed.archive.commit_log import FILES_NAMED_MAX, read_archive
-from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest
+from mirrorflow_seed.archive.commit_log import FILES_NAMED_MAX, CommitLog, read_archive
+from mirrorflow_seed.archive.group_restorer import GroupRestorer
+from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest, part_of
+from mirrorflow_seed.archive.restore_point import UNTIL_KEY, cut_file, cut_manifest, cut_tasks, until_of
 from mirrorflow_seed.archive.restore_task import (
     PartitionRestored,
     RestoreTask,
     restore_group,
     without_source,
 )
+from mirrorflow_seed.archive.source_metadata import group_selection
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -133,16 +138,16 @@ def compare_with_target(
             undecided += 1
             continue
         copies.append(ArchivedCopy(archived=archived, target=TopicPartition(names[key.topic], key.partition)))
-    found: list[tuple[str, bool]] = []
+    verdicts: list[tuple[str, bool]] = []
     if copies:
         work = partial(_compare_partition, files=files, archive_id=manifest.archive_id)
         try:
-            found = [one for compared in tasks.run(work, copies) for one in compared]
+            verdicts = [verdict for compared in tasks.run(work, copies) for verdict in compared]
         except Exception as error:
             raise job_error(error, "The target cannot be compared") from error
     return RestoreComparison(
-        equal=sum(is_equal for _, is_equal in found),
-        different=tuple(path for path, is_equal in found if not is_equal),
+        equal=sum(is_equal for _, is_equal in verdicts),
+        different=tuple(path for path, is_equal in verdicts if not is_equal),
         undecided=undecided,
     )
 
@@ -159,10 +164,10 @@ async def _compare_copy(
     cluster = await Cluster.connect(settings.target_admin, resolve=resolve)
     try:
         checker = await _check_digests(cluster, copy, archive_id)
-        found = [checker.verdicts]
+        alternatives = [checker.verdicts]
         if surplus := checker.records - copy.archived.records:
-            found.append((await _check_digests(cluster, copy, archive_id, skip=surplus)).verdicts)
-        return max(found, key=lambda verdicts: sum(is_equal for _, is_equal in verdicts))
+            alternatives.append((await _check_digests(cluster, copy, archive_id, skip=surplus)).verdicts)
+        return max(alternatives, key=lambda verdicts: sum(is_equal for _, is_equal in verdicts))
     finally:
         await cluster.close()
 
@@ -230,7 +235,7 @@ class FileDigestChecker:
     @property
     def verdicts(self) -> list[tuple[str, bool]]:
         """The path of each file and whether it is equal; a file with missing records is not."""
-        return [*self._compared, *((one.path, False) for one in reversed(self._pending))]
+        return [*self._compared, *((file.path, False) for file in reversed(self._pending))]
 
 
 def run(
@@ -261,13 +266,37 @@ class RestoreJob:
     ) -> None:
         self.tasks, self.reporter, self.coordinator = SparkTasks(spark), reporter, coordinator
         self.folder = StorageFolder(require_archive(job))
-        self.manifest = read_archive(self.folder)
+        self._until_ms = until_of(job.extra)
+        self.manifest = self._read_manifest()
         self._url = reporter.url_for_tasks(*driver_address(spark))
         self._files = share_files(spark, files, are_mounted=job.has_mounted_files)
         self._job = job
         self._settings = without_source(files.load())
         self.bytes_per_second = job.bytes_per_second or self._settings.bytes_per_second
+        self._selected_groups = group_selection(job.extra)
         self._compares = flag_of(job.extra, COMPARE_KEY, default=True)
+
+    def _read_manifest(self) -> Manifest:
+        """Returns the archive, up to the point in time of the restore.
+
+        Raises ArchiveIncompleteError, ArchiveDamagedError, JobFailedError.
+        """
+        manifest = read_archive(self.folder)
+        if self._until_ms is None:
+            return manifest
+        tasks = cut_tasks(manifest, self._until_ms, self.folder.address)
+        try:
+            cuts = self.tasks.run(cut_file, tasks)
+        except Exception as error:
+            raise job_error(error, "The archive cannot be read") from error
+        if damaged := [cut.path for cut in cuts if cut.is_damaged]:
+            raise damaged_file(self.folder, damaged[0])
+        then = CommitLog(self.folder).groups_at(self._until_ms)
+        return replace(
+            cut_manifest(manifest, cuts),
+            groups=then.groups if then else (),
+            groups_read_ms=then.groups_read_ms if then else None,
+        )
 
     async def run(self) -> int:
         """Restores and compares; returns the exit status.
@@ -300,6 +329,7 @@ class RestoreJob:
         if not self._job.accept_foreign:
             await flow.require_no_foreign_records(arrangement)
         self._require_no_gap(flow, names)
+        self._require_not_beyond(flow, names)
         wave = WaveSettings(
             files=self._files,
             group=flow.group,
@@ -322,7 +352,7 @@ class RestoreJob:
         if restorer.is_stopped:
             self.reporter.stopped("Stopped cleanly; the next start resumes.")
             return EXIT_STOPPED
-        message = f"{restorer.files_done} files are restored."
+        message = f"{restorer.files_done} files are restored.{await self._restore_metadata(flow, names)}"
         if self._compares:
             await flow.read_positions()
             compared = await asyncio.to_thread(
@@ -343,6 +373,44 @@ class RestoreJob:
         self.reporter.succeeded(message=message)
         return EXIT_DONE
 
+    async def _restore_metadata(self, flow: ClaimedFlow, names: Mapping[str, str]) -> str:
+        """Restores groups and ACLs after the records; returns sentences for the report, each after a space."""
+        sentences = [await self._restore_groups(flow, names), await self._restore_acls(flow, names)]
+        if unread := sum(not topic.configs for topic in self.manifest.topics if topic.name in names):
+            sentences.append(
+                f"{unread} topics have the target's default settings: the archive has none of them."
+            )
+        return "".join(f" {sentence}" for sentence in sentences if sentence)
+
+    async def _restore_groups(self, flow: ClaimedFlow, names: Mapping[str, str]) -> str:
+        """Restores the offsets of groups; returns sentences for the report."""
+        if self._selected_groups is None:
+            return ""
+        if self.manifest.groups_read_ms is None:
+            return "No offsets of groups are restored: the archive has none" + (
+                " of that time." if self._until_ms is not None else "."
+            )
+        archive = ArchiveCluster(self._settings.source_alias, self.manifest)
+        try:
+            restorer = GroupRestorer(self._settings, archive, flow.target, names)
+            return (await restorer.restore(self._selected_groups)).summary
+        except ClusterError as error:
+            return f"No offsets of groups are restored: {error}"
+
+    async def _restore_acls(self, flow: ClaimedFlow, names: Mapping[str, str]) -> str:
+        """Creates the ACLs of the copies as the connector does, if the flow enables it; returns a sentence for the report."""
+        settings = self._settings
+        if settings.sync_acls_s is None:
+            return ""
+        if self.manifest.acls is None:
+            return "No ACLs are restored: the archive has none."
+        acl_sync = AclSync(flow.source, flow.target, settings=settings, selection=make_selection(settings))
+        sentences = await acl_sync.sync(names)
+        for sentence in sentences:
+            log.warning("%s", sentence)
+        # They name topics, which a report does not.
+        return f"{len(sentences)} problems with ACLs are in the log." if sentences else ""
+
     def _ranges(self, flow: ClaimedFlow, names: Mapping[str, str]) -> tuple[SeedRange, ...]:
         """Returns the partitions as a seed's ranges, to store their start offsets and to hold the retention."""
         archived = self.manifest.partitions
@@ -353,7 +421,7 @@ class RestoreJob:
                 partition=key.partition,
                 start=max(archived[key].start, flow.next_offsets.get(key, 0)),
                 end=archived[key].end,
-                bytes=sum(one.tally.bytes for one in archived[key].files),
+                bytes=sum(file.tally.bytes for file in archived[key].files),
             )
             for index, key in enumerate(sorted(archived))
             if key.topic in names and archived[key].files
@@ -362,13 +430,40 @@ class RestoreJob:
     def _require_no_gap(self, flow: ClaimedFlow, names: Mapping[str, str]) -> None:
         """Raises ArchiveUnfitError if a gap lies between the flow's next offset and the archive's start."""
         for key, archived in self.manifest.partitions.items():
-            at = flow.next_offsets.get(key)
-            if key.topic in names and at is not None and at < archived.start and archived.records:
+            copied_until = flow.next_offsets.get(key)
+            if (
+                key.topic in names
+                and copied_until is not None
+                and copied_until < archived.start
+                and archived.records
+            ):
                 raise ArchiveUnfitError(
                     location=self.folder.address,
-                    problem=f"it begins at offset {archived.start} of {key}, but the flow has copied that partition only up to {at}",
+                    problem=f"it begins at offset {archived.start} of {key}, but the flow has copied that partition only up to {copied_until}",
                     action="restore an archive that begins at or before that offset",
                 )
+
+    def _require_not_beyond(self, flow: ClaimedFlow, names: Mapping[str, str]) -> None:
+        """Raises ArchiveUnfitError if the flow has copied more of a partition than it held at the point in time."""
+        if self._until_ms is None:
+            return
+        for key, archived in self.manifest.partitions.items():
+            copied_until = flow.next_offsets.get(key, 0)
+            if key.topic in names and copied_until > archived.end:
+                raise ArchiveUnfitError(
+                    location=self.folder.address,
+                    problem=f"the flow has copied {key} up to offset {copied_until}, and up to the time of {UNTIL_KEY} the archive has it up to {archived.end}",
+                    action="restore into a cluster that the flow has not copied to, or up to a later time",
+                )
+
+
+def damaged_file(folder: StorageFolder, path: str) -> ArchiveDamagedError:
+    """Returns the error for a file that differs from its commit."""
+    return ArchiveDamagedError(
+        location=folder.address,
+        problem=f"the records of {path} differ from its commit",
+        action="restore an intact copy of it; nothing of that file was restored",
+    )
 
 
 def require_isolation(manifest: Manifest, settings: SourceSettings, location: str) -> None:
@@ -432,14 +527,14 @@ class PartitionRestorer:
         }
         self._reporter.running(total=sum(len(group) for group in groups))
         try:
-            found = run_watched(self._tasks, restore_group, groups, self._publish)
+            results = run_watched(self._tasks, restore_group, groups, self._publish)
         except Exception as error:
             if self.is_stopped:
                 return  # Spark reports the cancelled tasks as a failure
             raise job_error(error, "The restore has failed") from error
         for task, restored in zip(
             (task for group in groups for task in group),
-            (restored for group in found for restored in group),
+            (restored for group in results for restored in group),
             strict=False,  # a task ends with the first partition that is not complete
         ):
             self._take(task, restored)
@@ -453,16 +548,18 @@ class PartitionRestorer:
 
     def _groups(self) -> list[tuple[RestoreTask, ...]]:
         """Returns the partitions of each task: one; with a rate, those of each slot, as all tasks may run at once."""
-        wanted = {key: one for key, one in self._manifest.partitions.items() if key.topic in self._names}
+        wanted = {
+            key: archived for key, archived in self._manifest.partitions.items() if key.topic in self._names
+        }
         # Largest first, so that the last partitions to start are short.
         largest_first = sorted(
-            wanted, key=lambda key: (-sum(one.size_bytes for one in wanted[key].files), key)
+            wanted, key=lambda key: (-sum(file.size_bytes for file in wanted[key].files), key)
         )
         rate, count = self._bytes_per_second, len(largest_first)
         if rate is not None:
             count = min(self._tasks.slots, count)
         made = [self._task(index, key, wanted[key]) for index, key in enumerate(largest_first)]
-        groups = [made[at::count] for at in range(count)]
+        groups = [made[first::count] for first in range(count)]
         sizes = [sum(file.tally.bytes for task in group for file in task.archived.files) for group in groups]
         return [
             tuple(replace(task, bytes_per_second=of_group) for task in group)
@@ -470,25 +567,24 @@ class PartitionRestorer:
         ]
 
     def _task(self, index: int, key: TopicPartition, archived: ArchivedPartition) -> RestoreTask:
-        topic = next(one for one in self._manifest.topics if one.name == key.topic)
         return RestoreTask(
             wave=self._wave,
             address=self._folder.address,
             index=index,
             of=key,
-            part=replace(self._manifest, topics=(replace(topic, partitions=(archived,)),)),
+            part=part_of(self._manifest, key.topic, archived),
             first=self._first_file(key, archived),
             bytes_per_second=None,
         )
 
     def _first_file(self, key: TopicPartition, archived: ArchivedPartition) -> int:
         """Returns the index of the file with the next offset; at most the last, which the target may have lost."""
-        at = self._next_offsets.get(key)
-        if at is None:
+        next_offset = self._next_offsets.get(key)
+        if next_offset is None:
             return 0
-        if at > archived.end:
+        if next_offset > archived.end:
             return len(archived.files)  # the connector has copied beyond the archive
-        restored = sum(one.end <= at for one in archived.files)
+        restored = sum(file.end <= next_offset for file in archived.files)
         return min(restored, max(0, len(archived.files) - 1))
 
     def _take(self, task: RestoreTask, restored: PartitionRestored) -> None:
@@ -497,11 +593,7 @@ class PartitionRestorer:
             self._coordinator.receive(report)
         self.files_done += restored.files_done
         if restored.damaged:
-            raise ArchiveDamagedError(
-                location=self._folder.address,
-                problem=f"the records of {restored.damaged} differ from its commit",
-                action="restore an intact copy of it; nothing of that file was restored",
-            )
+            raise damaged_file(self._folder, restored.damaged)
         result = restored.result
         if result is None or result.outcome is PartitionOutcome.DONE:
             return

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from mirrorflow_core.errors import CorruptRecordsError, FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.settings import LossPolicy, SourceSettings, StartPosition
+from mirrorflow_core.settings import LossPolicy, OffsetSyncSettings, SourceSettings, StartPosition
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_seed.archive.archive_source import ArchiveCluster, Spool
@@ -68,12 +68,14 @@ class PartitionRestored:
 def restore_group(group: Sequence[RestoreTask]) -> list[PartitionRestored]:
     """Restores partitions one after the other, in a Spark task; ends with the first that is not complete."""
     prepare_process()
-    found: list[PartitionRestored] = []
+    restored: list[PartitionRestored] = []
     for task in group:
-        found.append(restore_partition(task))
-        if found[-1].damaged or (found[-1].result and found[-1].result.outcome is not PartitionOutcome.DONE):
+        restored.append(restore_partition(task))
+        if restored[-1].damaged or (
+            restored[-1].result and restored[-1].result.outcome is not PartitionOutcome.DONE
+        ):
             break
-    return found
+    return restored
 
 
 def restore_partition(task: RestoreTask) -> PartitionRestored:
@@ -81,18 +83,18 @@ def restore_partition(task: RestoreTask) -> PartitionRestored:
     folder, files = StorageFolder(task.address), task.archived.files
     reports: list[SeedTaskReport] = []
     result: PartitionResult | None = None
-    at, tries, done = task.first, 0, 0
-    while at < len(files):
-        restored = _restore_file(task, folder, at)
+    index, tries, done = task.first, 0, 0
+    while index < len(files):
+        restored = _restore_file(task, folder, index)
         if restored is None:
-            return PartitionRestored(files_done=done, reports=tuple(reports), damaged=files[at].path)
+            return PartitionRestored(files_done=done, reports=tuple(reports), damaged=files[index].path)
         ended, wanted_earlier = restored
         reports.append(ended.report)
         result = ended.partition_results[0]
         if wanted_earlier is not None:
-            at = max(0, at - 1)  # the target has lost its last records: restore the previous file again
+            index = max(0, index - 1)  # the target has lost its last records: restore the previous file again
         elif result.outcome is PartitionOutcome.DONE:
-            at, tries, done = at + 1, 0, done + 1
+            index, tries, done = index + 1, 0, done + 1
             continue
         elif result.outcome is PartitionOutcome.FAILED or result.reason == FlowTakenError.reason:
             break
@@ -102,18 +104,20 @@ def restore_partition(task: RestoreTask) -> PartitionRestored:
     return PartitionRestored(files_done=done, reports=tuple(reports), result=result)
 
 
-def _restore_file(task: RestoreTask, folder: StorageFolder, at: int) -> tuple[TaskResult, int | None] | None:
-    """Restores file number *at*; returns the result, and an offset of an earlier file that must be restored again.
+def _restore_file(
+    task: RestoreTask, folder: StorageFolder, index: int
+) -> tuple[TaskResult, int | None] | None:
+    """Restores file number *index*; returns the result, and an offset of an earlier file that must be restored again.
 
     None if the file is damaged; then nothing of it was restored.
     """
-    file = task.archived.files[at]
+    file = task.archived.files[index]
     # There are no records between the end of the previous file and the start of this one.
-    start = task.archived.files[at - 1].end if at else task.archived.start
+    start = task.archived.files[index - 1].end if index else task.archived.start
     with Spool(start=start, end=file.end, codec=file.codec) as spool:
         if not _fill(spool, folder, file, TallyBuilder(task.part.archive_id, task.of.partition)):
             return None
-        settings = without_source(task.wave.files.load())
+        settings = with_offset_map(without_source(task.wave.files.load()))
         archive = ArchiveCluster(settings.source_alias, task.part, of=task.of, spool=spool)
         seed_range = SeedRange(
             index=task.index,
@@ -132,7 +136,8 @@ def _fill(spool: Spool, folder: StorageFolder, file: ArchivedFile, tally_builder
     before = file.start - 1
     try:
         with folder.reading(file.path) as source:
-            for records in read_records(source):
+            # A restore up to a point in time ends in the middle of a file.
+            for records in read_records(source, end=file.end):
                 for record in records:
                     if not before < record.offset < file.end:
                         return False  # a foreign record, or a wrong order
@@ -176,3 +181,13 @@ def without_source(settings: SourceSettings) -> SourceSettings:
         on_source_loss=LossPolicy.FAIL,
         syncs=None if syncs is None or syncs.on_source else syncs,
     )
+
+
+def with_offset_map(settings: SourceSettings) -> SourceSettings:
+    """Returns *settings* that also keep the offset map where no offset syncs are written: groups are restored by it."""
+    if settings.syncs is not None:
+        return settings
+    only_map = OffsetSyncSettings(
+        on_source=False, only_map=True, producer=settings.target_producer, admin=settings.target_admin
+    )
+    return replace(settings, syncs=only_map)

@@ -48,36 +48,35 @@ class TableFilter:
 
 def push_filters(filters: Sequence[Any]) -> tuple[TableFilter, list[Any]]:
     """Returns what *filters*, which all hold, ask for, and those that Spark still has to check."""
-    found, rest = TableFilter(), []
+    query, rest = TableFilter(), []
     for condition in filters:
-        narrowed, is_exact = _narrowed(found, condition)
-        found = narrowed
+        query, is_exact = _narrowed(query, condition)
         if not is_exact:
             rest.append(condition)
-    return found, rest
+    return query, rest
 
 
-def _narrowed(found: TableFilter, condition: Any) -> tuple[TableFilter, bool]:
-    """Returns *found* with one more condition, and whether that is then met exactly."""
+def _narrowed(query: TableFilter, condition: Any) -> tuple[TableFilter, bool]:
+    """Returns *query* with one more condition, and whether that is then met exactly."""
     kind, path = type(condition).__name__, tuple(getattr(condition, "attribute", ()))
     column = ".".join(path).lower()
     match column:
         case "topic" if kind in {"EqualTo", "In"}:
             names = frozenset([condition.value] if kind == "EqualTo" else condition.value)
-            return replace(found, topics=names if found.topics is None else found.topics & names), True
+            return replace(query, topics=names if query.topics is None else query.topics & names), True
         case "topic" | "partition" | "offset" | "timestamp" if kind == "IsNotNull":
-            return found, column != "timestamp"
+            return query, column != "timestamp"
         case "partition" if kind == "In":
             numbers = frozenset(condition.value)
-            known = numbers if found.partitions is None else found.partitions & numbers
-            return replace(found, partitions=known), True
+            known = numbers if query.partitions is None else query.partitions & numbers
+            return replace(query, partitions=known), True
         case "partition" if (bounds := _bounds(kind, condition)) is not None:
-            return replace(found, partition=found.partition.narrowed(*bounds)), True
+            return replace(query, partition=query.partition.narrowed(*bounds)), True
         case "offset" if (bounds := _bounds(kind, condition)) is not None:
-            return replace(found, offset=found.offset.narrowed(*bounds)), True
+            return replace(query, offset=query.offset.narrowed(*bounds)), True
         case "timestamp" if (bounds := _time_bounds(kind, condition)) is not None:
-            return replace(found, timestamp_ms=found.timestamp_ms.narrowed(*bounds)), False
-    return found, False
+            return replace(query, timestamp_ms=query.timestamp_ms.narrowed(*bounds)), False
+    return query, False
 
 
 def _bounds(kind: str, condition: Any) -> tuple[int, int] | None:

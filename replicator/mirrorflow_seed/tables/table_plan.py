@@ -93,10 +93,10 @@ class StreamPlanner:
         """Returns the offsets that the source has of each partition."""
         options = self._options
 
-        async def found(cluster: Cluster) -> Mapping[TopicPartition, OffsetRange]:
+        async def read(cluster: Cluster) -> Mapping[TopicPartition, OffsetRange]:
             return await _extents(cluster, options, await _partitions(cluster, options))
 
-        return asyncio.run(self._ask(found))
+        return asyncio.run(self._ask(read))
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[TableRange]:
         """Returns the ranges of the batch from *start* to *end*. A partition without a start is read from its beginning.
@@ -109,13 +109,15 @@ class StreamPlanner:
             return await _extents(cluster, options, list(ends))
 
         extents = asyncio.run(self._ask(extents_of)) if begins != ends else {}
-        found = {}
+        extents_of_batch = {}
         for partition, extent in extents.items():
             begin = begins.get(partition, extent.start)
             if (begin < extent.start or ends[partition] > extent.end) and options.fails_on_loss:
                 raise lost(partition, begin, extent)
-            found[partition] = OffsetRange(max(begin, extent.start), min(ends[partition], extent.end))
-        return cut(found, options.offsets_per_task)
+            extents_of_batch[partition] = OffsetRange(
+                max(begin, extent.start), min(ends[partition], extent.end)
+            )
+        return cut(extents_of_batch, options.offsets_per_task)
 
     async def _ask(self, question: Callable[[Cluster], Awaitable[T]]) -> T:
         cluster = await self._options.client.connect()
@@ -125,10 +127,10 @@ class StreamPlanner:
             await cluster.close()
 
 
-def lost(partition: TopicPartition, at: int, extent: OffsetRange) -> JobFailedError:
-    """Returns the error for records that the query needs from offset *at* on and the source does not have."""
+def lost(partition: TopicPartition, offset: int, extent: OffsetRange) -> JobFailedError:
+    """Returns the error for records that the query needs from *offset* on and the source does not have."""
     return JobFailedError(
-        f"{partition} has offsets {extent.start} to {extent.end} on the source, and the query continues at {at}: records are"
+        f"{partition} has offsets {extent.start} to {extent.end} on the source, and the query continues at {offset}: records are"
         " lost. Set failOnDataLoss to false to read what is left, or begin with a new checkpoint."
     )
 
@@ -158,10 +160,10 @@ def limited(
 
 def as_stream_offsets(offsets: Mapping[TopicPartition, int]) -> StreamOffsets:
     """Returns *offsets* as a checkpoint stores them."""
-    found: StreamOffsets = {}
+    by_topic: StreamOffsets = {}
     for (topic, number), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(number)] = offset
-    return found
+        by_topic.setdefault(topic, {})[str(number)] = offset
+    return by_topic
 
 
 def of_stream_offsets(offsets: StreamOffsets) -> dict[TopicPartition, int]:
@@ -213,5 +215,5 @@ async def _offsets_since(
     cluster: Cluster, partitions: Iterable[TopicPartition], timestamp_ms: int
 ) -> Mapping[TopicPartition, int]:
     """Returns the offset of the first record with *timestamp_ms* or later, of partitions that have one."""
-    found = await admin.offsets_at(cluster, list(partitions), max(0, timestamp_ms))
-    return {key: offset for key, offset in found.items() if offset >= 0}
+    offsets = await admin.offsets_at(cluster, list(partitions), max(0, timestamp_ms))
+    return {key: offset for key, offset in offsets.items() if offset >= 0}

@@ -9,7 +9,7 @@ Columns are those of Spark's own Kafka source with headers, so its queries run u
     topic           STRING
     partition       INT
     offset          BIGINT
-    timestamp       TIMESTAMP  null if Spark has no such time
+    timestamp       TIMESTAMP  null if the record has none, and after the year 9999
     timestampType   INT        0 CreateTime, 1 LogAppendTime, -1 none
     headers         ARRAY<STRUCT<key STRING, value BINARY>>, in order; bytes of names that are not UTF-8 are replaced
 
@@ -35,7 +35,7 @@ from pyspark.sql.streaming.datasource import (
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_replicator import process
-from mirrorflow_seed.archive.parquet_files import header_columns, timestamp_type
+from mirrorflow_seed.archive.parquet_files import header_columns, timestamp_column, timestamp_type
 from mirrorflow_seed.tables.table_filters import TableFilter, push_filters
 from mirrorflow_seed.tables.table_options import TableOptions, read_options
 from mirrorflow_seed.tables.table_plan import (
@@ -59,8 +59,6 @@ SCHEMA: Final = (
     " headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
 PUSHDOWN_KEY: Final = "spark.sql.python.filterPushdown.enabled"
-# The last millisecond whose microseconds fit into 64 bits; Spark shows no year after 294247 either.
-TIMESTAMP_MS_MAX: Final = (1 << 63) // 1_000 - 1
 
 
 def register(spark: "SparkSession") -> None:
@@ -107,7 +105,7 @@ class TopicTableReader(datasource.DataSourceReader):  # type: ignore[misc]  # An
 
     def partitions(self) -> Sequence[TablePartition]:
         """Returns the ranges to read, one for each task."""
-        return [TablePartition(found) for found in read_ranges(self._options, self._filter)]
+        return [TablePartition(table_range) for table_range in read_ranges(self._options, self._filter)]
 
     def read(self, partition: datasource.InputPartition) -> Iterator[Any]:
         """Yields the records of a range as Arrow record batches."""
@@ -149,7 +147,7 @@ class TopicStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
 
     def partitions(self, start: StreamOffsets, end: StreamOffsets) -> Sequence[TablePartition]:
         """Returns the ranges of a batch, one for each task."""
-        return [TablePartition(found) for found in self._planner.ranges(start, end)]
+        return [TablePartition(table_range) for table_range in self._planner.ranges(start, end)]
 
     def read(self, partition: TablePartition) -> Iterator[Any]:
         """Yields the records of a range as Arrow record batches."""
@@ -206,13 +204,9 @@ def table_schema() -> Any:
 def table_columns(read: TableRange, decoded: DecodedBatch) -> Any:
     """Returns the records of a batch as an Arrow record batch with the columns of `SCHEMA`."""
     import pyarrow as pa  # noqa: PLC0415 see above
-    import pyarrow.compute as pc  # noqa: PLC0415
 
     offsets, timestamps, keys, values, headers = zip(*decoded.records, strict=True)
     count, schema = len(decoded.records), table_schema()
-    times = pa.array(timestamps, pa.int64())
-    fits = pc.and_(pc.less_equal(times, TIMESTAMP_MS_MAX), pc.greater_equal(times, -TIMESTAMP_MS_MAX))
-    times = pc.if_else(fits, times, pa.scalar(None, pa.int64()))
     shown, _ = header_columns(headers)
     return pa.RecordBatch.from_arrays(
         [
@@ -221,7 +215,7 @@ def table_columns(read: TableRange, decoded: DecodedBatch) -> Any:
             pa.repeat(pa.scalar(read.partition.topic, pa.string()), count),
             pa.repeat(pa.scalar(read.partition.partition, pa.int32()), count),
             pa.array(offsets, pa.int64()),
-            times.cast(pa.timestamp("ms", tz="UTC")).cast(schema.field("timestamp").type),
+            timestamp_column(pa.array(timestamps, pa.int64())),
             pa.repeat(pa.scalar(timestamp_type(decoded.batch), pa.int32()), count),
             shown.cast(schema.field("headers").type),
         ],

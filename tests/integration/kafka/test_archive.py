@@ -267,7 +267,7 @@ def test_incomplete_and_damaged_archives_and_occupied_folders_are_refused(
     with pytest.raises(ArchiveOccupiedError):
         archive(files, spark, tmp_path / "full")
 
-    [first, *_] = sorted(folder.glob("topic=*/partition=0/*.parquet"))
+    [first, *_] = sorted(folder.glob("topic=*/partition=0/**/*.parquet"))
     whole = first.read_bytes()
     first.write_bytes(whole[:-1])
     with pytest.raises(ArchiveDamagedError, match="bytes"):
@@ -329,7 +329,7 @@ def test_an_export_continues_where_the_last_one_ended(
     files, folder = files_of(flow, f"{stem}-.*"), tmp_path / "archive"
     load(flow.source, first, 3_000, size_bytes=300)
     assert archive(files, spark, folder).records == 3_000
-    before = {path: path.read_bytes() for path in folder.glob("topic=*/*/*.parquet")}
+    before = {path: path.read_bytes() for path in folder.glob("topic=*/**/*.parquet")}
 
     unchanged = archive(files, spark, folder)
     assert (unchanged.records, unchanged.message.split(":")[0]) == (0, "Nothing is new")
@@ -403,7 +403,7 @@ def test_a_killed_export_continues_with_the_files_that_are_complete(
     load(flow.source, topic, 100, size_bytes=500)
     continued = archive(files, spark, folder)
     assert continued.records == 8_000  # its ends are those of the first start
-    sizes = {path.name: path.stat().st_size for path in folder.glob("topic=*/*/*.parquet")}
+    sizes = {path.name: path.stat().st_size for path in folder.glob("topic=*/**/*.parquet")}
     assert kept.items() <= sizes.items()
     assert continued.cost.bytes_written == sum(sizes.values()) - sum(kept.values())
     assert not list(folder.glob("_temporary/*"))

@@ -121,7 +121,7 @@ def test_a_hundred_increments_restore_as_one(
         archive(files, spark, folder, run_id="follow")
 
     assert len(list((folder / "_commits").iterdir())) >= 100
-    assert len(list(folder.glob("topic=*/*/*.parquet"))) < 20
+    assert len(list(folder.glob("topic=*/**/*.parquet"))) < 20
     assert len(offsets_of(spark, folder)) == 2_000
     restore(files, spark, folder)
     flow.assert_exact(topic)

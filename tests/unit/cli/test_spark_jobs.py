@@ -49,7 +49,7 @@ def test_each_command_starts_an_existing_job(
     """Jobs are imported by name at run time, so no other check finds a wrong name."""
     started: list[str] = []
 
-    def run_job(_: argparse.Namespace, job: str, *__: Any) -> int:
+    def run_job(_: argparse.Namespace, job: str, *__: Any, **___: Any) -> int:
         started.append(job)
         return 0
 
@@ -78,6 +78,38 @@ def test_an_archive_that_follows_gets_its_interval(
     assert 0 == archive.execute(parse("archive", *flags))
     [job] = started
     assert (job.extra.get("archive.follow"), job.extra.get("archive.interval.ms")) == (follows, interval_ms)
+
+
+def test_a_restore_gets_its_point_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+
+    def run(_: Any, job: Any, **__: Any) -> int:
+        started.append(job)
+        return 0
+
+    monkeypatch.setattr("mirrorflow_seed.archive.restore_driver.run", run)
+
+    assert 0 == restore.execute(parse("restore", "--until", "2026-11-22T13:00:00Z"))
+    assert 0 == restore.execute(parse("restore"))
+    assert [job.extra.get("archive.until") for job in started] == ["2026-11-22T13:00:00Z", None]
+
+
+@pytest.mark.parametrize("command", ["archive", "restore"])
+def test_an_archive_has_the_groups_of_the_flow(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the checkpoint connector; `--no-groups` leaves them out, and `--set` wins."""
+    started: list[Any] = []
+
+    def run(_: Any, job: Any, **__: Any) -> int:
+        started.append(job)
+        return 0
+
+    for module in ("archive.export_driver", "archive.restore_driver"):
+        monkeypatch.setattr(f"mirrorflow_seed.{module}.run", run)
+    for flags in ((), ("--groups", "b.*"), ("--groups", "b.*", "--no-groups"), ("--set", "archive.groups=a")):
+        assert 0 == COMMANDS[command].execute(parse(command, *flags))
+
+    assert [job.extra["archive.groups"] for job in started] == ["", "b.*", "", "a"]
+    assert "console-consumer-.*" in started[1].extra["archive.groups.exclude"]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "nan"])

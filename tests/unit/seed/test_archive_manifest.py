@@ -1,5 +1,6 @@
 """Tests the content of an archive, the plan of an export, and the checks of both."""
 
+import functools
 import json
 from dataclasses import replace
 
@@ -8,20 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_seed.archive.export_driver import groups_of, require_own_files
 from mirrorflow_seed.archive.export_plan import OFFSETS_MIN, ExportRange, plan_ranges
 from mirrorflow_seed.archive.manifest import (
     ArchivedConfig,
     ArchivedFile,
+    ArchivedGroup,
+    ArchivedOffset,
     ArchivedPartition,
     ArchivedTopic,
     Gap,
     Manifest,
+    TimeBounds,
     appended,
     as_json,
     differences,
+    folder_of,
     from_json,
+    part_of,
 )
+from mirrorflow_seed.archive.parquet_files import TIMESTAMP_MS_MAX
 from mirrorflow_seed.errors import ArchiveError
 from mirrorflow_seed.verify.range_reader import OffsetRange
 from mirrorflow_seed.verify.record_digests import Tally
@@ -32,7 +40,13 @@ FOLDER = "topic=orders/partition=0"
 
 def manifest() -> Manifest:
     file = ArchivedFile(
-        path=f"{FOLDER}/part-00000-a.parquet", size_bytes=7, start=5, end=9, codec=3, tally=TALLY
+        path=f"{FOLDER}/part-00000-a.parquet",
+        size_bytes=7,
+        start=5,
+        end=9,
+        codec=3,
+        tally=TALLY,
+        times=TimeBounds(first_ms=3, last_ms=9),
     )
     return Manifest(
         archive_id="abc",
@@ -56,7 +70,31 @@ def manifest() -> Manifest:
 
 
 def test_content_round_trips() -> None:
-    assert from_json(json.loads(json.dumps(as_json(manifest())))) == manifest()
+    acl = AclBinding(
+        resource_type=2,
+        resource_name="orders",
+        pattern_type=3,
+        principal="User:alice",
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+    group = ArchivedGroup(name="billing", offsets=(ArchivedOffset(topic="orders", partition=0, offset=7),))
+    full = replace(manifest(), groups=(group,), groups_read_ms=5, acls=(acl,))
+
+    for content in (manifest(), full):
+        assert from_json(json.loads(json.dumps(as_json(content)))) == content
+
+
+def test_groups_and_acls_are_those_of_the_last_increment_that_has_read_them() -> None:
+    group = ArchivedGroup(name="billing", offsets=(ArchivedOffset(topic="orders", partition=0, offset=7),))
+    content = appended(manifest(), replace(increment(9, 20), groups=(group,), groups_read_ms=5, acls=()))
+
+    assert (content.groups, content.groups_read_ms, content.acls) == ((group,), 5, ())
+    unread = appended(content, increment(20, 30))
+    assert (unread.groups, unread.groups_read_ms, unread.acls) == ((group,), 5, ())
+    without = appended(content, replace(increment(20, 30), groups_read_ms=6))
+    assert (without.groups, without.groups_read_ms) == ((), 6)
 
 
 def increment(start: int, end: int, *, topic: str = "orders", number: int = 0) -> Manifest:
@@ -100,6 +138,16 @@ def test_an_increment_with_a_hole_or_an_overlap_is_refused(start: int) -> None:
         appended(manifest(), increment(start, 20))
 
 
+def test_a_task_gets_its_partition_alone() -> None:
+    group = ArchivedGroup(name="billing", offsets=())
+    content = appended(manifest(), increment(0, 4, topic="a"))
+    partition = content.partitions[TopicPartition("orders", 0)]
+
+    part = part_of(replace(content, groups=(group,), groups_read_ms=5, acls=()), "orders", partition)
+
+    assert part == replace(manifest(), finished="later")
+
+
 def test_missing_and_truncated_files_are_named() -> None:
     path = manifest().files[0].path
 
@@ -107,6 +155,47 @@ def test_missing_and_truncated_files_are_named() -> None:
     assert list(differences(manifest(), {path: 7, "x": 1})) == []
     assert list(differences(manifest(), {})) == [f"{path} is missing"]
     assert list(differences(manifest(), {path: 6})) == [f"{path} has 6 bytes, not 7"]
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "last_ms", "folder"),
+    [
+        (0, 3_599_999, "first_hour=1970-01-01T00/last_hour=1970-01-01T00"),
+        (1_795_352_400_000, 1_795_356_000_000, "first_hour=2026-11-22T13/last_hour=2026-11-22T14"),
+        (5, TIMESTAMP_MS_MAX, "first_hour=1970-01-01T00/last_hour=9999-12-31T23"),
+        (None, None, "first_hour=none/last_hour=none"),
+    ],
+)
+def test_the_folder_of_a_file_has_the_hours_of_its_records(
+    first_ms: int | None, last_ms: int | None, folder: str
+) -> None:
+    times = TimeBounds(first_ms=first_ms, last_ms=last_ms)
+
+    assert folder_of(TopicPartition("orders", 3), times) == f"topic=orders/partition=3/{folder}"
+
+
+times_ms = st.integers(0, TIMESTAMP_MS_MAX)
+
+
+@given(st.lists(times_ms, min_size=1), times_ms)
+def test_a_file_with_a_record_of_an_hour_is_found_by_the_hour(record_times: list[int], other_ms: int) -> None:
+    """As text, as engines compare the names of folders; also if producers wrote the records in no order."""
+    bounds = functools.reduce(
+        TimeBounds.joined, (TimeBounds(first_ms=time_ms, last_ms=time_ms) for time_ms in record_times)
+    )
+    first, last = hours_of(bounds)
+
+    for time_ms in record_times:
+        hour, _ = hours_of(TimeBounds(first_ms=time_ms, last_ms=time_ms))
+        assert first <= hour <= last
+    none, _ = hours_of(TimeBounds())
+    assert none > hours_of(TimeBounds(first_ms=other_ms, last_ms=other_ms))[0]
+
+
+def hours_of(times: TimeBounds) -> tuple[str, str]:
+    """Returns the columns first_hour and last_hour of a file."""
+    _, _, first, last = folder_of(TopicPartition("orders", 0), times).split("/")
+    return first.removeprefix("first_hour="), last.removeprefix("last_hour=")
 
 
 @given(

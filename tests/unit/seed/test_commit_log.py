@@ -123,7 +123,7 @@ def test_a_folder_without_a_commit_is_no_archive_and_missing_files_are_named(tmp
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{}", b"[]", b'{"format": 1}', b'{"format": 3}'],
+    [b"", b"{}", b"[]", b'{"format": 2}', b'{"format": 4}'],
     ids=["empty", "object", "list", "earlier format", "later format"],
 )
 def test_an_invalid_commit_is_refused(text: bytes) -> None:

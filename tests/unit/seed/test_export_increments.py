@@ -29,7 +29,7 @@ from mirrorflow_seed.archive.export_plan import (
     plan_increment,
     plan_ranges,
 )
-from mirrorflow_seed.archive.manifest import Gap, Manifest, appended
+from mirrorflow_seed.archive.manifest import ArchivedGroup, ArchivedOffset, Gap, Manifest, appended
 from mirrorflow_seed.errors import ArchiveOccupiedError, ArchiveUnfitError
 from mirrorflow_seed.settings import FlowFiles
 from mirrorflow_seed.storage_folder import StorageFolder
@@ -133,9 +133,25 @@ def test_an_increment_without_new_offsets_partitions_or_settings_adds_nothing(
     assert adds_nothing(planned(settings, archived, {ORDERS: (40, 100)}).content, archived)
     for extents in ({ORDERS: (0, 101)}, {ORDERS: (0, 100), TopicPartition("orders", 1): (0, 0)}):
         assert not adds_nothing(planned(settings, archived, extents).content, archived)
+    group = ArchivedGroup(name="billing", offsets=(ArchivedOffset(topic="orders", partition=0, offset=7),))
+    moved = replace(
+        planned(settings, archived, {ORDERS: (0, 100)}).content, groups=(group,), groups_read_ms=5
+    )
+    assert not adds_nothing(moved, archived)
+    assert adds_nothing(replace(moved, groups_read_ms=9), appended(archived, moved))
     [topic] = archived.topics
     changed = replace(archived, topics=(replace(topic, configs=()),))
     assert not adds_nothing(planned(settings, changed, {ORDERS: (0, 100)}).content, changed)
+
+
+def test_settings_that_cannot_be_read_stay_as_they_are_and_are_a_warning(settings: SourceSettings) -> None:
+    archived = planned(settings, None, {ORDERS: (0, 100)}).content
+    unread = replace(snapshot({ORDERS: (0, 150)}), configs=None, warnings=("not read",))
+
+    later = plan_increment(settings, unread, archived, archive_id="id", started="now")
+
+    assert later.content.topics[0].configs == archived.topics[0].configs != ()
+    assert later.warnings == ("not read",)
 
 
 def test_a_plan_is_continued_while_the_source_has_what_it_planned(settings: SourceSettings) -> None:
@@ -207,6 +223,9 @@ def test_a_result_names_what_is_new_what_is_lost_and_what_cannot_be_continued(
 
     assert result.message == "0 records of 1 topics are archived (commit 3)."
     assert replace(result, increment=None).message.startswith("Nothing is new")
+    group = ArchivedGroup(name="billing", offsets=())
+    with_groups = replace(result, increment=replace(content, groups=(group,)), warnings=("No ACLs.",))
+    assert with_groups.message.endswith("The offsets of 1 groups are archived. No ACLs.")
     assert "Not archived: a; b. Export into a new folder." in replace(result, unfit=("a", "b")).message
 
 

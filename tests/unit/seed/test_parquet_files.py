@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from mirrorflow_core.wire.batch import checksum_holds, split
 from mirrorflow_core.wire.records import Header, Record, decode
 from mirrorflow_seed.archive.archive_source import Spool
+from mirrorflow_seed.archive.manifest import TimeBounds
 from mirrorflow_seed.archive.parquet_files import (
     CREATE_TIME,
+    TIMESTAMP_MS_MAX,
     FileWriter,
     columns_of,
     read_records,
@@ -48,6 +50,25 @@ def logs(draw: st.DrawFn) -> list[Record]:
 @given(st.lists(records, min_size=1, max_size=20))
 def test_records_round_trip_through_their_columns(original: list[Record]) -> None:
     assert records_of(columns_of(original, CREATE_TIME)) == original
+
+
+@given(st.lists(records, min_size=1, max_size=20))
+def test_times_are_those_of_the_records_as_far_as_parquet_has_them(original: list[Record]) -> None:
+    """Others are null, and do not count for the bounds of a file."""
+    from pyarrow import parquet
+
+    sink = io.BytesIO()
+    with FileWriter(sink) as writer:
+        writer.add(columns_of(original, CREATE_TIME))
+        writer.finish()
+    expected = [
+        record.timestamp if 0 <= record.timestamp <= TIMESTAMP_MS_MAX else None for record in original
+    ]
+    present = [time_ms for time_ms in expected if time_ms is not None]
+
+    times = parquet.read_table(io.BytesIO(sink.getvalue()))["timestamp"].cast("int64").to_pylist()
+    assert [None if time_us is None else time_us // 1_000 for time_us in times] == expected
+    assert writer.times == TimeBounds(first_ms=min(present, default=None), last_ms=max(present, default=None))
 
 
 @given(st.lists(records, min_size=1, max_size=20))

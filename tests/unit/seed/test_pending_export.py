@@ -11,7 +11,13 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_seed.archive.commit_log import CommitLog
 from mirrorflow_seed.archive.export_plan import ExportRange
 from mirrorflow_seed.archive.export_task import ExportedFile, place_of
-from mirrorflow_seed.archive.manifest import ArchivedPartition, ArchivedTopic, Gap
+from mirrorflow_seed.archive.manifest import (
+    ArchivedPartition,
+    ArchivedTopic,
+    Gap,
+    TimeBounds,
+    folder_of,
+)
 from mirrorflow_seed.archive.pending_export import (
     ExportPlan,
     PendingExport,
@@ -27,6 +33,8 @@ from mirrorflow_seed.verify.record_digests import Tally
 from tests.unit.seed.test_archive_manifest import increment, manifest
 
 pytest.importorskip("pyarrow")
+
+ORDERS = TopicPartition("orders", 0)
 
 
 def plan_of(*ends: int, number: int = 1) -> ExportPlan:
@@ -99,9 +107,9 @@ def test_the_increment_has_the_files_and_gaps_of_each_partition_in_order() -> No
 
     content = increment_of(plan, files, finished="now")
 
-    partition = content.partitions[TopicPartition("orders", 0)]
+    partition = content.partitions[ORDERS]
     assert [(file.start, file.end) for file in partition.files] == [(0, 60), (60, 100), (100, 200)]
-    assert partition.files[0].path == "topic=orders/partition=0/part-abc-0-0-60"
+    assert partition.files[0].path == f"{folder_of(ORDERS, TimeBounds())}/part-abc-0-0-60"
     assert partition.gaps == (Gap(start=210, end=220),)
     assert (partition.end, content.finished, content.records) == (300, "now", 3)
 

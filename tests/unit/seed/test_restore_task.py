@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_core.settings import LossPolicy, StartPosition
-from mirrorflow_seed.archive.restore_task import without_source
+from mirrorflow_seed.archive.restore_task import with_offset_map, without_source
 from mirrorflow_seed.settings import FlowFiles
 
 SOURCE = """name=MirrorSourceConnector
@@ -36,3 +36,7 @@ def test_a_restore_task_writes_no_syncs_to_the_source_and_starts_at_the_beginnin
     assert (task_settings.start, task_settings.on_source_loss) == (StartPosition.EARLIEST, LossPolicy.FAIL)
     # Offset syncs are written only if their topic is on the target.
     assert (task_settings.syncs is None) is (location == "source")
+    # Without them, the offset map alone is kept, on the target.
+    mapped = with_offset_map(task_settings)
+    assert mapped.syncs is not None
+    assert (mapped.syncs.only_map, mapped.syncs.on_source) == (location == "source", False)

@@ -71,5 +71,6 @@ def test_each_part_of_a_record_has_its_column():
         "headers": [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
     }
     assert (second["key"], second["value"], second["headers"]) == (None, b"", [{"key": "�", "value": b"x"}])
-    # Spark has no such time.
+    assert second["timestamp"] is None
+    # Python has no such time.
     assert (third["timestamp"], third["headers"]) == (None, [])

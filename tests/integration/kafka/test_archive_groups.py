@@ -1,0 +1,160 @@
+"""Consumer groups, topic settings and ACLs in archives: a restored group reads on where it was, and skips nothing."""
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mirrorflow_seed.errors import ArchiveUnfitError
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.integration.kafka.flows import Flow, now_ms
+from tests.integration.kafka.groups import consume, group_offsets, member, put_group
+from tests.integration.kafka.seeding import files_of
+from tests.integration.kafka.test_acl_sync import acl, add, topic_acls
+from tests.integration.kafka.test_archive import archive, manifest_of, restore
+from tests.integration.kafka.test_failures_access import client
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("pyspark")
+
+Names = Callable[[], str]
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[KafkaCluster]:
+    """A source with an authorizer; clients of the second listener are `mirror`, who has no permissions by default."""
+    with KafkaCluster(name="archived", listeners=("PLAINTEXT", "SASL_PLAINTEXT"), authorizer=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def rebuilt() -> Iterator[KafkaCluster]:
+    """A target with an authorizer, where clients without a password may do everything."""
+    with KafkaCluster(name="rebuilt", authorizer=True) as cluster:
+        yield cluster
+
+
+def test_a_restored_group_reads_on_at_its_record_and_skips_none(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+) -> None:
+    """Its offsets are those of the last increment, translated past markers; a group with members is left alone."""
+    stem = unique_topic()
+    topic, other = flow.source.create_topic(f"{stem}-a", partitions=2), flow.source.create_topic(f"{stem}-b")
+    half, done, live, excluded = (f"{stem}-{name}" for name in ("half", "done", "live", "other"))
+    load(flow.source, topic, 4_000, transactional_id=topic, transaction_records=37)
+    load(flow.source, other, 100)
+    files, folder = files_of(flow, f"{stem}-.*"), tmp_path / "archive"
+    put_group(flow.source, half, {(topic, 0): 3})
+    archive(files, spark, folder)
+    # Without new records: the groups alone are a new commit.
+    ends = {number: flow.source.end_offsets(topic)[number] for number in (0, 1)}
+    put_group(
+        flow.source, half, {(topic, 0): 555, (topic, 1): 17, (other, 0): 40}, metadata={(topic, 0): "state"}
+    )
+    put_group(flow.source, done, {(topic, 0): ends[0], (topic, 1): ends[1]})
+    put_group(flow.source, live, {(topic, 0): 10})
+    put_group(flow.source, excluded, {(topic, 0): 10})
+    wanted = {"archive.groups": f"{stem}-.*", "archive.groups.exclude": excluded}
+    exported = archive(files, spark, folder, **wanted)
+    assert exported.records == 0
+    assert "The offsets of 3 groups are archived." in exported.message
+    assert [group["name"] for group in manifest_of(tmp_path)["groups"]] == sorted((half, done, live))
+    copy = flow.target.create_topic(flow.remote(topic), partitions=2)
+    consumer = member(flow.target, live, copy, **{"auto.offset.reset": "earliest"})
+    try:
+        while not consumer.assignment():
+            consumer.poll(0.2)
+        restored = restore(files, spark, folder, **wanted)
+    finally:
+        consumer.close()
+
+    assert "The offsets of 2 groups are restored: 5 exactly." in restored.message
+    assert "1 groups are not restored: they have members on the target." in restored.message
+    unread = [
+        record.value
+        for record in records(flow.source, topic)
+        if record.partition == 0 and record.offset >= 555
+    ]
+    read = [value for partition, _, value in consume(flow.target, half, copy) if partition == 0]
+    assert read == unread
+    assert consume(flow.target, done, copy) == []
+    assert not group_offsets(flow.target, excluded)
+    # A group that has gone on meanwhile is not set back.
+    position = group_offsets(flow.target, half)[flow.remote(other), 0]
+    put_group(flow.target, half, {(flow.remote(other), 0): position + 7})
+    restore(files, spark, folder, **wanted)
+    assert group_offsets(flow.target, half)[flow.remote(other), 0] == position + 7
+
+
+def test_acls_and_settings_are_restored_and_missing_permissions_are_reported(
+    guarded: KafkaCluster,
+    rebuilt: KafkaCluster,
+    spark: "SparkSession",
+    unique_topic: Names,
+    tmp_path: Path,
+) -> None:
+    """What could not be read is a sentence in the result; the next increment with the permission has it."""
+    topic = guarded.create_topic(unique_topic(), config={"retention.ms": "864000000"})
+    load(guarded, topic, 300)
+    add(guarded, acl(topic, "alice"))
+    for operation in ("READ", "DESCRIBE"):
+        guarded.allow(operation, "TOPIC", topic)
+    as_mirror = {f"source.cluster.{key}": value for key, value in client(guarded).items()}
+    flow = Flow.new(guarded, rebuilt, tmp_path, connector=as_mirror)
+    files, folder = files_of(flow, topic), tmp_path / "archive"
+
+    limited = archive(files, spark, folder)
+    assert limited.records == 300
+    assert "Topic settings are not archived" in limited.message
+    assert "Topic ACLs are not archived" in limited.message
+
+    guarded.allow("DESCRIBE_CONFIGS", "TOPIC", topic)
+    guarded.allow("DESCRIBE", "CLUSTER", "kafka-cluster")
+    complete = archive(files, spark, folder)
+    assert "not archived" not in complete.message
+    restored = restore(files, spark, folder)
+
+    assert restored.phase.value == "Succeeded"
+    assert rebuilt.topic_config(flow.remote(topic))["retention.ms"] == "864000000"
+    assert acl(flow.remote(topic), "alice") in topic_acls(rebuilt, flow.remote(topic))
+
+
+def test_a_restore_up_to_a_point_in_time_has_the_records_and_groups_of_then(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+) -> None:
+    """Also where one file has records before and after it. A copy that has more is refused."""
+    topic = flow.source.create_topic(unique_topic(), partitions=2)
+    group = f"{topic}-group"
+    files, folder = files_of(flow, topic), tmp_path / "archive"
+    wanted = {"archive.groups": group}
+    load(flow.source, topic, 3_000)
+    put_group(flow.source, group, {(topic, 0): 100})
+    archive(files, spark, folder, **wanted)
+    load(flow.source, topic, 1_000)
+    before = records(flow.source, topic)
+    until_ms = max(record.timestamp for record in before)
+    wait_until("the clock shows a later time", lambda: now_ms() > until_ms)
+    load(flow.source, topic, 2_000)
+    put_group(flow.source, group, {(topic, 0): 2_000})
+    archive(files, spark, folder, **wanted)
+    until = dt.datetime.fromtimestamp(until_ms / 1_000, dt.UTC).isoformat(timespec="milliseconds")
+
+    restored = restore(files, spark, folder, archive_until=until, **wanted)
+
+    copies = records(flow.target, flow.remote(topic))
+    assert [(copy.partition, copy.timestamp, copy.value) for copy in copies] == [
+        (record.partition, record.timestamp, record.value) for record in before
+    ]
+    assert "not" not in restored.message
+    assert group_offsets(flow.target, group)[flow.remote(topic), 0] <= 100
+    # The rest can be restored later; then an earlier time is refused.
+    restore(files, spark, folder, **wanted)
+    flow.assert_exact(topic)
+    with pytest.raises(ArchiveUnfitError, match="up to a later time"):
+        restore(files, spark, folder, archive_until=until, **wanted)
