@@ -53,7 +53,8 @@ class VerifyRange:
     # The target has all source records before this offset; None if no offset is stored.
     copied_before: int | None = None
     timestamps: bool = True  # False: the target sets its own
-    has_open_transaction: bool = False  # on the target, after the end of this partition's committed records
+    # The reason for records after the target's end, if a transaction is open there; "": none is.
+    open_transaction: str = ""
     method: ComparisonMethod = ComparisonMethod.IN_ORDER
     key_class: int = 0  # with NEWEST_PER_KEY: which of `key_classes`
     key_classes: int = 1

@@ -174,7 +174,7 @@ class PartitionLayout:
     is_compacted: bool
     can_expire: bool
     timestamps: bool
-    has_open_transaction: bool = False  # on the target, so its end is that of committed records
+    open_transaction: str = ""  # on the target, whose end is that of committed records: the reason; "": none is
     # The target's retention may have deleted records with timestamps before this; None: its settings are unknown.
     deleted_before_ms: float | None = None
     is_end_unknown: bool = False  # the target has records of later source offsets, from an unknown offset on
@@ -393,7 +393,7 @@ class PartitionPlanner:
             target_to=self._target.end,
             copied_before=partition.copied_before,
             timestamps=partition.timestamps,
-            has_open_transaction=partition.has_open_transaction,
+            open_transaction=partition.open_transaction,
             window_offsets=self._plan_settings.window_offsets,
         )
 

@@ -47,7 +47,6 @@ from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRan
 from mirrorflow_seed.verify.record_digests import DigestedRecord, RecordDigester
 
 TARGET_ENDS: Final = "The target ends here, and no stored offset shows whether this was copied."
-OPEN_TRANSACTION: Final = "The target has an open transaction here; compare again once it has ended."
 # Records that differ and are read again to name their fields, in each range.
 NAMED_RECORDS_MAX: Final = 20
 SPOT_RESPONSE_BYTES: Final = 32 << 10  # brokers return the first batch whole whatever its size
@@ -262,8 +261,7 @@ class InOrderComparison:
             elif at_end and self._range.copied_before is None:
                 self._cursor = record.offset
                 self._tally(record.offset).add_source(record)
-                reason = OPEN_TRANSACTION if self._range.has_open_transaction else TARGET_ENDS
-                self._tally(record.offset).leave_undecided(reason)
+                self._tally(record.offset).leave_undecided(self._range.open_transaction or TARGET_ENDS)
             else:
                 self._add_difference(DifferenceKind.MISSING, record, None, placed)
         for record in unpaired:
@@ -457,7 +455,7 @@ class NewestPerKeyComparison:
             if target is not None:
                 tally.add_target(target)
             if source is not None and source.offset >= copied_before:
-                tally.leave_undecided(UNSETTLED)
+                tally.leave_undecided(self._range.open_transaction or UNSETTLED)
                 return
             if (source is None or target is None) and self._range.can_expire:
                 tally.leave_undecided(EXPIRED)

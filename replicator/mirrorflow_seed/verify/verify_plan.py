@@ -23,11 +23,8 @@ from mirrorflow_replicator import process
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy, make_selection
 from mirrorflow_seed.errors import NothingSelectedError
 from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings
-from mirrorflow_seed.verify.partition_planner import (
-    PartitionLayout,
-    PartitionPlanner,
-    VerifyPlan,
-)
+from mirrorflow_seed.verify.open_transactions import describe_open_transactions
+from mirrorflow_seed.verify.partition_planner import PartitionLayout, PartitionPlanner, VerifyPlan
 from mirrorflow_seed.verify.range_reader import OffsetRange
 from mirrorflow_seed.verify.stored_offsets import read_stored_offsets
 
@@ -35,6 +32,7 @@ CONCURRENT_PARTITIONS: Final = 16  # planned at once; each takes a few small fet
 # The flow's own transactions over old records are committed twice a second.
 STABLE_WAIT_S: Final = 5.0
 STABLE_POLL_S: Final = 0.2
+OPEN_TRANSACTION: Final = "The target has {}; compare again once it has ended."
 
 
 async def make_plan(
@@ -77,6 +75,18 @@ def compared_topics(topics: Iterable[str], settings: SourceSettings, notes: list
     return copied
 
 
+async def _source_partitions(
+    source: Cluster, settings: SourceSettings, notes: list[str]
+) -> tuple[dict[str, str], list[TopicPartition]]:
+    """Returns the target topic of each compared topic, and their partitions. Raises NothingSelectedError, ClusterError."""
+    topics = await admin.list_topics(source)
+    present = [name for name, topic in sorted(topics.items()) if not topic.error]
+    if nothing_selected := make_selection(settings).nothing_selected(present):
+        raise NothingSelectedError(nothing_selected)
+    copied = compared_topics(present, settings, notes)
+    return copied, [TopicPartition(name, number) for name in copied for number in topics[name].partitions]
+
+
 async def _partition_layouts(
     source: Cluster,
     target: Cluster,
@@ -84,16 +94,9 @@ async def _partition_layouts(
     plan_settings: VerifyPlanSettings,
     notes: list[str],
 ) -> list[PartitionLayout]:
-    topics = await admin.list_topics(source)
+    copied, source_partitions = await _source_partitions(source, settings, notes)
     await target.refresh(None)
-    present = [name for name, topic in sorted(topics.items()) if not topic.error]
-    if nothing_selected := make_selection(settings).nothing_selected(present):
-        raise NothingSelectedError(nothing_selected)
-    copied = compared_topics(present, settings, notes)
     target_topics = target.metadata.topics
-    source_partitions = [
-        TopicPartition(name, number) for name in copied for number in topics[name].partitions
-    ]
     target_partitions = [
         TopicPartition(copied[at.topic], at.partition)
         for at in source_partitions
@@ -102,10 +105,8 @@ async def _partition_layouts(
     target_starts = await admin.offsets_at(target, target_partitions, EARLIEST)
     flow_offsets = await read_stored_offsets(source, target, settings)
     notes += flow_offsets.problems
-    target_ends, unstable = await _stable_ends(target, target_partitions)
-    source_ends = await admin.offsets_at(
-        source, source_partitions, LATEST, read_committed=settings.read_committed
-    )
+    target_ends, open_on_target = await _stable_ends(target, target_partitions)
+    source_ends = await _source_ends(source, source_partitions, settings, notes)
     source_starts = await admin.offsets_at(source, source_partitions, EARLIEST)
     policies = await _topic_policies(source, target, copied, notes)
     result = []
@@ -127,11 +128,13 @@ async def _partition_layouts(
             source_offsets=OffsetRange(source_starts[at], source_ends[at]),
             target_offsets=target_offsets,
             stored=stored,
-            copied_before=None if target_partition in unstable else stored.copied_before,
+            copied_before=None if target_partition in open_on_target else stored.copied_before,
             is_compacted=at.topic in policies.compacted,
             can_expire=at.topic in policies.expiring,
             timestamps=plan_settings.timestamps and at.topic not in policies.stamping,
-            has_open_transaction=target_partition in unstable,
+            open_transaction=OPEN_TRANSACTION.format(open_on_target[target_partition])
+            if target_partition in open_on_target
+            else "",
             deleted_before_ms=policies.deleted_before_ms.get(at.topic),
         )
         result.append(cut_at_source_end(one) if plan_settings.target_may_be_ahead else one)
@@ -151,20 +154,34 @@ def cut_at_source_end(one: PartitionLayout) -> PartitionLayout:
     return replace(one, target_offsets=OffsetRange(on_target.start, target_end), can_expire=True)
 
 
-async def _stable_ends(
-    target: Cluster, partitions: Sequence[TopicPartition]
-) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-    """Waits until all records up to the target's current ends are committed.
+async def _source_ends(
+    source: Cluster, partitions: Sequence[TopicPartition], settings: SourceSettings, notes: list[str]
+) -> dict[TopicPartition, int]:
+    """Returns the ends of what the flow copies; adds *notes* on transactions that stay open there."""
+    if not settings.read_committed:
+        return await admin.offsets_at(source, partitions, LATEST)
+    ends, open_transactions = await _stable_ends(source, partitions)
+    notes += [
+        f"{partition}: the source has {transaction}; records after it are not compared."
+        for partition, transaction in sorted(open_transactions.items())
+    ]
+    return ends
 
-    Returns the last stable offsets, and the partitions that had an open transaction for STABLE_WAIT_S.
+
+async def _stable_ends(
+    cluster: Cluster, partitions: Sequence[TopicPartition]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, str]]:
+    """Waits until all transactions up to the current ends of *partitions* have ended.
+
+    Returns the last stable offsets, and a description of each transaction that stayed open for STABLE_WAIT_S.
     """
-    written = await admin.offsets_at(target, partitions, LATEST)
+    written = await admin.offsets_at(cluster, partitions, LATEST)
     deadline = asyncio.get_running_loop().time() + STABLE_WAIT_S
     while True:
-        ends = await admin.offsets_at(target, partitions, LATEST, read_committed=True)
-        unstable = {one for one in partitions if ends[one] < written[one]}
+        ends = await admin.offsets_at(cluster, partitions, LATEST, read_committed=True)
+        unstable = {partition: end for partition, end in ends.items() if end < written[partition]}
         if not unstable or asyncio.get_running_loop().time() >= deadline:
-            return ends, unstable
+            return ends, await describe_open_transactions(cluster, unstable)
         await asyncio.sleep(STABLE_POLL_S)
 
 

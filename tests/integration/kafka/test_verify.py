@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -178,6 +179,30 @@ def test_aborted_records_are_ignored_and_inserted_headers_are_expected(
     untransformed = {key: value for key, value in lines.items() if "transforms" not in key}
     outcome_without = verify(files_of(flow, topic, untransformed), spark, tmp_path / "bare", **SMALL)
     assert (1, 0) == (outcome_without.status, outcome_without.report.windows.equal)
+
+
+def test_an_open_transaction_is_named_with_its_producer(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+):
+    """On the target the records after it are undecided; on the source of a committed flow a note says where it begins."""
+    topic = flow.source.create_topic(unique_topic())
+    copy = flow.target.create_topic(flow.remote(topic))
+    write(flow.source, topic, plain(600))
+    write(flow.target, copy, plain(500))
+    for cluster, name in ((flow.target, copy), (flow.source, topic)):
+        load(cluster, name, 100, transactional_id=f"{name}-open", leave_open=True, transaction_records=100)
+
+    committed = {"source.consumer.isolation.level": "read_committed"}
+    outcome = verify(files_of(flow, topic, committed), spark, tmp_path / "out", **SMALL)
+
+    [window] = outcome.not_equal
+    assert (1, "undecided") == (outcome.status, window["outcome"])
+    transaction = (
+        r"has an open transaction from offset {} on, of producer \d+ \(epoch 0\), whose last record is of 20"
+    )
+    assert re.match(f"The target {transaction.format(500)}", window["reason"]), window["reason"]
+    [note] = outcome.summary["notes"]
+    assert re.match(f"{topic}-0: the source {transaction.format(600)}", note), note
 
 
 def test_a_copy_of_java_is_equal_and_split_by_its_offset_syncs(
