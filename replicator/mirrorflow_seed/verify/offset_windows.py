@@ -21,7 +21,7 @@ from mirrorflow_seed.verify.record_digests import DIGEST_BYTES, SUM_MODULUS, Dig
 WINDOW_OFFSETS: Final = 100_000
 # A task should take seconds: a million records of 1 kB take three seconds, and starting a task takes 50 ms.
 RANGE_WINDOWS: Final = 10
-# Keys per class of a compacted partition: this many of each side take some 60 MB in a task.
+# Keys per class of a compacted partition: a task holds those of a class that differ, at most some 60 MB.
 KEYS_MAX: Final = 200_000
 # In each window; counts have no limit. A window without any match must not fill the driver's memory.
 DIFFERENCES_MAX: Final = 10
@@ -56,8 +56,9 @@ class VerifyRange:
     # The reason for records after the target's end, if a transaction is open there; "": none is.
     open_transaction: str = ""
     method: ComparisonMethod = ComparisonMethod.IN_ORDER
-    key_class: int = 0  # with NEWEST_PER_KEY: which of `key_classes`
-    key_classes: int = 1
+    key_class_count: int = 1  # with NEWEST_PER_KEY: the number of classes of keys
+    key_classes: tuple[int, ...] = (0,)  # the classes to compare; with a sample, not all
+    log_parts: int = 1  # with NEWEST_PER_KEY: the number of parts in which the log of either side is read
     can_expire: bool = (
         False  # with NEWEST_PER_KEY: retention may have deleted a key's last record on one side
     )
@@ -76,7 +77,7 @@ class VerifyRange:
     def windows(self) -> int:
         """The approximate number of windows."""
         if self.method is ComparisonMethod.NEWEST_PER_KEY:
-            return 1
+            return len(self.key_classes)
         return max(1, -(-self.source_to // self.window_offsets) - self.source_from // self.window_offsets)
 
 
@@ -257,6 +258,7 @@ class WindowTally:
     def result(
         self, verify_range: VerifyRange, from_offset: int, to_offset: int, *, key_class: int = -1
     ) -> WindowResult:
+        """Returns the result of the window, source offsets *from_offset* to *to_offset*."""
         outcome = self.outcome
         return WindowResult(
             topic=verify_range.topic,

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -38,11 +38,23 @@ from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, VerifyRepo
 from mirrorflow_seed.job_status_server import Display, JobStatusServer, post_message
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
 from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
-from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
+from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files, watch_job
+from mirrorflow_seed.verify.key_comparison import GROUP as KEY_GROUP
+from mirrorflow_seed.verify.key_comparison import ORDER as KEY_ORDER
+from mirrorflow_seed.verify.key_comparison import SCHEMA as KEY_SCHEMA
+from mirrorflow_seed.verify.key_comparison import (
+    KeyLogPart,
+    compare_key_rows,
+    log_parts,
+    name_changed_fields,
+    read_key_rows,
+    rows_of,
+)
 from mirrorflow_seed.verify.offset_windows import (
     KEYS_MAX,
     RANGE_WINDOWS,
     WINDOW_OFFSETS,
+    ComparisonMethod,
     VerifyPlanSettings,
     VerifyRange,
     WindowOutcome,
@@ -50,7 +62,9 @@ from mirrorflow_seed.verify.offset_windows import (
 from mirrorflow_seed.verify.partition_planner import VerifyPlan
 from mirrorflow_seed.verify.range_comparison import (
     CompareSettings,
+    OpenSides,
     VerifyRangeResult,
+    cluster_sides,
     compare_ranges,
     connect_clusters,
 )
@@ -59,11 +73,12 @@ from mirrorflow_seed.verify.verification_result import VerificationResult, count
 from mirrorflow_seed.verify.verify_plan import make_plan
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyspark.sql import SparkSession
-
 
 VerifyFunction = Callable[[FlowFiles, JobSettings, "SparkSession", "VerifyProgress"], VerificationResult]
 T = TypeVar("T")
+S = TypeVar("S", VerifyRange, KeyLogPart)
 _LOG: Final = logging.getLogger(__name__)
 OUTCOMES: Final = tuple(one.value for one in WindowOutcome)
 # Starting a task takes 50 ms in Spark and as much for connections, so small ranges share tasks.
@@ -252,9 +267,7 @@ def compare_group(
     return asyncio.run(compare_ranges(files.load(), ranges, compare_settings))
 
 
-def group_ranges(
-    ranges: Sequence[VerifyRange], slots: int, *, is_limited: bool = False
-) -> list[list[VerifyRange]]:
+def group_ranges(ranges: Sequence[S], slots: int, *, is_limited: bool = False) -> list[list[S]]:
     """Returns the ranges of each task, in order: large enough to be worth a start, and enough tasks for *slots*.
 
     *is_limited*: the job has a rate, which is divided among all tasks beforehand; then there are no more than slots.
@@ -265,7 +278,7 @@ def group_ranges(
         if is_limited
         else min(GROUP_OFFSETS_MAX, offsets // (slots * TASKS_PER_SLOT_MIN))
     )
-    groups: list[list[VerifyRange]] = []
+    groups: list[list[S]] = []
     filled = 0
     for one in ranges:
         is_full = filled + one.offsets > room or (groups and len(groups[-1]) == GROUP_RANGES_MAX)
@@ -285,7 +298,23 @@ def compare_on_spark(
     progress: "VerifyProgress",
 ) -> list[VerifyRangeResult]:
     """Compares *ranges* of source and target in a Spark job, as `run_groups`."""
-    return run_groups(tasks, ranges, list, partial(compare_group, files=files), compare_settings, progress)
+    return run_groups(
+        tasks,
+        ranges,
+        list,
+        partial(compare_group, files=files),
+        KeySides(load=files.load, open=cluster_sides),
+        compare_settings,
+        progress,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySides:
+    """How a task that compares keys loads the flow's settings and opens both sides."""
+
+    load: Callable[[], SourceSettings]
+    open: OpenSides
 
 
 def run_groups(
@@ -293,34 +322,77 @@ def run_groups(
     ranges: Sequence[VerifyRange],
     inputs_of: Callable[[Sequence[VerifyRange]], list[T]],
     compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
+    sides: KeySides,
     compare_settings: CompareSettings,
     progress: "VerifyProgress",
 ) -> list[VerifyRangeResult]:
     """Runs *compare* in Spark tasks on what *inputs_of* makes of groups of *ranges*, and returns all results.
 
-    The rate of *compare_settings* is that of the whole job. Raises JobFailedError.
+    Compacted partitions are then read from *sides*, and compared by their keys. The rate of *compare_settings* is that
+    of the whole job. Raises JobFailedError.
     """
-    if not ranges:
-        return []
-    rate = compare_settings.bytes_per_second
-    groups = group_ranges(ranges, tasks.slots, is_limited=rate is not None)
-    rates = rates_of_tasks(
-        None if rate is None else round(rate), [sum(one.offsets for one in group) for group in groups]
-    )
+    compacted = [
+        verify_range for verify_range in ranges if verify_range.method is ComparisonMethod.NEWEST_PER_KEY
+    ]
+    in_order = [verify_range for verify_range in ranges if verify_range.method is ComparisonMethod.IN_ORDER]
+    groups = _with_rates(in_order, tasks, compare_settings)
     work = partial(_compare_numbered, compare=compare, compare_settings=compare_settings, url=progress.url)
+    inputs = [(number, inputs_of(group), rate) for number, (group, rate) in enumerate(groups)]
+    parts = _with_rates(log_parts(compacted), tasks, compare_settings)
+    classes = sum(len(verify_range.key_classes) for verify_range in compacted)
     try:
-        found = run_watched(
+        by_group = run_watched(tasks, work, inputs, progress.report)
+        by_class = watch_job(
             tasks,
-            work,
-            [
-                (at, inputs_of(group), of_group)
-                for at, (group, of_group) in enumerate(zip(groups, rates, strict=True))
-            ],
+            lambda: tasks.run_shuffled(
+                partial(_read_keys, sides=sides, compare_settings=compare_settings),
+                parts,
+                KEY_SCHEMA,
+                keys=KEY_GROUP,
+                order=KEY_ORDER,
+                partitions=min(classes, tasks.slots * TASKS_PER_SLOT_MIN),
+                combine=partial(_compare_keys, ranges=compacted, sides=sides, url=progress.url),
+            ),
             progress.report,
         )
     except Exception as error:
         raise job_error(error, "The job failed") from error
-    return [one for group in found for one in group]
+    return [*(result for group in by_group for result in group), *by_class]
+
+
+def _with_rates(
+    ranges: Sequence[S], tasks: SparkTasks, compare_settings: CompareSettings
+) -> list[tuple[list[S], int | None]]:
+    """Returns the ranges of each task, with its part of the rate."""
+    rate = compare_settings.bytes_per_second
+    groups = group_ranges(ranges, tasks.slots, is_limited=rate is not None)
+    sizes = [sum(item.offsets for item in group) for group in groups]
+    rates = rates_of_tasks(None if rate is None else round(rate), sizes) if groups else []
+    return list(zip(groups, rates, strict=True))
+
+
+def _read_keys(
+    group: tuple[list[KeyLogPart], int | None], *, sides: KeySides, compare_settings: CompareSettings
+) -> "Iterator[RecordBatch]":
+    """Reads parts of compacted logs in a Spark task, at their part of the rate."""
+    parts, rate = group
+    settings = replace(compare_settings, bytes_per_second=rate)
+    yield from read_key_rows(parts, settings, load=sides.load, open_sides=sides.open)
+
+
+def _compare_keys(
+    batches: "Iterable[RecordBatch]", *, ranges: Sequence[VerifyRange], sides: KeySides, url: str
+) -> Iterator[VerifyRangeResult]:
+    """Compares classes of keys in a Spark task, and reports their counts to the driver at *url*."""
+    from pyspark import TaskContext  # noqa: PLC0415 the extra `seed`
+
+    results = asyncio.run(
+        name_changed_fields(list(compare_key_rows(rows_of(batches), ranges)), sides.load, sides.open)
+    )
+    context = TaskContext.get()
+    assert context is not None
+    post_message(url, {"group": -1 - context.partitionId(), "counts": _counts_of(results)})
+    yield from results
 
 
 def _compare_numbered(

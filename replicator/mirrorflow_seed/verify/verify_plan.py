@@ -6,12 +6,13 @@ lie before the target's frozen end. A flow may run while it is verified.
 """
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.errors import ClusterError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.retention_hold import limit_of
@@ -109,6 +110,7 @@ async def _partition_layouts(
     source_ends = await _source_ends(source, source_partitions, settings, notes)
     source_starts = await admin.offsets_at(source, source_partitions, EARLIEST)
     policies = await _topic_policies(source, target, copied, notes)
+    source_bytes, target_bytes = await _log_sizes(source, target, policies, plan_settings)
     result = []
     for at in source_partitions:
         target_partition = TopicPartition(copied[at.topic], at.partition)
@@ -136,6 +138,7 @@ async def _partition_layouts(
             if target_partition in open_on_target
             else "",
             deleted_before_ms=policies.deleted_before_ms.get(at.topic),
+            log_bytes=max(source_bytes.get(at, 0), target_bytes.get(target_partition, 0)) or None,
         )
         result.append(cut_at_source_end(one) if plan_settings.target_may_be_ahead else one)
     return result
@@ -194,6 +197,19 @@ class TopicPolicies:
     stamping: Collection[str] = ()  # the target sets the timestamps
     # The target's retention may delete records with older timestamps; infinite: all, as by size; -infinite: none.
     deleted_before_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+async def _log_sizes(
+    source: Cluster, target: Cluster, policies: TopicPolicies, plan_settings: VerifyPlanSettings
+) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
+    """Returns the bytes of the logs of both sides, if a topic is compacted; a log of unknown size is read by one task."""
+    sizes: list[Mapping[TopicPartition, int]] = [{}, {}]
+    for index, cluster in enumerate((source, target)):
+        is_archive = plan_settings.target_may_be_ahead and cluster is source
+        if policies.compacted and not is_archive:
+            with contextlib.suppress(ClusterError):  # not permitted
+                sizes[index] = await admin.log_sizes(cluster)
+    return sizes[0], sizes[1]
 
 
 async def _topic_policies(
