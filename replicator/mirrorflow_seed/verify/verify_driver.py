@@ -69,7 +69,12 @@ from mirrorflow_seed.verify.range_comparison import (
     connect_clusters,
 )
 from mirrorflow_seed.verify.result_folder import ResultFolder
-from mirrorflow_seed.verify.verification_result import VerificationResult, count_outcomes, with_progress
+from mirrorflow_seed.verify.verification_result import (
+    PackedWindows,
+    VerificationResult,
+    VerifyTaskResult,
+    with_progress,
+)
 from mirrorflow_seed.verify.verify_plan import make_plan
 
 if TYPE_CHECKING:
@@ -84,6 +89,8 @@ OUTCOMES: Final = tuple(one.value for one in WindowOutcome)
 # Starting a task takes 50 ms in Spark and as much for connections, so small ranges share tasks.
 GROUP_OFFSETS_MAX: Final = 1_000_000
 GROUP_RANGES_MAX: Final = 100
+# Spark's driver keeps several KB for each task of a job: with 50 TB, tasks are larger than GROUP_OFFSETS_MAX.
+TASKS_MAX: Final = 20_000
 TASKS_PER_SLOT_MIN: Final = 4  # so that the job does not end with one long task
 
 
@@ -211,28 +218,26 @@ def combine_results(
     settings: SourceSettings,
     job: JobSettings,
     verify_plan: VerifyPlan,
-    results: Sequence[VerifyRangeResult],
+    results: Sequence[VerifyTaskResult],
     seconds: float,
 ) -> VerificationResult:
-    """Combines the plan and all results into the result of the run."""
-    windows = [*verify_plan.undecided, *(window for one in results for window in one.windows)]
-    windows.sort(key=lambda one: (one.topic, one.partition, one.from_offset, one.to_offset, one.key_class))
+    """Combines the plan and the results of all tasks into the result of the run."""
     return VerificationResult(
         run_id=job.run_id,
         flow=flow_name(settings.flow),
         source_alias=settings.source_alias,
         target_alias=settings.target_alias,
         sample=job.sample,
-        windows=windows,
+        windows=[PackedWindows.of(verify_plan.undecided), *(result.windows for result in results)],
         partitions=verify_plan.partitions,
-        behind=sum(one.behind for one in results),
+        behind=sum(result.behind for result in results),
         notes=verify_plan.notes,
         cost=Cost(
-            executor_seconds=sum(one.seconds for one in results),
-            bytes_read=sum(one.bytes_read for one in results),
+            executor_seconds=sum(result.seconds for result in results),
+            bytes_read=sum(result.bytes_read for result in results),
         ),
         seconds=seconds,
-        task_memory_bytes=max((one.memory_bytes for one in results), default=0),
+        task_memory_bytes=max((result.memory_bytes for result in results), default=0),
     )
 
 
@@ -272,21 +277,22 @@ def group_ranges(ranges: Sequence[S], slots: int, *, is_limited: bool = False) -
 
     *is_limited*: the job has a rate, which is divided among all tasks beforehand; then there are no more than slots.
     """
-    offsets = sum(one.offsets for one in ranges)
+    offsets = sum(item.offsets for item in ranges)
     room = (
         -(-offsets // slots)
         if is_limited
-        else min(GROUP_OFFSETS_MAX, offsets // (slots * TASKS_PER_SLOT_MIN))
+        else max(min(GROUP_OFFSETS_MAX, offsets // (slots * TASKS_PER_SLOT_MIN)), offsets // TASKS_MAX)
     )
+    count_max = max(GROUP_RANGES_MAX, -(-len(ranges) // TASKS_MAX))
     groups: list[list[S]] = []
     filled = 0
-    for one in ranges:
-        is_full = filled + one.offsets > room or (groups and len(groups[-1]) == GROUP_RANGES_MAX)
+    for item in ranges:
+        is_full = filled + item.offsets > room or (groups and len(groups[-1]) == count_max)
         if not groups or (is_full and not (is_limited and len(groups) == slots)):
             groups.append([])
             filled = 0
-        groups[-1].append(one)
-        filled += one.offsets
+        groups[-1].append(item)
+        filled += item.offsets
     return groups
 
 
@@ -296,7 +302,7 @@ def compare_on_spark(
     files: FlowFiles,
     compare_settings: CompareSettings,
     progress: "VerifyProgress",
-) -> list[VerifyRangeResult]:
+) -> list[VerifyTaskResult]:
     """Compares *ranges* of source and target in a Spark job, as `run_groups`."""
     return run_groups(
         tasks,
@@ -325,8 +331,8 @@ def run_groups(
     sides: KeySides,
     compare_settings: CompareSettings,
     progress: "VerifyProgress",
-) -> list[VerifyRangeResult]:
-    """Runs *compare* in Spark tasks on what *inputs_of* makes of groups of *ranges*, and returns all results.
+) -> list[VerifyTaskResult]:
+    """Runs *compare* in Spark tasks on what *inputs_of* makes of groups of *ranges*, and returns their results.
 
     Compacted partitions are then read from *sides*, and compared by their keys. The rate of *compare_settings* is that
     of the whole job. Raises JobFailedError.
@@ -335,14 +341,11 @@ def run_groups(
         verify_range for verify_range in ranges if verify_range.method is ComparisonMethod.NEWEST_PER_KEY
     ]
     in_order = [verify_range for verify_range in ranges if verify_range.method is ComparisonMethod.IN_ORDER]
-    groups = _with_rates(in_order, tasks, compare_settings)
-    work = partial(_compare_numbered, compare=compare, compare_settings=compare_settings, url=progress.url)
-    inputs = [(number, inputs_of(group), rate) for number, (group, rate) in enumerate(groups)]
     parts = _with_rates(log_parts(compacted), tasks, compare_settings)
     classes = sum(len(verify_range.key_classes) for verify_range in compacted)
+    results = compare_groups(tasks, in_order, inputs_of, compare, compare_settings, progress)
     try:
-        by_group = run_watched(tasks, work, inputs, progress.report)
-        by_class = watch_job(
+        results += watch_job(
             tasks,
             lambda: tasks.run_shuffled(
                 partial(_read_keys, sides=sides, compare_settings=compare_settings),
@@ -357,7 +360,25 @@ def run_groups(
         )
     except Exception as error:
         raise job_error(error, "The job failed") from error
-    return [*(result for group in by_group for result in group), *by_class]
+    return results
+
+
+def compare_groups(
+    tasks: SparkTasks,
+    ranges: Sequence[VerifyRange],
+    inputs_of: Callable[[Sequence[VerifyRange]], list[T]],
+    compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
+    compare_settings: CompareSettings,
+    progress: "VerifyProgress",
+) -> list[VerifyTaskResult]:
+    """Compares *ranges* in order, as `run_groups`. Raises JobFailedError."""
+    groups = _with_rates(ranges, tasks, compare_settings)
+    work = partial(_compare_numbered, compare=compare, compare_settings=compare_settings, url=progress.url)
+    inputs = [(number, inputs_of(group), rate) for number, (group, rate) in enumerate(groups)]
+    try:
+        return run_watched(tasks, work, inputs, progress.report)
+    except Exception as error:
+        raise job_error(error, "The job failed") from error
 
 
 def _with_rates(
@@ -382,7 +403,7 @@ def _read_keys(
 
 def _compare_keys(
     batches: "Iterable[RecordBatch]", *, ranges: Sequence[VerifyRange], sides: KeySides, url: str
-) -> Iterator[VerifyRangeResult]:
+) -> Iterator[VerifyTaskResult]:
     """Compares classes of keys in a Spark task, and reports their counts to the driver at *url*."""
     from pyspark import TaskContext  # noqa: PLC0415 the extra `seed`
 
@@ -391,8 +412,7 @@ def _compare_keys(
     )
     context = TaskContext.get()
     assert context is not None
-    post_message(url, {"group": -1 - context.partitionId(), "counts": _counts_of(results)})
-    yield from results
+    yield _reported(url, -1 - context.partitionId(), results)
 
 
 def _compare_numbered(
@@ -401,27 +421,33 @@ def _compare_numbered(
     compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
     compare_settings: CompareSettings,
     url: str,
-) -> list[VerifyRangeResult]:
+) -> VerifyTaskResult:
     """Compares one group in a Spark task at its part of the rate, and reports its counts to the driver at *url*."""
     number, inputs, rate = numbered
     results = compare(inputs, replace(compare_settings, bytes_per_second=rate))
-    post_message(url, {"group": number, "counts": _counts_of(results)})
-    return results
+    return _reported(url, number, results)
 
 
-def _counts_of(results: Iterable[VerifyRangeResult]) -> dict[str, int]:
-    """Returns the figures of *results* that reports show while the job runs."""
-    found = list(results)
-    windows = [window for one in found for window in one.windows]
-    counts = count_outcomes(window.outcome for window in windows)
-    return {
-        **{name: getattr(counts, name) for name in OUTCOMES},
-        "source": sum(window.source_count for window in windows),
-        "target": sum(window.target_count for window in windows),
-        "differing": sum(window.differing for window in windows),
-        "bytes": sum(one.bytes_read for one in found),
-        "milliseconds": sum(round(one.seconds * 1000) for one in found),
+def _reported(url: str, number: int, results: Sequence[VerifyRangeResult]) -> VerifyTaskResult:
+    """Returns the results of task *number*, packed, and reports their counts to the driver at *url*."""
+    result = VerifyTaskResult(
+        windows=PackedWindows.of(window for part in results for window in part.windows),
+        behind=sum(part.behind for part in results),
+        bytes_read=sum(part.bytes_read for part in results),
+        seconds=sum(part.seconds for part in results),
+        memory_bytes=max((part.memory_bytes for part in results), default=0),
+    )
+    windows = result.windows
+    counts = {
+        **{name: getattr(windows.counts, name) for name in OUTCOMES},
+        "source": windows.source_records,
+        "target": windows.target_records,
+        "differing": windows.differing,
+        "bytes": result.bytes_read,
+        "milliseconds": round(result.seconds * 1000),
     }
+    post_message(url, {"group": number, "counts": counts})
+    return result
 
 
 class VerifyProgress:
@@ -434,6 +460,7 @@ class VerifyProgress:
         self.publish: Callable[[VerifyReport], None] = lambda _: None
         self._first = VerifyReport(run_id="")
         self._counts: dict[int, Counter[str]] = {}
+        self._total: Counter[str] = Counter()
 
     def begin(self, first: VerifyReport) -> None:
         """Publishes the report of the plan, to which all later ones add."""
@@ -444,12 +471,15 @@ class VerifyProgress:
         """Stores the counts of one task. Raises ValueError, KeyError, TypeError or AttributeError if *body* is not that."""
         message = json.loads(body)
         counts = {str(name): int(count) for name, count in message["counts"].items()}
-        self._counts[int(message["group"])] = Counter(counts)
+        group = int(message["group"])
+        self._total.subtract(self._counts.get(group, {}))
+        self._total.update(counts)
+        self._counts[group] = Counter(counts)
 
     def report(self, message: str = "") -> None:
         """Publishes the current report."""
-        now: Counter[str] = sum(list(self._counts.values()), Counter())
-        found = with_progress(
+        now = self._total
+        newest = with_progress(
             self._first,
             OutcomeCounts(**{name: now[name] for name in OUTCOMES}),
             source_records=now["source"],
@@ -457,4 +487,4 @@ class VerifyProgress:
             differences=now["differing"],
             cost=Cost(executor_seconds=now["milliseconds"] / 1000, bytes_read=now["bytes"]),
         )
-        self.publish(replace(found, message=message))
+        self.publish(replace(newest, message=message))
