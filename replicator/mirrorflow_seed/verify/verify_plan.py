@@ -8,8 +8,9 @@ lie before the target's frozen end. A flow may run while it is verified.
 import asyncio
 import contextlib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Final
 
 from mirrorflow_core.errors import ClusterError, NotAuthorizedError
@@ -56,7 +57,7 @@ async def make_plan(
     return found
 
 
-def compared_topics(topics: Iterable[str], settings: SourceSettings, notes: list[str]) -> dict[str, str]:
+def compared_topics(topics: Collection[str], settings: SourceSettings, notes: list[str]) -> dict[str, str]:
     """Maps those of *topics* that are compared to their target topics; adds *notes* on the others.
 
     Heartbeats are not compared: they are written all the time, and expire on each side by itself.
@@ -73,6 +74,13 @@ def compared_topics(topics: Iterable[str], settings: SourceSettings, notes: list
             notes.append(f"{name} is not compared: it holds heartbeats.")
         else:
             copied[name] = naming.target_topic(name)
+    for name in selection.named:
+        if name not in topics:
+            similar = get_close_matches(name, topics, n=1)
+            meant = f" Is {similar[0]} meant?" if similar else ""
+            notes.append(
+                f"{name} is not compared: the source has no such topic that this flow may see.{meant}"
+            )
     return copied
 
 
