@@ -93,27 +93,27 @@ class VerifyPlanSettings:
     timestamps: bool = True  # False: not compared anywhere
     target_may_be_ahead: bool = False  # the source is an archive and may end before what the flow has copied
 
-    def is_sampled(self, at: TopicPartition, window: int) -> bool:
+    def is_sampled(self, partition: TopicPartition, window: int) -> bool:
         """Returns whether this run compares window number *window* of the partition."""
         if self.sample >= 1.0:
             return True
-        text = f"{self.run_id}\0{at.topic}\0{at.partition}\0{window}"
+        text = f"{self.run_id}\0{partition.topic}\0{partition.partition}\0{window}"
         number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
         return number < self.sample * (1 << 64)
 
-    def sampled_ranges(self, at: TopicPartition, begin: int, end: int) -> list[tuple[int, int]]:
+    def sampled_ranges(self, partition: TopicPartition, begin: int, end: int) -> list[tuple[int, int]]:
         """Cuts [begin, end) at window boundaries into sampled ranges of at most `range_windows` windows."""
         size = self.window_offsets
-        found: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         for window in range(begin // size, -(-end // size)):
-            if not self.is_sampled(at, window):
+            if not self.is_sampled(partition, window):
                 continue
             start, stop = max(begin, window * size), min(end, (window + 1) * size)
-            if found and found[-1][1] == start and stop - found[-1][0] <= self.range_windows * size:
-                found[-1] = found[-1][0], stop
+            if ranges and ranges[-1][1] == start and stop - ranges[-1][0] <= self.range_windows * size:
+                ranges[-1] = ranges[-1][0], stop
             else:
-                found.append((start, stop))
-        return found
+                ranges.append((start, stop))
+        return ranges
 
 
 class WindowOutcome(Enum):

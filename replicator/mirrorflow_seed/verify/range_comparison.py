@@ -60,7 +60,7 @@ class NeededSides(NamedTuple):
     target: bool = False
 
 
-def hold_equal_records(one: Batch, other: Batch) -> bool:
+def hold_equal_records(source: Batch, target: Batch) -> bool:
     """Returns whether equal bytes show that two batches hold equal records, at equal distances from the base offset.
 
     The bytes of a record are its key, value and headers, and its timestamp and offset relative to the batch's.
@@ -69,15 +69,15 @@ def hold_equal_records(one: Batch, other: Batch) -> bool:
     do not matter. False decides nothing: equal records can be encoded in different bytes.
     """
     return (
-        one.size_bytes == other.size_bytes
-        and one.count == other.count
-        and one.base_timestamp == other.base_timestamp
-        and one.last_offset_delta == other.last_offset_delta
-        and one.magic == other.magic == 2
-        and not (one.attributes ^ other.attributes) & _DECIDES_TIMESTAMPS
-        and (not one.is_log_append_time or one.max_timestamp == other.max_timestamp)
+        source.size_bytes == target.size_bytes
+        and source.count == target.count
+        and source.base_timestamp == target.base_timestamp
+        and source.last_offset_delta == target.last_offset_delta
+        and source.magic == target.magic == 2
+        and not (source.attributes ^ target.attributes) & _DECIDES_TIMESTAMPS
+        and (not source.is_log_append_time or source.max_timestamp == target.max_timestamp)
         # A memoryview compares element by element, a bytearray with memcmp; copying one side is cheap.
-        and bytearray(one.data[HEADER_BYTES:]) == other.data[HEADER_BYTES:]
+        and bytearray(source.data[HEADER_BYTES:]) == target.data[HEADER_BYTES:]
     )
 
 
@@ -159,29 +159,29 @@ class InOrderComparison:
 
     def _tally(self, offset: int) -> WindowTally:
         index = offset // self._range.window_offsets
-        found = self._tallies.get(index)
-        if found is None:
-            found = self._tallies[index] = WindowTally(index)
-        return found
+        tally = self._tallies.get(index)
+        if tally is None:
+            tally = self._tallies[index] = WindowTally(index)
+        return tally
 
     def _skip_equal_batches(self) -> bool:
-        one, other = self._source.whole_batch, self._target.whole_batch
-        if one is None or other is None:
+        source, target = self._source.whole_batch, self._target.whole_batch
+        if source is None or target is None:
             return False
         size = self._range.window_offsets
-        is_in_one = one.base_offset // size == one.last_offset // size
-        if not (is_in_one or one.is_dense) or not hold_equal_records(one, other):
+        is_in_one = source.base_offset // size == source.last_offset // size
+        if not (is_in_one or source.is_dense) or not hold_equal_records(source, target):
             return False
-        if not checksum_holds(other):
-            self._target.raise_corrupt(other)
+        if not checksum_holds(target):
+            self._target.raise_corrupt(target)
         self._source.batches.popleft()
         self._target.batches.popleft()
-        offset, left = one.base_offset, one.count
+        offset, left = source.base_offset, source.count
         while left:
             count = left if is_in_one else min(left, size - offset % size)
-            self._tally(offset).add_equal(count, other.base_offset + offset - one.base_offset)
+            self._tally(offset).add_equal(count, target.base_offset + offset - source.base_offset)
             offset, left = offset + count, left - count
-        self._cursor = one.last_offset
+        self._cursor = source.last_offset
         return True
 
     def _skip_equal_records(self) -> None:
@@ -211,12 +211,12 @@ class InOrderComparison:
             needs = NeededSides(source=source.lacks(count), target=target.lacks(count))
             if any(needs):
                 return needs
-            left = [one.digest for one in islice(source.digested, count)]
-            right = [one.digest for one in islice(target.digested, count)]
+            left = [record.digest for record in islice(source.digested, count)]
+            right = [record.digest for record in islice(target.digested, count)]
             is_all = source.is_all_within(count), target.is_all_within(count)
-            found = find_resync(left, right, is_all=is_all)
-            if found is not None:
-                self._remove_differing(*found)
+            skipped = find_resync(left, right, is_all=is_all)
+            if skipped is not None:
+                self._remove_differing(*skipped)
                 break
             if all(is_all):
                 self._remove_differing(len(left), len(right), at_end=True)
@@ -233,7 +233,7 @@ class InOrderComparison:
         """Removes the first records of each side and counts them as differences."""
         left = [self._source.digested.popleft() for _ in range(sources)]
         right = [self._target.digested.popleft() for _ in range(targets)]
-        on_both = Counter(one.digest for one in left) & Counter(one.digest for one in right)
+        on_both = Counter(record.digest for record in left) & Counter(record.digest for record in right)
         moved: dict[bytes, deque[DigestedRecord]] = {}
         unpaired: deque[DigestedRecord] = deque()
         for record in right:
@@ -259,7 +259,7 @@ class InOrderComparison:
         for record in unpaired:
             self._add_difference(DifferenceKind.EXTRA, None, record, placed)
         # The chained digest of the target is in the order of the target.
-        for record, tally in sorted(placed, key=lambda one: one[0].offset):
+        for record, tally in sorted(placed, key=lambda pair: pair[0].offset):
             tally.add_target(record)
 
     def _add_difference(
@@ -321,7 +321,9 @@ class _Side:
                 self.raise_corrupt(batch)
             within = self._begin, self._end
             self.digested.extend(
-                one for one in self._digest.digest_batch(batch) if within[0] <= one.offset < within[1]
+                record
+                for record in self._digest.digest_batch(batch)
+                if within[0] <= record.offset < within[1]
             )
 
     def raise_corrupt(self, batch: Batch) -> None:
@@ -337,24 +339,24 @@ def find_resync(
     It skips the fewest records on both sides. Skipped records are reported as missing, extra or changed, so a poor
     choice makes a difference look larger, never smaller. *is_all*: for each side, whether its sequence is complete.
     """
-    first_at: dict[bytes, int] = {}
-    for at, digest in enumerate(right):
-        first_at.setdefault(digest, at)
+    first_index: dict[bytes, int] = {}
+    for index, digest in enumerate(right):
+        first_index.setdefault(digest, index)
     best: tuple[int, int] | None = None
-    for at, digest in enumerate(left):
-        if best is not None and at >= sum(best):
+    for index, digest in enumerate(left):
+        if best is not None and index >= sum(best):
             break
-        other_at = first_at.get(digest)
-        if other_at is None or (best is not None and at + other_at >= sum(best)):
+        other_index = first_index.get(digest)
+        if other_index is None or (best is not None and index + other_index >= sum(best)):
             continue
-        count = min(RESYNC_RECORDS, len(left) - at, len(right) - other_at)
+        count = min(RESYNC_RECORDS, len(left) - index, len(right) - other_index)
         is_enough = (
             count == RESYNC_RECORDS
-            or (is_all[0] and len(left) - at == count)
-            or (is_all[1] and len(right) - other_at == count)
+            or (is_all[0] and len(left) - index == count)
+            or (is_all[1] and len(right) - other_index == count)
         )
-        if is_enough and all(left[at + i] == right[other_at + i] for i in range(count)):
-            best = at, other_at
+        if is_enough and all(left[index + i] == right[other_index + i] for i in range(count)):
+            best = index, other_index
     return best
 
 

@@ -85,7 +85,7 @@ VerifyFunction = Callable[[FlowFiles, JobSettings, "SparkSession", "VerifyProgre
 T = TypeVar("T")
 S = TypeVar("S", VerifyRange, KeyLogPart)
 _LOG: Final = logging.getLogger(__name__)
-OUTCOMES: Final = tuple(one.value for one in WindowOutcome)
+OUTCOMES: Final = tuple(outcome.value for outcome in WindowOutcome)
 # Starting a task takes 50 ms in Spark and as much for connections, so small ranges share tasks.
 GROUP_OFFSETS_MAX: Final = 1_000_000
 GROUP_RANGES_MAX: Final = 100
@@ -117,7 +117,7 @@ def run(
     status_server = JobStatusServer(VerifyReport(run_id=job.run_id), display=display, handler=progress)
     try:
         with _raise_on_sigterm():
-            found = _verify(files, job, status_server, progress, spark, verify)
+            verification = _verify(files, job, status_server, progress, spark, verify)
     except _StoppedError:
         _publish_end(status_server, JobPhase.PAUSED, "Stopped by a signal; the next run starts over.")
         return EXIT_STOPPED
@@ -132,8 +132,8 @@ def run(
             raise
         raise VerificationError(str(error)) from error  # not the status of a difference
     else:
-        status_server.publish(found.report)
-        return EXIT_DONE if found.is_equal else EXIT_DIFFERENT
+        status_server.publish(verification.report)
+        return EXIT_DONE if verification.is_equal else EXIT_DIFFERENT
     finally:
         status_server.close()
 
@@ -151,11 +151,11 @@ def _verify(
     with spark_session(job, f"mirrorflow-verify-{job.run_id}", spark) as session:
         progress.publish = status_server.publish
         progress.url = status_server.url_for_tasks(*driver_address(session))
-        found = (verify or verify_flow)(files, job, session, progress)
+        verification = (verify or verify_flow)(files, job, session, progress)
         # In a cluster without an output folder, this line is all that is kept of the result. It has no record data.
-        _LOG.info("%s", json.dumps(found.as_json()))
-    result.write(found)
-    return found
+        _LOG.info("%s", json.dumps(verification.as_json()))
+    result.write(verification)
+    return verification
 
 
 def verify_flow(
@@ -184,7 +184,7 @@ def compare_settings_of(settings: SourceSettings, job: JobSettings) -> CompareSe
 
 def first_report(job: JobSettings, verify_plan: VerifyPlan) -> VerifyReport:
     """Returns the report of the plan, before anything is compared."""
-    expected = len(verify_plan.undecided) + sum(one.windows for one in verify_plan.ranges)
+    expected = len(verify_plan.undecided) + sum(verify_range.windows for verify_range in verify_plan.ranges)
     return VerifyReport(
         run_id=job.run_id,
         phase=JobPhase.RUNNING,

@@ -43,18 +43,20 @@ async def make_plan(
     """Returns the plan. Raises ClusterError, SettingError."""
     notes: list[str] = []
     partitions = await _partition_layouts(source, target, settings, plan_settings, notes)
-    found = VerifyPlan(notes=notes, partitions=len(partitions))
+    verify_plan = VerifyPlan(notes=notes, partitions=len(partitions))
     gate = asyncio.Semaphore(CONCURRENT_PARTITIONS)
 
-    async def plan_partition(one: PartitionLayout) -> None:
+    async def plan_partition(partition: PartitionLayout) -> None:
         async with gate:
-            await PartitionPlanner(source, target, settings, plan_settings, one, found).plan_partition()
+            await PartitionPlanner(
+                source, target, settings, plan_settings, partition, verify_plan
+            ).plan_partition()
 
     async with asyncio.TaskGroup() as group:
-        for one in partitions:
-            group.create_task(plan_partition(one))
-    found.ranges.sort(key=lambda verify_range: -verify_range.offsets)
-    return found
+        for partition in partitions:
+            group.create_task(plan_partition(partition))
+    verify_plan.ranges.sort(key=lambda verify_range: -verify_range.offsets)
+    return verify_plan
 
 
 def compared_topics(topics: Collection[str], settings: SourceSettings, notes: list[str]) -> dict[str, str]:
@@ -107,9 +109,10 @@ async def _partition_layouts(
     await target.refresh(None)
     target_topics = target.metadata.topics
     target_partitions = [
-        TopicPartition(copied[at.topic], at.partition)
-        for at in source_partitions
-        if copied[at.topic] in target_topics and at.partition in target_topics[copied[at.topic]].partitions
+        TopicPartition(copied[partition.topic], partition.partition)
+        for partition in source_partitions
+        if copied[partition.topic] in target_topics
+        and partition.partition in target_topics[copied[partition.topic]].partitions
     ]
     target_starts = await admin.offsets_at(target, target_partitions, EARLIEST)
     flow_offsets = await read_stored_offsets(source, target, settings)
@@ -120,11 +123,11 @@ async def _partition_layouts(
     policies = await _topic_policies(source, target, copied, notes)
     source_bytes, target_bytes = await _log_sizes(source, target, policies, plan_settings)
     result = []
-    for at in source_partitions:
-        target_partition = TopicPartition(copied[at.topic], at.partition)
+    for partition in source_partitions:
+        target_partition = TopicPartition(copied[partition.topic], partition.partition)
         stored = flow_offsets.of(
-            at,
-            source_topic_id=source.metadata.topic_id(at.topic),
+            partition,
+            source_topic_id=source.metadata.topic_id(partition.topic),
             target_topic_id=target.metadata.topic_id(target_partition.topic),
         )
         target_offsets = (
@@ -132,37 +135,37 @@ async def _partition_layouts(
             if target_partition in target_ends
             else None
         )
-        one = PartitionLayout(
-            source=at,
+        layout = PartitionLayout(
+            source=partition,
             target=target_partition,
-            source_offsets=OffsetRange(source_starts[at], source_ends[at]),
+            source_offsets=OffsetRange(source_starts[partition], source_ends[partition]),
             target_offsets=target_offsets,
             stored=stored,
             copied_before=None if target_partition in open_on_target else stored.copied_before,
-            is_compacted=at.topic in policies.compacted,
-            can_expire=at.topic in policies.expiring,
-            timestamps=plan_settings.timestamps and at.topic not in policies.stamping,
+            is_compacted=partition.topic in policies.compacted,
+            can_expire=partition.topic in policies.expiring,
+            timestamps=plan_settings.timestamps and partition.topic not in policies.stamping,
             open_transaction=OPEN_TRANSACTION.format(open_on_target[target_partition])
             if target_partition in open_on_target
             else "",
-            deleted_before_ms=policies.deleted_before_ms.get(at.topic),
-            log_bytes=max(source_bytes.get(at, 0), target_bytes.get(target_partition, 0)) or None,
+            deleted_before_ms=policies.deleted_before_ms.get(partition.topic),
+            log_bytes=max(source_bytes.get(partition, 0), target_bytes.get(target_partition, 0)) or None,
         )
-        result.append(cut_at_source_end(one) if plan_settings.target_may_be_ahead else one)
+        result.append(cut_at_source_end(layout) if plan_settings.target_may_be_ahead else layout)
     return result
 
 
-def cut_at_source_end(one: PartitionLayout) -> PartitionLayout:
-    """Returns *one* without the target records of source offsets after the source's end, which is an archive's."""
-    on_target, end = one.target_offsets, one.source_offsets.end
-    if on_target is None or (one.stored.copied_before or 0) <= end:
-        return one
-    exact = [guess.offset for guess in one.stored.target_guesses(end) if guess.is_exact]
+def cut_at_source_end(layout: PartitionLayout) -> PartitionLayout:
+    """Returns *layout* without the target records of source offsets after the source's end, which is an archive's."""
+    on_target, end = layout.target_offsets, layout.source_offsets.end
+    if on_target is None or (layout.stored.copied_before or 0) <= end:
+        return layout
+    exact = [guess.offset for guess in layout.stored.target_guesses(end) if guess.is_exact]
     if not exact:
-        return replace(one, is_end_unknown=True)
+        return replace(layout, is_end_unknown=True)
     target_end = max(on_target.start, min(exact[0], on_target.end))
     # Compaction may have removed a key's record here because a newer one follows after the end.
-    return replace(one, target_offsets=OffsetRange(on_target.start, target_end), can_expire=True)
+    return replace(layout, target_offsets=OffsetRange(on_target.start, target_end), can_expire=True)
 
 
 async def _source_ends(
