@@ -144,12 +144,12 @@ def _map_in_arrow(
 
     The method of a classic DataFrame refuses to run without pandas, and uses nothing of it. Spark Connect has it anyway.
     """
+    if is_connect(rows.sparkSession):
+        return rows.mapInArrow(work, schema)
     from pyspark.sql import DataFrame  # noqa: PLC0415 the extra `seed`
     from pyspark.sql.udf import UserDefinedFunction  # noqa: PLC0415
     from pyspark.util import PythonEvalType  # noqa: PLC0415
 
-    if is_connect(rows.sparkSession):
-        return rows.mapInArrow(work, schema)
     function = UserDefinedFunction(work, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     column = function(*(rows[name] for name in rows.columns))
     return DataFrame(rows._jdf.mapInArrow(column._jc, False, None), rows.sparkSession)  # noqa: SLF001
