@@ -1,19 +1,25 @@
 """`python -m benchmarks machinery`: measures Spark's own cost of a seed without brokers, and calculates a large seed from it.
 
         python -m benchmarks machinery [--rate MB/s] [--begin S]    # your rate of one slot, and seconds until a task copies
+        python -m benchmarks machinery --windows 5000000            # the driver's memory in a verification of so many windows
 
-Costs are the CPU time of all processes, which a busy machine hardly changes. The plan makes the task chains.
+Costs are the CPU time of all processes, which a busy machine hardly changes. The plan makes the task chains. The windows of
+a verification are imagined by real Spark tasks; the driver collects and writes them as always.
 """
 
 import argparse
 import heapq
 import os
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
 from typing import Final
 
 from benchmarks.machine import operator_facts
+from mirrorflow_replicator import process
 from mirrorflow_seed.job_report import SeedReport
 from mirrorflow_seed.job_status_server import JobStatusServer
 from mirrorflow_seed.seed.seed_plan import SeedRange, tasks_of
@@ -21,7 +27,18 @@ from mirrorflow_seed.seed.task_messages import TASK_REPORT_EVERY_S, Coordinator,
 from mirrorflow_seed.settings import job_of
 from mirrorflow_seed.spark_session import spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks
-from tests.harness.kafka.processes import cpu_s
+from mirrorflow_seed.verify.offset_windows import (
+    RANGE_WINDOWS,
+    WINDOW_OFFSETS,
+    VerifyRange,
+    WindowOutcome,
+    WindowResult,
+)
+from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult
+from mirrorflow_seed.verify.result_folder import ResultFolder
+from mirrorflow_seed.verify.verification_result import VerificationResult
+from mirrorflow_seed.verify.verify_driver import VerifyProgress, compare_groups
+from tests.harness.kafka.processes import cpu_s, family, program_of
 
 SLOTS: Final = 2
 WARM_TASKS, TASKS = 200, 1_000
@@ -29,6 +46,7 @@ WORDS: Final = 500
 WORD_PARTITIONS: Final = 50
 # The calculated seed: executors, slots of each, partitions, and bytes of each.
 EXECUTORS, CORES, PARTITIONS, PARTITION_BYTES = 100, 2, 10_000, 1_000_000_000
+PARTITION_WINDOWS: Final = 500  # of an imagined verification
 PODS_PER_S: Final = 20  # Spark's default of spark.kubernetes.allocation.batch.size, each second
 
 
@@ -80,6 +98,79 @@ def _word_s() -> float:
         status_server.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverMemory:
+    """Peak memory of the two processes of a driver."""
+
+    python_bytes: int
+    jvm_bytes: int
+
+
+def imagined_windows(ranges: Sequence[VerifyRange], _: CompareSettings) -> list[VerifyRangeResult]:
+    """Returns equal windows of *ranges*, each with different digests, as where batches of both sides differ."""
+    return [
+        VerifyRangeResult(
+            windows=tuple(_imagined_window(verify_range, start) for start in _starts(verify_range)),
+            behind=0,
+            bytes_read=0,
+            seconds=0.0,
+            memory_bytes=0,
+        )
+        for verify_range in ranges
+    ]
+
+
+def _starts(verify_range: VerifyRange) -> range:
+    return range(verify_range.source_from, verify_range.source_to, verify_range.window_offsets)
+
+
+def _imagined_window(verify_range: VerifyRange, start: int) -> WindowResult:
+    end = start + verify_range.window_offsets
+    digest = blake2b(f"{verify_range.partition} {start}".encode(), digest_size=16).hexdigest()
+    return WindowResult(
+        topic=verify_range.topic, partition=verify_range.partition, target_topic=verify_range.target_topic,
+        from_offset=start, to_offset=end, target_from_offset=start + 17, target_to_offset=end + 17,
+        source_count=end - start, target_count=end - start, source_sum=digest, target_sum=digest,
+        source_chain=digest[::-1], target_chain=digest[::-1], digested=99, ordered_equal=True,
+        outcome=WindowOutcome.EQUAL,
+    )  # fmt: skip
+
+
+def driver_memory(windows: int) -> DriverMemory:
+    """Runs a verification of *windows* windows on Spark, in partitions of PARTITION_WINDOWS, and writes its result."""
+    range_offsets = RANGE_WINDOWS * WINDOW_OFFSETS
+    ranges = [
+        VerifyRange(
+            topic="far", target_topic="near.far", partition=number // (PARTITION_WINDOWS // RANGE_WINDOWS),
+            source_from=number * range_offsets, source_to=(number + 1) * range_offsets,
+            target_from=number * range_offsets, target_to=(number + 1) * range_offsets,
+        )
+        for number in range(windows // RANGE_WINDOWS)
+    ]  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        spark_session(job_of({"master": f"local[{SLOTS}]"}), "machinery") as spark,
+    ):
+        compare_settings = CompareSettings(run_id="1")
+        results = compare_groups(
+            SparkTasks(spark), ranges, list, imagined_windows, compare_settings, VerifyProgress()
+        )
+        verification = VerificationResult(
+            run_id="1", flow="far-to-near", source_alias="far", target_alias="near", sample=1.0,
+            windows=[result.windows for result in results], partitions=len(ranges), behind=0,
+        )  # fmt: skip
+        assert verification.counts.equal == len(ranges) * RANGE_WINDOWS
+        ResultFolder(job_of({"output": folder})).write(verification)
+        jvm = next(pid for pid in family(os.getpid()) if program_of(pid).startswith("java"))
+        return DriverMemory(python_bytes=process.peak_bytes(), jvm_bytes=_peak_bytes(jvm))
+
+
+def _peak_bytes(pid: int) -> int:
+    """Returns the peak resident memory of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+
 def calculated(found: Costs, *, rate_mb_per_s: float, begin_s: float) -> str:
     """Returns a sentence about the large seed, for a slot's rate and the time until a task begins to copy."""
     slots = EXECUTORS * CORES
@@ -106,7 +197,18 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks machinery", description="What Spark costs.")
     parser.add_argument("--rate", type=float, default=50.0, help="MB/s of one slot (50)")
     parser.add_argument("--begin", type=float, default=1.0, help="seconds until a task copies (1)")
+    parser.add_argument(
+        "--windows", type=int, help="measure the driver's memory in a verification of so many windows"
+    )
     options = parser.parse_args(arguments)
+    if options.windows:
+        memory = driver_memory(options.windows)
+        print(operator_facts(" ".join(["python -m benchmarks machinery", *arguments]))[0])
+        print(
+            f"- the driver of a verification of {options.windows:,} windows: {memory.python_bytes / 1e6:.0f} MB of Python,"
+            f" {memory.jvm_bytes / 1e6:.0f} MB of Java"
+        )
+        return 0
     found = costs()
     print(operator_facts(" ".join(["python -m benchmarks machinery", *arguments]))[0])
     print(

@@ -2,7 +2,7 @@
 
     range(n), one row in each of n partitions ──> a Python UDF runs task n ──> its result, one row
 
-So each input is one task, no record passes through the JVM, and nothing is shuffled. A UDF is what every Spark has;
+So each input is one task, and no record passes through the JVM. Only `run_shuffled` shuffles: digests of records. A UDF is what every Spark has;
 `SparkContext` is missing on Spark Connect and on serverless platforms. The inputs are part of the UDF, as Spark's
 broadcast where they are large.
 
@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -25,6 +25,7 @@ from mirrorflow_seed.settings import FlowFiles
 from mirrorflow_seed.spark_session import is_connect, runs_here
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
@@ -80,6 +81,44 @@ class SparkTasks:
         rows = numbers.select(task("id").alias("result")).collect()
         return [pickle.loads(bytes(row["result"])) for row in rows]  # noqa: S301 of our own tasks
 
+    def run_shuffled(
+        self,
+        read: "Callable[[T], Iterator[RecordBatch]]",
+        inputs: Sequence[T],
+        schema: str,
+        *,
+        keys: Sequence[str],
+        order: Sequence[str],
+        partitions: int,
+        combine: "Callable[[Iterator[RecordBatch]], Iterator[R]]",
+    ) -> list[R]:
+        """Runs *read* on each of *inputs*, each in one task, and *combine* on the sorted rows; returns all results; blocks.
+
+        Rows have *schema* (Spark's DDL). Those with equal *keys* reach the same of *partitions* tasks, sorted by *keys* and
+        *order*; Spark spills what does not fit its memory. `cancel`, from another thread, ends it. Raises Spark's error.
+        """
+        packed = [pickle.dumps(item) for item in inputs]
+
+        def read_task(numbers: "Iterator[RecordBatch]") -> "Iterator[RecordBatch]":
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    yield from read(pickle.loads(packed[number]))  # noqa: S301 made above
+
+        def combine_task(rows: "Iterator[RecordBatch]") -> "Iterator[RecordBatch]":
+            import pyarrow as pa  # noqa: PLC0415 the extra `seed`
+
+            for result in combine(rows):
+                yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})
+
+        if not packed:
+            return []
+        if is_connect(self._session):
+            self._session.addTag(self._tag)  # of this thread
+        numbers = self._session.range(0, len(packed), 1, len(packed))
+        shuffled = _map_in_arrow(numbers, read_task, schema).repartition(partitions, *keys)
+        combined = _map_in_arrow(shuffled.sortWithinPartitions(*keys, *order), combine_task, "result binary")
+        return [pickle.loads(bytes(row["result"])) for row in combined.collect()]  # noqa: S301 of our own tasks
+
     def cancel(self) -> None:
         """Cancels all running tasks of this job."""
         if is_connect(self._session):
@@ -98,6 +137,24 @@ class SparkTasks:
         return bool(found) and not any(one.numActiveTasks for one in found)
 
 
+def _map_in_arrow(
+    rows: Any, work: "Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]]", schema: str
+) -> Any:
+    """Returns `rows.mapInArrow(work, schema)`, also without pandas.
+
+    The method of a classic DataFrame refuses to run without pandas, and uses nothing of it. Spark Connect has it anyway.
+    """
+    if is_connect(rows.sparkSession):
+        return rows.mapInArrow(work, schema)
+    from pyspark.sql import DataFrame  # noqa: PLC0415 the extra `seed`
+    from pyspark.sql.udf import UserDefinedFunction  # noqa: PLC0415
+    from pyspark.util import PythonEvalType  # noqa: PLC0415
+
+    function = UserDefinedFunction(work, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    column = function(*(rows[name] for name in rows.columns))
+    return DataFrame(rows._jdf.mapInArrow(column._jc, False, None), rows.sparkSession)  # noqa: SLF001
+
+
 class IdleTimer:
     """Measures for how long Spark has run no task."""
 
@@ -114,16 +171,21 @@ class IdleTimer:
 def run_watched(
     tasks: SparkTasks, work: Callable[[T], R], inputs: Sequence[T], watch: Callable[[str], None]
 ) -> list[R]:
-    """Runs tasks as `SparkTasks.run`, and calls *watch* meanwhile with a problem of Spark, "" without one.
+    """Runs tasks as `SparkTasks.run`, watched as by `watch_job`."""
+    return watch_job(tasks, lambda: tasks.run(work, inputs), watch)
 
-    A signal that raises an exception cancels them.
+
+def watch_job(tasks: SparkTasks, job: Callable[[], R], watch: Callable[[str], None]) -> R:
+    """Returns what *job*, a method of *tasks*, returns, and calls *watch* meanwhile with a problem of Spark, "" without one.
+
+    A signal that raises an exception cancels the tasks.
     """
-    outcome: list[list[R]] = []
+    outcome: list[R] = []
     failure: list[BaseException] = []
 
     def collect() -> None:
         try:
-            outcome.append(tasks.run(work, inputs))
+            outcome.append(job())
         except BaseException as error:  # noqa: BLE001 handed over to the thread that waits
             failure.append(error)
 

@@ -7,9 +7,10 @@ that the flow has copied after the archive's end are not compared.
 """
 
 import asyncio
+import contextlib
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -112,16 +113,15 @@ def verify_archive(
     require_isolation(manifest, settings, folder.address)
     verify_plan = asyncio.run(_plan(settings, job, manifest, folder))
     progress.begin(verify_driver.first_report(job, verify_plan))
-    work = partial(
-        compare_archived,
-        files=share_files(spark, files, are_mounted=job.has_mounted_files),
-        address=folder.address,
-    )
+    task_files = share_files(spark, files, are_mounted=job.has_mounted_files)
     results = verify_driver.run_groups(
         SparkTasks(spark),
         verify_plan.ranges,
         lambda ranges: [_task(manifest, verify_range) for verify_range in ranges],
-        work,
+        partial(compare_archived, files=task_files, address=folder.address),
+        verify_driver.KeySides(
+            load=partial(_load, task_files), open=partial(_archive_sides, address=folder.address)
+        ),
         verify_driver.compare_settings_of(settings, job),
         progress,
     )
@@ -164,9 +164,39 @@ def compare_archived(
     return [_compare_range(task, settings, folder, compare_settings) for task in tasks]
 
 
+def _load(files: FlowFiles) -> SourceSettings:
+    return without_source(files.load())
+
+
 def _compare_range(
     task: ArchiveRangeTask, settings: SourceSettings, folder: StorageFolder, compare_settings: CompareSettings
 ) -> VerifyRangeResult:
+    return asyncio.run(_compare(task, settings, folder, compare_settings))
+
+
+async def _compare(
+    task: ArchiveRangeTask, settings: SourceSettings, folder: StorageFolder, compare_settings: CompareSettings
+) -> VerifyRangeResult:
+    async with _open(task, settings, folder) as sides:
+        return await compare_range(sides, settings, task.verify_range, compare_settings)
+
+
+async def _archive_sides(
+    settings: SourceSettings, ranges: Sequence[VerifyRange], *, address: str
+) -> AsyncIterator[Mapping[str, Cluster]]:
+    """Yields the archive at *address* and the target, for each of *ranges* (`range_comparison.OpenSides`)."""
+    folder = StorageFolder(address)
+    manifest = read_archive(folder)
+    for verify_range in ranges:
+        async with _open(_task(manifest, verify_range), settings, folder) as sides:
+            yield sides
+
+
+@contextlib.asynccontextmanager
+async def _open(
+    task: ArchiveRangeTask, settings: SourceSettings, folder: StorageFolder
+) -> AsyncIterator[Mapping[str, Cluster]]:
+    """Yields the range of the archive, as a source cluster, and the target."""
     verify_range = task.verify_range
     start, end = verify_range.source_from, verify_range.source_to
     with ArchiveLog(task.archived, start=start, end=end) as log:
@@ -176,26 +206,13 @@ def _compare_range(
                     for record in records:
                         log.add(record)
         log.finish()
-        return asyncio.run(_compare_log(task, settings, compare_settings, log))
-
-
-async def _compare_log(
-    task: ArchiveRangeTask, settings: SourceSettings, compare_settings: CompareSettings, log: ArchiveLog
-) -> VerifyRangeResult:
-    verify_range = task.verify_range
-    archive = ArchiveCluster(
-        settings.source_alias,
-        task.part,
-        of=TopicPartition(verify_range.topic, verify_range.partition),
-        spool=log,
-    )
-    target = await _target(settings)
-    try:
-        return await compare_range(
-            {"source": archive, "target": target}, settings, verify_range, compare_settings
-        )
-    finally:
-        await target.close()
+        partition = TopicPartition(verify_range.topic, verify_range.partition)
+        archive = ArchiveCluster(settings.source_alias, task.part, of=partition, spool=log)
+        target = await _target(settings)
+        try:
+            yield {"source": archive, "target": target}
+        finally:
+            await target.close()
 
 
 async def _target(settings: SourceSettings) -> Cluster:

@@ -21,7 +21,7 @@ from mirrorflow_seed.verify.record_digests import DIGEST_BYTES, SUM_MODULUS, Dig
 WINDOW_OFFSETS: Final = 100_000
 # A task should take seconds: a million records of 1 kB take three seconds, and starting a task takes 50 ms.
 RANGE_WINDOWS: Final = 10
-# Keys per class of a compacted partition: this many of each side take some 60 MB in a task.
+# Keys per class of a compacted partition: a task holds those of a class that differ, at most some 60 MB.
 KEYS_MAX: Final = 200_000
 # In each window; counts have no limit. A window without any match must not fill the driver's memory.
 DIFFERENCES_MAX: Final = 10
@@ -53,10 +53,12 @@ class VerifyRange:
     # The target has all source records before this offset; None if no offset is stored.
     copied_before: int | None = None
     timestamps: bool = True  # False: the target sets its own
-    has_open_transaction: bool = False  # on the target, after the end of this partition's committed records
+    # The reason for records after the target's end, if a transaction is open there; "": none is.
+    open_transaction: str = ""
     method: ComparisonMethod = ComparisonMethod.IN_ORDER
-    key_class: int = 0  # with NEWEST_PER_KEY: which of `key_classes`
-    key_classes: int = 1
+    key_class_count: int = 1  # with NEWEST_PER_KEY: the number of classes of keys
+    key_classes: tuple[int, ...] = (0,)  # the classes to compare; with a sample, not all
+    log_parts: int = 1  # with NEWEST_PER_KEY: the number of parts in which the log of either side is read
     can_expire: bool = (
         False  # with NEWEST_PER_KEY: retention may have deleted a key's last record on one side
     )
@@ -75,7 +77,7 @@ class VerifyRange:
     def windows(self) -> int:
         """The approximate number of windows."""
         if self.method is ComparisonMethod.NEWEST_PER_KEY:
-            return 1
+            return len(self.key_classes)
         return max(1, -(-self.source_to // self.window_offsets) - self.source_from // self.window_offsets)
 
 
@@ -91,27 +93,27 @@ class VerifyPlanSettings:
     timestamps: bool = True  # False: not compared anywhere
     target_may_be_ahead: bool = False  # the source is an archive and may end before what the flow has copied
 
-    def is_sampled(self, at: TopicPartition, window: int) -> bool:
+    def is_sampled(self, partition: TopicPartition, window: int) -> bool:
         """Returns whether this run compares window number *window* of the partition."""
         if self.sample >= 1.0:
             return True
-        text = f"{self.run_id}\0{at.topic}\0{at.partition}\0{window}"
+        text = f"{self.run_id}\0{partition.topic}\0{partition.partition}\0{window}"
         number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
         return number < self.sample * (1 << 64)
 
-    def sampled_ranges(self, at: TopicPartition, begin: int, end: int) -> list[tuple[int, int]]:
+    def sampled_ranges(self, partition: TopicPartition, begin: int, end: int) -> list[tuple[int, int]]:
         """Cuts [begin, end) at window boundaries into sampled ranges of at most `range_windows` windows."""
         size = self.window_offsets
-        found: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         for window in range(begin // size, -(-end // size)):
-            if not self.is_sampled(at, window):
+            if not self.is_sampled(partition, window):
                 continue
             start, stop = max(begin, window * size), min(end, (window + 1) * size)
-            if found and found[-1][1] == start and stop - found[-1][0] <= self.range_windows * size:
-                found[-1] = found[-1][0], stop
+            if ranges and ranges[-1][1] == start and stop - ranges[-1][0] <= self.range_windows * size:
+                ranges[-1] = ranges[-1][0], stop
             else:
-                found.append((start, stop))
-        return found
+                ranges.append((start, stop))
+        return ranges
 
 
 class WindowOutcome(Enum):
@@ -256,6 +258,7 @@ class WindowTally:
     def result(
         self, verify_range: VerifyRange, from_offset: int, to_offset: int, *, key_class: int = -1
     ) -> WindowResult:
+        """Returns the result of the window, source offsets *from_offset* to *to_offset*."""
         outcome = self.outcome
         return WindowResult(
             topic=verify_range.topic,

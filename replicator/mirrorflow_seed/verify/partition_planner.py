@@ -44,6 +44,10 @@ SEARCH_RECORDS: Final = 10_000
 # Small, because each partition is read a few times; brokers return the first batch whole whatever its size.
 SPOT_RESPONSE_BYTES: Final = 32 << 10
 SEARCH_RESPONSE_BYTES: Final = 1 << 20
+# A compacted log is read in parts of about this size. At the end of a part, up to one response is read that belongs to the
+# next: 4 MiB (`range_reader`), so 2 % of all.
+LOG_PART_BYTES: Final = 256 << 20
+COMPACTED_RECORD_BYTES: Final = 10  # a small record in a compressed batch
 NO_MATCH = "No record of one side was found on the other, so the offsets of both sides cannot be matched."
 NOT_FOUND = "The target offset of this window was not found, or several match."
 NO_END = "The flow has copied more than this source has, and the target offset where that begins is unknown."
@@ -96,19 +100,19 @@ class BoundaryLog:
             response_bytes=SPOT_RESPONSE_BYTES if count <= RUN_RECORDS else SEARCH_RESPONSE_BYTES,
             reads_ahead=False,
         )
-        found: list[BoundaryRecord] = []
+        records: list[BoundaryRecord] = []
         try:
-            while len(found) < count and (batches := await reader.more()) is not None:
+            while len(records) < count and (batches := await reader.more()) is not None:
                 for batch in batches:
-                    found += islice(self._within(batch, offset), count - len(found))
+                    records += islice(self._within(batch, offset), count - len(records))
         finally:
             await reader.close()
-        return found
+        return records
 
     async def offset_at(self, timestamp: int) -> int | None:
         """Returns the first offset with at least *timestamp* (ms); None without one, or if the leader returns an error."""
-        answer = (await admin.list_offsets(self._cluster, [self.partition], timestamp))[self.partition]
-        return None if answer.error or answer.offset < 0 else answer.offset
+        listed = (await admin.list_offsets(self._cluster, [self.partition], timestamp))[self.partition]
+        return None if listed.error or listed.offset < 0 else listed.offset
 
     def _within(self, batch: Batch, offset: int) -> Iterable[BoundaryRecord]:
         for record in decode(batch):
@@ -124,13 +128,13 @@ async def locate(
     """Returns the offset on *log* where *wanted*, records of the other side, begin; None if undecided."""
     if not wanted:
         return None
-    run = [one.digest for one in wanted]
+    run = [record.digest for record in wanted]
     tried: list[OffsetGuess] = []
     for guess in guesses:
         if guess.is_exact:
-            found = await log.records(guess.offset, len(run))
-            if _begins_with(found, run):
-                return found[0].offset
+            records = await log.records(guess.offset, len(run))
+            if _begins_with(records, run):
+                return records[0].offset
         tried.append(guess)
     by_time = await log.offset_at(wanted[0].timestamp) if wanted[0].timestamp >= 0 else None
     if by_time is not None:
@@ -138,7 +142,9 @@ async def locate(
     for guess in tried:
         region = await log.records(max(log.start, guess.offset - SEARCH_BACK_OFFSETS), SEARCH_RECORDS)
         matches = [
-            at for at, one in enumerate(region) if one.digest == run[0] and _begins_with(region[at:], run)
+            index
+            for index, record in enumerate(region)
+            if record.digest == run[0] and _begins_with(region[index:], run)
         ]
         if len(matches) == 1:
             return region[matches[0]].offset
@@ -148,7 +154,7 @@ async def locate(
 def _begins_with(records: Sequence[BoundaryRecord], run: Sequence[bytes]) -> bool:
     """Returns whether *records* begins with *run*, or is a prefix of it of at least two records."""
     count = min(len(records), len(run))
-    return count >= min(2, len(run)) and all(records[at].digest == run[at] for at in range(count))
+    return count >= min(2, len(run)) and all(records[index].digest == run[index] for index in range(count))
 
 
 @dataclass(slots=True)
@@ -174,9 +180,12 @@ class PartitionLayout:
     is_compacted: bool
     can_expire: bool
     timestamps: bool
-    has_open_transaction: bool = False  # on the target, so its end is that of committed records
+    open_transaction: str = (
+        ""  # on the target, whose end is that of committed records: the reason; "": none is
+    )
     # The target's retention may have deleted records with timestamps before this; None: its settings are unknown.
     deleted_before_ms: float | None = None
+    log_bytes: int | None = None  # of a compacted partition, the larger side's; None: unknown
     is_end_unknown: bool = False  # the target has records of later source offsets, from an unknown offset on
 
 
@@ -244,20 +253,26 @@ class PartitionPlanner:
 
     def _plan_compacted(self) -> None:
         source, target, plan_settings = self._source, self._target, self._plan_settings
-        classes = max(
-            1, -(-max(source.end - source.start, target.end - target.start) // plan_settings.keys_max)
+        log_bytes = self._partition.log_bytes
+        records = max(source.end - source.start, target.end - target.start)
+        if log_bytes is not None:
+            # Cleaned logs have few records in wide offsets.
+            records = min(records, log_bytes // COMPACTED_RECORD_BYTES)
+        count = max(1, -(-records // plan_settings.keys_max))
+        classes = tuple(
+            number for number in range(count) if plan_settings.is_sampled(self._partition.source, number)
         )
-        for number in range(classes):
-            if plan_settings.is_sampled(self._partition.source, number):
-                self._plan.ranges.append(
-                    dataclasses.replace(
-                        self._whole_range(),
-                        method=ComparisonMethod.NEWEST_PER_KEY,
-                        key_class=number,
-                        key_classes=classes,
-                        can_expire=self._partition.can_expire,
-                    )
+        if classes:
+            self._plan.ranges.append(
+                dataclasses.replace(
+                    self._whole_range(),
+                    method=ComparisonMethod.NEWEST_PER_KEY,
+                    key_class_count=count,
+                    key_classes=classes,
+                    log_parts=1 if log_bytes is None else max(1, -(-log_bytes // LOG_PART_BYTES)),
+                    can_expire=self._partition.can_expire,
                 )
+            )
 
     async def _first_match(self) -> tuple[int, int] | None:
         """Returns the first pair of matching source and target offsets; None if there is nothing to compare."""
@@ -345,9 +360,11 @@ class PartitionPlanner:
         source, back = self._source, RUN_RECORDS
         while True:
             begin = max(source.start, source_offset - back)
-            found = [one for one in await source.records(begin, back) if one.offset < source_offset]
-            if found or begin == source.start:
-                return all(one.timestamp < limit_ms for one in found)
+            records = [
+                record for record in await source.records(begin, back) if record.offset < source_offset
+            ]
+            if records or begin == source.start:
+                return all(record.timestamp < limit_ms for record in records)
             back *= SEARCH_BACK_FACTOR
 
     async def _plan_ranges(self, begin: int, target_begin: int) -> None:
@@ -356,7 +373,7 @@ class PartitionPlanner:
         if not ranges and plan_settings.sample >= 1.0:
             ranges = [(begin, source.end)]  # no source offsets, but perhaps records on the target
         located: dict[int, int | None] = {begin: target_begin, source.end: target.end}
-        for border in sorted({at for offsets in ranges for at in offsets} - located.keys()):
+        for border in sorted({offset for offsets in ranges for offset in offsets} - located.keys()):
             located[border] = await self._locate_boundary(border)
         open_at: tuple[int, int] | None = None
         for start, stop in ranges:
@@ -393,7 +410,7 @@ class PartitionPlanner:
             target_to=self._target.end,
             copied_before=partition.copied_before,
             timestamps=partition.timestamps,
-            has_open_transaction=partition.has_open_transaction,
+            open_transaction=partition.open_transaction,
             window_offsets=self._plan_settings.window_offsets,
         )
 
@@ -431,4 +448,4 @@ class PartitionPlanner:
 def _same_start(source_records: Iterable[BoundaryRecord], target_records: Iterable[BoundaryRecord]) -> bool:
     """Returns whether the first two records of both sides are equal; one is enough if a side has only one."""
     pairs = list(zip(source_records, target_records, strict=False))
-    return all(one.digest == other.digest for one, other in pairs[:2])
+    return all(source.digest == target.digest for source, target in pairs[:2])

@@ -8,12 +8,6 @@ sides agree again, so that one lost record does not make all later records diffe
 A range begins and ends at matching records on both sides (`partition_planner`), and each record of either side within
 it is counted in exactly one window. So no record between two ranges is missed.
 
-`NewestPerKeyComparison` compares a compacted partition. The log cleaner removes older records and tombstones at
-different times on each side, so the comparison is of what a consumer ends up with: the newest value of each key, where
-a tombstone equals no record. To bound the memory, each task reads the whole partition and compares one class of keys,
-by the digest of the key. A key whose newest source record may not be copied yet counts as behind. Without a stored
-offset, the newest record that both sides have shows what was copied, because records are copied in order.
-
 An error of one range (a damaged batch, records deleted meanwhile, no permission) makes its windows undecided; other
 ranges continue. An unusable cluster fails the task, which Spark retries.
 """
@@ -22,7 +16,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, NamedTuple
@@ -37,7 +31,7 @@ from mirrorflow_replicator import process
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.verify.offset_windows import (
-    ComparisonMethod,
+    Difference,
     DifferenceKind,
     VerifyRange,
     WindowResult,
@@ -47,7 +41,6 @@ from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRan
 from mirrorflow_seed.verify.record_digests import DigestedRecord, RecordDigester
 
 TARGET_ENDS: Final = "The target ends here, and no stored offset shows whether this was copied."
-OPEN_TRANSACTION: Final = "The target has an open transaction here; compare again once it has ended."
 # Records that differ and are read again to name their fields, in each range.
 NAMED_RECORDS_MAX: Final = 20
 SPOT_RESPONSE_BYTES: Final = 32 << 10  # brokers return the first batch whole whatever its size
@@ -55,11 +48,9 @@ SPOT_RESPONSE_BYTES: Final = 32 << 10  # brokers return the first batch whole wh
 RESYNC_RECORDS: Final = 3
 # Records searched on each side, few at first: most differences are one record. The last level takes 5 MB.
 RESYNC_LEVELS: Final = (16, 512, 16_384)
+# Yields the clusters "source" and "target" with the records of each range, one after the other.
+OpenSides = Callable[[SourceSettings, Sequence[VerifyRange]], AsyncIterator[Mapping[str, Cluster]]]
 _DECIDES_TIMESTAMPS = CODEC_MASK | LOG_APPEND_TIME_BIT
-UNSETTLED = "Keys differ, and no stored offset shows whether their newest records were copied."
-EXPIRED = "Some keys exist on one side only; retention (cleanup.policy=compact,delete) may have deleted them on the other."
-# The newest record of a key, and whether it is a tombstone.
-_Newest = tuple[DigestedRecord, bool]
 
 
 class NeededSides(NamedTuple):
@@ -69,7 +60,7 @@ class NeededSides(NamedTuple):
     target: bool = False
 
 
-def hold_equal_records(one: Batch, other: Batch) -> bool:
+def hold_equal_records(source: Batch, target: Batch) -> bool:
     """Returns whether equal bytes show that two batches hold equal records, at equal distances from the base offset.
 
     The bytes of a record are its key, value and headers, and its timestamp and offset relative to the batch's.
@@ -78,15 +69,15 @@ def hold_equal_records(one: Batch, other: Batch) -> bool:
     do not matter. False decides nothing: equal records can be encoded in different bytes.
     """
     return (
-        one.size_bytes == other.size_bytes
-        and one.count == other.count
-        and one.base_timestamp == other.base_timestamp
-        and one.last_offset_delta == other.last_offset_delta
-        and one.magic == other.magic == 2
-        and not (one.attributes ^ other.attributes) & _DECIDES_TIMESTAMPS
-        and (not one.is_log_append_time or one.max_timestamp == other.max_timestamp)
+        source.size_bytes == target.size_bytes
+        and source.count == target.count
+        and source.base_timestamp == target.base_timestamp
+        and source.last_offset_delta == target.last_offset_delta
+        and source.magic == target.magic == 2
+        and not (source.attributes ^ target.attributes) & _DECIDES_TIMESTAMPS
+        and (not source.is_log_append_time or source.max_timestamp == target.max_timestamp)
         # A memoryview compares element by element, a bytearray with memcmp; copying one side is cheap.
-        and bytearray(one.data[HEADER_BYTES:]) == other.data[HEADER_BYTES:]
+        and bytearray(source.data[HEADER_BYTES:]) == target.data[HEADER_BYTES:]
     )
 
 
@@ -168,29 +159,29 @@ class InOrderComparison:
 
     def _tally(self, offset: int) -> WindowTally:
         index = offset // self._range.window_offsets
-        found = self._tallies.get(index)
-        if found is None:
-            found = self._tallies[index] = WindowTally(index)
-        return found
+        tally = self._tallies.get(index)
+        if tally is None:
+            tally = self._tallies[index] = WindowTally(index)
+        return tally
 
     def _skip_equal_batches(self) -> bool:
-        one, other = self._source.whole_batch, self._target.whole_batch
-        if one is None or other is None:
+        source, target = self._source.whole_batch, self._target.whole_batch
+        if source is None or target is None:
             return False
         size = self._range.window_offsets
-        is_in_one = one.base_offset // size == one.last_offset // size
-        if not (is_in_one or one.is_dense) or not hold_equal_records(one, other):
+        is_in_one = source.base_offset // size == source.last_offset // size
+        if not (is_in_one or source.is_dense) or not hold_equal_records(source, target):
             return False
-        if not checksum_holds(other):
-            self._target.raise_corrupt(other)
+        if not checksum_holds(target):
+            self._target.raise_corrupt(target)
         self._source.batches.popleft()
         self._target.batches.popleft()
-        offset, left = one.base_offset, one.count
+        offset, left = source.base_offset, source.count
         while left:
             count = left if is_in_one else min(left, size - offset % size)
-            self._tally(offset).add_equal(count, other.base_offset + offset - one.base_offset)
+            self._tally(offset).add_equal(count, target.base_offset + offset - source.base_offset)
             offset, left = offset + count, left - count
-        self._cursor = one.last_offset
+        self._cursor = source.last_offset
         return True
 
     def _skip_equal_records(self) -> None:
@@ -220,12 +211,12 @@ class InOrderComparison:
             needs = NeededSides(source=source.lacks(count), target=target.lacks(count))
             if any(needs):
                 return needs
-            left = [one.digest for one in islice(source.digested, count)]
-            right = [one.digest for one in islice(target.digested, count)]
+            left = [record.digest for record in islice(source.digested, count)]
+            right = [record.digest for record in islice(target.digested, count)]
             is_all = source.is_all_within(count), target.is_all_within(count)
-            found = find_resync(left, right, is_all=is_all)
-            if found is not None:
-                self._remove_differing(*found)
+            skipped = find_resync(left, right, is_all=is_all)
+            if skipped is not None:
+                self._remove_differing(*skipped)
                 break
             if all(is_all):
                 self._remove_differing(len(left), len(right), at_end=True)
@@ -242,7 +233,7 @@ class InOrderComparison:
         """Removes the first records of each side and counts them as differences."""
         left = [self._source.digested.popleft() for _ in range(sources)]
         right = [self._target.digested.popleft() for _ in range(targets)]
-        on_both = Counter(one.digest for one in left) & Counter(one.digest for one in right)
+        on_both = Counter(record.digest for record in left) & Counter(record.digest for record in right)
         moved: dict[bytes, deque[DigestedRecord]] = {}
         unpaired: deque[DigestedRecord] = deque()
         for record in right:
@@ -262,14 +253,13 @@ class InOrderComparison:
             elif at_end and self._range.copied_before is None:
                 self._cursor = record.offset
                 self._tally(record.offset).add_source(record)
-                reason = OPEN_TRANSACTION if self._range.has_open_transaction else TARGET_ENDS
-                self._tally(record.offset).leave_undecided(reason)
+                self._tally(record.offset).leave_undecided(self._range.open_transaction or TARGET_ENDS)
             else:
                 self._add_difference(DifferenceKind.MISSING, record, None, placed)
         for record in unpaired:
             self._add_difference(DifferenceKind.EXTRA, None, record, placed)
         # The chained digest of the target is in the order of the target.
-        for record, tally in sorted(placed, key=lambda one: one[0].offset):
+        for record, tally in sorted(placed, key=lambda pair: pair[0].offset):
             tally.add_target(record)
 
     def _add_difference(
@@ -331,7 +321,9 @@ class _Side:
                 self.raise_corrupt(batch)
             within = self._begin, self._end
             self.digested.extend(
-                one for one in self._digest.digest_batch(batch) if within[0] <= one.offset < within[1]
+                record
+                for record in self._digest.digest_batch(batch)
+                if within[0] <= record.offset < within[1]
             )
 
     def raise_corrupt(self, batch: Batch) -> None:
@@ -347,129 +339,25 @@ def find_resync(
     It skips the fewest records on both sides. Skipped records are reported as missing, extra or changed, so a poor
     choice makes a difference look larger, never smaller. *is_all*: for each side, whether its sequence is complete.
     """
-    first_at: dict[bytes, int] = {}
-    for at, digest in enumerate(right):
-        first_at.setdefault(digest, at)
+    first_index: dict[bytes, int] = {}
+    for index, digest in enumerate(right):
+        first_index.setdefault(digest, index)
     best: tuple[int, int] | None = None
-    for at, digest in enumerate(left):
-        if best is not None and at >= sum(best):
+    for index, digest in enumerate(left):
+        if best is not None and index >= sum(best):
             break
-        other_at = first_at.get(digest)
-        if other_at is None or (best is not None and at + other_at >= sum(best)):
+        other_index = first_index.get(digest)
+        if other_index is None or (best is not None and index + other_index >= sum(best)):
             continue
-        count = min(RESYNC_RECORDS, len(left) - at, len(right) - other_at)
+        count = min(RESYNC_RECORDS, len(left) - index, len(right) - other_index)
         is_enough = (
             count == RESYNC_RECORDS
-            or (is_all[0] and len(left) - at == count)
-            or (is_all[1] and len(right) - other_at == count)
+            or (is_all[0] and len(left) - index == count)
+            or (is_all[1] and len(right) - other_index == count)
         )
-        if is_enough and all(left[at + i] == right[other_at + i] for i in range(count)):
-            best = at, other_at
+        if is_enough and all(left[index + i] == right[other_index + i] for i in range(count)):
+            best = index, other_index
     return best
-
-
-class NewestPerKeyComparison:
-    """Compares the newest records of one class of keys; has the methods of `InOrderComparison`."""
-
-    def __init__(self, verify_range: VerifyRange, *, source: RecordDigester, target: RecordDigester) -> None:
-        self.behind = 0
-        self._range = verify_range
-        self._digests = {"source": source, "target": target}
-        self._newest: dict[str, dict[bytes, _Newest]] = {"source": {}, "target": {}}
-        self._ended = {"source": False, "target": False}
-
-    def feed(self, *, source: Iterable[Batch] = (), target: Iterable[Batch] = ()) -> None:
-        """Adds batches of either side, in order. Raises CorruptRecordsError."""
-        for side, batches in (("source", source), ("target", target)):
-            for batch in batches:
-                self._add_batch(side, batch)
-
-    def end(self, *, source: bool = False, target: bool = False) -> None:
-        """Marks sides as complete."""
-        self._ended["source"] |= source
-        self._ended["target"] |= target
-
-    def advance(self) -> NeededSides:
-        """Returns the side that it needs next: first all of the source, then all of the target."""
-        if not self._ended["source"]:
-            return NeededSides(source=True)
-        return NeededSides(target=not self._ended["target"])
-
-    def results(self, *, reason: str = "") -> list[WindowResult]:
-        """Returns one result, for the class of keys."""
-        verify_range, tally = self._range, WindowTally(0)
-        pairs = list(self._newest_records())
-        copied_before = verify_range.copied_before
-        if copied_before is None:
-            both = (
-                on_source[0].offset
-                for on_source, on_target in pairs
-                if on_source and on_target and on_source[0].digest == on_target[0].digest
-            )
-            copied_before = max(both, default=-1) + 1
-        for on_source, on_target in pairs:
-            self._tally_key(tally, on_source, on_target, copied_before)
-        if reason:
-            tally.leave_undecided(reason)
-        return [
-            tally.result(
-                verify_range,
-                verify_range.source_from,
-                verify_range.source_to,
-                key_class=verify_range.key_class,
-            )
-        ]
-
-    def _add_batch(self, side: str, batch: Batch) -> None:
-        if not checksum_holds(batch):
-            raise CorruptRecordsError(f"the batch at offset {batch.base_offset} of the {side} is damaged")
-        verify_range, digest, newest = self._range, self._digests[side], self._newest[side]
-        end = verify_range.source_to if side == "source" else verify_range.target_to
-        for record in decode(batch):
-            key = digest.digest_key(record.key)
-            if (
-                record.offset < end
-                and int.from_bytes(key[:8], "big") % verify_range.key_classes == verify_range.key_class
-            ):
-                newest[key] = DigestedRecord(record.offset, digest.digest(record)), record.value is None
-
-    def _newest_records(self) -> Iterator[tuple[_Newest | None, _Newest | None]]:
-        """Yields the newest records of each key: in source order, then keys that only the target has."""
-        on_source, on_target = self._newest["source"], self._newest["target"]
-        for key in sorted(on_source, key=lambda one: on_source[one][0].offset):
-            yield on_source[key], on_target.get(key)
-        for key in sorted(on_target.keys() - on_source.keys(), key=lambda one: on_target[one][0].offset):
-            yield None, on_target[key]
-
-    def _tally_key(
-        self, tally: WindowTally, on_source: _Newest | None, on_target: _Newest | None, copied_before: int
-    ) -> None:
-        source = None if on_source is None or (on_source[1] and on_target is None) else on_source[0]
-        target = None if on_target is None or (on_target[1] and on_source is None) else on_target[0]
-        if source is not None and target is not None and source.digest == target.digest:
-            tally.add_source(source)
-            tally.add_target(target)
-        elif source is not None and source.offset >= copied_before and self._range.copied_before is not None:
-            self.behind += 1
-        elif source is not None or target is not None:
-            if source is not None:
-                tally.add_source(source)
-            if target is not None:
-                tally.add_target(target)
-            if source is not None and source.offset >= copied_before:
-                tally.leave_undecided(UNSETTLED)
-                return
-            if (source is None or target is None) and self._range.can_expire:
-                tally.leave_undecided(EXPIRED)
-                return
-            kind = (
-                DifferenceKind.MISSING
-                if target is None
-                else DifferenceKind.EXTRA
-                if source is None
-                else DifferenceKind.CHANGED
-            )
-            tally.add_difference(kind, source, target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,6 +378,20 @@ class CompareSettings:
     run_id: str
     decode_all: bool = False
     bytes_per_second: float | None = None
+
+    async def pace(self, began_s: float, bytes_read: int) -> None:
+        """Waits until *bytes_read* since *began_s* (`time.monotonic`) keep to the rate."""
+        if self.bytes_per_second is not None:
+            await asyncio.sleep(max(0.0, began_s + bytes_read / self.bytes_per_second - time.monotonic()))
+
+
+async def cluster_sides(
+    settings: SourceSettings, ranges: Sequence[VerifyRange]
+) -> AsyncIterator[Mapping[str, Cluster]]:
+    """Yields the same connections for each of *ranges* (`OpenSides`). Raises ClusterError, SettingError."""
+    async with connect_clusters(settings) as sides:
+        for _ in ranges:
+            yield sides
 
 
 async def compare_ranges(
@@ -542,6 +444,18 @@ async def range_readers(
         await asyncio.gather(*(reader.close() for reader in readers.values()))
 
 
+def digesters(
+    settings: SourceSettings, verify_range: VerifyRange, compare_settings: CompareSettings
+) -> tuple[RecordDigester, RecordDigester]:
+    """Returns what computes the digests of a range's source records, after the flow's transforms, and target records."""
+    run_id, timestamps = compare_settings.run_id, verify_range.timestamps
+    edits = make_naming(settings).header_edits(verify_range.topic)
+    return (
+        RecordDigester(run_id, verify_range.partition, edits=edits, timestamps=timestamps),
+        RecordDigester(run_id, verify_range.partition, timestamps=timestamps),
+    )
+
+
 async def compare_range(
     sides: Mapping[str, Cluster],
     settings: SourceSettings,
@@ -550,24 +464,14 @@ async def compare_range(
 ) -> VerifyRangeResult:
     """Compares one range between connected clusters. Raises ClusterError."""
     began = time.perf_counter()
-    edits = make_naming(settings).header_edits(verify_range.topic)
-    of_source = RecordDigester(
-        compare_settings.run_id, verify_range.partition, edits=edits, timestamps=verify_range.timestamps
+    of_source, of_target = digesters(settings, verify_range, compare_settings)
+    comparison = InOrderComparison(
+        verify_range, source=of_source, target=of_target, decode_all=compare_settings.decode_all
     )
-    of_target = RecordDigester(
-        compare_settings.run_id, verify_range.partition, timestamps=verify_range.timestamps
-    )
-    comparison: InOrderComparison | NewestPerKeyComparison
-    if verify_range.method is ComparisonMethod.NEWEST_PER_KEY:
-        comparison = NewestPerKeyComparison(verify_range, source=of_source, target=of_target)
-    else:
-        comparison = InOrderComparison(
-            verify_range, source=of_source, target=of_target, decode_all=compare_settings.decode_all
-        )
     reason = ""
     async with range_readers(sides, settings, verify_range) as readers:
         try:
-            await _run_comparison(comparison, readers, compare_settings.bytes_per_second)
+            await _run_comparison(comparison, readers, compare_settings)
         except (DeletedMeanwhileError, CorruptRecordsError, NotAuthorizedError) as error:
             reason = str(error)
         except BrokerError as error:
@@ -594,35 +498,39 @@ async def _with_fields(
     verify_range: VerifyRange,
 ) -> list[WindowResult]:
     """Returns *windows* with the fields of the first changed records, which are read again. Raises ClusterError."""
-    edits = make_naming(settings).header_edits(verify_range.topic)
     named: list[WindowResult] = []
     left = NAMED_RECORDS_MAX
     for window in windows:
         differences = list(window.differences)
-        for at, one in enumerate(differences):
-            if one.kind is not DifferenceKind.CHANGED or not left:
-                continue
-            left -= 1
-            source = await _record_at(
-                sides["source"],
-                TopicPartition(verify_range.topic, verify_range.partition),
-                one.source_offset,
-                read_committed=settings.read_committed,
-            )
-            target = await _record_at(
-                sides["target"],
-                TopicPartition(verify_range.target_topic, verify_range.partition),
-                one.target_offset,
-                read_committed=True,
-            )
-            if source is not None and target is not None:
-                if edits:
-                    source = source._replace(headers=edits.edited(source.headers))
-                differences[at] = replace(
-                    one, fields=differing_fields(source, target, timestamps=verify_range.timestamps)
-                )
+        for index, difference in enumerate(differences):
+            if difference.kind is DifferenceKind.CHANGED and left:
+                left -= 1
+                differences[index] = await with_fields(difference, sides, settings, verify_range)
         named.append(replace(window, differences=tuple(differences)))
     return named
+
+
+async def with_fields(
+    difference: Difference, sides: Mapping[str, Cluster], settings: SourceSettings, verify_range: VerifyRange
+) -> Difference:
+    """Returns *difference*, a changed record, with its fields that differ; both sides are read again. Raises ClusterError."""
+    source = await _record_at(
+        sides["source"],
+        TopicPartition(verify_range.topic, verify_range.partition),
+        difference.source_offset,
+        read_committed=settings.read_committed,
+    )
+    target = await _record_at(
+        sides["target"],
+        TopicPartition(verify_range.target_topic, verify_range.partition),
+        difference.target_offset,
+        read_committed=True,
+    )
+    if source is None or target is None:
+        return difference
+    if edits := make_naming(settings).header_edits(verify_range.topic):
+        source = source._replace(headers=edits.edited(source.headers))
+    return replace(difference, fields=differing_fields(source, target, timestamps=verify_range.timestamps))
 
 
 def differing_fields(source: Record, target: Record, *, timestamps: bool) -> tuple[str, ...]:
@@ -654,9 +562,9 @@ async def _record_at(
 
 
 async def _run_comparison(
-    comparison: InOrderComparison | NewestPerKeyComparison,
+    comparison: InOrderComparison,
     readers: Mapping[str, OffsetRangeReader],
-    bytes_per_second: float | None,
+    compare_settings: CompareSettings,
 ) -> None:
     began = time.monotonic()
     while any(needs := comparison.advance()):
@@ -667,6 +575,4 @@ async def _run_comparison(
                     comparison.end(**{side: True})
                 else:
                     comparison.feed(**{side: batches})
-        if bytes_per_second is not None:
-            due = began + sum(reader.bytes_read for reader in readers.values()) / bytes_per_second
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+        await compare_settings.pace(began, sum(reader.bytes_read for reader in readers.values()))

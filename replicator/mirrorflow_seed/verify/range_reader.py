@@ -80,18 +80,18 @@ class OffsetRangeReader:
             return None
         fetched = await self._in_flight
         self._in_flight = None
-        found = split(fetched.records)
-        if not found and len(fetched.records):
+        batches = split(fetched.records)
+        if not batches and len(fetched.records):
             # The batch is larger than the response: old brokers do not return the first batch whole.
             self._response_bytes = max(self._response_bytes, first_size_bytes(fetched.records))
-        self._advance(found)
+        self._advance(batches)
         if self._reads_ahead:
             self.start()
         self.bytes_read += len(fetched.records)
         self._aborted_filter.feed(fetched.aborted)
         return [
             batch
-            for batch in found
+            for batch in batches
             if self._is_delivered(batch) and batch.base_offset < self._end and batch.count
         ]
 
@@ -102,10 +102,10 @@ class OffsetRangeReader:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self._in_flight
 
-    def _advance(self, found: list[Batch]) -> None:
-        if found:
+    def _advance(self, batches: list[Batch]) -> None:
+        if batches:
             self._next = max(
-                self._next, found[-1].next_offset if found[-1].magic == 2 else found[-1].base_offset + 1
+                self._next, batches[-1].next_offset if batches[-1].magic == 2 else batches[-1].base_offset + 1
             )
             self._empty = 0
             return

@@ -10,18 +10,17 @@ The page is one file without scripts and without external fonts or images; all n
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from html import escape
-from itertools import groupby
 from typing import Any, Final
 
 from mirrorflow_core.reports import known_number
 from mirrorflow_seed.settings import JobSettings
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
-from mirrorflow_seed.verify.verification_result import VerificationResult
+from mirrorflow_seed.verify.verification_result import WORST_LAST, PartitionOverview, VerificationResult
 
 TABLE: Final = "windows"
 SUMMARY: Final = "verification.json"
@@ -32,9 +31,7 @@ ROWS_AT_ONCE: Final = 10_000
 CELLS_MAX: Final = 200
 # Limits of what a browser renders well; partitions that are not equal come first.
 PARTITIONS_MAX: Final = 1_000
-WINDOWS_MAX: Final = 200
 NOTES_MAX: Final = 200
-_WORST_LAST = (WindowOutcome.EQUAL, WindowOutcome.REORDERED, WindowOutcome.UNDECIDED, WindowOutcome.DIFFERENT)
 # The look of the console (mirrorflow_console/static/console.css), in one file that needs no other.
 _STYLE = """
 :root{--ground:#f6f7f9;--surface:#fff;--ink:#171b22;--muted:#5a6474;--line:#e2e6ec;--red:#c02b1d;--red-soft:#fdecea;
@@ -118,63 +115,66 @@ class ResultFolder:
         if self._folder is not None:
             self._folder.prepare()
 
-    def write(self, found: VerificationResult) -> None:
+    def write(self, verification: VerificationResult) -> None:
         """Writes the result. Raises FileSystemError."""
         if self._folder is None:
             return
         self._folder.delete(TABLE)
         with self._folder.writing(f"{TABLE}/{PART}") as stream:
-            write_windows(stream, found)
-        self._folder.write(SUMMARY, (json.dumps(found.as_json(), indent=2) + "\n").encode())
-        self._folder.write(PAGE, page(found).encode())
+            write_windows(stream, verification)
+        self._folder.write(SUMMARY, (json.dumps(verification.as_json(), indent=2) + "\n").encode())
+        self._folder.write(PAGE, page(verification).encode())
 
 
 def write_windows(stream: Any, verification: VerificationResult) -> None:
-    """Writes the table as one Parquet file: a billion records are 10,000 rows."""
+    """Writes the table as one Parquet file, a few rows at a time: a billion records are 10,000 rows."""
     import pyarrow as pa  # noqa: PLC0415 the extra `seed`
     from pyarrow import parquet  # noqa: PLC0415
 
+    rows: list[dict[str, Any]] = []
     with parquet.ParquetWriter(stream, schema(), compression="zstd") as writer:
-        for at in range(0, len(verification.windows), ROWS_AT_ONCE):
-            some = verification.windows[at : at + ROWS_AT_ONCE]
-            rows = [row(verification.run_id, verification.flow, one) for one in some]
-            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema()))
+        for window in verification.each_window():
+            rows.append(row(verification.run_id, verification.flow, window))
+            if len(rows) == ROWS_AT_ONCE:
+                writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema()))
+                rows.clear()
+        writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema()))
 
 
-def row(run_id: str, flow: str, one: WindowResult) -> dict[str, Any]:
+def row(run_id: str, flow: str, window: WindowResult) -> dict[str, Any]:
     """Returns the row of a window."""
     return {
         "run_id": run_id,
         "flow": flow,
-        "topic": one.topic,
-        "partition": one.partition,
-        "target_topic": one.target_topic,
-        "from_offset": one.from_offset,
-        "to_offset": one.to_offset,
-        "target_from_offset": known_number(one.target_from_offset),
-        "target_to_offset": known_number(one.target_to_offset),
-        "source_count": one.source_count,
-        "target_count": one.target_count,
-        "source_sum": one.source_sum,
-        "target_sum": one.target_sum,
-        "source_chain": one.source_chain or None,
-        "target_chain": one.target_chain or None,
-        "digested_count": one.digested,
-        "ordered_equal": one.ordered_equal,
-        "outcome": one.outcome.value,
-        "differing_count": one.differing,
-        "key_class": known_number(one.key_class),
-        "reason": one.reason or None,
+        "topic": window.topic,
+        "partition": window.partition,
+        "target_topic": window.target_topic,
+        "from_offset": window.from_offset,
+        "to_offset": window.to_offset,
+        "target_from_offset": known_number(window.target_from_offset),
+        "target_to_offset": known_number(window.target_to_offset),
+        "source_count": window.source_count,
+        "target_count": window.target_count,
+        "source_sum": window.source_sum,
+        "target_sum": window.target_sum,
+        "source_chain": window.source_chain or None,
+        "target_chain": window.target_chain or None,
+        "digested_count": window.digested,
+        "ordered_equal": window.ordered_equal,
+        "outcome": window.outcome.value,
+        "differing_count": window.differing,
+        "key_class": known_number(window.key_class),
+        "reason": window.reason or None,
         "differences": [
             {
-                "kind": each.kind.value,
-                "source_offset": known_number(each.source_offset),
-                "target_offset": known_number(each.target_offset),
-                "source_digest": each.source_digest or None,
-                "target_digest": each.target_digest or None,
-                "fields": list(each.fields),
+                "kind": difference.kind.value,
+                "source_offset": known_number(difference.source_offset),
+                "target_offset": known_number(difference.target_offset),
+                "source_digest": difference.source_digest or None,
+                "target_digest": difference.target_digest or None,
+                "fields": list(difference.fields),
             }
-            for each in one.differences
+            for difference in window.differences
         ],
     }
 
@@ -189,8 +189,8 @@ def page(verification: VerificationResult) -> str:
             f"<title>{title}</title><style>{_STYLE}</style></head><body>",
             f"<h1>Verification of {title}</h1>",
             *_head(verification),
-            *_partitions(verification.windows),
-            *_not_equal(verification.windows),
+            *_partitions(verification),
+            *_not_equal(verification),
             *_notes(verification.notes),
             "</body></html>\n",
         )
@@ -200,7 +200,8 @@ def page(verification: VerificationResult) -> str:
 def _head(verification: VerificationResult) -> Iterator[str]:
     counts = verification.counts
     worst = next(
-        (one for one in reversed(_WORST_LAST) if getattr(counts, one.value)), WindowOutcome.UNDECIDED
+        (outcome for outcome in reversed(WORST_LAST) if getattr(counts, outcome.value)),
+        WindowOutcome.UNDECIDED,
     )
     yield f'<p class="message {worst.value}">{escape(verification.message)}</p>'
     rows = (
@@ -230,58 +231,80 @@ def _head(verification: VerificationResult) -> Iterator[str]:
     yield "</table>"
 
 
-def _partitions(windows: Sequence[WindowResult]) -> Iterator[str]:
+def _partitions(verification: VerificationResult) -> Iterator[str]:
     yield '<h2>Windows of each partition</h2><p class="key">'
-    for one in _WORST_LAST:
-        yield f'<span class="{one.value}"></span>{one.value}'
+    for outcome in WORST_LAST:
+        yield f'<span class="{outcome.value}"></span>{outcome.value}'
     yield "</p><table><tr><th>partition</th><th>source offsets</th><th>windows, oldest first</th></tr>"
-    parts = [(at, list(found)) for at, found in groupby(windows, key=lambda one: (one.topic, one.partition))]
-    parts.sort(key=lambda part: -max(_WORST_LAST.index(one.outcome) for one in part[1]))
-    for (topic, partition), found in parts[:PARTITIONS_MAX]:
-        first, last = min(one.from_offset for one in found), max(one.to_offset for one in found)
-        yield f"<tr><td><code>{escape(topic)}-{partition}</code></td><td>{first:,} to {last:,}</td>"
-        yield f'<td><div class="cells">{"".join(_cells(found))}</div></td></tr>'
+    overview = verification.overview()
+    partitions = sorted(
+        overview, key=lambda partition: (-WORST_LAST.index(overview[partition].worst), partition)
+    )
+    shown = {partition: overview[partition] for partition in partitions[:PARTITIONS_MAX]}
+    cells = _cells(verification, shown)
+    for (topic, partition), facts in shown.items():
+        yield f"<tr><td><code>{escape(topic)}-{partition}</code></td><td>{facts.begin:,} to {facts.end:,}</td>"
+        yield '<td><div class="cells">'
+        for _, cell in sorted(cells[topic, partition].items()):
+            worst = cell.worst.value
+            title = f"{worst}: offsets {cell.begin:,} to {cell.end:,}, {cell.records:,} records"
+            yield f'<span class="{worst}" title="{escape(title)}"></span>'
+        yield "</div></td></tr>"
     yield "</table>"
-    if len(parts) > PARTITIONS_MAX:
-        yield f"<p>{len(parts) - PARTITIONS_MAX:,} further partitions are in the table only.</p>"
+    if len(overview) > PARTITIONS_MAX:
+        yield f"<p>{len(overview) - PARTITIONS_MAX:,} further partitions are in the table only.</p>"
 
 
-def _cells(windows: Sequence[WindowResult]) -> Iterator[str]:
-    per_cell = -(-len(windows) // CELLS_MAX)
-    for at in range(0, len(windows), per_cell):
-        some = windows[at : at + per_cell]
-        worst = max(some, key=lambda one: _WORST_LAST.index(one.outcome))
-        records = sum(one.source_count for one in some)
-        summary = f"{worst.outcome.value}: offsets {some[0].from_offset:,} to {some[-1].to_offset:,}, {records:,} records"
-        yield f'<span class="{worst.outcome.value}" title="{escape(summary)}"></span>'
+def _cells(
+    verification: VerificationResult, shown: Mapping[tuple[str, int], PartitionOverview]
+) -> Mapping[tuple[str, int], Mapping[int, PartitionOverview]]:
+    """Returns the cells of each partition by their position: one for each window, or for several where there are many."""
+    cells: dict[tuple[str, int], dict[int, PartitionOverview]] = {partition: {} for partition in shown}
+    for window in verification.each_window():
+        partition = window.topic, window.partition
+        if partition not in shown:
+            continue
+        facts = shown[partition]
+        position, last = (
+            (window.key_class, facts.windows)
+            if window.key_class >= 0
+            else (window.from_offset - facts.begin, facts.end - facts.begin)
+        )
+        if facts.windows > CELLS_MAX:
+            position = position * CELLS_MAX // (last + 1)
+        cells[partition].setdefault(position, PartitionOverview()).add(window)
+    return cells
 
 
-def _not_equal(windows: Iterable[WindowResult]) -> Iterator[str]:
-    found = [one for one in windows if one.outcome is not WindowOutcome.EQUAL]
-    if not found:
+def _not_equal(verification: VerificationResult) -> Iterator[str]:
+    if not verification.not_equal:
         return
     yield "<h2>Windows that are not equal</h2><table><tr><th>window</th><th>outcome</th><th>records</th>"
     yield "<th>first records that differ: source offset, target offset</th></tr>"
-    for one in found[:WINDOWS_MAX]:
-        name = f"{one.topic}-{one.partition}"
-        place = f"{one.from_offset:,} to {one.to_offset:,}" + (
-            f", keys of class {one.key_class}" if one.key_class >= 0 else ""
+    for window in verification.not_equal:
+        name = f"{window.topic}-{window.partition}"
+        offsets = f"{window.from_offset:,} to {window.to_offset:,}" + (
+            f", keys of class {window.key_class}" if window.key_class >= 0 else ""
         )
-        yield f"<tr><td><code>{escape(name)}</code><br>{place}</td><td>{one.outcome.value}</td>"
-        yield f"<td>{one.source_count:,} / {one.target_count:,}</td><td>{escape(one.reason)}"
-        for each in one.differences:
-            offsets = ", ".join(
-                "-" if at < 0 else f"{at:,}" for at in (each.source_offset, each.target_offset)
+        yield f"<tr><td><code>{escape(name)}</code><br>{offsets}</td><td>{window.outcome.value}</td>"
+        yield f"<td>{window.source_count:,} / {window.target_count:,}</td><td>{escape(window.reason)}"
+        for difference in window.differences:
+            pair = ", ".join(
+                "-" if offset < 0 else f"{offset:,}"
+                for offset in (difference.source_offset, difference.target_offset)
             )
-            digests = " / ".join(text[:12] or "-" for text in (each.source_digest, each.target_digest))
-            what = f" ({', '.join(each.fields)})" if each.fields else ""
-            yield f"<div>{each.kind.value}{what} {offsets} <code>{digests}</code></div>"
-        if one.differing > len(one.differences):
-            yield f"<div>and {one.differing - len(one.differences):,} more</div>"
+            digests = " / ".join(
+                text[:12] or "-" for text in (difference.source_digest, difference.target_digest)
+            )
+            fields = f" ({', '.join(difference.fields)})" if difference.fields else ""
+            yield f"<div>{difference.kind.value}{fields} {pair} <code>{digests}</code></div>"
+        if window.differing > len(window.differences):
+            yield f"<div>and {window.differing - len(window.differences):,} more</div>"
         yield "</td></tr>"
     yield "</table>"
-    if len(found) > WINDOWS_MAX:
-        yield f"<p>{len(found) - WINDOWS_MAX:,} further windows are in the table only.</p>"
+    counts = verification.counts
+    if (more := counts.total - counts.equal - len(verification.not_equal)) > 0:
+        yield f"<p>{more:,} further windows are in the table only.</p>"
 
 
 def _notes(notes: Sequence[str]) -> Iterator[str]:

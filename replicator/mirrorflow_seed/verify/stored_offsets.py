@@ -53,30 +53,30 @@ class StoredOffsets:
 
     def target_guesses(self, upstream: int) -> list[OffsetGuess]:
         """Returns target offsets of the first record at or after source offset *upstream*, best guess first."""
-        found: list[OffsetGuess] = []
+        guesses: list[OffsetGuess] = []
         translated = None if self.map is None else self.map.translate(upstream)
         if translated is not None:
-            found.append(OffsetGuess(translated.at_least, translated.is_exact))
+            guesses.append(OffsetGuess(translated.at_least, translated.is_exact))
         before = next((sync for sync in self.syncs if sync.upstream_offset <= upstream), None)
         if before is not None:
-            found.append(
+            guesses.append(
                 OffsetGuess(before.downstream_offset + upstream - before.upstream_offset, is_exact=False)
             )
-        return found
+        return guesses
 
     def source_guesses(self, downstream: int) -> list[OffsetGuess]:
         """Returns source offsets of the record at target offset *downstream*, best guess first."""
-        found = [
+        guesses = [
             OffsetGuess(run.upstream + downstream - run.downstream, run.is_parallel)
             for run in (() if self.map is None else self.map.runs)
             if run.downstream <= downstream < run.downstream_end
         ]
         before = next((sync for sync in self.syncs if sync.downstream_offset <= downstream), None)
         if before is not None:
-            found.append(
+            guesses.append(
                 OffsetGuess(before.upstream_offset + downstream - before.downstream_offset, is_exact=False)
             )
-        return found
+        return guesses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,4 +153,7 @@ async def _read(
 
 
 def _same(ids: tuple[str, str], known: tuple[str, ...]) -> bool:
-    return all(not one or not other or one == other for one, other in zip(ids, known, strict=True))
+    return all(
+        not topic_id or not known_id or topic_id == known_id
+        for topic_id, known_id in zip(ids, known, strict=True)
+    )

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -38,11 +38,23 @@ from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, VerifyRepo
 from mirrorflow_seed.job_status_server import Display, JobStatusServer, post_message
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
 from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
-from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
+from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files, watch_job
+from mirrorflow_seed.verify.key_comparison import GROUP as KEY_GROUP
+from mirrorflow_seed.verify.key_comparison import ORDER as KEY_ORDER
+from mirrorflow_seed.verify.key_comparison import SCHEMA as KEY_SCHEMA
+from mirrorflow_seed.verify.key_comparison import (
+    KeyLogPart,
+    compare_key_rows,
+    log_parts,
+    name_changed_fields,
+    read_key_rows,
+    rows_of,
+)
 from mirrorflow_seed.verify.offset_windows import (
     KEYS_MAX,
     RANGE_WINDOWS,
     WINDOW_OFFSETS,
+    ComparisonMethod,
     VerifyPlanSettings,
     VerifyRange,
     WindowOutcome,
@@ -50,25 +62,35 @@ from mirrorflow_seed.verify.offset_windows import (
 from mirrorflow_seed.verify.partition_planner import VerifyPlan
 from mirrorflow_seed.verify.range_comparison import (
     CompareSettings,
+    OpenSides,
     VerifyRangeResult,
+    cluster_sides,
     compare_ranges,
     connect_clusters,
 )
 from mirrorflow_seed.verify.result_folder import ResultFolder
-from mirrorflow_seed.verify.verification_result import VerificationResult, count_outcomes, with_progress
+from mirrorflow_seed.verify.verification_result import (
+    PackedWindows,
+    VerificationResult,
+    VerifyTaskResult,
+    with_progress,
+)
 from mirrorflow_seed.verify.verify_plan import make_plan
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyspark.sql import SparkSession
-
 
 VerifyFunction = Callable[[FlowFiles, JobSettings, "SparkSession", "VerifyProgress"], VerificationResult]
 T = TypeVar("T")
+S = TypeVar("S", VerifyRange, KeyLogPart)
 _LOG: Final = logging.getLogger(__name__)
-OUTCOMES: Final = tuple(one.value for one in WindowOutcome)
+OUTCOMES: Final = tuple(outcome.value for outcome in WindowOutcome)
 # Starting a task takes 50 ms in Spark and as much for connections, so small ranges share tasks.
 GROUP_OFFSETS_MAX: Final = 1_000_000
 GROUP_RANGES_MAX: Final = 100
+# Spark's driver keeps several KB for each task of a job: with 50 TB, tasks are larger than GROUP_OFFSETS_MAX.
+TASKS_MAX: Final = 20_000
 TASKS_PER_SLOT_MIN: Final = 4  # so that the job does not end with one long task
 
 
@@ -95,7 +117,7 @@ def run(
     status_server = JobStatusServer(VerifyReport(run_id=job.run_id), display=display, handler=progress)
     try:
         with _raise_on_sigterm():
-            found = _verify(files, job, status_server, progress, spark, verify)
+            verification = _verify(files, job, status_server, progress, spark, verify)
     except _StoppedError:
         _publish_end(status_server, JobPhase.PAUSED, "Stopped by a signal; the next run starts over.")
         return EXIT_STOPPED
@@ -110,8 +132,8 @@ def run(
             raise
         raise VerificationError(str(error)) from error  # not the status of a difference
     else:
-        status_server.publish(found.report)
-        return EXIT_DONE if found.is_equal else EXIT_DIFFERENT
+        status_server.publish(verification.report)
+        return EXIT_DONE if verification.is_equal else EXIT_DIFFERENT
     finally:
         status_server.close()
 
@@ -129,11 +151,11 @@ def _verify(
     with spark_session(job, f"mirrorflow-verify-{job.run_id}", spark) as session:
         progress.publish = status_server.publish
         progress.url = status_server.url_for_tasks(*driver_address(session))
-        found = (verify or verify_flow)(files, job, session, progress)
+        verification = (verify or verify_flow)(files, job, session, progress)
         # In a cluster without an output folder, this line is all that is kept of the result. It has no record data.
-        _LOG.info("%s", json.dumps(found.as_json()))
-    result.write(found)
-    return found
+        _LOG.info("%s", json.dumps(verification.as_json()))
+    result.write(verification)
+    return verification
 
 
 def verify_flow(
@@ -162,7 +184,7 @@ def compare_settings_of(settings: SourceSettings, job: JobSettings) -> CompareSe
 
 def first_report(job: JobSettings, verify_plan: VerifyPlan) -> VerifyReport:
     """Returns the report of the plan, before anything is compared."""
-    expected = len(verify_plan.undecided) + sum(one.windows for one in verify_plan.ranges)
+    expected = len(verify_plan.undecided) + sum(verify_range.windows for verify_range in verify_plan.ranges)
     return VerifyReport(
         run_id=job.run_id,
         phase=JobPhase.RUNNING,
@@ -196,28 +218,26 @@ def combine_results(
     settings: SourceSettings,
     job: JobSettings,
     verify_plan: VerifyPlan,
-    results: Sequence[VerifyRangeResult],
+    results: Sequence[VerifyTaskResult],
     seconds: float,
 ) -> VerificationResult:
-    """Combines the plan and all results into the result of the run."""
-    windows = [*verify_plan.undecided, *(window for one in results for window in one.windows)]
-    windows.sort(key=lambda one: (one.topic, one.partition, one.from_offset, one.to_offset, one.key_class))
+    """Combines the plan and the results of all tasks into the result of the run."""
     return VerificationResult(
         run_id=job.run_id,
         flow=flow_name(settings.flow),
         source_alias=settings.source_alias,
         target_alias=settings.target_alias,
         sample=job.sample,
-        windows=windows,
+        windows=[PackedWindows.of(verify_plan.undecided), *(result.windows for result in results)],
         partitions=verify_plan.partitions,
-        behind=sum(one.behind for one in results),
+        behind=sum(result.behind for result in results),
         notes=verify_plan.notes,
         cost=Cost(
-            executor_seconds=sum(one.seconds for one in results),
-            bytes_read=sum(one.bytes_read for one in results),
+            executor_seconds=sum(result.seconds for result in results),
+            bytes_read=sum(result.bytes_read for result in results),
         ),
         seconds=seconds,
-        task_memory_bytes=max((one.memory_bytes for one in results), default=0),
+        task_memory_bytes=max((result.memory_bytes for result in results), default=0),
     )
 
 
@@ -252,28 +272,27 @@ def compare_group(
     return asyncio.run(compare_ranges(files.load(), ranges, compare_settings))
 
 
-def group_ranges(
-    ranges: Sequence[VerifyRange], slots: int, *, is_limited: bool = False
-) -> list[list[VerifyRange]]:
+def group_ranges(ranges: Sequence[S], slots: int, *, is_limited: bool = False) -> list[list[S]]:
     """Returns the ranges of each task, in order: large enough to be worth a start, and enough tasks for *slots*.
 
     *is_limited*: the job has a rate, which is divided among all tasks beforehand; then there are no more than slots.
     """
-    offsets = sum(one.offsets for one in ranges)
+    offsets = sum(item.offsets for item in ranges)
     room = (
         -(-offsets // slots)
         if is_limited
-        else min(GROUP_OFFSETS_MAX, offsets // (slots * TASKS_PER_SLOT_MIN))
+        else max(min(GROUP_OFFSETS_MAX, offsets // (slots * TASKS_PER_SLOT_MIN)), offsets // TASKS_MAX)
     )
-    groups: list[list[VerifyRange]] = []
+    count_max = max(GROUP_RANGES_MAX, -(-len(ranges) // TASKS_MAX))
+    groups: list[list[S]] = []
     filled = 0
-    for one in ranges:
-        is_full = filled + one.offsets > room or (groups and len(groups[-1]) == GROUP_RANGES_MAX)
+    for item in ranges:
+        is_full = filled + item.offsets > room or (groups and len(groups[-1]) == count_max)
         if not groups or (is_full and not (is_limited and len(groups) == slots)):
             groups.append([])
             filled = 0
-        groups[-1].append(one)
-        filled += one.offsets
+        groups[-1].append(item)
+        filled += item.offsets
     return groups
 
 
@@ -283,9 +302,25 @@ def compare_on_spark(
     files: FlowFiles,
     compare_settings: CompareSettings,
     progress: "VerifyProgress",
-) -> list[VerifyRangeResult]:
+) -> list[VerifyTaskResult]:
     """Compares *ranges* of source and target in a Spark job, as `run_groups`."""
-    return run_groups(tasks, ranges, list, partial(compare_group, files=files), compare_settings, progress)
+    return run_groups(
+        tasks,
+        ranges,
+        list,
+        partial(compare_group, files=files),
+        KeySides(load=files.load, open=cluster_sides),
+        compare_settings,
+        progress,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySides:
+    """How a task that compares keys loads the flow's settings and opens both sides."""
+
+    load: Callable[[], SourceSettings]
+    open: OpenSides
 
 
 def run_groups(
@@ -293,34 +328,91 @@ def run_groups(
     ranges: Sequence[VerifyRange],
     inputs_of: Callable[[Sequence[VerifyRange]], list[T]],
     compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
+    sides: KeySides,
     compare_settings: CompareSettings,
     progress: "VerifyProgress",
-) -> list[VerifyRangeResult]:
-    """Runs *compare* in Spark tasks on what *inputs_of* makes of groups of *ranges*, and returns all results.
+) -> list[VerifyTaskResult]:
+    """Runs *compare* in Spark tasks on what *inputs_of* makes of groups of *ranges*, and returns their results.
 
-    The rate of *compare_settings* is that of the whole job. Raises JobFailedError.
+    Compacted partitions are then read from *sides*, and compared by their keys. The rate of *compare_settings* is that
+    of the whole job. Raises JobFailedError.
     """
-    if not ranges:
-        return []
-    rate = compare_settings.bytes_per_second
-    groups = group_ranges(ranges, tasks.slots, is_limited=rate is not None)
-    rates = rates_of_tasks(
-        None if rate is None else round(rate), [sum(one.offsets for one in group) for group in groups]
-    )
-    work = partial(_compare_numbered, compare=compare, compare_settings=compare_settings, url=progress.url)
+    compacted = [
+        verify_range for verify_range in ranges if verify_range.method is ComparisonMethod.NEWEST_PER_KEY
+    ]
+    in_order = [verify_range for verify_range in ranges if verify_range.method is ComparisonMethod.IN_ORDER]
+    parts = _with_rates(log_parts(compacted), tasks, compare_settings)
+    classes = sum(len(verify_range.key_classes) for verify_range in compacted)
+    results = compare_groups(tasks, in_order, inputs_of, compare, compare_settings, progress)
     try:
-        found = run_watched(
+        results += watch_job(
             tasks,
-            work,
-            [
-                (at, inputs_of(group), of_group)
-                for at, (group, of_group) in enumerate(zip(groups, rates, strict=True))
-            ],
+            lambda: tasks.run_shuffled(
+                partial(_read_keys, sides=sides, compare_settings=compare_settings),
+                parts,
+                KEY_SCHEMA,
+                keys=KEY_GROUP,
+                order=KEY_ORDER,
+                partitions=min(classes, tasks.slots * TASKS_PER_SLOT_MIN),
+                combine=partial(_compare_keys, ranges=compacted, sides=sides, url=progress.url),
+            ),
             progress.report,
         )
     except Exception as error:
         raise job_error(error, "The job failed") from error
-    return [one for group in found for one in group]
+    return results
+
+
+def compare_groups(
+    tasks: SparkTasks,
+    ranges: Sequence[VerifyRange],
+    inputs_of: Callable[[Sequence[VerifyRange]], list[T]],
+    compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
+    compare_settings: CompareSettings,
+    progress: "VerifyProgress",
+) -> list[VerifyTaskResult]:
+    """Compares *ranges* in order, as `run_groups`. Raises JobFailedError."""
+    groups = _with_rates(ranges, tasks, compare_settings)
+    work = partial(_compare_numbered, compare=compare, compare_settings=compare_settings, url=progress.url)
+    inputs = [(number, inputs_of(group), rate) for number, (group, rate) in enumerate(groups)]
+    try:
+        return run_watched(tasks, work, inputs, progress.report)
+    except Exception as error:
+        raise job_error(error, "The job failed") from error
+
+
+def _with_rates(
+    ranges: Sequence[S], tasks: SparkTasks, compare_settings: CompareSettings
+) -> list[tuple[list[S], int | None]]:
+    """Returns the ranges of each task, with its part of the rate."""
+    rate = compare_settings.bytes_per_second
+    groups = group_ranges(ranges, tasks.slots, is_limited=rate is not None)
+    sizes = [sum(item.offsets for item in group) for group in groups]
+    rates = rates_of_tasks(None if rate is None else round(rate), sizes) if groups else []
+    return list(zip(groups, rates, strict=True))
+
+
+def _read_keys(
+    group: tuple[list[KeyLogPart], int | None], *, sides: KeySides, compare_settings: CompareSettings
+) -> "Iterator[RecordBatch]":
+    """Reads parts of compacted logs in a Spark task, at their part of the rate."""
+    parts, rate = group
+    settings = replace(compare_settings, bytes_per_second=rate)
+    yield from read_key_rows(parts, settings, load=sides.load, open_sides=sides.open)
+
+
+def _compare_keys(
+    batches: "Iterable[RecordBatch]", *, ranges: Sequence[VerifyRange], sides: KeySides, url: str
+) -> Iterator[VerifyTaskResult]:
+    """Compares classes of keys in a Spark task, and reports their counts to the driver at *url*."""
+    from pyspark import TaskContext  # noqa: PLC0415 the extra `seed`
+
+    results = asyncio.run(
+        name_changed_fields(list(compare_key_rows(rows_of(batches), ranges)), sides.load, sides.open)
+    )
+    context = TaskContext.get()
+    assert context is not None
+    yield _reported(url, -1 - context.partitionId(), results)
 
 
 def _compare_numbered(
@@ -329,27 +421,33 @@ def _compare_numbered(
     compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
     compare_settings: CompareSettings,
     url: str,
-) -> list[VerifyRangeResult]:
+) -> VerifyTaskResult:
     """Compares one group in a Spark task at its part of the rate, and reports its counts to the driver at *url*."""
     number, inputs, rate = numbered
     results = compare(inputs, replace(compare_settings, bytes_per_second=rate))
-    post_message(url, {"group": number, "counts": _counts_of(results)})
-    return results
+    return _reported(url, number, results)
 
 
-def _counts_of(results: Iterable[VerifyRangeResult]) -> dict[str, int]:
-    """Returns the figures of *results* that reports show while the job runs."""
-    found = list(results)
-    windows = [window for one in found for window in one.windows]
-    counts = count_outcomes(window.outcome for window in windows)
-    return {
-        **{name: getattr(counts, name) for name in OUTCOMES},
-        "source": sum(window.source_count for window in windows),
-        "target": sum(window.target_count for window in windows),
-        "differing": sum(window.differing for window in windows),
-        "bytes": sum(one.bytes_read for one in found),
-        "milliseconds": sum(round(one.seconds * 1000) for one in found),
+def _reported(url: str, number: int, results: Sequence[VerifyRangeResult]) -> VerifyTaskResult:
+    """Returns the results of task *number*, packed, and reports their counts to the driver at *url*."""
+    result = VerifyTaskResult(
+        windows=PackedWindows.of(window for part in results for window in part.windows),
+        behind=sum(part.behind for part in results),
+        bytes_read=sum(part.bytes_read for part in results),
+        seconds=sum(part.seconds for part in results),
+        memory_bytes=max((part.memory_bytes for part in results), default=0),
+    )
+    windows = result.windows
+    counts = {
+        **{name: getattr(windows.counts, name) for name in OUTCOMES},
+        "source": windows.source_records,
+        "target": windows.target_records,
+        "differing": windows.differing,
+        "bytes": result.bytes_read,
+        "milliseconds": round(result.seconds * 1000),
     }
+    post_message(url, {"group": number, "counts": counts})
+    return result
 
 
 class VerifyProgress:
@@ -362,6 +460,7 @@ class VerifyProgress:
         self.publish: Callable[[VerifyReport], None] = lambda _: None
         self._first = VerifyReport(run_id="")
         self._counts: dict[int, Counter[str]] = {}
+        self._total: Counter[str] = Counter()
 
     def begin(self, first: VerifyReport) -> None:
         """Publishes the report of the plan, to which all later ones add."""
@@ -372,12 +471,15 @@ class VerifyProgress:
         """Stores the counts of one task. Raises ValueError, KeyError, TypeError or AttributeError if *body* is not that."""
         message = json.loads(body)
         counts = {str(name): int(count) for name, count in message["counts"].items()}
-        self._counts[int(message["group"])] = Counter(counts)
+        group = int(message["group"])
+        self._total.subtract(self._counts.get(group, {}))
+        self._total.update(counts)
+        self._counts[group] = Counter(counts)
 
     def report(self, message: str = "") -> None:
         """Publishes the current report."""
-        now: Counter[str] = sum(list(self._counts.values()), Counter())
-        found = with_progress(
+        now = self._total
+        newest = with_progress(
             self._first,
             OutcomeCounts(**{name: now[name] for name in OUTCOMES}),
             source_records=now["source"],
@@ -385,4 +487,4 @@ class VerifyProgress:
             differences=now["differing"],
             cost=Cost(executor_seconds=now["milliseconds"] / 1000, bytes_read=now["bytes"]),
         )
-        self.publish(replace(found, message=message))
+        self.publish(replace(newest, message=message))

@@ -6,12 +6,14 @@ lie before the target's frozen end. A flow may run while it is verified.
 """
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Final
 
-from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.errors import ClusterError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.retention_hold import limit_of
@@ -23,11 +25,8 @@ from mirrorflow_replicator import process
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy, make_selection
 from mirrorflow_seed.errors import NothingSelectedError
 from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings
-from mirrorflow_seed.verify.partition_planner import (
-    PartitionLayout,
-    PartitionPlanner,
-    VerifyPlan,
-)
+from mirrorflow_seed.verify.open_transactions import describe_open_transactions
+from mirrorflow_seed.verify.partition_planner import PartitionLayout, PartitionPlanner, VerifyPlan
 from mirrorflow_seed.verify.range_reader import OffsetRange
 from mirrorflow_seed.verify.stored_offsets import read_stored_offsets
 
@@ -35,6 +34,7 @@ CONCURRENT_PARTITIONS: Final = 16  # planned at once; each takes a few small fet
 # The flow's own transactions over old records are committed twice a second.
 STABLE_WAIT_S: Final = 5.0
 STABLE_POLL_S: Final = 0.2
+OPEN_TRANSACTION: Final = "The target has {}; compare again once it has ended."
 
 
 async def make_plan(
@@ -43,21 +43,23 @@ async def make_plan(
     """Returns the plan. Raises ClusterError, SettingError."""
     notes: list[str] = []
     partitions = await _partition_layouts(source, target, settings, plan_settings, notes)
-    found = VerifyPlan(notes=notes, partitions=len(partitions))
+    verify_plan = VerifyPlan(notes=notes, partitions=len(partitions))
     gate = asyncio.Semaphore(CONCURRENT_PARTITIONS)
 
-    async def plan_partition(one: PartitionLayout) -> None:
+    async def plan_partition(partition: PartitionLayout) -> None:
         async with gate:
-            await PartitionPlanner(source, target, settings, plan_settings, one, found).plan_partition()
+            await PartitionPlanner(
+                source, target, settings, plan_settings, partition, verify_plan
+            ).plan_partition()
 
     async with asyncio.TaskGroup() as group:
-        for one in partitions:
-            group.create_task(plan_partition(one))
-    found.ranges.sort(key=lambda verify_range: -verify_range.offsets)
-    return found
+        for partition in partitions:
+            group.create_task(plan_partition(partition))
+    verify_plan.ranges.sort(key=lambda verify_range: -verify_range.offsets)
+    return verify_plan
 
 
-def compared_topics(topics: Iterable[str], settings: SourceSettings, notes: list[str]) -> dict[str, str]:
+def compared_topics(topics: Collection[str], settings: SourceSettings, notes: list[str]) -> dict[str, str]:
     """Maps those of *topics* that are compared to their target topics; adds *notes* on the others.
 
     Heartbeats are not compared: they are written all the time, and expire on each side by itself.
@@ -74,7 +76,26 @@ def compared_topics(topics: Iterable[str], settings: SourceSettings, notes: list
             notes.append(f"{name} is not compared: it holds heartbeats.")
         else:
             copied[name] = naming.target_topic(name)
+    for name in selection.named:
+        if name not in topics:
+            similar = get_close_matches(name, topics, n=1)
+            meant = f" Is {similar[0]} meant?" if similar else ""
+            notes.append(
+                f"{name} is not compared: the source has no such topic that this flow may see.{meant}"
+            )
     return copied
+
+
+async def _source_partitions(
+    source: Cluster, settings: SourceSettings, notes: list[str]
+) -> tuple[dict[str, str], list[TopicPartition]]:
+    """Returns the target topic of each compared topic, and their partitions. Raises NothingSelectedError, ClusterError."""
+    topics = await admin.list_topics(source)
+    present = [name for name, topic in sorted(topics.items()) if not topic.error]
+    if nothing_selected := make_selection(settings).nothing_selected(present):
+        raise NothingSelectedError(nothing_selected)
+    copied = compared_topics(present, settings, notes)
+    return copied, [TopicPartition(name, number) for name in copied for number in topics[name].partitions]
 
 
 async def _partition_layouts(
@@ -84,36 +105,29 @@ async def _partition_layouts(
     plan_settings: VerifyPlanSettings,
     notes: list[str],
 ) -> list[PartitionLayout]:
-    topics = await admin.list_topics(source)
+    copied, source_partitions = await _source_partitions(source, settings, notes)
     await target.refresh(None)
-    present = [name for name, topic in sorted(topics.items()) if not topic.error]
-    if nothing_selected := make_selection(settings).nothing_selected(present):
-        raise NothingSelectedError(nothing_selected)
-    copied = compared_topics(present, settings, notes)
     target_topics = target.metadata.topics
-    source_partitions = [
-        TopicPartition(name, number) for name in copied for number in topics[name].partitions
-    ]
     target_partitions = [
-        TopicPartition(copied[at.topic], at.partition)
-        for at in source_partitions
-        if copied[at.topic] in target_topics and at.partition in target_topics[copied[at.topic]].partitions
+        TopicPartition(copied[partition.topic], partition.partition)
+        for partition in source_partitions
+        if copied[partition.topic] in target_topics
+        and partition.partition in target_topics[copied[partition.topic]].partitions
     ]
     target_starts = await admin.offsets_at(target, target_partitions, EARLIEST)
     flow_offsets = await read_stored_offsets(source, target, settings)
     notes += flow_offsets.problems
-    target_ends, unstable = await _stable_ends(target, target_partitions)
-    source_ends = await admin.offsets_at(
-        source, source_partitions, LATEST, read_committed=settings.read_committed
-    )
+    target_ends, open_on_target = await _stable_ends(target, target_partitions)
+    source_ends = await _source_ends(source, source_partitions, settings, notes)
     source_starts = await admin.offsets_at(source, source_partitions, EARLIEST)
     policies = await _topic_policies(source, target, copied, notes)
+    source_bytes, target_bytes = await _log_sizes(source, target, policies, plan_settings)
     result = []
-    for at in source_partitions:
-        target_partition = TopicPartition(copied[at.topic], at.partition)
+    for partition in source_partitions:
+        target_partition = TopicPartition(copied[partition.topic], partition.partition)
         stored = flow_offsets.of(
-            at,
-            source_topic_id=source.metadata.topic_id(at.topic),
+            partition,
+            source_topic_id=source.metadata.topic_id(partition.topic),
             target_topic_id=target.metadata.topic_id(target_partition.topic),
         )
         target_offsets = (
@@ -121,50 +135,67 @@ async def _partition_layouts(
             if target_partition in target_ends
             else None
         )
-        one = PartitionLayout(
-            source=at,
+        layout = PartitionLayout(
+            source=partition,
             target=target_partition,
-            source_offsets=OffsetRange(source_starts[at], source_ends[at]),
+            source_offsets=OffsetRange(source_starts[partition], source_ends[partition]),
             target_offsets=target_offsets,
             stored=stored,
-            copied_before=None if target_partition in unstable else stored.copied_before,
-            is_compacted=at.topic in policies.compacted,
-            can_expire=at.topic in policies.expiring,
-            timestamps=plan_settings.timestamps and at.topic not in policies.stamping,
-            has_open_transaction=target_partition in unstable,
-            deleted_before_ms=policies.deleted_before_ms.get(at.topic),
+            copied_before=None if target_partition in open_on_target else stored.copied_before,
+            is_compacted=partition.topic in policies.compacted,
+            can_expire=partition.topic in policies.expiring,
+            timestamps=plan_settings.timestamps and partition.topic not in policies.stamping,
+            open_transaction=OPEN_TRANSACTION.format(open_on_target[target_partition])
+            if target_partition in open_on_target
+            else "",
+            deleted_before_ms=policies.deleted_before_ms.get(partition.topic),
+            log_bytes=max(source_bytes.get(partition, 0), target_bytes.get(target_partition, 0)) or None,
         )
-        result.append(cut_at_source_end(one) if plan_settings.target_may_be_ahead else one)
+        result.append(cut_at_source_end(layout) if plan_settings.target_may_be_ahead else layout)
     return result
 
 
-def cut_at_source_end(one: PartitionLayout) -> PartitionLayout:
-    """Returns *one* without the target records of source offsets after the source's end, which is an archive's."""
-    on_target, end = one.target_offsets, one.source_offsets.end
-    if on_target is None or (one.stored.copied_before or 0) <= end:
-        return one
-    exact = [guess.offset for guess in one.stored.target_guesses(end) if guess.is_exact]
+def cut_at_source_end(layout: PartitionLayout) -> PartitionLayout:
+    """Returns *layout* without the target records of source offsets after the source's end, which is an archive's."""
+    on_target, end = layout.target_offsets, layout.source_offsets.end
+    if on_target is None or (layout.stored.copied_before or 0) <= end:
+        return layout
+    exact = [guess.offset for guess in layout.stored.target_guesses(end) if guess.is_exact]
     if not exact:
-        return replace(one, is_end_unknown=True)
+        return replace(layout, is_end_unknown=True)
     target_end = max(on_target.start, min(exact[0], on_target.end))
     # Compaction may have removed a key's record here because a newer one follows after the end.
-    return replace(one, target_offsets=OffsetRange(on_target.start, target_end), can_expire=True)
+    return replace(layout, target_offsets=OffsetRange(on_target.start, target_end), can_expire=True)
+
+
+async def _source_ends(
+    source: Cluster, partitions: Sequence[TopicPartition], settings: SourceSettings, notes: list[str]
+) -> dict[TopicPartition, int]:
+    """Returns the ends of what the flow copies; adds *notes* on transactions that stay open there."""
+    if not settings.read_committed:
+        return await admin.offsets_at(source, partitions, LATEST)
+    ends, open_transactions = await _stable_ends(source, partitions)
+    notes += [
+        f"{partition}: the source has {transaction}; records after it are not compared."
+        for partition, transaction in sorted(open_transactions.items())
+    ]
+    return ends
 
 
 async def _stable_ends(
-    target: Cluster, partitions: Sequence[TopicPartition]
-) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-    """Waits until all records up to the target's current ends are committed.
+    cluster: Cluster, partitions: Sequence[TopicPartition]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, str]]:
+    """Waits until all transactions up to the current ends of *partitions* have ended.
 
-    Returns the last stable offsets, and the partitions that had an open transaction for STABLE_WAIT_S.
+    Returns the last stable offsets, and a description of each transaction that stayed open for STABLE_WAIT_S.
     """
-    written = await admin.offsets_at(target, partitions, LATEST)
+    written = await admin.offsets_at(cluster, partitions, LATEST)
     deadline = asyncio.get_running_loop().time() + STABLE_WAIT_S
     while True:
-        ends = await admin.offsets_at(target, partitions, LATEST, read_committed=True)
-        unstable = {one for one in partitions if ends[one] < written[one]}
+        ends = await admin.offsets_at(cluster, partitions, LATEST, read_committed=True)
+        unstable = {partition: end for partition, end in ends.items() if end < written[partition]}
         if not unstable or asyncio.get_running_loop().time() >= deadline:
-            return ends, unstable
+            return ends, await describe_open_transactions(cluster, unstable)
         await asyncio.sleep(STABLE_POLL_S)
 
 
@@ -177,6 +208,19 @@ class TopicPolicies:
     stamping: Collection[str] = ()  # the target sets the timestamps
     # The target's retention may delete records with older timestamps; infinite: all, as by size; -infinite: none.
     deleted_before_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+async def _log_sizes(
+    source: Cluster, target: Cluster, policies: TopicPolicies, plan_settings: VerifyPlanSettings
+) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
+    """Returns the bytes of the logs of both sides, if a topic is compacted; a log of unknown size is read by one task."""
+    sizes: list[Mapping[TopicPartition, int]] = [{}, {}]
+    for index, cluster in enumerate((source, target)):
+        is_archive = plan_settings.target_may_be_ahead and cluster is source
+        if policies.compacted and not is_archive:
+            with contextlib.suppress(ClusterError):  # not permitted
+                sizes[index] = await admin.log_sizes(cluster)
+    return sizes[0], sizes[1]
 
 
 async def _topic_policies(

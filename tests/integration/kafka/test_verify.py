@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mirrorflow_core.errors import AuthenticationFailedError
+from mirrorflow_kafka.admin import admin
 from mirrorflow_seed.archive import export_driver
 from mirrorflow_seed.errors import EXIT_NOTHING_SELECTED, NothingSelectedError, VerificationError
 from mirrorflow_seed.settings import FlowFiles, job_of
@@ -23,7 +25,7 @@ from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import free_port, wait_until
 from tests.harness.kafka.tools import load
-from tests.integration.kafka.flows import Flow
+from tests.integration.kafka.flows import Flow, call_cluster
 from tests.integration.kafka.seeding import SeedProcess, files_of
 from tests.integration.kafka.verifying import plain, verify, write
 
@@ -128,22 +130,38 @@ def test_each_kind_of_difference_is_reported_at_its_offsets(
 def test_compacted_topics_are_compared_by_the_latest_record_of_each_key(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Only the target was compacted; in partition 1 an older value of a key is the last one."""
+    """Only the target was compacted; in partition 1 an older value of a key is the last one.
+
+    Each log is read once, however many classes its keys have.
+    """
     compacted = {"cleanup.policy": "compact"}
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=compacted)
     copy = flow.target.create_topic(flow.remote(topic), partitions=2, config=compacted)
     for partition in range(2):
-        older, newer = plain(200, partition), plain(200, partition, first=1_000)
+        older, newer = plain(2_000, partition), plain(2_000, partition, first=10_000)
         newer = [(*old[:3], new[3], new[4]) for old, new in zip(older, newer, strict=True)]
         write(flow.source, topic, older + newer)
         write(flow.target, copy, newer if partition == 0 else [*newer, older[7]])
 
-    outcome = verify(files_of(flow, topic), spark, tmp_path / "out", keys_max="100")
+    outcome = verify(files_of(flow, topic), spark, tmp_path / "out", keys_max="200")
 
     assert 1 == outcome.status
-    assert [("changed", 207, 200)] == outcome.differences(1)
+    assert [("changed", 2_007, 2_000)] == outcome.differences(1)
     assert [] == outcome.differences(0)
-    assert (8, 1) == (outcome.report.windows.total, outcome.report.windows.different)
+    [window] = outcome.not_equal
+    assert ["value"] == window["first"][0]["fields"]
+    assert 1 == outcome.report.windows.different
+    assert outcome.report.windows.total > 30
+    assert (4_000, 4_000) == (outcome.report.source_records, outcome.report.target_records)
+    logs = log_bytes(flow.source, topic) + log_bytes(flow.target, copy)
+    assert 0.9 * logs <= outcome.report.cost.bytes_read <= 1.1 * logs
+
+
+def log_bytes(cluster: KafkaCluster, topic: str) -> int:
+    """Returns the size of all records of *topic*, as fetched."""
+
+    sizes = call_cluster(cluster, admin.log_sizes)
+    return sum(size for partition, size in sizes.items() if partition.topic == topic)
 
 
 def test_aborted_records_are_ignored_and_inserted_headers_are_expected(
@@ -178,6 +196,30 @@ def test_aborted_records_are_ignored_and_inserted_headers_are_expected(
     untransformed = {key: value for key, value in lines.items() if "transforms" not in key}
     outcome_without = verify(files_of(flow, topic, untransformed), spark, tmp_path / "bare", **SMALL)
     assert (1, 0) == (outcome_without.status, outcome_without.report.windows.equal)
+
+
+def test_an_open_transaction_is_named_with_its_producer(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+):
+    """On the target the records after it are undecided; on the source of a committed flow a note says where it begins."""
+    topic = flow.source.create_topic(unique_topic())
+    copy = flow.target.create_topic(flow.remote(topic))
+    write(flow.source, topic, plain(600))
+    write(flow.target, copy, plain(500))
+    for cluster, name in ((flow.target, copy), (flow.source, topic)):
+        load(cluster, name, 100, transactional_id=f"{name}-open", leave_open=True, transaction_records=100)
+
+    committed = {"source.consumer.isolation.level": "read_committed"}
+    outcome = verify(files_of(flow, topic, committed), spark, tmp_path / "out", **SMALL)
+
+    [window] = outcome.not_equal
+    assert (1, "undecided") == (outcome.status, window["outcome"])
+    transaction = (
+        r"has an open transaction from offset {} on, of producer \d+ \(epoch 0\), whose last record is of 20"
+    )
+    assert re.match(f"The target {transaction.format(500)}", window["reason"]), window["reason"]
+    [note] = outcome.summary["notes"]
+    assert re.match(f"{topic}-0: the source {transaction.format(600)}", note), note
 
 
 def test_a_copy_of_java_is_equal_and_split_by_its_offset_syncs(

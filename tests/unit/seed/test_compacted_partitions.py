@@ -2,9 +2,18 @@
 
 from collections.abc import Sequence
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from mirrorflow_core.wire.records import Record
+from mirrorflow_seed.verify.key_comparison import (
+    KeyCombiner,
+    KeyRow,
+    compare_key_rows,
+    log_parts,
+    report_rows,
+)
 from mirrorflow_seed.verify.offset_windows import ComparisonMethod, DifferenceKind, VerifyRange, WindowResult
-from mirrorflow_seed.verify.range_comparison import NewestPerKeyComparison
 from mirrorflow_seed.verify.record_digests import RecordDigester
 from tests.unit.core.wire.strategies import batch_of
 
@@ -25,32 +34,41 @@ def compare(
     copied_before: int | None = END,
     can_expire: bool = False,
     classes: int = 1,
+    parts: int = 1,
+    problem: str = "",
+    open_transaction: str = "",
 ) -> list[WindowResult]:
-    results: list[WindowResult] = []
-    for number in range(classes):
-        verify_range = VerifyRange(
-            topic="t",
-            partition=0,
-            target_topic="e.t",
-            source_from=0,
-            source_to=END,
-            target_from=0,
-            target_to=END,
-            copied_before=copied_before,
-            method=ComparisonMethod.NEWEST_PER_KEY,
-            key_class=number,
-            key_classes=classes,
-            can_expire=can_expire,
-        )
-        comparison = NewestPerKeyComparison(
-            verify_range, source=RecordDigester("r", 0), target=RecordDigester("r", 0)
-        )
-        comparison.feed(source=[batch_of(list(source))] if source else [])
-        comparison.feed(target=[batch_of(list(target))] if target else [])
-        comparison.end(source=True, target=True)
-        assert not any(comparison.advance())
-        results += comparison.results()
-    return results
+    """Compares like the tasks of a job: each part of a log makes rows, which Spark sorts."""
+    verify_range = VerifyRange(
+        topic="t",
+        partition=0,
+        target_topic="e.t",
+        source_from=0,
+        source_to=END,
+        target_from=0,
+        target_to=END,
+        copied_before=copied_before,
+        method=ComparisonMethod.NEWEST_PER_KEY,
+        key_class_count=classes,
+        key_classes=tuple(range(classes)),
+        log_parts=parts,
+        can_expire=can_expire,
+        open_transaction=open_transaction,
+    )
+    rows: list[KeyRow] = []
+    log = log_parts([verify_range])
+    for part in log:
+        combiner = KeyCombiner(part, RecordDigester("r", 0))
+        records = source if part.side == "source" else target
+        if records:
+            combiner.add(batch_of(list(records)))
+        rows += combiner.take()
+        of_target = problem if part.side == "target" else ""
+        rows += report_rows(part, bytes_read=10, seconds=1.0, problem=of_target)
+    rows.sort(key=lambda row: (row.number, row.key_class, row.key, row.side, row.offset))
+    results = [result for _, result in compare_key_rows(rows, [verify_range])]
+    assert sum(result.bytes_read for result in results) == 10 * len(log)
+    return [window for result in results for window in result.windows]
 
 
 def outcome(*arguments: Sequence[Record], copied_before: int | None = END, can_expire: bool = False) -> str:
@@ -107,3 +125,59 @@ def test_each_key_is_in_one_class() -> None:
     assert {"equal"} == {window.outcome.value for window in windows}
     assert 500 == sum(window.source_count for window in windows)
     assert all(window.source_count > 50 for window in windows)
+
+
+@given(st.integers(1, 40), st.integers(1, 5))
+def test_the_number_of_parts_and_classes_changes_no_outcome(parts: int, classes: int) -> None:
+    """A key whose versions are in several parts is compared by the newest of all."""
+    source = records_of(*((f"k{number % 7}", str(number)) for number in range(50)))
+    target = records_of(*((f"k{number % 7}", str(number)) for number in range(43, 50)))
+    windows = compare(source, target, parts=parts, classes=classes)
+    assert {"equal"} == {window.outcome.value for window in windows}
+    assert classes == len(windows)
+    assert 7 == sum(window.source_count for window in windows)
+
+    changed = [*target[:3], target[3]._replace(value=b"other"), *target[4:]]
+    windows = compare(source, changed, parts=parts, classes=classes)
+    assert 1 == sum(window.differing for window in windows)
+
+
+def test_a_log_that_was_not_read_to_its_end_leaves_its_keys_undecided() -> None:
+    """The keys that were not read are not missing."""
+    source = records_of(("a", "1"), ("b", "1"))
+    windows = compare(source, [], classes=3, problem="The batch is damaged.")
+    assert [("undecided", "The batch is damaged.")] * 3 == [
+        (window.outcome.value, window.reason) for window in windows
+    ]
+
+
+def test_keys_after_an_open_transaction_are_undecided_with_that_reason() -> None:
+    (window,) = compare(
+        records_of(("a", "1")), [], copied_before=None, open_transaction="Producer 7 has one open."
+    )
+    assert ("undecided", "Producer 7 has one open.") == (window.outcome.value, window.reason)
+
+
+@given(st.integers(0, 100), st.integers(0, 100), st.integers(1, 20))
+def test_parts_of_a_log_overlap_nowhere_and_leave_nothing_out(source: int, target: int, count: int) -> None:
+    """Each side has a first part, even an empty one, and only the source's is reported for all classes."""
+    verify_range = VerifyRange(
+        topic="t",
+        partition=0,
+        target_topic="e.t",
+        source_from=5,
+        source_to=5 + source,
+        target_from=9,
+        target_to=9 + target,
+        log_parts=count,
+    )
+    parts = log_parts([verify_range])
+    for side, begin, end in (("source", 5, 5 + source), ("target", 9, 9 + target)):
+        ranges = [part.verify_range for part in parts if part.side == side]
+        borders = [
+            (cut.source_from, cut.source_to) if side == "source" else (cut.target_from, cut.target_to)
+            for cut in ranges
+        ]
+        assert [begin, *(stop for _, stop in borders)] == [*(start for start, _ in borders), end]
+        assert 1 <= len(borders) <= count
+    assert [True] == [part.is_first for part in parts if part.is_first]

@@ -24,3 +24,18 @@ def test_heartbeats_are_not_compared():
         "heartbeats is not compared: it holds heartbeats.",
         "north.heartbeats is not compared: it holds heartbeats.",
     ]
+
+
+def test_a_mistyped_topic_beside_others_is_noted():
+    """The others are compared; the note names a similar topic. An expression that matches nothing is no mistake."""
+    settings = parse_source(
+        FLOW | {"topics": "orders,payments,return\\d+"}, {"bootstrap.servers": "localhost:2"}
+    )
+    notes: list[str] = []
+
+    copied = compared_topics(["orders", "payment", "stock"], settings, notes)
+
+    assert copied == {"orders": "east.orders"}
+    assert notes == [
+        "payments is not compared: the source has no such topic that this flow may see. Is payment meant?"
+    ]

@@ -317,3 +317,36 @@ def test_the_target_is_cut_at_the_end_of_the_archive(
     assert cut.target_offsets is not None
     if expected is not None:
         assert cut.target_offsets == OffsetRange(5, expected)
+
+
+@pytest.mark.parametrize(
+    ("log_bytes", "classes", "parts"),
+    [(460_000, 1, 1), (10 << 30, 5_000, 40), (None, 5_000, 1)],
+)
+def test_a_compacted_log_is_divided_by_its_size_not_by_its_offsets(
+    log_bytes: int | None, classes: int, parts: int
+) -> None:
+    """Cleaned logs have few records in wide offsets. A log of unknown size is read by one task."""
+    offsets = OffsetRange(0, 1_000_000_000)
+    layout = PartitionLayout(
+        source=SOURCE,
+        target=COPY,
+        source_offsets=offsets,
+        target_offsets=offsets,
+        stored=NOTHING_STORED,
+        copied_before=None,
+        is_compacted=True,
+        can_expire=False,
+        timestamps=True,
+        log_bytes=log_bytes,
+    )
+    plan = VerifyPlan()
+    side: Any = LogPair([], [], (0, 0))
+    flow_settings: Any = SimpleNamespace(start=StartPosition.EARLIEST, read_committed=False)
+    planner = PartitionPlanner(side, side, flow_settings, VerifyPlanSettings(run_id="run"), layout, plan)
+
+    asyncio.run(planner.plan_partition())
+
+    [verify_range] = plan.ranges
+    assert (classes, parts) == (verify_range.key_class_count, verify_range.log_parts)
+    assert tuple(range(classes)) == verify_range.key_classes

@@ -1,8 +1,10 @@
 """Tests how small ranges are grouped into tasks."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorflow_seed.verify import verify_driver
 from mirrorflow_seed.verify.offset_windows import VerifyRange
 from mirrorflow_seed.verify.verify_driver import GROUP_OFFSETS_MAX, group_ranges
 
@@ -32,6 +34,13 @@ def test_only_small_ranges_share_a_task(sizes: list[int], slots: int) -> None:
 def test_idle_partitions_share_few_tasks() -> None:
     assert 100 == len(group_ranges([range_of(0) for _ in range(10_000)], 2))
     assert 16 <= len(group_ranges([range_of(1_000) for _ in range(200)], 4)) <= 20
+
+
+def test_a_large_job_has_a_limited_number_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether its ranges are many or large."""
+    monkeypatch.setattr(verify_driver, "TASKS_MAX", 50)
+    assert 50 == len(group_ranges([range_of(1_000_000)] * 250, 8))
+    assert 50 == len(group_ranges([range_of(0)] * (150 * 50), 8))
 
 
 @given(st.lists(st.integers(0, 2_000_000), min_size=1, max_size=300), st.integers(1, 8))

@@ -9,7 +9,7 @@ import pytest
 from mirrorflow_seed.job_report import encode
 from mirrorflow_seed.verify.offset_windows import Difference, DifferenceKind, WindowOutcome, WindowResult
 from mirrorflow_seed.verify.result_folder import CELLS_MAX, output_folder, page, write_windows
-from mirrorflow_seed.verify.verification_result import VerificationResult
+from mirrorflow_seed.verify.verification_result import NOT_EQUAL_MAX, PackedWindows, VerificationResult
 
 SCRIPT_TAG = "<script>alert('&\"')</script>"
 
@@ -37,7 +37,7 @@ def verification(*windows: WindowResult, **more: object) -> VerificationResult:
         source_alias="east",
         target_alias="west",
         sample=1.0,
-        windows=windows,
+        windows=[PackedWindows.of(windows[index : index + 3]) for index in range(0, len(windows), 3)],
         partitions=1,
         behind=0,
         **more,  # type: ignore[arg-type]  # fields of a verification
@@ -94,6 +94,35 @@ def test_a_cell_shows_the_worst_of_its_windows() -> None:
     windows[77] = window(77, WindowOutcome.DIFFERENT)
     cells = re.findall(r'<span class="(\w+)" title', page(verification(*windows)))
     assert (CELLS_MAX, 1) == (len(cells), cells.count("different"))
+
+
+def test_few_windows_have_a_cell_each_also_those_of_key_classes() -> None:
+    """The cells are in order, whichever task had their windows."""
+    windows = [window(2), window(0), window(1, WindowOutcome.DIFFERENT)]
+    classes = [window(0, topic="compacted", key_class=number) for number in range(4)]
+    cells = re.findall(r'<span class="(\w+)" title', page(verification(*windows, *classes)))
+    assert cells == ["equal", "different", "equal", *["equal"] * 4]
+
+
+def test_the_first_windows_that_are_not_equal_are_listed_in_order() -> None:
+    """More are counted. Those of a later task may come first."""
+    windows = [window(number, WindowOutcome.DIFFERENT) for number in range(NOT_EQUAL_MAX + 5)]
+    result = verification(*reversed(windows), window(1_000))
+    listed = result.as_json()["notEqual"]
+    assert [number * 100 for number in range(NOT_EQUAL_MAX)] == [entry["fromOffset"] for entry in listed]
+    assert NOT_EQUAL_MAX + 5 == result.counts.different
+    assert "5 further windows are in the table only" in page(result)
+
+
+def test_packed_windows_take_a_small_part_of_their_memory() -> None:
+    """A driver holds those of millions."""
+    windows = [
+        window(number, target_from_offset=number * 107, target_to_offset=number * 107 + 100)
+        for number in range(1_000)
+    ]
+    packed = PackedWindows.of(windows)
+    assert windows == packed.unpack()
+    assert len(packed.content) < 60 * len(windows)
 
 
 def test_run_id_cannot_escape_the_folder() -> None:

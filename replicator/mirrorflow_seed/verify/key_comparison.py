@@ -1,0 +1,401 @@
+"""Compares compacted partitions by the newest record of each key, with Spark's shuffle.
+
+    read a part of a log ──> rows of digests ──> Spark sorts them by key and spills ──> compare each class of keys
+
+The log cleaner removes older records and tombstones at different times on each side, so the comparison is of what a
+consumer ends up with: the newest value of each key, where a tombstone equals no record. Each log is read once, whatever
+its number of keys. Keys are divided into classes by their digest; a class is one window of the result.
+
+A key whose newest source record may not be copied yet counts as behind. Without a stored offset, the newest record
+that both sides have shows what was copied, because records are copied in order.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mirrorflow_core.errors import BrokerError, ClusterError, CorruptRecordsError, NotAuthorizedError
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.wire.batch import Batch, checksum_holds
+from mirrorflow_core.wire.records import decode
+from mirrorflow_replicator import process
+from mirrorflow_seed.verify.offset_windows import (
+    Difference,
+    DifferenceKind,
+    VerifyRange,
+    WindowResult,
+    WindowTally,
+)
+from mirrorflow_seed.verify.range_comparison import (
+    NAMED_RECORDS_MAX,
+    CompareSettings,
+    OpenSides,
+    VerifyRangeResult,
+    digesters,
+    range_readers,
+    with_fields,
+)
+from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError
+from mirrorflow_seed.verify.record_digests import DigestedRecord, RecordDigester
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+SIDES: Final = ("source", "target")
+# Rows that a task combines before it passes them on: a key that is written often is then one row of many.
+COMBINED_KEYS_MAX: Final = 100_000
+UNSETTLED: Final = "Keys differ, and no stored offset shows whether their newest records were copied."
+EXPIRED: Final = "Some keys exist on one side only; retention (cleanup.policy=compact,delete) may have deleted them on the other."
+SCHEMA: Final = "number int, key_class int, key binary, side int, offset bigint, digest binary, is_tombstone boolean, report string"
+GROUP: Final = ("number", "key_class")
+ORDER: Final = ("key", "side", "offset")
+_REPORT_KEY: Final = b""
+
+
+class KeyRow(NamedTuple):
+    """A row of the shuffle (`SCHEMA`): the newest record of a key in a part of a log, or a task's report about its part.
+
+    A report has the empty key: JSON with what was read, and why not all of it.
+    """
+
+    number: int  # of the partition in the job
+    key_class: int
+    key: bytes  # its digest
+    side: int  # index in SIDES
+    offset: int = 0
+    digest: bytes = b""
+    is_tombstone: bool = False
+    report: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLogPart:
+    """A part of one side's log of a compacted partition. *number* is that of the partition in the job."""
+
+    number: int
+    side: str
+    is_first: bool
+    verify_range: VerifyRange  # of the partition, cut to this part; empty on the other side
+    offsets: int  # of the side with more: both have about as many records, however wide their offsets are
+
+
+def log_parts(ranges: Sequence[VerifyRange]) -> list[KeyLogPart]:
+    """Cuts both logs of each of *ranges* into parts, each read by one task."""
+    parts: list[KeyLogPart] = []
+    for number, whole in enumerate(ranges):
+        offsets = max(whole.source_to - whole.source_from, whole.target_to - whole.target_from)
+        for side in SIDES:
+            begin, end = (
+                (whole.source_from, whole.source_to)
+                if side == "source"
+                else (whole.target_from, whole.target_to)
+            )
+            size = max(1, -(-(end - begin) // whole.log_parts))
+            for start in range(begin, end, size) or (begin,):
+                stop = min(start + size, end)
+                cut = (
+                    replace(whole, source_from=start, source_to=stop, target_from=0, target_to=0)
+                    if side == "source"
+                    else replace(whole, source_from=0, source_to=0, target_from=start, target_to=stop)
+                )
+                is_first = side == "source" and start == begin
+                parts.append(
+                    KeyLogPart(
+                        number=number,
+                        side=side,
+                        is_first=is_first,
+                        verify_range=cut,
+                        offsets=offsets // whole.log_parts,
+                    )
+                )
+    return parts
+
+
+class NewestRecord(NamedTuple):
+    """The newest record of a key on one side."""
+
+    record: DigestedRecord
+    is_tombstone: bool
+
+
+class KeyClassComparison:
+    """Compares the newest records of the keys of one class, which are added one after the other."""
+
+    def __init__(self, verify_range: VerifyRange, key_class: int) -> None:
+        self.behind = self.bytes_read = self.memory_bytes = 0
+        self.seconds = 0.0
+        self._range = verify_range
+        self._key_class = key_class
+        self._tally = WindowTally(0)
+        self._problem = ""
+        self._differing: list[tuple[DigestedRecord | None, DigestedRecord | None]] = []
+        self._equal_to = 0  # the source offset after the newest record that both sides have
+
+    def add_report(self, report: str) -> None:
+        """Adds the report of a task that read a part of the log."""
+        values = json.loads(report)
+        self.bytes_read += values["bytes"]
+        self.seconds += values["seconds"]
+        self.memory_bytes = max(self.memory_bytes, values["memory"])
+        self._problem = self._problem or values["problem"]
+
+    def add(self, on_source: NewestRecord | None, on_target: NewestRecord | None) -> None:
+        """Adds a key, with its newest record on each side."""
+        source = None if on_source is None or (on_source.is_tombstone and on_target is None) else on_source
+        target = None if on_target is None or (on_target.is_tombstone and on_source is None) else on_target
+        if source is None and target is None:
+            return
+        if source is not None and target is not None and source.record.digest == target.record.digest:
+            self._equal_to = max(self._equal_to, source.record.offset + 1)
+            self._tally.add_source(source.record)
+            self._tally.add_target(target.record)
+            return
+        self._differing.append(
+            (None if source is None else source.record, None if target is None else target.record)
+        )
+
+    def result(self) -> WindowResult:
+        """Returns the result of the class. If a log was not read to its end, no key counts as different."""
+        verify_range, tally = self._range, self._tally
+        if self._problem:
+            tally.leave_undecided(self._problem)
+        else:
+            for source, target in sorted(self._differing, key=_source_first):
+                self._add_differing(source, target)
+        return tally.result(
+            verify_range, verify_range.source_from, verify_range.source_to, key_class=self._key_class
+        )
+
+    def _add_differing(self, source: DigestedRecord | None, target: DigestedRecord | None) -> None:
+        tally, verify_range = self._tally, self._range
+        if source is not None and verify_range.is_behind(source.offset):
+            self.behind += 1
+            return
+        if source is not None:
+            tally.add_source(source)
+        if target is not None:
+            tally.add_target(target)
+        if source is not None and verify_range.copied_before is None and source.offset >= self._equal_to:
+            tally.leave_undecided(verify_range.open_transaction or UNSETTLED)
+        elif (source is None or target is None) and verify_range.can_expire:
+            tally.leave_undecided(EXPIRED)
+        elif target is None:
+            tally.add_difference(DifferenceKind.MISSING, source, None)
+        else:
+            kind = DifferenceKind.EXTRA if source is None else DifferenceKind.CHANGED
+            tally.add_difference(kind, source, target)
+
+
+def _source_first(pair: tuple[DigestedRecord | None, DigestedRecord | None]) -> tuple[bool, int]:
+    source, target = pair
+    if source is not None:
+        return False, source.offset
+    assert target is not None
+    return True, target.offset
+
+
+def read_key_rows(
+    parts: Sequence[KeyLogPart],
+    compare_settings: CompareSettings,
+    *,
+    load: Callable[[], SourceSettings],
+    open_sides: OpenSides,
+) -> "Iterator[RecordBatch]":
+    """Yields the rows of *parts* in a Spark task. Raises ClusterError, SettingError, OSError."""
+    process.tune_memory()
+    settings = load()
+    with asyncio.Runner() as runner:
+        rows = _rows(parts, settings, compare_settings, open_sides)
+        while (some := runner.run(_next(rows))) is not None:
+            yield _batch(some)
+
+
+async def _next(rows: AsyncIterator[list[KeyRow]]) -> list[KeyRow] | None:
+    return await anext(rows, None)
+
+
+async def _rows(
+    parts: Sequence[KeyLogPart],
+    settings: SourceSettings,
+    compare_settings: CompareSettings,
+    open_sides: OpenSides,
+) -> AsyncIterator[list[KeyRow]]:
+    unread = iter(parts)
+    async for sides in open_sides(settings, [part.verify_range for part in parts]):
+        part, began_s, problem = next(unread), time.monotonic(), ""
+        of_source, of_target = digesters(settings, part.verify_range, compare_settings)
+        combiner = KeyCombiner(part, of_source if part.side == "source" else of_target)
+        async with range_readers(sides, settings, part.verify_range) as readers:
+            reader = readers[part.side]
+            try:
+                while (batches := await reader.more()) is not None:
+                    for batch in batches:
+                        combiner.add(batch)
+                    if combiner.is_full:
+                        yield combiner.take()
+                    await compare_settings.pace(began_s, reader.bytes_read)
+            except (DeletedMeanwhileError, CorruptRecordsError, NotAuthorizedError) as error:
+                problem = str(error)
+            except BrokerError as error:
+                if error.retriable:
+                    raise
+                problem = str(error)
+        yield combiner.take()
+        yield report_rows(
+            part, bytes_read=reader.bytes_read, seconds=time.monotonic() - began_s, problem=problem
+        )
+
+
+class KeyCombiner:
+    """Keeps the newest record of each key of one part of a log, and makes rows of them."""
+
+    def __init__(self, part: KeyLogPart, digester: RecordDigester) -> None:
+        self._part = part
+        self._digester = digester
+        self._newest: dict[bytes, tuple[int, NewestRecord]] = {}
+        self._classes = frozenset(part.verify_range.key_classes)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to `take` the rows."""
+        return len(self._newest) >= COMBINED_KEYS_MAX
+
+    def add(self, batch: Batch) -> None:
+        """Adds the records of the next batch. Raises CorruptRecordsError."""
+        part, digester = self._part, self._digester
+        if not checksum_holds(batch):
+            raise CorruptRecordsError(
+                f"the batch at offset {batch.base_offset} of the {part.side} is damaged"
+            )
+        verify_range = part.verify_range
+        begin, end = (
+            (verify_range.source_from, verify_range.source_to)
+            if part.side == "source"
+            else (verify_range.target_from, verify_range.target_to)
+        )
+        for record in decode(batch):
+            if not begin <= record.offset < end:
+                continue
+            key = digester.digest_key(record.key)
+            key_class = int.from_bytes(key[:8]) % verify_range.key_class_count
+            if key_class in self._classes:
+                digested = DigestedRecord(record.offset, digester.digest(record))
+                self._newest[key] = key_class, NewestRecord(digested, record.value is None)
+
+    def take(self) -> list[KeyRow]:
+        """Removes and returns the rows."""
+        newest, self._newest = self._newest, {}
+        number, side = self._part.number, SIDES.index(self._part.side)
+        return [
+            KeyRow(number, key_class, key, side, *latest.record, latest.is_tombstone)
+            for key, (key_class, latest) in newest.items()
+        ]
+
+
+def report_rows(part: KeyLogPart, *, bytes_read: int, seconds: float, problem: str) -> list[KeyRow]:
+    """Returns the report of a part for its first class of keys; of the first part, or with a problem, for all classes."""
+    classes = part.verify_range.key_classes
+    rows: list[KeyRow] = []
+    for key_class in classes if part.is_first or problem else classes[:1]:
+        report = {
+            "bytes": 0 if rows else bytes_read,
+            "seconds": 0.0 if rows else seconds,
+            "memory": process.peak_bytes(),
+            "problem": problem,
+        }
+        side = SIDES.index(part.side)
+        rows.append(KeyRow(part.number, key_class, _REPORT_KEY, side, report=json.dumps(report)))
+    return rows
+
+
+def _batch(rows: Sequence[KeyRow]) -> "RecordBatch":
+    import pyarrow as pa  # noqa: PLC0415 the extra `seed`
+
+    kinds = (
+        pa.int32(),
+        pa.int32(),
+        pa.binary(),
+        pa.int32(),
+        pa.int64(),
+        pa.binary(),
+        pa.bool_(),
+        pa.string(),
+    )
+    columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=KeyRow._fields)
+
+
+def rows_of(batches: "Iterable[RecordBatch]") -> Iterator[KeyRow]:
+    """Yields the rows of Arrow batches."""
+    for batch in batches:
+        yield from map(KeyRow._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+def compare_key_rows(
+    rows: Iterable[KeyRow], ranges: Sequence[VerifyRange]
+) -> Iterator[tuple[VerifyRange, VerifyRangeResult]]:
+    """Yields each class of keys with its range and result; the rows are sorted by GROUP and ORDER."""
+    for (number, key_class), of_class in groupby(rows, key=itemgetter(0, 1)):
+        comparison = KeyClassComparison(ranges[number], key_class)
+        for key, of_key in groupby(of_class, key=itemgetter(2)):
+            newest: list[NewestRecord | None] = [None, None]
+            for row in of_key:
+                if row.report is None:
+                    newest[row.side] = NewestRecord(DigestedRecord(row.offset, row.digest), row.is_tombstone)
+                else:
+                    comparison.add_report(row.report)
+            if key != _REPORT_KEY:
+                comparison.add(*newest)
+        window = comparison.result()
+        yield (
+            ranges[number],
+            VerifyRangeResult(
+                windows=(window,),
+                behind=comparison.behind,
+                bytes_read=comparison.bytes_read,
+                seconds=comparison.seconds,
+                memory_bytes=comparison.memory_bytes,
+            ),
+        )
+
+
+async def name_changed_fields(
+    results: Sequence[tuple[VerifyRange, VerifyRangeResult]],
+    load: Callable[[], SourceSettings],
+    open_sides: OpenSides,
+) -> list[VerifyRangeResult]:
+    """Returns *results* with the fields of their first changed records, which are read again, as far as they can be read."""
+    differences = [list(result.windows[0].differences) for _, result in results]
+    changed = [
+        (number, index, _spot(verify_range, difference))
+        for number, (verify_range, _) in enumerate(results)
+        for index, difference in enumerate(differences[number])
+        if difference.kind is DifferenceKind.CHANGED
+    ][:NAMED_RECORDS_MAX]
+    if changed:
+        unread = iter(changed)
+        with contextlib.suppress(ClusterError, CorruptRecordsError, DeletedMeanwhileError):
+            settings = load()
+            async for sides in open_sides(settings, [spot for _, _, spot in changed]):
+                number, index, spot = next(unread)
+                named = await with_fields(differences[number][index], sides, settings, spot)
+                differences[number][index] = named
+    return [
+        replace(result, windows=(replace(result.windows[0], differences=tuple(named)),))
+        for (_, result), named in zip(results, differences, strict=True)
+    ]
+
+
+def _spot(verify_range: VerifyRange, difference: Difference) -> VerifyRange:
+    """Returns the range of the two records of *difference*."""
+    source, target = difference.source_offset, difference.target_offset
+    return replace(
+        verify_range, source_from=source, source_to=source + 1, target_from=target, target_to=target + 1
+    )
