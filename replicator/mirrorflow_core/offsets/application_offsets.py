@@ -14,9 +14,7 @@ from typing import Final, NamedTuple
 from mirrorflow_core.offsets.offset_map import MappedOffset, Run
 from mirrorflow_core.partitions import TopicPartition
 
-NOTHING_KNOWN: Final = (
-    "the flow knows no offsets of this partition: it has copied nothing of it, or has not stored them yet"
-)
+NOTHING_KNOWN: Final = "the flow knows no offsets of this partition: it does not exist, or nothing of it is copied and stored yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

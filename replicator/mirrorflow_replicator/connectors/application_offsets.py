@@ -27,10 +27,10 @@ RECREATED: Final = "a topic of this partition was re-created since it was copied
 
 
 class _Pair(NamedTuple):
-    """A partition on both clusters; None where it is unknown, with the reason."""
+    """A partition on both clusters; its source is None if it is unknown, for the reason in `problem` if there is one."""
 
     source: TopicPartition | None
-    copy: TopicPartition | None
+    copy: TopicPartition
     problem: str = ""
 
 
@@ -76,14 +76,19 @@ class ApplicationOffsets:
 
         Raises ClusterError.
         """
+        partitions = {TopicPartition(offset.topic, offset.partition) for offset in offsets}
+        sources_by_copy = self._known.sources_by_copy() if reverse else {}
         pairs = {
-            partition: self._pair(partition, reverse=reverse)
-            for partition in {TopicPartition(offset.topic, offset.partition) for offset in offsets}
+            partition: _pair_of_copy(partition, sources_by_copy.get(partition, ()))
+            if reverse
+            else _Pair(partition, self._known.rename(partition))
+            for partition in partitions
         }
-        sources = {pair.source for pair in pairs.values() if pair.source is not None}
-        copies = {pair.copy for pair in pairs.values() if pair.copy is not None}
+        sources = {pair.source: pair.copy for pair in pairs.values() if pair.source is not None}
         translator, recreated = await self._known.current_translator(sources, self._source)
-        logs = await asyncio.gather(_logs(self._source, sources), _logs(self._target, copies))
+        # Clusters are asked for known partitions only: clients keep the metadata of every topic that they ask for.
+        known = {source: copy for source, copy in sources.items() if translator.extent(source) is not None}
+        logs = await asyncio.gather(_logs(self._source, known), _logs(self._target, known.values()))
         facts = {
             partition: self._facts(pair, translator, recreated, logs, reverse=reverse)
             for partition, pair in pairs.items()
@@ -100,15 +105,6 @@ class ApplicationOffsets:
             translations.append(translate_offset(offset, mapped, facts[partition]))
         return translations
 
-    def _pair(self, partition: TopicPartition, *, reverse: bool) -> _Pair:
-        if not reverse:
-            return _Pair(partition, self._known.rename(partition))
-        sources = self._known.sources_of(partition)
-        if len(sources) > 1:
-            names = " and ".join(source.topic for source in sources)
-            return _Pair(None, partition, f"it is the copy of both {names}")
-        return _Pair(sources[0] if sources else None, partition)
-
     def _facts(
         self,
         pair: _Pair,
@@ -122,17 +118,24 @@ class ApplicationOffsets:
         copy = _PartitionSide(self._aliases[1], self._target, pair.copy, logs[1])
         extent = None if pair.source is None else translator.extent(pair.source)
         origin, destination = (copy, source) if reverse else (source, copy)
-        problem = pair.problem or (RECREATED if pair.source in recreated else "") or destination.missing
+        problem = pair.problem or (RECREATED if pair.source in recreated else "")
         return TranslationFacts(
             origin=origin.alias,
             destination=destination.alias,
             partition=destination.partition,
-            # What was copied of a partition is known also after its topic was deleted.
-            problem=problem or ("" if extent else origin.missing),
+            # What was copied of a partition is known also after its topic was deleted on the origin.
+            problem=problem or (destination.missing if extent else ""),
             origin_log=origin.log,
             destination_log=destination.log,
             extent=extent.reversed() if extent and reverse else extent,
         )
+
+
+def _pair_of_copy(copy: TopicPartition, sources: Sequence[TopicPartition]) -> _Pair:
+    if len(sources) > 1:
+        names = " and ".join(source.topic for source in sources)
+        return _Pair(None, copy, f"it is the copy of both {names}")
+    return _Pair(sources[0] if sources else None, copy)
 
 
 def _has(cluster: Cluster, partition: TopicPartition) -> bool:

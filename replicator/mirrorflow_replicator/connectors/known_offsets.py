@@ -73,10 +73,12 @@ class KnownOffsets:
         """A translator of group offsets by what is known now."""
         return Translator(self._syncs, self._valid_maps, has_history=self._has_history)
 
-    def sources_of(self, copy: TopicPartition) -> list[TopicPartition]:
-        """Returns the source partitions with known offsets of which *copy* is the copy; several if names collide."""
-        known = {*self._maps, *self._syncs.partitions}
-        return sorted(partition for partition in known if self.rename(partition) == copy)
+    def sources_by_copy(self) -> dict[TopicPartition, list[TopicPartition]]:
+        """Returns the source partitions with known offsets by their copy; several of one copy if names collide."""
+        sources: dict[TopicPartition, list[TopicPartition]] = {}
+        for partition in sorted({*self._maps, *self._syncs.partitions}):
+            sources.setdefault(self.rename(partition), []).append(partition)
+        return sources
 
     async def current_translator(
         self, partitions: Collection[TopicPartition], source: Cluster | None

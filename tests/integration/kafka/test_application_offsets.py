@@ -222,7 +222,7 @@ def test_offsets_without_a_certain_translation_have_a_reason(flow: Flow, unique_
     why = [item["why"] for item in translated]
     assert f"the log of {flow.alias} ends at 100" in why[0]
     assert "begins at 50, earlier records are deleted" in why[1]
-    assert all("has no partition" in why[number] for number in (3, 4, 5))
+    assert all("knows no offsets of this partition" in why[number] for number in (3, 4, 5))
     assert "was re-created" in why[6]
     assert "5 of 7 offsets cannot be translated" in errors
 
