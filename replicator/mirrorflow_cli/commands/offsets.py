@@ -49,8 +49,6 @@ from mirrorflow_replicator.http.progress import group_offset_json
 COLUMNS = ("group", "partition", "source", "target", "translation", "age", "written", "why")
 FAILOVER_COLUMNS = ("group", "partitions", "reread", "of which uncertain", "starts at")
 GROUPS_AT_ONCE = 16  # a coordinator answers this many requests within some hundredths of a second
-
-
 TRANSLATE = "translate"
 
 
