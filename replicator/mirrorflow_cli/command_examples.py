@@ -21,8 +21,8 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
         "mirrorflow acls -f flow.yaml --target-principal User:mirror",
     ),
     "offsets": (
-        "mirrorflow offsets -f flow.yaml",
         "mirrorflow offsets -f flow.yaml --group billing --dry-run-failover",
+        "mirrorflow offsets translate savepoint.csv -f flow.yaml",
     ),
     "dump": ("mirrorflow dump positions -f flow.yaml", "mirrorflow dump checkpoints -f flow.yaml --json"),
     "convert": ("mirrorflow convert mm2.properties", "mirrorflow convert strimzi.yaml --output flows"),

@@ -90,6 +90,16 @@ class UnresolvedReferenceError(SettingError):
         super().__init__(f"{key}{whose}: the reference {reference} cannot be resolved: {problem}.")
 
 
+class InvalidOffsetsError(MirrorFlowError):
+    """A list of offsets is invalid. `problems` has a sentence for each invalid line."""
+
+    reason = "InvalidOffsets"
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
 class ClusterError(MirrorFlowError):
     """A whole cluster cannot be used now. `cluster` is its alias."""
 

@@ -6,11 +6,12 @@ nothing. A report never contains record data or a secret. Times since which some
 all processes of a host share.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
+from mirrorflow_core.offsets.application_offsets import ApplicationOffset, ApplicationTranslation
 from mirrorflow_core.offsets.checkpoints import GroupOffset
 
 
@@ -181,6 +182,10 @@ class GroupsReport:
     offsets: Callable[[str | None], Iterable[GroupOffset]] = field(
         default=lambda _: (), compare=False, repr=False
     )
+    # Translates offsets of applications, with True from the target to the source. None: nothing was read yet.
+    translate: (
+        Callable[[Sequence[ApplicationOffset], bool], Awaitable[list[ApplicationTranslation]]] | None
+    ) = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

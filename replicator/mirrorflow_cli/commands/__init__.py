@@ -23,7 +23,7 @@ _GROUPS = {
         "plan": "show connectors, their properties and the matching topics",
         "check": "check connectivity, permissions and the guarantee on both clusters",
         "acls": "print kafka-acls commands for the minimum permissions",
-        "offsets": "show consumer group offsets on both clusters and the records a failover would reread",
+        "offsets": "show consumer group offsets on both clusters, or translate offsets that applications keep",
         "dump": "print a flow's checkpoints, offset syncs or positions",
     },
     "convert": {

@@ -1,4 +1,4 @@
-"""`mirrorflow offsets`: prints each group's current offsets on both sides; changes nothing.
+"""`mirrorflow offsets`: prints each group's current offsets on both sides, or translates offsets of applications; changes nothing.
 
 The checkpoint connector need not run: the command reads the same topics and translates offsets with the
 connector's own code. Output is plain text, or one JSON object per line. Failed requests for a group, and
@@ -14,8 +14,9 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
+from mirrorflow_cli.application_offsets import STDIN, read_list, translate_list
 from mirrorflow_cli.clusters import connected
-from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError, UsageError
 from mirrorflow_cli.flow_arguments import (
     checkpoint_settings,
     flow_from,
@@ -34,6 +35,7 @@ from mirrorflow_core.offsets.checkpoints import (
     has_members,
     writable,
 )
+from mirrorflow_core.offsets.offset_list_formats import format_translations
 from mirrorflow_core.offsets.offset_translation import translate_group
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
@@ -47,10 +49,28 @@ from mirrorflow_replicator.http.progress import group_offset_json
 COLUMNS = ("group", "partition", "source", "target", "translation", "age", "written", "why")
 FAILOVER_COLUMNS = ("group", "partitions", "reread", "of which uncertain", "starts at")
 GROUPS_AT_ONCE = 16  # a coordinator answers this many requests within some hundredths of a second
+TRANSLATE = "translate"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action",
+        nargs="?",
+        metavar=TRANSLATE,
+        help="translate offsets that applications keep outside Kafka, to the other cluster",
+    )
+    parser.add_argument(
+        "offsets",
+        nargs="?",
+        metavar="FILE",
+        help="with translate: topic,partition,offset on each line, or JSON (default: stdin)",
+    )
     add_flow_arguments(parser, addresses=True)
+    # argparse leaves names that follow an option over.
+    parser.set_defaults(add_flow_file=parser.get_default("add_files"), add_files=_add_names, names=())
+    parser.add_argument(
+        "--reverse", action="store_true", help="with translate: from the target to the source"
+    )
     parser.add_argument("--group", metavar="NAME", help="consumer group (default: all groups of the flow)")
     parser.add_argument(
         "--dry-run-failover",
@@ -60,8 +80,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
+def _add_names(arguments: argparse.Namespace, names: Sequence[str]) -> bool:
+    arguments.names = names
+    return not any(name.startswith("-") and name != STDIN for name in names)
+
+
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the offsets; returns 1 if a request for a group failed."""
+    """Prints the offsets; returns 1 if a request for a group failed, or an offset cannot be translated."""
+    names = [name for name in (arguments.action, arguments.offsets, *arguments.names) if name is not None]
+    if names[:1] == [TRANSLATE]:
+        return _translate(arguments, names[1:])
+    if arguments.reverse:
+        raise UsageError("--reverse is for `mirrorflow offsets translate`.")
+    if names and not arguments.add_flow_file(arguments, names):
+        raise UsageError(f"unrecognized arguments: {' '.join(names)}")
     if not arguments.file and not arguments.groups:
         arguments.groups = [".*"]  # With flags instead of a file, all groups are shown.
     flow, layout = flow_from(arguments), layout_from(arguments)
@@ -78,6 +110,29 @@ def execute(arguments: argparse.Namespace) -> int:
     for sentence in (*report.notes, *report.problems):
         print(sentence, file=sys.stderr)
     return EXIT_FAILED if report.problems else EXIT_DONE
+
+
+def _translate(arguments: argparse.Namespace, names: Sequence[str]) -> int:
+    if arguments.group or arguments.dry_run_failover:
+        raise UsageError("translate cannot be combined with --group and --dry-run-failover.")
+    if len(names) > 1:
+        raise UsageError(f"unrecognized arguments: {' '.join(names[1:])}")
+    form, offsets = read_list(names[0] if names else STDIN, arguments)
+    flow, layout = flow_from(arguments), layout_from(arguments)
+    valid_plan(flow, layout)
+    planned = plan_all(flow, layout)
+    source, _ = source_settings(planned)
+    translations, notes = asyncio.run(
+        translate_list(checkpoint_settings(planned), source, offsets, reverse=arguments.reverse)
+    )
+    for line in format_translations(form, translations):
+        print(line)
+    unknown = sum(translation.offset is None for translation in translations)
+    if unknown:
+        notes.append(f"{unknown} of {len(translations)} offsets cannot be translated; each has its reason.")
+    for note in notes:
+        print(note, file=sys.stderr)
+    return EXIT_FAILED if unknown else EXIT_DONE
 
 
 def _print_json(lines: Sequence[GroupOffset]) -> None:

@@ -1,4 +1,4 @@
-"""Maps source offsets of a partition to target offsets, as runs, so that group offsets translate exactly.
+"""Maps source offsets of a partition to target offsets and back, as runs, so that offsets translate exactly.
 
 A run means: `records` records of the stream, and no others of it, lie in [upstream, upstream_end) of the
 source and in [downstream, downstream_end) of the target. In a parallel run every offset holds a record, so
@@ -88,6 +88,10 @@ class Run(NamedTuple):
         at_most = self.downstream + most + no_target_records
         return MappedOffset(self.downstream + fewest, min(at_most, self.downstream_end))
 
+    def reversed(self) -> "Run":
+        """Returns the run with source and target exchanged."""
+        return Run(self.downstream, self.upstream, self.downstream_end, self.upstream_end, self.records)
+
     def cut(self, upstream: int, downstream: int) -> "Run | None":
         """Returns the part that certainly lies before both offsets; None if that is empty."""
         if self.upstream_end <= upstream and self.downstream_end <= downstream:
@@ -139,6 +143,19 @@ class OffsetMap:
         if offset > self.upstream_end:
             return MappedOffset(self.runs[-1].downstream_end, None)
         return self.runs[index].translate(offset)
+
+    def translate_back(self, target_offset: int) -> MappedOffset | None:
+        """Returns the source offsets for a reader of the copy that reads *target_offset* next, as `translate` the other way.
+
+        Target offsets without a record of the stream (markers, foreign records) count as gaps. Behind the map there may be
+        newer records of the stream, so nothing there is taken as read.
+        """
+        index = bisect_right(self.runs, target_offset, key=_downstream) - 1
+        if index < 0 or self.upstream_end == 0:
+            return None
+        if target_offset > self.runs[-1].downstream_end:
+            return MappedOffset(self.runs[-1].upstream_end, None)
+        return self.runs[index].reversed().translate(target_offset)
 
     def is_current(self, downstream: int, *, generation: int, kept_end: int) -> bool:
         """Returns whether the map still shows what was copied before target offset *downstream*.

@@ -1,4 +1,4 @@
-"""Decides which offset syncs a copier writes, and translates group offsets with the syncs that were read.
+"""Decides which offset syncs a copier writes, and translates offsets with the syncs that were read.
 
 An offset sync states that the record at an upstream (source) offset lies at a downstream (target) offset.
 `PartitionSyncs` decides like Java's OffsetSyncWriter which pairs are due now and which may wait for the next
@@ -10,7 +10,7 @@ A translation that is too low makes a group re-read records; one that is too hig
 offset behind a known pair is only translated to one offset after that pair.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from mirrorflow_core.partitions import TopicPartition
@@ -179,6 +179,15 @@ class OffsetSyncStore:
         """The slots of every partition that has a sync."""
         return self._slots
 
+    def without(self, partitions: Collection[TopicPartition]) -> "OffsetSyncStore":
+        """Returns a store with the pairs of all other partitions."""
+        if not partitions:
+            return self
+        others = OffsetSyncStore(must_read_to_end=self._must_read_to_end)
+        others.is_read_to_end = self.is_read_to_end
+        others._slots = {key: slots for key, slots in self._slots.items() if key not in partitions}
+        return others
+
     def add(self, partition: TopicPartition, sync: Sync) -> None:
         """Adds the next sync of the topic."""
         slots = self._slots.get(partition)
@@ -204,6 +213,29 @@ class OffsetSyncStore:
                 # The number of records copied behind the pair is unknown: advance by one offset, never more.
                 return downstream if upstream == upstream_offset else downstream + 1
         return TOO_OLD
+
+    def translate_back(
+        self, partition: TopicPartition, downstream_offset: int
+    ) -> tuple[int, int | None] | None:
+        """Returns the source offsets for a reader at *downstream_offset*: the first is never past its first unread record.
+
+        What it reads again lies before the second; None: no newer pair is known. None instead of both: nothing is known
+        (yet), or the offset lies before every pair.
+        """
+        slots = self._slots.get(partition)
+        if not self.is_read_to_end or slots is None:
+            return None
+        at_most = None
+        for upstream, downstream in slots:
+            if downstream < downstream_offset:
+                # An upstream offset may be that of a marker after the record (`PartitionSyncs.aligned`), so a pair holds for a
+                # reader that has read its record.
+                at_least = upstream + 1
+                if downstream + 1 == downstream_offset:
+                    return at_least, at_least
+                return at_least, None if at_most is None else max(at_least, at_most)
+            at_most = upstream
+        return None
 
     def _voids(self, newest: Sync, sync: Sync) -> bool:
         return (

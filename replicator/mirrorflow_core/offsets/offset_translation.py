@@ -1,4 +1,4 @@
-"""Translates the offsets of consumer groups from the source to the target, for `checkpoints`.
+"""Translates offsets by the offset map and offset syncs: for `checkpoints` to the target, for `application_offsets` both ways.
 
 An exact translation by the offset map is used as it is. Where it has none, the offset syncs decide. If the map returns a
 bound, both are combined: neither lets a group skip a record, so the higher offset counts; if they contradict each other, the lower
@@ -9,7 +9,7 @@ them, as with old syncs (KAFKA-13659), so it uses only exact translations by the
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mirrorflow_core.offsets.offset_map import MappedOffset, OffsetMap
+from mirrorflow_core.offsets.offset_map import UNKNOWN, MappedOffset, OffsetMap, Run
 from mirrorflow_core.offsets.offset_syncs import TOO_OLD, OffsetSyncStore
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.transforms import TopicTransforms
@@ -18,7 +18,7 @@ Rename = Callable[[TopicPartition], TopicPartition]
 
 
 class Translator:
-    """Translates group offsets by offset maps, and by offset syncs where there is no exact translation.
+    """Translates offsets by offset maps, and by offset syncs where there is no exact translation.
 
     *maps* is by source partition, only for topics that on both clusters are still those of the map.
     *has_history*: earlier checkpoints are known.
@@ -42,15 +42,37 @@ class Translator:
         if mapped is not None and mapped.is_exact:
             return mapped
         synced = self._by_syncs(partition, upstream_offset)
-        if not self._has_history:
-            return synced
-        if mapped is None or synced is None:
-            return mapped or synced
-        at_least = max(mapped.at_least, synced.at_least)
-        ends = [end for end in (mapped.at_most, synced.at_most) if end is not None]
-        if ends and min(ends) < at_least:
-            return min(mapped, synced, key=lambda offset: offset.at_least)
-        return MappedOffset(at_least, min(ends, default=None))
+        return _combined(mapped, synced) if self._has_history else synced
+
+    def translate_back(self, partition: TopicPartition, downstream_offset: int) -> MappedOffset | None:
+        """Returns the source offsets of source *partition* for a reader of its copy at *downstream_offset*; None: unknown."""
+        known = self._maps.get(partition)
+        mapped = None if known is None else known.translate_back(downstream_offset)
+        synced = self._syncs.translate_back(partition, downstream_offset)
+        return _combined(mapped, None if synced is None else MappedOffset(*synced))
+
+    def extent(self, partition: TopicPartition) -> Run | None:
+        """Returns the source range and the target range in which offsets are known; None: unknown, or contradictory."""
+        known, extents = self._maps.get(partition), []
+        if known is not None:
+            first, last = known.runs[0], known.runs[-1]
+            extents.append(
+                Run(first.upstream, first.downstream, known.upstream_end, last.downstream_end, UNKNOWN)
+            )
+        if slots := self._syncs.partitions.get(partition):
+            oldest, newest = slots[-1], slots[0]
+            extents.append(
+                Run(*oldest, newest.upstream_offset + 1, newest.downstream_offset + 1, UNKNOWN),
+            )
+        if not extents:
+            return None
+        begin, end = min(extents), max(extents, key=_ends)
+        whole = Run(begin.upstream, begin.downstream, end.upstream_end, end.downstream_end, UNKNOWN)
+        is_consistent = all(
+            whole.downstream <= part.downstream and part.downstream_end <= whole.downstream_end
+            for part in extents
+        )
+        return whole if is_consistent else None
 
     def _by_syncs(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
         at_least = self._syncs.translate_downstream(partition, upstream_offset)
@@ -59,9 +81,26 @@ class Translator:
         at_most = None
         for upstream, downstream in self._syncs.partitions[partition]:
             if upstream < upstream_offset:
+                # No record lies between this pair and the offset that follows it.
+                at_most = at_least if upstream + 1 == upstream_offset else at_most
                 break
-            at_most = downstream
+            at_most = max(at_least, downstream)
         return MappedOffset(at_least, at_most)
+
+
+def _ends(run: Run) -> tuple[int, int]:
+    return run.upstream_end, run.downstream_end
+
+
+def _combined(mapped: MappedOffset | None, synced: MappedOffset | None) -> MappedOffset | None:
+    """Returns the narrower of two translations, or the lower one if they contradict each other."""
+    if mapped is None or synced is None or mapped.is_exact:
+        return mapped or synced
+    at_least = max(mapped.at_least, synced.at_least)
+    ends = [end for end in (mapped.at_most, synced.at_most) if end is not None]
+    if ends and min(ends) < at_least:
+        return min(mapped, synced, key=lambda offset: offset.at_least)
+    return MappedOffset(at_least, min(ends, default=None))
 
 
 @dataclass(frozen=True, slots=True)

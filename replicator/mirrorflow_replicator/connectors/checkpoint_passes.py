@@ -9,7 +9,7 @@ ones. `connectors.checkpoint_connector` decides when each pass is due and handle
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from mirrorflow_core.connect.mirror_records import (
@@ -27,6 +27,7 @@ from mirrorflow_core.errors import (
     UnreachableError,
 )
 from mirrorflow_core.offsets import checkpoints as decisions
+from mirrorflow_core.offsets.application_offsets import ApplicationOffset, ApplicationTranslation
 from mirrorflow_core.offsets.checkpoints import (
     Group,
     GroupFacts,
@@ -54,6 +55,7 @@ from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores import compacted_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
+from mirrorflow_replicator.connectors.application_offsets import ApplicationOffsets
 from mirrorflow_replicator.connectors.internal_topics import correct_topic_configs
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
 from mirrorflow_replicator.http.partition_rates import Window
@@ -103,6 +105,7 @@ class CheckpointPasses:
         self._not_consumer_groups: tuple[str, ...] = ()  # messages about groups that are not consumer groups
         self._latencies: dict[tuple[str, TopicPartition], tuple[float, Window]] = {}
         self._checkpoints_written = self._offsets_moved = self._active_groups = 0
+        self._has_read_maps = False
         self._source_groups: Mapping[str, Group] = {}  # as last listed
         self._target_groups: Mapping[str, Group] = {}
 
@@ -127,6 +130,7 @@ class CheckpointPasses:
             moved=self._offsets_moved,
             translations=self._translations,
             offsets=self.explain,
+            translate=self._translate if self._has_read_maps else None,
             latencies=tuple(
                 CheckpointLatency(
                     group=group,
@@ -156,6 +160,22 @@ class CheckpointPasses:
                     has_members_on_target=has_members(self._target_groups.get(name)),
                 )
                 yield from group_offsets(facts)
+
+    async def _translate(
+        self,
+        offsets: Sequence[ApplicationOffset],
+        reverse: bool,  # noqa: FBT001 as the report's callers pass it
+    ) -> list[ApplicationTranslation]:
+        """Translates offsets of applications by what the last pass has read. Raises ClusterError."""
+        settings, source = self._settings, self._clusters.source
+        translator = ApplicationOffsets(
+            self._known,
+            (settings.source_alias, settings.target_alias),
+            # A source that is away must not delay those who leave it.
+            source=None if source.reach.reason else source,
+            target=self._clusters.target,
+        )
+        return await translator.translate(offsets, reverse=reverse)
 
     async def open(self) -> None:
         """Creates the checkpoints topic, and reads it and all offset syncs.
@@ -271,6 +291,7 @@ class CheckpointPasses:
             f"Groups that lag are translated by offset syncs alone, because {known.map_topic} cannot be read",
             known.read_maps(),
         )
+        self._has_read_maps = True
         self._note_skipped()
         rewound: dict[str, frozenset[TopicPartition]] = {}
 

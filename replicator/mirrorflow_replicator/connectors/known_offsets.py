@@ -5,7 +5,7 @@ in `skipped`; a map is used only until one of its topics is re-created.
 `connectors.checkpoint_passes` reads repeatedly and the command once; both handle the errors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from mirrorflow_core.connect.mirror_records import (
@@ -38,10 +38,19 @@ class OffsetReaders(NamedTuple):
     reader: Cluster  # reads the checkpoints topic
 
 
+class TargetReaders(NamedTuple):
+    """The clients where the source cannot be reached; `syncs` is unused if offset syncs are on the source."""
+
+    target: Cluster
+    syncs: Cluster
+    reader: Cluster
+    source: None = None
+
+
 class KnownOffsets:
     """The checkpoints, offset syncs and offset maps of one flow, as read so far."""
 
-    def __init__(self, settings: CheckpointSettings, clusters: OffsetReaders) -> None:
+    def __init__(self, settings: CheckpointSettings, clusters: OffsetReaders | TargetReaders) -> None:
         policy = make_replication_policy(settings)
         other = settings.target_alias if settings.syncs_on_source else settings.source_alias
         self.checkpoints_topic = policy.checkpoints_topic(settings.source_alias)
@@ -63,6 +72,27 @@ class KnownOffsets:
     def translator(self) -> Translator:
         """A translator of group offsets by what is known now."""
         return Translator(self._syncs, self._valid_maps, has_history=self._has_history)
+
+    def sources_by_copy(self) -> dict[TopicPartition, list[TopicPartition]]:
+        """Returns the source partitions with known offsets by their copy; several of one copy if names collide."""
+        sources: dict[TopicPartition, list[TopicPartition]] = {}
+        for partition in sorted({*self._maps, *self._syncs.partitions}):
+            sources.setdefault(self.rename(partition), []).append(partition)
+        return sources
+
+    async def current_translator(
+        self, partitions: Collection[TopicPartition], source: Cluster | None
+    ) -> tuple[Translator, frozenset[TopicPartition]]:
+        """Returns a translator for source *partitions*, and those whose map does not hold for today's topics.
+
+        Its maps are compared with both clusters now; *source* None: with the target alone. Unlike `translator`, it also returns
+        bounds without earlier checkpoints, and uses no offset syncs where the target has lost records: they may be from before
+        the loss. Raises ClusterError.
+        """
+        maps = {partition: self._maps[partition] for partition in partitions if partition in self._maps}
+        valid = await self._not_lost(await self._of_same_topics(maps, source))
+        lost = {partition for partition, known in valid.items() if known is not maps[partition]}
+        return Translator(self._syncs.without(lost), valid), frozenset(maps.keys() - valid.keys())
 
     async def read_checkpoints(self) -> bool:
         """Reads all checkpoints; returns True. Raises ClusterError."""
@@ -136,26 +166,28 @@ class KnownOffsets:
             except ValueError:
                 undecodable += 1
         self._note_skipped(self.map_topic, undecodable, "offset maps of this version")
-        await self._compare_topics()
+        self._valid_maps = await self._not_lost(await self._of_same_topics(self._maps, self._clusters.source))
         return True
 
-    async def _compare_topics(self) -> None:
-        """Leaves out the maps of re-created topics."""
-        source, target = self._clusters.source, self._clusters.target
-        if self._maps:
-            await source.refresh({partition.topic for partition in self._maps})
-            await target.refresh({self.rename(partition).topic for partition in self._maps})
+    async def _of_same_topics(
+        self, maps: Mapping[TopicPartition, OffsetMap], source: Cluster | None
+    ) -> dict[TopicPartition, OffsetMap]:
+        """Returns *maps* without those of re-created topics."""
+        target = self._clusters.target
+        if maps and source is not None:
+            await source.refresh({partition.topic for partition in maps})
+        if maps:
+            await target.refresh({self.rename(partition).topic for partition in maps})
 
         def is_same_topic(partition: TopicPartition, known: OffsetMap) -> bool:
             now = (
-                source.metadata.topic_id(partition.topic),
+                "" if source is None else source.metadata.topic_id(partition.topic),
                 target.metadata.topic_id(self.rename(partition).topic),
             )
             ids = zip(now, known.stream[1:], strict=True)
             return all(not topic or not other or topic == other for topic, other in ids)
 
-        known = {key: offset_map for key, offset_map in self._maps.items() if is_same_topic(key, offset_map)}
-        self._valid_maps = await self._not_lost(known)
+        return {partition: known for partition, known in maps.items() if is_same_topic(partition, known)}
 
     async def _not_lost(self, maps: Mapping[TopicPartition, OffsetMap]) -> dict[TopicPartition, OffsetMap]:
         """Returns *maps* without the target offsets that the target has lost since.

@@ -9,11 +9,11 @@ is closed.
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Self
+from typing import Any, Self
 from urllib.parse import parse_qsl
 
 import h11
@@ -21,7 +21,7 @@ import h11
 from mirrorflow_core.connect.session_keys import Signature
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_replicator.config.worker_properties import LISTENERS_KEY, parse_listener
-from mirrorflow_replicator.http import metrics, progress, rest
+from mirrorflow_replicator.http import application_offsets, metrics, progress, rest
 from mirrorflow_replicator.http.commands import NOT_ALLOWED, Command
 from mirrorflow_replicator.http.worker_view import (
     ALGORITHM_HEADER,
@@ -44,9 +44,11 @@ _MAC, _ALGORITHM = (name.lower().encode() for name in (SIGNATURE_HEADER, ALGORIT
 
 Handler = Callable[[Request], Awaitable[Response]]
 CarryOut = Callable[[Command, Request], Awaitable[Response]]
-Route = Callable[[Request], Response | Command]
+Routed = Response | Command | Coroutine[Any, Any, Response]
+Route = Callable[[Request], Routed]
 log = logging.getLogger(__name__)
 OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/progress", "/progress/partitions", "/offsets"})
+TRANSLATE_PATH = "/offsets/translate"
 TICK_S = 1.0
 CARRY_OUT_S = 90.0  # as for Connect's REST requests
 STALLED_S = 10.0  # a healthy worker never blocks the loop for a hundredth of that
@@ -374,6 +376,8 @@ class HttpServer:
             if isinstance(routed, Response):
                 return routed
             async with asyncio.timeout(CARRY_OUT_S):
+                if isinstance(routed, Coroutine):
+                    return await routed
                 return await self._carry_out(routed, request)
         except TimeoutError:
             return error_response(500, "Request timed out")
@@ -381,7 +385,12 @@ class HttpServer:
             log.exception("request failed: %s %s", request.method, request.path)
             return error_response(500, "The request failed inside this process; see its log.")
 
-    def _route_all(self, request: Request) -> Response | Command:
+    def _route_all(self, request: Request) -> Routed:
+        if request.path == TRANSLATE_PATH and request.method == "POST":
+            # It changes nothing, so `rest.modify.enable` does not restrict it.
+            return application_offsets.respond(request, local_view(self._current_view()))
+        if request.path == TRANSLATE_PATH:
+            return error_response(405, NOT_ALLOWED, headers=application_offsets.ALLOW)
         if request.path not in OWN_PATHS:
             return rest.respond(request, self._current_view())
         if request.method == "OPTIONS":

@@ -122,6 +122,28 @@ class Copy:
                     target for source, target in self.records if source < offset and target >= mapped.at_least
                 ]
                 assert all(target < mapped.at_most for target in reread)
+        self.check_back(offset_map)
+
+    def check_back(self, offset_map: OffsetMap):
+        """Checks that no reader of the copy skips a source record, and that the bound on those it reads again holds."""
+        last = -1
+        for target_offset in range(self.downstream + 2):
+            mapped = offset_map.translate_back(target_offset)
+            if mapped is None:
+                first = offset_map.runs[0].downstream
+                assert target_offset < first or not any(run.records for run in offset_map.runs)
+                continue
+            unread = next((source for source, target in self.records if target >= target_offset), None)
+            assert unread is None or mapped.at_least <= unread
+            assert mapped.at_least >= last
+            last = mapped.at_least
+            if mapped.at_most is not None:
+                reread = [
+                    source
+                    for source, target in self.records
+                    if target < target_offset and source >= mapped.at_least
+                ]
+                assert all(source < mapped.at_most for source in reread)
 
 
 small_gaps = st.integers(0, 3)

@@ -98,7 +98,7 @@ def test_a_translated_offset_reports_how_many_records_may_be_read_again():
 
 @given(st.integers(0, 2**32))
 def test_translation_never_misses_a_record_and_never_decreases(seed):
-    """The logs have gaps on both sides, and the map ends at a random record."""
+    """The logs have gaps on both sides, the map ends at a random record, and readers of both sides are translated."""
     rng = random.Random(seed)
     syncs, sync_store = PartitionSyncs(rng.choice((0, 5, 100))), store()
     partition_map, kept = PartitionMap(MapStream(1, "", ""), OffsetPair(-1, -1, -1)), None
@@ -112,6 +112,12 @@ def test_translation_never_misses_a_record_and_never_decreases(seed):
         syncs.delivered(upstream, downstream, count)
         records += [(upstream + index, downstream + index) for index in range(count)]
         upstream, downstream = upstream + count, downstream + count
+        if rng.random() < 0.2:  # a task starts again, behind markers that follow the last record
+            upstream += rng.choice((0, 2))
+            syncs.aligned(upstream - 1, downstream - 1)
+            partition_map.aligned(
+                MapStream(1, "", ""), OffsetPair(upstream - 1, len(records) - 1, downstream - 1)
+            )
         if rng.random() < 0.1:
             syncs.promote()
         for sync in syncs.take():
@@ -135,3 +141,64 @@ def test_translation_never_misses_a_record_and_never_decreases(seed):
             repeated = copies[bisect_left(copies, translated.at_least) : following]
             assert all(copy_offset < translated.at_most for copy_offset in repeated[-1:])
         last = translated.at_least
+    assert_back_is_safe(translator, records, downstream)
+
+
+def assert_back_is_safe(translator, records, end):
+    """No reader of the copy skips a source record, and what it reads again lies before `at_most`."""
+    offsets, copies = (list(side) for side in zip(*records, strict=True))
+    last = 0
+    for reader in range(end + 2):
+        translated = translator.translate_back(ORDERS, reader)
+        if translated is None:
+            assert last == 0
+            continue
+        assert translated.at_least >= last
+        following = bisect_left(copies, reader)
+        assert all(offset >= translated.at_least for offset in offsets[following : following + 1])
+        if translated.at_most is not None:
+            repeated = offsets[bisect_left(offsets, translated.at_least) : following]
+            assert all(offset < translated.at_most for offset in repeated[-1:])
+        last = translated.at_least
+
+
+def test_back_by_offset_syncs_a_pair_holds_only_for_a_reader_that_has_read_its_record():
+    """The source offset of a pair may be that of a marker after the record."""
+    translator = Translator(store((100, 50), (207, 150)))
+
+    assert translator.translate_back(ORDERS, 50) is None
+    assert translator.translate_back(ORDERS, 51) == MappedOffset(101, 101)
+    assert translator.translate_back(ORDERS, 150) == MappedOffset(101, 207)
+    assert translator.translate_back(ORDERS, 151) == MappedOffset(208, 208)
+    assert translator.translate_back(ORDERS, 160) == MappedOffset(208, None)
+
+
+def test_back_by_the_map_is_exact_in_a_run_and_syncs_apply_before_it():
+    translator = Translator(store((100, 50), (200, 150)), {ORDERS: map_of(300, 400, shift=-30)})
+
+    assert [translator.translate_back(ORDERS, offset) for offset in (120, 270, 333, 370, 380)] == [
+        MappedOffset(101, 200),
+        MappedOffset(300, 300),
+        MappedOffset(363, 363),
+        MappedOffset(400, 400),
+        MappedOffset(400, None),
+    ]
+
+
+def test_a_store_without_the_pairs_of_a_partition_has_those_of_the_others():
+    other = TopicPartition("other", 0)
+    syncs = store((100, 50))
+    syncs.add(other, Sync(7, 7))
+    without = Translator(syncs.without({ORDERS}))
+
+    assert (without.translate(ORDERS, 100), without.translate(other, 7)) == (None, MappedOffset(7, 7))
+    assert Translator(syncs).translate(ORDERS, 100) == MappedOffset(50, 50)
+
+
+def test_the_known_range_is_that_of_map_and_syncs_together():
+    assert Translator(store()).extent(ORDERS) is None
+    known = Translator(store((100, 50), (450, 420)), {ORDERS: map_of(300, 400, shift=-30)}).extent(ORDERS)
+    assert known is not None
+    assert known[:4] == (100, 50, 451, 421)
+    contradictory = Translator(store((500, 87)), {ORDERS: map_of(0, 400)})
+    assert contradictory.extent(ORDERS) is None
