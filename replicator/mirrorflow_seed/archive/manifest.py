@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.verify.record_digests import Tally
+from mirrorflow_core.record_digests import Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

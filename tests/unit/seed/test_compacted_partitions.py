@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from mirrorflow_core.record_digests import RecordDigester
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.verify.offset_windows import ComparisonMethod, DifferenceKind, VerifyRange, WindowResult
 from mirrorflow_seed.verify.range_comparison import NewestPerKeyComparison
-from mirrorflow_seed.verify.record_digests import RecordDigester
 from tests.unit.core.wire.strategies import batch_of
 
 END = 1_000
