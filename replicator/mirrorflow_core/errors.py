@@ -430,24 +430,24 @@ class StartConflictError(IdentityError):
 
 
 class FlowInUseError(IdentityError):
-    """The stored offsets of a flow cannot be altered, because another process owns it."""
+    """The stored offsets of a flow cannot be changed, because another process owns it."""
 
     reason = "FlowInUse"
 
     def __init__(self, *, source: str) -> None:
         super().__init__(
-            f"Another process owns the flow from {source} and stores offsets of its own. Stop it, then alter the offsets again."
+            f"Another process owns the flow from {source} and stores offsets of its own. Stop it, then repeat this."
         )
 
 
 class FlowUnfencedError(IdentityError):
-    """A seed or a restore must own the flow, and the target does not allow it."""
+    """A seed, a restore or a switchover must own the flow, and the target does not allow it."""
 
     reason = "FlowUnfenced"
 
     def __init__(self, *, source: str, why: str) -> None:
         super().__init__(
-            f"A seed or restore of the flow from {source} must be its only writer, but {why}; if an ACL is missing, `mirrorflow acls` prints it."
+            f"A seed, restore or switchover of the flow from {source} must be its only writer, but {why}; if an ACL is missing, `mirrorflow acls` prints it."
         )
 
 

@@ -83,13 +83,13 @@ async def require_no_conflict(
         refuse_changed_clusters(newest, plan.claim, settings)
     stored = (await clusters.runner.run(read_positions(_NO_BARRIER))).committed
     positions = {position.topic_partition: position for position in stored}
-    found = {
+    conflicts = {
         key: (positions[key], conflict)
         for key, start in starts.items()
         if (conflict := _conflict(plan, newest, FlowStart(start), positions.get(key)))
     }
-    if found:
-        raise _conflict_error(settings, starts, found)
+    if conflicts:
+        raise _conflict_error(settings, starts, conflicts)
 
 
 async def started_by(settings: SourceSettings, source: Cluster, target: Cluster) -> str:

@@ -36,14 +36,14 @@ def copied(flow: Flow, process: Replicator, topic: str) -> dict[TopicPartition, 
 
 def test_records_since_the_last_stored_position_are_counted(flow: Flow, topic: str):
     """The positions are stored when the task starts, and never again while it runs."""
-    load(flow.source, topic, 1_000)
+    load(flow.source, topic, 1_000, keys=True)
     with flow.replicator(topic, NEVER) as replicator:
         replicator.wait_until_caught_up(partitions=PARTITIONS)
-        load(flow.source, topic, 500, first=1_000)
+        load(flow.source, topic, 500, keys=True, first=1_000)
         replicator.wait_until_caught_up(partitions=PARTITIONS)
         while_running = copied(flow, replicator, topic)
         replicator.kill()
-        load(flow.source, topic, 300, first=1_500)
+        load(flow.source, topic, 300, keys=True, first=1_500)
         ends = source_ends(flow, topic)
         while_behind = copied(flow, replicator, topic)
         ended = end(replicator, flow.target)

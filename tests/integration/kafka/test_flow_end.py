@@ -5,7 +5,9 @@ A Java consumer compares source and copy record by record.
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -133,6 +135,23 @@ def test_a_seed_or_restore_does_not_take_an_ended_flow(flow: Flow, topic: str):
 
         with pytest.raises(FlowEndedError, match="was ended by switchover to-west"):
             call_clusters(flow.source, flow.target, take)
+
+
+def test_a_process_whose_positions_are_in_a_file_obeys_the_end(flow: Flow, topic: str, tmp_path: Path):
+    """It takes no part in the ownership of flows, and would copy everything again."""
+    load(flow.source, topic, 100)
+    in_file = {"offset.storage.store": "file", "offset.storage.file.filename": str(tmp_path / "positions")}
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up(partitions=PARTITIONS)
+        end(replicator, flow.target)
+        assert replicator.stop() == 0
+    ends = flow.target.end_offsets(flow.remote(topic))
+    with replace(flow, worker=in_file).replicator(topic) as without_owner:
+        wait_until_standby(without_owner)
+        wait_until_ready(without_owner)
+        assert ends == flow.target.end_offsets(flow.remote(topic))
+        assert clear(replicator, flow.target)
+        without_owner.wait_until_caught_up(partitions=PARTITIONS)
 
 
 def test_a_group_does_not_copy_while_its_flow_is_ended(flow: Flow, topic: str):

@@ -68,12 +68,12 @@ def test_each_flow_copies_only_what_was_written_since_the_other_has_ended(
     forward: Flow, reverse: Flow, topic: str
 ):
     """Three switchovers: there, back, and there again. Both processes run from the first one on."""
-    load(forward.source, topic, 1_000)
+    load(forward.source, topic, 1_000, keys=True)
     with ExitStack() as stack:
         there = stack.enter_context(forward.replicator(topic))
         there.wait_until_caught_up(partitions=PARTITIONS)
         first = end(there, forward.target, "first")
-        load(reverse.source, topic, 300, first=1_000)
+        load(reverse.source, topic, 300, keys=True, first=1_000)
         back = reverse.replicator(topic)
         assert start(reverse, back, "first", first)
         assert not start(reverse, back, "first", first)
@@ -81,23 +81,23 @@ def test_each_flow_copies_only_what_was_written_since_the_other_has_ended(
         wait_until_equal(reverse, topic, 1_300)
 
         second = end(back, reverse.target, "second")
-        load(forward.source, topic, 200, first=1_300)
+        load(forward.source, topic, 200, keys=True, first=1_300)
         assert start(forward, there, "second", second)
         wait_until_equal(forward, topic, 1_500)
 
         third = end(there, forward.target, "third")
-        load(reverse.source, topic, 100, first=1_500)
+        load(reverse.source, topic, 100, keys=True, first=1_500)
         assert start(reverse, back, "third", third)
         wait_until_equal(reverse, topic, 1_600)
 
 
 def test_a_flow_back_that_has_run_on_its_own_is_refused(forward: Flow, reverse: Flow, topic: str):
     """It has not copied what came by the other flow, and might leave out records of applications in between."""
-    load(reverse.source, topic, 30)
+    load(reverse.source, topic, 30, keys=True)
     with reverse.replicator(topic) as back:
         back.wait_until_caught_up(partitions=PARTITIONS)
         assert back.stop() == 0
-    load(forward.source, topic, 1_000, first=30)
+    load(forward.source, topic, 1_000, keys=True, first=30)
     with forward.replicator(topic) as there:
         there.wait_until_caught_up(partitions=PARTITIONS)
         first = end(there, forward.target, "first")
