@@ -7,6 +7,7 @@ Each message is one sentence that names the setting, topic, partition or broker,
 attributes. No error contains a secret or record data.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 KEPT_ON_COPY = (
@@ -409,25 +410,54 @@ class FlowTakenError(IdentityError):
         )
 
 
+class FlowEndedError(IdentityError):
+    """A switchover has ended the flow. `switchover` is its id."""
+
+    reason = "FlowEnded"
+
+    def __init__(self, *, source: str, target: str, switchover: str) -> None:
+        self.switchover = switchover
+        super().__init__(
+            f"The flow from {source} to {target} was ended by switchover {switchover}; nothing is copied to {target} until that "
+            f"switchover is rolled back, or a later one back to {source} is complete."
+        )
+
+
+class StartConflictError(IdentityError):
+    """The stored positions of a flow contradict where a switchover has to start it. `partitions`: those, with both offsets."""
+
+    reason = "StartConflict"
+
+    def __init__(self, *, source: str, target: str, partitions: Mapping[str, str]) -> None:
+        """*partitions* has a clause for each partition."""
+        self.partitions = dict(partitions)
+        (name, why), *others = sorted(self.partitions.items())
+        more = f" (and {len(others)} more)" if others else ""
+        super().__init__(
+            f"The flow from {source} to {target} cannot start where the switchover needs it: {name} {why}{more}. If {target} "
+            "needs none of the records between, reset the stored offsets of that flow and repeat the switchover."
+        )
+
+
 class FlowInUseError(IdentityError):
-    """The stored offsets of a flow cannot be altered, because another process owns it."""
+    """The stored offsets of a flow cannot be changed, because another process owns it."""
 
     reason = "FlowInUse"
 
     def __init__(self, *, source: str) -> None:
         super().__init__(
-            f"Another process owns the flow from {source} and stores offsets of its own. Stop it, then alter the offsets again."
+            f"Another process owns the flow from {source} and stores offsets of its own. Stop it, then repeat this."
         )
 
 
 class FlowUnfencedError(IdentityError):
-    """A seed or a restore must own the flow, and the target does not allow it."""
+    """A seed, a restore or a switchover must own the flow, and the target does not allow it."""
 
     reason = "FlowUnfenced"
 
     def __init__(self, *, source: str, why: str) -> None:
         super().__init__(
-            f"A seed or restore of the flow from {source} must be its only writer, but {why}; if an ACL is missing, `mirrorflow acls` prints it."
+            f"A seed, restore or switchover of the flow from {source} must be its only writer, but {why}; if an ACL is missing, `mirrorflow acls` prints it."
         )
 
 

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import IO, Any, Final, Self
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.record_digests import size_bytes
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_core.wire import fetch
 from mirrorflow_core.wire.primitives import Cursor, uvarint
@@ -30,7 +31,6 @@ from mirrorflow_kafka.client.connection import RESPONSE_TIMEOUT_S, Connection, P
 from mirrorflow_kafka.client.metadata import NO_TOPIC_ID, Broker, Metadata, PartitionMetadata, TopicMetadata
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.errors import JobFailedError
-from mirrorflow_seed.verify.record_digests import size_bytes
 
 NODE: Final = 0
 FETCH_VERSION: Final = 12  # by topic name, flexible form

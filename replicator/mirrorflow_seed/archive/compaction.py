@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_replicator import process
 from mirrorflow_seed.archive.export_task import file_name
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, TimeBounds, folder_of
 from mirrorflow_seed.archive.parquet_files import FileWriter, read_batches, records_of
 from mirrorflow_seed.errors import ArchiveDamagedError
 from mirrorflow_seed.storage_folder import TEMPORARY_FOLDER, StorageFolder
-from mirrorflow_seed.verify.record_digests import TallyBuilder
 
 # So many small files are merged, though they do not fill one: a partition has few small files at any time.
 FILES_MIN: Final = 8

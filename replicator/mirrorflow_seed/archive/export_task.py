@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.record_digests import Tally, TallyBuilder
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_replicator import process
 from mirrorflow_seed.archive.archive_source import local_file
@@ -31,7 +32,6 @@ from mirrorflow_seed.settings import FlowFiles
 from mirrorflow_seed.storage_folder import TEMPORARY_FOLDER, StorageFolder
 from mirrorflow_seed.topic_range_reader import SourceClient, TopicRangeReader
 from mirrorflow_seed.verify.range_reader import OffsetRange
-from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

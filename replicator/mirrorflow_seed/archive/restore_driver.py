@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from mirrorflow_core.errors import ClusterError, FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import decode as decode_records
@@ -75,7 +76,6 @@ from mirrorflow_seed.spark_session import driver_address, job_error, spark_sessi
 from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader
-from mirrorflow_seed.verify.record_digests import TallyBuilder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

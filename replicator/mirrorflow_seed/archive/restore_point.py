@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from mirrorflow_core.errors import CorruptRecordsError
+from mirrorflow_core.record_digests import Tally, TallyBuilder
 from mirrorflow_replicator import process
 from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition, Manifest
 from mirrorflow_seed.archive.parquet_files import TIMESTAMP_MS_MAX, read_records
 from mirrorflow_seed.errors import JobSettingError
 from mirrorflow_seed.storage_folder import StorageFolder
-from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
 
 UNTIL_KEY: Final = "archive.until"
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from mirrorflow_core.errors import CorruptRecordsError, FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_core.settings import LossPolicy, OffsetSyncSettings, SourceSettings, StartPosition
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.secret_rotation import Resolve
@@ -31,7 +32,6 @@ from mirrorflow_seed.seed.seed_task_attempt import (
 )
 from mirrorflow_seed.seed.task_messages import SeedTaskReport
 from mirrorflow_seed.storage_folder import StorageFolder
-from mirrorflow_seed.verify.record_digests import TallyBuilder
 
 log = logging.getLogger("mirrorflow.restore")
 # Attempts for a file whose copy ended early, because a cluster was unreachable or the rate is low.

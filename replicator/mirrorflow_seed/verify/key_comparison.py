@@ -21,6 +21,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mirrorflow_core.errors import BrokerError, ClusterError, CorruptRecordsError, NotAuthorizedError
+from mirrorflow_core.record_digests import DigestedRecord, RecordDigester
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import Batch, checksum_holds
 from mirrorflow_core.wire.records import decode
@@ -42,7 +43,6 @@ from mirrorflow_seed.verify.range_comparison import (
     with_fields,
 )
 from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError
-from mirrorflow_seed.verify.record_digests import DigestedRecord, RecordDigester
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

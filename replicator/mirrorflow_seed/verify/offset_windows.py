@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Final
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.verify.record_digests import DIGEST_BYTES, SUM_MODULUS, DigestedRecord
+from mirrorflow_core.record_digests import DIGEST_BYTES, SUM_MODULUS, DigestedRecord
 
 # One row per hundred thousand offsets: a billion records are 10,000 rows of some 300 bytes.
 WINDOW_OFFSETS: Final = 100_000

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from mirrorflow_core.errors import BrokerError, CorruptRecordsError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.record_digests import DigestedRecord, RecordDigester
 from mirrorflow_core.settings import SourceSettings, StartPosition
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import decode
@@ -32,7 +33,6 @@ from mirrorflow_seed.verify.offset_windows import (
     WindowResult,
 )
 from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRange, OffsetRangeReader
-from mirrorflow_seed.verify.record_digests import DigestedRecord, RecordDigester
 from mirrorflow_seed.verify.stored_offsets import OffsetGuess, StoredOffsets
 
 # This many consecutive records identify an offset; fewer only if the partition has no more.

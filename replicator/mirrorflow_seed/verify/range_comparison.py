@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from mirrorflow_core.errors import BrokerError, ClusterError, CorruptRecordsError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.record_digests import DigestedRecord, RecordDigester
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME_BIT, Batch, checksum_holds
 from mirrorflow_core.wire.records import Record, decode
@@ -38,7 +39,6 @@ from mirrorflow_seed.verify.offset_windows import (
     WindowTally,
 )
 from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRange, OffsetRangeReader
-from mirrorflow_seed.verify.record_digests import DigestedRecord, RecordDigester
 
 TARGET_ENDS: Final = "The target ends here, and no stored offset shows whether this was copied."
 # Records that differ and are read again to name their fields, in each range.

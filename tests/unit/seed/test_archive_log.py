@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorflow_core.record_digests import Tally
 from mirrorflow_core.wire.batch import split
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_seed.archive.archive_source import ArchiveLog
 from mirrorflow_seed.archive.manifest import ArchivedFile
 from mirrorflow_seed.errors import JobFailedError
-from mirrorflow_seed.verify.record_digests import Tally
 
 NOTHING = Tally(records=0, bytes=0, sum="", chain="")
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.record_digests import Tally
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_seed.archive.export_driver import groups_of, require_own_files
 from mirrorflow_seed.archive.export_plan import OFFSETS_MIN, ExportRange, plan_ranges
@@ -32,7 +33,6 @@ from mirrorflow_seed.archive.manifest import (
 from mirrorflow_seed.archive.parquet_files import TIMESTAMP_MS_MAX
 from mirrorflow_seed.errors import ArchiveError
 from mirrorflow_seed.verify.range_reader import OffsetRange
-from mirrorflow_seed.verify.record_digests import Tally
 
 TALLY = Tally(records=2, bytes=10, sum="0a", chain="0b")
 FOLDER = "topic=orders/partition=0"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorflow_core.record_digests import RecordDigester
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.verify.key_comparison import (
     KeyCombiner,
@@ -14,7 +15,6 @@ from mirrorflow_seed.verify.key_comparison import (
     report_rows,
 )
 from mirrorflow_seed.verify.offset_windows import ComparisonMethod, DifferenceKind, VerifyRange, WindowResult
-from mirrorflow_seed.verify.record_digests import RecordDigester
 from tests.unit.core.wire.strategies import batch_of
 
 END = 1_000

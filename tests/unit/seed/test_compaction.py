@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.record_digests import Tally, TallyBuilder
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.compaction import (
     FILES_MIN,
@@ -23,7 +24,6 @@ from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition, Ar
 from mirrorflow_seed.archive.parquet_files import FileWriter, columns_of, read_records
 from mirrorflow_seed.errors import ArchiveDamagedError
 from mirrorflow_seed.storage_folder import StorageFolder
-from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
 from tests.unit.seed.test_archive_manifest import manifest
 
 pytest.importorskip("pyarrow")

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorflow_core.record_digests import RecordDigester
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.verify.offset_windows import DifferenceKind, VerifyRange, WindowOutcome, WindowResult
 from mirrorflow_seed.verify.range_comparison import InOrderComparison, differing_fields
-from mirrorflow_seed.verify.record_digests import RecordDigester
 from tests.unit.core.wire.strategies import RECORDS, batch_of, numbered, with_attributes
 
 WINDOW = 7

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.record_digests import Tally
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.export_plan import ExportRange
 from mirrorflow_seed.archive.export_task import ExportedFile, ExportTarget, write_file
 from mirrorflow_seed.archive.manifest import TimeBounds, folder_of
 from mirrorflow_seed.archive.parquet_files import CREATE_TIME, columns_of, read_records
 from mirrorflow_seed.storage_folder import StorageFolder
-from mirrorflow_seed.verify.record_digests import Tally
 
 pytest.importorskip("pyarrow")
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_core.wire.batch import checksum_holds, split
 from mirrorflow_core.wire.records import Header, Record, decode
 from mirrorflow_seed.archive.archive_source import Spool
@@ -18,7 +19,6 @@ from mirrorflow_seed.archive.parquet_files import (
     read_records,
     records_of,
 )
-from mirrorflow_seed.verify.record_digests import TallyBuilder
 
 pytest.importorskip("pyarrow")
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.offsets.offset_map import MapStream, OffsetMap, Run
 from mirrorflow_core.partitions import Position, TopicPartition
+from mirrorflow_core.record_digests import DigestedRecord, RecordDigester
 from mirrorflow_core.settings import StartPosition
 from mirrorflow_core.transforms import TopicTransforms, Transforms
 from mirrorflow_core.wire.error_codes import error_for
@@ -26,7 +27,6 @@ from mirrorflow_seed.verify.partition_planner import (
 )
 from mirrorflow_seed.verify.range_comparison import InOrderComparison
 from mirrorflow_seed.verify.range_reader import OffsetRange
-from mirrorflow_seed.verify.record_digests import DigestedRecord, RecordDigester
 from mirrorflow_seed.verify.stored_offsets import StoredOffsets
 from mirrorflow_seed.verify.verify_plan import cut_at_source_end
 from tests.unit.seed.test_comparison import batches, record

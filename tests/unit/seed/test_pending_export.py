@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.record_digests import Tally
 from mirrorflow_seed.archive.commit_log import CommitLog
 from mirrorflow_seed.archive.export_plan import ExportRange
 from mirrorflow_seed.archive.export_task import ExportedFile, place_of
@@ -29,7 +30,6 @@ from mirrorflow_seed.archive.pending_export import (
 )
 from mirrorflow_seed.errors import ArchiveConflictError
 from mirrorflow_seed.storage_folder import StorageFolder
-from mirrorflow_seed.verify.record_digests import Tally
 from tests.unit.seed.test_archive_manifest import increment, manifest
 
 pytest.importorskip("pyarrow")

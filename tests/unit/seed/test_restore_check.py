@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition, Manifest
 from mirrorflow_seed.archive.restore_driver import FileDigestChecker, RestoreComparison, compare_with_target
 from mirrorflow_seed.settings import FlowFiles
-from mirrorflow_seed.verify.record_digests import TallyBuilder
 from tests.unit.core.wire.strategies import batch_of
 
 RECORDS = [Record(0, 1_700_000_000_000 + n, b"k%d" % n, b"v%d" % n) for n in range(7)]

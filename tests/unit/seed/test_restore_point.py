@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorflow_core.record_digests import Tally, TallyBuilder
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.commit_log import CommitLog
 from mirrorflow_seed.archive.manifest import (
@@ -22,7 +23,6 @@ from mirrorflow_seed.archive.parquet_files import CREATE_TIME, FileWriter, colum
 from mirrorflow_seed.archive.restore_point import cut_file, cut_manifest, cut_tasks, until_of
 from mirrorflow_seed.errors import JobSettingError
 from mirrorflow_seed.storage_folder import StorageFolder
-from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
 from tests.unit.seed.test_archive_manifest import increment, manifest
 
 pytest.importorskip("pyarrow")

@@ -149,9 +149,9 @@ class TallyBuilder:
             digest = keyed()
             for part in parts(record):
                 digest.update(part)
-            found = digest.digest()
-            total += int.from_bytes(found)
-            chain = blake2b(chain + found, digest_size=DIGEST_BYTES).digest()
+            record_digest = digest.digest()
+            total += int.from_bytes(record_digest)
+            chain = blake2b(chain + record_digest, digest_size=DIGEST_BYTES).digest()
             count += 1
             _, _, key, value, headers = record
             size += len(key or b"") + len(value or b"")

@@ -1,0 +1,56 @@
+"""The newest records of a source and its copy are compared on real logs, with markers and aborted records between them."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_replicator.switchover.range_verification import Comparison, compare_newest
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.tools import load
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import Flow, now_ms, numbered, write_batches
+from tests.integration.kafka.switching import call_clusters, settings_of
+
+RECORDS = 100
+PARTITIONS = 2
+COMMITTED = {"source.consumer.isolation.level": "read_committed"}
+
+
+@pytest.fixture
+def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
+    return east.create_topic(unique_topic(), partitions=PARTITIONS)
+
+
+def compare(flow: Flow, process: Replicator, topic: str) -> Mapping[TopicPartition, Comparison]:
+    settings = settings_of(process)
+    ends = {TopicPartition(topic, number): end for number, end in flow.source.end_offsets(topic).items()}
+    return call_clusters(
+        flow.source,
+        flow.target,
+        lambda source, target: compare_newest(settings, source, target, ends, records=RECORDS),
+    )
+
+
+def test_a_record_that_only_the_copy_has_is_found(flow: Flow, topic: str):
+    """Applications abort some of their transactions, and the flow writes markers of its own."""
+    load(
+        flow.source,
+        topic,
+        3_000,
+        transactional_id=f"application-{flow.alias}",
+        abort_every=3,
+        transaction_records=50,
+    )
+    with flow.replicator(topic, COMMITTED) as replicator:
+        replicator.wait_for_copy(flow.target, flow.remote(topic), 1)
+        flow.assert_committed(topic, isolation="read_committed")
+        equal = compare(flow, replicator, topic)
+        foreign = numbered(0, 1, timestamp=now_ms())
+        write_batches(flow.target, flow.remote(topic), [foreign], partition=1)
+        different = compare(flow, replicator, topic)
+
+    first, second = (TopicPartition(topic, number) for number in range(PARTITIONS))
+    assert equal == dict.fromkeys((first, second), Comparison(records=RECORDS))
+    assert different[first] == equal[first]
+    assert different[second].difference.startswith(f"{second}: the record at offset ")

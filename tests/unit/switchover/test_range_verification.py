@@ -1,0 +1,91 @@
+"""The newest records of both sides are compared from their ends; retention and compaction explain what is missing."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_replicator.switchover.range_verification import Comparison, NewestRecord, Tail, compared
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def tail(contents: Sequence[tuple[str, str]], *, first: int = 0, is_whole: bool = True) -> Tail:
+    """Returns records with these keys and values."""
+    records = [
+        NewestRecord(offset=first + number, key=key.encode(), digest=f"{key}={value}".encode())
+        for number, (key, value) in enumerate(contents)
+    ]
+    return Tail(records=records, is_whole=is_whole)
+
+
+A, B, C, D = ("a", "1"), ("b", "2"), ("c", "3"), ("a", "4")
+
+
+@pytest.mark.parametrize(
+    ("sent", "copied", "expected"),
+    [
+        (tail([A, B, C]), tail([A, B, C], first=7), Comparison(records=3)),
+        (tail([]), tail([]), Comparison(records=0)),
+        (tail([A, B, C], is_whole=False), tail([B, C], first=9, is_whole=False), Comparison(records=2)),
+        (tail([], is_whole=False), tail([A, B], first=9), Comparison(records=0)),
+        (
+            tail([A, B, C], first=5),
+            tail([A, D, C], first=20),
+            Comparison(
+                records=3,
+                difference="orders-0: the record at offset 6 differs from that at offset 21 of its copy",
+            ),
+        ),
+        (
+            tail([A, B], first=5),
+            tail([]),
+            Comparison(records=0, difference="orders-0: its copy lacks the record at offset 6"),
+        ),
+        (
+            tail([]),
+            tail([A], first=4),
+            Comparison(records=0, difference="orders-0: the source lacks the record at offset 4"),
+        ),
+    ],
+    ids=["equal", "both empty", "retention on one side", "all expired", "changed", "no copy", "not sent"],
+)
+def test_the_ends_of_both_logs_are_compared(sent: Tail, copied: Tail, expected: Comparison):
+    assert compared(ORDERS, sent, copied, is_compacted=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("sent", "copied", "records", "differs"),
+    [
+        ([A, B, D], [B, D], 2, False),
+        ([B, D], [A, B, C, D], 2, False),
+        ([A, B], [B, D], 2, True),
+        ([A], [B], 0, False),
+    ],
+    ids=["cleaned earlier", "cleaned later", "newest of a key differs", "no common key"],
+)
+def test_only_the_newest_records_of_keys_count_in_a_compacted_partition(
+    *, sent: list[tuple[str, str]], copied: list[tuple[str, str]], records: int, differs: bool
+):
+    result = compared(ORDERS, tail(sent), tail(copied), is_compacted=True)
+
+    assert (result.records, bool(result.difference)) == (records, differs)
+
+
+@given(
+    contents=st.lists(st.sampled_from([A, B, C, D]), min_size=1, max_size=12),
+    kept=st.integers(1, 12),
+    changed=st.integers(0, 11),
+)
+def test_a_changed_record_among_those_that_both_sides_have_is_found(
+    contents: list[tuple[str, str]], kept: int, changed: int
+):
+    altered = list(contents)
+    index = changed % len(contents)
+    altered[index] = ("z", "9")
+
+    result = compared(ORDERS, tail(contents), tail(altered[-kept:], is_whole=False), is_compacted=False)
+
+    assert bool(result.difference) == (index >= len(contents) - kept)
