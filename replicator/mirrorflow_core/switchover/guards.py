@@ -23,8 +23,12 @@ NAMES_MAX = 5  # partitions, groups or producers that a sentence names
 
 
 def known_records(observation: SwitchoverObservation) -> tuple[SwitchoverRecord, ...]:
-    """Returns the records in both journals, as far as they could be read."""
-    return (*(observation.source.records or ()), *(observation.target.records or ()))
+    """Returns the newest record of each switchover, from both journals as far as they could be read.
+
+    A cluster that was away when a switchover ended keeps an older record of it.
+    """
+    records = (*(observation.source.records or ()), *(observation.target.records or ()))
+    return tuple({record.id: record for record in sorted(records, key=lambda record: record.key)}.values())
 
 
 def newest_known(observation: SwitchoverObservation) -> SwitchoverRecord | None:

@@ -139,6 +139,15 @@ def test_a_request_that_makes_no_sense_is_refused_by_field_and_changes_nothing(r
     assert step(refused.record, observation, 6).actions == ()
 
 
+def test_a_cluster_that_was_away_at_the_end_of_the_last_switchover_does_not_prevent_the_next_one():
+    last = replace(BEGUN, id="last", state=S.REVERSING)
+    seen = stored(last.moved_to(S.DONE, 5), replace(READY, endpoint="west"))
+    back = replace(REQUEST, id="back", source="west", to="east")
+    decided = step(back, replace(seen, target=replace(seen.target, records=(last,))), 10)
+
+    assert (decided.record.state, decided.record.epoch) == (S.CHECKING, 2)
+
+
 def test_a_request_that_has_ended_before_is_not_carried_out_again():
     ended = in_state(S.LIFTED, reason="A rollback was requested.")
 
