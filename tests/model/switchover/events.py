@@ -10,11 +10,9 @@ from typing import Any
 
 from mirrorflow_core.switchover.states import FENCED, PROMOTED, SwitchoverState
 from tests.model.switchover.world import (
-    EAST,
     LONG_MS,
     MARKERS,
     PARTITIONS,
-    WEST,
     Copier,
     Flow,
     Reverse,
@@ -22,6 +20,7 @@ from tests.model.switchover.world import (
     last_stable,
     newest,
     stored_state,
+    turned,
 )
 
 Event = tuple[str, World]
@@ -40,6 +39,8 @@ def events(world: World) -> Iterator[Event]:
     yield from _group_reads(world)
     yield from _flow_copies(world)
     yield from _reverse_flow_copies(world)
+    if world.to_return and stored_state(world) is SwitchoverState.DONE and not world.runs:
+        yield "turn", turned(world)
     yield from _time_passes(world)
     yield from _troubles(world)
 
@@ -68,12 +69,13 @@ def _producers_write(world: World) -> Iterator[Event]:
             continue
         written = _with_producer(world, number, to_write=producer.to_write - 1)
         is_accepted = world.source_fence <= number or not world.is_enforced
-        if producer.member == EAST and world.is_source_up and is_accepted:
-            entry = ("a1", "t0")[number]
+        if producer.member == world.source_name and world.is_source_up and is_accepted:
+            entry = "t0" if number else f"{producer.member} {producer.to_write}"
             logs = _append(world.source, number, entry)
             yield f"write {entry}", written._replace(source=logs, is_quiet=False)
-        if producer.member == WEST and world.is_target_up and world.target_fence <= number:
-            yield f"write w{number}", written._replace(target=_append(world.target, number, f"w{number}"))
+        if producer.member == world.target_name and world.is_target_up and world.target_fence <= number:
+            entry = f"{producer.member} {producer.to_write}"
+            yield f"write {entry}", written._replace(target=_append(world.target, number, entry))
 
 
 def _with_producer(world: World, number: int, **changes: Any) -> World:
@@ -209,7 +211,7 @@ def _troubles(world: World) -> Iterator[Event]:
         elif trouble == UNFENCE and world.source_fence and state in FENCED - {SwitchoverState.FORWARD_ENDED}:
             changes = {"source_fence": 0, "is_quiet": False, "is_enforced": False}
         elif trouble == REVERT and state is SwitchoverState.DONE:
-            changes = {"endpoint": EAST}  # the endpoint of a Git repository is applied again
+            changes = {"endpoint": world.source_name}  # the endpoint of a Git repository is applied again
         if changes is not None:
             yield trouble, after_trouble(world, trouble, **changes)
 

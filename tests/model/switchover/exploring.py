@@ -11,7 +11,7 @@ from mirrorflow_core.switchover.states import SwitchoverState
 from tests.model.switchover.events import CRASH, FAILURES, Event, after_trouble, events
 from tests.model.switchover.invariants import broken_by_action, broken_by_event, broken_in
 from tests.model.switchover.shell import carry_out, observe, parts, visible
-from tests.model.switchover.world import LONG_MS, Kept, Run, World, kept, kept_record, newest
+from tests.model.switchover.world import LONG_MS, Kept, Run, World, all_records, kept, kept_record
 
 _NOTHING = kept(())
 STATES_MAX = 2_000_000
@@ -78,7 +78,7 @@ def explore(initial: World) -> Explored:
 def successors(world: World) -> Iterator[Event]:
     """Yields each event and step that is possible now, with the world after it. Raises _Violated."""
     for name, after in events(world):
-        if broken := next(broken_by_event(world, after), ""):
+        if broken := next(broken_by_event(world, name, after), ""):
             raise _Violated(broken, name)
         yield name, after
     yield from _starts(world)
@@ -101,7 +101,7 @@ def _starts(world: World) -> Iterator[Event]:
     """A user asks for a switchover, or the one under way is resumed if no process carries it out."""
     if world.to_start:
         yield "start", _started(world._replace(to_start=world.to_start[1:]), world.to_start[0].value)
-    unfinished = newest(world.target_journal) or newest(world.source_journal)
+    unfinished = newest_record(all_records(world))
     if not world.runs and unfinished is not None and not unfinished.is_final:
         yield "resume", _started(world, unfinished)
 
@@ -121,7 +121,7 @@ def _acted(world: World, run: Run, rest: tuple[Run, ...]) -> Event:
     name = f"{run.name}: {type(part.action).__name__} {part.number}"
     if broken := next(broken_by_action(world, run, part, after), ""):
         raise _Violated(broken, name)
-    if broken := next(broken_by_event(world, after), ""):
+    if broken := next(broken_by_event(world, name, after), ""):
         raise _Violated(broken, name)
     return name, after._replace(runs=(*rest, waiting))
 
@@ -170,19 +170,14 @@ def _check_liveness(explored: Explored, worlds: list[World], predecessors: list[
 
 
 def _is_over(world: World) -> bool:
-    return (
-        not world.runs
-        and not world.to_start
-        and all(record.value.is_final for record in world.target_journal)
-    )
+    is_awaited = world.runs or world.to_start or world.to_return
+    return not is_awaited and all(record.is_final for record in all_records(world))
 
 
 def _has_succeeded(world: World) -> bool:
     """Returns whether the user has what was asked for, or has only to ask again."""
-    has_not_begun = not world.runs and not world.to_start and not world.target_journal
-    return (
-        has_not_begun
-        or world.has_failed_check
-        or world.hangs
-        or bool(_final_states(world) & {SwitchoverState.DONE, SwitchoverState.REHEARSED})
-    )
+    last = newest_record(all_records(world))
+    if last is None:
+        return not world.runs and not world.to_start
+    is_successful = last.state in {SwitchoverState.DONE, SwitchoverState.REHEARSED}
+    return (is_successful and last.to == world.target_name) or world.has_failed_check or world.hangs

@@ -45,6 +45,10 @@ def _is_stored_on_target(record, observation) -> bool:
     return record in (observation.target.records or ())
 
 
+def _all_copies(observation):
+    return (*(observation.source.records or ()), *(observation.target.records or ()))
+
+
 def _resumes_forward(record, runner, _now_ms):
     return record.revised(runner=runner)
 
@@ -81,6 +85,12 @@ MUTANTS = (
     Mutant("A run does not overwrite a newer record.", "the same twice", "is_superseded", _always(False)),
     Mutant("A switchover is carried out once.", "rehearsal twice", "own_record", _always(None)),
     Mutant("A pair has one switchover at a time.", "two at once", "unfinished_record", _always(None)),
+    Mutant(
+        "Of two copies of a record the newer one counts.",
+        "a cluster is down on the way",
+        "known_records",
+        _all_copies,
+    ),
     Mutant("Nothing moves to the active member.", "reverted endpoint", "active_member", _always("east")),
     Mutant("Each check must have a result.", "planned", "missing_checks", _always([])),
     Mutant("Each check must have passed.", "failed check", "failed_checks", _always([])),

@@ -17,15 +17,16 @@ from tests.model.switchover.events import (
     TARGET_DOWN,
     UNFENCE,
 )
-from tests.model.switchover.world import PARTITIONS, Producer, World, kept_record, requested
+from tests.model.switchover.world import EAST, PARTITIONS, WEST, Producer, World, kept_record, requested
 
 PLANNED: Final = kept_record(requested())
 REHEARSAL: Final = kept_record(requested(type_=SwitchoverType.REHEARSAL))
 SECOND: Final = kept_record(requested("second"))
+BACK: Final = kept_record(requested("back", source=WEST, to=EAST))
 IDLE: Final = (Producer(0), Producer(0))
 TRANSACTION: Final = (Producer(0), Producer(1))
 BOTH: Final = (Producer(1), Producer(1))
-NOTHING_TO_COPY: Final[dict[str, Any]] = {"producers": IDLE, "target": (("a0",), ()), "copied": (1, 0)}
+NOTHING_TO_COPY: Final[dict[str, Any]] = {"producers": IDLE, "target": (("east 0",), ()), "copied": (1, 0)}
 _S = SwitchoverState
 _DONE = {_S.DONE}
 _DONE_OR_LIFTED = {_S.DONE, _S.LIFTED}
@@ -57,6 +58,16 @@ SCENARIOS: Final = {
         Scenario("crash", World((PLANNED,), (CRASH,)), _DONE),
         Scenario("the same twice", World((PLANNED, PLANNED), **NOTHING_TO_COPY), _DONE),
         Scenario("two at once", World((PLANNED, SECOND), **NOTHING_TO_COPY), _DONE),
+        Scenario(
+            "there and back",
+            World((PLANNED,), to_return=(BACK,), producers=(Producer(2), Producer(0))),
+            _DONE,
+        ),
+        Scenario(
+            "a cluster is down on the way",
+            World((PLANNED,), (SOURCE_DOWN,), to_return=(BACK,), **NOTHING_TO_COPY),
+            _DONE,
+        ),
         Scenario("reverted endpoint", World((PLANNED, SECOND), (REVERT,), **NOTHING_TO_COPY), _DONE),
         Scenario("sleeping copier", World((PLANNED,), (SLEEP, BYPASS), producers=IDLE), _DONE_OR_LIFTED),
         Scenario("takeover", World((PLANNED,), (TAKEOVER, SLEEP)), _DONE),
@@ -110,6 +121,7 @@ LARGE_SCENARIOS: Final = {
         Scenario("crash and lost target", World((PLANNED,), (CRASH, TARGET_DOWN)), _DONE),
         Scenario("crash and two at once", World((PLANNED, SECOND), (CRASH,)), _DONE),
         Scenario("crash and the same twice", World((PLANNED, PLANNED), (CRASH,), producers=IDLE), _DONE),
+        Scenario("crash there or back", World((PLANNED,), (CRASH,), to_return=(BACK,)), _DONE),
         Scenario("two producers and a group", World((PLANNED,), producers=BOTH, has_members=True), _DONE),
         Scenario("takeover and bypass", World((PLANNED,), (TAKEOVER, SLEEP, BYPASS)), _DONE_OR_LIFTED),
         Scenario("crash and removed fence", World((PLANNED,), (CRASH, UNFENCE)), _DONE_OR_LIFTED),

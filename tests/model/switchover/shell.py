@@ -35,6 +35,7 @@ from mirrorflow_core.switchover.observation import (
     SwitchoverSide,
 )
 from mirrorflow_core.switchover.seal import Seal
+from mirrorflow_core.switchover.states import SwitchoverState
 from tests.model.switchover.world import (
     LIMITS,
     PARTITIONS,
@@ -187,8 +188,12 @@ def carry_out(world: World, part: Part) -> World:
 def _write_record(world: World, record: Kept, number: int) -> World:
     """Writes to the target's journal first, and to the source's once the target has acknowledged it."""
     if number == 0:
-        journal = journal_with(world.target_journal, record)
-        return world._replace(target_journal=journal) if world.is_target_up else world
+        if not world.is_target_up:
+            return world
+        ends = world.promoted_ends
+        if ends is None and record.value.state is SwitchoverState.PROMOTING:
+            ends = tuple(map(len, world.source)), tuple(map(len, world.target))
+        return world._replace(target_journal=journal_with(world.target_journal, record), promoted_ends=ends)
     journal = journal_with(world.source_journal, record)
     is_possible = world.is_source_up and record in world.target_journal
     return world._replace(source_journal=journal) if is_possible else world

@@ -4,9 +4,9 @@ The topic has two partitions. An idempotent producer writes to the first one, a 
 flow copies from east to west; of its two copiers, one may sleep for any time with a record that it has fetched. A
 consumer group reads the first partition. Runs of the operator carry switchovers out, each a process that may die.
 
-A log is a tuple of entries: "a0", "a1" (of the first producer), "t0" (in a transaction), "commit" and "abort" (markers), "x" (of a super
-user, who bypasses the fence), "f" (foreign: written into the copy by mistake), "w0", "w1" (of producers that have moved). The reverse
-flow copies "w0" as "w0".
+A log is a tuple of entries: "east 1" (that a producer has written there), "t0" (in a transaction), "commit" and "abort" (markers), "x" (of a
+super user, who bypasses the fence), "f" (foreign: written into the copy by mistake). The source and the target are those of the switchover
+under way: for the way back, both change their parts (`turned`).
 """
 
 from collections.abc import Hashable
@@ -99,7 +99,9 @@ class World(NamedTuple):
     troubles: tuple[str, ...] = ()  # that may still happen
     runs: tuple[Run, ...] = ()
     producers: tuple[Producer, ...] = (Producer(to_write=1), Producer(to_write=0))
-    source: tuple[Log, ...] = (("a0",), ())
+    to_return: tuple[Kept, ...] = ()  # those that they will ask for then, from west to east
+    source_name: str = EAST
+    source: tuple[Log, ...] = (("east 0",), ())
     target: tuple[Log, ...] = ((), ())
     target_fence: int = 0  # how many partitions refuse writes of applications
     source_fence: int = 0
@@ -127,16 +129,52 @@ class World(NamedTuple):
     reads_slowly: bool = False  # other things happen between the parts of an observation
     hangs: bool = False  # an open transaction is never ended
     happened: frozenset[str] = frozenset()  # of the troubles
+    # Where source and target ended when the promotion was stored; as no process knows it.
+    promoted_ends: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+    @property
+    def target_name(self) -> str:
+        return WEST if self.source_name == EAST else EAST
 
 
 def requested(
-    name: str = "first", type_: SwitchoverType = SwitchoverType.PLANNED, **changes: Any
+    name: str = "first",
+    type_: SwitchoverType = SwitchoverType.PLANNED,
+    *,
+    source: str = EAST,
+    to: str = WEST,
 ) -> SwitchoverRecord:
-    """Returns the record of a switchover from east to west that a user asks for."""
-    record = SwitchoverRecord(
-        id=name, pair="pair", type=type_, source=EAST, to=WEST, created_ms=0, limits=LIMITS
+    """Returns the record of a switchover that a user asks for."""
+    return SwitchoverRecord(
+        id=name, pair="pair", type=type_, source=source, to=to, created_ms=0, limits=LIMITS
     )
-    return replace(record, **changes)
+
+
+def turned(world: World) -> World:
+    """Returns the world in which the way back begins: the reverse flow is the forward flow now."""
+    return world._replace(
+        to_start=world.to_return,
+        to_return=(),
+        source_name=world.target_name,
+        source=world.target,
+        target=world.source,
+        source_fence=world.target_fence,
+        target_fence=world.source_fence,
+        is_source_up=world.is_target_up,
+        is_target_up=world.is_source_up,
+        source_journal=world.target_journal,
+        target_journal=world.source_journal,
+        flow=Flow(),
+        copiers=(Copier(epoch=1), Copier()),
+        copied=world.reverse.next,
+        reverse=Reverse(),
+        group_source=world.group_target,
+        group_target=world.group_source,
+        is_canary_tried=False,
+        is_quiet=False,
+        is_enforced=False,
+        promoted_ends=None,
+    )
 
 
 def last_stable(log: Log) -> int:
@@ -163,7 +201,13 @@ def newest(journal: tuple[Kept, ...]) -> SwitchoverRecord | None:
     return max((record.value for record in journal), key=lambda record: record.key, default=None)
 
 
+def all_records(world: World) -> list[SwitchoverRecord]:
+    """Returns the newest record of each switchover in both journals."""
+    records = [record.value for record in (*world.source_journal, *world.target_journal)]
+    return list({record.id: record for record in sorted(records, key=lambda record: record.key)}.values())
+
+
 def stored_state(world: World) -> SwitchoverState | None:
-    """Returns the state of the newest switchover, as the target's journal has it."""
+    """Returns the state of the newest switchover to the target, as the target's journal has it."""
     record = newest(world.target_journal)
-    return None if record is None else record.state
+    return None if record is None or record.to != world.target_name else record.state
