@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.switchover.seal import SEAL_FORMAT, Seal, objects_field, seal_of
+from mirrorflow_core.switchover.seal import Seal, objects_field, seal_fields, seal_of
 from mirrorflow_core.switchover.states import FINAL, SwitchoverState, SwitchoverType, moved
 
 SWITCHOVERS_TOPIC: Final = "mm2-switchovers.internal"
@@ -107,13 +107,31 @@ class SwitchoverRecord:
 def encode_record(record: SwitchoverRecord) -> tuple[bytes, bytes]:
     """Returns key and value of the record in the journal, as compact JSON."""
     key = {"pair": record.pair, "switchover": record.id}
-    body = asdict(record)
-    del body["id"], body["pair"]
-    body |= {
+    body = {
         "format": RECORD_FORMAT,
         "type": record.type.value,
+        "source": record.source,
+        "to": record.to,
+        "created_ms": record.created_ms,
+        "limits": asdict(record.limits),
+        "allows_live_groups": record.allows_live_groups,
         "state": record.state.value,
-        "seal": None if record.seal is None else {"format": SEAL_FORMAT} | asdict(record.seal),
+        "epoch": record.epoch,
+        "runner": record.runner,
+        "revision": record.revision,
+        "attempt": record.attempt,
+        "fenced_ms": record.fenced_ms,
+        "seal": None if record.seal is None else seal_fields(record.seal),
+        "reverse_starts": [
+            {
+                "topic": start.topic,
+                "partition": start.partition,
+                "topic_id": start.topic_id,
+                "offset": start.offset,
+            }
+            for start in record.reverse_starts
+        ],
+        "reason": record.reason,
         "history": [{"state": entry.state.value, "entered_ms": entry.entered_ms} for entry in record.history],
     }
     return _dumped(key), _dumped(body)

@@ -7,7 +7,7 @@ SHA-256 identifies it. It is stored in the record of its switchover, on both clu
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
@@ -59,7 +59,30 @@ class Seal:
 
 def encode_seal(seal: Seal) -> bytes:
     """Returns the seal as JSON: keys sorted, no spaces, ASCII."""
-    return json.dumps({"format": SEAL_FORMAT} | asdict(seal), sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(seal_fields(seal), sort_keys=True, separators=(",", ":")).encode()
+
+
+def seal_fields(seal: Seal) -> dict[str, Any]:
+    """Returns the seal as fields of JSON. Writes are refused meanwhile: `asdict` takes ten times as long."""
+    return {
+        "format": SEAL_FORMAT,
+        "pair": seal.pair,
+        "switchover": seal.switchover,
+        "epoch": seal.epoch,
+        "attempt": seal.attempt,
+        "partitions": [
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "topic_id": partition.topic_id,
+                "end": partition.end,
+                "last_stable": partition.last_stable,
+                "copied": partition.copied,
+                "digest": partition.digest,
+            }
+            for partition in seal.partitions
+        ],
+    }
 
 
 def decode_seal(value: bytes) -> Seal:

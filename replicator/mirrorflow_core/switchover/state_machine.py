@@ -109,7 +109,8 @@ def _fencing(record: SwitchoverRecord, now_ms: int, runner: str) -> SwitchoverRe
         now_ms,
         runner=runner,
         attempt=record.attempt + 1,
-        fenced_ms=record.fenced_ms or now_ms,
+        # The clock of the process that was interrupted may have been ahead of this one.
+        fenced_ms=min(record.fenced_ms or now_ms, now_ms),
         seal=None,
     )
 

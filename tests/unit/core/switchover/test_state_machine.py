@@ -232,6 +232,12 @@ def test_an_interrupted_run_begins_again_with_the_fence_and_keeps_the_limit(stat
     assert resumed.actions == (WriteRecord(resumed.record),)
 
 
+def test_a_clock_that_was_ahead_does_not_prolong_the_limit():
+    resumed = next_step(in_state(S.DRAINING, fenced_ms=9_000_000), 2_000, runner="next")
+
+    assert resumed.record.fenced_ms == 2_000
+
+
 @pytest.mark.parametrize("state", [S.CHECKING, S.PROMOTING, S.REVERSING, S.ROLLING_BACK])
 def test_an_interrupted_run_continues_where_the_source_is_not_sealed(state):
     assert next_step(in_state(state), runner="next").record.state is state
