@@ -1,8 +1,9 @@
 """What the state machine asks its shell to do.
 
-Each action may be repeated: the shell reads what is there already and adds the rest. It carries out an action only while it
-holds the switchover lock on both clusters (the target's alone, if the source does not respond), and in the given order. An
-action has no result; the next observation shows what it has done.
+Each action may be repeated: the shell reads what is there already and adds the rest. It carries out the actions in the given order, and
+stops at the first that fails. Before each request that changes a cluster, not only before the action, it checks that it still holds the
+switchover lock on both clusters (the target's alone, if the source does not respond). An action has no result; the next
+observation shows what it has done.
 """
 
 from dataclasses import dataclass

@@ -221,6 +221,13 @@ def _drain(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms:
 
 
 def _verify(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    return _compare(record, observation, now_ms) or _advance(record, _S.GROUPS_FINAL, now_ms)
+
+
+def _compare(
+    record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int
+) -> SwitchoverStep | None:
+    """Returns what is to be done before both sides are known to be equal up to the seal; None: they are."""
     seal = _seal(record)
     if not guards.is_verified(seal, observation):
         waits_for = f"Waits for the comparison of {record.source} and {record.to} up to the seal."
@@ -228,7 +235,7 @@ def _verify(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms
     if guards.has_differences(observation):
         differences = observation.verification.differences if observation.verification else ()
         return _roll_back(record, f"The clusters differ: {guards.some(differences)}", now_ms)
-    return _advance(record, _S.GROUPS_FINAL, now_ms)
+    return None
 
 
 def _finish_groups(
@@ -247,8 +254,10 @@ def _end_forward(record: SwitchoverRecord, observation: SwitchoverObservation, n
         return SwitchoverStep(record, (EndFlow(record.id),), waits_for)
     if waits_for := _waits_for_groups(record, observation):
         return SwitchoverStep(record, (FinishGroups(),), waits_for)
-    if not guards.is_copied(seal, observation) or not guards.is_verified(seal, observation):
+    if not guards.is_copied(seal, observation):
         return SwitchoverStep(record, waits_for=_waits_for_copy(seal, observation))
+    if unequal := _compare(record, observation, now_ms):
+        return unequal
     if not starts or not guards.is_fenced(observation.source) or observation.source.ends is None:
         return SwitchoverStep(
             record, waits_for="Waits until the ends of both clusters and the fence can be read again."

@@ -283,6 +283,10 @@ def test_a_seal_without_a_comparison_of_its_own_is_compared():
     assert next_step(in_state(S.VERIFYING), verification=other).actions == (VerifySeal(SEAL),)
 
 
+def test_a_comparison_that_is_missing_at_the_last_check_is_made_again():
+    assert next_step(in_state(S.FORWARD_ENDED), verification=None).actions == (VerifySeal(SEAL),)
+
+
 def test_groups_may_stay_if_the_user_allows_it():
     active = GroupPass(active=("billing",))
     record = in_state(S.GROUPS_FINAL)
@@ -312,7 +316,6 @@ def test_nothing_is_promoted_before_the_flow_has_ended(changes):
     [
         {"copied": None},
         {"copied": {ORDERS: 119}},
-        {"verification": None},
         {"groups": None},
         {"source": {"fence": None}},
         {"source": {"ends": None}},
