@@ -33,7 +33,7 @@ _S = SwitchoverState
 # I7: the states in which the journal must be before an action is carried out.
 ANNOUNCED = {
     TryFence: {_S.CHECKING},
-    VerifySeal: {_S.VERIFYING},
+    VerifySeal: {_S.VERIFYING, _S.FORWARD_ENDED},
     FinishGroups: {_S.GROUPS_FINAL, _S.FORWARD_ENDED},
     EndFlow: {_S.FORWARD_ENDED},
     ClearEnd: {_S.FENCING, _S.ROLLING_BACK},
