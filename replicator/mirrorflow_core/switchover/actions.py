@@ -15,9 +15,9 @@ from mirrorflow_core.switchover.seal import Seal
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Store *record* in the journal of the target; once that is acknowledged, in the journal of the source.
+    """Store *record* in the journal of `record.written_first`; once that is acknowledged, in the other one.
 
-    So no process finds a promotion on the source that the target does not know.
+    So no process finds a promotion on the source that the target does not know, and a target that is lost does not prevent a rollback.
     """
 
     record: SwitchoverRecord

@@ -14,7 +14,7 @@ from mirrorflow_core.switchover.observation import (
 )
 from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord, newest_record
 from mirrorflow_core.switchover.seal import PartitionSeal, Seal
-from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState
+from mirrorflow_core.switchover.states import PROMOTED, ROLLED_BACK, SwitchoverState
 
 NAMES_MAX = 5  # partitions, groups or producers that a sentence names
 
@@ -82,14 +82,22 @@ def why_not_admitted(record: SwitchoverRecord, observation: SwitchoverObservatio
     return ""
 
 
-def is_stored(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:
-    """Returns whether the intent is recorded: on both clusters, and from promoting on at least on the target.
+def may_take_over(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:
+    """Returns whether nothing newer than *record* can be in a journal that is not read; needed once, as only this run writes then."""
+    has_read_source = observation.source.records is not None or record.state in PROMOTED
+    return has_read_source and observation.target.records is not None
 
-    The source may be lost after the point of no return, and applications must not wait for it then.
+
+def is_stored(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:
+    """Returns whether the intent is recorded: on both clusters, or on the one that responds where applications need no more.
+
+    That is the target from promoting on, and the source for a rollback: they must not wait for the cluster that is lost.
     """
     source, target = observation.source.records, observation.target.records
     if source is None and record.state in PROMOTED:
         source = (record,)
+    if target is None and record.state in ROLLED_BACK:
+        target = (record,)
     return record in (source or ()) and record in (target or ())
 
 

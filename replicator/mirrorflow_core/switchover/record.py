@@ -12,7 +12,7 @@ from typing import Any, Final
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.seal import Seal, objects_field, seal_fields, seal_of
-from mirrorflow_core.switchover.states import FINAL, SwitchoverState, SwitchoverType, moved
+from mirrorflow_core.switchover.states import FINAL, ROLLED_BACK, SwitchoverState, SwitchoverType, moved
 
 SWITCHOVERS_TOPIC: Final = "mm2-switchovers.internal"
 RECORD_FORMAT: Final = 1
@@ -88,6 +88,11 @@ class SwitchoverRecord:
     def is_final(self) -> bool:
         """Whether the switchover is over."""
         return self.state in FINAL
+
+    @property
+    def written_first(self) -> str:
+        """The member whose journal has the record before the other one's: the one that must not miss it."""
+        return self.source if self.state in ROLLED_BACK else self.to
 
     @property
     def entered_ms(self) -> int:

@@ -63,13 +63,15 @@ def step(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: i
     if guards.is_superseded(record, observation):
         return SwitchoverStep(record, is_superseded=True)
     if guards.is_interrupted(record, observation) and not record.is_final:
-        record = _resumed(record, observation.runner, now_ms)
+        if not guards.may_take_over(record, observation):
+            return SwitchoverStep(record, waits_for="Waits until the journals of both clusters can be read.")
+        return _announce(_resumed(record, observation.runner, now_ms))
+    if record.state in FENCED and (reason := _why_to_roll_back(record, observation, now_ms)):
+        return _roll_back(record, reason, now_ms)
     if not guards.is_stored(record, observation):
         return _announce(record)
     if record.is_final:
         return SwitchoverStep(record)
-    if record.state in FENCED and (reason := _why_to_roll_back(record, observation, now_ms)):
-        return _roll_back(record, reason, now_ms)
     decided = _WORK[record.state](record, observation, now_ms)
     if record.state in FENCED and decided.record is record:
         left = _seconds(record.fenced_ms + record.limits.refused_ms - now_ms)
@@ -116,7 +118,7 @@ def _fencing(record: SwitchoverRecord, now_ms: int, runner: str) -> SwitchoverRe
 
 
 def _announce(record: SwitchoverRecord) -> SwitchoverStep:
-    """Writes the record; nothing is done before both journals have it."""
+    """Writes the record; nothing is done before the journals have it."""
     waits_for = f"Waits until the journals of both clusters have the state {record.state.value}."
     return SwitchoverStep(record, (WriteRecord(record),), waits_for)
 

@@ -56,6 +56,8 @@ FENCED: Final = frozenset(
 )
 # The point of no return is behind.
 PROMOTED: Final = frozenset({_S.PROMOTING, _S.REVERSING, _S.DONE})
+# Everything becomes as it was before.
+ROLLED_BACK: Final = frozenset({_S.ROLLING_BACK, _S.LIFTED, _S.REHEARSED})
 FINAL: Final = frozenset({_S.DONE, _S.LIFTED, _S.REHEARSED, _S.REFUSED})
 
 # A run that was interrupted while it was fenced continues at FENCING: the fence may have been lifted meanwhile.

@@ -347,6 +347,30 @@ def test_a_rehearsal_is_rolled_back_instead_of_promoted():
     assert lifted.record.state is S.REHEARSED
 
 
+def test_applications_do_not_wait_for_a_target_that_is_lost_before_promoting():
+    record = in_state(S.DRAINING)
+    rolled_back = step(record, replace(stored(record), target=ClusterObservation()), 60_000).record
+    unfenced = step(
+        rolled_back, replace(stored(rolled_back), target=ClusterObservation(), flow_end=None), 60_100
+    )
+
+    assert rolled_back.state is S.ROLLING_BACK
+    assert rolled_back.written_first == "east"
+    assert unfenced.actions[0] == LiftFence(SwitchoverSide.SOURCE)
+
+
+@pytest.mark.parametrize("unread", ["source", "target"])
+def test_a_process_takes_over_only_what_it_has_read_on_both_clusters(unread):
+    record = in_state(S.FORWARD_ENDED)
+    unknown: dict[str, Any] = {unread: ClusterObservation()}
+    seen = replace(stored(record), runner="next", **unknown)
+    waiting = step(record, seen, 90_000)
+
+    assert waiting.record is record
+    assert waiting.actions == ()
+    assert waiting.waits_for == "Waits until the journals of both clusters can be read."
+
+
 def test_a_fence_that_is_partly_lifted_is_lifted_further():
     rolling_back = next_step(
         in_state(S.ROLLING_BACK), source={"fence": FenceState.PARTIAL}, flow_end=FlowEnd(switchover="")
