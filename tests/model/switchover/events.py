@@ -183,7 +183,7 @@ def _time_passes(world: World) -> Iterator[Event]:
         yield "the ends stay unchanged", world._replace(is_quiet=True, is_enforced=is_enforced)
     if not world.is_source_up:
         yield "source up", world._replace(is_source_up=True)
-    if not world.is_target_up:
+    if not world.is_target_up and not world.is_target_lost:
         yield "target up", world._replace(is_target_up=True)
 
 
@@ -227,7 +227,7 @@ def _is_before_verification(state: SwitchoverState | None) -> bool:
 
 def _may_pass_limit(world: World) -> bool:
     """Returns whether a limit runs that has not passed."""
-    record = newest(world.target_journal)
+    record = newest((*world.source_journal, *world.target_journal))
     if record is None or record.state not in FENCED | {SwitchoverState.CHECKING}:
         return False
     return world.limits_passed * LONG_MS - (record.fenced_ms or record.entered_ms) < LONG_MS

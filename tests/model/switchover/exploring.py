@@ -7,11 +7,21 @@ from functools import cache
 
 from mirrorflow_core.switchover import state_machine
 from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
-from mirrorflow_core.switchover.states import SwitchoverState
+from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState
 from tests.model.switchover.events import CRASH, FAILURES, Event, after_trouble, events
 from tests.model.switchover.invariants import broken_by_action, broken_by_event, broken_in
 from tests.model.switchover.shell import carry_out, observe, parts, visible
-from tests.model.switchover.world import LONG_MS, Kept, Run, World, all_records, kept, kept_record
+from tests.model.switchover.world import (
+    LONG_MS,
+    Kept,
+    Run,
+    World,
+    all_records,
+    kept,
+    kept_record,
+    known_records,
+    stored_state,
+)
 
 _NOTHING = kept(())
 STATES_MAX = 2_000_000
@@ -101,15 +111,14 @@ def _starts(world: World) -> Iterator[Event]:
     """A user asks for a switchover, or the one under way is resumed if no process carries it out."""
     if world.to_start:
         yield "start", _started(world._replace(to_start=world.to_start[1:]), world.to_start[0].value)
-    unfinished = newest_record(all_records(world))
+    unfinished = newest_record(known_records(world))
     if not world.runs and unfinished is not None and not unfinished.is_final:
         yield "resume", _started(world, unfinished)
 
 
 def _started(world: World, record: SwitchoverRecord) -> World:
     """A process starts with the newest record that it reads; before it has the lock, another one may write a newer one."""
-    journals = (*world.source_journal, *world.target_journal)
-    known = [other.value for other in journals if other.value.id == record.id]
+    known = [other for other in known_records(world) if other.id == record.id]
     run = Run(f"run {world.runs_started}", kept_record(newest_record([record, *known]) or record), _NOTHING)
     return world._replace(runs=(*world.runs, run), runs_started=world.runs_started + 1)
 
@@ -170,14 +179,23 @@ def _check_liveness(explored: Explored, worlds: list[World], predecessors: list[
 
 
 def _is_over(world: World) -> bool:
+    """Returns whether each switchover has ended; while the target is lost, whether applications can write, or have moved.
+
+    A run that has begun to store the promotion cannot know whether the target has it.
+    """
+    if world.is_target_lost and not world.is_target_up:
+        is_promoted = any(run.record.value.state in PROMOTED for run in world.runs)
+        return not world.source_fence or is_promoted or stored_state(world) in PROMOTED
     is_awaited = world.runs or world.to_start or world.to_return
     return not is_awaited and all(record.is_final for record in all_records(world))
 
 
 def _has_succeeded(world: World) -> bool:
-    """Returns whether the user has what was asked for, or has only to ask again."""
+    """Returns whether the user has what was asked for, or has only to ask again, or cannot have it in this world."""
+    if world.has_failed_check or world.hangs or world.is_target_lost:
+        return True
     last = newest_record(all_records(world))
     if last is None:
         return not world.runs and not world.to_start
     is_successful = last.state in {SwitchoverState.DONE, SwitchoverState.REHEARSED}
-    return (is_successful and last.to == world.target_name) or world.has_failed_check or world.hangs
+    return is_successful and last.to == world.target_name

@@ -16,7 +16,7 @@ from mirrorflow_core.switchover.actions import (
 )
 from mirrorflow_core.switchover.observation import SwitchoverSide
 from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
-from mirrorflow_core.switchover.states import FENCED, PROMOTED, SwitchoverState, SwitchoverType
+from mirrorflow_core.switchover.states import FENCED, PROMOTED, ROLLED_BACK, SwitchoverState, SwitchoverType
 from tests.model.switchover.events import BYPASS, UNFENCE
 from tests.model.switchover.shell import Part
 from tests.model.switchover.world import (
@@ -80,10 +80,11 @@ def broken_by_action(before: World, run: Run, part: Part, after: World) -> Itera
     if record.runner != run.name and not record.is_final:
         yield "I7: a run continues what another one has begun, without a word"
     if isinstance(part.action, WriteRecord):
-        if part.number == 0 and after != before:
+        if after != before:
             yield from _broken_by_record(before, part.action.record, after)
         return
-    journals = [before.target_journal] + [before.source_journal] * (record.state not in PROMOTED)
+    journals = [before.target_journal] * (record.state not in ROLLED_BACK)
+    journals += [before.source_journal] * (record.state not in PROMOTED)
     if any(record not in [other.value for other in journal] for journal in journals):
         yield f"I7: {type(part.action).__name__} without an intent in the journals"
     match part.action:
@@ -103,13 +104,18 @@ def broken_by_action(before: World, run: Run, part: Part, after: World) -> Itera
 
 
 def _broken_by_record(before: World, record: SwitchoverRecord, world: World) -> Iterator[str]:
-    """Yields what is wrong with the world at the moment in which *record* is stored on the target."""
+    """Yields what is wrong with the world at the moment in which *record* is stored on the first cluster."""
     known = all_records(before)
     if record in known:
         return  # a copy of what the other cluster has
     old = newest_record(known)
     is_resumed = old is not None and old.id == record.id and old.runner != record.runner
-    if is_resumed and old is not None and old.state in FENCED and record.state is not _S.FENCING:
+    if (
+        is_resumed
+        and old is not None
+        and old.state in FENCED
+        and record.state not in {_S.FENCING, _S.ROLLING_BACK}
+    ):
         yield f"I7: a run that was interrupted in {old.state.value} continues in {record.state.value}"
     if old is not None and old.id != record.id and not old.is_final:
         yield "I8: a switchover begins before the one before has ended"

@@ -45,6 +45,10 @@ def _is_stored_on_target(record, observation) -> bool:
     return record in (observation.target.records or ())
 
 
+def _is_stored_on_both(record, observation) -> bool:
+    return record in (observation.source.records or ()) and record in (observation.target.records or ())
+
+
 def _all_copies(observation):
     return (*(observation.source.records or ()), *(observation.target.records or ()))
 
@@ -80,6 +84,13 @@ def _starts_too_late(observation):
 MUTANTS = (
     Mutant("An intent is stored before it is carried out.", "target down", "is_stored", _always(True)),
     Mutant("It is stored on both clusters.", "source down", "is_stored", _is_stored_on_target),
+    Mutant("A rollback does not wait for the target.", "target lost", "is_stored", _is_stored_on_both),
+    Mutant(
+        "A run takes over what it has read on both clusters.",
+        "crash while the target is down",
+        "may_take_over",
+        _always(True),
+    ),
     Mutant("A run takes over what another one has begun.", "crash", "is_interrupted", _always(False)),
     Mutant("A resumed run goes back to the fence.", "crash", "_resumed", _resumes_forward, state_machine),
     Mutant("A run does not overwrite a newer record.", "the same twice", "is_superseded", _always(False)),

@@ -83,6 +83,16 @@ SCENARIOS: Final = {
         Scenario("limit", World((PLANNED,), (LIMIT,)), _ANY_END),
         Scenario("rollback", World((PLANNED,), (ROLLBACK,)), _ANY_END),
         Scenario("source down", World((PLANNED,), (SOURCE_DOWN,)), _DONE),
+        Scenario(
+            "target lost",
+            World((PLANNED,), (TARGET_DOWN, LIMIT, LIMIT), is_target_lost=True, **NOTHING_TO_COPY),
+            _ANY_END,
+        ),
+        Scenario(
+            "crash while the target is down",
+            World((PLANNED,), (CRASH, TARGET_DOWN), **NOTHING_TO_COPY),
+            _DONE,
+        ),
         Scenario("target down", World((PLANNED,), (TARGET_DOWN,)), _DONE),
         Scenario(
             "target down and bypass",

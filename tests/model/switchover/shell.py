@@ -186,17 +186,19 @@ def carry_out(world: World, part: Part) -> World:
 
 
 def _write_record(world: World, record: Kept, number: int) -> World:
-    """Writes to the target's journal first, and to the source's once the target has acknowledged it."""
-    if number == 0:
-        if not world.is_target_up:
-            return world
-        ends = world.promoted_ends
-        if ends is None and record.value.state is SwitchoverState.PROMOTING:
-            ends = tuple(map(len, world.source)), tuple(map(len, world.target))
-        return world._replace(target_journal=journal_with(world.target_journal, record), promoted_ends=ends)
-    journal = journal_with(world.source_journal, record)
-    is_possible = world.is_source_up and record in world.target_journal
-    return world._replace(source_journal=journal) if is_possible else world
+    """Writes to one journal, and to the other one once the first has acknowledged it."""
+    is_target_first = record.value.written_first == world.target_name
+    if is_target_first == (number == 1):
+        is_acknowledged = number == 0 or record in world.target_journal
+        journal = journal_with(world.source_journal, record)
+        return world._replace(source_journal=journal) if world.is_source_up and is_acknowledged else world
+    is_acknowledged = number == 0 or record in world.source_journal
+    if not world.is_target_up or not is_acknowledged:
+        return world
+    ends = world.promoted_ends
+    if ends is None and record.value.state is SwitchoverState.PROMOTING:
+        ends = tuple(map(len, world.source)), tuple(map(len, world.target))
+    return world._replace(target_journal=journal_with(world.target_journal, record), promoted_ends=ends)
 
 
 def _fence(world: World, side: SwitchoverSide) -> int:

@@ -127,6 +127,7 @@ class World(NamedTuple):
     limits_passed: int = 0  # how often more time has passed than any limit allows
     is_rollback_requested: bool = False
     reads_slowly: bool = False  # other things happen between the parts of an observation
+    is_target_lost: bool = False  # once it is down, it stays down
     hangs: bool = False  # an open transaction is never ended
     happened: frozenset[str] = frozenset()  # of the troubles
     # Where source and target ended when the promotion was stored; as no process knows it.
@@ -207,7 +208,17 @@ def all_records(world: World) -> list[SwitchoverRecord]:
     return list({record.id: record for record in sorted(records, key=lambda record: record.key)}.values())
 
 
+def known_records(world: World) -> list[SwitchoverRecord]:
+    """Returns what a process reads that starts now: the records of the clusters that respond."""
+    return all_records(
+        world._replace(
+            source_journal=world.source_journal if world.is_source_up else (),
+            target_journal=world.target_journal if world.is_target_up else (),
+        )
+    )
+
+
 def stored_state(world: World) -> SwitchoverState | None:
-    """Returns the state of the newest switchover to the target, as the target's journal has it."""
-    record = newest(world.target_journal)
+    """Returns the state of the newest switchover to the target."""
+    record = newest((*world.source_journal, *world.target_journal))
     return None if record is None or record.to != world.target_name else record.state
