@@ -186,7 +186,8 @@ def _is_over(world: World) -> bool:
     if world.is_target_lost and not world.is_target_up:
         is_promoted = any(run.record.value.state in PROMOTED for run in world.runs)
         return not world.source_fence or is_promoted or stored_state(world) in PROMOTED
-    is_awaited = world.runs or world.to_start or world.to_return
+    may_turn = world.to_return and stored_state(world) is SwitchoverState.DONE
+    is_awaited = world.runs or world.to_start or may_turn
     return not is_awaited and all(record.is_final for record in all_records(world))
 
 
