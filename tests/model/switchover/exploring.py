@@ -196,7 +196,7 @@ def _has_succeeded(world: World) -> bool:
     if world.has_failed_check or world.hangs or world.is_target_lost:
         return True
     last = newest_record(all_records(world))
-    if last is None:
-        return not world.runs and not world.to_start
-    is_successful = last.state in {SwitchoverState.DONE, SwitchoverState.REHEARSED}
-    return is_successful and last.to == world.target_name
+    if last is None or last.to != world.target_name:
+        # The process died before it had stored what the user has asked for.
+        return CRASH in world.happened and not world.runs and not world.to_start
+    return last.state in {SwitchoverState.DONE, SwitchoverState.REHEARSED}
