@@ -1,0 +1,1 @@
+"""The shell of a switchover: what it observes and changes on both clusters. `mirrorflow_core.switchover` decides."""
