@@ -1,0 +1,1 @@
+"""Switchovers: who may write, decided by one pure function over what both clusters report."""

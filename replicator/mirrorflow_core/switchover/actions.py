@@ -1,0 +1,86 @@
+"""What the state machine asks its shell to do.
+
+Each action may be repeated: the shell reads what is there already and adds the rest. It carries out an action only while it
+holds the switchover lock on both clusters (the target's alone, if the source does not respond), and in the given order. An
+action has no result; the next observation shows what it has done.
+"""
+
+from typing import NamedTuple
+
+from mirrorflow_core.switchover.observation import SwitchoverSide
+from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord
+from mirrorflow_core.switchover.seal import Seal
+
+
+class WriteRecord(NamedTuple):
+    """Store *record* in the journal of the target, then of the source."""
+
+    record: SwitchoverRecord
+
+
+class TryFence(NamedTuple):
+    """Fence a canary topic of the source, show that a write is refused, lift it, and show that a write is accepted."""
+
+
+class FenceCluster(NamedTuple):
+    """Refuse writes of applications on *side*. The flows of the pair may write."""
+
+    side: SwitchoverSide
+
+
+class LiftFence(NamedTuple):
+    """Remove what `FenceCluster` has set on *side*, and nothing else."""
+
+    side: SwitchoverSide
+
+
+class VerifySeal(NamedTuple):
+    """Compare both sides from the last verified offsets to the ends of *seal*."""
+
+    seal: Seal
+
+
+class FinishGroups(NamedTuple):
+    """Translate and commit the offsets of all groups at the target; no group moves back or past what is copied."""
+
+
+class EndFlow(NamedTuple):
+    """End the forward flow by a claim that names *switchover*, and have its markers written in every log."""
+
+    switchover: str
+
+
+class ClearEnd(NamedTuple):
+    """Remove the end that *switchover* has set, so that the forward flow runs again; an end that another one set stays."""
+
+    switchover: str
+
+
+class SwitchEndpoint(NamedTuple):
+    """Lead clients to the member *to*."""
+
+    to: str
+
+
+class StartReverse(NamedTuple):
+    """Store *starts* as positions of the reverse flow, under its lock and with the id of *switchover*, and let it run.
+
+    An earlier end of that flow is cleared. Positions that this switchover has stored already are left as they are.
+    """
+
+    switchover: str
+    starts: tuple[ReverseStart, ...]
+
+
+SwitchoverAction = (
+    WriteRecord
+    | TryFence
+    | FenceCluster
+    | LiftFence
+    | VerifySeal
+    | FinishGroups
+    | EndFlow
+    | ClearEnd
+    | SwitchEndpoint
+    | StartReverse
+)

@@ -1,0 +1,134 @@
+"""What both clusters report now, as the switchover's state machine needs it. None means unknown: not read, or not readable.
+
+The machine decides from one observation at a time, and compares parts of it. So the observer
+
+- holds the switchover lock of the pair on each cluster that it reads, and drops the observation if it has lost one;
+- reads in the order of the fields, also those of a cluster: an end of a log that is read after the flow has ended, or after the
+  fence is listed, cannot grow by what the flow or a fenced application writes.
+
+Fields that the present state does not need may stay None; `state_machine` says which state needs which.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.record import SwitchoverRecord
+
+
+class SwitchoverSide(Enum):
+    """A cluster by its part in the switchover: applications move from the source to the target."""
+
+    SOURCE = "source"
+    TARGET = "target"
+
+
+class FenceState(Enum):
+    """How much of the fence the brokers of a cluster list; it has a binding for each topic or prefix."""
+
+    ABSENT = "absent"
+    PARTIAL = "partial"
+    COMPLETE = "complete"
+
+
+class ReadinessCheck(Enum):
+    """What must be true before a planned switchover changes anything; the value is its name in status and reports."""
+
+    PERMISSIONS = "permissions"  # each request of the later states is permitted on both clusters
+    FLOWS = "flows"  # the two flows of the pair mirror each other, and the reverse flow is valid and stopped
+    LAG = "lag"
+    VERIFICATION = "verification"  # recent enough, and equal
+    GROUPS = "groups"  # offsets of all groups translate exactly
+    TRANSACTIONS = "transactions"  # none is open for more than a minute
+    PRODUCER_IDS = "producerIds"  # no active producer id of the source is also known to the target
+    ENDPOINT = "endpoint"  # it can be read and switched
+    FENCE = "fence"  # tried on a canary topic: writes are refused, and accepted after it is lifted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionEnd:
+    """The end of one partition; offsets are exclusive."""
+
+    topic_id: str
+    end: int
+    last_stable: int  # below `end` while a transaction is open
+    digest: str = ""  # of the records since the last verified offset; "": not computed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWrite:
+    """A producer that a partition's leader remembers (DescribeProducers)."""
+
+    partition: TopicPartition
+    producer_id: int
+    written_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterObservation:
+    """One cluster. Partitions are those of the forward flow, all of them, by their names on this cluster."""
+
+    records: tuple[SwitchoverRecord, ...] | None = None  # of the pair, in this cluster's journal
+    fence: FenceState | None = None
+    ends: Mapping[TopicPartition, PartitionEnd] | None = None
+    unchanged_ms: int | None = (
+        None  # how long `ends` and the fence have been the same, by the observer's monotonic clock
+    )
+    last_writes: tuple[LastWrite, ...] = ()  # names the producers, where ends grow under a fence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowEnd:
+    """Whether the forward flow has ended."""
+
+    switchover: str  # the id that the flow's newest claim names as its end; "": the flow may run
+    has_all_markers: bool = (
+        False  # each log of the flow has the marker of the newest epoch, so older writers are refused
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealVerification:
+    """The comparison of both sides up to a seal."""
+
+    seal_sha256: str
+    differences: tuple[str, ...] = ()  # a sentence for each; empty: equal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPass:
+    """The groups of the pair that are not ready for the target."""
+
+    active: tuple[str, ...] = ()  # with members at the source
+    behind: tuple[str, ...] = ()  # whose offsets at the target are not the translated ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReverseFlow:
+    """The flow from target to source."""
+
+    started_by: str  # the id of the switchover that stored where it starts; "": none
+    is_copying: bool = False  # a record or a heartbeat has arrived since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchoverObservation:
+    """Everything that is known at one moment, in the order in which it is read."""
+
+    runner: str  # the process that observes; unique for each start
+    rollback_requested: bool = False
+    checks: Mapping[ReadinessCheck, str] = MappingProxyType(
+        {}
+    )  # "": passed; otherwise a sentence with field and cure
+    endpoint: str | None = None  # the alias of the member that clients are led to, as it reads back
+    flow_end: FlowEnd | None = None
+    source: ClusterObservation = ClusterObservation()
+    copied: Mapping[TopicPartition, int] | None = (
+        None  # the forward flow's committed offsets: the next to copy
+    )
+    verification: SealVerification | None = None  # the newest
+    groups: GroupPass | None = None
+    target: ClusterObservation = ClusterObservation()
+    reverse: ReverseFlow | None = None

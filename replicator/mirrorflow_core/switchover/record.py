@@ -1,0 +1,186 @@
+"""The record of a switchover in the journal, `mm2-switchovers.internal`, which is compacted and stored on both clusters.
+
+It is written before what it announces is done, so that a process that resumes knows what may have been done already. Of two
+copies the one with the higher revision is newer; of two switchovers of a pair, the one with the higher epoch.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.seal import SEAL_FORMAT, Seal, objects_field, seal_of
+from mirrorflow_core.switchover.states import FINAL, SwitchoverState, SwitchoverType, moved
+
+SWITCHOVERS_TOPIC: Final = "mm2-switchovers.internal"
+RECORD_FORMAT: Final = 1
+# Each attempt has ten states or fewer; a record must stay small beside its seal.
+HISTORY_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchoverLimits:
+    """How long a switchover waits, as its user has set it. A limit that is reached before promoting rolls it back."""
+
+    checking_ms: int = 300_000  # the canary and a verification that is fresh enough are awaited so long
+    refused_ms: int = 60_000  # for which writes may be refused before promoting
+    quiet_ms: int = 500  # for which the ends must be unchanged before they are sealed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReverseStart:
+    """Where the reverse flow begins in one partition of the target: nothing before `offset` was written by applications."""
+
+    topic: str  # on the target
+    partition: int
+    topic_id: str
+    offset: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class StateEntry:
+    """When a state was entered, by the wall clock of the process that carries the switchover out."""
+
+    state: SwitchoverState
+    entered_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchoverRecord:
+    """One switchover. *source* is the member whose applications write now, *to* the member that they move to (aliases)."""
+
+    id: str
+    pair: str
+    type: SwitchoverType
+    source: str
+    to: str
+    created_ms: int
+    limits: SwitchoverLimits = SwitchoverLimits()
+    allows_live_groups: bool = (
+        False  # consumers may stay at the source; they read again what they commit after the last pass
+    )
+    # Until here the request, which never changes. From here on what has become of it.
+    state: SwitchoverState = SwitchoverState.ACCEPTED
+    epoch: int = 0  # of the pair; 0: not admitted yet
+    runner: str = ""  # the process that carries it out; unique for each start
+    revision: int = 0  # of this record
+    attempt: int = 0  # how often the fence was set
+    fenced_ms: int = 0  # since when writes may be refused; 0: they are not
+    seal: Seal | None = None
+    reverse_starts: tuple[ReverseStart, ...] = ()
+    reason: str = (
+        ""  # why it was refused or rolled back, or what the user must know of the promotion; "": as planned
+    )
+    history: tuple[StateEntry, ...] = ()
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Orders the records of a pair: the larger, the newer."""
+        return self.epoch, self.revision
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the switchover is over."""
+        return self.state in FINAL
+
+    @property
+    def entered_ms(self) -> int:
+        """When the present state was entered."""
+        return self.history[-1].entered_ms if self.history else self.created_ms
+
+    def revised(self, **changes: Any) -> "SwitchoverRecord":
+        """Returns the next revision of the record, in the same state."""
+        return replace(self, revision=self.revision + 1, **changes)
+
+    def moved_to(self, state: SwitchoverState, now_ms: int, **changes: Any) -> "SwitchoverRecord":
+        """Returns the next revision of the record, in another state. Asserts that *state* may follow."""
+        history = (*self.history, StateEntry(moved(self.state, state), now_ms))[-HISTORY_MAX:]
+        return self.revised(state=state, history=history, **changes)
+
+
+def encode_record(record: SwitchoverRecord) -> tuple[bytes, bytes]:
+    """Returns key and value of the record in the journal, as compact JSON."""
+    key = {"pair": record.pair, "switchover": record.id}
+    body = asdict(record)
+    del body["id"], body["pair"]
+    body |= {
+        "format": RECORD_FORMAT,
+        "type": record.type.value,
+        "state": record.state.value,
+        "seal": None if record.seal is None else {"format": SEAL_FORMAT} | asdict(record.seal),
+        "history": [{"state": entry.state.value, "entered_ms": entry.entered_ms} for entry in record.history],
+    }
+    return _dumped(key), _dumped(body)
+
+
+def decode_record(key: bytes, value: bytes) -> SwitchoverRecord:
+    """Returns the record in the journal's *key* and *value*. Raises ValueError if it is not one, or of a newer version."""
+    identity, members = parsed_object(key), parsed_object(value)
+    if integer_field(members, "format") != RECORD_FORMAT:
+        raise ValueError("the switchover was written by a newer version of MirrorFlow; use that version")
+    limits = _object_field(members, "limits")
+    seal = members.get("seal")
+    return SwitchoverRecord(
+        id=text_field(identity, "switchover"),
+        pair=text_field(identity, "pair"),
+        type=SwitchoverType(text_field(members, "type")),
+        source=text_field(members, "source"),
+        to=text_field(members, "to"),
+        created_ms=integer_field(members, "created_ms"),
+        limits=SwitchoverLimits(
+            checking_ms=integer_field(limits, "checking_ms"),
+            refused_ms=integer_field(limits, "refused_ms"),
+            quiet_ms=integer_field(limits, "quiet_ms"),
+        ),
+        allows_live_groups=_flag_field(members, "allows_live_groups"),
+        state=SwitchoverState(text_field(members, "state")),
+        epoch=integer_field(members, "epoch"),
+        runner=text_field(members, "runner"),
+        revision=integer_field(members, "revision"),
+        attempt=integer_field(members, "attempt"),
+        fenced_ms=integer_field(members, "fenced_ms"),
+        seal=None if seal is None else seal_of(_object_field(members, "seal")),
+        reverse_starts=tuple(
+            ReverseStart(
+                topic=text_field(start, "topic"),
+                partition=integer_field(start, "partition"),
+                topic_id=text_field(start, "topic_id"),
+                offset=integer_field(start, "offset"),
+            )
+            for start in objects_field(members, "reverse_starts")
+        ),
+        reason=text_field(members, "reason"),
+        history=tuple(
+            StateEntry(SwitchoverState(text_field(entry, "state")), integer_field(entry, "entered_ms"))
+            for entry in objects_field(members, "history")
+        ),
+    )
+
+
+def newest_record(records: Iterable[SwitchoverRecord]) -> SwitchoverRecord | None:
+    """Returns the newest of the records of a pair; None if there is none."""
+    return max(records, key=lambda record: record.key, default=None)
+
+
+def _dumped(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _object_field(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = fields.get(name)
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is not an object")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
+    return value
+
+
+def _flag_field(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is not a boolean")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
+    return value

@@ -1,0 +1,102 @@
+"""The seal: where each partition of the source ended when no application could write any more.
+
+It is a value: a process that has it can decide from the target alone whether everything was copied. Its JSON has one form, so its
+SHA-256 identifies it. It is stored in the record of its switchover, on both clusters.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
+from mirrorflow_core.partitions import TopicPartition
+
+SEAL_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSeal:
+    """The sealed end of one partition of the source; offsets are exclusive: the next one to be written or copied."""
+
+    topic: str
+    partition: int
+    topic_id: str
+    end: int
+    last_stable: int  # equals `end`: no transaction was open
+    copied: int  # the source offset that the forward flow had committed when the source was sealed
+    digest: str = ""  # of the records from the last verified offset to `end`; "": not computed
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """The sealed ends of all partitions of a flow, sorted by topic and partition."""
+
+    pair: str
+    switchover: str  # its id
+    epoch: int
+    attempt: int  # of the fence; a new attempt has a new seal, even with equal ends
+    partitions: tuple[PartitionSeal, ...]
+
+    def __post_init__(self) -> None:
+        assert list(self.partitions) == sorted(self.partitions, key=lambda seal: seal.topic_partition)
+
+    @property
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """The end of each partition."""
+        return {seal.topic_partition: seal.end for seal in self.partitions}
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the seal's JSON, in hexadecimal."""
+        return hashlib.sha256(encode_seal(self)).hexdigest()
+
+
+def encode_seal(seal: Seal) -> bytes:
+    """Returns the seal as JSON: keys sorted, no spaces, ASCII."""
+    return json.dumps({"format": SEAL_FORMAT} | asdict(seal), sort_keys=True, separators=(",", ":")).encode()
+
+
+def decode_seal(value: bytes) -> Seal:
+    """Returns the seal in *value*. Raises ValueError if it is not one."""
+    return seal_of(parsed_object(value))
+
+
+def seal_of(fields: Mapping[str, Any]) -> Seal:
+    """Returns the seal that *fields* of JSON describe. Raises ValueError."""
+    members = dict(fields)
+    if integer_field(members, "format") != SEAL_FORMAT:
+        raise ValueError("the seal was written by a newer version of MirrorFlow; use that version")
+    partitions = objects_field(members, "partitions")
+    seals = [
+        PartitionSeal(
+            topic=text_field(partition, "topic"),
+            partition=integer_field(partition, "partition"),
+            topic_id=text_field(partition, "topic_id"),
+            end=integer_field(partition, "end"),
+            last_stable=integer_field(partition, "last_stable"),
+            copied=integer_field(partition, "copied"),
+            digest=text_field(partition, "digest"),
+        )
+        for partition in partitions
+    ]
+    return Seal(
+        pair=text_field(members, "pair"),
+        switchover=text_field(members, "switchover"),
+        epoch=integer_field(members, "epoch"),
+        attempt=integer_field(members, "attempt"),
+        partitions=tuple(sorted(seals, key=lambda seal: seal.topic_partition)),
+    )
+
+
+def objects_field(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Returns the list of JSON objects of field *name*. Raises ValueError."""
+    values = fields.get(name)
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise ValueError(f"{name} is not a list of objects")
+    return values

@@ -1,0 +1,351 @@
+"""Decides the next step of a switchover: one pure function of its record, of what the clusters report, and of the time.
+
+    shell:  observe ──> step ──> write the record, carry out the actions ──> observe ...
+
+Each step either announces (it returns `WriteRecord` and nothing else), or acts on what is announced (the observation shows the
+record in the journal), or waits. So whatever may have been done is written down before. A process that resumes gives the
+newest record that it reads, and derives the rest from what the clusters report; where writes were refused, it begins
+again with the fence, and what was sealed and verified behind the old one no longer counts.
+
+What each state needs besides both journals: ACCEPTED `endpoint`; CHECKING `checks`; FENCING `flow_end` and the source's fence;
+QUIESCING to FORWARD_ENDED the source's fence, ends and last writes; QUIESCING and DRAINING `copied`; VERIFYING `verification`;
+GROUPS_FINAL `groups`; FORWARD_ENDED all of these, `flow_end` and the target's ends; PROMOTING `endpoint`, the fences of both
+and the source's ends; REVERSING the source's fence and ends and `reverse`; ROLLING_BACK `flow_end` and the source's fence.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from mirrorflow_core.switchover import guards
+from mirrorflow_core.switchover.actions import (
+    ClearEnd,
+    EndFlow,
+    FenceCluster,
+    FinishGroups,
+    LiftFence,
+    StartReverse,
+    SwitchEndpoint,
+    SwitchoverAction,
+    TryFence,
+    VerifySeal,
+    WriteRecord,
+)
+from mirrorflow_core.switchover.observation import ReadinessCheck, SwitchoverObservation, SwitchoverSide
+from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.seal import Seal
+from mirrorflow_core.switchover.states import FENCED, SwitchoverState, SwitchoverType
+
+_S = SwitchoverState
+_Work = Callable[[SwitchoverRecord, SwitchoverObservation, int], "SwitchoverStep"]
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchoverStep:
+    """What is to be done now. The shell passes *record* to the next step.
+
+    *waits_for* says in a sentence what the switchover waits for, and how long at most; "" if it continues at once.
+    """
+
+    record: SwitchoverRecord
+    actions: tuple[SwitchoverAction, ...] = ()
+    waits_for: str = ""
+    is_superseded: bool = False  # another process carries it out; this one ends without a further action
+
+
+def step(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    """Returns the next step of *record*; *now_ms* is the wall clock, in ms since 1970."""
+    if record.state is _S.REFUSED and not record.epoch:
+        return SwitchoverStep(record)  # it was never admitted, so the journal has nothing of it
+    if record.state is _S.ACCEPTED:
+        return _admit(record, observation, now_ms)
+    if guards.is_superseded(record, observation):
+        return SwitchoverStep(record, is_superseded=True)
+    if guards.is_interrupted(record, observation) and not record.is_final:
+        record = _resumed(record, observation.runner, now_ms)
+    if not guards.is_stored(record, observation):
+        return _announce(record)
+    if record.is_final:
+        return SwitchoverStep(record)
+    if record.state in FENCED and (reason := _why_to_roll_back(record, observation, now_ms)):
+        return _roll_back(record, reason, now_ms)
+    return _WORK[record.state](record, observation, now_ms)
+
+
+# -- who carries it out
+
+
+def _admit(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    """Gives the switchover the next epoch of its pair, unless another one is under way or it makes no sense."""
+    if observation.source.records is None or observation.target.records is None:
+        return SwitchoverStep(record, waits_for="Waits until the journals of both clusters can be read.")
+    if begun := guards.own_record(record, observation):
+        return SwitchoverStep(begun)
+    if observation.endpoint is None:
+        return SwitchoverStep(record, waits_for="Waits until the endpoint can be read.")
+    if reason := guards.why_not_admitted(record, observation):
+        return SwitchoverStep(record.moved_to(_S.REFUSED, now_ms, reason=reason))
+    newest = guards.newest_known(observation)
+    epoch = 1 if newest is None else newest.epoch + 1
+    return _announce(record.moved_to(_S.CHECKING, now_ms, epoch=epoch, runner=observation.runner))
+
+
+def _resumed(record: SwitchoverRecord, runner: str, now_ms: int) -> SwitchoverRecord:
+    """Returns the record as *runner* continues it: never forward from a fence that another process has seen."""
+    if record.state not in FENCED:
+        return record.revised(runner=runner)
+    return _fencing(record, now_ms, runner=runner)
+
+
+def _fencing(record: SwitchoverRecord, now_ms: int, runner: str) -> SwitchoverRecord:
+    """Returns the record at the beginning of a new attempt to fence the source."""
+    return record.moved_to(
+        _S.FENCING,
+        now_ms,
+        runner=runner,
+        attempt=record.attempt + 1,
+        fenced_ms=record.fenced_ms or now_ms,
+        seal=None,
+    )
+
+
+def _announce(record: SwitchoverRecord) -> SwitchoverStep:
+    """Writes the record; nothing is done before both journals have it."""
+    waits_for = f"Waits until the journals of both clusters have the state {record.state.value}."
+    return SwitchoverStep(record, (WriteRecord(record),), waits_for)
+
+
+# -- before anything changes
+
+
+def _check(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    left_ms = record.entered_ms + record.limits.checking_ms - now_ms
+    missing = guards.missing_checks(observation)
+    names = guards.some(check.value for check in missing)
+    reasons = guards.failed_checks(observation)
+    if observation.rollback_requested:
+        reasons = ["The switchover was cancelled before it changed anything."]
+    elif missing and not reasons and left_ms <= 0:
+        reasons = [f"No result within {_seconds(record.limits.checking_ms)} of the checks {names}."]
+    if reasons:
+        return _announce(record.moved_to(_S.REFUSED, now_ms, reason=" ".join(reasons)))
+    if missing:
+        actions = (TryFence(),) if ReadinessCheck.FENCE in missing else ()
+        waits_for = f"Waits for the checks {names}; refused in {_seconds(left_ms)} without their results."
+        return SwitchoverStep(record, actions, waits_for)
+    return _announce(_fencing(record, now_ms, record.runner))
+
+
+# -- while writes are refused
+
+
+def _why_to_roll_back(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> str:
+    """Returns why a switchover that has not promoted yet is rolled back; "": it is not."""
+    if observation.rollback_requested:
+        return "A rollback was requested."
+    if reason := guards.why_source_changed(record, observation):
+        return reason
+    if guards.is_past_limit(record, now_ms):
+        limit, unfinished = (
+            _seconds(record.limits.refused_ms),
+            _WORK[record.state](record, observation, now_ms),
+        )
+        waits_for = unfinished.waits_for if unfinished.record is record else ""
+        return (
+            f"Writes were refused for {limit}, the limit, in state {record.state.value}. {waits_for}".rstrip()
+        )
+    return ""
+
+
+def _roll_back(record: SwitchoverRecord, reason: str, now_ms: int) -> SwitchoverStep:
+    return _announce(record.moved_to(_S.ROLLING_BACK, now_ms, reason=reason))
+
+
+def _advance(record: SwitchoverRecord, state: SwitchoverState, now_ms: int, **changes: Any) -> SwitchoverStep:
+    return _announce(record.moved_to(state, now_ms, **changes))
+
+
+def _fence(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    """Sets the fence; the end of the flow that an interrupted attempt has set is removed, so that the flow copies the rest."""
+    actions: list[SwitchoverAction] = []
+    if not guards.is_fenced(observation.source):
+        actions.append(FenceCluster(SwitchoverSide.SOURCE))
+    if not guards.may_run(record, observation):
+        actions.append(ClearEnd(record.id))
+    if not actions:
+        return _advance(record, _S.QUIESCING, now_ms)
+    return SwitchoverStep(
+        record, tuple(actions), f"Waits until the brokers of {record.source} list the fence."
+    )
+
+
+def _quiesce(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    seal = guards.sealed(record, observation)
+    if seal is None or not guards.is_fenced(observation.source):
+        return SwitchoverStep(
+            record, waits_for=f"Waits until the ends and the fence of {record.source} can be read."
+        )
+    if guards.has_open_transaction(observation.source):
+        open_partitions = guards.some(
+            partition.topic_partition
+            for partition in seal.partitions
+            if partition.last_stable < partition.end
+        )
+        return SwitchoverStep(
+            record, waits_for=f"Waits for open transactions on {record.source} to end: {open_partitions}."
+        )
+    if not guards.is_quiet(observation.source, record.limits.quiet_ms):
+        quiet = _seconds(record.limits.quiet_ms)
+        return SwitchoverStep(
+            record, waits_for=f"Waits until the ends on {record.source} have not changed for {quiet}."
+        )
+    return _advance(record, _S.SEALED, now_ms, seal=seal)
+
+
+def _sealed(record: SwitchoverRecord, _observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    """Both journals have the seal now."""
+    return _advance(record, _S.DRAINING, now_ms)
+
+
+def _drain(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    seal = _seal(record)
+    if guards.is_copied(seal, observation):
+        return _advance(record, _S.VERIFYING, now_ms)
+    return SwitchoverStep(record, waits_for=_waits_for_copy(seal, observation))
+
+
+def _verify(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    seal = _seal(record)
+    if not guards.is_verified(seal, observation):
+        waits_for = f"Waits for the comparison of {record.source} and {record.to} up to the seal."
+        return SwitchoverStep(record, (VerifySeal(seal),), waits_for)
+    if guards.has_differences(observation):
+        differences = observation.verification.differences if observation.verification else ()
+        return _roll_back(record, f"The clusters differ: {guards.some(differences)}", now_ms)
+    return _advance(record, _S.GROUPS_FINAL, now_ms)
+
+
+def _finish_groups(
+    record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int
+) -> SwitchoverStep:
+    if waits_for := _waits_for_groups(record, observation):
+        return SwitchoverStep(record, (FinishGroups(),), waits_for)
+    return _advance(record, _S.FORWARD_ENDED, now_ms)
+
+
+def _end_forward(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    """Ends the flow, and promotes if all that was established in the states before still holds in this one observation."""
+    seal, starts = _seal(record), guards.reverse_starts(observation)
+    if not guards.is_ended(record, observation) or not guards.has_all_markers(observation):
+        waits_for = f"Waits until the flow to {record.to} has ended: its claim, and its markers in every log."
+        return SwitchoverStep(record, (EndFlow(record.id),), waits_for)
+    if waits_for := _waits_for_groups(record, observation):
+        return SwitchoverStep(record, (FinishGroups(),), waits_for)
+    if not guards.is_copied(seal, observation) or not guards.is_verified(seal, observation):
+        return SwitchoverStep(record, waits_for=_waits_for_copy(seal, observation))
+    if not starts or not guards.is_fenced(observation.source) or observation.source.ends is None:
+        return SwitchoverStep(
+            record, waits_for="Waits until the ends of both clusters and the fence can be read again."
+        )
+    if record.type is SwitchoverType.REHEARSAL:
+        return _roll_back(record, "", now_ms)
+    return _advance(record, _S.PROMOTING, now_ms, reverse_starts=starts)
+
+
+def _waits_for_copy(seal: Seal, observation: SwitchoverObservation) -> str:
+    uncopied = guards.uncopied(seal, observation)
+    if uncopied is None:
+        return "Waits until the positions of the forward flow can be read."
+    lag = sum(uncopied.values())
+    return f"Waits for the copy of {lag} offsets up to the seal, in {guards.some(sorted(uncopied))}."
+
+
+def _waits_for_groups(record: SwitchoverRecord, observation: SwitchoverObservation) -> str:
+    """Returns what groups are waited for; "": the last pass is complete."""
+    if guards.has_active_groups(record, observation):
+        groups = guards.some(observation.groups.active) if observation.groups else ""
+        return f"Waits until the consumers of these groups are stopped at {record.source}: {groups or 'unknown'}."
+    if guards.has_groups_behind(observation):
+        groups = guards.some(observation.groups.behind) if observation.groups else ""
+        return f"Waits for the offsets of these groups on {record.to}: {groups or 'unknown'}."
+    return ""
+
+
+# -- after the point of no return
+
+
+def _promote(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    """Opens the target and leads clients to it."""
+    if guards.is_fence_broken(observation.source):
+        return _fence_again(record)
+    actions: list[SwitchoverAction] = []
+    if not guards.is_unfenced(observation.target):
+        actions.append(LiftFence(SwitchoverSide.TARGET))
+    if not guards.is_led_to(record.to, observation):
+        actions.append(SwitchEndpoint(record.to))
+    if not actions:
+        return _advance(record, _S.REVERSING, now_ms, reason=guards.why_ends_differ(record, observation))
+    return SwitchoverStep(
+        record, tuple(actions), f"Waits until clients are led to {record.to} and may write there."
+    )
+
+
+def _reverse(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    """Starts the flow back; the source stays fenced for applications."""
+    if guards.is_fence_broken(observation.source):
+        return _fence_again(record)
+    waits_for = f"Waits for the first record of the flow from {record.to} to {record.source}."
+    if not guards.is_reverse_started(record, observation):
+        return SwitchoverStep(record, (StartReverse(record.id, record.reverse_starts),), waits_for)
+    if observation.reverse is None or not observation.reverse.is_copying:
+        return SwitchoverStep(record, waits_for=waits_for)
+    reason = record.reason or guards.why_ends_differ(record, observation)
+    return _advance(record, _S.DONE, now_ms, reason=reason)
+
+
+def _fence_again(record: SwitchoverRecord) -> SwitchoverStep:
+    waits_for = f"The fence on {record.source} was removed by someone else. Waits until it is there again."
+    return SwitchoverStep(record, (FenceCluster(SwitchoverSide.SOURCE),), waits_for)
+
+
+def _restore(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    """Lets applications write to the source, and the flow copy again, as before the switchover."""
+    actions: list[SwitchoverAction] = []
+    if not guards.is_unfenced(observation.source):
+        actions.append(LiftFence(SwitchoverSide.SOURCE))
+    if not guards.may_run(record, observation):
+        actions.append(ClearEnd(record.id))
+    if not actions:
+        is_rehearsed = record.type is SwitchoverType.REHEARSAL and not record.reason
+        return _advance(record, _S.REHEARSED if is_rehearsed else _S.LIFTED, now_ms)
+    waits_for = (
+        f"Waits until writes are accepted on {record.source} and the flow to {record.to} may run again."
+    )
+    return SwitchoverStep(record, tuple(actions), waits_for)
+
+
+def _seal(record: SwitchoverRecord) -> Seal:
+    assert record.seal is not None, record.state
+    return record.seal
+
+
+def _seconds(duration_ms: int) -> str:
+    return f"{duration_ms / 1000:g} s"
+
+
+_WORK: Final[Mapping[SwitchoverState, _Work]] = MappingProxyType(
+    {
+        _S.CHECKING: _check,
+        _S.FENCING: _fence,
+        _S.QUIESCING: _quiesce,
+        _S.SEALED: _sealed,
+        _S.DRAINING: _drain,
+        _S.VERIFYING: _verify,
+        _S.GROUPS_FINAL: _finish_groups,
+        _S.FORWARD_ENDED: _end_forward,
+        _S.PROMOTING: _promote,
+        _S.REVERSING: _reverse,
+        _S.ROLLING_BACK: _restore,
+    }
+)

@@ -1,0 +1,85 @@
+"""The states of a switchover, and which may follow which.
+
+    ACCEPTED > CHECKING > FENCING > QUIESCING > SEALED > DRAINING > VERIFYING > GROUPS_FINAL > FORWARD_ENDED
+                  |          |___________________________________________________________________|      |
+                  v                                      v                                              v
+               REFUSED                          ROLLING_BACK > LIFTED or REHEARSED      PROMOTING > REVERSING > DONE
+
+PROMOTING is the point of no return: each state before it can be rolled back, each state from it on can only be retried. A
+rehearsal rolls back where a planned switchover promotes.
+"""
+
+from enum import Enum
+from typing import Final
+
+
+class SwitchoverType(Enum):
+    """What a switchover does."""
+
+    PLANNED = "Planned"
+    REHEARSAL = "Rehearsal"
+
+
+class SwitchoverState(Enum):
+    """How far a switchover is; the value is the name in the journal, the resource and the command."""
+
+    ACCEPTED = "Accepted"
+    CHECKING = "Checking"
+    FENCING = "Fencing"
+    QUIESCING = "Quiescing"
+    SEALED = "Sealed"
+    DRAINING = "Draining"
+    VERIFYING = "Verifying"
+    GROUPS_FINAL = "GroupsFinal"
+    FORWARD_ENDED = "ForwardEnded"
+    PROMOTING = "Promoting"
+    REVERSING = "Reversing"
+    DONE = "Done"
+    ROLLING_BACK = "RollingBack"
+    LIFTED = "Lifted"
+    REHEARSED = "Rehearsed"
+    REFUSED = "Refused"
+
+
+_S = SwitchoverState
+# The source refuses writes, and the switchover can still be rolled back.
+FENCED: Final = frozenset(
+    {
+        _S.FENCING,
+        _S.QUIESCING,
+        _S.SEALED,
+        _S.DRAINING,
+        _S.VERIFYING,
+        _S.GROUPS_FINAL,
+        _S.FORWARD_ENDED,
+    }
+)
+# The point of no return is behind.
+PROMOTED: Final = frozenset({_S.PROMOTING, _S.REVERSING, _S.DONE})
+FINAL: Final = frozenset({_S.DONE, _S.LIFTED, _S.REHEARSED, _S.REFUSED})
+
+# A run that was interrupted while it was fenced continues at FENCING: the fence may have been lifted meanwhile.
+LEGAL: Final[dict[SwitchoverState, frozenset[SwitchoverState]]] = {
+    _S.ACCEPTED: frozenset({_S.CHECKING, _S.REFUSED}),
+    _S.CHECKING: frozenset({_S.FENCING, _S.REFUSED}),
+    _S.FENCING: frozenset({_S.QUIESCING, _S.ROLLING_BACK}),
+    _S.QUIESCING: frozenset({_S.SEALED, _S.FENCING, _S.ROLLING_BACK}),
+    _S.SEALED: frozenset({_S.DRAINING, _S.FENCING, _S.ROLLING_BACK}),
+    _S.DRAINING: frozenset({_S.VERIFYING, _S.FENCING, _S.ROLLING_BACK}),
+    _S.VERIFYING: frozenset({_S.GROUPS_FINAL, _S.FENCING, _S.ROLLING_BACK}),
+    _S.GROUPS_FINAL: frozenset({_S.FORWARD_ENDED, _S.FENCING, _S.ROLLING_BACK}),
+    _S.FORWARD_ENDED: frozenset({_S.PROMOTING, _S.FENCING, _S.ROLLING_BACK}),
+    _S.PROMOTING: frozenset({_S.REVERSING}),
+    _S.REVERSING: frozenset({_S.DONE}),
+    _S.ROLLING_BACK: frozenset({_S.LIFTED, _S.REHEARSED}),
+    _S.DONE: frozenset(),
+    _S.LIFTED: frozenset(),
+    _S.REHEARSED: frozenset(),
+    _S.REFUSED: frozenset(),
+}
+
+
+def moved(before: SwitchoverState, after: SwitchoverState) -> SwitchoverState:
+    """Returns *after*; asserts that it may follow *before*."""
+    assert after is before or after in LEGAL[before], f"{before.value} became {after.value}"
+    return after

@@ -1,0 +1,73 @@
+import json
+
+import pytest
+from hypothesis import given
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.seal import PartitionSeal, Seal, decode_seal, encode_seal
+from tests.unit.core.switchover.strategies import SEALS
+
+SEAL = Seal(
+    pair="east-west",
+    switchover="drill",
+    epoch=3,
+    attempt=2,
+    partitions=(
+        PartitionSeal(
+            topic="orders", partition=0, topic_id="x1", end=12, last_stable=12, copied=10, digest="ab"
+        ),
+    ),
+)
+
+
+@given(SEALS)
+def test_a_decoded_seal_equals_the_encoded_one(seal):
+    assert decode_seal(encode_seal(seal)) == seal
+
+
+@given(SEALS)
+def test_a_seal_that_was_read_has_the_same_digest(seal):
+    assert decode_seal(encode_seal(seal)).sha256 == seal.sha256
+
+
+def test_the_json_of_a_seal_has_sorted_keys_and_no_spaces():
+    assert encode_seal(SEAL) == (
+        b'{"attempt":2,"epoch":3,"format":1,"pair":"east-west","partitions":[{"copied":10,"digest":"ab","end":12,'
+        b'"last_stable":12,"partition":0,"topic":"orders","topic_id":"x1"}],"switchover":"drill"}'
+    )
+
+
+def test_the_digest_of_a_seal_is_stable():
+    assert SEAL.sha256 == "80caa004fca8e9110bd1e0102067109ab0e9e6f3d04f633863cc94f732165f20"
+
+
+def test_the_order_of_keys_and_partitions_in_a_carried_seal_does_not_matter():
+    fields = json.loads(encode_seal(SEAL))
+    other = fields["partitions"][0] | {"topic": "zebra"}
+    shuffled = dict(reversed(fields.items())) | {"partitions": [other, fields["partitions"][0]]}
+
+    assert [seal.topic for seal in decode_seal(json.dumps(shuffled).encode()).partitions] == [
+        "orders",
+        "zebra",
+    ]
+
+
+def test_ends_are_by_partition():
+    assert SEAL.ends == {TopicPartition("orders", 0): 12}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"format": 2}, "newer version"),
+        ({"partitions": None}, "partitions is not a list of objects"),
+        ({"partitions": [3]}, "partitions is not a list of objects"),
+        ({"epoch": "3"}, "epoch is not a whole number"),
+        ({"pair": 3}, "pair is not a string"),
+    ],
+)
+def test_a_damaged_seal_is_refused(changes, problem):
+    damaged = json.dumps(json.loads(encode_seal(SEAL)) | changes).encode()
+
+    with pytest.raises(ValueError, match=problem):
+        decode_seal(damaged)

@@ -1,0 +1,31 @@
+from mirrorflow_core.switchover.states import FENCED, FINAL, LEGAL, PROMOTED, SwitchoverState
+
+
+def reachable(states):
+    while (more := states | {after for state in states for after in LEGAL[state]}) != states:
+        states = more
+    return states
+
+
+def test_each_state_has_its_successors():
+    assert set(LEGAL) == set(SwitchoverState)
+
+
+def test_final_states_have_no_successor():
+    assert {state for state, after in LEGAL.items() if not after} == FINAL
+
+
+def test_each_state_before_promoting_can_be_rolled_back():
+    assert all(SwitchoverState.ROLLING_BACK in LEGAL[state] for state in FENCED)
+
+
+def test_no_state_after_promoting_leads_back():
+    assert reachable(PROMOTED) == PROMOTED
+
+
+def test_each_state_is_reachable():
+    assert reachable({SwitchoverState.ACCEPTED}) == set(SwitchoverState)
+
+
+def test_a_fenced_run_can_begin_again_with_the_fence():
+    assert all(SwitchoverState.FENCING in LEGAL[state] for state in FENCED - {SwitchoverState.FENCING})
