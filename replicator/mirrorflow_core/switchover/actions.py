@@ -5,64 +5,74 @@ holds the switchover lock on both clusters (the target's alone, if the source do
 action has no result; the next observation shows what it has done.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from mirrorflow_core.switchover.observation import SwitchoverSide
 from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord
 from mirrorflow_core.switchover.seal import Seal
 
 
-class WriteRecord(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
     """Store *record* in the journal of the target, then of the source."""
 
     record: SwitchoverRecord
 
 
-class TryFence(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TryFence:
     """Fence a canary topic of the source, show that a write is refused, lift it, and show that a write is accepted."""
 
 
-class FenceCluster(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FenceCluster:
     """Refuse writes of applications on *side*. The flows of the pair may write."""
 
     side: SwitchoverSide
 
 
-class LiftFence(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LiftFence:
     """Remove what `FenceCluster` has set on *side*, and nothing else."""
 
     side: SwitchoverSide
 
 
-class VerifySeal(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class VerifySeal:
     """Compare both sides from the last verified offsets to the ends of *seal*."""
 
     seal: Seal
 
 
-class FinishGroups(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FinishGroups:
     """Translate and commit the offsets of all groups at the target; no group moves back or past what is copied."""
 
 
-class EndFlow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class EndFlow:
     """End the forward flow by a claim that names *switchover*, and have its markers written in every log."""
 
     switchover: str
 
 
-class ClearEnd(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ClearEnd:
     """Remove the end that *switchover* has set, so that the forward flow runs again; an end that another one set stays."""
 
     switchover: str
 
 
-class SwitchEndpoint(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SwitchEndpoint:
     """Lead clients to the member *to*."""
 
     to: str
 
 
-class StartReverse(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StartReverse:
     """Store *starts* as positions of the reverse flow, under its lock and with the id of *switchover*, and let it run.
 
     An earlier end of that flow is cleared. Positions that this switchover has stored already are left as they are.

@@ -10,9 +10,8 @@ Fields that the present state does not need may stay None; `state_machine` says 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.record import SwitchoverRecord
@@ -119,9 +118,8 @@ class SwitchoverObservation:
 
     runner: str  # the process that observes; unique for each start
     rollback_requested: bool = False
-    checks: Mapping[ReadinessCheck, str] = MappingProxyType(
-        {}
-    )  # "": passed; otherwise a sentence with field and cure
+    # "": passed; otherwise a sentence with the field and the cure. A check without a result is not in it.
+    checks: Mapping[ReadinessCheck, str] = field(default_factory=dict)
     endpoint: str | None = None  # the alias of the member that clients are led to, as it reads back
     flow_end: FlowEnd | None = None
     source: ClusterObservation = ClusterObservation()
