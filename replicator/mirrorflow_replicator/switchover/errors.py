@@ -3,13 +3,15 @@
 MirrorFlowError
 └── SwitchoverError             a switchover cannot begin, or cannot continue as it is
     ├── FenceUnavailableError   the fence cannot be raised, or would not hold
-    ├── SwitchoverTakenError    another process carries the switchover out
+    ├── SwitchoverTakenError    another process has taken the switchover
+    ├── SwitchoverHeldError     another process carries the switchover out
     └── HookFailedError         a hook has not done its action
 """
 
 from collections.abc import Sequence
 
 from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.switchover.record import SwitchoverRecord
 
 
 class SwitchoverError(MirrorFlowError):
@@ -37,6 +39,19 @@ class SwitchoverTakenError(SwitchoverError):
         super().__init__(
             f"Another process carries out the switchover of {pair}, and this one changes nothing more. "
             "`mirrorflow switchover status` shows its state."
+        )
+
+
+class SwitchoverHeldError(SwitchoverError):
+    """A process that works carries out *record*, so another one must not take it."""
+
+    reason = "SwitchoverHeld"
+
+    def __init__(self, *, record: SwitchoverRecord) -> None:
+        host, pid, _ = f"{record.runner}//".split("/", 2)
+        super().__init__(
+            f"Process {pid} on host {host} carries out switchover {record.id} of {record.pair} to {record.to} (state {record.state.value}). "
+            "Wait until it has ended, or stop it with Ctrl-C, which rolls back before promoting."
         )
 
 

@@ -4,24 +4,17 @@ The last stable offset equals the end where no transaction is open. An open tran
 writes the marker, whatever the producer may do (docs/switchover.md).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.observation import LastWrite, PartitionEnd
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import LATEST, ActiveProducer
 from mirrorflow_kafka.client.cluster import Cluster
 
 NO_TRANSACTION: Final = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionEnd:
-    """Where a partition ends, and up to where all transactions are decided."""
-
-    end: int
-    last_stable_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +31,6 @@ class UndecidedTransaction:
         """Returns it as part of a sentence."""
         name = f" of transactional id {self.transactional_id}" if self.transactional_id else ""
         return f"a transaction{name} of producer {self.producer_id}, open in {self.partition} since offset {self.start_offset}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionWriter:
-    """A producer that the leader of a partition remembers, and the timestamp of its newest record."""
-
-    partition: TopicPartition
-    producer_id: int
-    last_timestamp_ms: int
-
-    def __str__(self) -> str:
-        """Returns it as part of a sentence."""
-        return f"producer {self.producer_id} writes to {self.partition}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +62,10 @@ async def read_ends(
     stable = await admin.offsets_at(cluster, partitions, LATEST, read_committed=True)
     ends = await admin.offsets_at(cluster, partitions, LATEST)
     return {
-        partition: PartitionEnd(end=ends[partition], last_stable_offset=stable[partition])
-        for partition in ends
+        partition: PartitionEnd(
+            topic_id=cluster.metadata.topic_id(partition.topic), end=end, last_stable=stable[partition]
+        )
+        for partition, end in ends.items()
     }
 
 
@@ -91,7 +73,7 @@ async def open_transactions(
     cluster: Cluster, ends: Mapping[TopicPartition, PartitionEnd]
 ) -> tuple[UndecidedTransaction, ...]:
     """Returns the transactions that keep the last stable offset below an end of *ends*. Raises ClusterError."""
-    unstable = [partition for partition, state in ends.items() if state.last_stable_offset < state.end]
+    unstable = [partition for partition, state in ends.items() if state.last_stable < state.end]
     producers = await _producers(cluster, unstable)
     transactions = [
         (partition, producer)
@@ -112,23 +94,19 @@ async def open_transactions(
     )
 
 
-async def newest_writers(
-    cluster: Cluster, partitions: Iterable[TopicPartition]
-) -> tuple[PartitionWriter, ...]:
+async def last_writes(cluster: Cluster, partitions: Collection[TopicPartition]) -> tuple[LastWrite, ...]:
     """Returns the producer of the newest record of each of *partitions* that has a known one. Raises ClusterError.
 
     Producers without idempotence have no id, so a partition to which only such write is absent.
     """
-    producers = await _producers(cluster, [*partitions])
+    producers = await _producers(cluster, partitions)
     newest = {
         partition: max(of_partition, key=lambda producer: producer.last_timestamp)
         for partition, of_partition in producers.items()
         if of_partition
     }
     return tuple(
-        PartitionWriter(
-            partition=partition, producer_id=producer.producer_id, last_timestamp_ms=producer.last_timestamp
-        )
+        LastWrite(partition=partition, producer_id=producer.producer_id, written_ms=producer.last_timestamp)
         for partition, producer in newest.items()
     )
 

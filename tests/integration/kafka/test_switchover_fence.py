@@ -15,7 +15,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.switchover.acl_fence import CANARY_TOPIC, AclFence, try_fence
 from mirrorflow_replicator.switchover.errors import FenceUnavailableError
 from mirrorflow_replicator.switchover.quiescence import (
-    newest_writers,
+    last_writes,
     open_transactions,
     read_ends,
     shared_producer_ids,
@@ -23,7 +23,7 @@ from mirrorflow_replicator.switchover.quiescence import (
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.listeners import User, java_client_properties
 from tests.harness.kafka.processes import wait_until
-from tests.integration.kafka.flows import call_cluster
+from tests.integration.kafka.flows import call_cluster, producers
 
 T = TypeVar("T")
 Names = Callable[[], str]
@@ -135,19 +135,21 @@ def test_a_cluster_without_an_authorizer_is_refused_by_the_name_of_the_setting(
 def test_without_exceptions_everybody_is_denied_until_the_fence_is_lifted(walled: KafkaCluster, topic: str):
     own = deny(topic, "User:mallory")
     walled.allow("WRITE", "TOPIC", topic, user="mallory", deny=True)
-    app, mirror = producer(walled, APP), producer(walled, MIRROR)
+
+    def written_by_each() -> list[str]:
+        return [write(producer(walled, user), topic) for user in (APP, MIRROR)]
 
     async def raise_and_lift(connected: Cluster) -> None:
         fence = AclFence(connected)
         acls = await fence.plan([topic], except_principals=())
         await fence.create(acls)
-        assert [REFUSED] * 2 == [await asyncio.to_thread(write, writer, topic) for writer in (app, mirror)]
+        assert [REFUSED] * 2 == await asyncio.to_thread(written_by_each)
         assert acls == await fence.listed(acls)
         await fence.lift(acls)
 
     call_cluster(walled, raise_and_lift)
 
-    assert ["", ""] == [write(writer, topic) for writer in (app, mirror)]
+    assert ["", ""] == written_by_each()
     assert own in topic_acls(walled, topic)
 
 
@@ -216,10 +218,10 @@ def test_an_open_transaction_outlives_the_fence_and_is_named(walled: KafkaCluste
 def test_the_producer_that_writes_is_named(walled: KafkaCluster, topic: str):
     assert "" == write(producer(walled, APP, enable_idempotence="true"), topic)
 
-    writers = call_cluster(walled, lambda connected: newest_writers(connected, [TopicPartition(topic, 0)]))
+    writers = call_cluster(walled, lambda connected: last_writes(connected, [TopicPartition(topic, 0)]))
 
-    (writer,) = writers
-    assert f"producer {writer.producer_id} writes to {topic}-0" == str(writer)
+    assert [TopicPartition(topic, 0)] == [write.partition for write in writers]
+    assert {writers[0].producer_id} == producers(walled, topic)
 
 
 def test_producer_ids_that_both_clusters_know_are_reported(
@@ -237,7 +239,7 @@ def test_producer_ids_that_both_clusters_know_are_reported(
             for cluster in (east, west):
                 properties = {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": "true"}
                 assert "" == write(Producer(properties), name)
-                listed = call_cluster(cluster, lambda connected: newest_writers(connected, [partition]))
+                listed = call_cluster(cluster, lambda connected: last_writes(connected, [partition]))
                 ids.setdefault(cluster.name, set()).update(writer.producer_id for writer in listed)
             if ids[east.name] & ids[west.name]:
                 return
