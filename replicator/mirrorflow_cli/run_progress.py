@@ -222,7 +222,7 @@ def cells(topic: str, partitions: Sequence[Mapping[str, Any]]) -> tuple[str, ...
 def line_of(progress: Progress) -> str:
     """Returns the source connector's summary as text."""
     if progress.is_standby:
-        return f"{progress.connector}: waiting for the process that owns the flow"
+        return f"{progress.connector}: standing by; a warning names the reason"
     return summary_line({"connector": progress.connector, **progress.summary})
 
 

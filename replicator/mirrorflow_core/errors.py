@@ -399,6 +399,19 @@ class FlowTakenError(IdentityError):
         )
 
 
+class FlowEndedError(IdentityError):
+    """A switchover has ended the flow. `switchover` is its id."""
+
+    reason = "FlowEnded"
+
+    def __init__(self, *, source: str, target: str, switchover: str) -> None:
+        self.switchover = switchover
+        super().__init__(
+            f"The flow from {source} to {target} was ended by switchover {switchover}; nothing is copied to {target} until that "
+            f"switchover is rolled back, or a later one back to {source} is complete."
+        )
+
+
 class FlowInUseError(IdentityError):
     """The stored offsets of a flow cannot be altered, because another process owns it."""
 

@@ -2,7 +2,8 @@
 
 Claims are stored on the target in `mm2-claims.<source alias>.internal`, which has one partition and is
 compacted. They are written inside a transaction of the flow's lock, so only the newest owner can write one. The
-owner renews its claim while it runs, and marks it as `left` when it stops.
+owner renews its claim while it runs, and marks it as `left` when it stops. A switchover marks it as `ended`, and then no
+process takes the flow until that is cleared (`flow_end`).
 """
 
 import json
@@ -41,6 +42,7 @@ class Claim:
     source_cluster_id: str = ""
     target_cluster_id: str = ""
     left: bool = False
+    ended: str = ""  # the id of the switchover that has ended the flow; "": it may be taken
     time_ms: int
 
     @property
@@ -56,9 +58,11 @@ class Claim:
         host, _, rest = self.process.partition("/")
         return "" if self.left else f"process {rest.partition('/')[0]} on host {host}"
 
-    def renewed(self, now_ms: int, *, lock_id: int, lock_epoch: int, left: bool = False) -> "Claim":
+    def renewed(
+        self, now_ms: int, *, lock_id: int, lock_epoch: int, left: bool = False, ended: str = ""
+    ) -> "Claim":
         """Returns the claim as the owner writes it at *now_ms*."""
-        return replace(self, time_ms=now_ms, lock_id=lock_id, lock_epoch=lock_epoch, left=left)
+        return replace(self, time_ms=now_ms, lock_id=lock_id, lock_epoch=lock_epoch, left=left, ended=ended)
 
 
 def encode_claim(claim: Claim) -> tuple[bytes, bytes]:
@@ -113,5 +117,10 @@ class ClaimWatch:
         return self if claim == self.claim else ClaimWatch(claim, now_ms)
 
     def may_take(self, now_ms: int) -> bool:
-        """Returns whether the flow may be taken: it has no owner, or the owner has left or no longer renews its claim."""
-        return self.claim is None or self.claim.left or now_ms - self.since_ms >= ABANDONED_MS
+        """Returns whether the flow may be taken: it has no owner, or the owner has left or no longer renews its claim.
+
+        An ended flow may not, however old its claim is.
+        """
+        if self.claim is None:
+            return True
+        return not self.claim.ended and (self.claim.left or now_ms - self.since_ms >= ABANDONED_MS)

@@ -56,6 +56,7 @@ class FlowPlan:
     takes_over: tuple[str, ...] = ()  # ids of other flows that this one continues once they have stopped
     topic_ids: Mapping[str, TopicIds] = field(default_factory=dict)  # by the name on the source
     loss_policy: LossPolicy = LossPolicy.FAIL
+    reads_source: bool = True  # False: nothing is copied any more, and the source may be lost
 
     @property
     def ids(self) -> TransactionalIds:

@@ -58,6 +58,14 @@ class FlowExists:
     claim: Claim
 
 
+@dataclass(frozen=True, slots=True)
+class FlowEnded:
+    """A switchover has ended the flow: no process takes it until the end is cleared (`flow_end`). *lock*: taken to find that out."""
+
+    claim: Claim
+    lock: Producer
+
+
 # -- waiting for the flow
 
 
@@ -66,7 +74,7 @@ def wait_for_turn(
 ) -> Steps[FlowExists | None]:
     """Waits until the flow's owner has left, or renews its claim no longer. A waiting newcomer is ready.
 
-    *on_owner* is called with the owner's newest claim.
+    An ended flow is waited for until the end is cleared. *on_owner* is called with the owner's newest claim.
     """
     watch = ClaimWatch(None, 0)
     while True:
@@ -83,6 +91,7 @@ def wait_for_turn(
         if watch.may_take(now_ms):
             return None
         is_renewed = before.claim is not None and watch is not before
+        is_renewed &= watch.claim is not None and not watch.claim.ended
         if watch.claim is not None and owner != plan.claim.flow and is_renewed:
             return FlowExists(watch.claim)
 
@@ -90,16 +99,21 @@ def wait_for_turn(
 # -- the flow
 
 
-def take_flow(plan: FlowPlan) -> Steps[Ownership | Fenced]:
-    """Takes the flow from all earlier owners, dead, frozen or alive, and returns where each partition starts."""
-    lock = yield from _take_lock(plan)
+def take_flow(plan: FlowPlan) -> Steps[Ownership | Fenced | FlowEnded]:
+    """Takes the flow from all earlier owners, dead, frozen or alive, and returns where each partition starts.
+
+    An ended flow is not claimed: it can have been ended after the newcomer has read the claims, and before it took the lock.
+    """
+    lock = yield from take_lock(plan)
     if not (yield from holds_lock(lock)):
         return Fenced()
     claims = yield from read_claims(lock)
+    if claims.committed and claims.committed[-1].ended:
+        return FlowEnded(claims.committed[-1], lock)
     positions = yield from read_positions(lock)
     names = ids_to_take(claims, plan.claim, (*positions.committed, *positions.undecided))
     producers = yield from initialize(names)
-    if isinstance(producers, Refused) or not (yield from _commit_claim(plan, lock)):
+    if isinstance(producers, Refused) or not (yield from commit_claim(plan, lock)):
         return Fenced()
     wanted = {plan.ids.task(number): assigned for number, assigned in enumerate(plan.assignment)}
     silent: set[int] = set()
@@ -142,7 +156,7 @@ def recover_task(
 
 def renew_claim(ownership: Ownership, *, left: bool = False) -> Steps[bool]:
     """Stores the claim again; with *left*, the flow may be taken at once. False: fenced."""
-    return (yield from _commit_claim(ownership.plan, ownership.lock, left=left))
+    return (yield from commit_claim(ownership.plan, ownership.lock, left=left))
 
 
 def touch_interval_ms(id_expiration_ms: int) -> int:
@@ -153,7 +167,8 @@ def touch_interval_ms(id_expiration_ms: int) -> int:
 # -- steps
 
 
-def _take_lock(plan: FlowPlan) -> Steps[Producer]:
+def take_lock(plan: FlowPlan) -> Steps[Producer]:
+    """Takes the flow's lock: no earlier owner can write a claim any more."""
     while True:
         producers = yield from initialize((plan.ids.lock,))
         if not isinstance(producers, Refused):
@@ -161,7 +176,10 @@ def _take_lock(plan: FlowPlan) -> Steps[Producer]:
         yield from ask(Pause(POLL_MS))
 
 
-def _commit_claim(plan: FlowPlan, lock: Producer, *, left: bool = False) -> Steps[bool]:
+def commit_claim(plan: FlowPlan, lock: Producer, *, left: bool = False, ended: str = "") -> Steps[bool]:
+    """Stores the claim of *plan*; *ended* is the switchover that ends the flow. False: fenced."""
     now_ms: int = yield from ask(ReadWallClock())
-    claim = plan.claim.renewed(now_ms, lock_id=lock.producer_id, lock_epoch=lock.epoch, left=left)
+    claim = plan.claim.renewed(
+        now_ms, lock_id=lock.producer_id, lock_epoch=lock.epoch, left=left, ended=ended
+    )
     return not isinstance((yield from ask(Transaction(lock, claim=claim, is_barrier=True))), Refused)

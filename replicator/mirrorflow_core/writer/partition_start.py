@@ -191,6 +191,8 @@ def _start_in_source(
     plan: FlowPlan, position: WriterPosition, point: WritePoint, log_end: LogEnd
 ) -> Steps[PartitionStart]:
     """Starts at *point*, or as the loss policy says if the source has changed since *position*."""
+    if not plan.reads_source:
+        return PartitionStart(point)
     partition, wanted, epoch = position.topic_partition, point.next_source_offset, point.source_epoch
     if _was_recreated(position.source_topic_id, plan.topic_ids.get(position.topic, TopicIds()).source):
         first: SourceStart = yield from ask(ReadSourceStart(partition))
@@ -285,11 +287,11 @@ def _start_in_new_target(
 ) -> Steps[PartitionStart]:
     """Starts in a target topic that was created again: of what the last writer sent, it has what was in flight."""
     problem = PartitionProblem.TARGET_CREATED_AGAIN
-    if plan.loss_policy is LossPolicy.FAIL:
-        return PartitionStart(None, problem)
     looked_up = yield from _fenced_lookup(producers, replace(position, target_end=0, target_epoch=UNKNOWN))
     if looked_up is None:
         return PartitionStart(None, lacks_marker=True)
+    if plan.loss_policy is LossPolicy.FAIL:
+        return PartitionStart(None, problem)
     lookup, log_end, _ = looked_up
     wanted = position.next_source_offset + lookup.copied
     point = _point(wanted, position, log_end)

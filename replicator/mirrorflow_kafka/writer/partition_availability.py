@@ -47,33 +47,46 @@ async def unavailable_partitions(
 
     Raises ClusterError if a whole cluster cannot be used.
     """
-    on_source, on_target, out_of_sync, denied = await asyncio.gather(
-        _leader_codes(source, copies.keys()),
+    on_source, unwritable = await asyncio.gather(
+        _leader_codes(source, copies), unwritable_copies(target, copies)
+    )
+    unreadable: dict[TopicPartition, MirrorFlowError] = {}
+    for partition, code in on_source.items():
+        if (error := _topic_error(source, partition, partition, code)) is not None:
+            unreadable[partition] = error
+        elif code != NONE:
+            problem = _problem(source, partition, code)
+            unreadable[partition] = SourceUnavailableError(
+                topic=partition.topic, partition=partition.partition, problem=problem
+            )
+    return unwritable | unreadable
+
+
+async def unwritable_copies(
+    target: Cluster, copies: Mapping[TopicPartition, TopicPartition]
+) -> dict[TopicPartition, MirrorFlowError]:
+    """Returns the partitions of the source whose *copies* cannot be written at present, as `unavailable_partitions`."""
+    on_target, out_of_sync, denied = await asyncio.gather(
         _leader_codes(target, copies.values()),
         _out_of_sync(target, copies.values()),
         _denied_topics(target, {copy.topic for copy in copies.values()}),
     )
-    unavailable: dict[TopicPartition, MirrorFlowError] = {}
+    unwritable: dict[TopicPartition, MirrorFlowError] = {}
     for origin, copy in copies.items():
         topic, partition = origin
-        if (error := _topic_error(source, origin, origin, on_source[origin])) is not None:
-            unavailable[origin] = error
-        elif on_source[origin] != NONE:
-            problem = _problem(source, origin, on_source[origin])
-            unavailable[origin] = SourceUnavailableError(topic=topic, partition=partition, problem=problem)
-        elif copy.topic in denied:
+        if copy.topic in denied:
             resource = f"topic {copy.topic}"
-            unavailable[origin] = NotAuthorizedError(
+            unwritable[origin] = NotAuthorizedError(
                 cluster=target.alias, operation="Write", resource=resource
             )
         elif (error := _topic_error(target, origin, copy, on_target[copy])) is not None:
-            unavailable[origin] = error
+            unwritable[origin] = error
         elif on_target[copy] != NONE:
             problem = _problem(target, copy, on_target[copy])
-            unavailable[origin] = TargetUnavailableError(topic=topic, partition=partition, problem=problem)
+            unwritable[origin] = TargetUnavailableError(topic=topic, partition=partition, problem=problem)
         elif copy in out_of_sync:
-            unavailable[origin] = TargetOutOfSyncError(topic=topic, partition=partition, copy=str(copy))
-    return unavailable
+            unwritable[origin] = TargetOutOfSyncError(topic=topic, partition=partition, copy=str(copy))
+    return unwritable
 
 
 async def _leader_codes(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

@@ -27,7 +27,7 @@ async def fenced_flow(settings: SourceSettings, *, group: str) -> AsyncIterator[
     """Owns the flow for the length of the block, if it ever had an owner. *group* is as in `FlowOwner`.
 
     Raises FlowInUseError if another process owns it, before the block or after it: what the block has stored may then be
-    replaced. Raises ClusterError and SettingError, too.
+    replaced. Raises FlowEndedError if a switchover has ended it; ClusterError and SettingError, too.
     """
     resolve = Resolver(settings.providers).resolve_client
     source, target = await connect_both(settings.source_consumer, settings.target_producer, resolve=resolve)

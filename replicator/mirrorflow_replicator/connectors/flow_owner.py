@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import Final
 
 from mirrorflow_core.errors import (
+    FlowEndedError,
     FlowTakenError,
     FlowUnfencedError,
     InternalTopicUnavailableError,
@@ -122,7 +123,7 @@ class FlowOwner:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether another process owns the flow."""
+        """Whether another process owns the flow, or a switchover has ended it."""
         return self._takeover.is_waiting
 
     @property
@@ -162,7 +163,8 @@ class FlowOwner:
     ) -> None:
         """Owns the flow with at least as many tasks as *assignment* has. Raises MirrorFlowError.
 
-        Waits while another process owns it. *preempts*: takes it from its owner, which waits then.
+        Waits while another process owns it, or a switchover has ended it. *preempts*: takes it from its owner, which waits then;
+        raises FlowEndedError if it was ended.
         """
         async with self._working:
             self._assignment = assignment
@@ -210,6 +212,7 @@ class FlowOwner:
                 case OwnedFlow():
                     started = await self._start_fenced(flow, task, wanted, ids)
                 case UnfencedFlow():
+                    await self._takeover.refuse_ended(flow.clusters)
                     started = await flow.start_task(wanted, self._takeover.plan(flow.clusters))
                 case _:
                     raise FlowTakenError(source=self._settings.source_alias)
@@ -296,6 +299,7 @@ class FlowOwner:
             is_owner=isinstance(flow, OwnedFlow),
             waits_for_group=waits_for_group,
             preempts=preempts,
+            waits_for_end=not preempts,
         )
         if isinstance(taken, Fenced):
             self._note_loss(self._flow)
@@ -310,9 +314,13 @@ class FlowOwner:
         self._assignment_is_known = True
 
     async def _try_to_fence(self, flow: UnfencedFlow) -> None:
-        """Takes the flow if the target allows it by now, once all tasks have finished."""
+        """Takes the flow if the target allows it by now, once all tasks have finished. They finish if it was ended, too."""
         if why := await self._why_unfenced(flow.clusters.target):
             self._flow = replace(flow, why=why)
+            try:
+                await self._takeover.refuse_ended(flow.clusters)
+            except FlowEndedError:
+                self._on_lost()
             return
         async with self._working:
             await flow.clusters.open(has_claims=True)  # may fail; the tasks continue then

@@ -4,23 +4,31 @@
 `mirrorflow_core.writer.ownership`.
 """
 
+import contextlib
 import os
 import secrets
 import socket
 import time
 from dataclasses import replace
 
-from mirrorflow_core.errors import ClusterChangedError, FlowExistsError
+from mirrorflow_core.errors import (
+    ClusterChangedError,
+    FlowEndedError,
+    FlowExistsError,
+    NotAuthorizedError,
+)
 from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.stall_detection import STALLED_AFTER_S
+from mirrorflow_core.wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.flow_lock import Fenced, read_claims
 from mirrorflow_core.writer.flow_plan import FlowPlan
-from mirrorflow_core.writer.ownership import FlowExists, Ownership, take_flow, wait_for_turn
+from mirrorflow_core.writer.ownership import FlowEnded, FlowExists, Ownership, take_flow, wait_for_turn
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_ownership_states import OwnedFlow
+from mirrorflow_replicator.copy.task_parts import flow_topics
 
 
 def refuse_changed_clusters(before: Claim, now: Claim, settings: SourceSettings) -> None:
@@ -67,7 +75,7 @@ class FlowTakeover:
     """The takeovers of one flow by this process. *group* is as in `FlowOwner`."""
 
     def __init__(self, settings: SourceSettings, group: str) -> None:
-        self.is_waiting = False  # another process owns the flow
+        self.is_waiting = False  # another process owns the flow, or a switchover has ended it
         self.owner: Claim | None = None  # the newest claim of that process, if it was read
         self.is_first = False  # the flow had no owner before
         self._since_s: float | None = None  # monotonic
@@ -106,7 +114,7 @@ class FlowTakeover:
         newest = await newest_claim(clusters)
         self._note_owner(newest)
         ours = self._group, self._settings.flow
-        if newest is None or newest.left or (newest.group, newest.flow) != ours:
+        if newest is None or newest.left or newest.ended or (newest.group, newest.flow) != ours:
             return None
         plan = self.plan(clusters)
         lock = Producer(plan.ids.lock, newest.lock_id, newest.lock_epoch)
@@ -120,10 +128,12 @@ class FlowTakeover:
         is_owner: bool,
         waits_for_group: bool = False,
         preempts: bool = False,
+        waits_for_end: bool = False,
     ) -> OwnedFlow | Fenced:
         """Takes the flow with as many tasks as *assignment* has, after its present owner. Raises MirrorFlowError.
 
-        *is_owner*: that is this process. The other flags are as in `must_wait`.
+        *is_owner*: that is this process. *waits_for_end*: waits until the end of an ended flow is cleared, instead of raising
+        FlowEndedError. The other flags are as in `must_wait`.
         """
         newest = await newest_claim(clusters)
         self.is_first = newest is None
@@ -137,8 +147,22 @@ class FlowTakeover:
             refuse_changed_clusters(newest, plan.claim, self._settings)
             is_owned = not (is_owner or newest.left or _is_dead(newest.process))
             self.owner = newest
-            if is_owned and must_wait(newest, plan.claim, waits_for_group=waits_for_group, preempts=preempts):
+            if newest.ended:
+                await self._wait_for_end(clusters, plan, newest, waits=waits_for_end)
+            elif is_owned and must_wait(
+                newest, plan.claim, waits_for_group=waits_for_group, preempts=preempts
+            ):
                 await self._wait_for_turn(clusters, plan)
+        while isinstance(taken := await self._take(clusters, plan, assignment), FlowEnded):
+            await self._wait_for_end(clusters, plan, taken.claim, waits=waits_for_end)
+        if isinstance(taken, Fenced):
+            return taken
+        return OwnedFlow(clusters, taken, dict(enumerate(taken.tasks)))
+
+    async def _take(
+        self, clusters: FlowClusters, plan: FlowPlan, assignment: Assignment
+    ) -> Ownership | Fenced | FlowEnded:
+        partitions = [partition for task in assignment for partition in task]
         if not self._group:  # in a group each process finds where its tasks start
             topic_ids = await clusters.topic_ids(partitions)  # with fresh metadata
             unavailable = await clusters.unavailable(partitions)
@@ -146,18 +170,42 @@ class FlowTakeover:
         await clusters.begin_lookup(partitions)
         self._since_s, self.is_waiting = time.monotonic(), False
         try:
-            taken = await clusters.runner.run(take_flow(plan))
+            return await clusters.runner.run(take_flow(plan))
         finally:
             self._since_s = None
-        if isinstance(taken, Fenced):
-            return taken
-        return OwnedFlow(clusters, taken, dict(enumerate(taken.tasks)))
 
     def _note_owner(self, owner: Claim | None) -> None:
         """Notes the newest *owner*, and whether it is a process outside of the group; without a group every other one is."""
         self.owner = owner
         is_of_group = owner is not None and owner.group == self._group != ""
-        self.is_waiting = owner is not None and not owner.left and not is_of_group
+        is_owned = owner is not None and not owner.left and not is_of_group
+        self.is_waiting = is_owned or (owner is not None and owner.ended != "")
+
+    async def refuse_ended(self, clusters: FlowClusters) -> None:
+        """Raises FlowEndedError if a switchover has ended the flow; MirrorFlowError if that is unknown.
+
+        It is for a process whose target does not allow it to take the flow. A process that may not read claims is not refused.
+        """
+        topics = flow_topics(self._settings)
+        await clusters.target.refresh([topics.claims.topic])
+        known = clusters.target.metadata.topics.get(topics.claims.topic)
+        newest = None
+        if known is not None and known.error not in {UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED}:
+            with contextlib.suppress(NotAuthorizedError):
+                newest = await newest_claim(clusters)
+        self.owner = newest if newest is not None and newest.ended else None
+        self.is_waiting = self.owner is not None
+        if self.owner is not None:
+            raise self._flow_ended(self.owner)
+
+    async def _wait_for_end(
+        self, clusters: FlowClusters, plan: FlowPlan, ended: Claim, *, waits: bool
+    ) -> None:
+        """Waits until the end of the flow is cleared; raises FlowEndedError if not *waits*."""
+        if not waits:
+            raise self._flow_ended(ended)
+        self.owner = ended
+        await self._wait_for_turn(clusters, plan)
 
     async def _wait_for_turn(self, clusters: FlowClusters, plan: FlowPlan) -> None:
         self._note_owner(self.owner)
@@ -165,6 +213,12 @@ class FlowTakeover:
         if isinstance(outcome, FlowExists):
             self.is_waiting = False
             raise self._flow_exists(outcome.claim)
+
+    def _flow_ended(self, claim: Claim) -> FlowEndedError:
+        settings = self._settings
+        return FlowEndedError(
+            source=settings.source_alias, target=settings.target_alias, switchover=claim.ended
+        )
 
     def _flow_exists(self, claim: Claim) -> FlowExistsError:
         settings = self._settings
@@ -178,5 +232,6 @@ class FlowTakeover:
 
 
 async def newest_claim(clusters: FlowClusters) -> Claim | None:
+    """Returns the newest committed claim of the flow; None if it was never owned. Raises MirrorFlowError."""
     claims = (await clusters.runner.run(read_claims())).committed
     return claims[-1] if claims else None

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mirrorflow_core.errors import ALIAS_SETTINGS
+from mirrorflow_core.errors import ALIAS_SETTINGS, FlowEndedError
 from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport, worst_side
@@ -33,8 +33,11 @@ TRACE_MESSAGES_MAX = 3  # about partitions, in a task's trace; /progress/partiti
 log = logging.getLogger("mirrorflow.worker")
 
 
-def standby_warning(owner: ClaimRecord | None) -> str:
+def standby_warning(owner: ClaimRecord | None, settings: SourceSettings) -> str:
     """Returns why a process that waits for *owner* copies nothing; None: the owner is not known yet."""
+    if owner is not None and owner.ended:
+        target = settings.target_alias
+        return str(FlowEndedError(source=owner.source_alias, target=target, switchover=owner.ended))
     if owner is None or owner.left:
         return STANDBY_WARNING
     return (
@@ -225,7 +228,7 @@ class SourceParts:
         tasks = dict.fromkeys(
             warning for task in self.tasks.values() for warning in task.reports.newest.warnings
         )
-        waits = (standby_warning(self.owner.owner),) if self.is_standby else ()
+        waits = (standby_warning(self.owner.owner, self._settings),) if self.is_standby else ()
         return (*self.discovery.warnings, *topic, *tasks, *waits, *self.owner.warnings)
 
     def _task_properties(self, task: TaskSupervisor) -> dict[str, str]:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from mirrorflow_core import setting_table
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import ConfigRecord, TargetState
-from mirrorflow_core.errors import FlowInUseError
+from mirrorflow_core.errors import FlowEndedError, FlowInUseError
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config.connector_properties import parse_connector
 from mirrorflow_replicator.connectors.flow_fencing import fenced_flow
@@ -138,7 +138,7 @@ class CommandExecutor:
                 return json_response({"offsets": changes.listed()})
             async with self._fenced(properties):
                 await changes.change(command)
-        except FlowInUseError as error:
+        except (FlowEndedError, FlowInUseError) as error:
             raise ConnectError(409, str(error)) from error
         finally:
             await changes.close()

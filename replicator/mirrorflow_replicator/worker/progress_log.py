@@ -75,7 +75,7 @@ class ProgressLog:
     def _log(self, report: ConnectorReport, summary: dict[str, Any]) -> None:
         line = summary_line(summary)
         if report.is_standby:
-            line = f"{report.name}: waiting for the process that owns the flow"
+            line = f"{report.name}: standing by; a warning names the reason"
         words = (state_of(summary), str(report.is_standby), *reasons(summary))
         logged_s, logged_line, logged_words = self._logged.get(report.name, (0.0, "", ()))
         is_due = line != logged_line and self._clock() - logged_s >= self._line_s

@@ -27,6 +27,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.partition_availability import unavailable_partitions
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
+from mirrorflow_replicator.switchover.flow_end import WaitingPartitions, end_flow
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION
 from tests.harness.kafka.processes import wait_until
@@ -45,6 +46,7 @@ from tests.integration.kafka.flows import (
     write_batches,
 )
 from tests.integration.kafka.groups import put_group
+from tests.integration.kafka.switching import clear, settings_of
 from tests.integration.kafka.test_checkpoints import Flow as CheckpointFlow
 from tests.integration.kafka.test_connector import alter
 
@@ -653,3 +655,34 @@ def test_a_partition_without_a_leader_does_not_block_other_partitions_of_its_tas
             flow.assert_committed(topic)
 
     assert "-spare" in running.log_text()
+
+
+def test_the_end_of_a_flow_waits_for_a_partition_without_a_leader(flow: Flow, topic: str):
+    """Its writer cannot be fenced there meanwhile: brokers of 4.x write no marker to it, also later."""
+    copy = flow.target.create_topic(flow.remote(topic))
+    reassign(flow.target, copy, [3])
+    load(flow.source, topic, 1_000)
+    waiting: list[set[TopicPartition]] = []
+    with flow.replicator(topic, NEVER) as replicator:
+        replicator.wait_until_caught_up()
+        replicator.kill()
+        flow.target.broker(3).kill()
+        flow.target.wait_for_brokers(2)
+
+        def on_waiting(partitions: WaitingPartitions) -> None:
+            waiting.append(set(partitions))
+            if not flow.target.broker(3).running:
+                flow.target.broker(3).start()
+
+        ended = call_cluster(
+            flow.target,
+            lambda cluster: end_flow(settings_of(replicator), cluster, "to-west", on_waiting=on_waiting),
+        )
+        assert clear(replicator, flow.target)
+        load(flow.source, topic, 500, first=1_000)
+        replicator.start()
+        replicator.wait_until_caught_up()
+
+    flow.assert_exact(topic)
+    assert waiting[0] == {TopicPartition(topic, 0)}
+    assert ended.positions[TopicPartition(topic, 0)].next_source_offset == 1_000

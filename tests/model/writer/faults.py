@@ -17,7 +17,7 @@ from mirrorflow_core.writer.transaction_log import decided_records
 from tests.model.batches import ABORT, COMMIT
 from tests.model.coordinator import Marker
 from tests.model.writer.partition_logs import ModelLeader, ProducedBatch
-from tests.model.writer.process import Process
+from tests.model.writer.process import Ender, Process
 from tests.model.writer.world import CLAIMS, POSITIONS, TIMESTAMP_TYPE, Until, World
 
 Fault = Callable[[World], None]
@@ -66,6 +66,14 @@ def dying_newcomer(world: World) -> None:
     if len(world.processes) < 5:
         process = Process(world, "ABCDEFG"[len(world.processes)], tasks=1)
         process.die_after(world.random.randint(8, 30))
+
+
+def end_flow(world: World) -> None:
+    """Starts a switchover that ends the flow, and clears the end later."""
+    if len(world.processes) < 6 and not any(
+        isinstance(process, Ender) for process in _alive_processes(world)
+    ):
+        Ender(world, f"ender {len(world.processes)}")
 
 
 def raise_ids(world: World) -> None:

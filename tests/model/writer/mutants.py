@@ -240,7 +240,20 @@ def _ages_by_the_wall_clock() -> tuple[Replaced, ...]:
 
 
 def _no_claim() -> tuple[Replaced, ...]:
-    return ((ownership, "_commit_claim", _returns(True)),)
+    return ((ownership, "commit_claim", _returns(True)),)
+
+
+def _ended_flows_are_taken(*, under_lock: bool) -> Callable[[], tuple[Replaced, ...]]:
+    """Hides that the flow was ended from newcomers; with *under_lock* only once they have taken the lock."""
+    original = flow_lock.read_claims
+
+    def read_claims(barrier: Any = None) -> Steps:
+        claims = yield from original(barrier)
+        if under_lock and barrier is None:
+            return claims
+        return replace(claims, committed=tuple(replace(claim, ended="") for claim in claims.committed))
+
+    return lambda: ((ownership, "read_claims", read_claims),)
 
 
 def _own_ids_only() -> tuple[Replaced, ...]:
@@ -733,6 +746,19 @@ MUTANTS = (
         rule="The age of a claim is the monotonic time since the last observed change.",
         replaced=_ages_by_the_wall_clock,
         scenarios=("clocks",),
+    ),
+    Mutant(
+        name="ended flows are taken",
+        rule="A newcomer does not take a flow that a switchover has ended.",
+        replaced=_ended_flows_are_taken(under_lock=False),
+        scenarios=("ended",),
+    ),
+    Mutant(
+        name="ends are not looked for under the lock",
+        rule="A newcomer reads after it has taken the lock whether the flow was ended.",
+        replaced=_ended_flows_are_taken(under_lock=True),
+        scenarios=("ended",),
+        is_quick=False,
     ),
     Mutant(
         name="no claim",

@@ -8,12 +8,13 @@ from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import LossPolicy
-from mirrorflow_core.writer import ownership
+from mirrorflow_core.writer import flow_end, ownership
 from mirrorflow_core.writer.broker_requests import Request, Steps
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced
-from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, SessionStart
-from mirrorflow_core.writer.ownership import Ownership
+from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, SessionStart, WritePoint
+from mirrorflow_core.writer.ownership import FlowEnded, Ownership
+from mirrorflow_core.writer.stored_positions import read_positions
 from tests.model.writer.task import Task
 from tests.model.writer.world import Coroutine, Until, World
 
@@ -100,7 +101,7 @@ class Process:
                 break
             self.losses_seen = self.world.position_losses
             flow = yield from self.perform(ownership.take_flow(self._with_unavailable(self.plan)))
-            if isinstance(flow, Fenced):
+            if isinstance(flow, Fenced | FlowEnded):
                 continue
             yield from self._own(flow)
             if not self.is_out:
@@ -186,3 +187,52 @@ class Process:
                 self._started(flow, start)
         finally:
             self.tasks_left -= 1
+
+
+SWITCHOVER = "switchover"
+_END_PAUSES_MS = 20, 200, 20_000
+
+
+class Ender(Process):
+    """A switchover, which ends the flow and clears the end after a while; with *only_clears*, it only does the latter."""
+
+    def __init__(self, world: World, name: str, *, only_clears: bool = False) -> None:
+        self._only_clears = only_clears
+        super().__init__(world, name, tasks=1, loss_policy=LossPolicy.FAIL)
+
+    def _run(self) -> Coroutine:
+        self.plan = replace(self.plan, assignment=(), reads_source=False)
+        while not (self._only_clears or self.is_stopping):
+            if (yield from self._end()):
+                self.world.is_ended = True
+                pause_ms = self.world.random.choice(_END_PAUSES_MS)
+                yield Until(lambda: self.is_stopping, self.world.now_ms + pause_ms)
+                break
+            yield Until(lambda: self.is_stopping, self.world.now_ms + RENEW_MS)
+        self.world.is_ended = False
+        while not isinstance((yield from self.perform(flow_end.clear_end(self.plan, SWITCHOVER))), bool):
+            pass
+        self.is_over = True
+
+    def _end(self) -> Coroutine:
+        """Ends the flow; returns whether it is known to have ended."""
+        flow = yield from self.perform(ownership.take_flow(self.plan))
+        if isinstance(flow, Fenced | FlowEnded):
+            return isinstance(flow, FlowEnded)
+        stored = (yield from self.perform(read_positions(flow.lock))).committed
+        newest = {position.topic_partition: position for position in stored}
+        remaining = tuple(key for key, position in newest.items() if position.next_source_offset >= 0)
+        points: dict[TopicPartition, WritePoint] = {}
+        while True:
+            plan = self._with_unavailable(self.plan)
+            steps = ownership.recover_task(replace(flow, plan=plan), plan.ids.task(0), remaining)
+            session = yield from self.perform(steps)
+            if isinstance(session, Fenced) or self.is_stopping:
+                return False
+            self._started(flow, session)
+            points |= session.points
+            remaining = tuple(session.waiting)
+            if not remaining:
+                break
+            yield Until(lambda: self.is_stopping, self.world.now_ms + RENEW_MS)
+        return (yield from self.perform(flow_end.store_end(flow, session.producers, points, {}, SWITCHOVER)))

@@ -6,7 +6,7 @@ from tests.model.chooser import Chooser, Enumerated, Seeded
 from tests.model.writer import faults as kinds
 from tests.model.writer.faults import Fault
 from tests.model.writer.judge import judge
-from tests.model.writer.process import Process
+from tests.model.writer.process import Ender, Process
 from tests.model.writer.world import Options, World
 
 FAULT_RATE = 0.012
@@ -111,6 +111,8 @@ def _settle(world: World) -> None:
         leader.replicate()
     for process in world.processes:
         process.is_stopping, process.frozen_until = True, 0
+    if any(isinstance(process, Ender) for process in world.processes):
+        Ender(world, "clearer", only_clears=True)
     _run(
         world,
         lambda: all(process.is_dead or process.is_over for process in world.processes),

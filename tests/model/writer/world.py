@@ -195,6 +195,7 @@ class World:
         self.denied: set[TopicPartition] = set()  # data partitions without Write permission
         self.unavailable: set[TopicPartition] = set()  # partitions that return when the others are copied
         self.is_settling = False
+        self.is_ended = False  # a switchover has ended the flow
         self.before_marker: Callable[[TopicPartition, Marker], None] | None = None
         self.epochs_given = 0
         self.names: set[str] = set()
@@ -488,6 +489,8 @@ class World:
         writer = batch.producer_id, batch.producer_epoch
         if partition in self.owners and writer not in self.foreign | self.owners[partition][1]:
             self.violations.append(f"a fenced writer {writer} wrote {batch.values} to {partition}")
+        if self.is_ended and partition in self.data and writer not in self.foreign:
+            self.violations.append(f"{batch.values} was written to {partition} after the flow had ended")
 
     def own(self, partition: TopicPartition, rank: tuple[int, int], producers: Iterable[Producer]) -> None:
         """Makes *producers* the only ones that may write to *partition*, unless there is a newer owner."""

@@ -1,5 +1,6 @@
 """`mirrorflow run` shows one sentence per cause of a stalled flow, with count and duration."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from mirrorflow_cli.run_causes import CauseAges, causes, notes
 from mirrorflow_cli.run_progress import Companion, Progress
 from mirrorflow_replicator.connectors.source_connector import STANDBY_WARNING, standby_warning
 from mirrorflow_replicator.http.progress_text import duration, summary_line
+from tests.unit.connectors.flow_settings import settings
 from tests.unit.connectors.test_flow_takeover import CLAIM
 
 REFUSED = "Cluster west cannot be reached at b:9092: Connection refused; check the address."
@@ -106,15 +108,21 @@ def test_failed_heartbeats_to_an_unreachable_cluster_are_not_a_second_cause() ->
 
 def test_a_standby_process_shows_the_owner_and_what_to_do() -> None:
     """The warning is a note, and the reason if the time limit ends the run."""
-    warning = standby_warning(CLAIM)
+    warning = standby_warning(CLAIM, settings())
     report = progress(is_standby=True, warnings=(warning,))
 
     assert warning.startswith(STANDBY_WARNING)
     assert "process 1 on host host, which runs flow east->west" in warning
     assert "--from-alias" in warning
-    assert STANDBY_WARNING == standby_warning(None)
+    assert STANDBY_WARNING == standby_warning(None, settings())
     assert [warning] == notes(report)
     assert f"Not caught up within 8 s: {warning}" == late(report, "8 s")
+
+
+def test_a_standby_process_of_an_ended_flow_names_the_switchover() -> None:
+    ended = replace(CLAIM, left=True, ended="to-west")
+
+    assert "flow from east to west was ended by switchover to-west" in standby_warning(ended, settings())
 
 
 def test_a_late_run_without_a_cause_reports_its_progress() -> None:

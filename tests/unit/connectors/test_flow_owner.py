@@ -7,6 +7,7 @@ import pytest
 
 from mirrorflow_core.errors import (
     BrokerError,
+    FlowEndedError,
     FlowTakenError,
     FlowUnfencedError,
     InternalTopicUnavailableError,
@@ -63,6 +64,8 @@ class Target:
         monkeypatch.setattr(FlowClusters, "stored_positions", self._no_positions)
         monkeypatch.setattr(UnfencedFlow, "start_task", self._start_unfenced)
         monkeypatch.setattr(FlowTakeover, "take", self._take)
+        self.ended_by = ""  # the switchover that has ended the flow
+        monkeypatch.setattr(FlowTakeover, "refuse_ended", self._refuse_ended)
         self.owner = self.new_owner(group="")
 
     def new_owner(self, *, group: str) -> FlowOwner:
@@ -85,6 +88,10 @@ class Target:
         self.changed.set()
         if self.failures:
             raise self.failures.pop(0)
+
+    async def _refuse_ended(self, *_: object) -> None:
+        if self.ended_by:
+            raise FlowEndedError(source="east", target="west", switchover=self.ended_by)
 
     async def _no_positions(self, *_: object) -> dict[object, object]:
         return {}
@@ -280,3 +287,21 @@ def test_simultaneous_tasks_of_a_group_all_begin_where_the_settings_say(
     asyncio.run(run())
 
     assert {target.start_timestamp_of(partition) for partition in ORDERS} == {LATEST}
+
+
+def test_tasks_of_a_flow_without_an_owner_finish_when_it_is_ended(monkeypatch: pytest.MonkeyPatch):
+    """They do not start again before the end is cleared."""
+    target = Target(monkeypatch, NO_ACL)
+    assignment = TaskAssignment(partitions=ORDERS[:1], initial=True)
+
+    async def run() -> None:
+        await target.owner.own(CLUSTERS, TASKS)
+        await target.owner.start_of(0, assignment)
+        target.ended_by = "to-west"
+        await until_done(target, "finish the tasks")
+        with pytest.raises(FlowEndedError, match="was ended by switchover to-west"):
+            await target.owner.start_of(0, assignment)
+        target.ended_by = ""
+        assert (await target.owner.start_of(0, assignment)).assignment == assignment
+
+    asyncio.run(run())

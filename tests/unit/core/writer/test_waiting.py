@@ -109,3 +109,25 @@ def test_a_declared_flow_that_died_is_taken_once_its_claim_is_abandoned(
 
     assert result is None
     assert waited_ms >= ABANDONED_MS
+
+
+def test_an_ended_flow_is_waited_for_until_the_end_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However old its claim is, and also by a flow that may continue it."""
+    cleared_ms, now_ms = 10 * ABANDONED_MS, 0
+    ended = replace(OLD, left=True, ended="to-west")
+
+    def read_claims() -> Steps[DecidedRecords[Claim]]:
+        claim = ended if now_ms < cleared_ms else replace(OLD, left=True, time_ms=1)
+        if now_ms < ABANDONED_MS // 2:
+            claim = replace(OLD, time_ms=now_ms // RENEW_MS)
+        yield from ()
+        return DecidedRecords((claim,), ())
+
+    monkeypatch.setattr(ownership, "read_claims", read_claims)
+    steps = wait_for_turn(FlowPlan(claim=replace(OWN, flow="old"), assignment=()))
+    next(steps)
+    with contextlib.suppress(StopIteration):
+        while now_ms := now_ms + ownership.POLL_MS:
+            steps.send((now_ms,))
+
+    assert now_ms == cleared_ms

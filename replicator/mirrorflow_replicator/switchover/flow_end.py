@@ -1,0 +1,254 @@
+"""Ends a flow for a switchover, so that no process copies anything of it any more, and clears the end.
+
+    take the lock and all ids ──> fence each partition, wait for its marker ──> final positions ──> the claim `ended`
+
+The order is that of a takeover (`mirrorflow_core.writer.flow_end`), and so is the proof: a copier that was frozen before the end
+and wakes up later is refused by the target's brokers. Only the target is needed, because the source may be lost.
+Guarantee: when `end_flow` has returned, no record of the flow is appended to a partition in `FlowEnd.positions`.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from mirrorflow_core.errors import (
+    FlowEndedError,
+    FlowExistsError,
+    FlowTakenError,
+    FlowUnfencedError,
+    MirrorFlowError,
+    TopicGoneError,
+)
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import LossPolicy, SourceSettings
+from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from mirrorflow_core.writer import flow_end
+from mirrorflow_core.writer.broker_requests import Producer
+from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.flow_lock import Fenced
+from mirrorflow_core.writer.flow_plan import FlowPlan, TopicIds, WritePoint
+from mirrorflow_core.writer.ownership import FlowEnded, Ownership, recover_task, renew_claim, take_flow
+from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.stored_positions import read_positions
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.writer.fencing import why_unfenced
+from mirrorflow_kafka.writer.partition_availability import unwritable_copies
+from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
+from mirrorflow_replicator.connectors.flow_owner import RENEW_S
+from mirrorflow_replicator.connectors.flow_takeover import newest_claim
+from mirrorflow_replicator.copy.task_parts import flow_topics
+
+RETRY_S: Final = 1.0  # until partitions that could not be fenced are examined again
+WaitingPartitions = Mapping[
+    TopicPartition, MirrorFlowError
+]  # by the partition of the source, with the reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowEnd:
+    """Where a flow ended. Partitions are named as on the source.
+
+    `positions` are final: nothing was written behind them. Copying of `stopped` partitions had stopped before, because of a loss
+    that the flow reports. `unfenced` ones have a position of Java MM2, of a process that copies at least once, or of a user:
+    such a writer cannot be fenced. Partitions whose copies no longer exist are in none of them.
+    """
+
+    switchover: str
+    positions: Mapping[TopicPartition, WriterPosition]
+    stopped: tuple[TopicPartition, ...] = ()
+    unfenced: tuple[TopicPartition, ...] = ()
+    copies: Mapping[TopicPartition, TopicPartition] = field(default_factory=dict)  # by their source
+
+    @property
+    def target_ends(self) -> dict[TopicPartition, int]:
+        """By the partition of the target: the offset behind the last record that the flow has copied."""
+        return {self.copies[key]: position.target_end for key, position in self.positions.items()}
+
+
+async def end_flow(
+    settings: SourceSettings,
+    target: Cluster,
+    switchover: str,
+    *,
+    on_waiting: Callable[[WaitingPartitions], None] = lambda _: None,
+) -> FlowEnd:
+    """Ends the flow; does nothing if *switchover* has ended it before. Its running process waits as a standby from then on.
+
+    It waits for partitions that cannot be fenced, for example because they have no leader: *on_waiting* is called with them each
+    time. Raises FlowUnfencedError where the target fences no writer, FlowEndedError if another switchover has ended the flow,
+    FlowExistsError, FlowTakenError if another process takes the flow meanwhile, and ClusterError. It can be called again
+    after each of them, and after a crash.
+    """
+    clusters = await _open(settings, target)
+    taken = await clusters.runner.run(take_flow(await _plan(clusters)))
+    match taken:
+        case Fenced():
+            raise FlowTakenError(source=settings.source_alias)
+        case FlowEnded(claim, lock):
+            if claim.ended != switchover:
+                raise _ended_error(settings, claim)
+            return await _read_end(clusters, lock, switchover)
+    async with _renewing(clusters, taken):
+        await _end_partitions(clusters, taken, switchover, on_waiting)
+    return await _read_end(clusters, taken.lock, switchover)
+
+
+async def clear_end(settings: SourceSettings, target: Cluster, switchover: str) -> bool:
+    """Clears the end of the flow, so that it continues where it was; returns whether *switchover* had ended it.
+
+    Raises FlowEndedError if another switchover has ended it, FlowTakenError if another process changes the claim meanwhile, and
+    ClusterError. It can be called again after each of them, and after a crash.
+    """
+    clusters = await _open(settings, target)
+    cleared = await clusters.runner.run(flow_end.clear_end(await _plan(clusters), switchover))
+    match cleared:
+        case Fenced():
+            raise FlowTakenError(source=settings.source_alias)
+        case FlowEnded(claim):
+            raise _ended_error(settings, claim)
+    return cleared
+
+
+async def ended_by(settings: SourceSettings, target: Cluster) -> str:
+    """Returns the id of the switchover that has ended the flow; "" if none has. Raises ClusterError."""
+    claim = await newest_claim(await _open(settings, target))
+    return "" if claim is None else claim.ended
+
+
+async def _open(settings: SourceSettings, target: Cluster) -> FlowClusters:
+    """Opens the flow's own topics. Raises FlowUnfencedError if the target fences no writer."""
+    if why := await why_unfenced(target, settings.source_alias, settings.offsets.store):
+        raise FlowUnfencedError(source=settings.source_alias, why=why)
+    # Nothing is asked of the source: the plan says so.
+    clusters = FlowClusters(settings, target, target, initial=set())
+    await clusters.open(has_claims=True)
+    return clusters
+
+
+async def _plan(clusters: FlowClusters) -> FlowPlan:
+    """Returns a plan that continues the newest claim, so that the next owner fences as many tasks, and compares both clusters."""
+    settings, newest = clusters.settings, await newest_claim(clusters)
+    if newest is not None and newest.flow not in {settings.flow, *settings.takes_over}:
+        raise FlowExistsError(
+            source=settings.source_alias,
+            target=settings.target_alias,
+            owner=newest.flow,
+            claimant=settings.flow,
+            process=newest.running_process,
+        )
+    claim = Claim(
+        flow=settings.flow,
+        process=f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}",
+        source_alias=settings.source_alias,
+        tasks=1 if newest is None else newest.tasks,
+        lock_epoch=-1,
+        source_cluster_id="" if newest is None else newest.source_cluster_id,
+        target_cluster_id=clusters.target.cluster_id,
+        time_ms=0,
+    )
+    # A loss is not decided here: the flow reports it if it continues.
+    return FlowPlan(claim=claim, assignment=(), loss_policy=LossPolicy.FAIL, reads_source=False)
+
+
+async def _end_partitions(
+    clusters: FlowClusters,
+    owned: Ownership,
+    switchover: str,
+    on_waiting: Callable[[WaitingPartitions], None],
+) -> None:
+    settings, run = clusters.settings, clusters.runner.run
+    stored = await _positions(clusters, owned.lock)
+    remaining = [key for key, position in stored.items() if position.writer is not None]
+    topic_ids = await _topic_ids(clusters, (stored[key] for key in remaining))
+    points: dict[TopicPartition, WritePoint] = {}
+    while True:
+        unwritable = await unwritable_copies(clusters.target, _copies(settings, remaining))
+        plan = replace(owned.plan, topic_ids=topic_ids, unavailable=unwritable)
+        await clusters.begin_lookup(remaining)
+        session = await run(recover_task(replace(owned, plan=plan), plan.ids.task(0), remaining))
+        if isinstance(session, Fenced):
+            raise FlowTakenError(source=settings.source_alias)
+        points |= session.points
+        waiting = {
+            key: error for key, error in session.waiting.items() if not isinstance(error, TopicGoneError)
+        }
+        if not waiting:
+            break
+        on_waiting(waiting)
+        remaining = list(waiting)
+        await asyncio.sleep(RETRY_S)
+    if not await run(flow_end.store_end(owned, session.producers, points, topic_ids, switchover)):
+        raise FlowTakenError(source=settings.source_alias)
+
+
+async def _read_end(clusters: FlowClusters, lock: Producer, switchover: str) -> FlowEnd:
+    positions = await _positions(clusters, lock)
+    copies = _copies(clusters.settings, positions)
+    await clusters.target.refresh({copy.topic for copy in copies.values()})
+    known = clusters.target.metadata.topics
+    present = {
+        key: position
+        for key, position in positions.items()
+        if (copy := known.get(copies[key].topic)) is not None and copy.error != UNKNOWN_TOPIC_OR_PARTITION
+    }
+    fenced = {key: position for key, position in present.items() if position.writer is not None}
+    return FlowEnd(
+        switchover=switchover,
+        positions={key: position for key, position in fenced.items() if position.left},
+        stopped=tuple(sorted(key for key, position in fenced.items() if not position.left)),
+        unfenced=tuple(sorted(present.keys() - fenced.keys())),
+        copies=copies,
+    )
+
+
+async def _positions(clusters: FlowClusters, lock: Producer) -> dict[TopicPartition, WriterPosition]:
+    """Returns the newest position of each partition that was copied."""
+    committed = (await clusters.runner.run(read_positions(lock))).committed
+    newest = {position.topic_partition: position for position in committed}
+    return {key: position for key, position in newest.items() if position.next_source_offset >= 0}
+
+
+async def _topic_ids(clusters: FlowClusters, positions: Iterable[WriterPosition]) -> dict[str, TopicIds]:
+    """Returns the ids of the copies; those of their sources are as stored."""
+    target, source_ids = clusters.target, {position.topic: position.source_topic_id for position in positions}
+    on_target = flow_topics(clusters.settings).target_topic
+    copies = {topic: on_target(topic) for topic in source_ids}
+    await target.refresh(copies.values())
+    return {
+        topic: TopicIds(source_ids[topic], target.metadata.topic_id(copy), copy)
+        for topic, copy in copies.items()
+    }
+
+
+def _copies(
+    settings: SourceSettings, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, TopicPartition]:
+    on_target = flow_topics(settings).on_target
+    return {partition: on_target(partition) for partition in partitions}
+
+
+def _ended_error(settings: SourceSettings, claim: Claim) -> FlowEndedError:
+    return FlowEndedError(source=settings.source_alias, target=settings.target_alias, switchover=claim.ended)
+
+
+@contextlib.asynccontextmanager
+async def _renewing(clusters: FlowClusters, owned: Ownership) -> AsyncIterator[None]:
+    """Renews the claim meanwhile, so that no standby takes the flow. What is refused shows at the next step of the block."""
+
+    async def renew_for_ever() -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            with contextlib.suppress(MirrorFlowError):
+                await clusters.runner.run(renew_claim(owned))
+
+    renewing = asyncio.create_task(renew_for_ever(), name=f"end-{clusters.settings.name}")
+    try:
+        yield
+    finally:
+        await cancel_and_wait(renewing)

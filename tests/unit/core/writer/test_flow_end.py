@@ -1,0 +1,169 @@
+"""A switchover ends a flow: its positions are final, newcomers step back, and the end can be cleared."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.writer.broker_requests import ReadClaims, ReadEpochEnd, Refused, Request, Transaction
+from mirrorflow_core.writer.claim import Claim, decode_claim, encode_claim
+from mirrorflow_core.writer.flow_end import clear_end, store_end
+from mirrorflow_core.writer.flow_lock import Fenced
+from mirrorflow_core.writer.flow_plan import SessionStart, TopicIds
+from mirrorflow_core.writer.ownership import FlowEnded, Ownership, recover_task, take_flow
+from mirrorflow_core.writer.transaction_log import LogBatch
+from tests.unit.core.writer.test_takeover import IDS, ORDERS, Brokers, plan, stored
+
+COPIES: Mapping[str, TopicIds] = {"orders": TopicIds("id", "copy-id", "east.orders")}
+
+
+class ClaimingBrokers(Brokers):
+    """Brokers that keep the claims, and refuse what *refuses* says. They refuse each read of the source."""
+
+    def __init__(self, *claims: Claim, refuses: str = "") -> None:
+        super().__init__([replace(stored(ORDERS, target_topic="east.orders"), left=False, writer=IDS)])
+        self.claims = list(claims)
+        self.refuses = refuses
+
+    def respond(self, request: Request) -> Any:
+        match request:
+            case ReadClaims():
+                return tuple(
+                    LogBatch(offset, offset, -1, -1, -1, is_transactional=False, records=((offset, claim),))
+                    for offset, claim in enumerate(self.claims)
+                )
+            case Transaction(claim=claim) if claim is not None:
+                if self.refuses == "claim":
+                    return Refused(47)
+                self.claims.append(claim)
+            case Transaction() if self.refuses == "lock" and request.producer.transactional_id.endswith(
+                "lock"
+            ):
+                return Refused(47)
+            case ReadEpochEnd(on_target=False):
+                raise AssertionError("the source may be lost")
+        return super().respond(request)
+
+
+def end(brokers: ClaimingBrokers, switchover: str = "to-west") -> tuple[Ownership, SessionStart, bool]:
+    """Ends the flow as the switchover does."""
+    own = replace(plan(copies=COPIES), assignment=(), reads_source=False)
+    owned = brokers.run(take_flow(own))
+    assert isinstance(owned, Ownership)
+    session = brokers.run(recover_task(owned, IDS, [ORDERS]))
+    assert isinstance(session, SessionStart)
+    is_ended = brokers.run(store_end(owned, session.producers, session.points, COPIES, switchover))
+    return owned, session, is_ended
+
+
+def test_the_end_stores_final_positions_before_the_claim() -> None:
+    brokers = ClaimingBrokers()
+
+    _, session, is_ended = end(brokers)
+
+    final, claimed = brokers.transactions[-2:]
+    (position,) = final.positions
+    assert is_ended
+    assert position.left
+    assert position.next_source_offset == session.points[ORDERS].next_source_offset
+    assert position.target_end == session.points[ORDERS].records_end
+    assert position.revision == session.points[ORDERS].revision + 1
+    assert position.source_topic_id == "id"
+    assert claimed.claim == brokers.claims[-1]
+    assert (brokers.claims[-1].ended, brokers.claims[-1].left) == ("to-west", True)
+
+
+def test_the_claim_is_not_ended_if_the_final_positions_are_refused() -> None:
+    brokers = ClaimingBrokers()
+    owned, session, _ = end(brokers)
+    del brokers.claims[-1]
+    brokers.refuses_positions = True
+
+    assert not brokers.run(store_end(owned, session.producers, session.points, COPIES, "to-west"))
+    assert not brokers.claims[-1].ended
+
+
+def test_a_fenced_switchover_does_not_end_the_flow() -> None:
+    brokers = ClaimingBrokers()
+    owned, session, _ = end(brokers)
+    del brokers.claims[-1]
+    brokers.refuses = "claim"
+
+    assert not brokers.run(store_end(owned, session.producers, session.points, COPIES, "to-west"))
+
+
+def test_a_newcomer_does_not_claim_a_flow_that_ended_before_it_took_the_lock() -> None:
+    brokers = ClaimingBrokers()
+    end(brokers)
+    written = len(brokers.transactions)
+
+    taken = brokers.run(take_flow(plan(ORDERS, copies=COPIES)))
+
+    assert isinstance(taken, FlowEnded)
+    assert taken.claim == brokers.claims[-1]
+    assert taken.lock.transactional_id == "mirrorflow:east:lock"
+    assert not any(
+        transaction.claim or transaction.positions for transaction in brokers.transactions[written:]
+    )
+
+
+@pytest.mark.parametrize("switchover", ["to-west", "other"])
+def test_only_the_switchover_that_ended_a_flow_clears_the_end(switchover: str) -> None:
+    brokers = ClaimingBrokers()
+    end(brokers)
+    ended = brokers.claims[-1]
+
+    cleared = brokers.run(clear_end(plan(copies={}), switchover))
+
+    if switchover == "to-west":
+        assert cleared is True
+        assert replace(ended, ended="", lock_id=0, lock_epoch=0) == replace(
+            brokers.claims[-1], lock_id=0, lock_epoch=0
+        )
+        assert isinstance(brokers.run(take_flow(plan(ORDERS, copies=COPIES))), Ownership)
+    else:
+        assert isinstance(cleared, FlowEnded)
+        assert brokers.claims[-1] == ended
+
+
+def test_clearing_leaves_the_lock_of_a_flow_that_has_not_ended_to_its_owner() -> None:
+    brokers = ClaimingBrokers(plan(copies={}).claim)
+
+    assert brokers.run(clear_end(plan(copies={}), "to-west")) is False
+    assert brokers.transactions == []
+
+
+@pytest.mark.parametrize("refuses", ["lock", "claim"])
+def test_clearing_reports_that_another_process_has_taken_the_lock(refuses: str) -> None:
+    brokers = ClaimingBrokers()
+    end(brokers)
+    brokers.refuses = refuses
+
+    assert isinstance(brokers.run(clear_end(plan(copies={}), "to-west")), Fenced)
+    assert brokers.claims[-1].ended == "to-west"
+
+
+def test_a_partition_that_cannot_be_fenced_is_waited_for() -> None:
+    brokers = ClaimingBrokers()
+    brokers.unread[ORDERS] = MirrorFlowError("no leader")
+    owned = brokers.run(take_flow(replace(plan(copies=COPIES), assignment=(), reads_source=False)))
+    assert isinstance(owned, Ownership)
+
+    session = brokers.run(recover_task(owned, IDS, [ORDERS]))
+
+    assert isinstance(session, SessionStart)
+    assert session.waiting.keys() == {ORDERS}
+    assert not session.points
+
+
+def test_a_build_that_knows_no_ends_can_read_the_claim() -> None:
+    """It ignores fields that it does not know; one that does reads the claims of such a build as not ended."""
+    claim = replace(plan(copies={}).claim, ended="to-west", left=True)
+    key, value = encode_claim(claim)
+
+    assert decode_claim(key, value) == claim
+    assert decode_claim(key, value.replace(b'"ended"', b'"unknown"')) == replace(claim, ended="")
+    with pytest.raises(ValueError, match="ended is not a string"):
+        decode_claim(key, value.replace(b'"to-west"', b"7"))
