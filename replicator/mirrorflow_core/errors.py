@@ -7,6 +7,7 @@ Each message is one sentence that names the setting, topic, partition or broker,
 attributes. No error contains a secret or record data.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 KEPT_ON_COPY = (
@@ -409,6 +410,22 @@ class FlowEndedError(IdentityError):
         super().__init__(
             f"The flow from {source} to {target} was ended by switchover {switchover}; nothing is copied to {target} until that "
             f"switchover is rolled back, or a later one back to {source} is complete."
+        )
+
+
+class StartConflictError(IdentityError):
+    """The stored positions of a flow contradict where a switchover has to start it. `partitions`: those, with both offsets."""
+
+    reason = "StartConflict"
+
+    def __init__(self, *, source: str, target: str, partitions: Mapping[str, str]) -> None:
+        """*partitions* has a clause for each partition."""
+        self.partitions = dict(partitions)
+        (name, why), *others = sorted(self.partitions.items())
+        more = f" (and {len(others)} more)" if others else ""
+        super().__init__(
+            f"The flow from {source} to {target} cannot start where the switchover needs it: {name} {why}{more}. If {target} "
+            "needs none of the records between, reset the stored offsets of that flow and repeat the switchover."
         )
 
 

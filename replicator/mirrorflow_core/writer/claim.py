@@ -43,6 +43,7 @@ class Claim:
     target_cluster_id: str = ""
     left: bool = False
     ended: str = ""  # the id of the switchover that has ended the flow; "": it may be taken
+    started: str = ""  # the id of the last switchover that has set where the flow starts (`flow_start`)
     time_ms: int
 
     @property

@@ -18,7 +18,7 @@ from mirrorflow_core.writer.broker_requests import (
     Steps,
     ask,
 )
-from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.transaction_log import SEQUENCES, LogBatch
 
 _FIRST_STRIDE = 16  # offsets; doubled until the position is reached
@@ -78,6 +78,17 @@ def look_up_end(lookup: EndLookup) -> Steps[tuple[EndLookup, LogEnd]]:
         current = current.read(reversed(batches))
         upper, stride = lower, stride * 2
     return current, log_end
+
+
+def next_uncopied_offset(position: WriterPosition) -> Steps[int]:
+    """Returns the next source offset to copy of a partition whose writer may run; it may have copied more meanwhile.
+
+    Only transactions store a position with their records. What plain batches have copied since is counted on the target.
+    """
+    if position.open_writer is None or position.mode is not WriteMode.PLAIN:
+        return position.next_source_offset
+    lookup, _ = yield from look_up_end(EndLookup(position=position, fence=None))
+    return position.next_source_offset + lookup.copied
 
 
 def open_transactions(partition: TopicPartition, log_end: LogEnd) -> Steps[dict[int, int]]:

@@ -16,7 +16,7 @@ run at a time.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirrorflow_core.partitions import TopicPartition
@@ -108,8 +108,11 @@ def take_flow(plan: FlowPlan) -> Steps[Ownership | Fenced | FlowEnded]:
     if not (yield from holds_lock(lock)):
         return Fenced()
     claims = yield from read_claims(lock)
-    if claims.committed and claims.committed[-1].ended:
-        return FlowEnded(claims.committed[-1], lock)
+    if claims.committed:
+        newest = claims.committed[-1]
+        if newest.ended:
+            return FlowEnded(newest, lock)
+        plan = replace(plan, claim=replace(plan.claim, started=newest.started))
     positions = yield from read_positions(lock)
     names = ids_to_take(claims, plan.claim, (*positions.committed, *positions.undecided))
     producers = yield from initialize(names)

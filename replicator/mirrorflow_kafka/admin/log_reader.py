@@ -198,12 +198,18 @@ async def batches_between(
 
 
 async def consumed_batches(
-    cluster: Cluster, partition: TopicPartition, start: int, end: int, *, read_committed: bool
+    cluster: Cluster,
+    partition: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    read_committed: bool,
+    max_bytes: int = STRETCH_BYTES,
 ) -> AsyncIterator[Batch]:
     """Yields as `batches_between` what a consumer gets: no markers and, with *read_committed*, no aborted batches."""
     aborted, last = AbortedFilter(), None
     async for batch, fetched in batches_between(
-        cluster, partition, start, end, read_committed=read_committed
+        cluster, partition, start, end, read_committed=read_committed, max_bytes=max_bytes
     ):
         if read_committed and fetched is not last:
             last = fetched

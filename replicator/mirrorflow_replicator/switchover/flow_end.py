@@ -86,7 +86,8 @@ async def end_flow(
     after each of them, and after a crash.
     """
     clusters = await _open(settings, target)
-    taken = await clusters.runner.run(take_flow(await _plan(clusters)))
+    plan = await ownerless_plan(clusters)
+    taken = await clusters.runner.run(take_flow(plan))
     match taken:
         case Fenced():
             raise FlowTakenError(source=settings.source_alias)
@@ -106,7 +107,7 @@ async def clear_end(settings: SourceSettings, target: Cluster, switchover: str) 
     ClusterError. It can be called again after each of them, and after a crash.
     """
     clusters = await _open(settings, target)
-    cleared = await clusters.runner.run(flow_end.clear_end(await _plan(clusters), switchover))
+    cleared = await clusters.runner.run(flow_end.clear_end(await ownerless_plan(clusters), switchover))
     match cleared:
         case Fenced():
             raise FlowTakenError(source=settings.source_alias)
@@ -122,17 +123,25 @@ async def ended_by(settings: SourceSettings, target: Cluster) -> str:
 
 
 async def _open(settings: SourceSettings, target: Cluster) -> FlowClusters:
-    """Opens the flow's own topics. Raises FlowUnfencedError if the target fences no writer."""
+    # Nothing is asked of the source: the plan says so.
+    return await open_flow(settings, target, target)
+
+
+async def open_flow(settings: SourceSettings, source: Cluster, target: Cluster) -> FlowClusters:
+    """Opens the flow's own topics. Raises FlowUnfencedError if the target fences no writer; ClusterError."""
     if why := await why_unfenced(target, settings.source_alias, settings.offsets.store):
         raise FlowUnfencedError(source=settings.source_alias, why=why)
-    # Nothing is asked of the source: the plan says so.
-    clusters = FlowClusters(settings, target, target, initial=set())
+    clusters = FlowClusters(settings, source, target, initial=set())
     await clusters.open(has_claims=True)
     return clusters
 
 
-async def _plan(clusters: FlowClusters) -> FlowPlan:
-    """Returns a plan that continues the newest claim, so that the next owner fences as many tasks, and compares both clusters."""
+async def ownerless_plan(clusters: FlowClusters) -> FlowPlan:
+    """Returns the plan of a process that takes the flow and copies nothing. Raises FlowExistsError, ClusterError.
+
+    It continues the newest claim, so that the next owner fences as many tasks, and compares both clusters. A loss is not decided:
+    the flow reports it if it continues.
+    """
     settings, newest = clusters.settings, await newest_claim(clusters)
     if newest is not None and newest.flow not in {settings.flow, *settings.takes_over}:
         raise FlowExistsError(
@@ -152,7 +161,6 @@ async def _plan(clusters: FlowClusters) -> FlowPlan:
         target_cluster_id=clusters.target.cluster_id,
         time_ms=0,
     )
-    # A loss is not decided here: the flow reports it if it continues.
     return FlowPlan(claim=claim, assignment=(), loss_policy=LossPolicy.FAIL, reads_source=False)
 
 

@@ -1,5 +1,6 @@
 """Decisions about write mode, intervals, session ends, end lookup and committed records."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,13 +17,19 @@ from mirrorflow_core.writer.broker_requests import (
     ask,
     gather,
 )
-from mirrorflow_core.writer.end_lookup import EndLookup, look_up_end, open_transactions
+from mirrorflow_core.writer.end_lookup import (
+    EndLookup,
+    look_up_end,
+    next_uncopied_offset,
+    open_transactions,
+)
 from mirrorflow_core.writer.flow_plan import WritePoint, point_after
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.stream import Span, Stream
 from mirrorflow_core.writer.task_restart_reason import restart_reason
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker, decided_records
+from mirrorflow_core.writer.transactional_ids import WriterIds
 from mirrorflow_core.writer.write_mode import (
     ChangeMode,
     PartitionMode,
@@ -206,6 +213,29 @@ def test_the_lookup_reads_backwards_in_growing_strides():
     assert (lookup.copied, end.end) == (10, 530)
     strides = [request.end - request.start for request in made if isinstance(request, ReadBatches)]
     assert strides == [16, 32, 64, 128, 256, 14]
+
+
+@pytest.mark.parametrize(
+    ("changes", "copied"),
+    [
+        ({}, 10),
+        ({"mode": WriteMode.TRANSACTION}, 0),
+        ({"left": True}, 0),
+        ({"writer": None}, 0),
+        ({"producer_epoch": 16}, 0),
+    ],
+    ids=["plain", "in transactions", "left", "not fenced", "another epoch"],
+)
+def test_only_plain_batches_of_the_positions_own_epoch_add_to_what_a_running_flow_has_copied(
+    changes: dict[str, Any], copied: int
+):
+    log = (data(20, 5), data(25, 10))
+    position = replace(POSITION, **({"writer": WriterIds("p-transactional", "p")} | changes))
+
+    def respond(request):
+        return LogEnd(0, 30, 30, 0) if isinstance(request, ReadEnd) else log
+
+    assert run_steps(next_uncopied_offset(position), respond)[0] == 10 + copied
 
 
 def test_open_transactions_are_found_after_the_last_stable_offset():

@@ -1,0 +1,135 @@
+"""Sets where a flow starts for a switchover: the flow back, which copies only what was written since the other one has ended.
+
+The starts are stored as positions under the flow's lock, and the claim that names the switchover comes last. Then the flow is
+free, and its process copies from there. All functions are generators, see `broker_requests`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, NamedTuple
+
+from mirrorflow_core.partitions import UNKNOWN, TopicPartition
+from mirrorflow_core.writer.broker_requests import ReadWallClock, Refused, Steps, Transaction, ask
+from mirrorflow_core.writer.claim import ids_to_take
+from mirrorflow_core.writer.flow_lock import Fenced, holds_lock, initialize, read_claims
+from mirrorflow_core.writer.flow_plan import FlowPlan, TopicIds
+from mirrorflow_core.writer.ownership import commit_claim, take_lock
+from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.stored_positions import read_positions
+
+_POSITIONS_MAX: Final = 1_000  # in one transaction, which must not take longer than its timeout
+
+
+class FlowStart(NamedTuple):
+    """Where one partition starts: the next source offset, and the leader epoch of the source there; -1: unknown."""
+
+    offset: int
+    leader_epoch: int = UNKNOWN
+
+
+class StartConflict(Enum):
+    """Why a stored position contradicts a start."""
+
+    AHEAD = "it has copied records behind the start"
+    BEHIND = "it has not copied the records before the start, and no switchover has ended it"
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictingStarts:
+    """The starts that were refused, each with the position that is stored. Nothing was stored."""
+
+    positions: Mapping[TopicPartition, tuple[WriterPosition, StartConflict]]
+
+
+class Started(NamedTuple):
+    """The starts are stored. *is_new*: they were not before."""
+
+    is_new: bool
+
+
+def conflict_of(
+    start: FlowStart, position: WriterPosition | None, ids: TopicIds, *, was_ended: bool
+) -> StartConflict | None:
+    """Returns why *position* contradicts *start*; None if it does not. *was_ended*: a switchover has ended the flow.
+
+    A flow that an earlier switchover has ended continues at a later start: what lies between was copied by the other flow of the
+    pair. A position of a topic that was deleted since does not count, nor does one that was reset.
+    """
+    if position is None or position.next_source_offset < 0:
+        return None
+    if position.source_topic_id and ids.source and position.source_topic_id != ids.source:
+        return None
+    if position.next_source_offset > start.offset:
+        return StartConflict.AHEAD
+    is_final = was_ended and position.left
+    return None if position.next_source_offset == start.offset or is_final else StartConflict.BEHIND
+
+
+def start_flow(
+    plan: FlowPlan, switchover: str, starts: Mapping[TopicPartition, FlowStart]
+) -> Steps[Started | ConflictingStarts | Fenced]:
+    """Stores *starts* for *switchover*, clears the end of the flow if it has one, and leaves it to the next process.
+
+    Does nothing if this switchover has stored them before. *plan* has the ids of the topics.
+    """
+    claims = yield from read_claims()
+    if claims.committed and claims.committed[-1].started == switchover:
+        return Started(is_new=False)  # its process may run, and must keep the lock
+    lock = yield from take_lock(plan)
+    if not (yield from holds_lock(lock)):
+        return Fenced()
+    claims = yield from read_claims(lock)
+    newest = claims.committed[-1] if claims.committed else None
+    if newest is not None and newest.started == switchover:
+        left = replace(plan, claim=newest)
+        is_left = yield from commit_claim(left, lock, left=True, ended=newest.ended)
+        return Started(is_new=False) if is_left else Fenced()
+    stored = yield from read_positions(lock)
+    positions = {position.topic_partition: position for position in stored.committed}
+    conflicts = {
+        key: (positions[key], conflict)
+        for key, start in starts.items()
+        if (
+            conflict := conflict_of(
+                start,
+                positions.get(key),
+                plan.topic_ids.get(key.topic, TopicIds()),
+                was_ended=newest is not None and newest.ended != "",
+            )
+        )
+    }
+    if conflicts:
+        return ConflictingStarts(conflicts)
+    producers = yield from initialize(ids_to_take(claims, plan.claim, (*stored.committed, *stored.undecided)))
+    if isinstance(producers, Refused):
+        return Fenced()
+    now_ms: int = yield from ask(ReadWallClock())
+    new = [_position(plan, key, start, positions.get(key), now_ms) for key, start in sorted(starts.items())]
+    for first in range(0, len(new), _POSITIONS_MAX):
+        part: Sequence[WriterPosition] = new[first : first + _POSITIONS_MAX]
+        if isinstance((yield from ask(Transaction(lock, positions=tuple(part)))), Refused):
+            return Fenced()
+    started = replace(plan, claim=replace(plan.claim, started=switchover))
+    return Started(is_new=True) if (yield from commit_claim(started, lock, left=True)) else Fenced()
+
+
+def _position(
+    plan: FlowPlan, partition: TopicPartition, start: FlowStart, known: WriterPosition | None, now_ms: int
+) -> WriterPosition:
+    """Returns the position of a partition of which nothing is copied from *start* on; its records are counted anew."""
+    ids = plan.topic_ids.get(partition.topic, TopicIds())
+    return WriterPosition(
+        topic=partition.topic,
+        partition=partition.partition,
+        next_source_offset=start.offset,
+        java_offset=start.offset - 1,
+        source_epoch=start.leader_epoch,
+        target_topic=ids.copy,
+        source_topic_id=ids.source,
+        target_topic_id=ids.target,
+        writer=plan.ids.task(0),
+        left=True,
+        time_ms=now_ms,
+        revision=1 + ((known and known.revision) or 0),
+    )

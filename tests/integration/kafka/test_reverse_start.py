@@ -1,0 +1,117 @@
+"""After a switchover, the flow back copies only what applications have written since, also in later rounds.
+
+Both flows keep the names of topics, so a record that is copied back would be in the log of its own cluster twice. A Java
+consumer compares both clusters record by record.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_core.errors import StartConflictError
+from mirrorflow_replicator.switchover.flow_end import FlowEnd
+from mirrorflow_replicator.switchover.reverse_start import require_no_conflict, start_reverse
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import digest, load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import Flow, by_partition
+from tests.integration.kafka.switching import call_clusters, end, settings_of
+
+PARTITIONS = 3
+IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
+
+
+@pytest.fixture
+def topic(east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]) -> str:
+    """A topic on both clusters: applications find it there before anything is copied to it."""
+    name = east.create_topic(unique_topic(), partitions=PARTITIONS)
+    return west.create_topic(name, partitions=PARTITIONS)
+
+
+@pytest.fixture
+def forward(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
+    return Flow.new(east, west, tmp_path, connector=IDENTITY)
+
+
+@pytest.fixture
+def reverse(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
+    return Flow.new(west, east, tmp_path, connector=IDENTITY)
+
+
+def start(flow: Flow, process: Replicator, switchover: str, ended: FlowEnd) -> bool:
+    """Starts *flow*, which *process* runs, where the other flow has ended."""
+    settings, starts = settings_of(process), ended.target_ends
+    return call_clusters(
+        flow.source,
+        flow.target,
+        lambda source, target: start_reverse(settings, source, target, switchover, starts),
+    )
+
+
+def wait_until_equal(flow: Flow, topic: str, count: int) -> None:
+    """Waits until the target of *flow* has *count* records of *topic*; asserts that both sides have the same."""
+
+    def copied() -> bool:
+        sums = digest(flow.target, topic, isolation="read_committed")
+        return sum(number for number, _ in sums.values()) >= count
+
+    wait_until(f"{count} records are on both sides", copied)
+    sent, received = (by_partition(records(cluster, topic)) for cluster in (flow.source, flow.target))
+    assert sent == received
+    assert count == sum(map(len, sent.values()))
+
+
+def test_each_flow_copies_only_what_was_written_since_the_other_has_ended(
+    forward: Flow, reverse: Flow, topic: str
+):
+    """Three switchovers: there, back, and there again. Both processes run from the first one on."""
+    load(forward.source, topic, 1_000)
+    with ExitStack() as stack:
+        there = stack.enter_context(forward.replicator(topic))
+        there.wait_until_caught_up(partitions=PARTITIONS)
+        first = end(there, forward.target, "first")
+        load(reverse.source, topic, 300, first=1_000)
+        back = reverse.replicator(topic)
+        assert start(reverse, back, "first", first)
+        assert not start(reverse, back, "first", first)
+        stack.enter_context(back)
+        wait_until_equal(reverse, topic, 1_300)
+
+        second = end(back, reverse.target, "second")
+        load(forward.source, topic, 200, first=1_300)
+        assert start(forward, there, "second", second)
+        wait_until_equal(forward, topic, 1_500)
+
+        third = end(there, forward.target, "third")
+        load(reverse.source, topic, 100, first=1_500)
+        assert start(reverse, back, "third", third)
+        wait_until_equal(reverse, topic, 1_600)
+
+
+def test_a_flow_back_that_has_run_on_its_own_is_refused(forward: Flow, reverse: Flow, topic: str):
+    """It has not copied what came by the other flow, and might leave out records of applications in between."""
+    load(reverse.source, topic, 30)
+    with reverse.replicator(topic) as back:
+        back.wait_until_caught_up(partitions=PARTITIONS)
+        assert back.stop() == 0
+    load(forward.source, topic, 1_000, first=30)
+    with forward.replicator(topic) as there:
+        there.wait_until_caught_up(partitions=PARTITIONS)
+        first = end(there, forward.target, "first")
+        with pytest.raises(
+            StartConflictError, match="has not copied the records before the start"
+        ) as refusal:
+            start(reverse, back, "first", first)
+        with pytest.raises(StartConflictError, match="has not copied the records before the start"):
+            call_clusters(
+                reverse.source,
+                reverse.target,
+                lambda source, target: require_no_conflict(
+                    settings_of(back), source, target, first.target_ends
+                ),
+            )
+
+    assert refusal.value.partitions.keys() == {f"{topic}-{number}" for number in range(PARTITIONS)}

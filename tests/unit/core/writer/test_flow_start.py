@@ -1,0 +1,149 @@
+"""A switchover sets where the flow back starts; positions of earlier rounds move on, and others that contradict it are refused."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.partitions import UNKNOWN
+from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.flow_lock import Fenced
+from mirrorflow_core.writer.flow_plan import TopicIds
+from mirrorflow_core.writer.flow_start import (
+    ConflictingStarts,
+    FlowStart,
+    StartConflict,
+    Started,
+    conflict_of,
+    start_flow,
+)
+from mirrorflow_core.writer.ownership import Ownership, take_flow
+from mirrorflow_core.writer.position import WriterPosition
+from tests.unit.core.writer.test_flow_end import ClaimingBrokers, end
+from tests.unit.core.writer.test_takeover import IDS, ORDERS, PAYMENTS, plan
+
+IDENTIFIERS = {"orders": TopicIds("source", "target", "orders"), "payments": TopicIds("p", "q", "payments")}
+PLAN = plan(copies=IDENTIFIERS)
+NEVER_RUN: tuple[WriterPosition, ...] = ()
+
+
+def position(offset: int, *, left: bool = True, topic_id: str = "source") -> WriterPosition:
+    return WriterPosition(
+        topic="orders",
+        partition=0,
+        next_source_offset=offset,
+        source_topic_id=topic_id,
+        writer=IDS,
+        left=left,
+        revision=7,
+    )
+
+
+def brokers_with(*positions: WriterPosition, ended: str = "", refuses: str = "") -> ClaimingBrokers:
+    """Brokers of a flow with these positions, which *ended* has ended."""
+    claims: tuple[Claim, ...] = (replace(PLAN.claim, left=True, ended=ended),) if positions else ()
+    brokers = ClaimingBrokers(*claims, refuses=refuses)
+    brokers.positions = list(positions)
+    return brokers
+
+
+def start(brokers: ClaimingBrokers, offset: int, switchover: str = "second") -> object:
+    return brokers.run(start_flow(PLAN, switchover, {ORDERS: FlowStart(offset, 3), PAYMENTS: FlowStart(0)}))
+
+
+@pytest.mark.parametrize(
+    ("stored", "ended"),
+    [
+        (NEVER_RUN, ""),
+        ((position(100),), ""),
+        ((position(60),), "first"),
+        ((position(UNKNOWN),), ""),
+        ((position(500, topic_id="deleted"),), ""),
+    ],
+    ids=["never run", "stored before a crash", "ended earlier", "reset", "topic created again"],
+)
+def test_the_starts_are_stored_before_the_claim_that_frees_the_flow(
+    stored: tuple[WriterPosition, ...], ended: str
+) -> None:
+    brokers = brokers_with(*stored, ended=ended)
+
+    assert start(brokers, 100) == Started(is_new=True)
+
+    positions = {new.topic_partition: new for new in brokers.transactions[-2].positions}
+    assert brokers.transactions[-2].producer.transactional_id == "mirrorflow:east:lock"
+    assert {key: new.next_source_offset for key, new in positions.items()} == {ORDERS: 100, PAYMENTS: 0}
+    assert all(new.left and new.records == UNKNOWN for new in positions.values())
+    assert (positions[ORDERS].source_epoch, positions[ORDERS].java_offset) == (3, 99)
+    assert (positions[ORDERS].source_topic_id, positions[ORDERS].target_topic) == ("source", "orders")
+    assert positions[ORDERS].revision == (8 if stored else 1)
+    claim = brokers.claims[-1]
+    assert (claim.started, claim.ended, claim.left) == ("second", "", True)
+
+
+@pytest.mark.parametrize(
+    ("stored", "ended", "conflict"),
+    [
+        (position(60), "", StartConflict.BEHIND),
+        (position(60, left=False), "first", StartConflict.BEHIND),
+        (position(101), "", StartConflict.AHEAD),
+        (position(101), "first", StartConflict.AHEAD),
+    ],
+    ids=["not ended", "stopped before the end", "ahead", "ahead when it ended"],
+)
+def test_a_position_that_contradicts_a_start_is_refused(
+    stored: WriterPosition, ended: str, conflict: StartConflict
+) -> None:
+    brokers = brokers_with(stored, ended=ended)
+
+    assert start(brokers, 100) == ConflictingStarts({ORDERS: (stored, conflict)})
+    assert not any(transaction.positions or transaction.claim for transaction in brokers.transactions)
+
+
+def test_repeated_starts_leave_the_running_flow_alone() -> None:
+    brokers = brokers_with(position(60), ended="first")
+    start(brokers, 100)
+    owned = brokers.run(take_flow(plan(ORDERS, copies=IDENTIFIERS)))
+    assert isinstance(owned, Ownership)
+    written = len(brokers.transactions)
+
+    assert start(brokers, 100) == Started(is_new=False)
+    assert len(brokers.transactions) == written
+    assert brokers.claims[-1].started == "second", "each owner keeps the id"
+
+
+def test_the_end_of_a_started_flow_keeps_the_id_of_its_start() -> None:
+    """A repeated start of an earlier round does nothing to a flow that has ended since."""
+    brokers = brokers_with(position(60), ended="first")
+    start(brokers, 100)
+    brokers.positions = [position(100, left=False)]
+    end(brokers, "third")
+    ended = brokers.claims[-1]
+
+    assert start(brokers, 100) == Started(is_new=False)
+    assert brokers.claims[-1] == ended
+    assert (ended.started, ended.ended) == ("second", "third")
+
+
+@pytest.mark.parametrize("refuses", ["lock", "claim"])
+def test_a_fenced_switchover_starts_nothing(refuses: str) -> None:
+    brokers = brokers_with(position(60), ended="first", refuses=refuses)
+
+    assert start(brokers, 100) == Fenced()
+    assert brokers.claims[-1].ended == "first"
+
+
+@given(copied=st.integers(0, 20), offset=st.integers(0, 20), was_ended=st.booleans(), left=st.booleans())
+def test_a_start_never_leaves_out_or_repeats_what_the_flow_itself_has_copied(
+    *, copied: int, offset: int, was_ended: bool, left: bool
+) -> None:
+    """What lies before the start was copied by one of both flows; no record behind it was copied back."""
+    conflict = conflict_of(
+        FlowStart(offset), position(copied, left=left), IDENTIFIERS["orders"], was_ended=was_ended
+    )
+
+    if conflict is None:
+        assert copied <= offset
+        assert copied == offset or (was_ended and left)
+    else:
+        assert (conflict is StartConflict.AHEAD) == (copied > offset)

@@ -1,0 +1,93 @@
+"""Where groups stand at the end of a switchover: exactly, within a bound, or refused with a reason."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.offsets.checkpoints import HAS_MEMBERS, GroupOffset, Point
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_replicator.switchover.final_groups import FinalGroup, GroupOutcome, clamped, summarised
+
+EXACT_ROW = GroupOffset(
+    group="billing",
+    topic="orders",
+    partition=0,
+    target_topic="orders",
+    source_offset=100,
+    target_offset=90,
+    at_most=90,
+    checkpoint_offset=90,
+    checkpoint_written_ms=1,
+    group_offset=90,
+    written=True,
+    why="",
+    has_members_on_source=False,
+)
+BOUND_ROW = replace(EXACT_ROW, partition=1, at_most=97)
+UNKNOWN_ROW = replace(EXACT_ROW, partition=2, at_most=None)
+REFUSED_ROW = replace(EXACT_ROW, partition=3, written=False, group_offset=80, why=HAS_MEMBERS)
+AHEAD_ROW = replace(EXACT_ROW, partition=4, group_offset=95)
+COPY = TopicPartition("orders", 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "outcome", "repeats_max"),
+    [
+        ([EXACT_ROW], GroupOutcome.EXACT, 0),
+        ([EXACT_ROW, AHEAD_ROW], GroupOutcome.EXACT, 0),
+        ([EXACT_ROW, BOUND_ROW, replace(BOUND_ROW, partition=5)], GroupOutcome.BOUND, 14),
+        ([EXACT_ROW, UNKNOWN_ROW], GroupOutcome.BOUND, None),
+        ([BOUND_ROW, REFUSED_ROW], GroupOutcome.REFUSED, None),
+    ],
+    ids=["exact", "ahead on the target", "bound", "bound that is not known", "refused"],
+)
+def test_a_group_is_as_good_as_its_worst_partition(
+    rows: list[GroupOffset], outcome: GroupOutcome, repeats_max: int | None
+):
+    (group,) = summarised(rows)
+
+    assert (group.outcome, group.repeats_max) == (outcome, repeats_max)
+    assert bool(group.why) == (outcome is GroupOutcome.REFUSED)
+
+
+def test_a_refusal_names_the_partition_and_the_reason():
+    (group,) = summarised([EXACT_ROW, REFUSED_ROW])
+
+    assert group.why == f"orders-3: {HAS_MEMBERS}"
+
+
+def test_each_group_is_listed_once_and_shows_whether_it_has_members_on_the_old_cluster():
+    rows = [
+        replace(EXACT_ROW, group="shipping", has_members_on_source=True),
+        BOUND_ROW,
+        replace(BOUND_ROW, group="shipping"),
+        EXACT_ROW,
+    ]
+
+    assert summarised(rows) == (
+        FinalGroup(group="billing", outcome=GroupOutcome.BOUND, repeats_max=7),
+        FinalGroup(group="shipping", outcome=GroupOutcome.BOUND, repeats_max=7, is_active=True),
+    )
+    assert summarised([]) == ()
+
+
+@given(offset=st.integers(0, 50), begin=st.integers(0, 50), length=st.integers(0, 50))
+def test_a_clamped_offset_lies_in_the_copy_and_moves_no_further_than_needed(
+    *, offset: int, begin: int, length: int
+):
+    point = Point(upstream_offset=7, downstream_offset=offset, metadata="m")
+
+    placed = clamped({COPY: point}, {COPY: begin}, {COPY: begin + length})[COPY]
+
+    assert begin <= placed.downstream_offset <= begin + length
+    assert placed.downstream_offset == offset or not begin <= offset <= begin + length
+    assert replace(placed, downstream_offset=offset) == point
+
+
+def test_a_group_is_not_placed_in_a_copy_that_cannot_be_read():
+    point = Point(upstream_offset=7, downstream_offset=7)
+
+    assert clamped({COPY: point}, {COPY: 0}, {}) == {}
+    assert clamped({COPY: point}, {}, {COPY: 9}) == {}
