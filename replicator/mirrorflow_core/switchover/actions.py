@@ -14,7 +14,10 @@ from mirrorflow_core.switchover.seal import Seal
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Store *record* in the journal of the target, then of the source."""
+    """Store *record* in the journal of the target; once that is acknowledged, in the journal of the source.
+
+    So no process finds a promotion on the source that the target does not know.
+    """
 
     record: SwitchoverRecord
 

@@ -48,18 +48,28 @@ def own_record(record: SwitchoverRecord, observation: SwitchoverObservation) -> 
     return newest_record(known for known in known_records(observation) if known.id == record.id)
 
 
+def unfinished_record(observation: SwitchoverObservation) -> SwitchoverRecord | None:
+    """Returns the switchover of the pair that is under way."""
+    return newest_record(known for known in known_records(observation) if not known.is_final)
+
+
+def active_member(record: SwitchoverRecord, observation: SwitchoverObservation) -> str:
+    """Returns the member that the last switchover has promoted; before the first one, the member that *record* names."""
+    records = known_records(observation)
+    last = newest_record(known for known in records if known.state is SwitchoverState.DONE)
+    return record.source if last is None else last.to
+
+
 def why_not_admitted(record: SwitchoverRecord, observation: SwitchoverObservation) -> str:
     """Returns why *record* cannot be the next switchover of its pair. Needs both journals and the endpoint."""
-    records = known_records(observation)
-    if unfinished := newest_record(known for known in records if not known.is_final):
+    if unfinished := unfinished_record(observation):
         return (
             f"pair: switchover {unfinished.id} of {record.pair} is in state {unfinished.state.value}; "
             "wait until it has ended, or roll it back."
         )
-    if record.to in {record.source, observation.endpoint}:
+    active = active_member(record, observation)
+    if record.to in {record.source, active}:
         return f"to: {record.to} is the active member of {record.pair} already; name the other member."
-    last = newest_record(known for known in records if known.state is SwitchoverState.DONE)
-    active = record.source if last is None else last.to
     if not active == record.source == observation.endpoint:
         return (
             f"pair: clients of {record.pair} are led to {observation.endpoint}, but {active} is its active member; "

@@ -14,7 +14,7 @@ and the source's ends; REVERSING the source's fence and ends and `reverse`; ROLL
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -70,7 +70,11 @@ def step(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: i
         return SwitchoverStep(record)
     if record.state in FENCED and (reason := _why_to_roll_back(record, observation, now_ms)):
         return _roll_back(record, reason, now_ms)
-    return _WORK[record.state](record, observation, now_ms)
+    decided = _WORK[record.state](record, observation, now_ms)
+    if record.state in FENCED and decided.record is record:
+        left = _seconds(record.fenced_ms + record.limits.refused_ms - now_ms)
+        return replace(decided, waits_for=f"{decided.waits_for} Rolled back in {left} otherwise.")
+    return decided
 
 
 # -- who carries it out
@@ -300,8 +304,7 @@ def _reverse(record: SwitchoverRecord, observation: SwitchoverObservation, now_m
         return SwitchoverStep(record, (StartReverse(record.id, record.reverse_starts),), waits_for)
     if observation.reverse is None or not observation.reverse.is_copying:
         return SwitchoverStep(record, waits_for=waits_for)
-    reason = record.reason or guards.why_ends_differ(record, observation)
-    return _advance(record, _S.DONE, now_ms, reason=reason)
+    return _advance(record, _S.DONE, now_ms)
 
 
 def _fence_again(record: SwitchoverRecord) -> SwitchoverStep:

@@ -1,0 +1,188 @@
+"""Explores a world breadth first: every state that can be reached, by every event and every step of every run."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+
+from mirrorflow_core.switchover import state_machine
+from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
+from mirrorflow_core.switchover.states import SwitchoverState
+from tests.model.switchover.events import CRASH, FAILURES, Event, after_trouble, events
+from tests.model.switchover.invariants import broken_by_action, broken_by_event, broken_in
+from tests.model.switchover.shell import carry_out, observe, parts, visible
+from tests.model.switchover.world import LONG_MS, Kept, Run, World, kept, kept_record, newest
+
+_NOTHING = kept(())
+STATES_MAX = 2_000_000
+
+
+@dataclass
+class Explored:
+    """The result of an exploration. A violation has the events that lead to it."""
+
+    states: int = 0
+    transitions: int = 0
+    final_states: frozenset[SwitchoverState] = frozenset()
+    violations: list[tuple[str, list[str]]] = field(default_factory=list)
+
+
+class _Violated(Exception):  # noqa: N818 - the end of a search, not an error
+    """An invariant is violated by the last event."""
+
+
+def explore(initial: World) -> Explored:
+    """Explores every state that *initial* leads to; stops at the first violation."""
+    _next_step.cache_clear()  # the function may have been replaced
+    numbers = {initial: 0}
+    worlds = [initial]
+    came_from: list[tuple[int, str]] = [(-1, "")]
+    predecessors: list[list[int]] = [[]]
+    waiting = deque([0])
+    explored = Explored()
+
+    def path(number: int) -> list[str]:
+        names = []
+        while number >= 0:
+            number, name = came_from[number]
+            names.append(name)
+        return names[-2::-1]
+
+    while waiting:
+        number = waiting.popleft()
+        try:
+            for name, world in successors(worlds[number]):
+                explored.transitions += 1
+                following = numbers.get(world)
+                if following is None:
+                    following = numbers[world] = len(worlds)
+                    assert following < STATES_MAX
+                    worlds.append(world)
+                    came_from.append((number, name))
+                    predecessors.append([])
+                    waiting.append(following)
+                    if broken := next(broken_in(world), ""):
+                        explored.violations.append((broken, path(following)))
+                        return explored
+                predecessors[following].append(number)
+        except _Violated as violated:
+            broken, name = violated.args
+            explored.violations.append((broken, [*path(number), name]))
+            return explored
+    explored.states = len(worlds)
+    explored.final_states = frozenset(state for world in worlds for state in _final_states(world))
+    _check_liveness(explored, worlds, predecessors, path)
+    return explored
+
+
+def successors(world: World) -> Iterator[Event]:
+    """Yields each event and step that is possible now, with the world after it. Raises _Violated."""
+    for name, after in events(world):
+        if broken := next(broken_by_event(world, after), ""):
+            raise _Violated(broken, name)
+        yield name, after
+    yield from _starts(world)
+    for run in world.runs:
+        rest = tuple(other for other in world.runs if other is not run)
+        if CRASH in world.troubles:
+            yield f"{run.name} crashes", after_trouble(world, CRASH, runs=rest)
+        if not run.has_begun:
+            begun = run._replace(has_begun=True)
+            yield f"{run.name} takes the lock", world._replace(runs=(*rest, begun), lock=run.name)
+        elif world.lock != run.name:
+            yield f"{run.name} finds that it has lost the lock", world._replace(runs=rest)
+        elif run.pending.value:
+            yield _acted(world, run, rest)
+        else:
+            yield _stepped(world, run, rest)
+
+
+def _starts(world: World) -> Iterator[Event]:
+    """A user asks for a switchover, or the one under way is resumed if no process carries it out."""
+    if world.to_start:
+        yield "start", _started(world._replace(to_start=world.to_start[1:]), world.to_start[0].value)
+    unfinished = newest(world.target_journal) or newest(world.source_journal)
+    if not world.runs and unfinished is not None and not unfinished.is_final:
+        yield "resume", _started(world, unfinished)
+
+
+def _started(world: World, record: SwitchoverRecord) -> World:
+    """A process starts with the newest record that it reads; before it has the lock, another one may write a newer one."""
+    journals = (*world.source_journal, *world.target_journal)
+    known = [other.value for other in journals if other.value.id == record.id]
+    run = Run(f"run {world.runs_started}", kept_record(newest_record([record, *known]) or record), _NOTHING)
+    return world._replace(runs=(*world.runs, run), runs_started=world.runs_started + 1)
+
+
+def _acted(world: World, run: Run, rest: tuple[Run, ...]) -> Event:
+    part, *pending = run.pending.value
+    waiting = run._replace(pending=kept(tuple(pending)))
+    after = carry_out(world, part)
+    name = f"{run.name}: {type(part.action).__name__} {part.number}"
+    if broken := next(broken_by_action(world, run, part, after), ""):
+        raise _Violated(broken, name)
+    if broken := next(broken_by_event(world, after), ""):
+        raise _Violated(broken, name)
+    return name, after._replace(runs=(*rest, waiting))
+
+
+def _stepped(world: World, run: Run, rest: tuple[Run, ...]) -> Event:
+    """The run reads the clusters, in two parts if that takes a while, and asks the product what to do."""
+    if world.reads_slowly and run.first_part is None:
+        reading = run._replace(first_part=kept(visible(world)))
+        return f"{run.name}: reads the first part", world._replace(runs=(*rest, reading))
+    first_part = visible(world) if run.first_part is None else run.first_part.value
+    record, actions = _next_step(first_part, visible(world), run.name, run.record)
+    name = f"{run.name}: step to {record.value.state.value}"
+    stepped = None if actions is None else run._replace(record=record, pending=actions, first_part=None)
+    return name, world._replace(runs=rest if stepped is None else (*rest, stepped))
+
+
+@cache
+def _next_step(first_part: World, world: World, name: str, record: Kept) -> tuple[Kept, Kept | None]:
+    """Calls the product's function. Returns the record, and the actions; None: the process has nothing more to do."""
+    step = state_machine.step(record.value, observe(first_part, world, name), world.limits_passed * LONG_MS)
+    is_over = step.is_superseded or (step.record.is_final and not step.actions)
+    return kept_record(step.record), None if is_over else parts(step.actions)
+
+
+def _final_states(world: World) -> set[SwitchoverState]:
+    return {record.value.state for record in world.target_journal if record.value.is_final}
+
+
+def _check_liveness(explored: Explored, worlds: list[World], predecessors: list[list[int]], path) -> None:
+    """From each state an end can be reached; without a failure that prevents it, the wanted end."""
+    for ends, failures, sentence in (
+        (_is_over, frozenset(), "no final state can be reached"),
+        (_has_succeeded, FAILURES, "the switchover cannot succeed any more, without a failure"),
+    ):
+        alive = [ends(world) for world in worlds]
+        waiting = [number for number, is_alive in enumerate(alive) if is_alive]
+        while waiting:
+            for before in predecessors[waiting.pop()]:
+                if not alive[before]:
+                    alive[before] = True
+                    waiting.append(before)
+        for number, world in enumerate(worlds):
+            if not alive[number] and not failures & world.happened:
+                explored.violations.append((f"liveness: {sentence}", path(number)))
+                return
+
+
+def _is_over(world: World) -> bool:
+    return (
+        not world.runs
+        and not world.to_start
+        and all(record.value.is_final for record in world.target_journal)
+    )
+
+
+def _has_succeeded(world: World) -> bool:
+    """Returns whether the user has what was asked for, or has only to ask again."""
+    has_not_begun = not world.runs and not world.to_start and not world.target_journal
+    return (
+        has_not_begun
+        or world.has_failed_check
+        or world.hangs
+        or bool(_final_states(world) & {SwitchoverState.DONE, SwitchoverState.REHEARSED})
+    )

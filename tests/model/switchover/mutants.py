@@ -1,0 +1,114 @@
+"""The product without one of its guards: a function of `guards` or of the state machine that is replaced."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mirrorflow_core.switchover import guards, state_machine
+from mirrorflow_core.switchover.observation import FenceState
+from tests.model.switchover.exploring import Explored, explore
+from tests.model.switchover.scenarios import SCENARIOS
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """The product without the guard that *rule* states: `owner.name` is *value* in it."""
+
+    rule: str
+    scenario: str
+    name: str
+    value: Callable[..., Any]
+    owner: Any = guards
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Applies the mutant inside the block."""
+        original = getattr(self.owner, self.name)
+        setattr(self.owner, self.name, self.value)
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.name, original)
+
+    def explore(self) -> Explored:
+        """Explores the mutant's scenario."""
+        with self.applied():
+            return explore(SCENARIOS[self.scenario].world)
+
+
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda *_: value
+
+
+def _is_stored_on_target(record, observation) -> bool:
+    return record in (observation.target.records or ())
+
+
+def _resumes_forward(record, runner, _now_ms):
+    return record.revised(runner=runner)
+
+
+def _partial_is_unfenced(cluster) -> bool:
+    return cluster.fence is not FenceState.COMPLETE
+
+
+_sealed = guards.sealed
+_reverse_starts = guards.reverse_starts
+
+
+def _seals_of_all_attempts_are_equal(record, observation):
+    return _sealed(replace(record, attempt=0), observation)
+
+
+def _any_verification(_seal, observation) -> bool:
+    return observation.verification is not None
+
+
+def _starts_at_the_beginning(observation):
+    return tuple(replace(start, offset=0) for start in _reverse_starts(observation))
+
+
+def _starts_too_late(observation):
+    return tuple(replace(start, offset=start.offset + 1) for start in _reverse_starts(observation))
+
+
+MUTANTS = (
+    Mutant("An intent is stored before it is carried out.", "target down", "is_stored", _always(True)),
+    Mutant("It is stored on both clusters.", "source down", "is_stored", _is_stored_on_target),
+    Mutant("A run takes over what another one has begun.", "crash", "is_interrupted", _always(False)),
+    Mutant("A resumed run goes back to the fence.", "crash", "_resumed", _resumes_forward, state_machine),
+    Mutant("A run does not overwrite a newer record.", "the same twice", "is_superseded", _always(False)),
+    Mutant("A switchover is carried out once.", "rehearsal twice", "own_record", _always(None)),
+    Mutant("A pair has one switchover at a time.", "two at once", "unfinished_record", _always(None)),
+    Mutant("Nothing moves to the active member.", "reverted endpoint", "active_member", _always("east")),
+    Mutant("Each check must have a result.", "planned", "missing_checks", _always([])),
+    Mutant("Each check must have passed.", "failed check", "failed_checks", _always([])),
+    Mutant("Every binding of the fence is listed.", "planned", "is_fenced", _always(True)),
+    Mutant("A fence that someone removes is noticed.", "fence removed", "is_fence_broken", _always(False)),
+    Mutant("A fence is lifted as a whole.", "rehearsal with trouble", "is_unfenced", _partial_is_unfenced),
+    Mutant("The target's fence is lifted.", "standby is fenced", "is_unfenced", _always(True)),
+    Mutant("Writes are refused for a limited time.", "hanging transaction", "is_past_limit", _always(False)),
+    Mutant("Open transactions are waited for.", "transaction", "has_open_transaction", _always(False)),
+    Mutant("Ends are sealed when they are quiet.", "planned", "is_quiet", _always(True)),
+    Mutant("Ends that grow behind the seal roll it back.", "bypass", "why_source_changed", _always("")),
+    Mutant("Everything up to the seal is copied.", "planned", "is_copied", _always(True)),
+    Mutant("The seal is verified.", "foreign record", "is_verified", _always(True)),
+    Mutant("This very seal is verified.", "foreign record after a crash", "is_verified", _any_verification),
+    Mutant(
+        "Each attempt has a seal of its own.",
+        "foreign record after a crash",
+        "sealed",
+        _seals_of_all_attempts_are_equal,
+    ),
+    Mutant("Differences roll back.", "foreign record", "has_differences", _always(False)),
+    Mutant("Consumers are stopped before the last pass.", "group", "has_active_groups", _always(False)),
+    Mutant("Groups have all their offsets.", "group", "has_groups_behind", _always(False)),
+    Mutant("A rollback lets the flow run again.", "rollback", "may_run", _always(True)),
+    Mutant("The flow has ended before the target is opened.", "bypass", "is_ended", _always(True)),
+    Mutant("Each log has the marker of the end.", "target down and bypass", "has_all_markers", _always(True)),
+    Mutant("Clients are led to the target.", "planned", "is_led_to", _always(True)),
+    Mutant("The reverse flow is started.", "planned", "is_reverse_started", _always(True)),
+    Mutant("It starts behind the copies.", "planned", "reverse_starts", _starts_at_the_beginning),
+    Mutant("It skips nothing.", "planned", "reverse_starts", _starts_too_late),
+)

@@ -1,0 +1,122 @@
+"""The worlds that are explored: each has few dangers, so that all of its states can be reached in seconds."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+from tests.model.switchover.events import (
+    BYPASS,
+    CRASH,
+    FOREIGN,
+    LIMIT,
+    REVERT,
+    ROLLBACK,
+    SLEEP,
+    SOURCE_DOWN,
+    TAKEOVER,
+    TARGET_DOWN,
+    UNFENCE,
+)
+from tests.model.switchover.world import PARTITIONS, Producer, World, kept_record, requested
+
+PLANNED: Final = kept_record(requested())
+REHEARSAL: Final = kept_record(requested(type_=SwitchoverType.REHEARSAL))
+SECOND: Final = kept_record(requested("second"))
+IDLE: Final = (Producer(0), Producer(0))
+TRANSACTION: Final = (Producer(0), Producer(1))
+BOTH: Final = (Producer(1), Producer(1))
+NOTHING_TO_COPY: Final[dict[str, Any]] = {"producers": IDLE, "target": (("a0",), ()), "copied": (1, 0)}
+_S = SwitchoverState
+_DONE = {_S.DONE}
+_DONE_OR_LIFTED = {_S.DONE, _S.LIFTED}
+_ANY_END = {_S.DONE, _S.LIFTED, _S.REFUSED}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A world, and the final states that it leads to."""
+
+    name: str
+    world: World
+    ends: set[SwitchoverState]
+
+
+SCENARIOS: Final = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("planned", World((PLANNED,), producers=BOTH), _DONE),
+        Scenario("standby is fenced", World((PLANNED,), target_fence=PARTITIONS), _DONE),
+        Scenario("failed check", World((PLANNED,), has_failed_check=True), {_S.REFUSED}),
+        Scenario("group", World((PLANNED,), has_members=True), _DONE),
+        Scenario("transaction", World((PLANNED,), producers=TRANSACTION), _DONE),
+        Scenario(
+            "hanging transaction",
+            World((PLANNED,), (LIMIT, LIMIT), producers=TRANSACTION, hangs=True),
+            _ANY_END,
+        ),
+        Scenario("crash", World((PLANNED,), (CRASH,)), _DONE),
+        Scenario("the same twice", World((PLANNED, PLANNED), **NOTHING_TO_COPY), _DONE),
+        Scenario("two at once", World((PLANNED, SECOND), **NOTHING_TO_COPY), _DONE),
+        Scenario("reverted endpoint", World((PLANNED, SECOND), (REVERT,), **NOTHING_TO_COPY), _DONE),
+        Scenario("sleeping copier", World((PLANNED,), (SLEEP, BYPASS), producers=IDLE), _DONE_OR_LIFTED),
+        Scenario("takeover", World((PLANNED,), (TAKEOVER, SLEEP)), _DONE),
+        Scenario("slow reads", World((PLANNED,), reads_slowly=True), _DONE),
+        Scenario("bypass", World((PLANNED,), (BYPASS,)), _DONE_OR_LIFTED),
+        Scenario("foreign record", World((PLANNED,), (FOREIGN,)), _DONE_OR_LIFTED),
+        Scenario(
+            "foreign record after a crash",
+            World((PLANNED,), (FOREIGN, CRASH), producers=IDLE),
+            _DONE_OR_LIFTED,
+        ),
+        Scenario("fence removed", World((PLANNED,), (UNFENCE,)), _DONE_OR_LIFTED),
+        Scenario("limit", World((PLANNED,), (LIMIT,)), _ANY_END),
+        Scenario("rollback", World((PLANNED,), (ROLLBACK,)), _ANY_END),
+        Scenario("source down", World((PLANNED,), (SOURCE_DOWN,)), _DONE),
+        Scenario("target down", World((PLANNED,), (TARGET_DOWN,)), _DONE),
+        Scenario(
+            "target down and bypass",
+            World((PLANNED,), (TARGET_DOWN, BYPASS), **NOTHING_TO_COPY),
+            _DONE_OR_LIFTED,
+        ),
+        Scenario("rehearsal", World((REHEARSAL,)), {_S.REHEARSED}),
+        Scenario("rehearsal twice", World((REHEARSAL, REHEARSAL), **NOTHING_TO_COPY), {_S.REHEARSED}),
+        Scenario(
+            "rehearsal with trouble",
+            World((REHEARSAL,), (ROLLBACK, CRASH), producers=IDLE),
+            {_S.REHEARSED, _S.LIFTED, _S.REFUSED},
+        ),
+    )
+}
+# They take minutes.
+LARGE_SCENARIOS: Final = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("two crashes", World((PLANNED,), (CRASH, CRASH)), _DONE),
+        Scenario("crash and rollback", World((PLANNED,), (CRASH, ROLLBACK)), _ANY_END),
+        Scenario(
+            "crash, limit and transaction", World((PLANNED,), (CRASH, LIMIT), producers=TRANSACTION), _ANY_END
+        ),
+        Scenario(
+            "slow reads and bypass",
+            World((PLANNED,), (BYPASS, TAKEOVER, SLEEP), reads_slowly=True),
+            _DONE_OR_LIFTED,
+        ),
+        Scenario("slow reads and crash", World((PLANNED,), (CRASH,), reads_slowly=True), _DONE),
+        Scenario(
+            "slow reads and transaction", World((PLANNED,), producers=TRANSACTION, reads_slowly=True), _DONE
+        ),
+        Scenario("slow reads of groups", World((PLANNED,), has_members=True, reads_slowly=True), _DONE),
+        Scenario("crash and lost source", World((PLANNED,), (CRASH, SOURCE_DOWN)), _DONE),
+        Scenario("crash and lost target", World((PLANNED,), (CRASH, TARGET_DOWN)), _DONE),
+        Scenario("crash and two at once", World((PLANNED, SECOND), (CRASH,)), _DONE),
+        Scenario("crash and the same twice", World((PLANNED, PLANNED), (CRASH,), producers=IDLE), _DONE),
+        Scenario("two producers and a group", World((PLANNED,), producers=BOTH, has_members=True), _DONE),
+        Scenario("takeover and bypass", World((PLANNED,), (TAKEOVER, SLEEP, BYPASS)), _DONE_OR_LIFTED),
+        Scenario("crash and removed fence", World((PLANNED,), (CRASH, UNFENCE)), _DONE_OR_LIFTED),
+        Scenario(
+            "rehearsal and planned",
+            World((REHEARSAL, SECOND), (CRASH,), producers=IDLE),
+            {_S.REHEARSED, _S.DONE},
+        ),
+    )
+}

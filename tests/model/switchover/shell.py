@@ -1,0 +1,228 @@
+"""The shell of the model: it observes the world as the product's shell observes clusters, and carries out one action at a time.
+
+What it guarantees is what the product's shell has to guarantee (`mirrorflow_core.switchover.observation` and `actions`): it
+observes and acts only while it holds the lock, in order, and each action may be repeated.
+"""
+
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.actions import (
+    ClearEnd,
+    EndFlow,
+    FenceCluster,
+    FinishGroups,
+    LiftFence,
+    StartReverse,
+    SwitchEndpoint,
+    SwitchoverAction,
+    TryFence,
+    VerifySeal,
+    WriteRecord,
+)
+from mirrorflow_core.switchover.observation import (
+    ClusterObservation,
+    FenceState,
+    FlowEnd,
+    GroupPass,
+    PartitionEnd,
+    ReadinessCheck,
+    ReverseFlow,
+    SealVerification,
+    SwitchoverObservation,
+    SwitchoverSide,
+)
+from mirrorflow_core.switchover.seal import Seal
+from tests.model.switchover.world import (
+    LIMITS,
+    PARTITIONS,
+    Kept,
+    Log,
+    Reverse,
+    World,
+    data,
+    journal_with,
+    kept,
+    kept_record,
+    last_stable,
+)
+
+TOPIC_PARTITIONS: Final = tuple(TopicPartition("orders", number) for number in range(PARTITIONS))
+_FENCES: Final = (FenceState.ABSENT, FenceState.PARTIAL, FenceState.COMPLETE)
+_PASSED: Final = tuple(ReadinessCheck)
+_FENCE: Final = ReadinessCheck.FENCE
+_FAILED: Final = MappingProxyType({ReadinessCheck.LAG: "lag: 9,000 s; wait until the flow has caught up."})
+
+
+class Part(NamedTuple):
+    """A part of an action that a crash can separate from the rest."""
+
+    action: SwitchoverAction
+    number: int
+
+
+def visible(world: World) -> World:
+    """Returns *world* without what no process can read: worlds that look the same lead to the same step."""
+    return world._replace(
+        runs=(),
+        troubles=(),
+        to_start=(),
+        producers=(),
+        copiers=(),
+        happened=frozenset(),
+        lock="",
+        runs_started=0,
+    )
+
+
+def observe(first_part: World, world: World, name: str) -> SwitchoverObservation:
+    """Returns what the run *name* reads: the fields up to `source` as they were in *first_part*, the others as in *world*."""
+    is_behind = world.group_target < world.group_source
+    groups = GroupPass(active=("group",) if world.has_members else (), behind=("group",) if is_behind else ())
+    is_both_up = world.is_source_up and world.is_target_up
+    return SwitchoverObservation(
+        runner=name,
+        rollback_requested=first_part.is_rollback_requested,
+        checks=_checks(first_part),
+        endpoint=first_part.endpoint,
+        flow_end=_flow_end(first_part) if first_part.is_target_up else None,
+        source=_source(first_part) if first_part.is_source_up else ClusterObservation(),
+        copied=dict(zip(TOPIC_PARTITIONS, world.copied, strict=True)) if world.is_target_up else None,
+        verification=None if world.verification is None else world.verification.value,
+        groups=groups if is_both_up else None,
+        target=_target(world) if world.is_target_up else ClusterObservation(),
+        reverse=ReverseFlow(started_by=world.reverse.started_by, is_copying=world.reverse.is_copying)
+        if world.is_source_up
+        else None,
+    )
+
+
+def _source(world: World) -> ClusterObservation:
+    return ClusterObservation(
+        records=_records(world.source_journal),
+        fence=_FENCES[world.source_fence],
+        ends=_ends(world.source),
+        unchanged_ms=LIMITS.quiet_ms if world.is_quiet else 0,
+    )
+
+
+def _target(world: World) -> ClusterObservation:
+    return ClusterObservation(
+        records=_records(world.target_journal),
+        fence=_FENCES[world.target_fence],
+        ends=_ends(world.target),
+    )
+
+
+def _flow_end(world: World) -> FlowEnd:
+    has_all_markers = world.flow.marked_epoch == world.flow.epoch
+    return FlowEnd(switchover=world.flow.ended_by, has_all_markers=has_all_markers)
+
+
+def _checks(world: World) -> dict[ReadinessCheck, str]:
+    failed = _FAILED if world.has_failed_check else {}
+    passed = {check: "" for check in _PASSED if check is not _FENCE or world.is_canary_tried}
+    return {**passed, **failed}
+
+
+@cache
+def _ends(logs: tuple[Log, ...]) -> dict[TopicPartition, PartitionEnd]:
+    return {
+        partition: PartitionEnd(topic_id="id", end=len(log), last_stable=last_stable(log))
+        for partition, log in zip(TOPIC_PARTITIONS, logs, strict=True)
+    }
+
+
+def _records(journal: tuple[Kept, ...]) -> tuple[Any, ...]:
+    return tuple(record.value for record in journal)
+
+
+def parts(actions: tuple[SwitchoverAction, ...]) -> Kept:
+    """Returns *actions* as parts between which the process can die."""
+    counts = {WriteRecord: 2, FenceCluster: PARTITIONS, LiftFence: PARTITIONS, EndFlow: 2}
+    kept_actions = [
+        WriteRecord(kept_record(action.record).value) if isinstance(action, WriteRecord) else action
+        for action in actions
+    ]
+    return kept(
+        tuple(
+            Part(action, number) for action in kept_actions for number in range(counts.get(type(action), 1))
+        )
+    )
+
+
+def carry_out(world: World, part: Part) -> World:
+    """Returns the world after *part*, which has no effect if a cluster that it needs does not respond."""
+    match part.action:
+        case WriteRecord(record):
+            return _write_record(world, kept_record(record), part.number)
+        case TryFence():
+            return world._replace(is_canary_tried=True) if world.is_source_up else world
+        case FenceCluster(side):
+            return _set_fence(world, side, max(part.number + 1, _fence(world, side)))
+        case LiftFence(side):
+            return _set_fence(world, side, min(PARTITIONS - 1 - part.number, _fence(world, side)))
+        case VerifySeal(seal):
+            return _verify(world, seal)
+        case FinishGroups():
+            moved = max(world.group_target, min(world.group_source, len(world.target[0])))
+            is_possible = world.is_source_up and world.is_target_up
+            return world._replace(group_target=moved) if is_possible else world
+        case EndFlow(switchover):
+            return _end_flow(world, switchover, part.number)
+        case ClearEnd(switchover):
+            is_own = world.is_target_up and world.flow.ended_by == switchover
+            return world._replace(flow=world.flow._replace(ended_by="")) if is_own else world
+        case SwitchEndpoint(member):
+            return world._replace(endpoint=member)
+        case StartReverse(switchover, starts):
+            if not world.is_source_up or world.reverse.started_by == switchover:
+                return world
+            offsets = tuple(start.offset for start in starts)
+            return world._replace(reverse=Reverse(started_by=switchover, next=offsets))
+
+
+def _write_record(world: World, record: Kept, number: int) -> World:
+    """Writes to the target's journal first, and to the source's once the target has acknowledged it."""
+    if number == 0:
+        journal = journal_with(world.target_journal, record)
+        return world._replace(target_journal=journal) if world.is_target_up else world
+    journal = journal_with(world.source_journal, record)
+    is_possible = world.is_source_up and record in world.target_journal
+    return world._replace(source_journal=journal) if is_possible else world
+
+
+def _fence(world: World, side: SwitchoverSide) -> int:
+    return world.source_fence if side is SwitchoverSide.SOURCE else world.target_fence
+
+
+def _set_fence(world: World, side: SwitchoverSide, fenced: int) -> World:
+    """Fences the first *fenced* partitions."""
+    if side is SwitchoverSide.TARGET:
+        return world._replace(target_fence=fenced) if world.is_target_up else world
+    if not world.is_source_up or fenced == world.source_fence:
+        return world
+    return world._replace(source_fence=fenced, is_quiet=False, is_enforced=False)
+
+
+def _verify(world: World, seal: Seal) -> World:
+    if not world.is_source_up or not world.is_target_up:
+        return world
+    expected = [data(log[:end]) for log, end in zip(world.source, seal.ends.values(), strict=True)]
+    differences = () if expected == [*world.target] else ("orders-0 differs",)
+    verification = SealVerification(seal_sha256=seal.sha256, differences=differences)
+    return world._replace(verification=kept(verification))
+
+
+def _end_flow(world: World, switchover: str, number: int) -> World:
+    """Raises the epoch and commits the claim, then has the markers written."""
+    if not world.is_target_up:
+        return world
+    flow = world.flow
+    if number == 0 and flow.ended_by != switchover:
+        return world._replace(flow=flow._replace(epoch=flow.epoch + 1, ended_by=switchover))
+    if number == 1 and flow.ended_by == switchover:
+        return world._replace(flow=flow._replace(marked_epoch=flow.epoch))
+    return world

@@ -1,0 +1,401 @@
+"""Sentences, limits and failures of the state machine. `tests.model.switchover` explores how states follow each other."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.actions import (
+    EndFlow,
+    FenceCluster,
+    LiftFence,
+    StartReverse,
+    SwitchEndpoint,
+    TryFence,
+    VerifySeal,
+    WriteRecord,
+)
+from mirrorflow_core.switchover.observation import (
+    ClusterObservation,
+    FenceState,
+    FlowEnd,
+    GroupPass,
+    LastWrite,
+    PartitionEnd,
+    ReadinessCheck,
+    ReverseFlow,
+    SealVerification,
+    SwitchoverObservation,
+    SwitchoverSide,
+)
+from mirrorflow_core.switchover.record import ReverseStart, SwitchoverLimits, SwitchoverRecord
+from mirrorflow_core.switchover.seal import PartitionSeal, Seal
+from mirrorflow_core.switchover.state_machine import step
+from mirrorflow_core.switchover.states import FENCED, SwitchoverState, SwitchoverType
+
+S = SwitchoverState
+FENCED_STATES = [state for state in SwitchoverState if state in FENCED]
+ORDERS = TopicPartition("orders", 0)
+SEAL = Seal(
+    pair="east-west",
+    switchover="drill",
+    epoch=1,
+    attempt=1,
+    partitions=(
+        PartitionSeal(topic="orders", partition=0, topic_id="id", end=120, last_stable=120, copied=100),
+    ),
+)
+REQUEST = SwitchoverRecord(
+    id="drill",
+    pair="east-west",
+    type=SwitchoverType.PLANNED,
+    source="east",
+    to="west",
+    created_ms=0,
+    limits=SwitchoverLimits(checking_ms=300_000, refused_ms=60_000, quiet_ms=500),
+)
+BEGUN = replace(REQUEST, epoch=1, runner="me", revision=3, attempt=1)
+CHECKING = replace(BEGUN, state=S.CHECKING, attempt=0)
+ENDS = {ORDERS: PartitionEnd(topic_id="id", end=120, last_stable=120)}
+READY = SwitchoverObservation(
+    runner="me",
+    checks=dict.fromkeys(ReadinessCheck, ""),
+    endpoint="east",
+    flow_end=FlowEnd(switchover="drill", has_all_markers=True),
+    source=ClusterObservation(records=(), fence=FenceState.COMPLETE, ends=ENDS, unchanged_ms=500),
+    copied={ORDERS: 120},
+    verification=SealVerification(seal_sha256=SEAL.sha256),
+    groups=GroupPass(),
+    target=ClusterObservation(records=(), fence=FenceState.ABSENT, ends=ENDS),
+    reverse=ReverseFlow(started_by=""),
+)
+
+
+def in_state(state, **changes):
+    """The record of a switchover in *state*, whose source is sealed if it is past that."""
+    sealed = state not in {S.ACCEPTED, S.CHECKING, S.FENCING, S.QUIESCING}
+    return replace(BEGUN, state=state, seal=SEAL if sealed else None, **changes)
+
+
+def stored(record, observation=READY):
+    """The observation in which both journals have *record*."""
+    return replace(
+        observation,
+        source=replace(observation.source, records=(record,)),
+        target=replace(observation.target, records=(record,)),
+    )
+
+
+def next_step(record, now_ms=0, *, observation=READY, source=None, target=None, **changes):
+    seen = stored(record, observation)
+    seen = replace(seen, source=replace(seen.source, **(source or {})), **changes)
+    return step(record, replace(seen, target=replace(seen.target, **(target or {}))), now_ms)
+
+
+# -- admission
+
+
+def test_a_request_gets_the_next_epoch_and_is_written_before_anything_else():
+    last = replace(BEGUN, id="last", epoch=7, state=S.LIFTED)
+    decided = step(REQUEST, stored(last), 5)
+
+    assert (decided.record.state, decided.record.epoch, decided.record.runner) == (S.CHECKING, 8, "me")
+    assert decided.actions == (WriteRecord(decided.record),)
+
+
+@pytest.mark.parametrize(
+    ("record", "observation", "sentence"),
+    [
+        (
+            REQUEST,
+            stored(replace(BEGUN, id="other", state=S.DRAINING)),
+            "pair: switchover other of east-west is in state Draining",
+        ),
+        (replace(REQUEST, to="east"), READY, "to: east is the active member of east-west already"),
+        (
+            REQUEST,
+            stored(replace(BEGUN, id="last", state=S.DONE)),
+            "to: west is the active member of east-west already",
+        ),
+        (
+            REQUEST,
+            replace(READY, endpoint="south"),
+            "pair: clients of east-west are led to south, but east is its active member",
+        ),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_by_field_and_changes_nothing(record, observation, sentence):
+    observation = replace(
+        observation,
+        source=replace(observation.source, records=observation.source.records or ()),
+        target=replace(observation.target, records=observation.target.records or ()),
+    )
+    refused = step(record, observation, 5)
+
+    assert refused.record.state is S.REFUSED
+    assert refused.record.reason.startswith(sentence)
+    assert refused.actions == ()
+    assert step(refused.record, observation, 6).actions == ()
+
+
+def test_a_request_that_has_ended_before_is_not_carried_out_again():
+    ended = in_state(S.LIFTED, reason="A rollback was requested.")
+
+    assert step(REQUEST, stored(ended), 5).record == ended
+
+
+@pytest.mark.parametrize("unknown", ["source", "target", "endpoint"])
+def test_a_request_waits_for_what_is_unknown(unknown):
+    value: Any = None if unknown == "endpoint" else ClusterObservation()
+    waiting = step(REQUEST, replace(READY, **{unknown: value}), 5)
+
+    assert waiting.record == REQUEST
+    assert waiting.actions == ()
+    assert waiting.waits_for.startswith("Waits until the")
+
+
+# -- checks
+
+
+def test_failed_checks_refuse_with_their_sentences():
+    checks = dict(READY.checks) | {
+        ReadinessCheck.LAG: "readiness.maxLagSeconds: the lag is 9 s; wait.",
+        ReadinessCheck.GROUPS: "groups.include: group g is not copied; add it.",
+    }
+    refused = next_step(CHECKING, checks=checks)
+
+    assert refused.record.state is S.REFUSED
+    assert refused.record.reason == (
+        "readiness.maxLagSeconds: the lag is 9 s; wait. groups.include: group g is not copied; add it."
+    )
+
+
+def test_checks_without_a_result_are_waited_for_by_name():
+    checks = {
+        check: "" for check in ReadinessCheck if check not in {ReadinessCheck.LAG, ReadinessCheck.FENCE}
+    }
+    waiting = next_step(CHECKING, 100_000, checks=checks)
+
+    assert waiting.actions == (TryFence(),)
+    assert waiting.waits_for == "Waits for the checks lag, fence; refused in 200 s without their results."
+
+
+def test_checks_without_a_result_refuse_after_their_limit():
+    refused = next_step(CHECKING, 300_000, checks={})
+
+    assert refused.record.state is S.REFUSED
+    assert refused.record.reason.startswith("No result within 300 s of the checks permissions, flows,")
+
+
+def test_a_switchover_is_cancelled_before_it_changes_anything():
+    assert next_step(CHECKING, rollback_requested=True).record.state is S.REFUSED
+
+
+# -- while writes are refused
+
+
+@pytest.mark.parametrize("state", FENCED_STATES)
+def test_each_fenced_state_is_rolled_back_on_request_and_at_its_limit(state):
+    record = in_state(state, fenced_ms=1_000)
+
+    assert next_step(record, 2_000, rollback_requested=True).record.reason == "A rollback was requested."
+    assert next_step(record, 61_000).record.state is S.ROLLING_BACK
+    assert next_step(record, 60_999).record.state is not S.ROLLING_BACK
+
+
+def test_the_reason_of_a_rollback_at_the_limit_names_what_was_waited_for():
+    rolled_back = next_step(in_state(S.DRAINING), 60_000, copied={ORDERS: 110})
+
+    assert rolled_back.record.reason == (
+        "Writes were refused for 60 s, the limit, in state Draining. "
+        "Waits for the copy of 10 offsets up to the seal, in orders-0."
+    )
+
+
+@pytest.mark.parametrize("state", FENCED_STATES)
+def test_an_interrupted_run_begins_again_with_the_fence_and_keeps_the_limit(state):
+    record = in_state(state, fenced_ms=1_000)
+    resumed = next_step(record, 2_000, runner="next")
+
+    assert resumed.record.state is S.FENCING
+    assert (resumed.record.attempt, resumed.record.seal, resumed.record.fenced_ms) == (2, None, 1_000)
+    assert resumed.actions == (WriteRecord(resumed.record),)
+
+
+@pytest.mark.parametrize("state", [S.CHECKING, S.PROMOTING, S.REVERSING, S.ROLLING_BACK])
+def test_an_interrupted_run_continues_where_the_source_is_not_sealed(state):
+    assert next_step(in_state(state), runner="next").record.state is state
+
+
+def test_a_producer_that_bypasses_the_fence_is_named():
+    grown = {ORDERS: PartitionEnd(topic_id="id", end=121, last_stable=121)}
+    writes = tuple(
+        LastWrite(partition=ORDERS, producer_id=number, written_ms=number) for number in (4_000, 4_001)
+    )
+    rolled_back = next_step(in_state(S.VERIFYING), source={"ends": grown, "last_writes": writes})
+
+    assert rolled_back.record.reason == (
+        "Partitions of east have changed behind the fence: orders-0 by producer 4001, producer 4000; "
+        "stop what writes there (super users bypass ACLs)."
+    )
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        {},
+        {ORDERS: PartitionEnd(topic_id="other", end=120, last_stable=120)},
+        {ORDERS: PartitionEnd(topic_id="id", end=120, last_stable=110)},
+        ENDS | {TopicPartition("new", 0): PartitionEnd(topic_id="id", end=0, last_stable=0)},
+    ],
+    ids=["deleted", "created again", "open transaction", "new partition"],
+)
+def test_a_source_that_differs_from_its_seal_is_rolled_back(ends):
+    assert next_step(in_state(S.FORWARD_ENDED), source={"ends": ends}).record.state is S.ROLLING_BACK
+
+
+def test_differences_are_shown_in_the_reason():
+    differing = SealVerification(seal_sha256=SEAL.sha256, differences=("orders-0: 3 records differ",))
+    rolled_back = next_step(in_state(S.VERIFYING), verification=differing)
+
+    assert rolled_back.record.reason == "The clusters differ: orders-0: 3 records differ"
+
+
+def test_a_seal_without_a_comparison_of_its_own_is_compared():
+    other = SealVerification(seal_sha256=replace(SEAL, attempt=0).sha256)
+
+    assert next_step(in_state(S.VERIFYING), verification=other).actions == (VerifySeal(SEAL),)
+
+
+def test_groups_may_stay_if_the_user_allows_it():
+    active = GroupPass(active=("billing",))
+    record = in_state(S.GROUPS_FINAL)
+    waiting = next_step(record, 48_000, groups=active)
+
+    assert waiting.waits_for == (
+        "Waits until the consumers of these groups are stopped at east: billing. Rolled back in 12 s otherwise."
+    )
+    assert next_step(replace(record, allows_live_groups=True), groups=active).record.state is S.FORWARD_ENDED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"flow_end": FlowEnd(switchover="")},
+        {"flow_end": FlowEnd(switchover="drill")},
+        {"flow_end": FlowEnd(switchover="other", has_all_markers=True)},
+        {"flow_end": None},
+    ],
+)
+def test_nothing_is_promoted_before_the_flow_has_ended(changes):
+    assert next_step(in_state(S.FORWARD_ENDED), **changes).actions == (EndFlow("drill"),)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"copied": None},
+        {"copied": {ORDERS: 119}},
+        {"verification": None},
+        {"groups": None},
+        {"source": {"fence": None}},
+        {"source": {"ends": None}},
+        {"target": {"ends": None}},
+    ],
+    ids=str,
+)
+def test_nothing_is_promoted_while_a_part_of_the_last_check_is_unknown(changes):
+    assert next_step(in_state(S.FORWARD_ENDED), **changes).record.state is S.FORWARD_ENDED
+
+
+def test_the_reverse_flow_begins_where_the_copies_end():
+    promoting = next_step(in_state(S.FORWARD_ENDED))
+
+    assert promoting.record.state is S.PROMOTING
+    assert promoting.record.reverse_starts == (
+        ReverseStart(topic="orders", partition=0, topic_id="id", offset=120),
+    )
+
+
+def test_a_rehearsal_is_rolled_back_instead_of_promoted():
+    record = in_state(S.FORWARD_ENDED, type=SwitchoverType.REHEARSAL)
+    rolled_back = next_step(record)
+    lifted = next_step(
+        rolled_back.record, source={"fence": FenceState.ABSENT}, flow_end=FlowEnd(switchover="")
+    )
+
+    assert (rolled_back.record.state, rolled_back.record.reason) == (S.ROLLING_BACK, "")
+    assert lifted.record.state is S.REHEARSED
+
+
+def test_a_fence_that_is_partly_lifted_is_lifted_further():
+    rolling_back = next_step(
+        in_state(S.ROLLING_BACK), source={"fence": FenceState.PARTIAL}, flow_end=FlowEnd(switchover="")
+    )
+
+    assert rolling_back.actions == (LiftFence(SwitchoverSide.SOURCE),)
+
+
+# -- after the point of no return
+
+
+def test_applications_do_not_wait_for_a_source_that_is_lost_after_promoting():
+    record = in_state(S.PROMOTING)
+    promoting = step(record, replace(stored(record), source=ClusterObservation()), 90_000)
+
+    assert promoting.actions == (SwitchEndpoint("west"),)
+
+
+def test_a_request_or_a_limit_does_not_roll_back_after_promoting():
+    promoting = next_step(in_state(S.PROMOTING), 900_000, rollback_requested=True)
+
+    assert promoting.record.state is S.PROMOTING
+
+
+@pytest.mark.parametrize("state", [S.PROMOTING, S.REVERSING])
+def test_a_fence_that_is_removed_after_promoting_is_set_again_first(state):
+    again = next_step(in_state(state), source={"fence": FenceState.PARTIAL})
+
+    assert again.actions == (FenceCluster(SwitchoverSide.SOURCE),)
+    assert "removed by someone else" in again.waits_for
+
+
+def test_what_was_written_to_the_source_after_promoting_is_reported():
+    grown = {ORDERS: PartitionEnd(topic_id="id", end=122, last_stable=122)}
+    reversing = next_step(in_state(S.PROMOTING), endpoint="west", source={"ends": grown})
+
+    assert reversing.record.state is S.REVERSING
+    assert reversing.record.reason.startswith("Partitions of east have changed behind the fence: orders-0")
+
+
+def test_a_reverse_flow_that_is_started_is_not_started_again():
+    record = in_state(S.REVERSING)
+
+    assert next_step(record).actions == (StartReverse("drill", ()),)
+    assert next_step(record, reverse=ReverseFlow(started_by="drill")).actions == ()
+    assert next_step(record, reverse=ReverseFlow(started_by="drill", is_copying=True)).record.state is S.DONE
+
+
+# -- who carries it out
+
+
+def test_a_process_ends_when_another_one_has_written_a_newer_record():
+    record = in_state(S.DRAINING)
+    superseded = step(record, stored(record.revised(runner="next")), 0)
+
+    assert superseded.is_superseded
+    assert superseded.actions == ()
+
+
+def test_an_intent_is_written_again_until_both_clusters_have_it():
+    record = in_state(S.DRAINING)
+    seen = stored(record)
+
+    assert step(record, replace(seen, source=replace(seen.source, records=())), 0).actions == (
+        WriteRecord(record),
+    )
+
+
+def test_a_switchover_that_is_over_has_no_further_action():
+    assert next_step(in_state(S.DONE)).actions == ()
