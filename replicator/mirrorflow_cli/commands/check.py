@@ -43,6 +43,7 @@ from mirrorflow_cli.schema_plans import check_schemas, schema_settings
 from mirrorflow_core.errors import (
     ClusterChangedError,
     ClusterError,
+    FlowEndedError,
     FlowExistsError,
     NotAuthorizedError,
     SettingError,
@@ -300,6 +301,10 @@ async def check_flow_owner(
             source=source, target=settings.target_alias, owner=owner, claimant=settings.flow
         )
         findings.problem(str(error))
+    if claim.ended:
+        findings.note(
+            str(FlowEndedError(source=source, target=settings.target_alias, switchover=claim.ended))
+        )
     now = replace(claim, source_cluster_id=source_cluster_id, target_cluster_id=target.cluster_id)
     try:
         refuse_changed_clusters(claim, now, settings)

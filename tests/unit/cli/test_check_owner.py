@@ -1,0 +1,38 @@
+"""`mirrorflow check` reports who owns a flow, and what has ended it."""
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from mirrorflow_cli.commands import check
+from mirrorflow_cli.output import Findings
+from mirrorflow_core.writer.claim import Claim
+from mirrorflow_kafka.client.cluster import Cluster
+from tests.unit.connectors.flow_settings import settings
+from tests.unit.connectors.test_flow_takeover import CLAIM
+
+
+class West:
+    """A target of which only the id is used."""
+
+    cluster_id = CLAIM.target_cluster_id
+
+
+@pytest.mark.parametrize("ended", ["", "to-west"])
+def test_an_ended_flow_is_a_note(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended: str
+):
+    """It can run: it waits until the end is cleared."""
+
+    async def newest_claim(*_: object) -> Claim:
+        return replace(CLAIM, left=True, ended=ended)
+
+    monkeypatch.setattr(check, "_newest_claim", newest_claim)
+    findings = Findings()
+    asyncio.run(check.check_flow_owner(cast("Cluster", West()), settings(), "a", findings))
+
+    assert findings.problems == []
+    printed = capsys.readouterr().out
+    assert ("note  The flow from east to west was ended by switchover to-west" in printed) == bool(ended)
