@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Hashable, Mapping
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -25,6 +25,7 @@ from mirrorflow_operator.api.spec import ABSOLUTE_PATH, AWS_REGION, AWS_ROLE, CO
 from mirrorflow_operator.api.workloads import FIELD_PATH_PATTERN
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 
+Resource = TypeVar("Resource", bound=BaseModel)
 NESTING_MAX = 64  # a MirrorFlow has about 15 levels, with pod templates
 # Values and keys after alias expansion; an object within the 1.5 MB limit of etcd has fewer.
 NODES_MAX = 200_000
@@ -58,6 +59,7 @@ _FORMS: Mapping[str, str] = MappingProxyType(
         r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and '_', not beginning with a digit",
         r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:.]*)$": "an IP address, such as 10.0.0.1",
         r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$": "an image, such as registry.example/mirrorflow:1.0",
+        r"^[^:\s]+:.+$": "a principal with its type, such as User:mirror",
         r"^[A-Za-z0-9_+/-]+$": "a time zone, such as UTC or Europe/Berlin",
         r"^(0(\.[0-9]+)?|1(\.0+)?)$": 'a number from 0 to 1, in quotes, such as "0.1"',
     }
@@ -140,6 +142,15 @@ _KubernetesLoader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOLEAN, list
 
 def read_document(text: str) -> Mapping[str, Any]:
     """Returns the one object in *text*. Raises InvalidSpecError, with the line if the YAML is invalid."""
+    documents = read_documents(text)
+    if len(documents) != 1:
+        problem = "it is empty" if not documents else f"it contains {len(documents)} documents"
+        raise _error(problem, "write one MirrorFlow into it")
+    return documents[0]
+
+
+def read_documents(text: str) -> list[Mapping[str, Any]]:
+    """Returns the objects in *text*. Raises InvalidSpecError, with the line if the YAML is invalid."""
     try:
         documents = [document for document in yaml.load_all(text, _KubernetesLoader) if document is not None]
     except yaml.MarkedYAMLError as error:
@@ -148,21 +159,17 @@ def read_document(text: str) -> Mapping[str, Any]:
         raise _error(f"invalid YAML: {error.problem}", "correct the text there", path=where) from error
     except yaml.YAMLError as error:
         raise _error("it contains characters that YAML does not allow", "save it as UTF-8 text") from error
-    if len(documents) != 1:
-        problem = "it is empty" if not documents else f"it contains {len(documents)} documents"
-        raise _error(problem, "write one MirrorFlow into it")
-    document = documents[0]
-    if not isinstance(document, dict):
+    if not all(isinstance(document, dict) for document in documents):
         raise _error("it contains no object", "begin with apiVersion, kind, metadata, spec")
-    return document
+    return documents
 
 
 def _error(message: str, action: str, *, path: str = "the file") -> InvalidSpecError:
     return InvalidSpecError([FieldError(path=path, message=message, action=action)])
 
 
-def field_errors(error: ValidationError) -> list[FieldError]:
-    """Returns one error for each field; pydantic reports a wrong union member once for each branch."""
+def field_errors(error: ValidationError, root: type[BaseModel] = MirrorFlow) -> list[FieldError]:
+    """Returns one error for each field of the resource *root*; pydantic reports a wrong union member once for each branch."""
     details = error.errors(include_url=False, include_input=False)
     errors: dict[str, FieldError] = {}
     for detail in details:
@@ -174,15 +181,15 @@ def field_errors(error: ValidationError) -> list[FieldError]:
             path = _path(detail["loc"])
             # In a field of a number or a quantity, a text is an attempt at a quantity.
             if path not in errors or detail["type"] == "string_pattern_mismatch":
-                errors[path] = _field_error(detail)
+                errors[path] = _field_error(detail, root)
     return list(errors.values())
 
 
-def _field_error(detail: ErrorDetails) -> FieldError:
+def _field_error(detail: ErrorDetails, root: type[BaseModel]) -> FieldError:
     location = detail["loc"]
     path, kind, context = _path(location), detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        model = _model_at(location[:-1])
+        model = _model_at(location[:-1], root)
         known = (
             []
             if model is None
@@ -197,7 +204,7 @@ def _field_error(detail: ErrorDetails) -> FieldError:
         )
     message = _PROBLEMS.get(kind, "it is not valid").format(**context)
     # The possible values describe a field of a few words well enough.
-    field = None if "expected" in context else _field_at(location)
+    field = None if "expected" in context else _field_at(location, root)
     about = field.description.rstrip(".") if field is not None and field.description else ""
     return FieldError(path=path, message=message, action=about)
 
@@ -212,9 +219,9 @@ def _path(location: tuple[int | str, ...]) -> str:
     return text or "the file"
 
 
-def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
+def _field_at(location: tuple[int | str, ...], root: type[BaseModel]) -> FieldInfo | None:
     names = [part for part in location if isinstance(part, str)]
-    model: type[BaseModel] | None = MirrorFlow
+    model: type[BaseModel] | None = root
     field = None
     for name in names:
         candidate = (
@@ -225,16 +232,18 @@ def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
                 None,
             )
         )
+        if candidate is None and field is not None and get_origin(field.annotation) is dict:
+            continue  # a key of the map
         if candidate is None:
             return field
         field, model = candidate, _model_in(candidate.annotation)
     return field
 
 
-def _model_at(location: tuple[int | str, ...]) -> type[BaseModel] | None:
+def _model_at(location: tuple[int | str, ...], root: type[BaseModel]) -> type[BaseModel] | None:
     if not any(isinstance(part, str) for part in location):
-        return MirrorFlow
-    field = _field_at(location)
+        return root
+    field = _field_at(location, root)
     return None if field is None else _model_in(field.annotation)
 
 
@@ -273,7 +282,7 @@ def load_flow(text: str) -> MirrorFlow:
 def parse_flow(document: Mapping[str, Any]) -> MirrorFlow:
     """Returns the MirrorFlow in a parsed document; errors as in `load_flow`."""
     try:
-        flow = _validated(document)
+        flow = validated(document, MirrorFlow)
     except ValidationError as error:
         raise InvalidSpecError(field_errors(error)) from error
     errors = check(flow)
@@ -290,7 +299,7 @@ def parse_stored_flow(document: Mapping[str, Any]) -> tuple[MirrorFlow, tuple[Fi
     """
     newer: tuple[FieldError, ...] = ()
     try:
-        _validated(document)
+        validated(document, MirrorFlow)
     except ValidationError as error:
         document = copy.deepcopy(dict(document))
         newer = tuple(
@@ -316,8 +325,8 @@ def _removed(document: Any, location: tuple[int | str, ...]) -> bool:
     return isinstance(document, dict) and document.pop(last, document) is not document
 
 
-def _validated(document: Mapping[str, Any]) -> MirrorFlow:
-    """Returns the MirrorFlow in *document*, valid by its types. Raises ValidationError."""
-    content = _without_empty(document, MirrorFlow)
+def validated(document: Mapping[str, Any], root: type[Resource]) -> Resource:
+    """Returns the resource *root* in *document*, valid by its types. Raises ValidationError."""
+    content = _without_empty(document, root)
     # As strict JSON, like the API server, which does not accept a quoted number.
-    return MirrorFlow.model_validate_json(json.dumps(content, default=str), strict=True)
+    return root.model_validate_json(json.dumps(content, default=str), strict=True)

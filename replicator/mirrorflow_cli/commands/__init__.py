@@ -26,6 +26,9 @@ _GROUPS = {
         "offsets": "show consumer group offsets on both clusters, or translate offsets that applications keep",
         "dump": "print a flow's checkpoints, offset syncs or positions",
     },
+    "move applications": {
+        "switchover": "rehearse how the applications of a pair move to its other cluster",
+    },
     "convert": {
         "convert": "convert an mm2.properties or a Strimzi KafkaMirrorMaker2 to MirrorFlow files",
         "export": "convert MirrorFlow files to an mm2.properties",

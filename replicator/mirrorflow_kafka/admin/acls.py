@@ -44,6 +44,7 @@ async def describe_acls(
     *,
     resource_type: int = ANY,
     resource_name: str | None = None,
+    permission_type: int = ANY,
     node_id: int | None = None,
 ) -> tuple[AclBinding, ...]:
     """Returns the ACLs that match, as broker *node_id* or any broker knows them.
@@ -57,7 +58,7 @@ async def describe_acls(
         principal_filter=None,
         host_filter=None,
         operation=ANY,
-        permission_type=ANY,
+        permission_type=permission_type,
         min_version=1,
     )
     response = await cluster.call(request, node_id=node_id)

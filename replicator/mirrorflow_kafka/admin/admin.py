@@ -45,5 +45,6 @@ from mirrorflow_kafka.admin.transactions import (
     may_coordinate,
     may_write_as,
     raise_for_refused,
+    transactional_ids_of,
     try_add_partitions_to_txn,
 )

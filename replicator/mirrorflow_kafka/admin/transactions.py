@@ -7,6 +7,7 @@ Version 1 of both reports fencing only as INVALID_PRODUCER_EPOCH (47), as Produc
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from kafka.protocol.admin import ListTransactionsRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnreachableError
@@ -184,6 +185,21 @@ async def end_txn(
     where = (TRANSACTION_COORDINATOR, transactional_id)
     response = await cluster.call(request, coordinator=where, timeout_s=timeout_s)
     cluster.raise_for(response.error_code, "EndTxn", transactional_id)
+
+
+async def transactional_ids_of(cluster: Cluster, producer_ids: Iterable[int]) -> dict[int, str]:
+    """Returns the transactional id of each of *producer_ids*, as all coordinators know them (KIP-664, Kafka 3.0 or later).
+
+    Those that this client may not describe are absent. Raises ClusterError.
+    """
+    wanted = sorted(set(producer_ids))
+    names: dict[int, str] = {}
+    for node_id in sorted(cluster.metadata.brokers) if wanted else ():
+        request = ListTransactionsRequest(state_filters=[], producer_id_filters=wanted)
+        response = await cluster.call(request, node_id=node_id)
+        cluster.raise_for(response.error_code, "ListTransactions")
+        names |= {state.producer_id: state.transactional_id for state in response.transaction_states}
+    return names
 
 
 async def may_write_as(cluster: Cluster, transactional_id: str) -> bool:

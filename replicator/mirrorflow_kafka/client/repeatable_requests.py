@@ -82,6 +82,7 @@ REPETITIONS: Final[Mapping[str, Repetition]] = {
     "ListGroups": _READ,
     "DescribeGroups": _READ,
     "DescribeProducers": _READ,
+    "ListTransactions": _READ,
     "DescribeLogDirs": _READ,
     "DescribeConfigs": _READ,
     "DescribeAcls": _READ,

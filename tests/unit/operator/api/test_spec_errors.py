@@ -9,6 +9,7 @@ import pytest
 
 from mirrorflow_operator.api import load
 from mirrorflow_operator.api.load import load_flow
+from mirrorflow_operator.api.mirror_pair import MirrorPair
 from mirrorflow_operator.api.spec import MirrorFlow, Spec
 from mirrorflow_operator.errors import InvalidSpecError
 
@@ -36,7 +37,9 @@ def _errors(lines: str) -> list[str]:
 
 def test_each_pattern_of_the_schema_has_a_description() -> None:
     """The error shows the description instead of the pattern."""
-    assert set(_patterns(MirrorFlow.model_json_schema())) == load._FORMS.keys()
+    schemas = [MirrorFlow.model_json_schema(), MirrorPair.model_json_schema()]
+
+    assert set(_patterns(schemas)) == load._FORMS.keys()
 
 
 @pytest.mark.parametrize("path", sorted((EXAMPLES / "invalid").glob("*.yaml")), ids=lambda path: path.stem)

@@ -1,0 +1,259 @@
+"""Defines MirrorPair: two flows in opposite directions between which producers are switched, and how that is done.
+
+A pair is read from one file with three documents: the pair and its two MirrorFlows. `load_pair` refuses flows that do not mirror each
+other. Only the command reads it (docs/switchover.md).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from mirrorflow_operator.api.load import field_errors, parse_flow, read_documents, validated
+from mirrorflow_operator.api.model import LIST_MAX, PATTERNS_MAX, Alias, ApiModel, ObjectName, Pattern
+from mirrorflow_operator.api.spec import (
+    API_VERSION,
+    Authentication,
+    FlowMetadata,
+    MirrorFlow,
+    NamingPolicy,
+    SyncMode,
+)
+from mirrorflow_operator.errors import FieldError, InvalidSpecError
+
+PAIR_KIND = "MirrorPair"
+DAY_S = 86_400
+Principal = Annotated[str, Field(min_length=3, max_length=512, pattern=r"^[^:\s]+:.+$")]
+Word = Annotated[str, Field(min_length=1, max_length=2_048)]
+
+
+class FenceMethod(Enum):
+    """What keeps producers from writing to the side that is left."""
+
+    DENY_ACL = "DenyAcl"
+    HOOK = "Hook"
+    NONE = "None"
+
+
+class Hook(ApiModel):
+    """A command that changes something which MirrorFlow does not know, such as a gateway or a DNS name."""
+
+    command: tuple[Word, ...] = Field(
+        min_length=1,
+        max_length=LIST_MAX,
+        description="Program and arguments, run without a shell. MIRRORFLOW_ACTION, MIRRORFLOW_PAIR, MIRRORFLOW_FROM and MIRRORFLOW_TO "
+        "are in its environment. It may be run again with the same action, and must succeed then.",
+    )
+    timeout_seconds: int = Field(60, ge=1, le=3_600, description="Time after which the command has failed.")
+
+
+class PairFence(ApiModel):
+    """How producers are kept from writing."""
+
+    method: FenceMethod = Field(description="DenyAcl, Hook or None.")
+    except_principals: tuple[Principal, ...] = Field(
+        (),
+        max_length=LIST_MAX,
+        description="Principals that may still write, for method DenyAcl, such as that of the flow back. If empty, everybody but super "
+        "users is denied.",
+    )
+    hook: Hook | None = Field(None, description="Command for method Hook; its action is fence or lift.")
+
+
+class Member(ApiModel):
+    """One cluster of the pair, by the alias that both flows give it."""
+
+    flow: ObjectName = Field(
+        description="Name of the flow that runs while this cluster is active; the cluster is its source."
+    )
+    probe: Authentication | None = Field(
+        None,
+        description="Identity with which the fence is tried on a canary topic; one without the rights of a super user. If absent, that of "
+        "the flow.",
+    )
+
+
+class PairGroups(ApiModel):
+    """Consumer groups that follow their topics."""
+
+    include: tuple[Pattern, ...] = Field(
+        (".*",), max_length=PATTERNS_MAX, description="Names or regexes of groups. If absent, all."
+    )
+    exclude: tuple[Pattern, ...] = Field(
+        (), max_length=PATTERNS_MAX, description="Names or regexes of groups to exclude."
+    )
+
+
+class PairEndpoint(ApiModel):
+    """What applications connect to."""
+
+    hook: Hook = Field(description="Command that switches the endpoint; its action is promote.")
+
+
+class Readiness(ApiModel):
+    """When a switchover may begin."""
+
+    max_lag_seconds: int = Field(
+        5, ge=0, le=DAY_S, description="Lag of the flow above which a switchover does not begin."
+    )
+
+
+class PairSpec(ApiModel):
+    """Everything that a user decides about a pair."""
+
+    members: dict[Alias, Member] = Field(
+        min_length=2, max_length=2, description="The two clusters by their aliases."
+    )
+    fence: PairFence = Field(description="How producers are kept from writing.")
+    groups: PairGroups = Field(
+        default_factory=PairGroups, description="Consumer groups that follow their topics."
+    )
+    endpoint: PairEndpoint | None = Field(
+        None, description="What applications connect to. If absent, they are moved by other means."
+    )
+    readiness: Readiness = Field(default_factory=Readiness, description="When a switchover may begin.")
+    deadline_seconds: int = Field(
+        60,
+        ge=1,
+        le=DAY_S,
+        description="Time for which writes may be refused before the switchover is rolled back.",
+    )
+
+
+class MirrorPair(ApiModel):
+    """The whole resource."""
+
+    api_version: Literal["mirrorflow.io/v1alpha1"] = Field(description=API_VERSION)
+    kind: Literal["MirrorPair"] = Field(description=PAIR_KIND)
+    metadata: FlowMetadata = Field(description="Name and namespace.")
+    spec: PairSpec = Field(description="What a user decides.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPair:
+    """A valid pair and its flows by the member that is active while they run."""
+
+    pair: MirrorPair
+    flows: Mapping[str, MirrorFlow]
+
+
+def load_pair(text: str) -> LoadedPair:
+    """Returns the pair and the flows in *text*, which mirror each other. Raises InvalidSpecError with all errors."""
+    documents = read_documents(text)
+    pairs = [document for document in documents if document.get("kind") == PAIR_KIND]
+    if len(pairs) != 1:
+        problem = f"it contains {len(pairs)} objects of kind {PAIR_KIND}"
+        raise _error("the file", problem, f"write one {PAIR_KIND} and its two MirrorFlows into it")
+    try:
+        pair = validated(pairs[0], MirrorPair)
+    except ValidationError as error:
+        raise InvalidSpecError(field_errors(error, MirrorPair)) from error
+    flows = _flows([document for document in documents if document is not pairs[0]])
+    if errors := [*_pair_errors(pair, flows)]:
+        raise InvalidSpecError(errors)
+    by_member = {alias: flows[member.flow] for alias, member in pair.spec.members.items()}
+    if errors := [*_mirror_errors(by_member)]:
+        raise InvalidSpecError(errors)
+    return LoadedPair(pair=pair, flows=by_member)
+
+
+def _flows(documents: list[Mapping[str, Any]]) -> dict[str, MirrorFlow]:
+    flows: dict[str, MirrorFlow] = {}
+    for document in documents:
+        flow = parse_flow(document)
+        if flow.metadata.name in flows:
+            problem = f"it contains two flows named {flow.metadata.name}"
+            raise _error("the file", problem, "give each its own metadata.name")
+        flows[flow.metadata.name] = flow
+    return flows
+
+
+def _error(path: str, message: str, action: str) -> InvalidSpecError:
+    return InvalidSpecError([FieldError(path=path, message=message, action=action)])
+
+
+def _pair_errors(pair: MirrorPair, flows: Mapping[str, MirrorFlow]) -> Iterator[FieldError]:
+    fence, members = pair.spec.fence, pair.spec.members
+    if (fence.method is FenceMethod.HOOK) != (fence.hook is not None):
+        yield FieldError(
+            path="spec.fence.hook",
+            message=f"method {fence.method.value} contradicts it",
+            action="write it for method Hook, and only then",
+        )
+    if fence.except_principals and fence.method is not FenceMethod.DENY_ACL:
+        yield FieldError(
+            path="spec.fence.exceptPrincipals",
+            message=f"method {fence.method.value} has none",
+            action="remove it, or set spec.fence.method to DenyAcl",
+        )
+    if len({member.flow for member in members.values()}) < len(members):
+        yield FieldError(
+            path="spec.members",
+            message="both name the same flow",
+            action="write a flow of its own for each direction",
+        )
+    for alias, member in members.items():
+        path = f"spec.members.{alias}.flow"
+        flow = flows.get(member.flow)
+        if flow is None:
+            known = ", ".join(sorted(flows)) or "none"
+            yield FieldError(
+                path=path,
+                message=f"the file has no MirrorFlow named {member.flow} (it has {known})",
+                action="add it as another document, after a line ---",
+            )
+        elif flow.spec.source.alias != alias:
+            yield FieldError(
+                path=path,
+                message=f"flow {member.flow} reads from {flow.spec.source.alias}, and runs while {alias} is active",
+                action=f"name the flow whose spec.source.alias is {alias}",
+            )
+
+
+def _mirror_errors(flows: Mapping[str, MirrorFlow]) -> Iterator[FieldError]:
+    """Yields what keeps two flows from being each other's way back; *flows* by the alias of their source."""
+    (first, forward), (second, back) = flows.items()
+    for alias, flow in flows.items():
+        yield from _flow_errors(flow, target=second if alias == first else first)
+    for side, one_way, other in (
+        (first, forward.spec.source, back.spec.target),
+        (second, forward.spec.target, back.spec.source),
+    ):
+        if set(one_way.bootstrap_servers) != set(other.bootstrap_servers):
+            yield FieldError(
+                path=f"spec of {back.metadata.name}",
+                message=f"its bootstrapServers of {side} differ from those of {forward.metadata.name}",
+                action="write the same addresses, so that both flows surely mean one cluster",
+            )
+    for name in ("include", "exclude"):
+        if set(getattr(forward.spec.topics, name)) != set(getattr(back.spec.topics, name)):
+            yield FieldError(
+                path=f"spec.topics.{name} of {back.metadata.name}",
+                message=f"it differs from that of {forward.metadata.name}",
+                action="write the same topics, because each of them is copied back under its name",
+            )
+
+
+def _flow_errors(flow: MirrorFlow, *, target: str) -> Iterator[FieldError]:
+    name, spec = flow.metadata.name, flow.spec
+    if spec.target.alias != target:
+        yield FieldError(
+            path=f"spec.target.alias of {name}",
+            message=f"it is {spec.target.alias}, which is not the other member",
+            action=f"write {target}",
+        )
+    if spec.topics.naming.policy is not NamingPolicy.IDENTITY:
+        yield FieldError(
+            path=f"spec.topics.naming.policy of {name}",
+            message=f"it is {spec.topics.naming.policy.value}, and applications look for the same topics on both clusters",
+            action="set it to Identity in a new pair of flows, or change the topics' names in all applications and switch by hand",
+        )
+    if spec.topics.acls.sync is SyncMode.APPLY:
+        # MM2's rule copies every DENY, so the copy would be fenced with its source (mirrorflow_core.topics.topic_acls).
+        yield FieldError(
+            path=f"spec.topics.acls.sync of {name}",
+            message="Apply would copy the fence to the other cluster",
+            action="set it to Report or Off, and keep the ACLs of both clusters yourself",
+        )

@@ -1,0 +1,257 @@
+"""Keeps producers from writing to topics by DENY ACLs, and shows on a canary topic that the brokers enforce them.
+
+A DENY wins over every ALLOW, and stops all but super users within some hundredths of a second (docs/switchover.md has the figures).
+Only ACLs that the fence has created are removed: one that was there before is of an administrator.
+
+Kafka has no exception to a DENY for `User:*`: it also stops a principal that an ALLOW names. So with exceptions, each
+principal that an ALLOW lets write is denied by its name.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnreachableError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.topics.topic_acls import (
+    ANY_NAME,
+    TOPIC,
+    AclBinding,
+    Operation,
+    PatternType,
+    Permission,
+)
+from mirrorflow_core.wire.error_codes import NONE, SECURITY_DISABLED, TOPIC_AUTHORIZATION_FAILED, raise_for
+from mirrorflow_core.wire.records import Record
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.acls import may_be_open
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.compacted_topic import batches_of
+from mirrorflow_replicator.switchover.errors import FenceUnavailableError
+
+EVERYBODY: Final = "User:*"
+CANARY_TOPIC: Final = "mm2-switchover-canary.internal"
+# A controller publishes an ACL to its brokers within some hundredths of a second; one that needs longer is in trouble, and
+# so is a switchover that depends on it.
+LISTED_TIMEOUT_S: Final = 15.0
+LISTED_POLL_S: Final = 0.02
+_PRODUCE_TIMEOUT_MS: Final = 10_000
+_WRITES: Final = frozenset({int(Operation.WRITE), int(Operation.ALL)})
+
+
+def fence_acls(
+    topics: Collection[str], acls: Iterable[AclBinding], *, except_principals: Collection[str]
+) -> frozenset[AclBinding]:
+    """Returns the ACLs that deny writing to *topics* to everybody but super users and *except_principals*.
+
+    *acls* are those of the cluster's topics. Raises ValueError, with the sentence, if they let everybody write, so that the
+    writers have no names.
+    """
+    if not except_principals:
+        return frozenset(_deny(topic, EVERYBODY) for topic in topics)
+    allowed = [
+        acl
+        for acl in acls
+        if acl.resource_type == TOPIC
+        and acl.operation in _WRITES
+        and acl.permission_type == Permission.ALLOW
+        and acl.principal not in except_principals
+    ]
+    denied = {(topic, acl.principal) for topic in topics for acl in allowed if _matches(acl, topic)}
+    if any(principal == EVERYBODY for _, principal in denied):
+        acl = next(acl for acl in allowed if acl.principal == EVERYBODY)
+        raise ValueError(f"the ACL {acl} lets writers in that have no name to be denied")
+    return frozenset(_deny(topic, principal) for topic, principal in denied)
+
+
+def _matches(acl: AclBinding, topic: str) -> bool:
+    if acl.pattern_type == PatternType.PREFIXED:
+        return topic.startswith(acl.resource_name)
+    return acl.resource_name in {topic, ANY_NAME}
+
+
+def _deny(topic: str, principal: str) -> AclBinding:
+    return AclBinding(
+        resource_type=TOPIC,
+        resource_name=topic,
+        pattern_type=int(PatternType.LITERAL),
+        principal=principal,
+        host="*",
+        operation=int(Operation.WRITE),
+        permission_type=int(Permission.DENY),
+    )
+
+
+class AclFence:
+    """The fence around topics of one cluster, whose client needs Describe and Alter on the cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def plan(
+        self, topics: Collection[str], *, except_principals: Collection[str]
+    ) -> frozenset[AclBinding]:
+        """Returns the ACLs to create; those that are there already stay when the fence is lifted.
+
+        Raises FenceUnavailableError, NotAuthorizedError, ClusterError.
+        """
+        alias = self._cluster.alias
+        try:
+            acls = await admin.describe_acls(self._cluster, resource_type=TOPIC)
+        except BrokerError as error:
+            raise self._translated(error) from error
+        try:
+            wanted = fence_acls(topics, acls, except_principals=except_principals)
+        except ValueError as error:
+            action = (
+                "replace that ACL by one for each principal that writes, or empty spec.fence.exceptPrincipals"
+            )
+            raise FenceUnavailableError(cluster=alias, problem=str(error), action=action) from error
+        if except_principals and await may_be_open(self._cluster):
+            raise FenceUnavailableError(
+                cluster=alias,
+                problem="its brokers may let everybody write to topics without ACLs (allow.everyone.if.no.acl.found), "
+                "so not all writers have a name to be denied",
+                action="empty spec.fence.exceptPrincipals and make the principal of the flow back a super user, or remove that setting",
+            )
+        return wanted - frozenset(acls)
+
+    async def create(self, acls: Collection[AclBinding]) -> None:
+        """Creates *acls* and waits until each broker has them. Raises FenceUnavailableError, ClusterError."""
+        try:
+            refusals = await admin.create_acls(self._cluster, sorted(acls))
+        except BrokerError as error:
+            raise self._translated(error) from error
+        for acl, refusal in refusals.items():
+            if refusal is not None:
+                self._cluster.raise_for(refusal.code, "CreateAcls", str(acl), message=refusal.message)
+        await self._wait(acls, present=True)
+
+    async def lift(self, acls: Collection[AclBinding]) -> None:
+        """Deletes exactly *acls* and waits until no broker has any of them. Raises ClusterError."""
+        refusals = await admin.delete_acls(self._cluster, sorted(acls))
+        for acl, refusal in refusals.items():
+            if refusal is not None:
+                self._cluster.raise_for(refusal.code, "DeleteAcls", str(acl), message=refusal.message)
+        await self._wait(acls, present=False)
+
+    async def listed(self, acls: Collection[AclBinding], *, by_all: bool = True) -> frozenset[AclBinding]:
+        """Returns those of *acls* that all brokers have, or with *by_all* False any of them. Raises ClusterError."""
+        await self._cluster.refresh([])
+        listings = [
+            frozenset(
+                await admin.describe_acls(
+                    self._cluster,
+                    resource_type=TOPIC,
+                    permission_type=int(Permission.DENY),
+                    node_id=node_id,
+                )
+            )
+            for node_id in sorted(self._cluster.metadata.brokers)
+        ]
+        join = frozenset.intersection if by_all else frozenset.union
+        return join(*listings) & frozenset(acls)
+
+    async def _wait(self, acls: Collection[AclBinding], *, present: bool) -> None:
+        wanted = frozenset(acls) if present else frozenset()
+        try:
+            async with asyncio.timeout(LISTED_TIMEOUT_S):
+                while True:
+                    if await self.listed(acls, by_all=present) == wanted:
+                        return
+                    await asyncio.sleep(LISTED_POLL_S)
+        except TimeoutError:
+            change = "created" if present else "deleted"
+            problem = f"not all brokers know within {LISTED_TIMEOUT_S:g} s that ACLs were {change}"
+            raise UnreachableError(
+                cluster=self._cluster.alias, addresses="its brokers", problem=problem
+            ) from None
+
+    def _translated(self, error: BrokerError) -> Exception:
+        if error.code != SECURITY_DISABLED:
+            return error
+        return FenceUnavailableError(
+            cluster=self._cluster.alias,
+            problem="its brokers have no authorizer, so no ACL stops a producer",
+            action="set authorizer.class.name on all brokers, or write spec.fence.method: Hook or None",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryTimes:
+    """How long after the request a write was refused for the first time, and accepted after lifting; seconds."""
+
+    refused_after_s: float
+    accepted_after_s: float
+
+
+async def try_fence(cluster: Cluster, probe: Cluster, *, replication_factor: int = -1) -> CanaryTimes:
+    """Fences the canary topic, and lifts that again; *probe* writes as a producer that is no super user.
+
+    Raises FenceUnavailableError if the fence does not hold, or cannot be lifted; ClusterError.
+    """
+    fence, acl, alias = AclFence(cluster), _deny(CANARY_TOPIC, EVERYBODY), cluster.alias
+    await _create_canary(cluster, replication_factor)
+    now = asyncio.get_running_loop().time
+    created = acl in await fence.listed([acl], by_all=False)  # of a process that was killed
+    if created:
+        await fence.lift([acl])
+    if not await _is_accepted_within(probe, LISTED_TIMEOUT_S):
+        raise NotAuthorizedError(cluster=alias, operation="Write", resource=f"topic {CANARY_TOPIC}")
+    began_s = now()
+    try:
+        await fence.create([acl])
+        refused = not await _is_accepted(probe)
+        refused_after_s = now() - began_s
+    finally:
+        began_s = now()
+        await fence.lift([acl])
+    if not refused:
+        raise FenceUnavailableError(
+            cluster=alias,
+            problem=f"a write to {CANARY_TOPIC} was accepted although an ACL denies it to everybody, so the user that wrote is a super user "
+            "(super.users), or the authorizer does not obey ACLs",
+            action=f"write the identity of an application into spec.members.{alias}.probe",
+        )
+    if not await _is_accepted_within(probe, LISTED_TIMEOUT_S):
+        raise FenceUnavailableError(
+            cluster=alias,
+            problem=f"a write to {CANARY_TOPIC} is still refused after the ACL was deleted",
+            action="check the brokers' authorizer",
+        )
+    return CanaryTimes(refused_after_s=refused_after_s, accepted_after_s=now() - began_s)
+
+
+async def _create_canary(cluster: Cluster, replication_factor: int) -> None:
+    await cluster.refresh([CANARY_TOPIC])
+    if cluster.leader(CANARY_TOPIC, 0) is None:
+        new = admin.NewTopic(
+            name=CANARY_TOPIC, partitions=1, replication_factor=replication_factor, configs={}
+        )
+        await admin.create_topic_and_wait(cluster, new)
+
+
+async def _is_accepted_within(probe: Cluster, timeout_s: float) -> bool:
+    now = asyncio.get_running_loop().time
+    deadline_s = now() + timeout_s
+    while not await _is_accepted(probe):
+        if now() >= deadline_s:
+            return False
+        await asyncio.sleep(LISTED_POLL_S)
+    return True
+
+
+async def _is_accepted(probe: Cluster) -> bool:
+    """Returns whether the canary topic takes a record of *probe*; False if its user may not write. Raises ClusterError."""
+    partition = TopicPartition(CANARY_TOPIC, 0)
+    if probe.leader(*partition) is None:
+        await probe.refresh([CANARY_TOPIC])
+    if probe.leader(*partition) is None:
+        return False  # the user may not even describe the topic
+    batches = batches_of([Record(0, 0, None, b"canary")])
+    codes = await admin.produce(probe, {partition: batches[0]}, timeout_ms=_PRODUCE_TIMEOUT_MS)
+    code = codes[partition]
+    if code not in {NONE, TOPIC_AUTHORIZATION_FAILED}:
+        raise_for(code, cluster=probe.alias, request="Produce", subject=str(partition))
+    return code == NONE

@@ -1,0 +1,66 @@
+"""Defines the errors of a switchover. Each says whether anything was changed and what to do.
+
+MirrorFlowError
+└── SwitchoverError             a switchover cannot begin, or cannot continue as it is
+    ├── FenceUnavailableError   the fence cannot be raised, or would not hold
+    ├── SwitchoverTakenError    another process has taken the switchover
+    ├── SwitchoverHeldError     another process carries the switchover out
+    └── HookFailedError         a hook has not done its action
+"""
+
+from collections.abc import Sequence
+
+from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.switchover.record import SwitchoverRecord
+
+
+class SwitchoverError(MirrorFlowError):
+    """The base class."""
+
+    reason = "SwitchoverFailed"
+
+
+class FenceUnavailableError(SwitchoverError):
+    """Producers cannot be kept from writing to *cluster*; *problem* says why, *action* what to do."""
+
+    reason = "FenceUnavailable"
+
+    def __init__(self, *, cluster: str, problem: str, action: str) -> None:
+        self.cluster = cluster
+        super().__init__(f"Cluster {cluster} cannot be fenced: {problem}; {action}.")
+
+
+class SwitchoverTakenError(SwitchoverError):
+    """Another process has taken the switchovers of *pair*; this one may change nothing more."""
+
+    reason = "SwitchoverTaken"
+
+    def __init__(self, *, pair: str) -> None:
+        super().__init__(
+            f"Another process carries out the switchover of {pair}, and this one changes nothing more. "
+            "`mirrorflow switchover status` shows its state."
+        )
+
+
+class SwitchoverHeldError(SwitchoverError):
+    """A process that works carries out *record*, so another one must not take it."""
+
+    reason = "SwitchoverHeld"
+
+    def __init__(self, *, record: SwitchoverRecord) -> None:
+        host, pid, _ = f"{record.runner}//".split("/", 2)
+        super().__init__(
+            f"Process {pid} on host {host} carries out switchover {record.id} of {record.pair} to {record.to} (state {record.state.value}). "
+            "Wait until it has ended, or stop it with Ctrl-C, which rolls back before promoting."
+        )
+
+
+class HookFailedError(SwitchoverError):
+    """A hook has ended with *status*, or was stopped after its time (None). It may be run again."""
+
+    reason = "HookFailed"
+
+    def __init__(self, *, command: Sequence[str], action: str, status: int | None, message: str) -> None:
+        how = "has not ended in time and was stopped" if status is None else f"has ended with status {status}"
+        why = f": {message}" if message else ""
+        super().__init__(f"The hook {command[0]} {how} (action {action}){why}.")

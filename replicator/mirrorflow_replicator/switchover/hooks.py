@@ -1,0 +1,62 @@
+"""Runs a hook of the user: a command that fences, lifts or leads clients elsewhere, and has succeeded if it ends with 0."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from mirrorflow_replicator.switchover.errors import HookFailedError
+
+MESSAGE_MAX: Final = 300  # characters of its last line on stderr, which may be a whole document
+KILLED_WITHIN_S: Final = 5.0
+
+
+class HookAction(Enum):
+    """What a hook is run for; in its environment as MIRRORFLOW_ACTION."""
+
+    FENCE = "fence"
+    LIFT = "lift"
+    PROMOTE = "promote"
+
+
+@dataclass(frozen=True, slots=True)
+class HookSettings:
+    """Program and arguments, without a shell."""
+
+    command: tuple[str, ...]
+    timeout_s: float
+
+
+async def run_hook(settings: HookSettings, action: HookAction, variables: Mapping[str, str]) -> None:
+    """Runs a hook to its end, with *variables* in its environment. Raises HookFailedError."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *settings.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "MIRRORFLOW_ACTION": action.value, **variables},
+        )
+    except OSError as error:
+        raise _failed(settings, action, error.errno, error.strerror or "") from error
+    try:
+        async with asyncio.timeout(settings.timeout_s):
+            _, stderr = await process.communicate()
+    except TimeoutError:
+        raise _failed(settings, action, None, "") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), KILLED_WITHIN_S)
+    if process.returncode:
+        lines = stderr.decode(errors="replace").strip().splitlines() or [""]
+        raise _failed(settings, action, process.returncode, lines[-1][:MESSAGE_MAX])
+
+
+def _failed(settings: HookSettings, action: HookAction, status: int | None, message: str) -> HookFailedError:
+    return HookFailedError(command=settings.command, action=action.value, status=status, message=message)

@@ -1,0 +1,261 @@
+"""The journal of a pair's switchovers, on both clusters, which one process at a time can write.
+
+The lock is a transactional id of each cluster: a process takes it by initializing it, and everything is written in transactions of
+it. So a process that was frozen meanwhile is refused at its next record, and changes nothing after that. Of two copies of a
+record the newer one counts.
+
+Besides records it has notes, which say what a switchover may have changed: the fence of each cluster, and where clients are led.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from mirrorflow_core.errors import BrokerError
+from mirrorflow_core.java.json_text import parsed_object, text_field
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.observation import FenceState
+from mirrorflow_core.switchover.record import (
+    SWITCHOVERS_TOPIC,
+    SwitchoverRecord,
+    decode_record,
+    encode_record,
+    newest_record,
+)
+from mirrorflow_core.topics.topic_acls import AclBinding
+from mirrorflow_core.wire.error_codes import EPOCH_IS_OVER, NONE, raise_for
+from mirrorflow_core.wire.records import Record, encode_split
+from mirrorflow_core.writer.transactional_ids import NAMESPACE
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.compacted_topic import (
+    BATCH_BYTES_MAX,
+    PRODUCE_TIMEOUT_MS,
+    MirrorLog,
+    create_mirror_topic,
+)
+from mirrorflow_replicator.switchover.errors import SwitchoverError, SwitchoverTakenError
+
+PARTITION: Final = TopicPartition(SWITCHOVERS_TOPIC, 0)
+# A seal has some 200 bytes for each partition, which differ little: compressed, ten thousand partitions fit in a batch.
+_GZIP: Final = 1
+# A process that dies in a transaction delays the next one, and readers, for so long.
+_TRANSACTION_TIMEOUT_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceNote:
+    """The fence of a cluster as it was noted, PARTIAL while it is being changed, and the ACLs that may have been created for it."""
+
+    state: FenceState = FenceState.ABSENT
+    acls: frozenset[AclBinding] = frozenset()
+
+
+class ClusterJournal:
+    """The copy of the journal on one cluster."""
+
+    def __init__(self, cluster: Cluster, pair: str, *, replication_factor: int = -1) -> None:
+        self.alias = cluster.alias
+        self.records: dict[str, SwitchoverRecord] = {}  # by the id of the switchover
+        self.notes: dict[str, dict[str, Any]] = {}  # by name
+        self._cluster = cluster
+        self._pair = pair
+        self._replication_factor = replication_factor
+        self._log = MirrorLog(cluster, SWITCHOVERS_TOPIC)
+        self._transactional_id = f"{NAMESPACE}switchover:{pair}"
+        self._producer: tuple[int, int] | None = None
+        self._sequence = 0
+        self._attempted: set[tuple[bytes, bytes]] = set()  # by this process; perhaps written
+        self._applied: set[tuple[bytes, bytes]] = set()  # those that are in `records` and `notes` already
+        self._lock = asyncio.Lock()
+        self._is_held = False
+        self._is_foreign = False  # another process has written since this one took the lock
+
+    async def exists(self) -> bool:
+        """Returns whether the cluster has the topic. Raises ClusterError."""
+        await self._cluster.refresh([SWITCHOVERS_TOPIC])
+        return self._cluster.leader(*PARTITION) is not None
+
+    async def take(self) -> None:
+        """Takes the lock, whose former holder can write no more, and reads what that has written. Raises ClusterError, SwitchoverError."""
+        factor, key = self._replication_factor, "spec.topics.replicationFactor"
+        await create_mirror_topic(self._cluster, SWITCHOVERS_TOPIC, replication_factor=factor, key=key)
+        async with self._lock:
+            await self._initialize()
+            await self._read()
+        self._is_held, self._is_foreign = True, False
+
+    async def read(self) -> None:
+        """Reads what is new. Raises ClusterError, and SwitchoverError for a record of a newer version."""
+        async with self._lock:
+            await self._read()
+
+    async def _read(self) -> None:
+        async for record in self._log.read_new():
+            key = parsed_object(record.key or b"{}")
+            if text_field(key, "pair") != self._pair or record.value is None:
+                continue
+            content = bytes(record.key or b""), bytes(record.value)
+            self._is_foreign |= content not in self._attempted
+            if content in self._applied:
+                continue  # something newer of the same key may have been written since
+            if note := text_field(key, "note"):
+                self.notes[note] = parsed_object(record.value)
+            else:
+                try:
+                    decoded = decode_record(record.key or b"", record.value)
+                except ValueError as error:
+                    raise SwitchoverError(f"{PARTITION} of cluster {self.alias}: {error}.") from error
+                self.records[decoded.id] = decoded
+
+    async def write_record(self, record: SwitchoverRecord) -> None:
+        """Writes *record*. Raises SwitchoverTakenError without the lock, ClusterError."""
+        await self._write(*encode_record(record))
+        self.records[record.id] = record
+
+    async def write_note(self, name: str, value: dict[str, Any]) -> None:
+        """Writes a note. Raises as `write_record`."""
+        key = {"pair": self._pair, "note": name}
+        await self._write(*(json.dumps(part, separators=(",", ":")).encode() for part in (key, value)))
+        self.notes[name] = value
+
+    async def _write(self, key: bytes, value: bytes) -> None:
+        async with self._lock:
+            await self._write_next(key, value)
+
+    async def _write_next(self, key: bytes, value: bytes) -> None:
+        if not self._is_held:
+            raise SwitchoverTakenError(pair=self._pair)
+        if self._producer is None:
+            await self._take_again()
+        producer, self._producer = self._producer, None
+        assert producer is not None
+        self._attempted.add((key, value))
+        try:
+            await self._commit(producer, key, value)
+        except BrokerError as error:
+            if error.code in EPOCH_IS_OVER:
+                self._is_held = False
+                raise SwitchoverTakenError(pair=self._pair) from error
+            raise
+        # After any error it is unknown what was written, so the id is initialized again before the next record.
+        self._producer = producer
+        self._applied.add((key, value))
+
+    async def _take_again(self) -> None:
+        """Takes the lock after an error. Raises SwitchoverTakenError if another process has written meanwhile."""
+        await self._initialize()
+        await self._read()
+        if self._is_foreign:
+            self._is_held = False
+            raise SwitchoverTakenError(pair=self._pair)
+
+    async def _initialize(self) -> None:
+        self._producer = await admin.init_producer_id(
+            self._cluster, self._transactional_id, timeout_ms=_TRANSACTION_TIMEOUT_MS
+        )
+        self._sequence = 0
+
+    async def _commit(self, producer: tuple[int, int], key: bytes, value: bytes) -> None:
+        cluster, name = self._cluster, self._transactional_id
+        await admin.add_partitions_to_txn(cluster, name, *producer, [PARTITION])
+        for data, count in encode_split(
+            [Record(0, time.time_ns() // 1_000_000, key, value)],
+            max_bytes=BATCH_BYTES_MAX,
+            codec=_GZIP,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=self._sequence,
+            transactional=True,
+        ):
+            codes = await admin.produce(
+                cluster, {PARTITION: data}, timeout_ms=PRODUCE_TIMEOUT_MS, transactional_id=name
+            )
+            if codes[PARTITION] != NONE:
+                raise_for(codes[PARTITION], cluster=cluster.alias, request="Produce", subject=str(PARTITION))
+            self._sequence += count
+        await admin.end_txn(cluster, name, *producer, committed=True)
+
+
+class SwitchoverJournal:
+    """The journal of one pair: both copies. A process that holds the lock holds it on both clusters."""
+
+    def __init__(self, copies: Sequence[ClusterJournal]) -> None:
+        # One order for all processes, so that two of them do not hold one lock each.
+        self._copies = sorted(copies, key=lambda copy: copy.alias)
+
+    @property
+    def records(self) -> tuple[SwitchoverRecord, ...]:
+        """The records on both clusters."""
+        return tuple(record for copy in self._copies for record in copy.records.values())
+
+    @property
+    def newest(self) -> SwitchoverRecord | None:
+        """The newest record of the pair."""
+        return newest_record(self.records)
+
+    @property
+    def active(self) -> str | None:
+        """The member that clients are led to; None before the first switchover."""
+        promoted = [note["to"] for note in self._notes("endpoint")]
+        return promoted[-1] if promoted else None
+
+    @property
+    def renewals(self) -> Mapping[str, Any]:
+        """What the process that works has noted last; it changes every few seconds."""
+        return self._copies[0].notes.get("runner", {})
+
+    async def records_on(self, alias: str) -> tuple[SwitchoverRecord, ...]:
+        """Reads and returns the records on one cluster. Raises ClusterError, SwitchoverError."""
+        (copy,) = (copy for copy in self._copies if copy.alias == alias)
+        await copy.read()
+        return tuple(copy.records.values())
+
+    def fence_of(self, alias: str) -> FenceNote:
+        """Returns the fence of cluster *alias*: what either copy says of it."""
+        notes = self._notes(f"fence:{alias}")
+        states = {FenceState(note["state"]) for note in notes}
+        return FenceNote(
+            state=states.pop() if len(states) == 1 else FenceState.PARTIAL if states else FenceState.ABSENT,
+            acls=frozenset(AclBinding(**acl) for note in notes for acl in note["acls"]),
+        )
+
+    async def take(self) -> None:
+        """Takes the lock on both clusters, and reads what its former holder has written. Raises ClusterError, SwitchoverError."""
+        for copy in self._copies:
+            await copy.take()
+
+    async def read(self) -> None:
+        """Reads both copies where they exist. Raises ClusterError, SwitchoverError."""
+        for copy in self._copies:
+            if await copy.exists():
+                await copy.read()
+
+    async def write(self, record: SwitchoverRecord) -> None:
+        """Writes *record* to the target, then to the source. Raises SwitchoverTakenError, ClusterError."""
+        for copy in sorted(self._copies, key=lambda copy: copy.alias != record.to):
+            await copy.write_record(record)
+
+    async def write_fence(self, alias: str, state: FenceState, *, acls: Iterable[AclBinding] = ()) -> None:
+        """Notes the fence of cluster *alias*, before it is set and after it was lifted. Raises as `write`."""
+        value = {"state": state.value, "acls": [asdict(acl) for acl in sorted(acls)]}
+        for copy in self._copies:
+            await copy.write_note(f"fence:{alias}", value)
+
+    async def write_endpoint(self, to: str) -> None:
+        """Notes where clients were led, after that was done. Raises as `write`."""
+        number = 1 + max((note["number"] for note in self._notes("endpoint")), default=0)
+        for copy in self._copies:
+            await copy.write_note("endpoint", {"to": to, "number": number})
+
+    async def write_renewal(self, runner: str, number: int) -> None:
+        """Notes that *runner* works; *number* differs each time. Raises as `write`."""
+        await self._copies[0].write_note("runner", {"runner": runner, "renewal": number})
+
+    def _notes(self, name: str) -> list[Mapping[str, Any]]:
+        """Returns both copies of a note, the newer one last where they are numbered."""
+        notes = [copy.notes[name] for copy in self._copies if name in copy.notes]
+        return sorted(notes, key=lambda note: note.get("number", 0))

@@ -1,0 +1,77 @@
+"""Defines the settings of a switchover in one direction, and connects to its clusters."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import Enum
+
+from mirrorflow_core.settings import CheckpointSettings, ClientSettings, SourceSettings
+from mirrorflow_core.switchover.record import SwitchoverLimits
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.switchover.hooks import HookSettings
+
+
+class FenceKind(Enum):
+    """What keeps producers from writing."""
+
+    DENY_ACL = "DenyAcl"
+    HOOK = "Hook"
+    NONE = "None"  # the user stops all producers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchoverSettings:
+    """A switchover from *forward*'s source to its target, after which *back* copies the other way."""
+
+    pair: str
+    forward: SourceSettings
+    forward_groups: CheckpointSettings | None  # None: no group follows
+    back: SourceSettings
+    fence: FenceKind
+    except_principals: tuple[str, ...] = ()
+    fence_hook: HookSettings | None = None
+    endpoint_hook: HookSettings | None = None
+    probe: ClientSettings | None = None  # writes the canary topic of the source; None: as the flow back
+    max_lag_ms: int = 5_000
+    limits: SwitchoverLimits
+
+    @property
+    def source(self) -> str:
+        """The alias of the member that is left."""
+        return self.forward.source_alias
+
+    @property
+    def to(self) -> str:
+        """The alias of the member that applications move to."""
+        return self.forward.target_alias
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of hooks."""
+        return {"MIRRORFLOW_PAIR": self.pair, "MIRRORFLOW_FROM": self.source, "MIRRORFLOW_TO": self.to}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairClusters:
+    """A client of each cluster: each is that of the flow which writes to the cluster."""
+
+    source: Cluster
+    target: Cluster
+    probe: Cluster  # of the source; writes the canary topic
+
+
+@contextlib.asynccontextmanager
+async def pair_clusters(settings: SwitchoverSettings) -> AsyncIterator[PairClusters]:
+    """Connects to both clusters, and closes the connections afterwards. Raises SettingError, ClusterError."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def connect(client: ClientSettings, flow: SourceSettings) -> Cluster:
+            cluster = await Cluster.connect(client, resolve=Resolver(flow.providers).resolve_client)
+            stack.push_async_callback(cluster.close)
+            return cluster
+
+        source = await connect(settings.back.target_admin, settings.back)
+        target = await connect(settings.forward.target_admin, settings.forward)
+        probe = await connect(settings.probe or settings.back.target_producer, settings.forward)
+        yield PairClusters(source=source, target=target, probe=probe)

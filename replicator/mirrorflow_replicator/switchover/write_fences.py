@@ -1,0 +1,113 @@
+"""Fences a cluster of a pair by the method that its user has chosen, and keeps the journal's note of it true.
+
+The note is written before a fence is set, and again after it was lifted. So a process that resumes lifts all that may be there.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from mirrorflow_core.switchover.observation import FenceState
+from mirrorflow_core.topics.topic_acls import AclBinding
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.switchover.acl_fence import AclFence
+from mirrorflow_replicator.switchover.errors import FenceUnavailableError
+from mirrorflow_replicator.switchover.hooks import HookAction, HookSettings, run_hook
+from mirrorflow_replicator.switchover.journal import SwitchoverJournal
+
+
+class WriteFence(Protocol):
+    """Keeps applications from writing to one cluster. Every method may be called again."""
+
+    async def state(self) -> FenceState:
+        """Returns how much of the fence is there. Raises ClusterError."""
+        ...
+
+    async def plan(self, topics: Collection[str]) -> object:
+        """Returns what `set` would add for *topics*. Raises FenceUnavailableError, ClusterError."""
+        ...
+
+    async def set(self, topics: Collection[str]) -> None:
+        """Refuses writes to *topics*. Raises FenceUnavailableError, HookFailedError, SwitchoverTakenError, ClusterError."""
+        ...
+
+    async def lift(self) -> None:
+        """Removes what `set` may have added, and nothing else. Raises as `set`."""
+        ...
+
+
+class DenyAclFence:
+    """A fence of DENY ACLs, as `acl_fence` describes."""
+
+    def __init__(
+        self, cluster: Cluster, journal: SwitchoverJournal, *, except_principals: Collection[str]
+    ) -> None:
+        self._acls = AclFence(cluster)
+        self._alias = cluster.alias
+        self._journal = journal
+        self._except_principals = except_principals
+
+    async def state(self) -> FenceState:
+        noted = self._journal.fence_of(self._alias).acls
+        if not noted or not await self._acls.listed(noted, by_all=False):
+            return FenceState.ABSENT
+        is_complete = await self._acls.listed(noted) == noted
+        return FenceState.COMPLETE if is_complete else FenceState.PARTIAL
+
+    async def set(self, topics: Collection[str]) -> None:
+        noted = self._journal.fence_of(self._alias).acls
+        acls = noted | await self.plan(topics)
+        await self._journal.write_fence(self._alias, FenceState.PARTIAL, acls=acls)
+        await self._acls.create(acls)
+
+    async def plan(self, topics: Collection[str]) -> frozenset[AclBinding]:
+        acls = await self._acls.plan(topics, except_principals=self._except_principals)
+        if not acls and not self._journal.fence_of(self._alias).acls:
+            raise FenceUnavailableError(
+                cluster=self._alias,
+                problem="there is nothing to deny: an administrator has denied writes to all topics of the flow already, or no ACL allows any",
+                action="remove those ACLs, or write spec.fence.method: None",
+            )
+        return acls
+
+    async def lift(self) -> None:
+        noted = self._journal.fence_of(self._alias).acls
+        if noted:
+            await self._acls.lift(noted)
+        await self._journal.write_fence(self._alias, FenceState.ABSENT)
+
+
+class NotedFence:
+    """A fence that only its note shows: what a hook has done, or without one, that the user has stopped all producers."""
+
+    def __init__(
+        self,
+        alias: str,
+        journal: SwitchoverJournal,
+        *,
+        hook: HookSettings | None,
+        variables: Mapping[str, str],
+    ) -> None:
+        self._alias = alias
+        self._journal = journal
+        self._hook = hook
+        self._variables = variables
+
+    async def state(self) -> FenceState:
+        return self._journal.fence_of(self._alias).state
+
+    async def set(self, topics: Collection[str]) -> None:
+        await self._journal.write_fence(self._alias, FenceState.PARTIAL)
+        await self._run(HookAction.FENCE)
+        await self._journal.write_fence(self._alias, FenceState.COMPLETE)
+
+    async def plan(self, topics: Collection[str]) -> None:
+        pass
+
+    async def lift(self) -> None:
+        await self._journal.write_fence(self._alias, FenceState.PARTIAL)
+        await self._run(HookAction.LIFT)
+        await self._journal.write_fence(self._alias, FenceState.ABSENT)
+
+    async def _run(self, action: HookAction) -> None:
+        if self._hook is not None:
+            await run_hook(self._hook, action, self._variables)

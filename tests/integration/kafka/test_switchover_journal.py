@@ -1,0 +1,154 @@
+"""The journal of switchovers on two real clusters: one process writes, and resumes what another has left."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from mirrorflow_core.settings import ClientSettings
+from mirrorflow_core.switchover.observation import FenceState
+from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.switchover.errors import SwitchoverTakenError
+from mirrorflow_replicator.switchover.journal import ClusterJournal, SwitchoverJournal
+from tests.harness.kafka.cluster import KafkaCluster
+
+T = TypeVar("T")
+Open = Callable[[], SwitchoverJournal]
+ACCEPTED = SwitchoverRecord(
+    id="first",
+    pair="",
+    type=SwitchoverType.PLANNED,
+    source="east",
+    to="west",
+    created_ms=1_700_000_000_000,
+    epoch=1,
+)
+DENY = AclBinding(
+    resource_type=TOPIC,
+    resource_name="orders",
+    pattern_type=int(PatternType.LITERAL),
+    principal="User:*",
+    host="*",
+    operation=int(Operation.WRITE),
+    permission_type=int(Permission.DENY),
+)
+
+
+def run(
+    east: KafkaCluster, west: KafkaCluster, pair: str, use: Callable[[Open, list[Cluster]], Awaitable[T]]
+) -> T:
+    """Runs *use* with a function that opens the journal as another process would, and both clients."""
+
+    async def main() -> T:
+        clusters = []
+        for name, kafka in (("east", east), ("west", west)):
+            properties = {"bootstrap.servers": kafka.bootstrap}
+            settings = ClientSettings(alias=name, client_id="journal", properties=properties)
+            clusters.append(await Cluster.connect(settings, resolve=dict))
+        try:
+            return await use(
+                lambda: SwitchoverJournal([ClusterJournal(cluster, pair) for cluster in clusters]), clusters
+            )
+        finally:
+            await asyncio.gather(*(cluster.close() for cluster in clusters))
+
+    return asyncio.run(main())
+
+
+def test_the_next_process_reads_the_record_and_the_notes_of_the_last_one(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    record = replace(ACCEPTED, pair=unique_topic()).moved_to(SwitchoverState.CHECKING, 1_700_000_000_001)
+
+    async def hand_over(open_journal: Open, _: list[Cluster]) -> SwitchoverJournal:
+        first = open_journal()
+        await first.take()
+        await first.write(record)
+        await first.write_fence("east", FenceState.PARTIAL, acls=[DENY])
+        await first.write_endpoint("west")
+        await first.write_endpoint("east")
+        second = open_journal()
+        await second.take()
+        return second
+
+    journal = run(east, west, record.pair, hand_over)
+
+    assert (record, record) == journal.records
+    assert FenceState.PARTIAL is journal.fence_of("east").state
+    assert {DENY} == journal.fence_of("east").acls
+    assert FenceState.ABSENT is journal.fence_of("west").state
+    assert "east" == journal.active
+
+
+def test_a_process_that_lost_the_lock_writes_nothing_more(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    record = replace(ACCEPTED, pair=unique_topic())
+
+    async def race(open_journal: Open, _: list[Cluster]) -> SwitchoverJournal:
+        first, second = open_journal(), open_journal()
+        await first.take()
+        await second.take()
+        with pytest.raises(
+            SwitchoverTakenError, match=f"Another process carries out the switchover of {record.pair}"
+        ):
+            await first.write(record)
+        with pytest.raises(SwitchoverTakenError):
+            await first.write_endpoint("west")
+        await second.read()
+        return second
+
+    journal = run(east, west, record.pair, race)
+
+    assert () == journal.records
+    assert journal.active is None
+
+
+def test_the_newer_of_two_copies_counts(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """A process died between the two clusters."""
+    older = replace(ACCEPTED, pair=unique_topic()).moved_to(SwitchoverState.CHECKING, 1)
+    newer = older.moved_to(SwitchoverState.FENCING, 2, attempt=1)
+
+    async def die_between(open_journal: Open, clusters: list[Cluster]) -> SwitchoverJournal:
+        journal = open_journal()
+        await journal.take()
+        await journal.write(older)
+        alone = ClusterJournal(clusters[1], older.pair)
+        await alone.take()
+        await alone.write_record(newer)
+        await alone.write_note("fence:east", {"state": "complete", "acls": []})
+        next_journal = open_journal()
+        await next_journal.take()
+        return next_journal
+
+    journal = run(east, west, older.pair, die_between)
+
+    assert newer == journal.newest
+    assert {older, newer} == set(journal.records)
+
+
+def test_pairs_share_the_topic_and_not_the_lock(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    pair, other = unique_topic(), unique_topic()
+
+    async def write_both(open_journal: Open, clusters: list[Cluster]) -> SwitchoverJournal:
+        journal = open_journal()
+        await journal.take()
+        foreign = SwitchoverJournal([ClusterJournal(cluster, other) for cluster in clusters])
+        await foreign.take()
+        await foreign.write(replace(ACCEPTED, pair=other))
+        await journal.write(replace(ACCEPTED, pair=pair))
+        await journal.read()
+        return journal
+
+    journal = run(east, west, pair, write_both)
+
+    assert {pair} == {record.pair for record in journal.records}

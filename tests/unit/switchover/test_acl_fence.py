@@ -1,0 +1,80 @@
+"""Which ACLs fence topics."""
+
+import pytest
+
+from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
+from mirrorflow_replicator.switchover.acl_fence import fence_acls
+
+PREFIXED = PatternType.PREFIXED
+
+
+def acl(
+    topic: str,
+    principal: str,
+    operation: Operation = Operation.WRITE,
+    permission: Permission = Permission.ALLOW,
+    pattern: PatternType = PatternType.LITERAL,
+) -> AclBinding:
+    return AclBinding(
+        resource_type=TOPIC,
+        resource_name=topic,
+        pattern_type=int(pattern),
+        principal=principal,
+        host="*",
+        operation=int(operation),
+        permission_type=int(permission),
+    )
+
+
+def denied(*acls: AclBinding, except_principals: tuple[str, ...] = ("User:mirror",)) -> set[tuple[str, str]]:
+    """Returns topic and principal of each DENY of the topics `orders` and `payments`."""
+    fence = fence_acls(["orders", "payments"], acls, except_principals=except_principals)
+    assert {(int(Operation.WRITE), int(Permission.DENY), int(PatternType.LITERAL), "*")} >= {
+        (binding.operation, binding.permission_type, binding.pattern_type, binding.host) for binding in fence
+    }
+    return {(binding.resource_name, binding.principal) for binding in fence}
+
+
+def test_without_exceptions_everybody_is_denied():
+    assert {("orders", "User:*"), ("payments", "User:*")} == denied(
+        acl("orders", "User:app"), except_principals=()
+    )
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        acl("orders", "User:app"),
+        acl("orders", "User:app", Operation.ALL),
+        acl("ord", "User:app", pattern=PREFIXED),
+        acl("orders", "User:mirror"),
+    ],
+    ids=["write", "all", "prefixed", "exception"],
+)
+def test_with_an_exception_each_principal_that_may_write_is_denied(allowed: AclBinding):
+    expected = set() if allowed.principal == "User:mirror" else {("orders", "User:app")}
+
+    assert expected == denied(allowed)
+
+
+def test_a_writer_of_all_topics_is_denied_each_of_the_fenced_ones():
+    assert {("orders", "User:app"), ("payments", "User:app")} == denied(acl("*", "User:app"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        acl("orders", "User:app", Operation.READ),
+        acl("orders", "User:app", permission=Permission.DENY),
+        acl("order", "User:app"),
+        acl("orders-2", "User:app", pattern=PREFIXED),
+    ],
+    ids=["reader", "denied", "another-topic", "another-prefix"],
+)
+def test_a_principal_that_no_acl_lets_write_is_not_denied(other: AclBinding):
+    assert set() == denied(other)
+
+
+def test_an_acl_that_lets_everybody_write_leaves_no_names():
+    with pytest.raises(ValueError, match=r"Allow Write on topic orders for User:\*"):
+        denied(acl("orders", "User:*"))
