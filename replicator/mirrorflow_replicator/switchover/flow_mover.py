@@ -21,9 +21,9 @@ from mirrorflow_replicator.switchover.flow_end import clear_end, end_flow
 from mirrorflow_replicator.switchover.group_pass import FinalGroupPass
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
 from mirrorflow_replicator.switchover.quiescence import read_ends
+from mirrorflow_replicator.switchover.range_verification import compare_newest
 from mirrorflow_replicator.switchover.reverse_start import require_no_conflict, start_reverse
 from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
-from mirrorflow_replicator.switchover.tail_comparison import compare_tails
 
 
 class FlowMover:
@@ -86,13 +86,10 @@ class FlowMover:
 
     async def verify(self, seal: Seal) -> None:
         """Compares both sides up to *seal*; `verification` is the result. Raises ClusterError."""
-        self.verification = await compare_tails(
-            self._clusters.source,
-            self._clusters.target,
-            seal,
-            await self._partitions.copies(),
-            read_committed=self._settings.forward.read_committed,
-        )
+        clusters = self._clusters
+        compared = await compare_newest(self._settings.forward, clusters.source, clusters.target, seal.ends)
+        differences = tuple(partition.difference for partition in compared.values() if partition.difference)
+        self.verification = SealVerification(seal_sha256=seal.sha256, differences=differences)
 
     async def groups(self) -> GroupPass:
         """Returns the groups that are not ready for the target. Raises ClusterError."""

@@ -235,9 +235,17 @@ class SwitchoverJournal:
                 await copy.read()
 
     async def write(self, record: SwitchoverRecord) -> None:
-        """Writes *record* to the target, then to the source. Raises SwitchoverTakenError, ClusterError."""
-        for copy in sorted(self._copies, key=lambda copy: copy.alias != record.to):
+        """Writes *record* where it counts, then to the other side. Raises SwitchoverTakenError, ClusterError."""
+        for copy in sorted(self._copies, key=lambda copy: copy.alias != record.written_first):
             await copy.write_record(record)
+
+    async def confirm(self, alias: str) -> None:
+        """Checks that this process still has the lock on cluster *alias*. Raises SwitchoverTakenError, ClusterError.
+
+        It is for changes that no note announces: a process that has slept must not undo what its successor has done.
+        """
+        (copy,) = (copy for copy in self._copies if copy.alias == alias)
+        await copy.write_note("confirmed", {})
 
     async def write_fence(self, alias: str, state: FenceState, *, acls: Iterable[AclBinding] = ()) -> None:
         """Notes the fence of cluster *alias*, before it is set and after it was lifted. Raises as `write`."""

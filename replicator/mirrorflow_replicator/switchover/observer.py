@@ -136,6 +136,6 @@ class SwitchoverObserver:
 
     def _unchanged_ms(self, fence: FenceState, ends: Mapping[TopicPartition, PartitionEnd]) -> int:
         now_s, seen = asyncio.get_running_loop().time(), (fence, ends)
-        if seen != self._seen:
+        if seen != self._seen or fence is not FenceState.COMPLETE:
             self._seen, self._since_s = seen, now_s
         return int((now_s - self._since_s) * 1000)

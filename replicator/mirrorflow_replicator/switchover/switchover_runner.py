@@ -104,6 +104,7 @@ class SwitchoverRunner:
             case FenceCluster(side):
                 await self._fences[aliases[side]].set(await self._partitions.topics())
             case LiftFence(side):
+                await self._journal.confirm(aliases[side])
                 await self._fences[aliases[side]].lift()
             case VerifySeal(seal):
                 await self._flows.verify(seal)
@@ -119,6 +120,7 @@ class SwitchoverRunner:
                 await self._flows.start_reverse(switchover, starts)
 
     async def _switch_endpoint(self, to: str) -> None:
+        await self._journal.confirm(to)
         if self._settings.endpoint_hook is not None:
             await run_hook(self._settings.endpoint_hook, HookAction.PROMOTE, self._settings.variables)
         await self._journal.write_endpoint(to)

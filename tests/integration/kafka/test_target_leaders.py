@@ -27,7 +27,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.partition_availability import unavailable_partitions
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
-from mirrorflow_replicator.switchover.flow_end import FlowEnd, WaitingPartitions, end_flow
+from mirrorflow_replicator.switchover.flow_end import EndedFlow, WaitingPartitions, end_flow
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION
 from tests.harness.kafka.processes import wait_until
@@ -676,7 +676,7 @@ def test_the_end_of_a_flow_waits_for_a_partition_without_a_leader(flow: Flow, to
         if not flow.target.broker(3).running:
             flow.target.broker(3).start()
 
-    def end(on_waiting: Callable[[WaitingPartitions], None]) -> FlowEnd:
+    def end(on_waiting: Callable[[WaitingPartitions], None]) -> EndedFlow:
         settings = settings_of(replicator)
         return call_cluster(
             flow.target, lambda cluster: end_flow(settings, cluster, "to-west", on_waiting=on_waiting)

@@ -65,6 +65,10 @@ class World:
         self._note(record.state.value)
         self.records[record.id] = record
 
+    async def confirm(self, alias: str) -> None:
+        if self.failures.get(f"confirm {alias}"):
+            raise self.failures[f"confirm {alias}"].pop(0)
+
     async def write_endpoint(self, to: str) -> None:
         self._note(f"endpoint {to}")
         self.active = to
@@ -293,6 +297,18 @@ def test_a_process_that_loses_the_lock_ends():
         run(world)
 
     assert "Sealed" == world.calls[-1]
+
+
+def test_a_process_that_has_lost_the_lock_does_not_lift_the_fence():
+    """It may have slept since its last record, and the fence may be that of another switchover."""
+    world = World()
+    world.rollback_in = SwitchoverState.DRAINING
+    world.failures["confirm east"] = [SwitchoverTakenError(pair="east-west")]
+
+    with pytest.raises(SwitchoverTakenError):
+        run(world)
+
+    assert "lift east" not in world.calls
 
 
 def test_an_interrupted_switchover_is_fenced_again_first():
