@@ -25,6 +25,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
         "mirrorflow offsets -f flow.yaml --group billing --dry-run-failover",
     ),
     "dump": ("mirrorflow dump positions -f flow.yaml", "mirrorflow dump checkpoints -f flow.yaml --json"),
+    "switchover": (
+        "mirrorflow switchover -f pair.yaml --to west --rehearse --report rehearsal.json",
+        "mirrorflow switchover rollback -f pair.yaml",
+    ),
     "convert": ("mirrorflow convert mm2.properties", "mirrorflow convert strimzi.yaml --output flows"),
     "export": (
         "mirrorflow export -f flow.yaml > mm2.properties",

@@ -14,7 +14,8 @@ from mirrorflow_cli.__main__ import main
 from mirrorflow_cli.commands import command_parser
 from mirrorflow_core.errors import SettingError
 from mirrorflow_core.java.properties import parse_properties
-from mirrorflow_operator.api.load import load_flow, parse_flow
+from mirrorflow_operator.api.load import load_flow, parse_flow, validated
+from mirrorflow_operator.api.mirror_pair import PAIR_KIND, MirrorPair
 from mirrorflow_replicator.__main__ import _parser
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
 from mirrorflow_replicator.config.worker_properties import load_distributed, load_standalone
@@ -119,6 +120,9 @@ def test_yaml_is_part_of_a_valid_flow_or_of_the_charts_values(block: Block) -> N
     """A part of a flow is merged into the smallest flow. An indented part belongs to spec.connectors."""
     fragment: Any = yaml.safe_load(block.text)
     if block.unchecked:
+        return
+    if fragment.get("kind") == PAIR_KIND:
+        validated(fragment, MirrorPair)
         return
     if block.text.startswith("    "):
         fragment = {"spec": {"connectors": fragment}}

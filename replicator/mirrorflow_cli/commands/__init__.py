@@ -26,6 +26,9 @@ _GROUPS = {
         "offsets": "show consumer group offsets on both clusters and the records a failover would reread",
         "dump": "print a flow's checkpoints, offset syncs or positions",
     },
+    "move applications": {
+        "switchover": "move the applications of a pair to its other cluster, or rehearse or undo that",
+    },
     "convert": {
         "convert": "convert an mm2.properties or a Strimzi KafkaMirrorMaker2 to MirrorFlow files",
         "export": "convert MirrorFlow files to an mm2.properties",

@@ -4,7 +4,7 @@
 
 The order is that of a takeover (`mirrorflow_core.writer.flow_end`), and so is the proof: a copier that was frozen before the end
 and wakes up later is refused by the target's brokers. Only the target is needed, because the source may be lost.
-Guarantee: when `end_flow` has returned, no record of the flow is appended to a partition in `FlowEnd.positions`.
+Guarantee: when `end_flow` has returned, no record of the flow is appended to a partition in `EndedFlow.positions`.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ WaitingPartitions = Mapping[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowEnd:
+class EndedFlow:
     """Where a flow ended. Partitions are named as on the source.
 
     `positions` are final: nothing was written behind them. Copying of `stopped` partitions had stopped before, because of a loss
@@ -77,7 +77,7 @@ async def end_flow(
     switchover: str,
     *,
     on_waiting: Callable[[WaitingPartitions], None] = lambda _: None,
-) -> FlowEnd:
+) -> EndedFlow:
     """Ends the flow; does nothing if *switchover* has ended it before. Its running process waits as a standby from then on.
 
     It waits for partitions that cannot be fenced, for example because they have no leader: *on_waiting* is called with them each
@@ -195,7 +195,7 @@ async def _end_partitions(
         raise FlowTakenError(source=settings.source_alias)
 
 
-async def _read_end(clusters: FlowClusters, lock: Producer, switchover: str) -> FlowEnd:
+async def _read_end(clusters: FlowClusters, lock: Producer, switchover: str) -> EndedFlow:
     positions = await _positions(clusters, lock)
     copies = _copies(clusters.settings, positions)
     await clusters.target.refresh({copy.topic for copy in copies.values()})
@@ -206,7 +206,7 @@ async def _read_end(clusters: FlowClusters, lock: Producer, switchover: str) -> 
         if (copy := known.get(copies[key].topic)) is not None and copy.error != UNKNOWN_TOPIC_OR_PARTITION
     }
     fenced = {key: position for key, position in present.items() if position.writer is not None}
-    return FlowEnd(
+    return EndedFlow(
         switchover=switchover,
         positions={key: position for key, position in fenced.items() if position.left},
         stopped=tuple(sorted(key for key, position in fenced.items() if not position.left)),

@@ -37,7 +37,7 @@ from mirrorflow_kafka.stores.compacted_topic import (
     MirrorLog,
     create_mirror_topic,
 )
-from mirrorflow_replicator.switchover.errors import SwitchoverTakenError
+from mirrorflow_replicator.switchover.errors import SwitchoverError, SwitchoverTakenError
 
 PARTITION: Final = TopicPartition(SWITCHOVERS_TOPIC, 0)
 # A seal has some 200 bytes for each partition, which differ little: compressed, ten thousand partitions fit in a batch.
@@ -68,8 +68,9 @@ class ClusterJournal:
         self._transactional_id = f"{NAMESPACE}switchover:{pair}"
         self._producer: tuple[int, int] | None = None
         self._sequence = 0
-        self._written: set[tuple[bytes, bytes]] = set()  # by this process, perhaps
-        self._writing = asyncio.Lock()
+        self._attempted: set[tuple[bytes, bytes]] = set()  # by this process; perhaps written
+        self._applied: set[tuple[bytes, bytes]] = set()  # those that are in `records` and `notes` already
+        self._lock = asyncio.Lock()
         self._is_held = False
         self._is_foreign = False  # another process has written since this one took the lock
 
@@ -79,24 +80,35 @@ class ClusterJournal:
         return self._cluster.leader(*PARTITION) is not None
 
     async def take(self) -> None:
-        """Takes the lock, whose former holder can write no more, and reads what that has written. Raises ClusterError, ValueError."""
+        """Takes the lock, whose former holder can write no more, and reads what that has written. Raises ClusterError, SwitchoverError."""
         factor, key = self._replication_factor, "spec.topics.replicationFactor"
         await create_mirror_topic(self._cluster, SWITCHOVERS_TOPIC, replication_factor=factor, key=key)
-        await self._initialize()
-        await self.read()
+        async with self._lock:
+            await self._initialize()
+            await self._read()
         self._is_held, self._is_foreign = True, False
 
     async def read(self) -> None:
-        """Reads what is new. Raises ClusterError, and ValueError for a record of a newer version."""
+        """Reads what is new. Raises ClusterError, and SwitchoverError for a record of a newer version."""
+        async with self._lock:
+            await self._read()
+
+    async def _read(self) -> None:
         async for record in self._log.read_new():
             key = parsed_object(record.key or b"{}")
             if text_field(key, "pair") != self._pair or record.value is None:
                 continue
-            self._is_foreign |= (bytes(record.key or b""), bytes(record.value)) not in self._written
+            content = bytes(record.key or b""), bytes(record.value)
+            self._is_foreign |= content not in self._attempted
+            if content in self._applied:
+                continue  # something newer of the same key may have been written since
             if note := text_field(key, "note"):
                 self.notes[note] = parsed_object(record.value)
             else:
-                decoded = decode_record(record.key or b"", record.value)
+                try:
+                    decoded = decode_record(record.key or b"", record.value)
+                except ValueError as error:
+                    raise SwitchoverError(f"{PARTITION} of cluster {self.alias}: {error}.") from error
                 self.records[decoded.id] = decoded
 
     async def write_record(self, record: SwitchoverRecord) -> None:
@@ -111,7 +123,7 @@ class ClusterJournal:
         self.notes[name] = value
 
     async def _write(self, key: bytes, value: bytes) -> None:
-        async with self._writing:
+        async with self._lock:
             await self._write_next(key, value)
 
     async def _write_next(self, key: bytes, value: bytes) -> None:
@@ -121,7 +133,7 @@ class ClusterJournal:
             await self._take_again()
         producer, self._producer = self._producer, None
         assert producer is not None
-        self._written.add((key, value))
+        self._attempted.add((key, value))
         try:
             await self._commit(producer, key, value)
         except BrokerError as error:
@@ -131,11 +143,12 @@ class ClusterJournal:
             raise
         # After any error it is unknown what was written, so the id is initialized again before the next record.
         self._producer = producer
+        self._applied.add((key, value))
 
     async def _take_again(self) -> None:
         """Takes the lock after an error. Raises SwitchoverTakenError if another process has written meanwhile."""
         await self._initialize()
-        await self.read()
+        await self._read()
         if self._is_foreign:
             self._is_held = False
             raise SwitchoverTakenError(pair=self._pair)
@@ -168,7 +181,7 @@ class ClusterJournal:
 
 
 class SwitchoverJournal:
-    """The journal of one pair: both copies. Whoever has the lock has it on both clusters."""
+    """The journal of one pair: both copies. A process that holds the lock holds it on both clusters."""
 
     def __init__(self, copies: Sequence[ClusterJournal]) -> None:
         # One order for all processes, so that two of them do not hold one lock each.
@@ -195,11 +208,11 @@ class SwitchoverJournal:
         """What the process that works has noted last; it changes every few seconds."""
         return self._copies[0].notes.get("runner", {})
 
-    def records_on(self, alias: str) -> tuple[SwitchoverRecord, ...]:
-        """Returns the records on one cluster."""
-        return tuple(
-            record for copy in self._copies if copy.alias == alias for record in copy.records.values()
-        )
+    async def records_on(self, alias: str) -> tuple[SwitchoverRecord, ...]:
+        """Reads and returns the records on one cluster. Raises ClusterError, SwitchoverError."""
+        (copy,) = (copy for copy in self._copies if copy.alias == alias)
+        await copy.read()
+        return tuple(copy.records.values())
 
     def fence_of(self, alias: str) -> FenceNote:
         """Returns the fence of cluster *alias*: what either copy says of it."""
@@ -211,12 +224,12 @@ class SwitchoverJournal:
         )
 
     async def take(self) -> None:
-        """Takes the lock on both clusters, and reads what its former holder has written. Raises ClusterError, ValueError."""
+        """Takes the lock on both clusters, and reads what its former holder has written. Raises ClusterError, SwitchoverError."""
         for copy in self._copies:
             await copy.take()
 
     async def read(self) -> None:
-        """Reads both copies where they exist. Raises ClusterError, ValueError."""
+        """Reads both copies where they exist. Raises ClusterError, SwitchoverError."""
         for copy in self._copies:
             if await copy.exists():
                 await copy.read()

@@ -49,7 +49,7 @@ async def start_reverse(
     """Stores where the reverse flow starts, and lets its process run; returns whether that is new.
 
     *settings* are those of the reverse flow, *source* is its source: the active cluster. *starts* has the next offset to copy of
-    each partition that the other flow has copied (`FlowEnd.target_ends`). Others start as in any flow that is not new: at their
+    each partition that the other flow has copied (`EndedFlow.target_ends`). Others start as in any flow that is not new: at their
     earliest record. Raises StartConflictError if a stored position contradicts a start, FlowInUseError if a process of the flow
     runs, FlowTakenError if one takes it meanwhile, FlowUnfencedError, FlowExistsError, ClusterChangedError and ClusterError.
     Nothing has started then, and it can be called again, as after a crash.

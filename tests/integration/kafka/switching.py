@@ -7,7 +7,7 @@ from typing import TypeVar
 from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.connector_properties import parse_source
-from mirrorflow_replicator.switchover.flow_end import FlowEnd, clear_end, end_flow
+from mirrorflow_replicator.switchover.flow_end import EndedFlow, clear_end, end_flow
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import call_cluster
@@ -23,7 +23,7 @@ def settings_of(replicator: Replicator) -> SourceSettings:
     return parse_source(connector, worker)
 
 
-def end(replicator: Replicator, target: KafkaCluster, switchover: str = "to-west") -> FlowEnd:
+def end(replicator: Replicator, target: KafkaCluster, switchover: str = "to-west") -> EndedFlow:
     """Ends the flow of *replicator*, which may run."""
     return call_cluster(target, lambda cluster: end_flow(settings_of(replicator), cluster, switchover))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_core.errors import StartConflictError
-from mirrorflow_replicator.switchover.flow_end import FlowEnd
+from mirrorflow_replicator.switchover.flow_end import EndedFlow
 from mirrorflow_replicator.switchover.reverse_start import require_no_conflict, start_reverse
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
@@ -41,7 +41,7 @@ def reverse(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
     return Flow.new(west, east, tmp_path, connector=IDENTITY)
 
 
-def start(flow: Flow, process: Replicator, switchover: str, ended: FlowEnd) -> bool:
+def start(flow: Flow, process: Replicator, switchover: str, ended: EndedFlow) -> bool:
     """Starts *flow*, which *process* runs, where the other flow has ended."""
     settings, starts = settings_of(process), ended.target_ends
     return call_clusters(

@@ -1,0 +1,220 @@
+"""`mirrorflow switchover`: moves the applications of a pair to its other cluster, and can undo that until it promotes.
+
+Each step is announced in the journal on both clusters, so the same command continues after a crash. Ctrl-C rolls back before
+promoting; after it the switchover can only be completed.
+"""
+
+import argparse
+import asyncio
+import json
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, FailedError, UsageError
+from mirrorflow_cli.output import add_json_argument, print_json
+from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
+from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of
+from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
+from mirrorflow_operator.api.mirror_pair import LoadedPair
+from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings, pair_clusters
+from mirrorflow_replicator.switchover.session import SwitchoverSession, journal_of, switchover_session
+
+STATUS, ROLLBACK = "status", "rollback"
+_COMPLETED = frozenset({SwitchoverState.DONE, SwitchoverState.REHEARSED})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action",
+        metavar="ACTION",
+        nargs="?",
+        choices=(STATUS, ROLLBACK),
+        help="status: show the newest switchover; rollback: undo one that has not promoted",
+    )
+    parser.add_argument(
+        "-f",
+        "--file",
+        metavar="FILE",
+        help='YAML file of a MirrorPair and its two MirrorFlows ("-" for stdin); required',
+    )
+    parser.add_argument(
+        "--secrets",
+        metavar="DIR",
+        default=".",
+        help="directory of secrets, as DIR/<secretName>/<key> (default: .)",
+    )
+    parser.add_argument("--to", metavar="MEMBER", help="member of the pair that applications move to")
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="do everything up to promoting, then undo it and report the times",
+    )
+    parser.add_argument(
+        "--live-groups",
+        action="store_true",
+        help="do not wait until consumers are stopped; they may read records again",
+    )
+    parser.add_argument(
+        "--report",
+        dest="report_file",
+        metavar="FILE",
+        help="write a JSON report of the states and their times",
+    )
+    add_json_argument(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Runs the action; returns 1 for a switchover that was refused or rolled back."""
+    loaded = pair_from(arguments)
+    members = tuple(loaded.pair.spec.members)
+    if arguments.action is not None:
+        if arguments.to or arguments.rehearse or arguments.live_groups:
+            raise UsageError(
+                f"{arguments.action} takes the pair alone; remove --to, --rehearse and --live-groups."
+            )
+        settings = switchover_settings(arguments, loaded, members[0])
+        return asyncio.run(_ACTIONS[arguments.action](arguments, loaded, settings))
+    if arguments.to not in members:
+        given = (
+            "it is missing"
+            if arguments.to is None
+            else f"{arguments.to} is not a member of {loaded.pair.metadata.name}"
+        )
+        raise UsageError(f"--to: {given}; write {' or '.join(members)}.")
+    return asyncio.run(_switch(arguments, switchover_settings(arguments, loaded, arguments.to)))
+
+
+async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
+    display = StepDisplay()
+    kind = SwitchoverType.REHEARSAL if arguments.rehearse else SwitchoverType.PLANNED
+    async with switchover_session(settings, on_step=display.show) as session:
+        record = _unfinished(session, settings, kind) or SwitchoverRecord(
+            id=f"{settings.pair}-{secrets.token_hex(4)}",
+            pair=settings.pair,
+            type=kind,
+            source=settings.source,
+            to=settings.to,
+            created_ms=time.time_ns() // 1_000_000,
+            limits=settings.limits,
+            allows_live_groups=arguments.live_groups,
+        )
+        with _rolling_back_at_signals(session, display) as signals:
+            last = await session.runner.run(record)
+        checks, groups = session.checks, session.flows.final_groups()
+    report = report_of(last, notes=checks.notes, canary=checks.canary, groups=groups)
+    _finish(arguments, report, [*checks.notes, sentence_of(last)])
+    if signals and last.state not in _COMPLETED:
+        return EXIT_SIGNAL_BASE + signals[0]
+    return EXIT_DONE if last.state in _COMPLETED else EXIT_FAILED
+
+
+def _unfinished(
+    session: SwitchoverSession, settings: SwitchoverSettings, kind: SwitchoverType
+) -> SwitchoverRecord | None:
+    """Returns the switchover that the arguments name and that has not ended, so that it is continued."""
+    newest = session.journal.newest
+    if newest is None or newest.is_final or (newest.to, newest.type) != (settings.to, kind):
+        return None
+    print(f"Continues switchover {newest.id}, which is in state {newest.state.value}.", file=sys.stderr)
+    return newest
+
+
+@contextmanager
+def _rolling_back_at_signals(session: SwitchoverSession, display: StepDisplay) -> Iterator[list[int]]:
+    """Rolls back at the first signal, unless it has promoted, and ends at the second; returns the signals."""
+    signals: list[int] = []
+    loop, running = asyncio.get_running_loop(), asyncio.current_task()
+    assert running is not None
+
+    def note(number: int) -> None:
+        signals.append(number)
+        promoted = display.record is not None and display.record.state in PROMOTED
+        if promoted or len(signals) > 1:
+            running.cancel()
+            return
+        print("Rolls back; once more ends at once, and leaves writes refused.", file=sys.stderr, flush=True)
+        session.observer.request_rollback()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, note, number)
+    try:
+        yield signals
+    except asyncio.CancelledError:
+        if not signals:
+            raise
+        state = "" if display.record is None else f" It is in state {display.record.state.value}."
+        raise FailedError(
+            f"The switchover has not ended.{state} The same command continues it; before Promoting, `mirrorflow switchover rollback` undoes it.",
+            status=EXIT_SIGNAL_BASE + signals[0],
+        ) from None
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _status(arguments: argparse.Namespace, loaded: LoadedPair, settings: SwitchoverSettings) -> int:
+    async with pair_clusters(settings) as clusters:
+        journal = journal_of(settings, clusters.source, clusters.target)
+        await journal.read()
+    newest = journal.newest
+    fences = {alias: journal.fence_of(alias).state.value for alias in loaded.pair.spec.members}
+    report = {
+        "pair": settings.pair,
+        "active": journal.active,
+        "fences": fences,
+        "newest": None if newest is None else report_of(newest),
+    }
+    sentences = [f"{settings.pair} was never switched over." if newest is None else sentence_of(newest)]
+    sentences += [
+        f"A fence keeps applications from writing to {alias}."
+        for alias, state in fences.items()
+        if state != "absent"
+    ]
+    _finish(arguments, report, sentences)
+    return EXIT_DONE
+
+
+async def _roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings: SwitchoverSettings) -> int:
+    async with pair_clusters(settings) as clusters:
+        journal = journal_of(settings, clusters.source, clusters.target)
+        await journal.read()
+    newest = journal.newest
+    if newest is None or newest.is_final:
+        state = (
+            "was never switched over"
+            if newest is None
+            else f"has no switchover under way: {sentence_of(newest)}"
+        )
+        raise FailedError(f"{settings.pair} {state}")
+    if newest.state in PROMOTED:
+        raise FailedError(
+            f"Switchover {newest.id} has promoted {newest.to} and cannot be rolled back. Complete it with "
+            f"`mirrorflow switchover -f {arguments.file} --to {newest.to}`, then switch back with --to {newest.source}."
+        )
+    display = StepDisplay()
+    own = switchover_settings(arguments, loaded, newest.to)
+    async with switchover_session(own, on_step=display.show) as session:
+        session.observer.request_rollback()
+        last = await session.runner.run(session.journal.newest or newest)
+    _finish(arguments, report_of(last), [sentence_of(last)])
+    return EXIT_DONE if last.state in {SwitchoverState.LIFTED, SwitchoverState.REFUSED} else EXIT_FAILED
+
+
+def _finish(arguments: argparse.Namespace, report: dict[str, Any], sentences: list[str]) -> None:
+    """Prints the result, and writes the report if there is to be one."""
+    if arguments.report_file:
+        Path(arguments.report_file).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if arguments.json:
+        print_json(report)
+    else:
+        print("\n".join(sentences))
+
+
+_ACTIONS = {STATUS: _status, ROLLBACK: _roll_back}

@@ -1,0 +1,82 @@
+"""Reads the pair of a command from `-f FILE`, and plans a switchover of it in one direction."""
+
+import argparse
+from dataclasses import replace
+
+from mirrorflow_cli.errors import FailedError, UsageError
+from mirrorflow_cli.flow_arguments import (
+    checkpoint_settings,
+    layout_from,
+    read_text,
+    source_settings,
+    valid_plan,
+)
+from mirrorflow_core.settings import ClientSettings, SourceSettings
+from mirrorflow_core.switchover.record import SwitchoverLimits
+from mirrorflow_operator.api.mirror_pair import Hook, LoadedPair, load_pair
+from mirrorflow_operator.api.spec import Authentication, MirrorFlow
+from mirrorflow_operator.errors import InvalidSpecError
+from mirrorflow_operator.plan.properties import SecretLayout
+from mirrorflow_replicator.switchover.hooks import HookSettings
+from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings
+
+
+def pair_from(arguments: argparse.Namespace) -> LoadedPair:
+    """Returns the pair given by *arguments*. Raises UsageError with all errors, one per line."""
+    if not arguments.file:
+        raise UsageError("Specify a pair: -f FILE.")
+    try:
+        return load_pair(read_text(arguments.file, "a MirrorPair and its MirrorFlows"))
+    except InvalidSpecError as error:
+        raise UsageError(
+            "\n".join(f"{arguments.file}: {line}" for line in str(error).splitlines())
+        ) from error
+
+
+def switchover_settings(arguments: argparse.Namespace, loaded: LoadedPair, to: str) -> SwitchoverSettings:
+    """Returns the settings of a switchover of *loaded* to the member *to*. Raises UsageError, SettingError."""
+    spec, layout = loaded.pair.spec, layout_from(arguments)
+    (source,) = (alias for alias in spec.members if alias != to)
+    forward = _with_groups(loaded.flows[source], loaded)
+    try:
+        forward_groups = checkpoint_settings(valid_plan(forward, layout))
+    except FailedError:
+        forward_groups = None  # the checkpoint connector is disabled
+    probe, defaults = spec.members[source].probe, SwitchoverLimits()
+    return SwitchoverSettings(
+        pair=loaded.pair.metadata.name,
+        forward=_source_settings(forward, layout),
+        forward_groups=forward_groups,
+        back=_source_settings(loaded.flows[to], layout),
+        fence=FenceKind(spec.fence.method.value),
+        except_principals=spec.fence.except_principals,
+        fence_hook=_hook(spec.fence.hook),
+        endpoint_hook=None if spec.endpoint is None else _hook(spec.endpoint.hook),
+        probe=None if probe is None else _probe(forward, probe, layout),
+        max_lag_ms=spec.readiness.max_lag_seconds * 1000,
+        limits=replace(defaults, refused_ms=spec.deadline_seconds * 1000),
+    )
+
+
+def _source_settings(flow: MirrorFlow, layout: SecretLayout) -> SourceSettings:
+    settings, _ = source_settings(valid_plan(flow, layout))
+    return settings
+
+
+def _with_groups(flow: MirrorFlow, loaded: LoadedPair) -> MirrorFlow:
+    """Returns *flow* with the groups of the pair."""
+    groups = flow.spec.groups.model_copy(
+        update={"include": loaded.pair.spec.groups.include, "exclude": loaded.pair.spec.groups.exclude}
+    )
+    return flow.model_copy(update={"spec": flow.spec.model_copy(update={"groups": groups})})
+
+
+def _probe(flow: MirrorFlow, identity: Authentication, layout: SecretLayout) -> ClientSettings:
+    """Returns the client of the source of *flow* that authenticates as *identity*."""
+    source = flow.spec.source.model_copy(update={"authentication": identity})
+    spec = flow.spec.model_copy(update={"source": source})
+    return _source_settings(flow.model_copy(update={"spec": spec}), layout).source_admin
+
+
+def _hook(hook: Hook | None) -> HookSettings | None:
+    return None if hook is None else HookSettings(hook.command, float(hook.timeout_seconds))

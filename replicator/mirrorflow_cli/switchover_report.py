@@ -1,0 +1,119 @@
+"""Shows the steps of a switchover as they happen, and what it was in the end: as text and as a JSON report."""
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.state_machine import SwitchoverStep
+from mirrorflow_core.switchover.states import SwitchoverState
+from mirrorflow_replicator.switchover.acl_fence import CanaryTimes
+from mirrorflow_replicator.switchover.final_groups import FinalGroup
+
+INTERVAL_S = 1.0
+_ACCEPTED_AGAIN = frozenset({SwitchoverState.REVERSING, SwitchoverState.LIFTED, SwitchoverState.REHEARSED})
+
+
+class StepDisplay:
+    """Prints a line on stderr when the state changes, and at most once a second when what is waited for does."""
+
+    def __init__(self) -> None:
+        self.record: SwitchoverRecord | None = None  # of the last step
+        self._last_printed: tuple[SwitchoverState | None, str] = None, ""
+        self._printed_s = 0.0
+
+    def show(self, step: SwitchoverStep, problem: str) -> None:
+        """Shows *step*, and the error that the next step repeats; "" without one."""
+        self.record = step.record
+        printed, now_s = (step.record.state, problem or step.waits_for), time.monotonic()
+        is_next_state = printed[0] is not self._last_printed[0]
+        if is_next_state or (printed != self._last_printed and now_s - self._printed_s >= INTERVAL_S):
+            self._last_printed, self._printed_s = printed, now_s
+            print(_line(step, problem), file=sys.stderr, flush=True)
+
+
+def _line(step: SwitchoverStep, problem: str) -> str:
+    clock = datetime.now(tz=UTC).strftime("%H:%M:%SZ")
+    text = problem or step.waits_for or step.record.reason
+    return f"{clock}  {step.record.state.value:<13} {text}".rstrip()
+
+
+def refused_ms(record: SwitchoverRecord) -> int | None:
+    """Returns for how long writes were refused; None while they are, or if they never were."""
+    if not record.fenced_ms:
+        return None
+    ends = [entry.entered_ms for entry in record.history if entry.state in _ACCEPTED_AGAIN]
+    return ends[0] - record.fenced_ms if ends else None
+
+
+def report_of(
+    record: SwitchoverRecord,
+    *,
+    notes: Sequence[str] = (),
+    canary: CanaryTimes | None = None,
+    groups: Iterable[FinalGroup] = (),
+) -> dict[str, Any]:
+    """Returns the report of a switchover, for JSON. Times are those of the process that carried it out."""
+    entered = [*record.history, None]
+    states = [
+        {
+            "state": entry.state.value,
+            "entered": _timestamp(entry.entered_ms),
+            "seconds": None if following is None else (following.entered_ms - entry.entered_ms) / 1000,
+        }
+        for entry, following in zip(record.history, entered[1:], strict=True)
+        if entry is not None
+    ]
+    waited_ms = refused_ms(record)
+    report: dict[str, Any] = {
+        "switchover": record.id,
+        "pair": record.pair,
+        "type": record.type.value,
+        "from": record.source,
+        "to": record.to,
+        "state": record.state.value,
+        "reason": record.reason,
+        "created": _timestamp(record.created_ms),
+        "writesRefusedSeconds": None if waited_ms is None else waited_ms / 1000,
+        "states": states,
+    }
+    if record.seal is not None:
+        report["seal"] = {"partitions": len(record.seal.partitions), "sha256": record.seal.sha256}
+    if canary is not None:
+        report["canary"] = {
+            "refusedAfterSeconds": round(canary.refused_after_s, 3),
+            "acceptedAfterSeconds": round(canary.accepted_after_s, 3),
+        }
+    listed = [
+        {
+            "group": group.group,
+            "outcome": group.outcome.value,
+            "recordsReadAgain": group.repeats_max,
+            **({"why": group.why} if group.why else {}),
+        }
+        for group in groups
+    ]
+    return report | ({"groups": listed} if listed else {}) | ({"notes": [*notes]} if notes else {})
+
+
+def _timestamp(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+
+
+def sentence_of(record: SwitchoverRecord) -> str:
+    """Returns how a switchover stands, as a sentence or two for its user."""
+    waited_ms = refused_ms(record)
+    waited = "" if waited_ms is None else f" Writes were refused for {waited_ms / 1000:.1f} s."
+    reason = f" {record.reason}" if record.reason else ""
+    match record.state:
+        case SwitchoverState.DONE:
+            return f"{record.to} is the active member of {record.pair}.{waited}{reason}"
+        case SwitchoverState.REHEARSED:
+            return f"The rehearsal has succeeded, and {record.source} is still the active member of {record.pair}.{waited}"
+        case SwitchoverState.LIFTED:
+            return f"The switchover was rolled back; {record.source} is still the active member of {record.pair}.{waited}{reason}"
+        case SwitchoverState.REFUSED:
+            return f"The switchover was refused, and nothing was changed.{reason}"
+    return f"Switchover {record.id} of {record.pair} from {record.source} to {record.to} is in state {record.state.value}.{reason}"

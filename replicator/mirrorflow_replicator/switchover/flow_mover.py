@@ -1,0 +1,132 @@
+"""Observes and moves the two flows of a pair, as the switchover's state machine asks.
+
+The parts are those of `flow_end`, `drain`, `range_verification`, `final_groups` and `reverse_start`.
+"""
+
+from collections.abc import Mapping
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.switchover.observation import FlowEnd, GroupPass, ReverseFlow, SealVerification
+from mirrorflow_core.switchover.record import ReverseStart
+from mirrorflow_core.switchover.seal import Seal
+from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.transaction_log import decided_records
+from mirrorflow_kafka.admin.log_reader import read_log
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.copy.task_parts import flow_topics
+from mirrorflow_replicator.switchover.drain import copied_offsets
+from mirrorflow_replicator.switchover.final_groups import FinalGroup, summarised
+from mirrorflow_replicator.switchover.flow_end import clear_end, end_flow
+from mirrorflow_replicator.switchover.group_pass import FinalGroupPass
+from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
+from mirrorflow_replicator.switchover.quiescence import read_ends
+from mirrorflow_replicator.switchover.reverse_start import require_no_conflict, start_reverse
+from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
+from mirrorflow_replicator.switchover.tail_comparison import compare_tails
+
+
+class FlowMover:
+    """The flows of one switchover. `verification` is the newest comparison."""
+
+    def __init__(
+        self, settings: SwitchoverSettings, clusters: PairClusters, partitions: SealedPartitions
+    ) -> None:
+        self.verification: SealVerification | None = None
+        self._settings = settings
+        self._clusters = clusters
+        self._partitions = partitions
+        groups = settings.forward_groups
+        self._groups = None if groups is None else FinalGroupPass(groups, clusters)
+
+    async def why_not_ready(self) -> str:
+        """Returns why the two flows do not allow a switchover; "" if they do. Raises MirrorFlowError."""
+        settings = self._settings
+        claim = await newest_claim(self._clusters.target, settings.forward)
+        if claim is None or claim.left:
+            return (
+                f"spec.members.{settings.source}.flow: flow {settings.forward.flow} does not run, so {settings.source} is not the active "
+                "member, or nothing copies it; start the flow (mirrorflow run), or name the other member in --to."
+            )
+        back = await newest_claim(self._clusters.source, settings.back)
+        if back is not None and back.running_process and not back.ended:
+            return (
+                f"spec.members.{settings.to}.flow: flow {settings.back.flow} runs ({back.running_process}), and would copy records back; "
+                "stop it."
+            )
+        ends = await read_ends(self._clusters.target, (await self._partitions.copies()).values())
+        starts = {partition: end.end for partition, end in ends.items()}
+        await require_no_conflict(settings.back, self._clusters.target, self._clusters.source, starts)
+        return ""
+
+    async def copied(self, seal: Seal | None) -> Mapping[TopicPartition, int]:
+        """Returns the next source offset to copy of each partition, up to *seal* or to the present end. Raises ClusterError."""
+        if seal is not None:
+            ends = seal.ends
+        else:
+            known = await read_ends(self._clusters.source, await self._partitions.on_source())
+            ends = {partition: end.end for partition, end in known.items()}
+        clusters = self._clusters
+        return await copied_offsets(self._settings.forward, clusters.source, clusters.target, ends)
+
+    async def end_state(self) -> FlowEnd:
+        """Returns whether the forward flow has ended. Raises ClusterError."""
+        claim = await newest_claim(self._clusters.target, self._settings.forward)
+        ended = "" if claim is None else claim.ended
+        # The claim is written after the last marker.
+        return FlowEnd(switchover=ended, has_all_markers=bool(ended))
+
+    async def end(self, switchover: str) -> None:
+        """Ends the forward flow. Raises MirrorFlowError."""
+        await end_flow(self._settings.forward, self._clusters.target, switchover)
+
+    async def clear_end(self, switchover: str) -> None:
+        """Lets the forward flow run again, if *switchover* has ended it. Raises MirrorFlowError."""
+        await clear_end(self._settings.forward, self._clusters.target, switchover)
+
+    async def verify(self, seal: Seal) -> None:
+        """Compares both sides up to *seal*; `verification` is the result. Raises ClusterError."""
+        self.verification = await compare_tails(
+            self._clusters.source,
+            self._clusters.target,
+            seal,
+            await self._partitions.copies(),
+            read_committed=self._settings.forward.read_committed,
+        )
+
+    async def groups(self) -> GroupPass:
+        """Returns the groups that are not ready for the target. Raises ClusterError."""
+        return GroupPass() if self._groups is None else await self._groups.observe()
+
+    def final_groups(self) -> tuple[FinalGroup, ...]:
+        """Returns where each group stands as of the last pass."""
+        return () if self._groups is None else summarised(self._groups.offsets())
+
+    async def finish_groups(self) -> None:
+        """Commits the offsets of all groups at the target. Raises ClusterError."""
+        if self._groups is not None:
+            await self._groups.finish()
+
+    async def start_reverse(self, switchover: str, starts: tuple[ReverseStart, ...]) -> None:
+        """Lets the flow back run from *starts*. Raises MirrorFlowError."""
+        offsets = {start.topic_partition: start.offset for start in starts}
+        await start_reverse(
+            self._settings.back, self._clusters.target, self._clusters.source, switchover, offsets
+        )
+
+    async def reverse(self) -> ReverseFlow:
+        """Returns whether the flow back was started, and a process of it runs. Raises ClusterError."""
+        claim = await newest_claim(self._clusters.source, self._settings.back)
+        if claim is None:
+            return ReverseFlow(started_by="")
+        return ReverseFlow(started_by=claim.started, is_copying=bool(claim.running_process))
+
+
+async def newest_claim(target: Cluster, settings: SourceSettings) -> Claim | None:
+    """Returns the claim of the flow's last owner; None if it was never owned. Raises ClusterError."""
+    topics = flow_topics(settings)
+    await target.refresh([topics.claims.topic])
+    if target.leader(*topics.claims) is None:
+        return None
+    committed = decided_records(await read_log(target, topics.claims, topics.claim_in), Claim).committed
+    return committed[-1] if committed else None

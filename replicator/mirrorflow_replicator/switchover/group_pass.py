@@ -1,0 +1,58 @@
+"""Moves the groups of a pair to the target in one pass, and observes which are not there yet.
+
+The translation and the rules for commits are those of the checkpoint connector: no group moves back, or behind its copy.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from mirrorflow_core.offsets.checkpoints import GroupOffset
+from mirrorflow_core.settings import CheckpointSettings
+from mirrorflow_core.switchover.observation import GroupPass
+from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
+from mirrorflow_replicator.connectors.known_offsets import OffsetReaders
+from mirrorflow_replicator.switchover.pair_settings import PairClusters
+
+# The interval of the connector's passes; here only that there are passes counts.
+_SYNC_S = 1.0
+
+
+class FinalGroupPass:
+    """The groups of the forward flow. Each method reads the source's groups anew."""
+
+    def __init__(self, settings: CheckpointSettings, clusters: PairClusters) -> None:
+        source, target = clusters.source, clusters.target
+        syncs = source if settings.syncs_on_source else target
+        readers = OffsetReaders(source=source, target=target, syncs=syncs, reader=target)
+        self._passes = CheckpointPasses(replace(settings, sync_s=_SYNC_S), readers, target)
+        self._is_open = False
+
+    async def observe(self) -> GroupPass:
+        """Returns the groups that are not ready. Raises ClusterError."""
+        await self._translate()
+        offsets = self.offsets()
+        return GroupPass(
+            active=_names(offset for offset in offsets if offset.has_members_on_source),
+            behind=_names(offset for offset in offsets if not offset.written),
+        )
+
+    async def finish(self) -> None:
+        """Commits the offsets of all groups on the target. Raises ClusterError."""
+        await self._translate()
+        await self._passes.write_checkpoints()
+        await self._passes.sync_groups()
+
+    def offsets(self) -> Sequence[GroupOffset]:
+        """Returns the offsets of all groups as of the last pass."""
+        return [*self._passes.explain(None)]
+
+    async def _translate(self) -> None:
+        if not self._is_open:
+            await self._passes.open()
+            self._is_open = True
+        await self._passes.refresh()
+        await self._passes.translate_groups()
+
+
+def _names(offsets: Iterable[GroupOffset]) -> tuple[str, ...]:
+    return tuple(sorted({offset.group for offset in offsets}))

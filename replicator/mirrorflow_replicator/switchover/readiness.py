@@ -1,0 +1,169 @@
+"""Checks whether a planned switchover may begin. Nothing is changed but the canary topic and, for a moment, its ACLs.
+
+Each check has a result once: "" or a sentence that names the field and the cure. One that cannot be answered now is asked again.
+"""
+
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_core.switchover.observation import ReadinessCheck
+from mirrorflow_core.topics.topic_acls import Operation
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
+from mirrorflow_replicator.switchover.acl_fence import CanaryTimes, try_fence
+from mirrorflow_replicator.switchover.flow_mover import FlowMover
+from mirrorflow_replicator.switchover.pair_settings import FenceKind, PairClusters, SwitchoverSettings
+from mirrorflow_replicator.switchover.quiescence import open_transactions, read_ends, shared_producer_ids
+from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
+from mirrorflow_replicator.switchover.write_fences import WriteFence
+
+# An open transaction outlives the fence. Ordinary ones end within seconds; brokers abort the others after transaction.timeout.ms.
+TRANSACTION_OPEN_MAX_MS: Final = 60_000
+NAMES_MAX: Final = 5
+Check = Callable[[], Awaitable[str]]
+
+
+class ReadinessChecks:
+    """The results of all checks of one switchover. `notes` are sentences that a user should know, and no reason to stop."""
+
+    def __init__(
+        self,
+        settings: SwitchoverSettings,
+        clusters: PairClusters,
+        *,
+        fence: WriteFence,
+        flows: FlowMover,
+        partitions: SealedPartitions,
+    ) -> None:
+        """*fence*: of the source."""
+        self.notes: list[str] = []
+        self.canary: CanaryTimes | None = None
+        self._settings = settings
+        self._clusters = clusters
+        self._fence = fence
+        self._flows = flows
+        self._partitions = partitions
+        self._results: dict[ReadinessCheck, str] = {}
+        self._checks: Mapping[ReadinessCheck, Check] = {
+            ReadinessCheck.PERMISSIONS: self._permissions,
+            ReadinessCheck.FLOWS: self._flows_run,
+            ReadinessCheck.LAG: self._lag,
+            ReadinessCheck.VERIFICATION: self._nothing,  # the sealed range is compared while writes are refused
+            ReadinessCheck.GROUPS: self._groups,
+            ReadinessCheck.TRANSACTIONS: self._transactions,
+            ReadinessCheck.PRODUCER_IDS: self._producer_ids,
+            ReadinessCheck.ENDPOINT: self._endpoint,
+        }
+
+    async def results(self) -> Mapping[ReadinessCheck, str]:
+        """Returns the results that are known, after another attempt of those that are not."""
+        for check, run in self._checks.items():
+            if check not in self._results:
+                await self._run(check, run)
+        return dict(self._results)
+
+    async def try_fence(self) -> None:
+        """Tries the fence on the canary topic, where it consists of ACLs; the result is that of the check."""
+        await self._run(ReadinessCheck.FENCE, self._try_fence)
+
+    async def _run(self, check: ReadinessCheck, run: Check) -> None:
+        try:
+            self._results[check] = await run()
+        except MirrorFlowError as error:
+            if not error.retriable:
+                self._results[check] = str(error)
+
+    async def _nothing(self) -> str:
+        return ""
+
+    async def _permissions(self) -> str:
+        if self._settings.fence is not FenceKind.DENY_ACL:
+            return ""
+        source = self._clusters.source
+        await self._fence.plan(await self._partitions.topics())
+        if int(Operation.ALTER) not in await admin.cluster_operations(source):
+            return str(NotAuthorizedError(cluster=source.alias, operation="Alter", resource=CLUSTER_RESOURCE))
+        return ""
+
+    async def _flows_run(self) -> str:
+        settings = self._settings
+        if not await self._partitions.on_source():
+            return f"spec.topics: flow {settings.forward.flow} selects no topic of {settings.source}."
+        return await self._flows.why_not_ready()
+
+    async def _lag(self) -> str:
+        """The lag is below the limit if every record is copied that is older than the limit."""
+        partitions, copied = await self._partitions.on_source(), await self._flows.copied(None)
+        source, limit_ms = self._clusters.source, self._settings.max_lag_ms
+        ends = await read_ends(source, partitions)
+        newer = await admin.offsets_at(source, partitions, time.time_ns() // 1_000_000 - limit_ms)
+        late = [
+            str(partition)
+            for partition in partitions
+            # -1: no record is as new
+            if copied.get(partition, 0) < (newer[partition] if newer[partition] >= 0 else ends[partition].end)
+        ]
+        if not late:
+            return ""
+        return (
+            f"spec.readiness.maxLagSeconds: flow {self._settings.forward.flow} lags by more than {limit_ms / 1000:g} s in {_some(late)}; "
+            "wait until it has caught up, or raise the limit."
+        )
+
+    async def _groups(self) -> str:
+        return ""
+
+    async def _transactions(self) -> str:
+        source = self._clusters.source
+        ends = await read_ends(source, await self._partitions.on_source())
+        oldest_ms = time.time_ns() // 1_000_000 - TRANSACTION_OPEN_MAX_MS
+        old = [
+            str(transaction)
+            for transaction in await open_transactions(source, ends)
+            if transaction.last_timestamp_ms < oldest_ms
+        ]
+        if not old:
+            return ""
+        return (
+            f"transactions: {source.alias} has {_some(old)}, without a record for more than {TRANSACTION_OPEN_MAX_MS // 1000} s; "
+            "end them (kafka-transactions.sh abort), or wait until the brokers do."
+        )
+
+    async def _producer_ids(self) -> str:
+        """Only a client that is moved without a restart keeps its id, which cannot be seen here: so it is a note."""
+        copies = await self._partitions.copies()
+        shared = await shared_producer_ids(self._clusters.source, self._clusters.target, copies)
+        silent = {item.producer_id for item in shared if item.loses_silently}
+        if silent:
+            self.notes.append(
+                f"{self._settings.to} knows {len(silent)} producer ids that are also used on {self._settings.source}. Restart producers when they "
+                "move: one that only reconnects keeps its id, and its records may be acknowledged without being written."
+            )
+        return ""
+
+    async def _endpoint(self) -> str:
+        hooks = {
+            "spec.endpoint.hook.command": self._settings.endpoint_hook,
+            "spec.fence.hook.command": self._settings.fence_hook,
+        }
+        missing = [
+            f"{path}: {hook.command[0]} is not a program of this machine; write the path of one."
+            for path, hook in hooks.items()
+            if hook is not None and shutil.which(hook.command[0]) is None
+        ]
+        return " ".join(missing)
+
+    async def _try_fence(self) -> str:
+        if self._settings.fence is FenceKind.DENY_ACL:
+            clusters = self._clusters
+            factor = self._settings.back.replication_factor
+            self.canary = await try_fence(clusters.source, clusters.probe, replication_factor=factor)
+        return ""
+
+
+def _some(names: list[str]) -> str:
+    rest = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return ", ".join(names[:NAMES_MAX]) + rest

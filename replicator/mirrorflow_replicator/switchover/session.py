@@ -1,0 +1,153 @@
+"""Opens the switchovers of a pair for one process: connects, waits for a process that carries one out, and takes the lock.
+
+A process renews a note in the journal while it works. Another one waits until the note has not changed for a while, by its own
+monotonic clock, so that two commands do not take the switchover from each other. The lock alone makes it safe.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.switchover.state_machine import SwitchoverStep
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.switchover.errors import SwitchoverHeldError, SwitchoverTakenError
+from mirrorflow_replicator.switchover.flow_mover import FlowMover
+from mirrorflow_replicator.switchover.journal import ClusterJournal, SwitchoverJournal
+from mirrorflow_replicator.switchover.observer import SwitchoverObserver
+from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings, pair_clusters
+from mirrorflow_replicator.switchover.readiness import ReadinessChecks
+from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
+from mirrorflow_replicator.switchover.switchover_runner import SwitchoverRunner
+from mirrorflow_replicator.switchover.write_fences import DenyAclFence, NotedFence, WriteFence
+
+RENEW_S: Final = 2.0
+ABANDONED_S: Final = 8.0  # several renewals, each of which may wait for an election
+WATCH_POLL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchoverSession:
+    """Everything that one process needs for the switchovers of a pair in one direction."""
+
+    journal: SwitchoverJournal
+    observer: SwitchoverObserver
+    checks: ReadinessChecks
+    flows: FlowMover
+    runner: SwitchoverRunner
+
+
+@contextlib.asynccontextmanager
+async def switchover_session(
+    settings: SwitchoverSettings, *, on_step: Callable[[SwitchoverStep, str], None]
+) -> AsyncIterator[SwitchoverSession]:
+    """Opens a session that holds the lock. Raises SwitchoverHeldError, SettingError, ClusterError."""
+    async with pair_clusters(settings) as clusters:
+        journal = journal_of(settings, clusters.source, clusters.target)
+        await _wait_until_free(journal)
+        await journal.take()
+        runner_id = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+        fences = {
+            cluster.alias: _fence(settings, cluster, journal)
+            for cluster in (clusters.source, clusters.target)
+        }
+        partitions = SealedPartitions(settings, clusters)
+        flows = FlowMover(settings, clusters, partitions)
+        checks = ReadinessChecks(
+            settings, clusters, fence=fences[settings.source], flows=flows, partitions=partitions
+        )
+        observer = SwitchoverObserver(
+            settings,
+            clusters,
+            journal,
+            fences=fences,
+            flows=flows,
+            checks=checks,
+            partitions=partitions,
+            runner=runner_id,
+        )
+        runner = SwitchoverRunner(
+            settings,
+            journal,
+            observer,
+            fences=fences,
+            flows=flows,
+            checks=checks,
+            partitions=partitions,
+            on_step=on_step,
+        )
+        async with _renewing(journal, runner_id):
+            yield SwitchoverSession(
+                journal=journal, observer=observer, checks=checks, flows=flows, runner=runner
+            )
+
+
+def journal_of(settings: SwitchoverSettings, source: Cluster, target: Cluster) -> SwitchoverJournal:
+    """Returns the journal of the pair on both clusters, not read yet."""
+    factors = {source: settings.back.replication_factor, target: settings.forward.replication_factor}
+    return SwitchoverJournal(
+        [
+            ClusterJournal(cluster, settings.pair, replication_factor=factor)
+            for cluster, factor in factors.items()
+        ]
+    )
+
+
+def _fence(settings: SwitchoverSettings, cluster: Cluster, journal: SwitchoverJournal) -> WriteFence:
+    if settings.fence is FenceKind.DENY_ACL:
+        return DenyAclFence(cluster, journal, except_principals=settings.except_principals)
+    return NotedFence(cluster.alias, journal, hook=settings.fence_hook, variables=settings.variables)
+
+
+async def _wait_until_free(journal: SwitchoverJournal) -> None:
+    """Waits until no process renews its note. Raises SwitchoverHeldError if one does, ClusterError."""
+    await journal.read()
+    newest = journal.newest
+    if newest is None or newest.is_final or has_ended(newest.runner):
+        return
+    renewals, now = journal.renewals, asyncio.get_running_loop().time
+    deadline_s = now() + ABANDONED_S
+    while now() < deadline_s:
+        await asyncio.sleep(WATCH_POLL_S)
+        await journal.read()
+        if journal.renewals != renewals:
+            raise SwitchoverHeldError(record=journal.newest or newest)
+
+
+def has_ended(runner: str) -> bool:
+    """Returns whether *runner* was a process of this machine that has ended; False if that is not known."""
+    host, pid, _ = f"{runner}//".split("/", 2)
+    if host != socket.gethostname() or not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+@contextlib.asynccontextmanager
+async def _renewing(journal: SwitchoverJournal, runner_id: str) -> AsyncIterator[None]:
+    """Renews the note meanwhile. What is refused shows at the next record."""
+
+    async def renew() -> None:
+        number = 0
+        while True:
+            with contextlib.suppress(ClusterError, SwitchoverTakenError):
+                await journal.write_renewal(runner_id, number)
+            number += 1
+            await asyncio.sleep(RENEW_S)
+
+    renewing = asyncio.create_task(renew(), name="renew-switchover")
+    try:
+        yield
+    finally:
+        await cancel_and_wait(renewing)

@@ -1,0 +1,124 @@
+"""Carries a switchover out: observes both clusters, asks the state machine for the next step, and does it.
+
+What is done is announced in the journal before, so a process may be killed anywhere: the next one reads the newest record and what
+the clusters report, and continues. What fails is repeated; before promoting, the time limit of the switchover rolls it back.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.switchover.actions import (
+    ClearEnd,
+    EndFlow,
+    FenceCluster,
+    FinishGroups,
+    LiftFence,
+    StartReverse,
+    SwitchEndpoint,
+    SwitchoverAction,
+    TryFence,
+    VerifySeal,
+    WriteRecord,
+)
+from mirrorflow_core.switchover.observation import SwitchoverSide
+from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.state_machine import SwitchoverStep, step
+from mirrorflow_replicator.switchover.errors import SwitchoverTakenError
+from mirrorflow_replicator.switchover.flow_mover import FlowMover
+from mirrorflow_replicator.switchover.hooks import HookAction, run_hook
+from mirrorflow_replicator.switchover.journal import SwitchoverJournal
+from mirrorflow_replicator.switchover.observer import SwitchoverObserver
+from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
+from mirrorflow_replicator.switchover.readiness import ReadinessChecks
+from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
+from mirrorflow_replicator.switchover.write_fences import WriteFence
+
+# An observation takes some ten requests, and writes are refused meanwhile, so the next one follows soon.
+POLL_S: Final = 0.05
+RETRY_S: Final = 0.5
+
+
+class SwitchoverRunner:
+    """Runs one switchover to its end. `observer.request_rollback` rolls it back, unless it has promoted."""
+
+    def __init__(
+        self,
+        settings: SwitchoverSettings,
+        journal: SwitchoverJournal,
+        observer: SwitchoverObserver,
+        *,
+        fences: Mapping[str, WriteFence],
+        flows: FlowMover,
+        checks: ReadinessChecks,
+        partitions: SealedPartitions,
+        on_step: Callable[[SwitchoverStep, str], None],
+    ) -> None:
+        """*fences*: by the alias of their cluster. *on_step* is called with each step, and the error that is repeated; "" without one."""
+        self._settings = settings
+        self._journal = journal
+        self._observer = observer
+        self._fences = fences
+        self._flows = flows
+        self._checks = checks
+        self._partitions = partitions
+        self._on_step = on_step
+
+    async def run(self, record: SwitchoverRecord) -> SwitchoverRecord:
+        """Carries *record* out; returns its last revision. Raises SwitchoverTakenError."""
+        while True:
+            observation = await self._observer.observe(record)
+            result = step(record, observation, time.time_ns() // 1_000_000)
+            if result.is_superseded:
+                raise SwitchoverTakenError(pair=record.pair)
+            if result.record.is_final and not result.actions:
+                self._on_step(result, "")
+                return result.record
+            is_waiting = not result.actions and result.record is record
+            record = result.record
+            problem = await self._carry_out(result) or self._observer.problem
+            self._on_step(result, problem)
+            await asyncio.sleep(RETRY_S if problem else POLL_S if is_waiting else 0)
+
+    async def _carry_out(self, result: SwitchoverStep) -> str:
+        """Does the actions of a step in their order; returns the error that the next step repeats, "" without one."""
+        # Before promoting, its limit rolls the switchover back; so no error may end the process while writes are refused.
+        try:
+            for action in result.actions:
+                await self._act(action)
+        except SwitchoverTakenError:
+            raise
+        except MirrorFlowError as error:
+            return str(error)
+        return ""
+
+    async def _act(self, action: SwitchoverAction) -> None:
+        aliases = {SwitchoverSide.SOURCE: self._settings.source, SwitchoverSide.TARGET: self._settings.to}
+        match action:
+            case WriteRecord(record):
+                await self._journal.write(record)
+            case TryFence():
+                await self._checks.try_fence()
+            case FenceCluster(side):
+                await self._fences[aliases[side]].set(await self._partitions.topics())
+            case LiftFence(side):
+                await self._fences[aliases[side]].lift()
+            case VerifySeal(seal):
+                await self._flows.verify(seal)
+            case FinishGroups():
+                await self._flows.finish_groups()
+            case EndFlow(switchover):
+                await self._flows.end(switchover)
+            case ClearEnd(switchover):
+                await self._flows.clear_end(switchover)
+            case SwitchEndpoint(to):
+                await self._switch_endpoint(to)
+            case StartReverse(switchover, starts):
+                await self._flows.start_reverse(switchover, starts)
+
+    async def _switch_endpoint(self, to: str) -> None:
+        if self._settings.endpoint_hook is not None:
+            await run_hook(self._settings.endpoint_hook, HookAction.PROMOTE, self._settings.variables)
+        await self._journal.write_endpoint(to)

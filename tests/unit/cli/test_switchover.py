@@ -1,0 +1,145 @@
+"""`mirrorflow switchover`: what it refuses before it contacts a cluster, and what it reports."""
+
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_cli.__main__ import main
+from mirrorflow_cli.errors import EXIT_USAGE
+from mirrorflow_cli.switchover_report import report_of, sentence_of
+from mirrorflow_core.switchover.record import StateEntry, SwitchoverRecord
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+
+FLOW = """---
+apiVersion: mirrorflow.io/v1alpha1
+kind: MirrorFlow
+metadata: {{name: {source}-to-{target}}}
+spec:
+  source: {{alias: {source}, bootstrapServers: ["{source}:9092"]}}
+  target: {{alias: {target}, bootstrapServers: ["{target}:9092"]}}
+  topics: {{include: [orders], naming: {{policy: {policy}}}}}
+"""
+PAIR = """apiVersion: mirrorflow.io/v1alpha1
+kind: MirrorPair
+metadata: {name: east-west}
+spec:
+  members:
+    east: {flow: east-to-west}
+    west: {flow: west-to-east}
+  fence: {method: DenyAcl}
+"""
+CREATED_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    file = tmp_path / "pair.yaml"
+    flows = [
+        FLOW.format(source=source, target=target, policy="Identity")
+        for source, target in (("east", "west"), ("west", "east"))
+    ]
+    file.write_text(PAIR + "".join(flows))
+    return file
+
+
+def record(*states: tuple[SwitchoverState, int], reason: str = "") -> SwitchoverRecord:
+    """Returns a planned switchover that has entered *states*, each so many ms after it was created."""
+    return SwitchoverRecord(
+        id="east-west-1",
+        pair="east-west",
+        type=SwitchoverType.PLANNED,
+        source="east",
+        to="west",
+        created_ms=CREATED_MS,
+        state=states[-1][0],
+        fenced_ms=next(
+            (CREATED_MS + after_ms for state, after_ms in states if state is SwitchoverState.FENCING), 0
+        ),
+        reason=reason,
+        history=tuple(StateEntry(state, CREATED_MS + after_ms) for state, after_ms in states),
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--to", "north"], "--to: north is not a member of east-west; write east or west."),
+        ([], "--to: it is missing; write east or west."),
+        (
+            ["status", "--to", "west"],
+            "status takes the pair alone; remove --to, --rehearse and --live-groups.",
+        ),
+        (
+            ["rollback", "--rehearse"],
+            "rollback takes the pair alone; remove --to, --rehearse and --live-groups.",
+        ),
+    ],
+    ids=["no-member", "no-target", "status-to", "rehearsed-rollback"],
+)
+def test_invalid_arguments_are_refused_by_name(
+    pair: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+):
+    assert EXIT_USAGE == main(["switchover", *arguments, "-f", str(pair)])
+    assert f"{sentence}\n" == capsys.readouterr().err
+
+
+def test_flows_that_rename_topics_are_refused_with_the_file_and_the_field(
+    pair: Path, capsys: pytest.CaptureFixture[str]
+):
+    pair.write_text(pair.read_text().replace("Identity", "Prefix"))
+
+    assert EXIT_USAGE == main(["switchover", "-f", str(pair), "--to", "west"])
+    assert capsys.readouterr().err.startswith(
+        f"{pair}: spec.topics.naming.policy of east-to-west: it is Prefix"
+    )
+
+
+def test_a_switchover_needs_a_file(capsys: pytest.CaptureFixture[str]):
+    assert EXIT_USAGE == main(["switchover", "--to", "west"])
+    assert "Specify a pair: -f FILE.\n" == capsys.readouterr().err
+
+
+def test_writes_are_refused_from_the_fence_until_clients_are_led_to_the_target():
+    states = (
+        (SwitchoverState.CHECKING, 0),
+        (SwitchoverState.FENCING, 500),
+        (SwitchoverState.PROMOTING, 2_000),
+        (SwitchoverState.REVERSING, 2_250),
+        (SwitchoverState.DONE, 9_000),
+    )
+
+    report = report_of(record(*states))
+
+    assert 1.75 == report["writesRefusedSeconds"]
+    assert [0.5, 1.5, 0.25, 6.75, None] == [state["seconds"] for state in report["states"]]
+    assert "west is the active member of east-west. Writes were refused for 1.8 s." == sentence_of(
+        record(*states)
+    )
+
+
+@pytest.mark.parametrize(
+    ("states", "sentence"),
+    [
+        (
+            ((SwitchoverState.CHECKING, 0), (SwitchoverState.REFUSED, 100)),
+            "The switchover was refused, and nothing was changed. It lags.",
+        ),
+        (
+            (
+                (SwitchoverState.FENCING, 0),
+                (SwitchoverState.ROLLING_BACK, 900),
+                (SwitchoverState.LIFTED, 1_000),
+            ),
+            "The switchover was rolled back; east is still the active member of east-west. Writes were refused for 1.0 s. It lags.",
+        ),
+        (
+            ((SwitchoverState.FENCING, 0), (SwitchoverState.DRAINING, 900)),
+            "Switchover east-west-1 of east-west from east to west is in state Draining. It lags.",
+        ),
+    ],
+    ids=["refused", "rolled-back", "under-way"],
+)
+def test_the_result_says_who_is_active_and_why(
+    states: tuple[tuple[SwitchoverState, int], ...], sentence: str
+):
+    assert sentence == sentence_of(record(*states, reason="It lags."))

@@ -1,0 +1,311 @@
+"""Carries switchovers out between clusters of which only the state is imagined: what is done, repeated and undone."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from mirrorflow_core.errors import UnreachableError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.observation import (
+    ClusterObservation,
+    FenceState,
+    FlowEnd,
+    GroupPass,
+    PartitionEnd,
+    ReadinessCheck,
+    ReverseFlow,
+    SealVerification,
+    SwitchoverObservation,
+)
+from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord
+from mirrorflow_core.switchover.seal import Seal
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+from mirrorflow_replicator.switchover import switchover_runner
+from mirrorflow_replicator.switchover.errors import SwitchoverTakenError
+from mirrorflow_replicator.switchover.hooks import HookSettings
+from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings
+from mirrorflow_replicator.switchover.switchover_runner import SwitchoverRunner
+
+ORDERS = TopicPartition("orders", 0)
+RECORD = SwitchoverRecord(
+    id="one", pair="east-west", type=SwitchoverType.PLANNED, source="east", to="west", created_ms=0
+)
+
+
+class World:
+    """Both clusters, and the parts that a runner calls. `failures`: errors that the next calls of a method raise."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.failures: dict[str, list[Exception]] = {}
+        self.records: dict[str, SwitchoverRecord] = {}
+        self.fences = {"east": FenceState.ABSENT, "west": FenceState.ABSENT}
+        self.active = "east"
+        self.ended = ""
+        self.started = ""
+        self.verification: SealVerification | None = None
+        self.are_groups_there = False
+        self.is_canary_tried = False
+        self.rollback_in: SwitchoverState | None = None
+        self.problem = ""
+
+    def _note(self, name: str) -> None:
+        self.calls.append(name)
+        if self.failures.get(name):
+            raise self.failures[name].pop(0)
+
+    # The journal.
+
+    async def write(self, record: SwitchoverRecord) -> None:
+        self._note(record.state.value)
+        self.records[record.id] = record
+
+    async def write_endpoint(self, to: str) -> None:
+        self._note(f"endpoint {to}")
+        self.active = to
+
+    # The flows, the checks and the partitions.
+
+    async def try_fence(self) -> None:
+        self._note("try fence")
+        self.is_canary_tried = True
+
+    async def topics(self) -> frozenset[str]:
+        return frozenset({"orders"})
+
+    async def verify(self, seal: Seal) -> None:
+        self._note("verify")
+        self.verification = SealVerification(seal_sha256=seal.sha256)
+
+    async def finish_groups(self) -> None:
+        self._note("groups")
+        self.are_groups_there = True
+
+    async def end(self, switchover: str) -> None:
+        self._note("end")
+        self.ended = switchover
+
+    async def clear_end(self, switchover: str) -> None:
+        self._note("clear end")
+        self.ended = ""
+
+    async def start_reverse(self, switchover: str, starts: tuple[ReverseStart, ...]) -> None:
+        self._note("start reverse")
+        self.started = switchover
+
+    def request_rollback(self) -> None:
+        raise AssertionError("the world decides when")
+
+    async def observe(self, record: SwitchoverRecord) -> SwitchoverObservation:
+        records = tuple(self.records.values())
+        ends = {ORDERS: PartitionEnd(topic_id="id", end=7, last_stable=7)}
+        checks: Mapping[ReadinessCheck, str] = dict.fromkeys(ReadinessCheck, "")
+        if not self.is_canary_tried:
+            checks = {check: "" for check in ReadinessCheck if check is not ReadinessCheck.FENCE}
+        return SwitchoverObservation(
+            runner="host/1/a",
+            rollback_requested=record.state is self.rollback_in,
+            checks=checks,
+            endpoint=self.active,
+            flow_end=FlowEnd(switchover=self.ended, has_all_markers=bool(self.ended)),
+            source=ClusterObservation(
+                records=records, fence=self.fences["east"], ends=ends, unchanged_ms=10_000
+            ),
+            copied={ORDERS: 7},
+            verification=self.verification,
+            groups=GroupPass(behind=() if self.are_groups_there else ("billing",)),
+            target=ClusterObservation(records=records, fence=self.fences["west"], ends=ends),
+            reverse=ReverseFlow(started_by=self.started, is_copying=bool(self.started)),
+        )
+
+
+class ImaginedFence:
+    """The fence of one cluster of a world."""
+
+    def __init__(self, world: World, alias: str) -> None:
+        self._world = world
+        self._alias = alias
+
+    async def state(self) -> FenceState:
+        return self._world.fences[self._alias]
+
+    async def plan(self, topics: object) -> None:
+        pass
+
+    async def set(self, topics: object) -> None:
+        self._world._note(f"fence {self._alias}")
+        self._world.fences[self._alias] = FenceState.COMPLETE
+
+    async def lift(self) -> None:
+        self._world._note(f"lift {self._alias}")
+        self._world.fences[self._alias] = FenceState.ABSENT
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switchover_runner, "POLL_S", 0)
+    monkeypatch.setattr(switchover_runner, "RETRY_S", 0)
+
+
+def run(
+    world: World,
+    record: SwitchoverRecord = RECORD,
+    *,
+    hook: HookSettings | None = None,
+    on_step: Callable[[Any, str], None] = lambda *_: None,
+) -> SwitchoverRecord:
+    part = cast("Any", world)
+    settings = SwitchoverSettings(
+        pair="east-west",
+        forward=cast("Any", _Aliases("east", "west")),
+        forward_groups=None,
+        back=cast("Any", _Aliases("west", "east")),
+        fence=FenceKind.DENY_ACL,
+        endpoint_hook=hook,
+        limits=record.limits,
+    )
+    runner = SwitchoverRunner(
+        settings,
+        part,
+        part,
+        fences={alias: ImaginedFence(world, alias) for alias in ("east", "west")},
+        flows=part,
+        checks=part,
+        partitions=part,
+        on_step=on_step,
+    )
+    return asyncio.run(asyncio.wait_for(runner.run(record), 60))
+
+
+class _Aliases:
+    def __init__(self, source: str, target: str) -> None:
+        self.source_alias, self.target_alias = source, target
+
+
+def unreachable() -> UnreachableError:
+    return UnreachableError(cluster="west", addresses="west:9092", problem="no answer")
+
+
+def test_a_planned_switchover_announces_each_state_and_then_acts():
+    world = World()
+
+    last = run(world)
+
+    assert SwitchoverState.DONE is last.state
+    assert ("west", FenceState.COMPLETE) == (world.active, world.fences["east"])
+    assert [
+        "Checking", "try fence", "Fencing", "fence east", "Quiescing", "Sealed", "Draining", "Verifying", "verify",
+        "GroupsFinal", "groups", "ForwardEnded", "end", "Promoting", "endpoint west", "Reversing", "start reverse", "Done",
+    ] == world.calls  # fmt: skip
+
+
+def test_a_rehearsal_lifts_the_fence_and_lets_the_flow_run_again():
+    world = World()
+
+    last = run(world, replace(RECORD, type=SwitchoverType.REHEARSAL))
+
+    assert SwitchoverState.REHEARSED is last.state
+    assert ("east", FenceState.ABSENT, "") == (world.active, world.fences["east"], world.ended)
+    assert ["RollingBack", "lift east", "clear end", "Rehearsed"] == world.calls[-4:]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        SwitchoverState.FENCING,
+        SwitchoverState.QUIESCING,
+        SwitchoverState.SEALED,
+        SwitchoverState.DRAINING,
+        SwitchoverState.VERIFYING,
+        SwitchoverState.GROUPS_FINAL,
+        SwitchoverState.FORWARD_ENDED,
+    ],
+    ids=lambda state: state.value,
+)
+def test_a_requested_rollback_undoes_each_state_before_promoting(state: SwitchoverState):
+    world = World()
+    world.rollback_in = state
+
+    last = run(world)
+
+    assert SwitchoverState.LIFTED is last.state
+    assert ("east", FenceState.ABSENT, "") == (world.active, world.fences["east"], world.ended)
+    assert "endpoint west" not in world.calls
+
+
+def test_a_rollback_that_is_requested_too_late_is_not_done():
+    world = World()
+    world.rollback_in = SwitchoverState.PROMOTING
+
+    assert SwitchoverState.DONE is run(world).state
+
+
+@pytest.mark.parametrize(
+    "action", ["Fencing", "fence east", "verify", "groups", "end", "endpoint west", "start reverse"]
+)
+def test_what_fails_is_reported_and_repeated(action: str):
+    world = World()
+    world.failures[action] = [unreachable()]
+    problems: list[str] = []
+
+    last = run(world, on_step=lambda _, problem: problems.append(problem))
+
+    assert SwitchoverState.DONE is last.state
+    assert 2 == world.calls.count(action)
+    assert [str(unreachable())] == [problem for problem in problems if problem]
+
+
+def test_a_hook_that_fails_is_run_again_after_the_point_of_no_return(tmp_path: Path):
+    """The first run leaves a file, and fails; the second one finds it."""
+    code = "import os, sys; name = sys.argv[1]; known = os.path.exists(name); open(name, 'w'); sys.exit(not known)"
+    world, problems = World(), list[str]()
+    hook = HookSettings((sys.executable, "-c", code, str(tmp_path / "tried")), 60)
+
+    last = run(world, hook=hook, on_step=lambda _, problem: problems.append(problem))
+
+    assert SwitchoverState.DONE is last.state
+    assert ["has ended with status 1 (action promote)." in problem for problem in problems if problem] == [
+        True
+    ]
+
+
+def test_a_process_whose_switchover_was_taken_over_does_nothing_more():
+    world = World()
+    taken = RECORD.moved_to(SwitchoverState.CHECKING, 1, epoch=1, runner="host/2/b")
+    world.records["one"] = taken.revised().revised()
+
+    with pytest.raises(SwitchoverTakenError):
+        run(world, taken)
+
+    assert [] == world.calls
+
+
+def test_a_process_that_loses_the_lock_ends():
+    world = World()
+    world.failures["Sealed"] = [SwitchoverTakenError(pair="east-west")]
+
+    with pytest.raises(SwitchoverTakenError):
+        run(world)
+
+    assert "Sealed" == world.calls[-1]
+
+
+def test_an_interrupted_switchover_is_fenced_again_first():
+    world = World()
+    world.failures["verify"] = [SwitchoverTakenError(pair="east-west")]
+    with pytest.raises(SwitchoverTakenError):
+        run(world)
+    world.fences["east"] = FenceState.ABSENT
+    interrupted = replace(world.records["one"], runner="host/0/z")
+    world.records["one"] = interrupted
+    world.calls.clear()
+
+    last = run(world, interrupted)
+
+    assert SwitchoverState.DONE is last.state
+    assert ["Fencing", "fence east", "Quiescing", "Sealed"] == world.calls[:4]
