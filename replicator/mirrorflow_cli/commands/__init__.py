@@ -27,7 +27,7 @@ _GROUPS = {
         "dump": "print a flow's checkpoints, offset syncs or positions",
     },
     "move applications": {
-        "switchover": "rehearse how the applications of a pair move to its other cluster",
+        "switchover": "move the applications of a pair to its other cluster, or rehearse or undo that",
     },
     "convert": {
         "convert": "convert an mm2.properties or a Strimzi KafkaMirrorMaker2 to MirrorFlow files",

@@ -1,6 +1,7 @@
-"""`mirrorflow switchover`: rehearses how the applications of a pair would move to its other cluster, and undoes that.
+"""`mirrorflow switchover`: moves the applications of a pair to its other cluster, and can undo that until it promotes.
 
-Each step is announced in the journal on both clusters, so the same command continues after a crash. Ctrl-C rolls back.
+Each step is announced in the journal on both clusters, so the same command continues after a crash. Ctrl-C rolls back before
+promoting; after it the switchover can only be completed.
 """
 
 import argparse
@@ -20,12 +21,13 @@ from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
 from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of
 from mirrorflow_core.switchover.record import SwitchoverRecord
-from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
 from mirrorflow_operator.api.mirror_pair import LoadedPair
 from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings, pair_clusters
 from mirrorflow_replicator.switchover.session import SwitchoverSession, journal_of, switchover_session
 
 STATUS, ROLLBACK = "status", "rollback"
+_COMPLETED = frozenset({SwitchoverState.DONE, SwitchoverState.REHEARSED})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ACTION",
         nargs="?",
         choices=(STATUS, ROLLBACK),
-        help="status: show the newest switchover; rollback: undo it",
+        help="status: show the newest switchover; rollback: undo one that has not promoted",
     )
     parser.add_argument(
         "-f",
@@ -48,11 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=".",
         help="directory of secrets, as DIR/<secretName>/<key> (default: .)",
     )
-    parser.add_argument("--to", metavar="MEMBER", help="member of the pair that applications would move to")
+    parser.add_argument("--to", metavar="MEMBER", help="member of the pair that applications move to")
     parser.add_argument(
         "--rehearse",
         action="store_true",
-        help="do everything up to promoting, then undo it and report the times; required with --to",
+        help="do everything up to promoting, then undo it and report the times",
     )
     parser.add_argument(
         "--live-groups",
@@ -86,20 +88,17 @@ def execute(arguments: argparse.Namespace) -> int:
             else f"{arguments.to} is not a member of {loaded.pair.metadata.name}"
         )
         raise UsageError(f"--to: {given}; write {' or '.join(members)}.")
-    if not arguments.rehearse:
-        raise UsageError(
-            "--rehearse: it is missing; this version rehearses a switchover and does not promote."
-        )
     return asyncio.run(_switch(arguments, switchover_settings(arguments, loaded, arguments.to)))
 
 
 async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
     display = StepDisplay()
+    kind = SwitchoverType.REHEARSAL if arguments.rehearse else SwitchoverType.PLANNED
     async with switchover_session(settings, on_step=display.show) as session:
-        record = _unfinished(session, settings) or SwitchoverRecord(
+        record = _unfinished(session, settings, kind) or SwitchoverRecord(
             id=f"{settings.pair}-{secrets.token_hex(4)}",
             pair=settings.pair,
-            type=SwitchoverType.REHEARSAL,
+            type=kind,
             source=settings.source,
             to=settings.to,
             created_ms=time.time_ns() // 1_000_000,
@@ -111,16 +110,17 @@ async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -
         checks, groups = session.checks, session.flows.final_groups()
     report = report_of(last, notes=checks.notes, canary=checks.canary, groups=groups)
     _finish(arguments, report, [*checks.notes, sentence_of(last)])
-    has_succeeded = last.state is SwitchoverState.REHEARSED
-    if signals and not has_succeeded:
+    if signals and last.state not in _COMPLETED:
         return EXIT_SIGNAL_BASE + signals[0]
-    return EXIT_DONE if has_succeeded else EXIT_FAILED
+    return EXIT_DONE if last.state in _COMPLETED else EXIT_FAILED
 
 
-def _unfinished(session: SwitchoverSession, settings: SwitchoverSettings) -> SwitchoverRecord | None:
+def _unfinished(
+    session: SwitchoverSession, settings: SwitchoverSettings, kind: SwitchoverType
+) -> SwitchoverRecord | None:
     """Returns the switchover that the arguments name and that has not ended, so that it is continued."""
     newest = session.journal.newest
-    if newest is None or newest.is_final or newest.to != settings.to:
+    if newest is None or newest.is_final or (newest.to, newest.type) != (settings.to, kind):
         return None
     print(f"Continues switchover {newest.id}, which is in state {newest.state.value}.", file=sys.stderr)
     return newest
@@ -128,14 +128,15 @@ def _unfinished(session: SwitchoverSession, settings: SwitchoverSettings) -> Swi
 
 @contextmanager
 def _rolling_back_at_signals(session: SwitchoverSession, display: StepDisplay) -> Iterator[list[int]]:
-    """Rolls back at the first signal and ends at the second; returns the signals."""
+    """Rolls back at the first signal, unless it has promoted, and ends at the second; returns the signals."""
     signals: list[int] = []
     loop, running = asyncio.get_running_loop(), asyncio.current_task()
     assert running is not None
 
     def note(number: int) -> None:
         signals.append(number)
-        if len(signals) > 1:
+        promoted = display.record is not None and display.record.state in PROMOTED
+        if promoted or len(signals) > 1:
             running.cancel()
             return
         print("Rolls back; once more ends at once, and leaves writes refused.", file=sys.stderr, flush=True)
@@ -150,7 +151,7 @@ def _rolling_back_at_signals(session: SwitchoverSession, display: StepDisplay) -
             raise
         state = "" if display.record is None else f" It is in state {display.record.state.value}."
         raise FailedError(
-            f"The switchover has not ended.{state} The same command continues it; `mirrorflow switchover rollback` undoes it.",
+            f"The switchover has not ended.{state} The same command continues it; before Promoting, `mirrorflow switchover rollback` undoes it.",
             status=EXIT_SIGNAL_BASE + signals[0],
         ) from None
     finally:
@@ -192,6 +193,11 @@ async def _roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings
             else f"has no switchover under way: {sentence_of(newest)}"
         )
         raise FailedError(f"{settings.pair} {state}")
+    if newest.state in PROMOTED:
+        raise FailedError(
+            f"Switchover {newest.id} has promoted {newest.to} and cannot be rolled back. Complete it with "
+            f"`mirrorflow switchover -f {arguments.file} --to {newest.to}`, then switch back with --to {newest.source}."
+        )
     display = StepDisplay()
     own = switchover_settings(arguments, loaded, newest.to)
     async with switchover_session(own, on_step=display.show) as session:

@@ -1,12 +1,14 @@
-"""A pair of real clusters with an application, on which `mirrorflow switchover` rehearses."""
+"""A pair of real clusters whose applications are moved: a producer and a consumer group, by `mirrorflow switchover`."""
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -162,6 +164,7 @@ class Application(threading.Thread):
     def __init__(self, pair: Pair) -> None:
         super().__init__(daemon=True)
         self.acknowledged: list[tuple[str, int]] = []  # member, number
+        self.was_refused = threading.Event()
         self._pair = pair
         self._stopping = threading.Event()
 
@@ -191,10 +194,17 @@ class Application(threading.Thread):
             while not self._stopping.is_set() and self._is_written(producer, number):
                 self.acknowledged.append((member, number))
                 number += 1
+            self.was_refused.set()
 
     def written_to(self, member: str) -> int:
         """Returns how many records *member* has acknowledged."""
         return sum(written == member for written, _ in self.acknowledged)
+
+    def has_all_of_east(self, number: int) -> bool:
+        """Returns whether writes are refused, and *number* is the last one that east has acknowledged."""
+        return self.was_refused.is_set() and number == max(
+            written for member, written in self.acknowledged if member == "east"
+        )
 
     def _is_written(self, producer: Producer, number: int) -> bool:
         outcomes: list[bool] = []
@@ -210,10 +220,41 @@ class Application(threading.Thread):
         return outcomes == [True]
 
 
+def read(pair: Pair, member: str, until: Callable[[int], bool]) -> list[int]:
+    """Reads as a member of the group, from its committed offset, until *until* is true of the newest number; commits."""
+    consumer = Consumer(
+        {
+            **pair.sides[member].client("SASL_PLAINTEXT", user=APP),
+            "group.id": pair.group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    numbers: list[int] = []
+
+    def has_read() -> bool:
+        message = consumer.poll(0.2)
+        if message is not None and not message.error():
+            numbers.append(int(message.value()))
+        return bool(numbers) and until(numbers[-1])
+
+    consumer.subscribe([pair.topic])
+    wait_until("the group has read all records", has_read)
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    return numbers
+
+
 def topic_acls(cluster: KafkaCluster) -> set[AclBinding]:
     return set(
         call_cluster(cluster, lambda connected: admin.describe_acls(connected, resource_type=TOPIC_RESOURCE))
     )
+
+
+def is_member(pair: Pair) -> bool:
+    """Returns whether the group has a member on east."""
+    described = pair.sides["east"].admin.describe_consumer_groups([pair.group])[pair.group].result(30)
+    return bool(described.members)
 
 
 def all_numbers(pair: Pair, member: str) -> list[int]:
@@ -251,4 +292,126 @@ def test_a_rehearsal_reports_its_states_and_leaves_the_source_as_it_was(sides: S
     assert acls == topic_acls(east)
     states = [entry["state"] for entry in json.loads(report.read_text())["states"]]
     assert ["ForwardEnded", "RollingBack", "Rehearsed"] == states[-3:]
+    print(report.read_text())
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    "state",
+    [
+        "Checking",
+        "Fencing",
+        "Quiescing",
+        "Sealed",
+        "Draining",
+        "Verifying",
+        "GroupsFinal",
+        "ForwardEnded",
+        "RollingBack",
+    ],
+)
+def test_a_command_that_was_killed_is_continued(sides: Sides, tmp_path: Path, state: str):
+    """Each state is that of a rehearsal; afterwards the source is as it was."""
+    east, pair = sides["east"], Pair(sides, tmp_path)
+    acls = topic_acls(east)
+    with pair.running("east-to-west", "forward") as forward, Application(pair) as application:
+        wait_until("records are copied", lambda: sides["west"].total_end_offset(pair.topic) > 50)
+        kill_in(state, pair.line("--to", "west", "--rehearse"))
+
+        again = pair.command("--to", "west", "--rehearse")
+
+        assert 0 == again.returncode, again.stdout + again.stderr + forward.output()
+        written = application.written_to("east")
+        wait_until("the application continues", lambda: application.written_to("east") > written + 50)
+    assert acls == topic_acls(east)
+
+
+def kill_in(state: str, line: list[str | Path]) -> None:
+    """Kills a command as soon as it shows *state*."""
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = []
+        for text in process.stderr:
+            lines.append(text)
+            if text.split()[1:2] == [state]:
+                process.kill()
+                return
+    raise AssertionError("".join(lines))
+
+
+def test_a_second_command_is_refused_and_ctrl_c_rolls_back(sides: Sides, tmp_path: Path):
+    """The first one waits for a consumer of the group, which stays at the source."""
+    east, pair = sides["east"], Pair(sides, tmp_path)
+    acls = topic_acls(east)
+    consumer = Consumer({**east.client("SASL_PLAINTEXT", user=APP), "group.id": pair.group})
+    consumer.subscribe([pair.topic])
+    with contextlib.closing(consumer), pair.running("east-to-west", "forward"):
+        wait_until(
+            "the consumer is a member", lambda: consumer.poll(0.1) is None and consumer.assignment() != []
+        )
+        with subprocess.Popen(
+            pair.line("--to", "west"), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as first:
+            assert first.stderr is not None
+            waiting = next(text for text in first.stderr if "consumers of these groups are stopped" in text)
+
+            second = pair.command("--to", "west")
+            status = pair.command("status", "--json")
+            first.send_signal(signal.SIGINT)
+            out, err = first.communicate(timeout=COMMAND_S)
+
+    assert waiting.rstrip().endswith("otherwise.")
+    assert pair.group in waiting
+    assert 1 == second.returncode
+    assert f"Process {first.pid} on host" in second.stderr
+    assert "GroupsFinal" == json.loads(status.stdout)["newest"]["state"]
+    assert 130 == first.returncode, out + err
+    assert "The switchover was rolled back; east is still the active member" in out
+    assert acls == topic_acls(east)
+
+
+def test_a_switchover_to_the_active_member_is_refused_and_changes_nothing(sides: Sides, tmp_path: Path):
+    pair = Pair(sides, tmp_path)
+    before = {alias: topic_acls(cluster) for alias, cluster in sides.items()}
+
+    with pair.running("east-to-west", "forward"):
+        refused = pair.command("--to", "east")
+
+    assert 1 == refused.returncode
+    assert "The switchover was refused, and nothing was changed." in refused.stdout
+    assert "spec.members.west.flow: flow west-to-east does not run" in refused.stdout
+    assert before == {alias: topic_acls(cluster) for alias, cluster in sides.items()}
+
+
+def test_a_planned_switchover_moves_a_producer_and_a_group_and_each_record_is_read_once(
+    sides: Sides, tmp_path: Path
+):
+    pair, report = Pair(sides, tmp_path), tmp_path / "report.json"
+    with (
+        pair.running("east-to-west", "forward") as forward,
+        contextlib.ExitStack() as stack,
+        ThreadPoolExecutor() as pool,
+        Application(pair) as application,
+    ):
+        wait_until("records are copied", lambda: sides["west"].total_end_offset(pair.topic) > 50)
+        reading = pool.submit(read, pair, "east", application.has_all_of_east)
+        wait_until("the group reads", lambda: is_member(pair))
+        with subprocess.Popen(
+            pair.line("--to", "west", "--report", report),
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as switchover:
+            wait_until("the application writes to west", lambda: application.written_to("west") > 50)
+            numbers = reading.result(COMMAND_S)
+            back = stack.enter_context(pair.running("west-to-east", "back"))
+            out, err = switchover.communicate(timeout=COMMAND_S)
+        assert 0 == switchover.returncode, out + err + forward.output() + back.output()
+        application.stop()
+        sent = [number for _, number in application.acknowledged]
+        numbers += read(pair, "west", lambda number: number >= sent[-1])
+        wait_until("the way back has copied all", lambda: all_numbers(pair, "east") == sent)
+
+    assert sent == numbers
+    assert sent == all_numbers(pair, "west")
     print(report.read_text())
