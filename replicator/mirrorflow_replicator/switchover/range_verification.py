@@ -32,7 +32,7 @@ PARTITIONS_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewestRecord:
+class TailRecord:
     """A record near the end of a log, by digests of its key and of all that is compared."""
 
     offset: int
@@ -44,7 +44,7 @@ class NewestRecord:
 class Tail:
     """The newest records of a log, in order. *is_whole*: the log, as it was ever written, has no others."""
 
-    records: Sequence[NewestRecord]
+    records: Sequence[TailRecord]
     is_whole: bool = False
 
 
@@ -140,7 +140,7 @@ def compared(partition: TopicPartition, sent: Tail, copied: Tail, *, is_compacte
     return Comparison(records=len(pairs))
 
 
-def _newest_of(tail: Tail) -> Sequence[NewestRecord]:
+def _newest_of(tail: Tail) -> Sequence[TailRecord]:
     return list({record.key: record for record in tail.records}.values())
 
 
@@ -155,13 +155,13 @@ async def _tail(
     read_committed: bool,
 ) -> Tail:
     """Returns the last *records* records in [*start*, *end*), read in growing stretches before what is read already."""
-    newest: list[NewestRecord] = []
+    newest: list[TailRecord] = []
     upper, stride = end, records
     lowest = max(start, end - records * SEARCH_FACTOR)
     while len(newest) < records and upper > lowest:
         lower = max(lowest, upper - stride)
         newest = [
-            NewestRecord(
+            TailRecord(
                 offset=record.offset, key=digester.digest_key(record.key), digest=digester.digest(record)
             )
             async for batch in consumed_batches(

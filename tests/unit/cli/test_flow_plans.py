@@ -10,8 +10,8 @@ import yaml
 from mirrorflow_cli.__main__ import main
 from mirrorflow_cli.commands import COMMANDS
 
-# The commands with the flags of a flow.
-FLOW_COMMANDS = sorted(COMMANDS.keys() - {"status", "convert", "completion"})
+# The commands with the flags of a flow; `switchover` has those of a pair.
+FLOW_COMMANDS = sorted(COMMANDS.keys() - {"status", "convert", "completion", "switchover"})
 ARGUMENTS = {"dump": ["offset-syncs"], "archive": ["--archive", "/x"], "restore": ["--archive", "/x"]}
 WRONG_SETTINGS = [
     (

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_replicator.switchover.range_verification import Comparison, NewestRecord, Tail, compared
+from mirrorflow_replicator.switchover.range_verification import Comparison, Tail, TailRecord, compared
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -15,7 +15,7 @@ ORDERS = TopicPartition("orders", 0)
 def tail(contents: Sequence[tuple[str, str]], *, first: int = 0, is_whole: bool = True) -> Tail:
     """Returns records with these keys and values."""
     records = [
-        NewestRecord(offset=first + number, key=key.encode(), digest=f"{key}={value}".encode())
+        TailRecord(offset=first + number, key=key.encode(), digest=f"{key}={value}".encode())
         for number, (key, value) in enumerate(contents)
     ]
     return Tail(records=records, is_whole=is_whole)
