@@ -4,6 +4,7 @@ The parts are those of `flow_end`, `drain`, `range_verification`, `final_groups`
 """
 
 from collections.abc import Mapping
+from typing import NoReturn
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
@@ -17,7 +18,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy.task_parts import flow_topics
 from mirrorflow_replicator.switchover.drain import copied_offsets
 from mirrorflow_replicator.switchover.final_groups import FinalGroup, summarised
-from mirrorflow_replicator.switchover.flow_end import clear_end, end_flow
+from mirrorflow_replicator.switchover.flow_end import WaitingPartitions, clear_end, end_flow
 from mirrorflow_replicator.switchover.group_pass import FinalGroupPass
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
 from mirrorflow_replicator.switchover.quiescence import read_ends
@@ -77,8 +78,8 @@ class FlowMover:
         return FlowEnd(switchover=ended, has_all_markers=bool(ended))
 
     async def end(self, switchover: str) -> None:
-        """Ends the forward flow. Raises MirrorFlowError."""
-        await end_flow(self._settings.forward, self._clusters.target, switchover)
+        """Ends the forward flow. Raises MirrorFlowError, also of a partition that cannot be fenced now: the caller tries again."""
+        await end_flow(self._settings.forward, self._clusters.target, switchover, on_waiting=_give_up)
 
     async def clear_end(self, switchover: str) -> None:
         """Lets the forward flow run again, if *switchover* has ended it. Raises MirrorFlowError."""
@@ -127,3 +128,8 @@ async def newest_claim(target: Cluster, settings: SourceSettings) -> Claim | Non
         return None
     committed = decided_records(await read_log(target, topics.claims, topics.claim_in), Claim).committed
     return committed[-1] if committed else None
+
+
+def _give_up(partitions: WaitingPartitions) -> NoReturn:
+    # Between two attempts, the state machine can roll the switchover back.
+    raise partitions[min(partitions)]
