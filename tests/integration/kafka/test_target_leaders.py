@@ -662,7 +662,7 @@ def test_the_end_of_a_flow_waits_for_a_partition_without_a_leader(flow: Flow, to
 
     A switchover that does not wait has not ended the flow, which continues.
     """
-    copy = flow.target.create_topic(flow.remote(topic))
+    copy = flow.target.create_topic(flow.remote(topic), config=UNCLEAN)
     reassign(flow.target, copy, [3])
     load(flow.source, topic, 1_000)
     waiting: list[set[TopicPartition]] = []
