@@ -4,8 +4,7 @@ Limits and denials are removed after a while, at the latest by `restore`.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,7 +13,7 @@ from confluent_kafka import KafkaException
 from mirrorflow_core.errors import ClusterError
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import HarnessError
-from tests.integration.kafka.quotas import client_quota
+from tests.integration.kafka.quotas import remove_quota, set_quota
 
 # The offsets topic is not deleted: all records might then be copied again.
 DELETED = ("mm2-claims.", "mm2-offset-map.", "mm2-offset-syncs.")
@@ -31,7 +30,7 @@ COPY_CONFIGS: tuple[Mapping[str, str], ...] = (
     {"compression.type": "uncompressed"},
     {"compression.type": "producer"},
 )
-Change = Callable[[], AbstractContextManager[None]]
+Change = Callable[[], object]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,7 +41,7 @@ class Administration:
     west: KafkaCluster
     copies: tuple[str, ...]
     user: str
-    _pending: list[tuple[float, ExitStack]] = field(default_factory=list)
+    _pending: list[tuple[float, Change]] = field(default_factory=list)  # when what removes a change is due
 
     def alter_internal(self, choice: int) -> str:
         """Deletes, extends or alters an internal topic. Returns a description, or "" if nothing was done."""
@@ -76,48 +75,48 @@ class Administration:
         """
         cluster, key = ((self.east, "consumer_byte_rate"), (self.west, "producer_byte_rate"))[choice % 2]
         is_done = self._apply_for_a_while(
-            lambda: client_quota(cluster, None, **{key: BYTES_PER_S}), duration_s
+            partial(set_quota, cluster, None, **{key: BYTES_PER_S}),
+            partial(remove_quota, cluster, None, key),
+            duration_s,
         )
         return f"{key} of {cluster.name} for {duration_s:.1f} s" if is_done else ""
 
     def deny_copy(self, choice: int, duration_s: float) -> str:
         """Denies the flow to write a target topic for *duration_s*. Returns a description, or "" on failure."""
         topic = self._copy(choice)
-        is_done = self._apply_for_a_while(lambda: self._denied(topic), duration_s)
+        deny, remove = (
+            partial(change, "WRITE", "TOPIC", topic, user=self.user, deny=True)
+            for change in (self.west.allow, self.west.remove_acl)
+        )
+        is_done = self._apply_for_a_while(deny, remove, duration_s)
         return f"{topic} denied for {duration_s:.1f} s" if is_done else ""
 
     def tick(self) -> None:
         """Removes the limits and denials that are due."""
-        for due_s, stack in list(self._pending):
-            if time.monotonic() >= due_s and self._succeeds(stack.close):
-                self._pending.remove((due_s, stack))
+        for change in list(self._pending):
+            due_s, remove = change
+            if time.monotonic() >= due_s and self._succeeds(remove):
+                self._pending.remove(change)
 
     def restore(self) -> None:
         """Removes all limits and denials. All brokers must be available."""
         while self._pending:
-            self._pending[0][1].close()
+            self._pending[0][1]()
             del self._pending[0]
 
     def _copy(self, choice: int) -> str:
         return self.copies[choice // 7 % len(self.copies)]
 
-    @contextmanager
-    def _denied(self, topic: str) -> Iterator[None]:
-        self.west.allow("WRITE", "TOPIC", topic, user=self.user, deny=True)
-        yield
-        self.west.remove_acl("WRITE", "TOPIC", topic, user=self.user, deny=True)
-
-    def _apply_for_a_while(self, change: Change, duration_s: float) -> bool:
-        stack = ExitStack()
-        is_done = self._succeeds(lambda: stack.enter_context(change()))
-        if is_done:
-            self._pending.append((time.monotonic() + duration_s, stack))
+    def _apply_for_a_while(self, apply: Change, remove: Change, duration_s: float) -> bool:
+        is_done = self._succeeds(apply)
+        # Also if it has failed: of a request without a response nobody knows whether it was carried out.
+        self._pending.append((time.monotonic() + duration_s, remove))
         return is_done
 
-    def _succeeds(self, act: Callable[[], object]) -> bool:
-        """Returns whether the cluster has made the change, which it may refuse during an election."""
+    def _succeeds(self, act: Change) -> bool:
+        """Returns whether the cluster has made the change, which it may refuse during an election, or not respond to."""
         try:
             act()
-        except (KafkaException, ClusterError, HarnessError):
+        except (KafkaException, ClusterError, HarnessError, TimeoutError):
             return False
         return True

@@ -17,11 +17,21 @@ Entry = AlterClientQuotasRequest.EntryData
 @contextmanager
 def client_quota(cluster: KafkaCluster, client_id: str | None = None, **rates: float) -> Iterator[None]:
     """Limits one client id, or every client id without its own quota: `consumer_byte_rate=20_000`."""
-    _alter(cluster, client_id, {key: (rate, False) for key, rate in rates.items()})
+    set_quota(cluster, client_id, **rates)
     try:
         yield
     finally:
-        _alter(cluster, client_id, dict.fromkeys(rates, (0.0, True)))
+        remove_quota(cluster, client_id, *rates)
+
+
+def set_quota(cluster: KafkaCluster, client_id: str | None, **rates: float) -> None:
+    """Limits *client_id*, as `client_quota`, until the limit is removed."""
+    _alter(cluster, client_id, {key: (rate, False) for key, rate in rates.items()})
+
+
+def remove_quota(cluster: KafkaCluster, client_id: str | None, *keys: str) -> None:
+    """Removes limits of *client_id*; those that are not set stay so."""
+    _alter(cluster, client_id, dict.fromkeys(keys, (0.0, True)))
 
 
 def throttle_ms(replicator: Replicator) -> float:
