@@ -14,6 +14,7 @@ from mirrorflow_kafka.admin.log_requests import (
     ListedOffset,
     ProducersResponse,
     append,
+    appended_ends,
     delete_records,
     describe_producers,
     end_offset_for_leader_epoch,

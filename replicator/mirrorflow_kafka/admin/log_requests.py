@@ -38,6 +38,8 @@ PARTITIONS_MAX = 5000
 Key = tuple[str, int]
 Codes = dict[TopicPartition, int]
 LATEST, EARLIEST = -1, -2  # ListOffsets timestamps
+# ListOffsets replica ids: the end is the high watermark for a consumer, and that of the log for Kafka's "debugging" client.
+CONSUMER_ID, DEBUGGING_ID = -1, -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +191,12 @@ async def list_offsets(
     *,
     rounds_max: int = ROUNDS_MAX,
     timeout_s: float = math.inf,
+    replica_id: int = CONSUMER_ID,
 ) -> dict[TopicPartition, ListedOffset]:
     """Returns the offset at *timestamp* (ms since 1970; -1 the end, -2 the beginning) of each partition.
 
-    The end is the high watermark, or the last stable offset with *read_committed*. A leader has
-    *rounds_max* attempts and *timeout_s* for all of them. Raises ClusterError.
+    The end is the high watermark, or the last stable offset with *read_committed*; with *replica_id* DEBUGGING_ID the end of the
+    leader's log. A leader has *rounds_max* attempts and *timeout_s* for all of them. Raises ClusterError.
     """
     topic_class = ListOffsetsRequest.ListOffsetsTopic
 
@@ -211,7 +214,7 @@ async def list_offsets(
             for topic, numbers in by_topic.items()
         ]
         return ListOffsetsRequest(
-            replica_id=-1,
+            replica_id=replica_id,
             isolation_level=int(read_committed),
             topics=topics,
             min_version=2 if read_committed else 1,
@@ -245,6 +248,17 @@ async def offsets_at(
 ) -> dict[TopicPartition, int]:
     """As `log_offsets`, the offsets alone."""
     listed = await log_offsets(cluster, partitions, timestamp, read_committed=read_committed)
+    return {partition: result.offset for partition, result in listed.items()}
+
+
+async def appended_ends(cluster: Cluster, partitions: Iterable[Key]) -> dict[TopicPartition, int]:
+    """Returns where the log of each partition's leader ends, also behind records that are not replicated yet.
+
+    Those are not acknowledged (acks=all) and no consumer reads them, but they may be acknowledged any time later. Raises ClusterError.
+    """
+    listed = await list_offsets(cluster, partitions, LATEST, replica_id=DEBUGGING_ID)
+    for partition, result in listed.items():
+        cluster.raise_for(result.error, "ListOffsets", str(partition))
     return {partition: result.offset for partition, result in listed.items()}
 
 

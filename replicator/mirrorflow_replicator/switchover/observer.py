@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.guards import some
 from mirrorflow_core.switchover.observation import (
     ClusterObservation,
     FenceState,
@@ -103,8 +104,13 @@ class SwitchoverObserver:
             self.problem = str(error)
             return None
 
-    async def _target_ends(self) -> dict[TopicPartition, PartitionEnd]:
-        return await read_ends(self._clusters.target, (await self._partitions.copies()).values())
+    async def _target_ends(self) -> dict[TopicPartition, PartitionEnd] | None:
+        """Returns where the copies end; None while one of them may still become shorter or longer: the flow back starts there."""
+        ends = await read_ends(self._clusters.target, (await self._partitions.copies()).values())
+        open_copies = [partition for partition, end in ends.items() if end.last_stable < end.end]
+        if open_copies:
+            self.problem = f"{some(open_copies)} on {self._settings.to}: a transaction is open, or not all replicas are in sync"
+        return None if open_copies else ends
 
     async def _source(self, record: SwitchoverRecord) -> ClusterObservation:
         state, source = record.state, self._settings.source

@@ -1,7 +1,8 @@
 """Observes whether producers still write to a cluster: ends of partitions, open transactions, and who writes.
 
-The last stable offset equals the end where no transaction is open. An open transaction outlives a fence: its coordinator
-writes the marker, whatever the producer may do (docs/switchover.md).
+The last stable offset equals the end where no transaction is open, and all replicas in sync have every record. An open
+transaction outlives a fence: its coordinator writes the marker, whatever the producer may do (docs/switchover.md). So does a
+record that was appended before the fence, but is not replicated: it is acknowledged when the slowest replica has it, or has left.
 """
 
 from collections.abc import Collection, Mapping
@@ -57,10 +58,11 @@ async def read_ends(
 ) -> dict[TopicPartition, PartitionEnd]:
     """Returns the ends of *partitions*. Raises ClusterError if the leader of one does not return it.
 
-    The last stable offset is read first: so where both are equal, no transaction was open in between.
+    An end is that of the leader's log, behind records that may still be acknowledged. The last stable offset is read first: so
+    where both are equal, no transaction was open in between, and nothing waited for its replicas.
     """
     stable = await admin.offsets_at(cluster, partitions, LATEST, read_committed=True)
-    ends = await admin.offsets_at(cluster, partitions, LATEST)
+    ends = await admin.appended_ends(cluster, partitions)
     return {
         partition: PartitionEnd(
             topic_id=cluster.metadata.topic_id(partition.topic), end=end, last_stable=stable[partition]
