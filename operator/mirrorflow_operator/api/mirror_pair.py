@@ -44,7 +44,8 @@ class Hook(ApiModel):
         min_length=1,
         max_length=LIST_MAX,
         description="Program and arguments, run without a shell. MIRRORFLOW_ACTION, MIRRORFLOW_PAIR, MIRRORFLOW_FROM and MIRRORFLOW_TO "
-        "are in its environment. It may be run again with the same action, and must succeed then.",
+        "are in its environment; for fence and lift also MIRRORFLOW_MEMBER, the cluster that is meant. It may be run again with the same "
+        "action, and must succeed then.",
     )
     timeout_seconds: int = Field(60, ge=1, le=3_600, description="Time after which the command has failed.")
 

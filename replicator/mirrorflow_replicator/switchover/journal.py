@@ -250,7 +250,8 @@ class SwitchoverJournal:
     async def write_fence(self, alias: str, state: FenceState, *, acls: Iterable[AclBinding] = ()) -> None:
         """Notes the fence of cluster *alias*, before it is set and after it was lifted. Raises as `write`."""
         value = {"state": state.value, "acls": [asdict(acl) for acl in sorted(acls)]}
-        for copy in self._copies:
+        # Its own cluster first: after a fence was lifted, the other one may be lost.
+        for copy in sorted(self._copies, key=lambda copy: copy.alias != alias):
             await copy.write_note(f"fence:{alias}", value)
 
     async def write_endpoint(self, to: str) -> None:

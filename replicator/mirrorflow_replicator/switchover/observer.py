@@ -118,7 +118,13 @@ class SwitchoverObserver:
         if state in _UNFENCED:
             return ClusterObservation(records=records)
         fence = await self._known(self._fences[source].state())
+        if state is _S.FENCING and fence is FenceState.COMPLETE and not self._fences[source].is_set:
+            fence = FenceState.PARTIAL  # each process sets it again: it may have been lifted meanwhile
         ends = await self._known(self._source_ends()) if state in _WITH_SOURCE_ENDS else None
+        # Once promoted, applications are led away in any case.
+        if ends is not None and fence is FenceState.COMPLETE and state in FENCED:
+            covers = await self._known(self._fences[source].covers({partition.topic for partition in ends}))
+            fence = fence if covers else None if covers is None else FenceState.PARTIAL
         if ends is None or fence is None:
             self._seen = None
             return ClusterObservation(records=records, fence=fence, ends=ends)

@@ -14,10 +14,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator.switchover.errors import SwitchoverHeldError, SwitchoverTakenError
+from mirrorflow_replicator.switchover.errors import (
+    FenceUnavailableError,
+    SwitchoverHeldError,
+    SwitchoverTakenError,
+)
 from mirrorflow_replicator.switchover.flow_mover import FlowMover
 from mirrorflow_replicator.switchover.journal import ClusterJournal, SwitchoverJournal
 from mirrorflow_replicator.switchover.observer import SwitchoverObserver
@@ -52,6 +57,7 @@ async def switchover_session(
         journal = journal_of(settings, clusters.source, clusters.target)
         await _wait_until_free(journal)
         await journal.take()
+        require_same_method(settings, journal)
         runner_id = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         fences = {
             cluster.alias: _fence(settings, cluster, journal)
@@ -97,6 +103,20 @@ def journal_of(settings: SwitchoverSettings, source: Cluster, target: Cluster) -
             for cluster, factor in factors.items()
         ]
     )
+
+
+def require_same_method(settings: SwitchoverSettings, journal: SwitchoverJournal) -> None:
+    """Raises FenceUnavailableError if a cluster has a fence of another method, which the present one would not lift."""
+    has_acls = settings.fence is FenceKind.DENY_ACL
+    for alias in (settings.source, settings.to):
+        noted = journal.fence_of(alias)
+        if noted.state is not FenceState.ABSENT and bool(noted.acls) != has_acls:
+            was = "another method" if has_acls else FenceKind.DENY_ACL.value
+            raise FenceUnavailableError(
+                cluster=alias,
+                problem=f"it has a fence of {was}, which method {settings.fence.value} does not lift",
+                action="set spec.fence back to what it was until that fence is lifted",
+            )
 
 
 def _fence(settings: SwitchoverSettings, cluster: Cluster, journal: SwitchoverJournal) -> WriteFence:

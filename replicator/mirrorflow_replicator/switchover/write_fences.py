@@ -16,10 +16,19 @@ from mirrorflow_replicator.switchover.journal import SwitchoverJournal
 
 
 class WriteFence(Protocol):
-    """Keeps applications from writing to one cluster. Every method may be called again."""
+    """Keeps applications from writing to one cluster. Every method may be called again.
+
+    *is_set*: by this process. Of a fence that another process has set, someone may have lifted what no broker lists.
+    """
+
+    is_set: bool
 
     async def state(self) -> FenceState:
         """Returns how much of the fence is there. Raises ClusterError."""
+        ...
+
+    async def covers(self, topics: Collection[str]) -> bool:
+        """Returns whether the fence, if it is complete, is also one of *topics*: some may have been created since. Raises ClusterError."""
         ...
 
     async def plan(self, topics: Collection[str]) -> object:
@@ -45,6 +54,8 @@ class DenyAclFence:
         self._alias = cluster.alias
         self._journal = journal
         self._except_principals = except_principals
+        self._covered: frozenset[str] = frozenset()  # topics
+        self.is_set = False
 
     async def state(self) -> FenceState:
         noted = self._journal.fence_of(self._alias).acls
@@ -58,6 +69,17 @@ class DenyAclFence:
         acls = noted | await self.plan(topics)
         await self._journal.write_fence(self._alias, FenceState.PARTIAL, acls=acls)
         await self._acls.create(acls)
+        self.is_set, self._covered = True, frozenset(topics)
+
+    async def covers(self, topics: Collection[str]) -> bool:
+        new = frozenset(topics) - self._covered
+        try:
+            if new and await self._acls.plan(new, except_principals=self._except_principals):
+                return False
+        except FenceUnavailableError:
+            return False  # an ACL lets everybody write since
+        self._covered |= new
+        return True
 
     async def plan(self, topics: Collection[str]) -> frozenset[AclBinding]:
         acls = await self._acls.plan(topics, except_principals=self._except_principals)
@@ -90,7 +112,8 @@ class NotedFence:
         self._alias = alias
         self._journal = journal
         self._hook = hook
-        self._variables = variables
+        self._variables = {**variables, "MIRRORFLOW_MEMBER": alias}
+        self.is_set = False
 
     async def state(self) -> FenceState:
         return self._journal.fence_of(self._alias).state
@@ -98,13 +121,17 @@ class NotedFence:
     async def set(self, topics: Collection[str]) -> None:
         await self._journal.write_fence(self._alias, FenceState.PARTIAL)
         await self._run(HookAction.FENCE)
+        self.is_set = True
         await self._journal.write_fence(self._alias, FenceState.COMPLETE)
+
+    async def covers(self, topics: Collection[str]) -> bool:
+        return True
 
     async def plan(self, topics: Collection[str]) -> None:
         pass
 
     async def lift(self) -> None:
-        await self._journal.write_fence(self._alias, FenceState.PARTIAL)
+        # Not noted before: that needs both clusters, and the other one may be lost. Until ABSENT is noted, it is lifted again.
         await self._run(HookAction.LIFT)
         await self._journal.write_fence(self._alias, FenceState.ABSENT)
 

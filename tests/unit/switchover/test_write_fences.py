@@ -1,0 +1,167 @@
+"""Fences of hooks: which cluster they are run for, after a lost cluster, after a crash, and after the pair was edited."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from mirrorflow_core.errors import UnreachableError
+from mirrorflow_core.switchover.observation import FenceState
+from mirrorflow_core.switchover.record import SwitchoverLimits, SwitchoverRecord
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+from mirrorflow_core.topics.topic_acls import AclBinding
+from mirrorflow_kafka.admin import admin
+from mirrorflow_replicator.switchover.acl_fence import AclFence, fence_acls
+from mirrorflow_replicator.switchover.errors import FenceUnavailableError
+from mirrorflow_replicator.switchover.hooks import HookSettings
+from mirrorflow_replicator.switchover.journal import ClusterJournal, SwitchoverJournal
+from mirrorflow_replicator.switchover.observer import SwitchoverObserver
+from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings
+from mirrorflow_replicator.switchover.session import require_same_method
+from mirrorflow_replicator.switchover.write_fences import DenyAclFence, NotedFence
+
+
+class Copy:
+    """The journal on one cluster, which may be lost."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        self.notes: dict[str, dict[str, Any]] = {}
+        self.records: dict[str, SwitchoverRecord] = {}
+        self.is_lost = False
+
+    async def write_note(self, name: str, value: dict[str, Any]) -> None:
+        if self.is_lost:
+            raise UnreachableError(cluster=self.alias, addresses=self.alias, problem="no answer")
+        self.notes[name] = value
+
+    async def read(self) -> None:
+        pass
+
+
+class Aliases:
+    alias = "west"
+    source_alias, target_alias = "west", "east"
+
+
+def journal() -> tuple[SwitchoverJournal, Copy, Copy]:
+    east, west = Copy("east"), Copy("west")
+    return SwitchoverJournal(cast("list[ClusterJournal]", [east, west])), east, west
+
+
+def hook(folder: Path) -> HookSettings:
+    """A hook that keeps for each cluster the action that was done last; a cluster is a file."""
+    code = "import os, sys; e = os.environ; open(os.path.join(sys.argv[1], e['MIRRORFLOW_MEMBER']), 'w').write(e['MIRRORFLOW_ACTION'])"
+    return HookSettings((sys.executable, "-c", code, str(folder)), 60)
+
+
+def settings(fence: FenceKind) -> SwitchoverSettings:
+    """From west to east: the way back."""
+    flow = cast("Any", Aliases)
+    return SwitchoverSettings(
+        pair="p", forward=flow, forward_groups=None, back=flow, fence=fence, limits=SwitchoverLimits()
+    )
+
+
+def test_a_hook_is_told_which_cluster_it_fences_and_lifts(tmp_path: Path):
+    """On the way back the target is lifted at promoting, and the source by a rollback: action, FROM and TO are the same."""
+    notes, _, _ = journal()
+    variables = settings(FenceKind.HOOK).variables
+    east, west = (
+        NotedFence(name, notes, hook=hook(tmp_path), variables=variables) for name in ("east", "west")
+    )
+
+    asyncio.run(west.set(()))
+    asyncio.run(east.lift())
+
+    assert ("fence", "lift") == ((tmp_path / "west").read_text(), (tmp_path / "east").read_text())
+
+
+@pytest.mark.parametrize("lost", ["east", "west"])
+def test_a_fence_is_lifted_although_the_other_cluster_is_lost(tmp_path: Path, lost: str):
+    notes, *copies = journal()
+    (left,) = {"east", "west"} - {lost}
+    fence = NotedFence(left, notes, hook=hook(tmp_path), variables={})
+    asyncio.run(fence.set(()))
+    next(copy for copy in copies if copy.alias == lost).is_lost = True
+
+    with pytest.raises(UnreachableError):
+        asyncio.run(fence.lift())
+
+    assert "lift" == (tmp_path / left).read_text()
+    assert FenceState.PARTIAL is notes.fence_of(left).state
+
+
+def test_a_fence_that_another_process_has_noted_is_set_again(tmp_path: Path):
+    """A hook's fence is only known by its note: after a crash, its user may have lifted it by hand."""
+    notes, _, _ = journal()
+    asyncio.run(notes.write_fence("west", FenceState.COMPLETE))
+    fences = {name: NotedFence(name, notes, hook=hook(tmp_path), variables={}) for name in ("east", "west")}
+    part = cast("Any", None)
+    observer = SwitchoverObserver(
+        settings(FenceKind.HOOK),
+        part,
+        notes,
+        fences=fences,
+        flows=cast("Any", Flows()),
+        checks=part,
+        partitions=part,
+        runner="host/1/b",
+    )
+    record = SwitchoverRecord(
+        id="one",
+        pair="p",
+        type=SwitchoverType.PLANNED,
+        source="west",
+        to="east",
+        created_ms=0,
+        state=SwitchoverState.FENCING,
+    )
+
+    assert FenceState.PARTIAL is asyncio.run(observer.observe(record)).source.fence
+    asyncio.run(fences["west"].set(()))
+    assert FenceState.COMPLETE is asyncio.run(observer.observe(record)).source.fence
+
+
+class Flows:
+    verification = None
+
+    async def end_state(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("noted", "now"), [(True, FenceKind.HOOK), (True, FenceKind.NONE), (False, FenceKind.DENY_ACL)]
+)
+def test_a_fence_of_another_method_is_not_left_behind(noted: bool, now: FenceKind):  # noqa: FBT001 a parameter
+    notes, _, _ = journal()
+    acls = fence_acls(["orders"], (), except_principals=()) if noted else ()
+    asyncio.run(notes.write_fence("east", FenceState.PARTIAL, acls=acls))
+
+    with pytest.raises(FenceUnavailableError, match=r"spec\.fence"):
+        require_same_method(settings(now), notes)
+    require_same_method(settings(FenceKind.DENY_ACL if noted else FenceKind.HOOK), notes)
+
+
+def test_a_topic_that_was_created_behind_a_fence_is_not_covered(monkeypatch: pytest.MonkeyPatch):
+    """Its writers are not refused, so the fence is not complete: neither when it is sealed, nor after promoting."""
+    existing: list[AclBinding] = []
+
+    async def describe_acls(*_: Any, **__: Any) -> tuple[AclBinding, ...]:
+        return tuple(existing)
+
+    async def create(_: AclFence, acls: Any) -> None:
+        existing.extend(acls)
+
+    monkeypatch.setattr(admin, "describe_acls", describe_acls)
+    monkeypatch.setattr(AclFence, "create", create)
+    notes, _, _ = journal()
+    fence = DenyAclFence(cast("Any", Aliases), notes, except_principals=())
+    asyncio.run(fence.set({"orders"}))
+
+    assert asyncio.run(fence.covers({"orders"}))
+    assert not asyncio.run(fence.covers({"orders", "new"}))
+    asyncio.run(fence.set({"orders", "new"}))
+    assert asyncio.run(fence.covers({"orders", "new"}))
