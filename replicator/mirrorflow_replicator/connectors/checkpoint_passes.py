@@ -119,6 +119,17 @@ class CheckpointPasses:
         )
 
     @property
+    def unread(self) -> tuple[str, ...]:
+        """What the last pass could not read, so that its translations lack groups, or are too old."""
+        syncs = self._known.syncs_topic
+        return tuple(
+            sentence
+            for (kind, name, what), sentence in self._warnings.items()
+            if (kind, what) in {("cluster", "groups"), ("group", "source")}
+            or (kind, name, what) == ("topic", syncs, "reading")
+        )
+
+    @property
     def report(self) -> GroupsReport:
         """The counts and latencies of all passes so far."""
         return GroupsReport(
@@ -282,7 +293,8 @@ class CheckpointPasses:
         """Translates the current offsets of all groups, and decides which checkpoints are due. Raises UnreachableError."""
         known = self._known
         # Which groups have members changes faster than which groups there are.
-        self._source_groups, _ = await groups.list_reachable_groups(self._clusters.source)
+        self._source_groups, problem = await groups.list_reachable_groups(self._clusters.source)
+        self._note_listing(self._settings.source_alias, problem)
         await self._isolated(
             ("topic", known.syncs_topic, "reading"), "New offset syncs cannot be read", known.read_syncs()
         )

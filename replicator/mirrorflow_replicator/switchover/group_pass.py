@@ -6,6 +6,7 @@ The translation and the rules for commits are those of the checkpoint connector:
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.offsets.checkpoints import GroupOffset
 from mirrorflow_core.settings import CheckpointSettings
 from mirrorflow_core.switchover.observation import GroupPass
@@ -24,12 +25,15 @@ class FinalGroupPass:
         source, target = clusters.source, clusters.target
         syncs = source if settings.syncs_on_source else target
         readers = OffsetReaders(source=source, target=target, syncs=syncs, reader=target)
+        self._source = source.alias
         self._passes = CheckpointPasses(replace(settings, sync_s=_SYNC_S), readers, target)
         self._is_open = False
 
     async def observe(self) -> GroupPass:
-        """Returns the groups that are not ready. Raises ClusterError."""
+        """Returns the groups that are not ready. Raises ClusterError, also if a group of the source cannot be read now."""
         await self._translate()
+        if unread := self._passes.unread:
+            raise ClusterError(unread[0], cluster=self._source)
         offsets = self.offsets()
         return GroupPass(
             active=_names(offset for offset in offsets if offset.has_members_on_source),

@@ -1,0 +1,99 @@
+"""The last pass of groups: a group that cannot be read now is unknown, and not ready."""
+
+import asyncio
+from typing import Any
+from unittest.mock import create_autospec
+
+import pytest
+
+from mirrorflow_core.errors import BrokerError, ClusterError, UnreachableError
+from mirrorflow_core.offsets.checkpoints import Group
+from mirrorflow_core.offsets.offset_translation import Committed
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.observation import GroupPass
+from mirrorflow_kafka.admin import groups
+from mirrorflow_kafka.admin.groups import GroupListing
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.worker_properties import load_standalone
+from mirrorflow_replicator.connectors.known_offsets import KnownOffsets
+from mirrorflow_replicator.switchover.group_pass import FinalGroupPass
+from mirrorflow_replicator.switchover.pair_settings import PairClusters
+
+CONNECTOR = """
+name=points
+connector.class=MirrorCheckpointConnector
+source.cluster.alias=east
+target.cluster.alias=west
+source.cluster.bootstrap.servers=127.0.0.1:1
+groups=.*
+sync.group.offsets.enabled=true
+emit.checkpoints.enabled=false
+"""
+NAMES = ("billing", "orders")
+
+
+@pytest.fixture
+def last_pass(monkeypatch: pytest.MonkeyPatch) -> FinalGroupPass:
+    (connector,) = load_standalone("bootstrap.servers=127.0.0.1:1\n", [CONNECTOR]).connectors
+    assert connector.checkpoint is not None
+    clusters = []
+    for alias in ("east", "west"):
+        cluster = create_autospec(Cluster, instance=True)
+        cluster.alias = alias
+        clusters.append(cluster)
+    source, target = clusters
+
+    async def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    for name in ("open_syncs", "read_syncs", "read_maps", "read_checkpoints"):
+        monkeypatch.setattr(KnownOffsets, name, nothing)
+    pair = PairClusters(source=source, target=target, probe=source)
+    return FinalGroupPass(connector.checkpoint, pair)
+
+
+def listing(monkeypatch: pytest.MonkeyPatch, *, problem: ClusterError | None = None) -> None:
+    async def listed(_: Cluster) -> GroupListing:
+        names = NAMES if problem is None else NAMES[:1]
+        return GroupListing({name: Group(name=name, protocol_type="consumer") for name in names}, problem)
+
+    monkeypatch.setattr(groups, "list_reachable_groups", listed)
+
+
+def fetching(monkeypatch: pytest.MonkeyPatch, *, refused: str = "") -> None:
+    async def fetch(_: Cluster, group: str) -> dict[TopicPartition, Committed]:
+        if group == refused:
+            raise BrokerError(
+                cluster="east",
+                request="OffsetFetch",
+                code=14,
+                name="COORDINATOR_LOAD_IN_PROGRESS",
+                subject=group,
+            )
+        return {}
+
+    monkeypatch.setattr(groups, "fetch_offsets", fetch)
+
+
+def test_groups_that_can_all_be_read_are_known(last_pass: FinalGroupPass, monkeypatch: pytest.MonkeyPatch):
+    listing(monkeypatch)
+    fetching(monkeypatch)
+    assert GroupPass() == asyncio.run(last_pass.observe())
+
+
+def test_a_group_whose_coordinator_refuses_is_not_taken_for_ready(
+    last_pass: FinalGroupPass, monkeypatch: pytest.MonkeyPatch
+):
+    listing(monkeypatch)
+    fetching(monkeypatch, refused="orders")
+    with pytest.raises(ClusterError, match="orders"):
+        asyncio.run(last_pass.observe())
+
+
+def test_groups_of_a_broker_that_does_not_respond_are_not_taken_for_absent(
+    last_pass: FinalGroupPass, monkeypatch: pytest.MonkeyPatch
+):
+    listing(monkeypatch, problem=UnreachableError(cluster="east", addresses="b2", problem="no answer"))
+    fetching(monkeypatch)
+    with pytest.raises(ClusterError, match="Not every broker of east"):
+        asyncio.run(last_pass.observe())
