@@ -66,6 +66,11 @@ class SwitchoverObserver:
         self._seen: object = None
         self._since_s = 0.0
 
+    @property
+    def is_rollback_requested(self) -> bool:
+        """Whether `request_rollback` was called."""
+        return self._rollback_requested
+
     def request_rollback(self) -> None:
         """Rolls back from the next observation on, unless the switchover has promoted."""
         self._rollback_requested = True

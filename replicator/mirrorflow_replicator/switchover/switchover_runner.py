@@ -5,8 +5,9 @@ the clusters report, and continues. What fails is repeated; before promoting, th
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from mirrorflow_core.errors import MirrorFlowError
@@ -23,9 +24,12 @@ from mirrorflow_core.switchover.actions import (
     VerifySeal,
     WriteRecord,
 )
+from mirrorflow_core.switchover.guards import is_past_limit
 from mirrorflow_core.switchover.observation import SwitchoverSide
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.state_machine import SwitchoverStep, step
+from mirrorflow_core.switchover.states import FENCED
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.switchover.errors import SwitchoverTakenError
 from mirrorflow_replicator.switchover.flow_mover import FlowMover
 from mirrorflow_replicator.switchover.hooks import HookAction, run_hook
@@ -39,6 +43,7 @@ from mirrorflow_replicator.switchover.write_fences import WriteFence
 # An observation takes some ten requests, and writes are refused meanwhile, so the next one follows soon.
 POLL_S: Final = 0.05
 RETRY_S: Final = 0.5
+INTERRUPT_POLL_S: Final = 0.2
 
 
 class SwitchoverRunner:
@@ -85,14 +90,30 @@ class SwitchoverRunner:
     async def _carry_out(self, result: SwitchoverStep) -> str:
         """Does the actions of a step in their order; returns the error that the next step repeats, "" without one."""
         # Before promoting, its limit rolls the switchover back; so no error may end the process while writes are refused.
+        acting = asyncio.ensure_future(self._act_all(result.actions))
         try:
-            for action in result.actions:
-                await self._act(action)
+            while not (await asyncio.wait({acting}, timeout=INTERRUPT_POLL_S))[0]:
+                if self._is_to_roll_back(result.record):
+                    return "An action took longer than writes may be refused, or a rollback was requested, and was stopped."
+            acting.result()
         except SwitchoverTakenError:
             raise
         except MirrorFlowError as error:
             return str(error)
+        finally:
+            if not acting.done():
+                with contextlib.suppress(MirrorFlowError):
+                    await cancel_and_wait(acting)
         return ""
+
+    async def _act_all(self, actions: Iterable[SwitchoverAction]) -> None:
+        for action in actions:
+            await self._act(action)
+
+    def _is_to_roll_back(self, record: SwitchoverRecord) -> bool:
+        """Returns whether the next step rolls *record* back; an action may take for ever, as on brokers before 4.0 without a leader."""
+        is_late = is_past_limit(record, time.time_ns() // 1_000_000) or self._observer.is_rollback_requested
+        return record.state in FENCED and is_late
 
     async def _act(self, action: SwitchoverAction) -> None:
         aliases = {SwitchoverSide.SOURCE: self._settings.source, SwitchoverSide.TARGET: self._settings.to}
@@ -109,14 +130,19 @@ class SwitchoverRunner:
             case VerifySeal(seal):
                 await self._flows.verify(seal)
             case FinishGroups():
+                await self._journal.confirm(self._settings.to)
                 await self._flows.finish_groups()
             case EndFlow(switchover):
+                await self._journal.confirm(self._settings.to)
                 await self._flows.end(switchover)
             case ClearEnd(switchover):
+                # A successor of this process may have promoted: the flow must not run again then.
+                await self._journal.confirm(self._settings.to)
                 await self._flows.clear_end(switchover)
             case SwitchEndpoint(to):
                 await self._switch_endpoint(to)
             case StartReverse(switchover, starts):
+                await self._journal.confirm(self._settings.to)
                 await self._flows.start_reverse(switchover, starts)
 
     async def _switch_endpoint(self, to: str) -> None:

@@ -22,7 +22,7 @@ from mirrorflow_core.switchover.observation import (
     SealVerification,
     SwitchoverObservation,
 )
-from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord
+from mirrorflow_core.switchover.record import ReverseStart, SwitchoverLimits, SwitchoverRecord
 from mirrorflow_core.switchover.seal import Seal
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from mirrorflow_replicator.switchover import switchover_runner
@@ -53,11 +53,18 @@ class World:
         self.is_canary_tried = False
         self.rollback_in: SwitchoverState | None = None
         self.problem = ""
+        self.hangs_at, self.requests_rollback = "", False
+        self.is_rollback_requested = False
 
     def _note(self, name: str) -> None:
         self.calls.append(name)
         if self.failures.get(name):
             raise self.failures[name].pop(0)
+
+    async def _hang(self, name: str) -> None:
+        if self.hangs_at == name:
+            self.is_rollback_requested = self.requests_rollback
+            await asyncio.Event().wait()
 
     # The journal.
 
@@ -84,6 +91,7 @@ class World:
 
     async def verify(self, seal: Seal) -> None:
         self._note("verify")
+        await self._hang("verify")
         self.verification = SealVerification(seal_sha256=seal.sha256)
 
     async def finish_groups(self) -> None:
@@ -92,6 +100,7 @@ class World:
 
     async def end(self, switchover: str) -> None:
         self._note("end")
+        await self._hang("end")
         self.ended = switchover
 
     async def clear_end(self, switchover: str) -> None:
@@ -113,7 +122,7 @@ class World:
             checks = {check: "" for check in ReadinessCheck if check is not ReadinessCheck.FENCE}
         return SwitchoverObservation(
             runner="host/1/a",
-            rollback_requested=record.state is self.rollback_in,
+            rollback_requested=self.is_rollback_requested or record.state is self.rollback_in,
             checks=checks,
             endpoint=self.active,
             flow_end=FlowEnd(switchover=self.ended, has_all_markers=bool(self.ended)),
@@ -130,6 +139,8 @@ class World:
 
 class ImaginedFence:
     """The fence of one cluster of a world."""
+
+    is_set = False
 
     def __init__(self, world: World, alias: str) -> None:
         self._world = world
@@ -330,6 +341,33 @@ def test_a_process_that_has_lost_the_lock_does_not_lift_the_fence():
         run(world)
 
     assert "lift east" not in world.calls
+
+
+@pytest.mark.parametrize(
+    ("action", "before"),
+    [
+        ("clear end", "fence east"),
+        ("end", "ForwardEnded"),
+        ("groups", "GroupsFinal"),
+        ("start reverse", "Reversing"),
+    ],
+)
+def test_a_process_that_has_lost_the_lock_does_not_touch_the_flows(
+    action: str, before: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Its successor may have promoted. If it clears the end that both have set, the flow copies again behind the promotion."""
+    world = World()
+    world.ended = "one" if action == "clear end" else ""  # by an attempt that was interrupted
+
+    async def confirm(_: str) -> None:
+        if world.calls[-1] == before:
+            raise SwitchoverTakenError(pair="east-west")
+
+    monkeypatch.setattr(world, "confirm", confirm)
+    with pytest.raises(SwitchoverTakenError):
+        run(world)
+
+    assert before == world.calls[-1]
 
 
 def test_an_interrupted_switchover_is_fenced_again_first():
