@@ -157,11 +157,18 @@ class ReadinessChecks:
         return " ".join(missing)
 
     async def _try_fence(self) -> str:
-        if self._settings.fence is FenceKind.DENY_ACL:
-            clusters = self._clusters
-            factor = self._settings.back.replication_factor
-            self.canary = await try_fence(clusters.source, clusters.probe, replication_factor=factor)
-        return ""
+        settings, clusters = self._settings, self._clusters
+        if settings.fence is not FenceKind.DENY_ACL:
+            return ""
+        factor = settings.back.replication_factor
+        self.canary = await try_fence(clusters.source, clusters.probe, replication_factor=factor)
+        if settings.except_principals or settings.probe is not None:
+            return ""
+        return (
+            f"spec.fence.exceptPrincipals: the fence also refuses flow {settings.back.flow}, as whose user the canary was written, so nothing "
+            f"would be copied back to {settings.source}; name that user there, or make it a super user and write an application's identity "
+            f"into spec.members.{settings.source}.probe."
+        )
 
 
 def _some(names: list[str]) -> str:

@@ -18,7 +18,7 @@ from mirrorflow_replicator.switchover.journal import SwitchoverJournal
 class WriteFence(Protocol):
     """Keeps applications from writing to one cluster. Every method may be called again.
 
-    *is_set*: by this process. Of a fence that another process has set, someone may have lifted what no broker lists.
+    *is_set*: by this process. If another process has set it, someone may have lifted it since, which no broker shows.
     """
 
     is_set: bool

@@ -65,7 +65,7 @@ def settings(fence: FenceKind) -> SwitchoverSettings:
     )
 
 
-def test_a_hook_is_told_which_cluster_it_fences_and_lifts(tmp_path: Path):
+def test_a_hook_has_the_cluster_that_it_fences_or_lifts_in_its_environment(tmp_path: Path):
     """On the way back the target is lifted at promoting, and the source by a rollback: action, FROM and TO are the same."""
     notes, _, _ = journal()
     variables = settings(FenceKind.HOOK).variables
