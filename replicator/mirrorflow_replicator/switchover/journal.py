@@ -27,12 +27,11 @@ from mirrorflow_core.switchover.record import (
 )
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.wire.error_codes import EPOCH_IS_OVER, NONE, raise_for
-from mirrorflow_core.wire.records import Record, encode_split
+from mirrorflow_core.wire.records import Record, RecordOverLimitError, encode_split
 from mirrorflow_core.writer.transactional_ids import NAMESPACE
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import (
-    BATCH_BYTES_MAX,
     PRODUCE_TIMEOUT_MS,
     MirrorLog,
     create_mirror_topic,
@@ -40,8 +39,10 @@ from mirrorflow_kafka.stores.compacted_topic import (
 from mirrorflow_replicator.switchover.errors import SwitchoverError, SwitchoverTakenError
 
 PARTITION: Final = TopicPartition(SWITCHOVERS_TOPIC, 0)
-# A seal has some 200 bytes for each partition, which differ little: compressed, ten thousand partitions fit in a batch.
+# A seal and the starts of the flow back have some 300 bytes for each partition. Compressed, 80 are left for each topic, as its ids
+# are random, and few for a partition. So ten thousand topics fit in a batch of Kafka's default message.max.bytes (1,048,588).
 _GZIP: Final = 1
+RECORD_BYTES_MAX: Final = 1_000_000
 # A process that dies in a transaction delays the next one, and readers, for so long.
 _TRANSACTION_TIMEOUT_MS: Final = 10_000
 
@@ -161,16 +162,24 @@ class ClusterJournal:
 
     async def _commit(self, producer: tuple[int, int], key: bytes, value: bytes) -> None:
         cluster, name = self._cluster, self._transactional_id
+        try:
+            batches = encode_split(
+                [Record(0, time.time_ns() // 1_000_000, key, value)],
+                max_bytes=RECORD_BYTES_MAX,
+                codec=_GZIP,
+                producer_id=producer[0],
+                producer_epoch=producer[1],
+                base_sequence=self._sequence,
+                transactional=True,
+            )
+        except RecordOverLimitError as error:
+            problem = (
+                f"{error.size_bytes} bytes of the journal's next record are more than {RECORD_BYTES_MAX}"
+            )
+            action = "switch fewer topics, or fewer ACLs, in one pair"
+            raise SwitchoverError(f"{PARTITION} of cluster {cluster.alias}: {problem}; {action}.") from error
         await admin.add_partitions_to_txn(cluster, name, *producer, [PARTITION])
-        for data, count in encode_split(
-            [Record(0, time.time_ns() // 1_000_000, key, value)],
-            max_bytes=BATCH_BYTES_MAX,
-            codec=_GZIP,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            base_sequence=self._sequence,
-            transactional=True,
-        ):
+        for data, count in batches:
             codes = await admin.produce(
                 cluster, {PARTITION: data}, timeout_ms=PRODUCE_TIMEOUT_MS, transactional_id=name
             )

@@ -15,6 +15,7 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
 from mirrorflow_replicator.switchover.acl_fence import CanaryTimes, try_fence
 from mirrorflow_replicator.switchover.flow_mover import FlowMover
+from mirrorflow_replicator.switchover.journal import RECORD_BYTES_MAX
 from mirrorflow_replicator.switchover.pair_settings import FenceKind, PairClusters, SwitchoverSettings
 from mirrorflow_replicator.switchover.quiescence import open_transactions, read_ends, shared_producer_ids
 from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
@@ -23,6 +24,9 @@ from mirrorflow_replicator.switchover.write_fences import WriteFence
 # An open transaction outlives the fence. Ordinary ones end within seconds; brokers abort the others after transaction.timeout.ms.
 TRANSACTION_OPEN_MAX_MS: Final = 60_000
 NAMES_MAX: Final = 5
+# What the journal's largest record, that of promoting, has after compression for each topic and each partition.
+TOPIC_BYTES: Final = 50
+PARTITION_BYTES: Final = 35
 Check = Callable[[], Awaitable[str]]
 
 
@@ -89,9 +93,15 @@ class ReadinessChecks:
         return ""
 
     async def _flows_run(self) -> str:
-        settings = self._settings
-        if not await self._partitions.on_source():
+        settings, partitions = self._settings, await self._partitions.on_source()
+        if not partitions:
             return f"spec.topics: flow {settings.forward.flow} selects no topic of {settings.source}."
+        topics = len({partition.topic for partition in partitions})
+        if topics * TOPIC_BYTES + len(partitions) * PARTITION_BYTES > RECORD_BYTES_MAX:
+            return (
+                f"spec.topics: {topics} topics with {len(partitions)} partitions do not fit in a record of the journal; "
+                "divide them between several pairs."
+            )
         return await self._flows.why_not_ready()
 
     async def _lag(self) -> str:

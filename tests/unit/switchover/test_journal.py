@@ -1,0 +1,95 @@
+"""The journal's records of large clusters."""
+
+import asyncio
+import random
+import uuid
+from typing import Any, cast
+from unittest.mock import create_autospec
+
+import pytest
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord
+from mirrorflow_core.switchover.seal import PartitionSeal, Seal
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.switchover.errors import SwitchoverError
+from mirrorflow_replicator.switchover.journal import RECORD_BYTES_MAX, ClusterJournal
+from mirrorflow_replicator.switchover.readiness import PARTITION_BYTES, TOPIC_BYTES
+
+MESSAGE_MAX_BYTES = 1_048_588  # Kafka's default
+
+
+def promoting(topics: int) -> SwitchoverRecord:
+    """Returns the largest record of a switchover of so many topics: it has a seal, and the starts of the flow back."""
+    chance = random.Random(1)
+    names = sorted(f"team-{chance.randrange(200)}.orders-{number}" for number in range(topics))
+
+    def new_id() -> str:
+        return str(uuid.UUID(int=chance.getrandbits(128)))
+
+    seals = [
+        PartitionSeal(
+            topic=name,
+            partition=0,
+            topic_id=new_id(),
+            end=end,
+            last_stable=end,
+            copied=end - chance.randrange(1000),
+        )
+        for name in names
+        for end in [chance.randrange(10**9)]
+    ]
+    return SwitchoverRecord(
+        id="one",
+        pair="p",
+        type=SwitchoverType.PLANNED,
+        source="east",
+        to="west",
+        created_ms=0,
+        state=SwitchoverState.PROMOTING,
+        seal=Seal(pair="p", switchover="one", epoch=1, attempt=1, partitions=tuple(seals)),
+        reverse_starts=tuple(
+            ReverseStart(topic=name, partition=0, topic_id=new_id(), offset=chance.randrange(10**9))
+            for name in names
+        ),
+    )
+
+
+def write(record: SwitchoverRecord, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Writes *record*, and returns the sizes of the batches that were sent."""
+    sizes: list[int] = []
+
+    async def produce(
+        _: Cluster, batches: dict[TopicPartition, bytearray], **__: Any
+    ) -> dict[TopicPartition, int]:
+        sizes.extend(map(len, batches.values()))
+        return dict.fromkeys(batches, 0)
+
+    async def nothing(*_: Any, **__: Any) -> None:
+        pass
+
+    for name in ("add_partitions_to_txn", "end_txn"):
+        monkeypatch.setattr(admin, name, nothing)
+    monkeypatch.setattr(admin, "produce", produce)
+    journal = ClusterJournal(cast("Any", create_autospec(Cluster, instance=True, alias="west")), "p")
+    journal._producer, journal._is_held = (1, 1), True
+    asyncio.run(journal.write_record(record))
+    return sizes
+
+
+def test_the_largest_record_of_ten_thousand_topics_is_one_batch(monkeypatch: pytest.MonkeyPatch):
+    (size,) = write(promoting(10_000), monkeypatch)
+    assert size < MESSAGE_MAX_BYTES
+
+
+def test_a_record_that_no_batch_can_hold_is_an_error_of_the_switchover(monkeypatch: pytest.MonkeyPatch):
+    """Another class of error would end the process while writes are refused. The check of the flows refuses so many topics before."""
+    assert (
+        14_000 * (TOPIC_BYTES + PARTITION_BYTES)
+        > RECORD_BYTES_MAX
+        >= 10_000 * (TOPIC_BYTES + PARTITION_BYTES)
+    )
+    with pytest.raises(SwitchoverError, match="more than"):
+        write(promoting(14_000), monkeypatch)
