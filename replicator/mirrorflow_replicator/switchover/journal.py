@@ -266,7 +266,8 @@ class SwitchoverJournal:
     async def write_endpoint(self, to: str) -> None:
         """Notes where clients were led, after that was done. Raises as `write`."""
         number = 1 + max((note["number"] for note in self._notes("endpoint")), default=0)
-        for copy in self._copies:
+        # Once promoted, a source that is lost is not waited for.
+        for copy in sorted(self._copies, key=lambda copy: copy.alias != to):
             await copy.write_note("endpoint", {"to": to, "number": number})
 
     async def write_renewal(self, runner: str, number: int) -> None:

@@ -70,12 +70,13 @@ class SwitchoverRunner:
         self._checks = checks
         self._partitions = partitions
         self._on_step = on_step
+        self._began_ns, self._began_monotonic_ns = time.time_ns(), time.monotonic_ns()
 
     async def run(self, record: SwitchoverRecord) -> SwitchoverRecord:
         """Carries *record* out; returns its last revision. Raises SwitchoverTakenError."""
         while True:
             observation = await self._observer.observe(record)
-            result = step(record, observation, time.time_ns() // 1_000_000)
+            result = step(record, observation, self._now_ms())
             if result.is_superseded:
                 raise SwitchoverTakenError(pair=record.pair)
             if result.record.is_final and not result.actions:
@@ -106,13 +107,18 @@ class SwitchoverRunner:
                     await cancel_and_wait(acting)
         return ""
 
+    def _now_ms(self) -> int:
+        """Returns the wall clock, which is not set back while this process runs: writes would be refused for longer than the limit."""
+        elapsed_ns = time.monotonic_ns() - self._began_monotonic_ns
+        return max(time.time_ns(), self._began_ns + elapsed_ns) // 1_000_000
+
     async def _act_all(self, actions: Iterable[SwitchoverAction]) -> None:
         for action in actions:
             await self._act(action)
 
     def _is_to_roll_back(self, record: SwitchoverRecord) -> bool:
         """Returns whether the next step rolls *record* back; an action may take for ever, as on brokers before 4.0 without a leader."""
-        is_late = is_past_limit(record, time.time_ns() // 1_000_000) or self._observer.is_rollback_requested
+        is_late = is_past_limit(record, self._now_ms()) or self._observer.is_rollback_requested
         return record.state in FENCED and is_late
 
     async def _act(self, action: SwitchoverAction) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -265,6 +266,19 @@ def test_an_action_that_never_returns_is_rolled_back_after_the_limit(action: str
     last = run(world, replace(RECORD, limits=SwitchoverLimits(refused_ms=3_000)))
 
     assert (SwitchoverState.LIFTED, FenceState.ABSENT) == (last.state, world.fences["east"])
+
+
+def test_a_wall_clock_that_is_set_back_does_not_prolong_the_limit(monkeypatch: pytest.MonkeyPatch):
+    world, real = World(), time.time_ns
+    world.hangs_at = "verify"
+
+    def set_back() -> int:
+        return real() - 3_600_000_000_000 * ("verify" in world.calls)
+
+    monkeypatch.setattr(time, "time_ns", set_back)
+    last = run(world, replace(RECORD, limits=SwitchoverLimits(refused_ms=3_000)))
+
+    assert SwitchoverState.LIFTED is last.state
 
 
 def test_an_action_that_never_returns_can_be_rolled_back():

@@ -94,6 +94,16 @@ def test_a_fence_is_lifted_although_the_other_cluster_is_lost(tmp_path: Path, lo
     assert FenceState.PARTIAL is notes.fence_of(left).state
 
 
+def test_clients_are_led_to_the_new_side_once_although_the_other_one_is_lost():
+    notes, east, _ = journal()
+    east.is_lost = True
+
+    with pytest.raises(UnreachableError):
+        asyncio.run(notes.write_endpoint("west"))
+
+    assert "west" == notes.active
+
+
 def test_a_fence_that_another_process_has_noted_is_set_again(tmp_path: Path):
     """A hook's fence is only known by its note: after a crash, its user may have lifted it by hand."""
     notes, _, _ = journal()
