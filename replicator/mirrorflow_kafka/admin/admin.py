@@ -19,6 +19,7 @@ from mirrorflow_kafka.admin.log_requests import (
     describe_producers,
     end_offset_for_leader_epoch,
     list_offsets,
+    log_offsets,
     log_sizes,
     offsets_at,
     produce,

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from mirrorflow_core.backoff import Backoff, backoff_s
@@ -65,7 +66,6 @@ FORMER_LEADER_S: Final = 1.0  # a marker that takes longer may be in the log of 
 BYTES_PER_OFFSET: Final = 4096  # of a fetch; the first batch is returned whole anyway
 T = TypeVar("T")
 Decode = Callable[[Record], object | None]
-Span = tuple[int, int]  # the offsets of a log: its start, and its end
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 1.0
 
 
@@ -94,8 +94,9 @@ async def read_once(
     max_wait_ms: int = 0,
     purpose: str = "scan",
     throttled_max_s: float = THROTTLED_MAX_S,
+    leader_epoch: int = -1,
 ) -> PartitionFetchResponse:
-    """Fetches once from *offset*, on the connection for *purpose*.
+    """Fetches once from *offset*, on the connection for *purpose*; only a leader of *leader_epoch* answers, unless it is -1.
 
     Raises the error of the partition's code (`error_codes.raise_for`), ThrottledError, UnreachableError.
     """
@@ -107,7 +108,7 @@ async def read_once(
         key = FetchKey(partition.topic.encode(), partition.partition)
         body = fetch.fetch_request(
             version,
-            SessionRequest(0, NO_SESSION, ((key, FetchFrom(offset, max_bytes=max_bytes)),)),
+            SessionRequest(0, NO_SESSION, ((key, FetchFrom(offset, leader_epoch, max_bytes=max_bytes)),)),
             read_committed=read_committed,
             max_wait_ms=max_wait_ms,
             max_bytes=max_bytes,
@@ -178,11 +179,17 @@ async def batches_between(
     *,
     read_committed: bool = False,
     max_bytes: int = STRETCH_BYTES,
+    leader_epoch: int = -1,
 ) -> AsyncIterator[tuple[Batch, PartitionFetchResponse]]:
-    """Yields the batches that hold offsets from *start* up to (not including) *end*, in order."""
+    """Yields the batches that hold offsets from *start* up to (not including) *end*, in order. *leader_epoch* is as in `read_once`."""
     while start < end:
         fetched = await read_once(
-            cluster, partition, start, read_committed=read_committed, max_bytes=max_bytes
+            cluster,
+            partition,
+            start,
+            read_committed=read_committed,
+            max_bytes=max_bytes,
+            leader_epoch=leader_epoch,
         )
         moved = False
         for batch in split(fetched.records):
@@ -277,14 +284,65 @@ class ExpectedMarker(NamedTuple):
         )
 
 
-async def log_spans(cluster: Cluster, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Span]:
-    """Returns start and end of each of *partitions* with two requests to each leader; nothing if one of them is not available."""
+class LogSpan(NamedTuple):
+    """The offsets of a log: its start, its end, and the present epoch of its leader (-1: unknown)."""
+
+    start: int
+    end: int
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedLog:
+    topic_id: str
+    span: LogSpan
+    batches: tuple[LogBatch, ...]
+
+
+class LogCache:
+    """What `read_log` has read of the logs of one flow, so that it fetches only what was appended since.
+
+    A log may have lost records, and have others in their places, where its topic was created again, another leader was elected, or
+    records were deleted. Then it is read from its start again.
+    """
+
+    def __init__(self) -> None:
+        self._logs: dict[TopicPartition, _CachedLog] = {}
+
+    def known(self, partition: TopicPartition, topic_id: str, span: LogSpan) -> tuple[LogBatch, ...]:
+        """Returns the first batches of the log that has *span* now; () if none is known to be in it."""
+        cached = self._logs.get(partition)
+        is_same_log = (
+            cached is not None
+            and topic_id != ""
+            and span.leader_epoch >= 0
+            and (cached.topic_id, cached.span.start) == (topic_id, span.start)
+            and cached.span.leader_epoch == span.leader_epoch
+            and cached.span.end <= span.end
+        )
+        return cached.batches if cached is not None and is_same_log else ()
+
+    def take(
+        self, partition: TopicPartition, topic_id: str, span: LogSpan, batches: tuple[LogBatch, ...]
+    ) -> None:
+        """Notes that *batches* are the log in *span*."""
+        self._logs[partition] = _CachedLog(topic_id, span, batches)
+
+
+async def log_spans(cluster: Cluster, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
+    """Returns the span of each of *partitions* with two requests to each leader; nothing if one of them is not available."""
     try:
-        ends = await admin.offsets_at(cluster, partitions, LATEST)
-        starts = await admin.offsets_at(cluster, partitions, EARLIEST)
+        return await _spans(cluster, partitions)
     except (UnreachableError, BrokerError):
         return {}
-    return {partition: (starts[partition], ends[partition]) for partition in partitions}
+
+
+async def _spans(cluster: Cluster, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
+    ends = await admin.log_offsets(cluster, partitions, LATEST)
+    starts = await admin.offsets_at(cluster, partitions, EARLIEST)
+    return {
+        partition: LogSpan(starts[partition], end.offset, end.leader_epoch) for partition, end in ends.items()
+    }
 
 
 async def read_log(
@@ -293,25 +351,35 @@ async def read_log(
     decode: Decode,
     *,
     marker: ExpectedMarker | None = None,
-    span: Span | None = None,
+    span: LogSpan | None = None,
+    cache: LogCache | None = None,
 ) -> tuple[LogBatch, ...]:
     """Returns all batches of *partition*, of a topic of the flow's own; *decode* returns the content of a record, or None to leave it out.
 
     It waits until *marker* is in the log: a former leader, which was frozen, answers with an old high watermark. *span* is what
-    `log_spans` has returned; it is asked for again where a read is repeated. Raises ClusterError, CorruptRecordsError.
+    `log_spans` has returned; it is asked for again where a read is repeated. *cache* is only used with this *decode*, and a
+    *span* beside it is newer than the metadata of the topic, which is newer than the previous read. Raises ClusterError, CorruptRecordsError.
     """
     spans = [] if span is None else [span]
 
     async def read() -> tuple[LogBatch, ...]:
-        if spans:
-            start, end = spans.pop()
-        else:
-            end = (await admin.offsets_at(cluster, [partition], LATEST))[partition]
-            start = (await admin.offsets_at(cluster, [partition], EARLIEST))[partition]
-        return await _collect(cluster, partition, start, end, decode)
+        present = spans.pop() if spans else (await _spans(cluster, [partition]))[partition]
+        if cache is None:
+            return await _collect(cluster, partition, present.start, present.end, decode)
+        topic_id = cluster.metadata.topic_id(partition.topic)
+        known = cache.known(partition, topic_id, present)
+        start = known[-1].last_offset + 1 if known else present.start
+        # Another leader may lack what is known, so it must not add to that.
+        epoch = present.leader_epoch if known else -1
+        batches = known + await _collect(cluster, partition, start, present.end, decode, epoch)
+        cache.take(partition, topic_id, present, batches)
+        return batches
 
     now = asyncio.get_running_loop().time
     since_s = now()
+    if span is None and cache is not None:
+        # Metadata that is older than a new topic would have the id of the one before.
+        await cluster.refresh([partition.topic])
     while True:
         with admin.naming_leaderless(cluster, partition.topic):
             batches = await retrying(read)
@@ -361,13 +429,20 @@ async def aborted_transactions(
 
 
 async def _collect(
-    cluster: Cluster, partition: TopicPartition, start: int, end: int, decode: Decode | None
+    cluster: Cluster,
+    partition: TopicPartition,
+    start: int,
+    end: int,
+    decode: Decode | None,
+    leader_epoch: int = -1,
 ) -> tuple[LogBatch, ...]:
     max_bytes = min(STRETCH_BYTES, max(1, end - start) * BYTES_PER_OFFSET)
     return tuple(
         [
             _log_batch(batch, decode, partition)
-            async for batch, _ in batches_between(cluster, partition, start, end, max_bytes=max_bytes)
+            async for batch, _ in batches_between(
+                cluster, partition, start, end, max_bytes=max_bytes, leader_epoch=leader_epoch
+            )
         ]
     )
 

@@ -56,7 +56,8 @@ from mirrorflow_core.writer.transaction_log import LogBatch
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import (
     Decode,
-    Span,
+    LogCache,
+    LogSpan,
     aborted_transactions,
     log_spans,
     read_batches,
@@ -83,7 +84,8 @@ class ProtocolRunner:
     """Answers the protocol's requests for one flow.
 
     *start_at* returns the timestamp (ms since 1970, EARLIEST, LATEST) at which a partition without a position starts.
-    *offset_map* answers `ReadOffsetMap`; without it no target offset can be translated.
+    *offset_map* answers `ReadOffsetMap`; without it no target offset can be translated. *logs* shortens repeated reads of claims and
+    positions.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class ProtocolRunner:
         start_at: Callable[[TopicPartition], int] = lambda _: EARLIEST,
         offset_map: OffsetMap | None = None,
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        logs: LogCache | None = None,
     ) -> None:
         self.transactions = ProducerTransactions(target, topics, timeout_ms=transaction_timeout_ms)
         self._source = source
@@ -102,6 +105,7 @@ class ProtocolRunner:
         self._topics = topics
         self._start_at = start_at
         self._offset_map = offset_map
+        self._logs = logs
         self._fetches = asyncio.Semaphore(FETCHES_MAX)
 
     async def run(self, steps: Steps[T]) -> T:
@@ -210,11 +214,11 @@ class ProtocolRunner:
         decode: Decode,
         barrier: Producer | None,
         *,
-        span: Span | None = None,
+        span: LogSpan | None = None,
     ) -> tuple[LogBatch, ...]:
         marker = self.transactions.barrier(barrier, partition)
         async with self._fetches:
-            return await read_log(self._target, partition, decode, marker=marker, span=span)
+            return await read_log(self._target, partition, decode, marker=marker, span=span, cache=self._logs)
 
     async def _positions(self, barrier: Producer) -> tuple[tuple[LogBatch, ...], ...]:
         offsets = self._topics.offsets

@@ -11,6 +11,7 @@ from mirrorflow_core.settings import OffsetStore, SourceSettings, StartPosition
 from mirrorflow_core.writer.broker_requests import ReadOffsetMap
 from mirrorflow_core.writer.flow_plan import TopicIds
 from mirrorflow_core.writer.position import WriterPosition, obeyed_position
+from mirrorflow_kafka.admin.log_reader import LogCache
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import CompactedTopic, RecordLosses
@@ -27,8 +28,15 @@ class FlowClusters:
     """The clusters of a flow. *initial*: the partitions that it begins with, at the configured start; more may follow."""
 
     def __init__(
-        self, settings: SourceSettings, source: Cluster, target: Cluster, *, initial: set[TopicPartition]
+        self,
+        settings: SourceSettings,
+        source: Cluster,
+        target: Cluster,
+        *,
+        initial: set[TopicPartition],
+        logs: LogCache | None = None,
     ) -> None:
+        """*logs*: of this flow, as `ProtocolRunner` uses them."""
         self.settings = settings
         self.source = source
         self.target = target
@@ -39,6 +47,7 @@ class FlowClusters:
             transaction_timeout_ms=settings.transaction_timeout_ms,
             start_at=self._start_at,
             offset_map=self._source_of,
+            logs=logs,
         )
         self.offsets_topic = RecordLosses(target, settings.offsets.topic)
         self._initial = initial

@@ -16,8 +16,8 @@ from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from mirrorflow_core.writer.transactional_ids import WriterIds
 from mirrorflow_kafka.admin import admin, log_reader
-from mirrorflow_kafka.admin.log_reader import ExpectedMarker
-from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_reader import ExpectedMarker, LogCache, LogSpan
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST, ListedOffset
 from mirrorflow_kafka.writer import protocol_runner
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 
@@ -101,10 +101,17 @@ def test_the_first_read_of_several_logs_requests_their_offsets_together(
             raise UnreachableError(cluster="west", addresses="a:1", problem="refused")
         return dict.fromkeys(partitions, 21 if when == LATEST else 0)
 
+    async def log_offsets(*arguments: Any) -> dict[TopicPartition, ListedOffset]:
+        return {
+            partition: ListedOffset(offset=offset)
+            for partition, offset in (await offsets_at(*arguments)).items()
+        }
+
     async def collect(*_: object) -> list[LogBatch]:
         return next(batches)
 
     monkeypatch.setattr(admin, "offsets_at", offsets_at)
+    monkeypatch.setattr(admin, "log_offsets", log_offsets)
     monkeypatch.setattr(log_reader, "_collect", collect)
     logs = [TopicPartition(TOPICS.offsets, number) for number in range(2)]
 
@@ -120,3 +127,61 @@ def test_the_first_read_of_several_logs_requests_their_offsets_together(
     single = [(1, LATEST), (1, EARLIEST)]
     together = [(2, LATEST), (2, EARLIEST)] if is_available else [(2, LATEST), *single]
     assert together + single == requests[: len(together) + len(single)]
+
+
+def batch(offset: int) -> LogBatch:
+    return LogBatch(offset, offset, -1, -1, -1, is_transactional=False)
+
+
+class CachedLog:
+    """A log of one partition, read with a cache; `fetches` has the spans that were fetched."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fetches: list[tuple[int, int]] = []
+        self.topic_id, self.span = "a", LogSpan(0, 3, 7)
+        self._cache = LogCache()
+        monkeypatch.setattr(log_reader, "_collect", self._collect)
+
+    def read(self) -> list[int]:
+        metadata = SimpleNamespace(topic_id=lambda _: self.topic_id)
+        cluster = cast("Any", SimpleNamespace(alias="west", metadata=metadata))
+        batches = log_reader.read_log(
+            cluster, TOPICS.claims, lambda _: None, span=self.span, cache=self._cache
+        )
+        return [batch.base_offset for batch in asyncio.run(batches)]
+
+    async def _collect(self, *arguments: Any) -> tuple[LogBatch, ...]:
+        start, end = arguments[2:4]
+        self.fetches.append((start, end))
+        return tuple(batch(offset) for offset in range(start, end))
+
+
+def test_a_log_that_was_read_before_is_continued(monkeypatch: pytest.MonkeyPatch):
+    log = CachedLog(monkeypatch)
+    log.read()
+    log.span = LogSpan(0, 5, 7)
+
+    assert [0, 1, 2, 3, 4] == log.read()
+    assert [(0, 3), (3, 5)] == log.fetches
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "span"),
+    [
+        ("b", LogSpan(0, 5, 7)),
+        ("a", LogSpan(1, 5, 7)),
+        ("a", LogSpan(0, 5, 8)),
+        ("a", LogSpan(0, 2, 7)),
+        ("a", LogSpan(0, 5, -1)),
+        ("", LogSpan(0, 5, 7)),
+    ],
+    ids=["new topic", "deleted records", "new leader", "truncated", "unknown epoch", "unknown topic"],
+)
+def test_a_log_that_may_have_lost_records_is_read_from_its_start(
+    monkeypatch: pytest.MonkeyPatch, topic_id: str, span: LogSpan
+):
+    log = CachedLog(monkeypatch)
+    log.read()
+    log.topic_id, log.span = topic_id, span
+
+    assert [*range(span.start, span.end)] == log.read()
