@@ -1,7 +1,7 @@
 """Ends a flow for a switchover, so that nothing of it is written any more, and clears the end.
 
-A flow is ended like it is taken, by the same steps: `take_flow` without partitions, then `recover_task` over all partitions that
-have a position. So the ids of all earlier writers are initialized, and each fence is in its log. What follows is here: the
+A flow is ended like it is taken, by the same steps: `take_flow` with the partitions that have a position, then `recover_task` over those
+that could not be fenced, or whose first position was stored after that was read. So the ids of all earlier writers are initialized, and each fence is in its log. What follows is here: the
 position of each partition is stored as left, and last the claim that names the switchover. A newcomer that reads this claim
 does not take the flow (`ownership`).
 
@@ -28,7 +28,7 @@ def store_end(
 ) -> Steps[bool]:
     """Stores the final positions, then that *switchover* has ended the flow. False: fenced, or the outcome is unknown.
 
-    *points* are those of the sessions of `recover_task`, and *producers* those of the last one. A process that takes the flow
+    *points* are those of all sessions, and *producers* those of the last one. A process that takes the flow
     once the end is cleared continues exactly there.
     """
     now_ms: int = yield from ask(ReadWallClock())

@@ -9,33 +9,38 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from mirrorflow_core.partitions import UNKNOWN, TopicPartition
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.records import decode
-from mirrorflow_core.writer.broker_requests import Producer, Unavailable, gather, until_unavailable
+from mirrorflow_core.writer.broker_requests import Unavailable, gather, until_unavailable
 from mirrorflow_core.writer.end_lookup import next_uncopied_offset
 from mirrorflow_core.writer.stored_positions import read_positions
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import consumed_batches
+from mirrorflow_kafka.admin.log_reader import LogCache, consumed_batches
 from mirrorflow_kafka.admin.log_requests import EARLIEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
+from mirrorflow_replicator.switchover.flow_end import NO_BARRIER
 
 READS_AT_ONCE: Final = 16  # of the source, one for each partition that is not copied to its end
 READ_BYTES: Final = 64 << 10  # of each: the first record decides, and a broker returns the first batch whole
-_NO_BARRIER = Producer("", UNKNOWN, UNKNOWN)  # nothing is taken from the flow that runs
 
 
 async def copied_offsets(
-    settings: SourceSettings, source: Cluster, target: Cluster, ends: Mapping[TopicPartition, int]
+    settings: SourceSettings,
+    source: Cluster,
+    target: Cluster,
+    ends: Mapping[TopicPartition, int],
+    *,
+    logs: LogCache | None = None,
 ) -> dict[TopicPartition, int]:
     """Returns the next source offset to copy of each partition of *ends*; its end there if no record is left before it.
 
     Markers and aborted records follow the last record that is copied, so a position alone may never reach the end of a log. A
-    partition without a position was not copied at all. Raises ClusterError.
+    partition without a position was not copied at all. *logs* shortens repeated calls. Raises ClusterError.
     """
-    clusters = FlowClusters(settings, source, target, initial=set())
-    stored = (await clusters.runner.run(read_positions(_NO_BARRIER))).committed
+    clusters = FlowClusters(settings, source, target, initial=set(), logs=logs)
+    stored = (await clusters.runner.run(read_positions(NO_BARRIER))).committed
     newest = {position.topic_partition: position for position in stored}
     known = {key: newest[key] for key in ends if key in newest and newest[key].next_source_offset >= 0}
     counted = await clusters.runner.run(

@@ -4,6 +4,7 @@
 
 The order is that of a takeover (`mirrorflow_core.writer.flow_end`), and so is the proof: a copier that was frozen before the end
 and wakes up later is refused by the target's brokers. Only the target is needed, because the source may be lost.
+Writes are refused meanwhile, so the partitions are known before the lock is taken, and taken together with it.
 Guarantee: when `end_flow` has returned, no record of the flow is appended to a partition in `EndedFlow.positions`.
 """
 
@@ -24,17 +25,18 @@ from mirrorflow_core.errors import (
     MirrorFlowError,
     TopicGoneError,
 )
-from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.settings import LossPolicy, SourceSettings
 from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_core.writer import flow_end
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.flow_lock import Fenced
-from mirrorflow_core.writer.flow_plan import FlowPlan, TopicIds, WritePoint
+from mirrorflow_core.writer.flow_plan import FlowPlan, SessionStart, TopicIds
 from mirrorflow_core.writer.ownership import FlowEnded, Ownership, recover_task, renew_claim, take_flow
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.stored_positions import read_positions
+from mirrorflow_kafka.admin.log_reader import LogCache
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import why_unfenced
@@ -44,6 +46,7 @@ from mirrorflow_replicator.connectors.flow_owner import LEAVE_S, RENEW_S
 from mirrorflow_replicator.connectors.flow_takeover import newest_claim
 from mirrorflow_replicator.copy.task_parts import flow_topics
 
+NO_BARRIER: Final = Producer("", UNKNOWN, UNKNOWN)  # nothing is taken from a flow that runs
 RETRY_S: Final = 1.0  # until partitions that could not be fenced are examined again
 WaitingPartitions = Mapping[
     TopicPartition, MirrorFlowError
@@ -77,24 +80,25 @@ async def end_flow(
     switchover: str,
     *,
     on_waiting: Callable[[WaitingPartitions], None] = lambda _: None,
-) -> EndedFlow:
+    opened: FlowClusters | None = None,
+) -> None:
     """Ends the flow; does nothing if *switchover* has ended it before. Its running process waits as a standby from then on.
 
     It waits for partitions that cannot be fenced, for example because they have no leader: *on_waiting* is called with them each
-    time. Raises FlowUnfencedError where the target fences no writer, FlowEndedError if another switchover has ended the flow,
-    FlowExistsError, FlowTakenError if another process takes the flow meanwhile, and ClusterError. It can be called again
-    after each of them, and after a crash.
+    time. *opened*: what `open_ending` has returned. Raises FlowUnfencedError where the target fences no writer, FlowEndedError if
+    another switchover has ended the flow, FlowExistsError, FlowTakenError if another process takes the flow meanwhile, and
+    ClusterError. It can be called again after each of them, and after a crash.
     """
-    clusters = await _open(settings, target)
-    plan = await ownerless_plan(clusters)
+    clusters = opened or await open_ending(settings, target)
+    plan = await _with_partitions(clusters, await ownerless_plan(clusters))
     taken = await clusters.runner.run(take_flow(plan))
     match taken:
         case Fenced():
             raise FlowTakenError(source=settings.source_alias)
-        case FlowEnded(claim, lock):
+        case FlowEnded(claim):
             if claim.ended != switchover:
                 raise _ended_error(settings, claim)
-            return await _read_end(clusters, lock, switchover)
+            return
     try:
         async with _renewing(clusters, taken):
             await _end_partitions(clusters, taken, switchover, on_waiting)
@@ -104,7 +108,15 @@ async def end_flow(
             async with asyncio.timeout(LEAVE_S):
                 await clusters.runner.run(renew_claim(taken, left=True))
         raise
-    return await _read_end(clusters, taken.lock, switchover)
+
+
+async def ended_flow(settings: SourceSettings, target: Cluster, switchover: str) -> EndedFlow:
+    """Returns where the flow has ended, which *switchover* has ended. Raises FlowTakenError if it runs, ClusterError."""
+    clusters = await open_ending(settings, target)
+    claim = await newest_claim(clusters)
+    if claim is None or claim.ended != switchover:
+        raise FlowTakenError(source=settings.source_alias)
+    return await _read_end(clusters, switchover)
 
 
 async def clear_end(settings: SourceSettings, target: Cluster, switchover: str) -> bool:
@@ -113,7 +125,7 @@ async def clear_end(settings: SourceSettings, target: Cluster, switchover: str) 
     Raises FlowEndedError if another switchover has ended it, FlowTakenError if another process changes the claim meanwhile, and
     ClusterError. It can be called again after each of them, and after a crash.
     """
-    clusters = await _open(settings, target)
+    clusters = await open_ending(settings, target)
     cleared = await clusters.runner.run(flow_end.clear_end(await ownerless_plan(clusters), switchover))
     match cleared:
         case Fenced():
@@ -125,20 +137,25 @@ async def clear_end(settings: SourceSettings, target: Cluster, switchover: str) 
 
 async def ended_by(settings: SourceSettings, target: Cluster) -> str:
     """Returns the id of the switchover that has ended the flow; "" if none has. Raises ClusterError."""
-    claim = await newest_claim(await _open(settings, target))
+    claim = await newest_claim(await open_ending(settings, target))
     return "" if claim is None else claim.ended
 
 
-async def _open(settings: SourceSettings, target: Cluster) -> FlowClusters:
+async def open_ending(
+    settings: SourceSettings, target: Cluster, *, logs: LogCache | None = None
+) -> FlowClusters:
+    """Opens the flow to end it. Raises as `open_flow`."""
     # Nothing is asked of the source: the plan says so.
-    return await open_flow(settings, target, target)
+    return await open_flow(settings, target, target, logs=logs)
 
 
-async def open_flow(settings: SourceSettings, source: Cluster, target: Cluster) -> FlowClusters:
+async def open_flow(
+    settings: SourceSettings, source: Cluster, target: Cluster, *, logs: LogCache | None = None
+) -> FlowClusters:
     """Opens the flow's own topics. Raises FlowUnfencedError if the target fences no writer; ClusterError."""
     if why := await why_unfenced(target, settings.source_alias, settings.offsets.store):
         raise FlowUnfencedError(source=settings.source_alias, why=why)
-    clusters = FlowClusters(settings, source, target, initial=set())
+    clusters = FlowClusters(settings, source, target, initial=set(), logs=logs)
     await clusters.open(has_claims=True)
     return clusters
 
@@ -171,6 +188,22 @@ async def ownerless_plan(clusters: FlowClusters) -> FlowPlan:
     return FlowPlan(claim=claim, assignment=(), loss_policy=LossPolicy.FAIL, reads_source=False)
 
 
+async def _with_partitions(clusters: FlowClusters, plan: FlowPlan) -> FlowPlan:
+    """Returns *plan* with the partitions that have a position now. The owner may store more before it loses the flow."""
+    stored = await _positions(clusters)
+    partitions = _fenceable(stored)
+    topic_ids, unwritable, _ = await asyncio.gather(
+        _topic_ids(clusters, (stored[key] for key in partitions)),
+        unwritable_copies(clusters.target, _copies(clusters.settings, partitions)),
+        clusters.begin_lookup(partitions),
+    )
+    return replace(plan, assignment=(tuple(partitions),), topic_ids=topic_ids, unavailable=unwritable)
+
+
+def _fenceable(stored: Mapping[TopicPartition, WriterPosition]) -> list[TopicPartition]:
+    return [key for key, position in stored.items() if position.writer is not None]
+
+
 async def _end_partitions(
     clusters: FlowClusters,
     owned: Ownership,
@@ -179,31 +212,36 @@ async def _end_partitions(
 ) -> None:
     settings, run = clusters.settings, clusters.runner.run
     stored = await _positions(clusters, owned.lock)
-    remaining = [key for key, position in stored.items() if position.writer is not None]
-    topic_ids = await _topic_ids(clusters, (stored[key] for key in remaining))
-    points: dict[TopicPartition, WritePoint] = {}
-    while True:
+    topic_ids, (session,) = owned.plan.topic_ids, owned.tasks
+    points = dict(session.points)
+    waiting = _waiting(session)
+    late = [key for key in _fenceable(stored) if key not in owned.plan.assignment[0]]
+    if late:
+        topic_ids = await _topic_ids(clusters, (stored[key] for key in _fenceable(stored)))
+    while waiting or late:
+        if waiting:
+            on_waiting(waiting)
+            await asyncio.sleep(RETRY_S)
+        remaining, late = [*waiting, *late], []
         unwritable = await unwritable_copies(clusters.target, _copies(settings, remaining))
         plan = replace(owned.plan, topic_ids=topic_ids, unavailable=unwritable)
         await clusters.begin_lookup(remaining)
-        session = await run(recover_task(replace(owned, plan=plan), plan.ids.task(0), remaining))
-        if isinstance(session, Fenced):
+        recovered = await run(recover_task(replace(owned, plan=plan), plan.ids.task(0), remaining))
+        if isinstance(recovered, Fenced):
             raise FlowTakenError(source=settings.source_alias)
+        session = recovered
         points |= session.points
-        waiting = {
-            key: error for key, error in session.waiting.items() if not isinstance(error, TopicGoneError)
-        }
-        if not waiting:
-            break
-        on_waiting(waiting)
-        remaining = list(waiting)
-        await asyncio.sleep(RETRY_S)
+        waiting = _waiting(session)
     if not await run(flow_end.store_end(owned, session.producers, points, topic_ids, switchover)):
         raise FlowTakenError(source=settings.source_alias)
 
 
-async def _read_end(clusters: FlowClusters, lock: Producer, switchover: str) -> EndedFlow:
-    positions = await _positions(clusters, lock)
+def _waiting(session: SessionStart) -> WaitingPartitions:
+    return {key: error for key, error in session.waiting.items() if not isinstance(error, TopicGoneError)}
+
+
+async def _read_end(clusters: FlowClusters, switchover: str) -> EndedFlow:
+    positions = await _positions(clusters)
     copies = _copies(clusters.settings, positions)
     await clusters.target.refresh({copy.topic for copy in copies.values()})
     known = clusters.target.metadata.topics
@@ -222,9 +260,11 @@ async def _read_end(clusters: FlowClusters, lock: Producer, switchover: str) -> 
     )
 
 
-async def _positions(clusters: FlowClusters, lock: Producer) -> dict[TopicPartition, WriterPosition]:
-    """Returns the newest position of each partition that was copied."""
-    committed = (await clusters.runner.run(read_positions(lock))).committed
+async def _positions(
+    clusters: FlowClusters, barrier: Producer = NO_BARRIER
+) -> dict[TopicPartition, WriterPosition]:
+    """Returns the newest position of each partition that was copied; all of those from before the last barrier of *barrier*."""
+    committed = (await clusters.runner.run(read_positions(barrier))).committed
     newest = {position.topic_partition: position for position in committed}
     return {key: position for key, position in newest.items() if position.next_source_offset >= 0}
 

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from mirrorflow_core.errors import FlowInUseError, FlowTakenError, StartConflictError
-from mirrorflow_core.partitions import UNKNOWN, TopicPartition
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.error_codes import partition_error
-from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.flow_lock import Fenced
 from mirrorflow_core.writer.flow_plan import FlowPlan, TopicIds
@@ -33,10 +32,9 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_fencing import OWNER_WAIT_S
 from mirrorflow_replicator.connectors.flow_takeover import newest_claim, refuse_changed_clusters
-from mirrorflow_replicator.switchover.flow_end import open_flow, ownerless_plan
+from mirrorflow_replicator.switchover.flow_end import NO_BARRIER, open_flow, ownerless_plan
 
 Conflicts = Mapping[TopicPartition, tuple[WriterPosition, StartConflict]]
-_NO_BARRIER = Producer("", UNKNOWN, UNKNOWN)
 
 
 async def start_reverse(
@@ -81,7 +79,7 @@ async def require_no_conflict(
     newest, plan = await newest_claim(clusters), await _plan(clusters, starts)
     if newest is not None:
         refuse_changed_clusters(newest, plan.claim, settings)
-    stored = (await clusters.runner.run(read_positions(_NO_BARRIER))).committed
+    stored = (await clusters.runner.run(read_positions(NO_BARRIER))).committed
     positions = {position.topic_partition: position for position in stored}
     conflicts = {
         key: (positions[key], conflict)

@@ -7,7 +7,7 @@ from typing import TypeVar
 from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.connector_properties import parse_source
-from mirrorflow_replicator.switchover.flow_end import EndedFlow, clear_end, end_flow
+from mirrorflow_replicator.switchover.flow_end import EndedFlow, clear_end, end_flow, ended_flow
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import call_cluster
@@ -25,7 +25,13 @@ def settings_of(replicator: Replicator) -> SourceSettings:
 
 def end(replicator: Replicator, target: KafkaCluster, switchover: str = "to-west") -> EndedFlow:
     """Ends the flow of *replicator*, which may run."""
-    return call_cluster(target, lambda cluster: end_flow(settings_of(replicator), cluster, switchover))
+    settings = settings_of(replicator)
+
+    async def ended(cluster: Cluster) -> EndedFlow:
+        await end_flow(settings, cluster, switchover)
+        return await ended_flow(settings, cluster, switchover)
+
+    return call_cluster(target, ended)
 
 
 def clear(replicator: Replicator, target: KafkaCluster, switchover: str = "to-west") -> bool:

@@ -27,7 +27,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.partition_availability import unavailable_partitions
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
-from mirrorflow_replicator.switchover.flow_end import EndedFlow, WaitingPartitions, end_flow
+from mirrorflow_replicator.switchover.flow_end import EndedFlow, WaitingPartitions, end_flow, ended_flow
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION
 from tests.harness.kafka.processes import wait_until
@@ -678,9 +678,12 @@ def test_the_end_of_a_flow_waits_for_a_partition_without_a_leader(flow: Flow, to
 
     def end(on_waiting: Callable[[WaitingPartitions], None]) -> EndedFlow:
         settings = settings_of(replicator)
-        return call_cluster(
-            flow.target, lambda cluster: end_flow(settings, cluster, "to-west", on_waiting=on_waiting)
-        )
+
+        async def ended(cluster: Cluster) -> EndedFlow:
+            await end_flow(settings, cluster, "to-west", on_waiting=on_waiting)
+            return await ended_flow(settings, cluster, "to-west")
+
+        return call_cluster(flow.target, ended)
 
     with flow.replicator(topic, NEVER) as replicator:
         replicator.wait_until_caught_up()

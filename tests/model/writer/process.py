@@ -9,7 +9,7 @@ from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.writer import flow_end, ownership
-from mirrorflow_core.writer.broker_requests import Request, Steps
+from mirrorflow_core.writer.broker_requests import Producer, Request, Steps
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced
 from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, SessionStart, WritePoint
@@ -216,14 +216,17 @@ class Ender(Process):
 
     def _end(self) -> Coroutine:
         """Ends the flow; returns whether it is known to have ended."""
-        flow = yield from self.perform(ownership.take_flow(self.plan))
+        known = yield from self._copied(Producer("", -1, -1))
+        plan = self._with_unavailable(replace(self.plan, assignment=(known,)))
+        flow = yield from self.perform(ownership.take_flow(plan))
         if isinstance(flow, Fenced | FlowEnded):
             return isinstance(flow, FlowEnded)
-        stored = (yield from self.perform(read_positions(flow.lock))).committed
-        newest = {position.topic_partition: position for position in stored}
-        remaining = tuple(key for key, position in newest.items() if position.next_source_offset >= 0)
-        points: dict[TopicPartition, WritePoint] = {}
-        while True:
+        (session,) = flow.tasks
+        self._started(flow, session)
+        points: dict[TopicPartition, WritePoint] = dict(session.points)
+        late = [key for key in (yield from self._copied(flow.lock)) if key not in known]
+        remaining = (*session.waiting, *late)
+        while remaining:
             plan = self._with_unavailable(self.plan)
             steps = ownership.recover_task(replace(flow, plan=plan), plan.ids.task(0), remaining)
             session = yield from self.perform(steps)
@@ -232,7 +235,12 @@ class Ender(Process):
             self._started(flow, session)
             points |= session.points
             remaining = tuple(session.waiting)
-            if not remaining:
-                break
-            yield Until(lambda: self.is_stopping, self.world.now_ms + RENEW_MS)
+            if remaining:
+                yield Until(lambda: self.is_stopping, self.world.now_ms + RENEW_MS)
         return (yield from self.perform(flow_end.store_end(flow, session.producers, points, {}, SWITCHOVER)))
+
+    def _copied(self, barrier: Producer) -> Coroutine:
+        """Returns the partitions that have a position; all that had one before the last barrier of *barrier*."""
+        stored = (yield from self.perform(read_positions(barrier))).committed
+        newest = {position.topic_partition: position for position in stored}
+        return tuple(key for key, position in newest.items() if position.next_source_offset >= 0)
