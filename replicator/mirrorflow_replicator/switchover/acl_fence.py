@@ -83,6 +83,14 @@ def _deny(topic: str, principal: str) -> AclBinding:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedAcls:
+    """The ACLs that all brokers have, and those that any broker has."""
+
+    by_all: frozenset[AclBinding]
+    by_any: frozenset[AclBinding]
+
+
 class AclFence:
     """The fence around topics of one cluster, whose client needs Describe and Alter on the cluster."""
 
@@ -136,29 +144,30 @@ class AclFence:
                 self._cluster.raise_for(refusal.code, "DeleteAcls", str(acl), message=refusal.message)
         await self._wait(acls, present=False)
 
-    async def listed(self, acls: Collection[AclBinding], *, by_all: bool = True) -> frozenset[AclBinding]:
-        """Returns those of *acls* that all brokers have, or with *by_all* False any of them. Raises ClusterError."""
+    async def listed(self, acls: Collection[AclBinding]) -> ListedAcls:
+        """Returns those of *acls* that the brokers have. Raises ClusterError."""
         await self._cluster.refresh([])
-        listings = [
-            frozenset(
-                await admin.describe_acls(
+        listings = await asyncio.gather(
+            *(
+                admin.describe_acls(
                     self._cluster,
                     resource_type=TOPIC,
                     permission_type=int(Permission.DENY),
                     node_id=node_id,
                 )
+                for node_id in sorted(self._cluster.metadata.brokers)
             )
-            for node_id in sorted(self._cluster.metadata.brokers)
-        ]
-        join = frozenset.intersection if by_all else frozenset.union
-        return join(*listings) & frozenset(acls)
+        )
+        ours = [frozenset(listing) & frozenset(acls) for listing in listings]
+        return ListedAcls(by_all=frozenset.intersection(*ours), by_any=frozenset.union(*ours))
 
     async def _wait(self, acls: Collection[AclBinding], *, present: bool) -> None:
-        wanted = frozenset(acls) if present else frozenset()
+        wanted = frozenset(acls)
         try:
             async with asyncio.timeout(LISTED_TIMEOUT_S):
                 while True:
-                    if await self.listed(acls, by_all=present) == wanted:
+                    listed = await self.listed(wanted)
+                    if listed.by_all == wanted if present else not listed.by_any:
                         return
                     await asyncio.sleep(LISTED_POLL_S)
         except TimeoutError:
@@ -194,7 +203,7 @@ async def try_fence(cluster: Cluster, probe: Cluster, *, replication_factor: int
     fence, acl, alias = AclFence(cluster), _deny(CANARY_TOPIC, EVERYBODY), cluster.alias
     await _create_canary(cluster, replication_factor)
     now = asyncio.get_running_loop().time
-    created = acl in await fence.listed([acl], by_all=False)  # of a process that was killed
+    created = acl in (await fence.listed([acl])).by_any  # of a process that was killed
     if created:
         await fence.lift([acl])
     if not await _is_accepted_within(probe, LISTED_TIMEOUT_S):

@@ -59,10 +59,12 @@ class DenyAclFence:
 
     async def state(self) -> FenceState:
         noted = self._journal.fence_of(self._alias).acls
-        if not noted or not await self._acls.listed(noted, by_all=False):
+        if not noted:
             return FenceState.ABSENT
-        is_complete = await self._acls.listed(noted) == noted
-        return FenceState.COMPLETE if is_complete else FenceState.PARTIAL
+        listed = await self._acls.listed(noted)
+        if not listed.by_any:
+            return FenceState.ABSENT
+        return FenceState.COMPLETE if listed.by_all == noted else FenceState.PARTIAL
 
     async def set(self, topics: Collection[str]) -> None:
         noted = self._journal.fence_of(self._alias).acls

@@ -144,7 +144,7 @@ def test_without_exceptions_everybody_is_denied_until_the_fence_is_lifted(walled
         acls = await fence.plan([topic], except_principals=())
         await fence.create(acls)
         assert [REFUSED] * 2 == await asyncio.to_thread(written_by_each)
-        assert acls == await fence.listed(acls)
+        assert acls == (await fence.listed(acls)).by_all
         await fence.lift(acls)
 
     call_cluster(walled, raise_and_lift)
