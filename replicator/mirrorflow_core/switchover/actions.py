@@ -18,6 +18,7 @@ class WriteRecord:
     """Store *record* in the journal of `record.written_first`; once that is acknowledged, in the other one.
 
     So no process finds a promotion on the source that the target does not know, and a target that is lost does not prevent a rollback.
+    The states in between (FENCED) are stored in both at once: a process that resumes one of them reads both, and fences again.
     """
 
     record: SwitchoverRecord

@@ -147,6 +147,15 @@ def is_quiet(cluster: ClusterObservation, quiet_ms: int) -> bool:
     return bool(cluster.ends) and cluster.unchanged_ms is not None and cluster.unchanged_ms >= quiet_ms
 
 
+def copied_ends(observation: SwitchoverObservation) -> dict[TopicPartition, int] | None:
+    """Returns the ends of the fenced source if everything before them is copied, and no transaction is open; None otherwise."""
+    source, copied = observation.source, observation.copied
+    if not source.ends or copied is None or not is_fenced(source) or has_open_transaction(source):
+        return None
+    ends = {partition: end.end for partition, end in source.ends.items()}
+    return ends if all(copied.get(partition, 0) >= end for partition, end in ends.items()) else None
+
+
 def sealed(record: SwitchoverRecord, observation: SwitchoverObservation) -> Seal | None:
     """Returns the seal over what is observed; None while the ends or the positions are unknown."""
     ends, copied = observation.source.ends, observation.copied

@@ -8,8 +8,8 @@ newest record that it reads, and derives the rest from what the clusters report;
 again with the fence, and what was sealed and verified behind the old one no longer counts.
 
 What each state needs besides both journals: ACCEPTED `endpoint`; CHECKING `checks`; FENCING `flow_end` and the source's fence;
-QUIESCING to FORWARD_ENDED the source's fence, ends and last writes; QUIESCING and DRAINING `copied`; VERIFYING `verification`;
-GROUPS_FINAL `groups`; FORWARD_ENDED all of these, `flow_end` and the target's ends; PROMOTING `endpoint`, the fences of both
+QUIESCING to FORWARD_ENDED the source's fence, ends and last writes; QUIESCING and DRAINING `copied`; VERIFYING `verification`,
+and `groups` once that is there; GROUPS_FINAL `groups`; FORWARD_ENDED all of these, `flow_end` and the target's ends; PROMOTING `endpoint`, the fences of both
 and the source's ends; REVERSING the source's fence and ends and `reverse`; ROLLING_BACK `flow_end` and the source's fence.
 """
 
@@ -38,6 +38,9 @@ from mirrorflow_core.switchover.seal import Seal
 from mirrorflow_core.switchover.states import FENCED, SwitchoverState, SwitchoverType
 
 _S = SwitchoverState
+# Nothing is done in them that has to be announced, unless they wait. Where one observation shows that they need not, they are announced
+# together with the state after them: each announcement takes transactions on both clusters, and writes are refused meanwhile.
+_PASSED_AT_ONCE: Final = frozenset({_S.SEALED, _S.DRAINING, _S.GROUPS_FINAL})
 _Work = Callable[[SwitchoverRecord, SwitchoverObservation, int], "SwitchoverStep"]
 
 
@@ -73,6 +76,11 @@ def step(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: i
     if record.is_final:
         return SwitchoverStep(record)
     decided = _WORK[record.state](record, observation, now_ms)
+    while decided.record is not record and decided.record.state in _PASSED_AT_ONCE:
+        following = _WORK[decided.record.state](decided.record, observation, now_ms)
+        if following.record is decided.record:
+            break
+        decided = following
     if record.state in FENCED and decided.record is record:
         left = _seconds(record.fenced_ms + record.limits.refused_ms - now_ms)
         return replace(decided, waits_for=f"{decided.waits_for} Rolled back in {left} otherwise.")

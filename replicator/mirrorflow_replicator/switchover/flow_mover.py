@@ -3,28 +3,46 @@
 The parts are those of `flow_end`, `drain`, `range_verification`, `final_groups` and `reverse_start`.
 """
 
+import asyncio
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.switchover.observation import FlowEnd, GroupPass, ReverseFlow, SealVerification
+from mirrorflow_core.switchover.observation import (
+    FlowEnd,
+    GroupPass,
+    PartitionEnd,
+    ReverseFlow,
+    SealVerification,
+)
 from mirrorflow_core.switchover.record import ReverseStart
 from mirrorflow_core.switchover.seal import Seal
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.transaction_log import decided_records
-from mirrorflow_kafka.admin.log_reader import read_log
+from mirrorflow_core.writer.transactional_ids import TransactionalIds
+from mirrorflow_kafka.admin.log_reader import LogCache, log_spans, read_log
+from mirrorflow_kafka.admin.transactions import TRANSACTION_COORDINATOR
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.copy.task_parts import flow_topics
 from mirrorflow_replicator.switchover.drain import copied_offsets
 from mirrorflow_replicator.switchover.final_groups import FinalGroup, summarised
-from mirrorflow_replicator.switchover.flow_end import WaitingPartitions, clear_end, end_flow
+from mirrorflow_replicator.switchover.flow_end import WaitingPartitions, clear_end, end_flow, open_ending
 from mirrorflow_replicator.switchover.group_pass import FinalGroupPass
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
 from mirrorflow_replicator.switchover.quiescence import read_ends
 from mirrorflow_replicator.switchover.range_verification import compare_newest
 from mirrorflow_replicator.switchover.reverse_start import require_no_conflict, start_reverse
 from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
+
+
+class _Comparison(NamedTuple):
+    """What was compared: both sides up to *ends* of the source, when the copies ended at *copy_ends*. Empty differences: equal."""
+
+    ends: Mapping[TopicPartition, int]
+    copy_ends: Mapping[TopicPartition, PartitionEnd]
+    differences: tuple[str, ...]
 
 
 class FlowMover:
@@ -34,6 +52,9 @@ class FlowMover:
         self, settings: SwitchoverSettings, clusters: PairClusters, partitions: SealedPartitions
     ) -> None:
         self.verification: SealVerification | None = None
+        self._ahead: _Comparison | None = None
+        self._ending: FlowClusters | None = None
+        self._logs = LogCache()  # of the forward flow
         self._settings = settings
         self._clusters = clusters
         self._partitions = partitions
@@ -55,31 +76,48 @@ class FlowMover:
                 f"spec.members.{settings.to}.flow: flow {settings.back.flow} runs ({back.running_process}), and would copy records back; "
                 "stop it."
             )
-        ends = await read_ends(self._clusters.target, (await self._partitions.copies()).values())
-        starts = {partition: end.end for partition, end in ends.items()}
+        starts = {partition: end.end for partition, end in (await self.copy_ends()).items()}
         await require_no_conflict(settings.back, self._clusters.target, self._clusters.source, starts)
         return ""
 
-    async def copied(self, seal: Seal | None) -> Mapping[TopicPartition, int]:
-        """Returns the next source offset to copy of each partition, up to *seal* or to the present end. Raises ClusterError."""
-        if seal is not None:
-            ends = seal.ends
-        else:
+    async def prepare(self) -> None:
+        """Does what can be done before writes are refused, and changes nothing: topics, coordinators and groups are found, logs read.
+
+        What is left unprepared by an error takes its time later. Raises MirrorFlowError.
+        """
+        if self._ending is not None:
+            return
+        target = self._clusters.target
+        opened = await open_ending(self._settings.forward, target, logs=self._logs)
+        claim = await newest_claim(target, self._settings.forward, self._logs)
+        if claim is not None:
+            names = TransactionalIds(claim.source_alias).lock, *claim.writer_ids
+            await asyncio.gather(*(target.coordinator((TRANSACTION_COORDINATOR, name)) for name in names))
+        await self.copied(None)
+        await self.groups()
+        self._ending = opened
+
+    async def copied(self, ends: Mapping[TopicPartition, int] | None) -> Mapping[TopicPartition, int]:
+        """Returns the next source offset to copy of each partition, up to *ends* or to the present end. Raises ClusterError."""
+        if ends is None:
             known = await read_ends(self._clusters.source, await self._partitions.on_source())
             ends = {partition: end.end for partition, end in known.items()}
-        clusters = self._clusters
-        return await copied_offsets(self._settings.forward, clusters.source, clusters.target, ends)
+        source, target = self._clusters.source, self._clusters.target
+        return await copied_offsets(self._settings.forward, source, target, ends, logs=self._logs)
 
     async def end_state(self) -> FlowEnd:
         """Returns whether the forward flow has ended. Raises ClusterError."""
-        claim = await newest_claim(self._clusters.target, self._settings.forward)
+        claim = await newest_claim(self._clusters.target, self._settings.forward, self._logs)
         ended = "" if claim is None else claim.ended
         # The claim is written after the last marker.
         return FlowEnd(switchover=ended, has_all_markers=bool(ended))
 
     async def end(self, switchover: str) -> None:
         """Ends the forward flow. Raises MirrorFlowError, also of a partition that cannot be fenced now: the caller tries again."""
-        await end_flow(self._settings.forward, self._clusters.target, switchover, on_waiting=_give_up)
+        # One that has failed opens the flow's topics again: they may have been deleted.
+        opened, self._ending = self._ending, None
+        forward, target = self._settings.forward, self._clusters.target
+        await end_flow(forward, target, switchover, on_waiting=_give_up, opened=opened)
 
     async def clear_end(self, switchover: str) -> None:
         """Lets the forward flow run again, if *switchover* has ended it. Raises MirrorFlowError."""
@@ -87,10 +125,26 @@ class FlowMover:
 
     async def verify(self, seal: Seal) -> None:
         """Compares both sides up to *seal*; `verification` is the result. Raises ClusterError."""
-        clusters = self._clusters
-        compared = await compare_newest(self._settings.forward, clusters.source, clusters.target, seal.ends)
+        ahead, self._ahead = self._ahead, None
+        # A log that still ends where it did has the same records.
+        if ahead is None or ahead.ends != seal.ends or ahead.copy_ends != await self.copy_ends():
+            ahead = await self._compared(seal.ends)
+        self.verification = SealVerification(seal_sha256=seal.sha256, differences=ahead.differences)
+
+    async def verify_ahead(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Compares both sides up to *ends*, which are copied and will probably be sealed, for the next `verify`. Raises ClusterError."""
+        if self._ahead is None or self._ahead.ends != ends:
+            self._ahead = await self._compared(ends)
+
+    async def _compared(self, ends: Mapping[TopicPartition, int]) -> _Comparison:
+        copy_ends, clusters = await self.copy_ends(), self._clusters
+        compared = await compare_newest(self._settings.forward, clusters.source, clusters.target, ends)
         differences = tuple(partition.difference for partition in compared.values() if partition.difference)
-        self.verification = SealVerification(seal_sha256=seal.sha256, differences=differences)
+        return _Comparison(dict(ends), copy_ends, differences)
+
+    async def copy_ends(self) -> dict[TopicPartition, PartitionEnd]:
+        """Returns the ends of all copies. Raises ClusterError."""
+        return await read_ends(self._clusters.target, (await self._partitions.copies()).values())
 
     async def groups(self) -> GroupPass:
         """Returns the groups that are not ready for the target. Raises ClusterError."""
@@ -120,13 +174,17 @@ class FlowMover:
         return ReverseFlow(started_by=claim.started, is_copying=bool(claim.running_process))
 
 
-async def newest_claim(target: Cluster, settings: SourceSettings) -> Claim | None:
-    """Returns the claim of the flow's last owner; None if it was never owned. Raises ClusterError."""
+async def newest_claim(
+    target: Cluster, settings: SourceSettings, logs: LogCache | None = None
+) -> Claim | None:
+    """Returns the claim of the flow's last owner; None if it was never owned. *logs* shortens repeated calls. Raises ClusterError."""
     topics = flow_topics(settings)
     await target.refresh([topics.claims.topic])
     if target.leader(*topics.claims) is None:
         return None
-    committed = decided_records(await read_log(target, topics.claims, topics.claim_in), Claim).committed
+    span = (await log_spans(target, [topics.claims])).get(topics.claims)
+    batches = await read_log(target, topics.claims, topics.claim_in, span=span, cache=logs)
+    committed = decided_records(batches, Claim).committed
     return committed[-1] if committed else None
 
 

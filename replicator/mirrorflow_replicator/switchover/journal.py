@@ -10,7 +10,7 @@ Besides records it has notes, which say what a switchover may have changed: the 
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from mirrorflow_core.switchover.record import (
     encode_record,
     newest_record,
 )
+from mirrorflow_core.switchover.states import FENCED
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.wire.error_codes import EPOCH_IS_OVER, NONE, raise_for
 from mirrorflow_core.wire.records import Record, RecordOverLimitError, encode_split
@@ -245,6 +246,10 @@ class SwitchoverJournal:
 
     async def write(self, record: SwitchoverRecord) -> None:
         """Writes *record* where it counts, then to the other side. Raises SwitchoverTakenError, ClusterError."""
+        if record.state in FENCED:
+            # Only a promotion and a rollback have an order: a process that resumes one of these reads both copies.
+            await _side_by_side(copy.write_record(record) for copy in self._copies)
+            return
         for copy in sorted(self._copies, key=lambda copy: copy.alias != record.written_first):
             await copy.write_record(record)
 
@@ -259,16 +264,15 @@ class SwitchoverJournal:
     async def write_fence(self, alias: str, state: FenceState, *, acls: Iterable[AclBinding] = ()) -> None:
         """Notes the fence of cluster *alias*, before it is set and after it was lifted. Raises as `write`."""
         value = {"state": state.value, "acls": [asdict(acl) for acl in sorted(acls)]}
-        # Its own cluster first: after a fence was lifted, the other one may be lost.
-        for copy in sorted(self._copies, key=lambda copy: copy.alias != alias):
-            await copy.write_note(f"fence:{alias}", value)
+        # Each by itself: after a fence was lifted, the other cluster may be lost.
+        await _side_by_side(copy.write_note(f"fence:{alias}", value) for copy in self._copies)
 
     async def write_endpoint(self, to: str) -> None:
         """Notes where clients were led, after that was done. Raises as `write`."""
         number = 1 + max((note["number"] for note in self._notes("endpoint")), default=0)
-        # Once promoted, a source that is lost is not waited for.
-        for copy in sorted(self._copies, key=lambda copy: copy.alias != to):
-            await copy.write_note("endpoint", {"to": to, "number": number})
+        # Each by itself: once promoted, a source that is lost is not waited for.
+        value = {"to": to, "number": number}
+        await _side_by_side(copy.write_note("endpoint", value) for copy in self._copies)
 
     async def write_renewal(self, runner: str, number: int) -> None:
         """Notes that *runner* works; *number* differs each time. Raises as `write`."""
@@ -278,3 +282,10 @@ class SwitchoverJournal:
         """Returns both copies of a note, the newer one last where they are numbered."""
         notes = [copy.notes[name] for copy in self._copies if name in copy.notes]
         return sorted(notes, key=lambda note: note.get("number", 0))
+
+
+async def _side_by_side(writes: Iterable[Awaitable[None]]) -> None:
+    """Waits until all *writes* have ended; raises the error of the first that has failed."""
+    for outcome in await asyncio.gather(*writes, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome

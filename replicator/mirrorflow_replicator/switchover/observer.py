@@ -31,10 +31,11 @@ T = TypeVar("T")
 _UNFENCED: Final = frozenset({_S.ACCEPTED, _S.CHECKING})
 _WITH_ENDPOINT: Final = frozenset({_S.ACCEPTED, _S.PROMOTING})
 _WITH_FLOW_END: Final = frozenset({_S.FENCING, _S.FORWARD_ENDED, _S.ROLLING_BACK})
-_WITH_SOURCE_ENDS: Final = FENCED - {_S.FENCING} | {_S.PROMOTING, _S.REVERSING}
+# In FENCING, because the time for which the ends are unchanged begins there.
+_WITH_SOURCE_ENDS: Final = FENCED | {_S.PROMOTING, _S.REVERSING}
 _WITH_COPIED: Final = frozenset({_S.QUIESCING, _S.DRAINING, _S.FORWARD_ENDED})
 _WITH_VERIFICATION: Final = frozenset({_S.VERIFYING, _S.FORWARD_ENDED})
-_WITH_GROUPS: Final = frozenset({_S.GROUPS_FINAL, _S.FORWARD_ENDED})
+_WITH_GROUPS: Final = frozenset({_S.VERIFYING, _S.GROUPS_FINAL, _S.FORWARD_ENDED})
 
 
 class SwitchoverObserver:
@@ -82,23 +83,49 @@ class SwitchoverObserver:
         """
         self.problem = ""
         state, flows, settings = record.state, self._flows, self._settings
+        checks = await self._checks.results() if state is _S.CHECKING else {}
+        if checks and not any(checks.values()):
+            await self._known(flows.prepare())
+        # Each group is read side by side, and the groups one after the other.
+        on_source, on_target, flow_end, source_fence, target_fence = await asyncio.gather(
+            self._known(self._journal.records_on(settings.source)),
+            self._known(self._journal.records_on(settings.to)),
+            self._known(flows.end_state() if state in _WITH_FLOW_END else _nothing()),
+            self._known(_nothing() if state in _UNFENCED else self._fences[settings.source].state()),
+            self._known(self._fences[settings.to].state() if state is _S.PROMOTING else _nothing()),
+        )
+        source = await self._source(record, on_source, source_fence)
+        # The rest only counts when the flow has ended.
+        is_running = state is _S.FORWARD_ENDED and (flow_end is None or flow_end.switchover != record.id)
+        has_copied = state in _WITH_COPIED and not is_running
+        has_groups = state in _WITH_GROUPS and not is_running and self._is_verified(record)
+        copied, groups, reverse = await asyncio.gather(
+            self._known(flows.copied(_offsets(record, source)) if has_copied else _nothing()),
+            self._known(flows.groups() if has_groups else _nothing()),
+            self._known(flows.reverse() if state is _S.REVERSING else _nothing()),
+        )
+        has_target_ends = state is _S.FORWARD_ENDED and not is_running
+        target_ends = await self._known(self._final_copy_ends()) if has_target_ends else None
         return SwitchoverObservation(
             runner=self._runner,
             rollback_requested=self._rollback_requested,
-            checks=await self._checks.results() if state is _S.CHECKING else {},
+            checks=checks,
             endpoint=(self._journal.active or record.source) if state in _WITH_ENDPOINT else None,
-            flow_end=await self._known(flows.end_state()) if state in _WITH_FLOW_END else None,
-            source=await self._source(record),
-            copied=await self._known(flows.copied(record.seal)) if state in _WITH_COPIED else None,
+            flow_end=flow_end,
+            source=source,
+            copied=copied,
             verification=flows.verification if state in _WITH_VERIFICATION else None,
-            groups=await self._known(flows.groups()) if state in _WITH_GROUPS else None,
-            target=ClusterObservation(
-                records=await self._known(self._journal.records_on(settings.to)),
-                fence=await self._known(self._fences[settings.to].state()) if state is _S.PROMOTING else None,
-                ends=await self._known(self._target_ends()) if state is _S.FORWARD_ENDED else None,
-            ),
-            reverse=await self._known(flows.reverse()) if state is _S.REVERSING else None,
+            groups=groups,
+            target=ClusterObservation(records=on_target, fence=target_fence, ends=target_ends),
+            reverse=reverse,
         )
+
+    def _is_verified(self, record: SwitchoverRecord) -> bool:
+        """Returns whether the state VERIFYING, if that is the present one, is over, so that groups count."""
+        if record.state is not _S.VERIFYING:
+            return True
+        verification, seal = self._flows.verification, record.seal
+        return verification is not None and seal is not None and verification.seal_sha256 == seal.sha256
 
     async def _known(self, reading: Awaitable[T]) -> T | None:
         try:
@@ -109,26 +136,24 @@ class SwitchoverObserver:
             self.problem = str(error)
             return None
 
-    async def _target_ends(self) -> dict[TopicPartition, PartitionEnd] | None:
+    async def _final_copy_ends(self) -> dict[TopicPartition, PartitionEnd] | None:
         """Returns where the copies end; None while one of them may still become shorter or longer: the flow back starts there."""
-        ends = await read_ends(self._clusters.target, (await self._partitions.copies()).values())
+        ends = await self._flows.copy_ends()
         open_copies = [partition for partition, end in ends.items() if end.last_stable < end.end]
         if open_copies:
             self.problem = f"{some(open_copies)} on {self._settings.to}: a transaction is open, or not all replicas are in sync"
         return None if open_copies else ends
 
-    async def _source(self, record: SwitchoverRecord) -> ClusterObservation:
-        state, source = record.state, self._settings.source
-        records = await self._known(self._journal.records_on(source))
-        if state in _UNFENCED:
-            return ClusterObservation(records=records)
-        fence = await self._known(self._fences[source].state())
-        if state is _S.FENCING and fence is FenceState.COMPLETE and not self._fences[source].is_set:
+    async def _source(
+        self, record: SwitchoverRecord, records: tuple[SwitchoverRecord, ...] | None, fence: FenceState | None
+    ) -> ClusterObservation:
+        state, own_fence = record.state, self._fences[self._settings.source]
+        if state is _S.FENCING and fence is FenceState.COMPLETE and not own_fence.is_set:
             fence = FenceState.PARTIAL  # each process sets it again: it may have been lifted meanwhile
         ends = await self._known(self._source_ends()) if state in _WITH_SOURCE_ENDS else None
         # Once promoted, applications are led away in any case.
         if ends is not None and fence is FenceState.COMPLETE and state in FENCED:
-            covers = await self._known(self._fences[source].covers({partition.topic for partition in ends}))
+            covers = await self._known(own_fence.covers({partition.topic for partition in ends}))
             fence = fence if covers else None if covers is None else FenceState.PARTIAL
         if ends is None or fence is None:
             self._seen = None
@@ -156,3 +181,14 @@ class SwitchoverObserver:
         if seen != self._seen or fence is not FenceState.COMPLETE:
             self._seen, self._since_s = seen, now_s
         return int((now_s - self._since_s) * 1000)
+
+
+async def _nothing() -> None:
+    """Is read where the present state needs nothing."""
+
+
+def _offsets(record: SwitchoverRecord, source: ClusterObservation) -> Mapping[TopicPartition, int] | None:
+    """Returns the offsets up to which the copy counts: the seal, or before it the ends that were just read; None: unknown."""
+    if record.seal is not None:
+        return record.seal.ends
+    return None if source.ends is None else {key: end.end for key, end in source.ends.items()}

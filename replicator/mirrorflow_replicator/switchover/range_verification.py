@@ -70,16 +70,22 @@ async def compare_newest(
     """
     topics, edits = flow_topics(settings), make_naming(settings).header_edits
     copies = {partition: topics.on_target(partition) for partition in ends}
-    source_starts, target_starts, target_ends = await asyncio.gather(
-        admin.offsets_at(source, ends, EARLIEST),
-        admin.offsets_at(target, copies.values(), EARLIEST),
-        admin.offsets_at(target, copies.values(), LATEST, read_committed=True),
-    )
     names = sorted({copy.topic for copy in copies.values()})
-    stamps = await admin.describe_topic_setting(target, names, "message.timestamp.type")
-    policies = await admin.describe_topic_setting(target, names, "cleanup.policy")
-    policies_of_source = await admin.describe_topic_setting(
-        source, sorted({partition.topic for partition in ends}), "cleanup.policy"
+    names_on_source = sorted({partition.topic for partition in ends})
+    (
+        (source_starts, target_starts, target_ends),
+        (stamps, policies, policies_of_source),
+    ) = await asyncio.gather(
+        asyncio.gather(
+            admin.offsets_at(source, ends, EARLIEST),
+            admin.offsets_at(target, copies.values(), EARLIEST),
+            admin.offsets_at(target, copies.values(), LATEST, read_committed=True),
+        ),
+        asyncio.gather(
+            admin.describe_topic_setting(target, names, "message.timestamp.type"),
+            admin.describe_topic_setting(target, names, "cleanup.policy"),
+            admin.describe_topic_setting(source, names_on_source, "cleanup.policy"),
+        ),
     )
     run_id, limit = secrets.token_hex(8), asyncio.Semaphore(PARTITIONS_AT_ONCE)
 

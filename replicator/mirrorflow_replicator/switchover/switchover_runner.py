@@ -7,10 +7,12 @@ the clusters report, and continues. What fails is repeated; before promoting, th
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final
 
-from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.backoff import backoff_s
+from mirrorflow_core.errors import ClusterError, MirrorFlowError
+from mirrorflow_core.switchover import guards
 from mirrorflow_core.switchover.actions import (
     ClearEnd,
     EndFlow,
@@ -24,11 +26,10 @@ from mirrorflow_core.switchover.actions import (
     VerifySeal,
     WriteRecord,
 )
-from mirrorflow_core.switchover.guards import is_past_limit
-from mirrorflow_core.switchover.observation import SwitchoverSide
+from mirrorflow_core.switchover.observation import SwitchoverObservation, SwitchoverSide
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.state_machine import SwitchoverStep, step
-from mirrorflow_core.switchover.states import FENCED
+from mirrorflow_core.switchover.states import FENCED, SwitchoverState
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.switchover.errors import SwitchoverTakenError
 from mirrorflow_replicator.switchover.flow_mover import FlowMover
@@ -42,7 +43,7 @@ from mirrorflow_replicator.switchover.write_fences import WriteFence
 
 # An observation takes some ten requests, and writes are refused meanwhile, so the next one follows soon.
 POLL_S: Final = 0.05
-RETRY_S: Final = 0.5
+RETRY_MIN_S, RETRY_S = 0.05, 0.5
 INTERRUPT_POLL_S: Final = 0.2
 
 
@@ -74,6 +75,7 @@ class SwitchoverRunner:
 
     async def run(self, record: SwitchoverRecord) -> SwitchoverRecord:
         """Carries *record* out; returns its last revision. Raises SwitchoverTakenError."""
+        failures = 0
         while True:
             observation = await self._observer.observe(record)
             result = step(record, observation, self._now_ms())
@@ -86,26 +88,48 @@ class SwitchoverRunner:
             record = result.record
             problem = await self._carry_out(result) or self._observer.problem
             self._on_step(result, problem)
-            await asyncio.sleep(RETRY_S if problem else POLL_S if is_waiting else 0)
+            failures = failures + 1 if problem else 0
+            if problem:
+                await asyncio.sleep(backoff_s(failures, lowest_s=RETRY_MIN_S, highest_s=RETRY_S))
+            elif is_waiting:
+                await self._wait(record, observation)
+
+    async def _wait(self, record: SwitchoverRecord, observation: SwitchoverObservation) -> None:
+        """Waits for the next observation. While the ends must stay unchanged, the copies are compared already."""
+        began_s, pause_s = time.monotonic(), POLL_S
+        if record.state is SwitchoverState.QUIESCING:
+            left_ms = record.limits.quiet_ms - (observation.source.unchanged_ms or 0)
+            pause_s = min(POLL_S, max(left_ms, 0) / 1000)
+            if (ends := guards.copied_ends(observation)) is not None:
+                with contextlib.suppress(ClusterError):  # `verify` raises it again
+                    await self._finishes(self._flows.verify_ahead(ends), record)
+        await asyncio.sleep(max(0.0, pause_s - (time.monotonic() - began_s)))
 
     async def _carry_out(self, result: SwitchoverStep) -> str:
         """Does the actions of a step in their order; returns the error that the next step repeats, "" without one."""
         # Before promoting, its limit rolls the switchover back; so no error may end the process while writes are refused.
-        acting = asyncio.ensure_future(self._act_all(result.actions))
         try:
-            while not (await asyncio.wait({acting}, timeout=INTERRUPT_POLL_S))[0]:
-                if self._is_to_roll_back(result.record):
-                    return "An action took longer than writes may be refused, or a rollback was requested, and was stopped."
-            acting.result()
+            if not await self._finishes(self._act_all(result.actions), result.record):
+                return "An action took longer than writes may be refused, or a rollback was requested, and was stopped."
         except SwitchoverTakenError:
             raise
         except MirrorFlowError as error:
             return str(error)
-        finally:
-            if not acting.done():
-                with contextlib.suppress(MirrorFlowError):
-                    await cancel_and_wait(acting)
         return ""
+
+    async def _finishes(self, work: Coroutine[Any, Any, None], record: SwitchoverRecord) -> bool:
+        """Runs *work*, and stops it where *record* is to be rolled back; returns whether it has ended by itself. Raises as *work*."""
+        working = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({working}, timeout=INTERRUPT_POLL_S))[0]:
+                if self._is_to_roll_back(record):
+                    return False
+            await working
+            return True
+        finally:
+            if not working.done():
+                with contextlib.suppress(MirrorFlowError):
+                    await cancel_and_wait(working)
 
     def _now_ms(self) -> int:
         """Returns the wall clock, which is not set back while this process runs: writes would be refused for longer than the limit."""
@@ -118,7 +142,7 @@ class SwitchoverRunner:
 
     def _is_to_roll_back(self, record: SwitchoverRecord) -> bool:
         """Returns whether the next step rolls *record* back; an action may take for ever, as on brokers before 4.0 without a leader."""
-        is_late = is_past_limit(record, self._now_ms()) or self._observer.is_rollback_requested
+        is_late = guards.is_past_limit(record, self._now_ms()) or self._observer.is_rollback_requested
         return record.state in FENCED and is_late
 
     async def _act(self, action: SwitchoverAction) -> None:

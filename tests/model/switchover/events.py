@@ -178,7 +178,8 @@ def _reverse_flow_copies(world: World) -> Iterator[Event]:
 
 
 def _time_passes(world: World) -> Iterator[Event]:
-    if not world.is_quiet and stored_state(world) is SwitchoverState.QUIESCING:
+    # The time begins when the fence is complete, and counts when it is announced that the ends are awaited.
+    if not world.is_quiet and stored_state(world) in {SwitchoverState.FENCING, SwitchoverState.QUIESCING}:
         is_enforced = world.source_fence == PARTITIONS
         yield "the ends stay unchanged", world._replace(is_quiet=True, is_enforced=is_enforced)
     if not world.is_source_up:

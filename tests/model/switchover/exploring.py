@@ -10,7 +10,7 @@ from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
 from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState
 from tests.model.switchover.events import CRASH, FAILURES, Event, after_trouble, events
 from tests.model.switchover.invariants import broken_by_action, broken_by_event, broken_in
-from tests.model.switchover.shell import carry_out, observe, parts, visible
+from tests.model.switchover.shell import carry_out, is_unordered, observe, parts, visible
 from tests.model.switchover.world import (
     LONG_MS,
     Kept,
@@ -103,6 +103,9 @@ def successors(world: World) -> Iterator[Event]:
             yield f"{run.name} finds that it has lost the lock", world._replace(runs=rest)
         elif run.pending.value:
             yield _acted(world, run, rest)
+            if is_unordered(run.pending.value):
+                first, second, *others = run.pending.value
+                yield _acted(world, run._replace(pending=kept((second, first, *others))), rest)
         else:
             yield _stepped(world, run, rest)
 

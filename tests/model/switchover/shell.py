@@ -35,7 +35,7 @@ from mirrorflow_core.switchover.observation import (
     SwitchoverSide,
 )
 from mirrorflow_core.switchover.seal import Seal
-from mirrorflow_core.switchover.states import SwitchoverState
+from mirrorflow_core.switchover.states import FENCED, SwitchoverState
 from tests.model.switchover.world import (
     LIMITS,
     PARTITIONS,
@@ -154,6 +154,13 @@ def parts(actions: tuple[SwitchoverAction, ...]) -> Kept:
     )
 
 
+def is_unordered(pending: tuple[Part, ...]) -> bool:
+    """Returns whether the next two parts are sent side by side: a record for both journals that is no promotion and no rollback."""
+    first = pending[0]
+    is_whole = len(pending) > 1 and pending[1].action is first.action
+    return is_whole and isinstance(first.action, WriteRecord) and first.action.record.state in FENCED
+
+
 def carry_out(world: World, part: Part) -> World:
     """Returns the world after *part*, which has no effect if a cluster that it needs does not respond."""
     match part.action:
@@ -186,13 +193,14 @@ def carry_out(world: World, part: Part) -> World:
 
 
 def _write_record(world: World, record: Kept, number: int) -> World:
-    """Writes to one journal, and to the other one once the first has acknowledged it."""
+    """Writes to one journal, and to the other one: side by side, or once the first has acknowledged it."""
     is_target_first = record.value.written_first == world.target_name
+    is_side_by_side = record.value.state in FENCED
     if is_target_first == (number == 1):
-        is_acknowledged = number == 0 or record in world.target_journal
+        is_acknowledged = number == 0 or is_side_by_side or record in world.target_journal
         journal = journal_with(world.source_journal, record)
         return world._replace(source_journal=journal) if world.is_source_up and is_acknowledged else world
-    is_acknowledged = number == 0 or record in world.source_journal
+    is_acknowledged = number == 0 or is_side_by_side or record in world.source_journal
     if not world.is_target_up or not is_acknowledged:
         return world
     ends = world.promoted_ends

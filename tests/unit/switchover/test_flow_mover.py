@@ -1,22 +1,25 @@
-"""Ends a flow of which a partition cannot be fenced."""
+"""Ends a flow of which a partition cannot be fenced, and compares copies before their source is sealed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.observation import PartitionEnd, SealVerification
+from mirrorflow_core.switchover.seal import PartitionSeal, Seal
 from mirrorflow_replicator.switchover import flow_mover
 from mirrorflow_replicator.switchover.flow_end import WaitingPartitions
 from mirrorflow_replicator.switchover.flow_mover import FlowMover
+from mirrorflow_replicator.switchover.range_verification import Comparison
 
 
 class Flows:
     """The settings of a pair, and its clusters, which are only passed on."""
 
-    forward = forward_groups = target = None
+    forward = forward_groups = source = target = None
 
 
 def test_an_end_that_waits_for_a_partition_fails_so_that_the_switchover_can_be_rolled_back(
@@ -25,7 +28,7 @@ def test_an_end_that_waits_for_a_partition_fails_so_that_the_switchover_can_be_r
     """Writes are refused meanwhile, and a rollback is not begun before the call has returned."""
     waiting = {TopicPartition("orders", partition): _leaderless(partition) for partition in (1, 0)}
 
-    async def end_flow(*_: Any, on_waiting: Callable[[WaitingPartitions], None]) -> None:
+    async def end_flow(*_: Any, on_waiting: Callable[[WaitingPartitions], None], **__: Any) -> None:
         while True:
             on_waiting(waiting)
 
@@ -34,6 +37,48 @@ def test_an_end_that_waits_for_a_partition_fails_so_that_the_switchover_can_be_r
     with pytest.raises(UnreachableError) as raised:
         asyncio.run(FlowMover(parts, parts, parts).end("to-west"))
     assert raised.value is waiting[TopicPartition("orders", 0)]
+
+
+@pytest.mark.parametrize(
+    ("sealed_end", "copy_end", "comparisons"),
+    [(7, 9, 1), (8, 9, 2), (7, 10, 2)],
+    ids=["unchanged", "source has grown", "copy has grown"],
+)
+def test_a_comparison_ahead_counts_while_both_logs_end_where_they_did(
+    monkeypatch: pytest.MonkeyPatch, sealed_end: int, copy_end: int, comparisons: int
+):
+    partition, compared = TopicPartition("orders", 0), list[Mapping[TopicPartition, int]]()
+
+    async def compare_newest(*arguments: Any) -> dict[TopicPartition, Comparison]:
+        compared.append(arguments[3])
+        return {partition: Comparison(records=1, difference="orders-0 differs")}
+
+    ends = iter([9, copy_end, copy_end])
+
+    async def copy_ends(_: object) -> dict[TopicPartition, PartitionEnd]:
+        end = next(ends)
+        return {partition: PartitionEnd(topic_id="id", end=end, last_stable=end)}
+
+    monkeypatch.setattr(flow_mover, "compare_newest", compare_newest)
+    monkeypatch.setattr(FlowMover, "copy_ends", copy_ends)
+    parts: Any = Flows
+    mover, sealed = FlowMover(parts, parts, parts), seal(sealed_end)
+
+    async def verify() -> None:
+        await mover.verify_ahead({partition: 7})
+        await mover.verify(sealed)
+
+    asyncio.run(verify())
+
+    assert comparisons == len(compared)
+    assert mover.verification == SealVerification(
+        seal_sha256=sealed.sha256, differences=("orders-0 differs",)
+    )
+
+
+def seal(end: int) -> Seal:
+    orders = PartitionSeal(topic="orders", partition=0, topic_id="id", end=end, last_stable=end, copied=end)
+    return Seal(pair="east-west", switchover="one", epoch=1, attempt=1, partitions=(orders,))
 
 
 def _leaderless(partition: int) -> UnreachableError:

@@ -53,6 +53,8 @@ class World:
         self.are_groups_there = False
         self.is_canary_tried = False
         self.rollback_in: SwitchoverState | None = None
+        self.copied = 7
+        self.unchanged_ms = 10_000
         self.problem = ""
         self.hangs_at, self.requests_rollback = "", False
         self.is_rollback_requested = False
@@ -95,6 +97,10 @@ class World:
         await self._hang("verify")
         self.verification = SealVerification(seal_sha256=seal.sha256)
 
+    async def verify_ahead(self, ends: Mapping[TopicPartition, int]) -> None:
+        self._note(f"verify ahead {[*ends.values()]}")
+        self.unchanged_ms = 10_000
+
     async def finish_groups(self) -> None:
         self._note("groups")
         self.are_groups_there = True
@@ -128,9 +134,9 @@ class World:
             endpoint=self.active,
             flow_end=FlowEnd(switchover=self.ended, has_all_markers=bool(self.ended)),
             source=ClusterObservation(
-                records=records, fence=self.fences["east"], ends=ends, unchanged_ms=10_000
+                records=records, fence=self.fences["east"], ends=ends, unchanged_ms=self.unchanged_ms
             ),
-            copied={ORDERS: 7},
+            copied={ORDERS: self.copied},
             verification=self.verification,
             groups=GroupPass(behind=() if self.are_groups_there else ("billing",)),
             target=ClusterObservation(records=records, fence=self.fences["west"], ends=ends),
@@ -168,6 +174,7 @@ class ImaginedFence:
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switchover_runner, "POLL_S", 0)
+    monkeypatch.setattr(switchover_runner, "RETRY_MIN_S", 0)
     monkeypatch.setattr(switchover_runner, "RETRY_S", 0)
 
 
@@ -218,9 +225,31 @@ def test_a_planned_switchover_announces_each_state_and_then_acts():
     assert SwitchoverState.DONE is last.state
     assert ("west", FenceState.COMPLETE) == (world.active, world.fences["east"])
     assert [
-        "Checking", "try fence", "Fencing", "fence east", "Quiescing", "Sealed", "Draining", "Verifying", "verify",
+        "Checking", "try fence", "Fencing", "fence east", "Quiescing", "Verifying", "verify",
         "GroupsFinal", "groups", "ForwardEnded", "end", "Promoting", "endpoint west", "Reversing", "start reverse", "Done",
     ] == world.calls  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("copied", "calls"), [(7, ["verify ahead [7]"]), (6, [])], ids=["copied", "not copied yet"]
+)
+def test_what_is_copied_is_compared_while_the_ends_must_stay_unchanged(copied: int, calls: list[str]):
+    world = World()
+    world.copied, world.unchanged_ms = copied, 0
+
+    record = run(world, replace(RECORD, limits=SwitchoverLimits(refused_ms=300)))
+
+    compared = [call for call in world.calls if call.startswith("verify ahead")]
+    assert calls == compared
+    assert (SwitchoverState.DONE if calls else SwitchoverState.LIFTED) is record.state
+
+
+def test_a_comparison_that_fails_ahead_is_repeated():
+    world = World()
+    world.unchanged_ms = 0
+    world.failures["verify ahead [7]"] = [unreachable()]
+
+    assert SwitchoverState.DONE is run(world).state
 
 
 def test_a_rehearsal_lifts_the_fence_and_lets_the_flow_run_again():
@@ -238,7 +267,6 @@ def test_a_rehearsal_lifts_the_fence_and_lets_the_flow_run_again():
     [
         SwitchoverState.FENCING,
         SwitchoverState.QUIESCING,
-        SwitchoverState.SEALED,
         SwitchoverState.DRAINING,
         SwitchoverState.VERIFYING,
         SwitchoverState.GROUPS_FINAL,
@@ -249,6 +277,7 @@ def test_a_rehearsal_lifts_the_fence_and_lets_the_flow_run_again():
 def test_a_requested_rollback_undoes_each_state_before_promoting(state: SwitchoverState):
     world = World()
     world.rollback_in = state
+    world.copied = 6 if state is SwitchoverState.DRAINING else 7
 
     last = run(world)
 
@@ -337,18 +366,18 @@ def test_a_process_whose_switchover_was_taken_over_does_nothing_more():
 
 def test_a_process_that_loses_the_lock_ends():
     world = World()
-    world.failures["Sealed"] = [SwitchoverTakenError(pair="east-west")]
+    world.failures["Verifying"] = [SwitchoverTakenError(pair="east-west")]
 
     with pytest.raises(SwitchoverTakenError):
         run(world)
 
-    assert "Sealed" == world.calls[-1]
+    assert "Verifying" == world.calls[-1]
 
 
 def test_a_process_that_has_lost_the_lock_does_not_lift_the_fence():
     """It may have slept since its last record, and the fence may be that of another switchover."""
     world = World()
-    world.rollback_in = SwitchoverState.DRAINING
+    world.rollback_in = SwitchoverState.VERIFYING
     world.failures["confirm east"] = [SwitchoverTakenError(pair="east-west")]
 
     with pytest.raises(SwitchoverTakenError):
@@ -397,4 +426,4 @@ def test_an_interrupted_switchover_is_fenced_again_first():
     last = run(world, interrupted)
 
     assert SwitchoverState.DONE is last.state
-    assert ["Fencing", "fence east", "Quiescing", "Sealed"] == world.calls[:4]
+    assert ["Fencing", "fence east", "Quiescing", "Verifying"] == world.calls[:4]
