@@ -1,7 +1,7 @@
 """`mirrorflow switchover`: moves the applications of a pair to its other cluster, and can undo that until it promotes.
 
 Each step is announced in the journal on both clusters, so the same command continues after a crash. Ctrl-C rolls back before
-promoting; after it the switchover can only be completed.
+promoting; after it the switchover can only be completed, so it continues.
 """
 
 import argparse
@@ -109,7 +109,9 @@ async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -
             last = await session.runner.run(record)
         checks, groups = session.checks, session.flows.final_groups()
     report = report_of(last, notes=checks.notes, canary=checks.canary, groups=groups)
-    _finish(arguments, report, [*checks.notes, sentence_of(last)])
+    late = ["The signal came after promoting, so the switchover was completed."] if signals else []
+    is_completed = last.state is SwitchoverState.DONE
+    _finish(arguments, report, [*checks.notes, sentence_of(last), *(late if is_completed else [])])
     if signals and last.state not in _COMPLETED:
         return EXIT_SIGNAL_BASE + signals[0]
     return EXIT_DONE if last.state in _COMPLETED else EXIT_FAILED
@@ -128,16 +130,21 @@ def _unfinished(
 
 @contextmanager
 def _rolling_back_at_signals(session: SwitchoverSession, display: StepDisplay) -> Iterator[list[int]]:
-    """Rolls back at the first signal, unless it has promoted, and ends at the second; returns the signals."""
+    """Rolls back at the first signal, or continues if it has promoted, and ends at the second; returns the signals."""
     signals: list[int] = []
     loop, running = asyncio.get_running_loop(), asyncio.current_task()
     assert running is not None
 
     def note(number: int) -> None:
         signals.append(number)
-        promoted = display.record is not None and display.record.state in PROMOTED
-        if promoted or len(signals) > 1:
+        if len(signals) > 1:
             running.cancel()
+            return
+        record = display.record
+        if record is not None and record.state in PROMOTED:
+            # A hook that leads clients to the other cluster may be running: to stop it would leave them between both.
+            sentence = f"{record.to} is promoted, so the switchover can only be completed, and continues; once more ends at once."
+            print(sentence, file=sys.stderr, flush=True)
             return
         print("Rolls back; once more ends at once, and leaves writes refused.", file=sys.stderr, flush=True)
         session.observer.request_rollback()
