@@ -35,6 +35,7 @@ from benchmarks.cases import (
     seed,
     small_batches,
     starting,
+    switchover,
     throughput,
     verify,
 )
@@ -53,6 +54,7 @@ MODULES = (
     memory,
     partitions,
     failover,
+    switchover,
     exactly_once,
     seed,
     verify,
