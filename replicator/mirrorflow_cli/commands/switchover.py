@@ -105,7 +105,7 @@ async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -
             limits=settings.limits,
             allows_live_groups=arguments.live_groups,
         )
-        with _rolling_back_at_signals(session, display) as signals:
+        with rolling_back_at_signals(session, display) as signals:
             last = await session.runner.run(record)
         checks, groups = session.checks, session.flows.final_groups()
     report = report_of(last, notes=checks.notes, canary=checks.canary, groups=groups)
@@ -129,7 +129,7 @@ def _unfinished(
 
 
 @contextmanager
-def _rolling_back_at_signals(session: SwitchoverSession, display: StepDisplay) -> Iterator[list[int]]:
+def rolling_back_at_signals(session: SwitchoverSession, display: StepDisplay) -> Iterator[list[int]]:
     """Rolls back at the first signal, or continues if it has promoted, and ends at the second; returns the signals."""
     signals: list[int] = []
     loop, running = asyncio.get_running_loop(), asyncio.current_task()

@@ -1,12 +1,18 @@
 """`mirrorflow switchover`: what it refuses before it contacts a cluster, and what it reports."""
 
+import asyncio
+import os
+import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from mirrorflow_cli.__main__ import main
-from mirrorflow_cli.errors import EXIT_USAGE
-from mirrorflow_cli.switchover_report import report_of, sentence_of
+from mirrorflow_cli.commands.switchover import rolling_back_at_signals
+from mirrorflow_cli.errors import EXIT_USAGE, FailedError
+from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of
 from mirrorflow_core.switchover.record import StateEntry, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 
@@ -143,3 +149,49 @@ def test_the_result_says_who_is_active_and_why(
     states: tuple[tuple[SwitchoverState, int], ...], sentence: str
 ):
     assert sentence == sentence_of(record(*states, reason="It lags."))
+
+
+@pytest.mark.parametrize(
+    ("state", "is_rolled_back", "sentence"),
+    [
+        (
+            SwitchoverState.FORWARD_ENDED,
+            True,
+            "Rolls back; once more ends at once, and leaves writes refused.",
+        ),
+        (
+            SwitchoverState.PROMOTING,
+            False,
+            "west is promoted, so the switchover can only be completed, and continues; once more ends at once.",
+        ),
+        (
+            SwitchoverState.REVERSING,
+            False,
+            "west is promoted, so the switchover can only be completed, and continues; once more ends at once.",
+        ),
+    ],
+    ids=lambda value: value.value if isinstance(value, SwitchoverState) else "",
+)
+def test_the_first_signal_rolls_back_or_continues_and_the_second_ends_the_command(
+    capsys: pytest.CaptureFixture[str], state: SwitchoverState, *, is_rolled_back: bool, sentence: str
+):
+    requested: list[bool] = []
+    session: Any = SimpleNamespace(observer=SimpleNamespace(request_rollback=lambda: requested.append(True)))
+    display, printed = StepDisplay(), list[str]()
+    display.record = record((state, 0))
+
+    async def be_signalled() -> None:
+        with rolling_back_at_signals(session, display) as signals:
+            for number in (1, 2):
+                os.kill(os.getpid(), signal.SIGTERM)
+                while len(signals) < number:  # noqa: ASYNC110 - the handler has no event to wait for
+                    await asyncio.sleep(0)
+                printed.append(capsys.readouterr().err)
+
+    with pytest.raises(
+        FailedError, match=f"It is in state {state.value}. The same command continues it"
+    ) as ended:
+        asyncio.run(be_signalled())
+    assert 128 + signal.SIGTERM == ended.value.status
+    assert [f"{sentence}\n"] == printed[:1]
+    assert is_rolled_back == bool(requested)
