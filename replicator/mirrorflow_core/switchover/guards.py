@@ -3,12 +3,13 @@
 A function whose name begins with `why_` returns the reason why not, as a sentence; "" if nothing is in the way.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.observation import (
     ClusterObservation,
     FenceState,
+    PartitionEnd,
     ReadinessCheck,
     SwitchoverObservation,
 )
@@ -147,13 +148,13 @@ def is_quiet(cluster: ClusterObservation, quiet_ms: int) -> bool:
     return bool(cluster.ends) and cluster.unchanged_ms is not None and cluster.unchanged_ms >= quiet_ms
 
 
-def copied_ends(observation: SwitchoverObservation) -> dict[TopicPartition, int] | None:
+def copied_ends(observation: SwitchoverObservation) -> Mapping[TopicPartition, PartitionEnd] | None:
     """Returns the ends of the fenced source if everything before them is copied, and no transaction is open; None otherwise."""
     source, copied = observation.source, observation.copied
     if not source.ends or copied is None or not is_fenced(source) or has_open_transaction(source):
         return None
-    ends = {partition: end.end for partition, end in source.ends.items()}
-    return ends if all(copied.get(partition, 0) >= end for partition, end in ends.items()) else None
+    is_whole = all(copied.get(partition, 0) >= end.end for partition, end in source.ends.items())
+    return source.ends if is_whole else None
 
 
 def sealed(record: SwitchoverRecord, observation: SwitchoverObservation) -> Seal | None:

@@ -9,8 +9,9 @@ again with the fence, and what was sealed and verified behind the old one no lon
 
 What each state needs besides both journals: ACCEPTED `endpoint`; CHECKING `checks`; FENCING `flow_end` and the source's fence;
 QUIESCING to FORWARD_ENDED the source's fence, ends and last writes; QUIESCING and DRAINING `copied`; VERIFYING `verification`,
-and `groups` once that is there; GROUPS_FINAL `groups`; FORWARD_ENDED all of these, `flow_end` and the target's ends; PROMOTING `endpoint`, the fences of both
-and the source's ends; REVERSING the source's fence and ends and `reverse`; ROLLING_BACK `flow_end` and the source's fence.
+and `groups` once that is there; GROUPS_FINAL `groups`; FORWARD_ENDED `flow_end`, and once the flow has ended all of these and the
+target's ends; PROMOTING `endpoint`, the fences of both and the source's ends; REVERSING the source's fence and ends and `reverse`;
+ROLLING_BACK `flow_end` and the source's fence.
 """
 
 from collections.abc import Callable, Mapping

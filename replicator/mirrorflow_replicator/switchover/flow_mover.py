@@ -40,7 +40,7 @@ from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
 class _Comparison(NamedTuple):
     """What was compared: both sides up to *ends* of the source, when the copies ended at *copy_ends*. Empty differences: equal."""
 
-    ends: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, PartitionEnd]
     copy_ends: Mapping[TopicPartition, PartitionEnd]
     differences: tuple[str, ...]
 
@@ -127,18 +127,19 @@ class FlowMover:
         """Compares both sides up to *seal*; `verification` is the result. Raises ClusterError."""
         ahead, self._ahead = self._ahead, None
         # A log that still ends where it did has the same records.
-        if ahead is None or ahead.ends != seal.ends or ahead.copy_ends != await self.copy_ends():
-            ahead = await self._compared(seal.ends)
+        if ahead is None or ahead.ends != _sealed_ends(seal) or ahead.copy_ends != await self.copy_ends():
+            ahead = await self._compared(_sealed_ends(seal))
         self.verification = SealVerification(seal_sha256=seal.sha256, differences=ahead.differences)
 
-    async def verify_ahead(self, ends: Mapping[TopicPartition, int]) -> None:
+    async def verify_ahead(self, ends: Mapping[TopicPartition, PartitionEnd]) -> None:
         """Compares both sides up to *ends*, which are copied and will probably be sealed, for the next `verify`. Raises ClusterError."""
         if self._ahead is None or self._ahead.ends != ends:
             self._ahead = await self._compared(ends)
 
-    async def _compared(self, ends: Mapping[TopicPartition, int]) -> _Comparison:
+    async def _compared(self, ends: Mapping[TopicPartition, PartitionEnd]) -> _Comparison:
         copy_ends, clusters = await self.copy_ends(), self._clusters
-        compared = await compare_newest(self._settings.forward, clusters.source, clusters.target, ends)
+        offsets = {partition: end.end for partition, end in ends.items()}
+        compared = await compare_newest(self._settings.forward, clusters.source, clusters.target, offsets)
         differences = tuple(partition.difference for partition in compared.values() if partition.difference)
         return _Comparison(dict(ends), copy_ends, differences)
 
@@ -172,6 +173,15 @@ class FlowMover:
         if claim is None:
             return ReverseFlow(started_by="")
         return ReverseFlow(started_by=claim.started, is_copying=bool(claim.running_process))
+
+
+def _sealed_ends(seal: Seal) -> dict[TopicPartition, PartitionEnd]:
+    return {
+        sealed.topic_partition: PartitionEnd(
+            topic_id=sealed.topic_id, end=sealed.end, last_stable=sealed.last_stable
+        )
+        for sealed in seal.partitions
+    }
 
 
 async def newest_claim(

@@ -65,7 +65,7 @@ def test_a_comparison_ahead_counts_while_both_logs_end_where_they_did(
     mover, sealed = FlowMover(parts, parts, parts), seal(sealed_end)
 
     async def verify() -> None:
-        await mover.verify_ahead({partition: 7})
+        await mover.verify_ahead({partition: PartitionEnd(topic_id="id", end=7, last_stable=7)})
         await mover.verify(sealed)
 
     asyncio.run(verify())

@@ -97,8 +97,8 @@ class World:
         await self._hang("verify")
         self.verification = SealVerification(seal_sha256=seal.sha256)
 
-    async def verify_ahead(self, ends: Mapping[TopicPartition, int]) -> None:
-        self._note(f"verify ahead {[*ends.values()]}")
+    async def verify_ahead(self, ends: Mapping[TopicPartition, PartitionEnd]) -> None:
+        self._note(f"verify ahead {[end.end for end in ends.values()]}")
         self.unchanged_ms = 10_000
 
     async def finish_groups(self) -> None:
