@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from benchmarks.arena import FAILURES, Arena
 from benchmarks.cases import Case, Extent
@@ -145,7 +145,11 @@ class _Writing(threading.Thread):
                 self.is_refused.set()
 
         value = str(number).zfill(RECORD_BYTES)
-        producer.produce(self._pair.topic, value, key=str(number), on_delivery=note)
+        try:
+            producer.produce(self._pair.topic, value, key=str(number), on_delivery=note)
+        except KafkaException:  # it knows already that it may not write
+            self._refused.append(number)
+            self.is_refused.set()
 
 
 class _Reading(threading.Thread):

@@ -98,8 +98,10 @@ class SwitchoverRunner:
         """Waits for the next observation. While the ends must stay unchanged, the copies are compared already."""
         began_s, pause_s = time.monotonic(), POLL_S
         if record.state is SwitchoverState.QUIESCING:
-            left_ms = record.limits.quiet_ms - (observation.source.unchanged_ms or 0)
-            pause_s = min(POLL_S, max(left_ms, 0) / 1000)
+            # What was in flight arrives soon after the fence, so later pauses are longer; the last one ends in time.
+            unchanged_ms = observation.source.unchanged_ms or 0
+            left_s = max(record.limits.quiet_ms - unchanged_ms, 0) / 1000
+            pause_s = min(max(POLL_S, unchanged_ms / 1000), left_s)
             if (ends := guards.copied_ends(observation)) is not None:
                 with contextlib.suppress(ClusterError):  # `verify` raises it again
                     await self._finishes(self._flows.verify_ahead(ends), record)
