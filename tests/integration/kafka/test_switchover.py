@@ -37,6 +37,13 @@ def sides() -> Iterator[Sides]:
         yield clusters
 
 
+@pytest.fixture
+def own_sides() -> Iterator[Sides]:
+    """For a switchover after which the flow to west stays ended, if it is not the last one on `sides`."""
+    with pair_sides() as clusters:
+        yield clusters
+
+
 def topic_acls(cluster: KafkaCluster) -> set[AclBinding]:
     return set(
         call_cluster(cluster, lambda connected: admin.describe_acls(connected, resource_type=TOPIC_RESOURCE))
@@ -203,6 +210,7 @@ class Moving:
 def test_a_planned_switchover_moves_a_producer_and_a_group_and_each_record_is_read_once(
     sides: Sides, tmp_path: Path
 ):
+    """It is the last test on these clusters: the flow to west stays ended."""
     report = tmp_path / "report.json"
     with Moving(Pair(sides, tmp_path)) as moving:
         moving.complete(moving.started("--report", report))
@@ -213,9 +221,9 @@ def test_a_planned_switchover_moves_a_producer_and_a_group_and_each_record_is_re
 
 @pytest.mark.faults
 @pytest.mark.parametrize("state", ["Promoting", "Reversing"])
-def test_a_command_that_was_killed_after_promoting_is_continued(sides: Sides, tmp_path: Path, state: str):
+def test_a_command_that_was_killed_after_promoting_is_continued(own_sides: Sides, tmp_path: Path, state: str):
     """Neither a record nor a position of the group is lost, and nothing is moved twice."""
-    pair = Pair(sides, tmp_path)
+    pair = Pair(own_sides, tmp_path)
     with Moving(pair) as moving:
         kill_in(state, pair.line("--to", "west"))
 
@@ -225,8 +233,10 @@ def test_a_command_that_was_killed_after_promoting_is_continued(sides: Sides, tm
 
 
 @pytest.mark.faults
-def test_a_command_that_was_killed_while_its_endpoint_hook_runs_runs_it_again(sides: Sides, tmp_path: Path):
-    pair = Pair(sides, tmp_path, has_slow_hook=True)
+def test_a_command_that_was_killed_while_its_endpoint_hook_runs_runs_it_again(
+    own_sides: Sides, tmp_path: Path
+):
+    pair = Pair(own_sides, tmp_path, has_slow_hook=True)
     with Moving(pair) as moving:
         killed = moving.started()
         wait_until("the hook runs", pair.hook_started.exists)
@@ -245,9 +255,9 @@ def test_a_command_that_was_killed_while_its_endpoint_hook_runs_runs_it_again(si
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_after_promoting_does_not_stop_the_command_and_a_second_one_does(
-    sides: Sides, tmp_path: Path, number: signal.Signals
+    own_sides: Sides, tmp_path: Path, number: signal.Signals
 ):
-    pair = Pair(sides, tmp_path, has_slow_hook=True)
+    pair = Pair(own_sides, tmp_path, has_slow_hook=True)
     with Moving(pair) as moving:
         stopped = moving.started()
         assert stopped.stderr is not None
