@@ -46,7 +46,7 @@ def switchover(arena: Arena, extent: Extent) -> Result:
         title="time for which writes are refused",
         setting=f"{runs} planned switchovers, there and back, of a topic with {PARTITIONS} partitions, an idempotent producer of"
         f" {RATE_PER_S} records of {RECORD_BYTES} bytes a second, and a consumer group. Consumers are stopped when they have read what was"
-        " acknowledged before the fence. *refused*: by the record of the switchover; *seen*: by the producer, which is started anew.",
+        " acknowledged before the fence. *refused*: by the record of the switchover; *seen*: by the producer, which is restarted.",
     )
     folder = arena.folder / "switchover"
     folder.mkdir(parents=True)
@@ -98,7 +98,7 @@ def _demand(result: Result) -> None:
 
 
 class _Writing(threading.Thread):
-    """A producer that follows the endpoint: when a record is refused, it is started anew as soon as another member is named."""
+    """A producer that follows the endpoint: when a record is refused, it is restarted when the endpoint names the other member."""
 
     def __init__(self, pair: Pair) -> None:
         super().__init__(daemon=True)
