@@ -9,7 +9,7 @@ compaction, markers or the flow's own changes of headers explain.
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,23 +70,15 @@ async def compare_newest(
     """
     topics, edits = flow_topics(settings), make_naming(settings).header_edits
     copies = {partition: topics.on_target(partition) for partition in ends}
-    names = sorted({copy.topic for copy in copies.values()})
-    names_on_source = sorted({partition.topic for partition in ends})
-    (
-        (source_starts, target_starts, target_ends),
-        (stamps, policies, policies_of_source),
-    ) = await asyncio.gather(
+    bounds, (stamps, policies, policies_of_source) = await asyncio.gather(
+        _bounds(source, target, ends, copies.values()),
         asyncio.gather(
-            admin.offsets_at(source, ends, EARLIEST),
-            admin.offsets_at(target, copies.values(), EARLIEST),
-            admin.offsets_at(target, copies.values(), LATEST, read_committed=True),
-        ),
-        asyncio.gather(
-            admin.describe_topic_setting(target, names, "message.timestamp.type"),
-            admin.describe_topic_setting(target, names, "cleanup.policy"),
-            admin.describe_topic_setting(source, names_on_source, "cleanup.policy"),
+            _topic_setting(target, copies.values(), "message.timestamp.type"),
+            _topic_setting(target, copies.values(), "cleanup.policy"),
+            _topic_setting(source, ends, "cleanup.policy"),
         ),
     )
+    source_starts, target_starts, target_ends = bounds
     run_id, limit = secrets.token_hex(8), asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
     async def compare(partition: TopicPartition) -> Comparison:
@@ -120,6 +112,27 @@ async def compare_newest(
         return compared(partition, sent, copied, is_compacted="compact" in policy)
 
     return dict(zip(ends, await asyncio.gather(*map(compare, ends)), strict=True))
+
+
+async def _bounds(
+    source: Cluster,
+    target: Cluster,
+    partitions: Iterable[TopicPartition],
+    copies: Collection[TopicPartition],
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Returns the starts of *partitions*, and the starts and ends of *copies*."""
+    return await asyncio.gather(
+        admin.offsets_at(source, partitions, EARLIEST),
+        admin.offsets_at(target, copies, EARLIEST),
+        admin.offsets_at(target, copies, LATEST, read_committed=True),
+    )
+
+
+async def _topic_setting(
+    cluster: Cluster, partitions: Iterable[TopicPartition], key: str
+) -> dict[str, str | None]:
+    names = sorted({partition.topic for partition in partitions})
+    return await admin.describe_topic_setting(cluster, names, key)
 
 
 def compared(partition: TopicPartition, sent: Tail, copied: Tail, *, is_compacted: bool) -> Comparison:
