@@ -78,7 +78,9 @@ class _Refresh:
 class Cluster:
     """A client of one cluster. Created by `connect`; `close` closes all of its connections."""
 
-    def __init__(self, settings: ClientSettings, *, resolve: Resolve) -> None:
+    def __init__(
+        self, settings: ClientSettings, *, resolve: Resolve, refreshes_at_once: int = REFRESHES_AT_ONCE
+    ) -> None:
         self.alias = settings.alias
         self.metadata: Metadata = EMPTY
         self.throttle_ms = 0  # the throttle time of fetches by `admin.log_reader`
@@ -89,6 +91,7 @@ class Cluster:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._next_refresh: _Refresh | None = None
         self._refresh_lock = asyncio.Lock()
+        self._refreshes_at_once = refreshes_at_once
         self._refreshes_used_s = float("-inf")  # loop time up to which the intervals are used
         self._bootstrapping: asyncio.Task[None] | None = None
         self._rotation = SecretRotation(self.alias, self._pool, self._credentials.security)
@@ -96,13 +99,19 @@ class Cluster:
 
     @classmethod
     async def connect(
-        cls, settings: ClientSettings, *, resolve: Resolve, timeout_s: float = REACH_TIMEOUT_S
+        cls,
+        settings: ClientSettings,
+        *,
+        resolve: Resolve,
+        timeout_s: float = REACH_TIMEOUT_S,
+        refreshes_at_once: int = REFRESHES_AT_ONCE,
     ) -> "Cluster":
         """Connects to the cluster at any of its bootstrap addresses and reads its brokers.
 
-        Raises SettingError, UnreachableError, AuthenticationFailedError, UnsupportedBrokerError.
+        *refreshes_at_once*: how many metadata requests in a row do not wait for REFRESH_INTERVAL_MIN_S. Raises SettingError,
+        UnreachableError, AuthenticationFailedError, UnsupportedBrokerError.
         """
-        cluster = cls(settings, resolve=resolve)
+        cluster = cls(settings, resolve=resolve, refreshes_at_once=refreshes_at_once)
         try:
             async with asyncio.timeout(timeout_s):
                 await cluster._bootstrap()
@@ -277,7 +286,7 @@ class Cluster:
     async def _refresh_in_turn(self, refresh: _Refresh) -> None:
         now = asyncio.get_running_loop().time
         async with self._refresh_lock:
-            ahead_s = REFRESHES_AT_ONCE * REFRESH_INTERVAL_MIN_S
+            ahead_s = self._refreshes_at_once * REFRESH_INTERVAL_MIN_S
             await asyncio.sleep(max(0.0, self._refreshes_used_s - ahead_s - now()))
             # Later callers may have seen newer metadata, so they get the next request.
             self._next_refresh = None

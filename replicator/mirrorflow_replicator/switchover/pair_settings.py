@@ -4,12 +4,17 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from mirrorflow_core.settings import CheckpointSettings, ClientSettings, SourceSettings
 from mirrorflow_core.switchover.record import SwitchoverLimits
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.switchover.hooks import HookSettings
+
+# A switchover reads the metadata of each cluster some seventy times within two seconds, each time because it must not be older than what
+# is read next. Writes are refused meanwhile, so none of them waits.
+REFRESHES_AT_ONCE: Final = 200
 
 
 class FenceKind(Enum):
@@ -67,7 +72,11 @@ async def pair_clusters(settings: SwitchoverSettings) -> AsyncIterator[PairClust
     async with contextlib.AsyncExitStack() as stack:
 
         async def connect(client: ClientSettings, flow: SourceSettings) -> Cluster:
-            cluster = await Cluster.connect(client, resolve=Resolver(flow.providers).resolve_client)
+            cluster = await Cluster.connect(
+                client,
+                resolve=Resolver(flow.providers).resolve_client,
+                refreshes_at_once=REFRESHES_AT_ONCE,
+            )
             stack.push_async_callback(cluster.close)
             return cluster
 
