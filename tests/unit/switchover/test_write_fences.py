@@ -3,11 +3,12 @@
 import asyncio
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from mirrorflow_core.errors import UnreachableError
+from mirrorflow_core.errors import ClusterError, UnreachableError
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import SwitchoverLimits, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
@@ -109,15 +110,14 @@ def test_a_fence_that_another_process_has_noted_is_set_again(tmp_path: Path):
     notes, _, _ = journal()
     asyncio.run(notes.write_fence("west", FenceState.COMPLETE))
     fences = {name: NotedFence(name, notes, hook=hook(tmp_path), variables={}) for name in ("east", "west")}
-    part = cast("Any", None)
     observer = SwitchoverObserver(
         settings(FenceKind.HOOK),
-        part,
+        cast("Any", SimpleNamespace(source=None)),
         notes,
         fences=fences,
         flows=cast("Any", Flows()),
-        checks=part,
-        partitions=part,
+        checks=cast("Any", None),
+        partitions=cast("Any", Partitions()),
         runner="host/1/b",
     )
     record = SwitchoverRecord(
@@ -133,6 +133,13 @@ def test_a_fence_that_another_process_has_noted_is_set_again(tmp_path: Path):
     assert FenceState.PARTIAL is asyncio.run(observer.observe(record)).source.fence
     asyncio.run(fences["west"].set(()))
     assert FenceState.COMPLETE is asyncio.run(observer.observe(record)).source.fence
+
+
+class Partitions:
+    """Those of a cluster that does not respond."""
+
+    async def on_source(self) -> None:
+        raise ClusterError("no response", cluster="west")
 
 
 class Flows:
