@@ -148,6 +148,7 @@ def test_a_switchover_to_the_active_member_is_refused_and_changes_nothing(sides:
     before = {alias: topic_acls(cluster) for alias, cluster in sides.items()}
 
     with pair.running("east-to-west", "forward"):
+        wait_until("the topic is copied", lambda: pair.topic in sides["west"].topics())
         refused = pair.command("--to", "east")
 
     assert 1 == refused.returncode
