@@ -2,7 +2,7 @@
 
 Each action may be repeated: the shell reads what is there already and adds the rest. It carries out the actions in the given order, and
 stops at the first that fails. Before each request that changes a cluster, not only before the action, it checks that it still holds the
-switchover lock on both clusters (the target's alone, if the source does not respond). An action has no result; the next
+switchover lock on both clusters (the target's alone, if the source does not respond, and in an unplanned switchover). An action has no result; the next
 observation shows what it has done.
 """
 
@@ -37,6 +37,11 @@ class FenceCluster:
 
 
 @dataclass(frozen=True, slots=True)
+class TryToFence:
+    """Refuse writes of applications on the source, if it answers within seconds; what fails does not stop later actions."""
+
+
+@dataclass(frozen=True, slots=True)
 class LiftFence:
     """Remove what `FenceCluster` has set on *side*, and nothing else."""
 
@@ -53,6 +58,11 @@ class VerifySeal:
 @dataclass(frozen=True, slots=True)
 class FinishGroups:
     """Translate and commit the offsets of all groups at the target; no group moves back or past what is copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClampGroups:
+    """Commit the last checkpoints of all groups at the target, from the target alone; no group moves back or past its copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +101,11 @@ SwitchoverAction = (
     WriteRecord
     | TryFence
     | FenceCluster
+    | TryToFence
     | LiftFence
     | VerifySeal
     | FinishGroups
+    | ClampGroups
     | EndFlow
     | ClearEnd
     | SwitchEndpoint

@@ -4,8 +4,10 @@ A function whose name begins with `why_` returns the reason why not, as a senten
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.loss import LossAssessment
 from mirrorflow_core.switchover.observation import (
     ClusterObservation,
     FenceState,
@@ -13,11 +15,20 @@ from mirrorflow_core.switchover.observation import (
     ReadinessCheck,
     SwitchoverObservation,
 )
-from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord, newest_record
+from mirrorflow_core.switchover.record import (
+    ReverseStart,
+    SwitchoverRecord,
+    newest_of_each,
+    newest_record,
+)
 from mirrorflow_core.switchover.seal import PartitionSeal, Seal
-from mirrorflow_core.switchover.states import PROMOTED, ROLLED_BACK, SwitchoverState
+from mirrorflow_core.switchover.states import MOVED, PROMOTED, ROLLED_BACK, SwitchoverState
 
 NAMES_MAX = 5  # partitions, groups or producers that a sentence names
+# For which an unplanned switchover waits for the fence of a source that answers. Applications cannot write meanwhile, and a DENY
+# ACL takes 30 ms: a cluster that has not set it after so long is not able to.
+FENCE_TRIED_MS: Final = 10_000
+_GIVEN_UP: Final = frozenset({SwitchoverState.REFUSED, SwitchoverState.LIFTED})
 
 
 # -- who may act
@@ -28,8 +39,7 @@ def known_records(observation: SwitchoverObservation) -> tuple[SwitchoverRecord,
 
     A cluster that was away when a switchover ended keeps an older record of it.
     """
-    records = (*(observation.source.records or ()), *(observation.target.records or ()))
-    return tuple({record.id: record for record in sorted(records, key=lambda record: record.key)}.values())
+    return newest_of_each((*(observation.source.records or ()), *(observation.target.records or ())))
 
 
 def newest_known(observation: SwitchoverObservation) -> SwitchoverRecord | None:
@@ -38,9 +48,15 @@ def newest_known(observation: SwitchoverObservation) -> SwitchoverRecord | None:
 
 
 def is_superseded(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:
-    """Returns whether another process has written a newer record of the pair since."""
-    newest = newest_known(observation)
-    return newest is not None and newest.key > record.key
+    """Returns whether another process has written a newer record of the pair since.
+
+    An unplanned switchover that was given up leaves the one before it as it was.
+    """
+    return any(
+        known.key > record.key
+        for known in known_records(observation)
+        if known.id == record.id or not (known.is_unplanned and known.state in _GIVEN_UP)
+    )
 
 
 def is_interrupted(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:
@@ -53,21 +69,59 @@ def own_record(record: SwitchoverRecord, observation: SwitchoverObservation) -> 
     return newest_record(known for known in known_records(observation) if known.id == record.id)
 
 
+def is_overtaken(record: SwitchoverRecord, records: Iterable[SwitchoverRecord]) -> bool:
+    """Returns whether one of *records* is a later unplanned switchover, for which *record* no longer counts."""
+    return any(
+        other.is_unplanned and other.epoch > record.epoch and other.state not in _GIVEN_UP
+        for other in records
+    )
+
+
+def unfinished_of(records: Iterable[SwitchoverRecord]) -> SwitchoverRecord | None:
+    """Returns the one of *records* that is under way, or waits until the clusters are reconciled."""
+    known = tuple(records)
+    return newest_record(
+        record for record in known if not record.is_final and not is_overtaken(record, known)
+    )
+
+
 def unfinished_record(observation: SwitchoverObservation) -> SwitchoverRecord | None:
     """Returns the switchover of the pair that is under way."""
-    return newest_record(known for known in known_records(observation) if not known.is_final)
+    return unfinished_of(known_records(observation))
+
+
+def may_overtake(record: SwitchoverRecord, unfinished: SwitchoverRecord) -> bool:
+    """Returns whether the unplanned switchover *record* may begin although *unfinished* cannot end without the source."""
+    is_stuck = not unfinished.is_unplanned or unfinished.state is SwitchoverState.ROLLING_BACK
+    return record.is_unplanned and is_stuck and unfinished.state not in PROMOTED
+
+
+def overtaken_end(observation: SwitchoverObservation) -> str:
+    """Returns the id of the switchover that has ended the flow, and that was overtaken since; "": none."""
+    ended = "" if observation.flow_end is None else observation.flow_end.switchover
+    known = known_records(observation)
+    return ended if any(other.id == ended and is_overtaken(other, known) for other in known) else ""
 
 
 def active_member(record: SwitchoverRecord, observation: SwitchoverObservation) -> str:
     """Returns the member that the last switchover has promoted; before the first one, the member that *record* names."""
     records = known_records(observation)
-    last = newest_record(known for known in records if known.state is SwitchoverState.DONE)
+    last = newest_record(known for known in records if known.state in MOVED)
     return record.source if last is None else last.to
 
 
 def why_not_admitted(record: SwitchoverRecord, observation: SwitchoverObservation) -> str:
-    """Returns why *record* cannot be the next switchover of its pair. Needs both journals and the endpoint."""
-    if unfinished := unfinished_record(observation):
+    """Returns why *record* cannot be the next switchover of its pair. Needs both journals and the endpoint.
+
+    An unplanned one needs the target's journal alone.
+    """
+    unfinished = unfinished_record(observation)
+    if unfinished and unfinished.state is SwitchoverState.DEGRADED:
+        return (
+            f"pair: the unplanned switchover {unfinished.id} has made {unfinished.to} the active member of {record.pair}, and "
+            f"{unfinished.source} may have records that never crossed; reconcile {unfinished.source} first."
+        )
+    if unfinished and not may_overtake(record, unfinished):
         return (
             f"pair: switchover {unfinished.id} of {record.pair} is in state {unfinished.state.value}; "
             "wait until it has ended, or roll it back."
@@ -83,17 +137,28 @@ def why_not_admitted(record: SwitchoverRecord, observation: SwitchoverObservatio
     return ""
 
 
+def has_journals(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:
+    """Returns whether the journals are read that show whether *record* may begin."""
+    has_source = observation.source.records is not None or record.is_unplanned
+    return has_source and observation.target.records is not None
+
+
 def may_take_over(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:
     """Returns whether nothing newer than *record* can be in a journal that is not read; needed once, as only this run writes then."""
-    has_read_source = observation.source.records is not None or record.state in PROMOTED
+    has_read_source = (
+        observation.source.records is not None or record.state in PROMOTED or record.is_unplanned
+    )
     return has_read_source and observation.target.records is not None
 
 
 def is_stored(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:
     """Returns whether the intent is recorded: on both clusters, or on the one that responds where applications need no more.
 
-    That is the target from promoting on, and the source for a rollback: they must not wait for the cluster that is lost.
+    That is the target from promoting on, and the source for a rollback: they must not wait for the cluster that is lost. Of an
+    unplanned switchover, only the target counts.
     """
+    if record.is_unplanned:
+        return record in (observation.target.records or ())
     source, target = observation.source.records, observation.target.records
     if source is None and record.state in PROMOTED:
         source = (record,)
@@ -113,6 +178,48 @@ def missing_checks(observation: SwitchoverObservation) -> list[ReadinessCheck]:
 def failed_checks(observation: SwitchoverObservation) -> list[str]:
     """Returns the sentences of the checks that have failed."""
     return [problem for problem in observation.checks.values() if problem]
+
+
+# -- when the source is lost
+
+
+def why_loss_is_refused(record: SwitchoverRecord, loss: LossAssessment) -> str:
+    """Returns what would be lost, if the user has not accepted it; also why there is nothing to switch over to."""
+    if not loss.partitions:
+        return f"spec.topics: {record.to} has no topic that the flow from {record.source} selects."
+    if record.accepts_loss:
+        return ""
+    planned = (
+        f" {record.source} answers: a planned switchover loses nothing, try it first (leave out --unplanned)."
+        if loss.is_source_answering
+        else ""
+    )
+    return f"acceptLoss: {loss.sentence(record.source)}{planned} To switch over and lose that, add --accept-loss."
+
+
+def may_fence(observation: SwitchoverObservation) -> bool:
+    """Returns whether the fence of the source is incomplete and can be tried."""
+    return observation.can_fence_source and not is_fenced(observation.source)
+
+
+def is_fence_awaited(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> bool:
+    """Returns whether to wait for the fence of a source that answers; a clock that was set back ends the wait."""
+    return may_fence(observation) and 0 <= now_ms - record.entered_ms < FENCE_TRIED_MS
+
+
+def are_groups_clamped(observation: SwitchoverObservation) -> bool:
+    """Returns whether the groups were placed since the flow has ended, but for those that the target refuses."""
+    return observation.clamp is not None
+
+
+def why_source_is_open(record: SwitchoverRecord, observation: SwitchoverObservation) -> str:
+    """Returns what the user must know of a source that could not be fenced."""
+    if is_fenced(observation.source):
+        return ""
+    return (
+        f"It is not known that {record.source} is fenced: applications that reach it may still write there, and that does not cross. "
+        "Keep them away from it."
+    )
 
 
 # -- while writes are refused

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.loss import LossAssessment, PartitionCut
 from mirrorflow_core.switchover.record import SwitchoverRecord
 
 
@@ -105,6 +106,13 @@ class GroupPass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupClamp:
+    """A pass over the groups that needed the target alone, by the process that observes, since the flow has ended."""
+
+    refused: tuple[str, ...] = ()  # groups that were not placed, such as those with members at the target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReverseFlow:
     """The flow from target to source."""
 
@@ -127,6 +135,13 @@ class SwitchoverObservation:
         None  # the forward flow's committed offsets: the next to copy
     )
     verification: SealVerification | None = None  # the newest
+    loss: LossAssessment | None = None
+    # Whether the fence of the source can be tried now: its brokers answer, or the fence does not need them. False: not known.
+    can_fence_source: bool = False
+    cuts: tuple[PartitionCut, ...] | None = (
+        None  # read after `flow_end`; before the flow has ended they prove nothing
+    )
+    clamp: GroupClamp | None = None
     groups: GroupPass | None = None
     target: ClusterObservation = ClusterObservation()
     reverse: ReverseFlow | None = None

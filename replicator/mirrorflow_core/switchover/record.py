@@ -11,8 +11,23 @@ from typing import Any, Final
 
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.loss import (
+    LossAssessment,
+    PartitionCut,
+    cut_of,
+    cut_off,
+    loss_fields,
+    partition_loss_of,
+)
 from mirrorflow_core.switchover.seal import Seal, objects_field, seal_fields, seal_of
-from mirrorflow_core.switchover.states import FINAL, ROLLED_BACK, SwitchoverState, SwitchoverType, moved
+from mirrorflow_core.switchover.states import (
+    AT_REST,
+    FINAL,
+    ROLLED_BACK,
+    SwitchoverState,
+    SwitchoverType,
+    moved,
+)
 
 SWITCHOVERS_TOPIC: Final = "mm2-switchovers.internal"
 RECORD_FORMAT: Final = 1
@@ -65,6 +80,7 @@ class SwitchoverRecord:
     allows_live_groups: bool = (
         False  # consumers may stay at the source; they read again what they commit after the last pass
     )
+    accepts_loss: bool = False  # of an unplanned switchover: its user accepts what the assessment shows
     # Until here the request, which never changes. From here on what has become of it.
     state: SwitchoverState = SwitchoverState.ACCEPTED
     epoch: int = 0  # of the pair; 0: not admitted yet
@@ -74,6 +90,8 @@ class SwitchoverRecord:
     fenced_ms: int = 0  # since when writes may be refused; 0: they are not
     seal: Seal | None = None
     reverse_starts: tuple[ReverseStart, ...] = ()
+    loss: LossAssessment | None = None  # of an unplanned switchover, as it was before anything changed
+    cuts: tuple[PartitionCut, ...] = ()  # of an unplanned switchover: where the copies ended
     reason: str = (
         ""  # why it was refused or rolled back, or what the user must know of the promotion; "": as planned
     )
@@ -90,9 +108,24 @@ class SwitchoverRecord:
         return self.state in FINAL
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether no process carries the switchover out: it is over, or the clusters wait to be reconciled."""
+        return self.state in AT_REST
+
+    @property
+    def is_unplanned(self) -> bool:
+        """Whether the switchover needs the target alone."""
+        return self.type is SwitchoverType.UNPLANNED
+
+    @property
+    def known_loss(self) -> LossAssessment | None:
+        """What is known to be lost; without what the flow has copied between the assessment and its end."""
+        return None if self.loss is None else cut_off(self.loss, self.cuts)
+
+    @property
     def written_first(self) -> str:
         """The member whose journal has the record before the other one's: the one that must not miss it."""
-        return self.source if self.state in ROLLED_BACK else self.to
+        return self.source if self.state in ROLLED_BACK and not self.is_unplanned else self.to
 
     @property
     def entered_ms(self) -> int:
@@ -120,6 +153,7 @@ def encode_record(record: SwitchoverRecord) -> tuple[bytes, bytes]:
         "created_ms": record.created_ms,
         "limits": asdict(record.limits),
         "allows_live_groups": record.allows_live_groups,
+        "accepts_loss": record.accepts_loss,
         "state": record.state.value,
         "epoch": record.epoch,
         "runner": record.runner,
@@ -136,6 +170,8 @@ def encode_record(record: SwitchoverRecord) -> tuple[bytes, bytes]:
             }
             for start in record.reverse_starts
         ],
+        "loss": None if record.loss is None else loss_fields(record.loss),
+        "cuts": [asdict(cut) for cut in record.cuts],
         "reason": record.reason,
         "history": [{"state": entry.state.value, "entered_ms": entry.entered_ms} for entry in record.history],
     }
@@ -148,7 +184,7 @@ def decode_record(key: bytes, value: bytes) -> SwitchoverRecord:
     if integer_field(members, "format") != RECORD_FORMAT:
         raise ValueError("the switchover was written by a newer version of MirrorFlow; use that version")
     limits = _object_field(members, "limits")
-    seal = members.get("seal")
+    seal, loss = members.get("seal"), members.get("loss")
     return SwitchoverRecord(
         id=text_field(identity, "switchover"),
         pair=text_field(identity, "pair"),
@@ -162,6 +198,7 @@ def decode_record(key: bytes, value: bytes) -> SwitchoverRecord:
             quiet_ms=integer_field(limits, "quiet_ms"),
         ),
         allows_live_groups=_flag_field(members, "allows_live_groups"),
+        accepts_loss=_flag_field(members, "accepts_loss"),
         state=SwitchoverState(text_field(members, "state")),
         epoch=integer_field(members, "epoch"),
         runner=text_field(members, "runner"),
@@ -178,12 +215,19 @@ def decode_record(key: bytes, value: bytes) -> SwitchoverRecord:
             )
             for start in objects_field(members, "reverse_starts")
         ),
+        loss=None if loss is None else _loss_of(_object_field(members, "loss")),
+        cuts=tuple(cut_of(cut) for cut in objects_field(members, "cuts")),
         reason=text_field(members, "reason"),
         history=tuple(
             StateEntry(SwitchoverState(text_field(entry, "state")), integer_field(entry, "entered_ms"))
             for entry in objects_field(members, "history")
         ),
     )
+
+
+def newest_of_each(records: Iterable[SwitchoverRecord]) -> tuple[SwitchoverRecord, ...]:
+    """Returns the newest copy of each switchover in *records*."""
+    return tuple({record.id: record for record in sorted(records, key=lambda record: record.key)}.values())
 
 
 def newest_record(records: Iterable[SwitchoverRecord]) -> SwitchoverRecord | None:
@@ -193,6 +237,14 @@ def newest_record(records: Iterable[SwitchoverRecord]) -> SwitchoverRecord | Non
 
 def _dumped(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _loss_of(fields: Mapping[str, Any]) -> LossAssessment:
+    partitions = [partition_loss_of(partition) for partition in objects_field(fields, "partitions")]
+    return LossAssessment(
+        partitions=tuple(sorted(partitions, key=lambda loss: loss.topic_partition)),
+        is_source_answering=_flag_field(fields, "is_source_answering"),
+    )
 
 
 def _object_field(fields: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -12,6 +12,10 @@ QUIESCING to FORWARD_ENDED the source's fence, ends and last writes; QUIESCING a
 and `groups` once that is there; GROUPS_FINAL `groups`; FORWARD_ENDED `flow_end`, and once the flow has ended all of these and the
 target's ends; PROMOTING `endpoint`, the fences of both and the source's ends; REVERSING the source's fence and ends and `reverse`;
 ROLLING_BACK `flow_end` and the source's fence.
+
+An unplanned switchover reads and writes the target's journal alone. ASSESSING needs `loss`; FORWARD_ENDED `flow_end`,
+`can_fence_source` and the source's fence; GROUPS_CLAMPED `flow_end`, `cuts`, `clamp` and the target's ends; PROMOTING `endpoint`,
+`can_fence_source` and the fences of both. Where the source does not respond, its fence is None.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +25,7 @@ from typing import Any, Final
 
 from mirrorflow_core.switchover import guards
 from mirrorflow_core.switchover.actions import (
+    ClampGroups,
     ClearEnd,
     EndFlow,
     FenceCluster,
@@ -30,13 +35,14 @@ from mirrorflow_core.switchover.actions import (
     SwitchEndpoint,
     SwitchoverAction,
     TryFence,
+    TryToFence,
     VerifySeal,
     WriteRecord,
 )
 from mirrorflow_core.switchover.observation import ReadinessCheck, SwitchoverObservation, SwitchoverSide
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.seal import Seal
-from mirrorflow_core.switchover.states import FENCED, SwitchoverState, SwitchoverType
+from mirrorflow_core.switchover.states import ENDING, FENCED, SwitchoverState, SwitchoverType
 
 _S = SwitchoverState
 # Nothing is done in them that has to be announced, unless they wait. Where one observation shows that they need not, they are announced
@@ -66,23 +72,23 @@ def step(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: i
         return _admit(record, observation, now_ms)
     if guards.is_superseded(record, observation):
         return SwitchoverStep(record, is_superseded=True)
-    if guards.is_interrupted(record, observation) and not record.is_final:
+    if guards.is_interrupted(record, observation) and not record.is_at_rest:
         if not guards.may_take_over(record, observation):
-            return SwitchoverStep(record, waits_for="Waits until the journals of both clusters can be read.")
+            return SwitchoverStep(record, waits_for=f"Waits until {_journals(record)} can be read.")
         return _announce(_resumed(record, observation.runner, now_ms))
-    if record.state in FENCED and (reason := _why_to_roll_back(record, observation, now_ms)):
+    if _can_roll_back(record) and (reason := _why_to_roll_back(record, observation, now_ms)):
         return _roll_back(record, reason, now_ms)
     if not guards.is_stored(record, observation):
         return _announce(record)
-    if record.is_final:
+    if record.is_at_rest:
         return SwitchoverStep(record)
-    decided = _WORK[record.state](record, observation, now_ms)
+    decided = _work(record)(record, observation, now_ms)
     while decided.record is not record and decided.record.state in _PASSED_AT_ONCE:
-        following = _WORK[decided.record.state](decided.record, observation, now_ms)
+        following = _work(decided.record)(decided.record, observation, now_ms)
         if following.record is decided.record:
             break
         decided = following
-    if record.state in FENCED and decided.record is record:
+    if record.state in FENCED and not record.is_unplanned and decided.record is record:
         left = _seconds(record.fenced_ms + record.limits.refused_ms - now_ms)
         return replace(decided, waits_for=f"{decided.waits_for} Rolled back in {left} otherwise.")
     return decided
@@ -93,8 +99,8 @@ def step(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: i
 
 def _admit(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
     """Gives the switchover the next epoch of its pair, unless another one is under way or it makes no sense."""
-    if observation.source.records is None or observation.target.records is None:
-        return SwitchoverStep(record, waits_for="Waits until the journals of both clusters can be read.")
+    if not guards.has_journals(record, observation):
+        return SwitchoverStep(record, waits_for=f"Waits until {_journals(record)} can be read.")
     if begun := guards.own_record(record, observation):
         return SwitchoverStep(begun)
     if observation.endpoint is None:
@@ -103,12 +109,18 @@ def _admit(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms:
         return SwitchoverStep(record.moved_to(_S.REFUSED, now_ms, reason=reason))
     newest = guards.newest_known(observation)
     epoch = 1 if newest is None else newest.epoch + 1
-    return _announce(record.moved_to(_S.CHECKING, now_ms, epoch=epoch, runner=observation.runner))
+    if not record.is_unplanned:
+        return _announce(record.moved_to(_S.CHECKING, now_ms, epoch=epoch, runner=observation.runner))
+    # A switchover of which only the lost source knows has the next epoch at most: nothing is done before both journals have it.
+    return _announce(record.moved_to(_S.ASSESSING, now_ms, epoch=epoch + 1, runner=observation.runner))
 
 
 def _resumed(record: SwitchoverRecord, runner: str, now_ms: int) -> SwitchoverRecord:
-    """Returns the record as *runner* continues it: never forward from a fence that another process has seen."""
-    if record.state not in FENCED:
+    """Returns the record as *runner* continues it: never forward from a fence that another process has seen.
+
+    An unplanned switchover establishes everything anew before it promotes, so it continues where it was.
+    """
+    if record.state not in FENCED or record.is_unplanned:
         return record.revised(runner=runner)
     return _fencing(record, now_ms, runner=runner)
 
@@ -128,8 +140,17 @@ def _fencing(record: SwitchoverRecord, now_ms: int, runner: str) -> SwitchoverRe
 
 def _announce(record: SwitchoverRecord) -> SwitchoverStep:
     """Writes the record; nothing is done before the journals have it."""
-    waits_for = f"Waits until the journals of both clusters have the state {record.state.value}."
+    verb = "has" if record.is_unplanned else "have"
+    waits_for = f"Waits until {_journals(record)} {verb} the state {record.state.value}."
     return SwitchoverStep(record, (WriteRecord(record),), waits_for)
+
+
+def _journals(record: SwitchoverRecord) -> str:
+    return f"the journal of {record.to}" if record.is_unplanned else "the journals of both clusters"
+
+
+def _can_roll_back(record: SwitchoverRecord) -> bool:
+    return record.state in (ENDING if record.is_unplanned else FENCED)
 
 
 # -- before anything changes
@@ -160,12 +181,14 @@ def _why_to_roll_back(record: SwitchoverRecord, observation: SwitchoverObservati
     """Returns why a switchover that has not promoted yet is rolled back; "": it is not."""
     if observation.rollback_requested:
         return "A rollback was requested."
+    if record.is_unplanned:
+        return ""  # nothing is gained by going back to a source that is lost; only its user can decide that
     if reason := guards.why_source_changed(record, observation):
         return reason
     if guards.is_past_limit(record, now_ms):
         limit, unfinished = (
             _seconds(record.limits.refused_ms),
-            _WORK[record.state](record, observation, now_ms),
+            _work(record)(record, observation, now_ms),
         )
         waits_for = unfinished.waits_for if unfinished.record is record else ""
         return (
@@ -297,6 +320,79 @@ def _waits_for_groups(record: SwitchoverRecord, observation: SwitchoverObservati
     return ""
 
 
+# -- when the source is lost
+
+
+def _assess(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    """Shows what is known to be lost, and continues only if its user has accepted that; nothing has changed before."""
+    if observation.rollback_requested:
+        return _advance(
+            record, _S.REFUSED, now_ms, reason="The switchover was cancelled before it changed anything."
+        )
+    if observation.loss is None:
+        return SwitchoverStep(
+            record, waits_for=f"Waits until {record.to} shows how far the flow has copied each partition."
+        )
+    if reason := guards.why_loss_is_refused(record, observation.loss):
+        return _advance(record, _S.REFUSED, now_ms, loss=observation.loss, reason=reason)
+    return _advance(record, _S.FORWARD_ENDED, now_ms, loss=observation.loss)
+
+
+def _end_lost(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    """Ends the flow, which needs the target alone. A source that answers is fenced first, for a limited time."""
+    ending = _ending(record, observation)
+    if guards.is_fence_awaited(record, observation, now_ms):
+        waits_for = (
+            f"{record.source} answers. Waits at most {_seconds(guards.FENCE_TRIED_MS)} until it is fenced."
+        )
+        return SwitchoverStep(record, (TryToFence(), *ending), waits_for)
+    if ending:
+        waits_for = f"Waits until the flow to {record.to} has ended: its claim, and its markers in every log."
+        return SwitchoverStep(record, ending, waits_for)
+    return _advance(record, _S.GROUPS_CLAMPED, now_ms)
+
+
+def _ending(record: SwitchoverRecord, observation: SwitchoverObservation) -> tuple[SwitchoverAction, ...]:
+    """Returns what ends the flow; (): it has ended. An end of a switchover that this one has overtaken is replaced."""
+    if guards.is_ended(record, observation) and guards.has_all_markers(observation):
+        return ()
+    overtaken = guards.overtaken_end(observation)
+    return (*([ClearEnd(overtaken)] if overtaken else []), EndFlow(record.id))
+
+
+def _clamp(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
+    """Places the groups, and promotes if the flow has still ended in this one observation, which has the cuts."""
+    if ending := _ending(record, observation):
+        return SwitchoverStep(record, ending, f"Waits until the flow to {record.to} has ended again.")
+    if not guards.are_groups_clamped(observation):
+        waits_for = (
+            f"Waits until the offsets of groups on {record.to} are committed from their last checkpoints."
+        )
+        return SwitchoverStep(record, (ClampGroups(),), waits_for)
+    starts = guards.reverse_starts(observation)
+    if observation.cuts is None or not starts:
+        return SwitchoverStep(
+            record, waits_for=f"Waits until the ends of the copies on {record.to} can be read."
+        )
+    return _advance(record, _S.PROMOTING, now_ms, cuts=observation.cuts, reverse_starts=starts)
+
+
+def _promote_alone(
+    record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int
+) -> SwitchoverStep:
+    """Opens the target and leads clients to it; a source that answers is fenced before, as far as possible."""
+    moves: list[SwitchoverAction] = []
+    if not guards.is_unfenced(observation.target):
+        moves.append(LiftFence(SwitchoverSide.TARGET))
+    if not guards.is_led_to(record.to, observation):
+        moves.append(SwitchEndpoint(record.to))
+    if not moves:
+        return _advance(record, _S.DEGRADED, now_ms, reason=guards.why_source_is_open(record, observation))
+    fence = (TryToFence(),) if guards.may_fence(observation) else ()
+    waits_for = f"Waits until clients are led to {record.to} and may write there."
+    return SwitchoverStep(record, (*fence, *moves), waits_for)
+
+
 # -- after the point of no return
 
 
@@ -358,6 +454,10 @@ def _seconds(duration_ms: int) -> str:
     return f"{duration_ms / 1000:g} s"
 
 
+def _work(record: SwitchoverRecord) -> _Work:
+    return (_UNPLANNED_WORK if record.is_unplanned else _WORK)[record.state]
+
+
 _WORK: Final[Mapping[SwitchoverState, _Work]] = MappingProxyType(
     {
         _S.CHECKING: _check,
@@ -370,6 +470,15 @@ _WORK: Final[Mapping[SwitchoverState, _Work]] = MappingProxyType(
         _S.FORWARD_ENDED: _end_forward,
         _S.PROMOTING: _promote,
         _S.REVERSING: _reverse,
+        _S.ROLLING_BACK: _restore,
+    }
+)
+_UNPLANNED_WORK: Final[Mapping[SwitchoverState, _Work]] = MappingProxyType(
+    {
+        _S.ASSESSING: _assess,
+        _S.FORWARD_ENDED: _end_lost,
+        _S.GROUPS_CLAMPED: _clamp,
+        _S.PROMOTING: _promote_alone,
         _S.ROLLING_BACK: _restore,
     }
 )

@@ -94,7 +94,10 @@ def _transaction_ends(world: World) -> Iterator[Event]:
 
 
 def _group_reads(world: World) -> Iterator[Event]:
-    """A consumer of the group reads the first partition and commits, until its user stops it."""
+    """A consumer of the group reads the first partition and commits, until its user stops it; checkpoints follow while the flow runs."""
+    is_due = world.has_checkpoints and world.checkpoint < min(world.group_source, world.copied[0])
+    if is_due and world.is_source_up and world.is_target_up and not world.flow.ended_by:
+        yield "checkpoint", world._replace(checkpoint=world.group_source)
     if not world.has_members:
         return
     if world.is_source_up and world.group_source < len(world.source[0]):
@@ -182,7 +185,7 @@ def _time_passes(world: World) -> Iterator[Event]:
     if not world.is_quiet and stored_state(world) in {SwitchoverState.FENCING, SwitchoverState.QUIESCING}:
         is_enforced = world.source_fence == PARTITIONS
         yield "the ends stay unchanged", world._replace(is_quiet=True, is_enforced=is_enforced)
-    if not world.is_source_up:
+    if not world.is_source_up and not world.is_source_lost:
         yield "source up", world._replace(is_source_up=True)
     if not world.is_target_up and not world.is_target_lost:
         yield "target up", world._replace(is_target_up=True)

@@ -6,11 +6,18 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from mirrorflow_core.switchover import state_machine
+from mirrorflow_core.switchover.guards import is_overtaken, unfinished_of
 from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
-from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState
+from mirrorflow_core.switchover.states import PROMOTED, ROLLED_BACK, SwitchoverState
 from tests.model.switchover.events import CRASH, FAILURES, Event, after_trouble, events
-from tests.model.switchover.invariants import broken_by_action, broken_by_event, broken_in
-from tests.model.switchover.shell import carry_out, is_unordered, observe, parts, visible
+from tests.model.switchover.invariants import (
+    broken_by_action,
+    broken_by_event,
+    broken_by_plan,
+    broken_by_refusal,
+    broken_in,
+)
+from tests.model.switchover.shell import carry_out, is_unordered, observe, observe_alone, parts, visible
 from tests.model.switchover.world import (
     LONG_MS,
     Kept,
@@ -24,6 +31,7 @@ from tests.model.switchover.world import (
 )
 
 _NOTHING = kept(())
+_WITHOUT_SOURCE = {SwitchoverState.REVERSING, SwitchoverState.DEGRADED}
 STATES_MAX = 2_000_000
 
 
@@ -94,9 +102,13 @@ def successors(world: World) -> Iterator[Event]:
     yield from _starts(world)
     for run in world.runs:
         rest = tuple(other for other in world.runs if other is not run)
+        if world.is_source_lost and not _can_begin(world, run.record.value):
+            yield f"{run.name} is stopped by its user, as it waits for the source", world._replace(runs=rest)
         if CRASH in world.troubles:
             yield f"{run.name} crashes", after_trouble(world, CRASH, runs=rest)
-        if not run.has_begun:
+        if not run.has_begun and not _can_begin(world, run.record.value):
+            yield f"{run.name} cannot take the lock of the source", world._replace(runs=rest)
+        elif not run.has_begun:
             begun = run._replace(has_begun=True)
             yield f"{run.name} takes the lock", world._replace(runs=(*rest, begun), lock=run.name)
         elif world.lock != run.name:
@@ -110,12 +122,22 @@ def successors(world: World) -> Iterator[Event]:
             yield _stepped(world, run, rest)
 
 
+def _can_begin(world: World, record: SwitchoverRecord) -> bool:
+    """A process takes the lock on both clusters, so a planned one waits for a source that is lost."""
+    return world.is_source_up or not world.is_source_lost or record.is_unplanned
+
+
 def _starts(world: World) -> Iterator[Event]:
     """A user asks for a switchover, or the one under way is resumed if no process carries it out."""
     if world.to_start:
         yield "start", _started(world._replace(to_start=world.to_start[1:]), world.to_start[0].value)
-    unfinished = newest_record(known_records(world))
-    if not world.runs and unfinished is not None and not unfinished.is_final:
+    unfinished = unfinished_of(known_records(world))
+    if (
+        not world.runs
+        and unfinished is not None
+        and not unfinished.is_at_rest
+        and _can_begin(world, unfinished)
+    ):
         yield "resume", _started(world, unfinished)
 
 
@@ -146,20 +168,34 @@ def _stepped(world: World, run: Run, rest: tuple[Run, ...]) -> Event:
     first_part = visible(world) if run.first_part is None else run.first_part.value
     record, actions = _next_step(first_part, visible(world), run.name, run.record)
     name = f"{run.name}: step to {record.value.state.value}"
+    if actions is None and record is run.record and _is_under_way(world, record.value):
+        raise _Violated("liveness: a run leaves what nobody else carries out", name)
+    if broken := next(broken_by_refusal(world, record.value), ""):
+        raise _Violated(broken, name)
+    if actions is not None and (broken := next(broken_by_plan(first_part, run.record.value, actions), "")):
+        raise _Violated(broken, name)
     stepped = None if actions is None else run._replace(record=record, pending=actions, first_part=None)
     return name, world._replace(runs=rest if stepped is None else (*rest, stepped))
+
+
+def _is_under_way(world: World, record: SwitchoverRecord) -> bool:
+    return not record.is_at_rest and record == unfinished_of(known_records(world))
 
 
 @cache
 def _next_step(first_part: World, world: World, name: str, record: Kept) -> tuple[Kept, Kept | None]:
     """Calls the product's function. Returns the record, and the actions; None: the process has nothing more to do."""
-    step = state_machine.step(record.value, observe(first_part, world, name), world.limits_passed * LONG_MS)
-    is_over = step.is_superseded or (step.record.is_final and not step.actions)
+    if record.value.is_unplanned:
+        observed = observe_alone(first_part, world, name, record.value)
+    else:
+        observed = observe(first_part, world, name)
+    step = state_machine.step(record.value, observed, world.limits_passed * LONG_MS)
+    is_over = step.is_superseded or (step.record.is_at_rest and not step.actions)
     return kept_record(step.record), None if is_over else parts(step.actions)
 
 
 def _final_states(world: World) -> set[SwitchoverState]:
-    return {record.value.state for record in world.target_journal if record.value.is_final}
+    return {record.value.state for record in world.target_journal if record.value.is_at_rest}
 
 
 def _check_liveness(explored: Explored, worlds: list[World], predecessors: list[list[int]], path) -> None:
@@ -189,17 +225,26 @@ def _is_over(world: World) -> bool:
     if world.is_target_lost and not world.is_target_up:
         is_promoted = any(run.record.value.state in PROMOTED for run in world.runs)
         return not world.source_fence or is_promoted or stored_state(world) in PROMOTED
+    records = all_records(world)
+    if world.is_source_lost and not world.is_source_up:
+        # The flow back, and a rollback, wait for the source. Its user can ask for an unplanned switchover until one has begun.
+        unplanned = [run.record.value for run in world.runs if run.record.value.is_unplanned]
+        unplanned += [record for record in records if record.is_unplanned]
+        has_begun = any(record.state not in ROLLED_BACK | {SwitchoverState.REFUSED} for record in unplanned)
+        return stored_state(world) in _WITHOUT_SOURCE or (not has_begun and not world.to_start)
     may_turn = world.to_return and stored_state(world) is SwitchoverState.DONE
     is_awaited = world.runs or world.to_start or may_turn
-    return not is_awaited and all(record.is_final for record in all_records(world))
+    return not is_awaited and all(record.is_at_rest or is_overtaken(record, records) for record in records)
 
 
 def _has_succeeded(world: World) -> bool:
     """Returns whether the user has what was asked for, or has only to ask again, or cannot have it in this world."""
-    if world.has_failed_check or world.hangs or world.is_target_lost:
+    if world.has_failed_check or world.hangs or world.is_target_lost or world.is_source_lost:
         return True
     last = newest_record(all_records(world))
     if last is None or last.to != world.target_name:
         # The process died before it had stored what the user has asked for.
         return CRASH in world.happened and not world.runs and not world.to_start
-    return last.state in {SwitchoverState.DONE, SwitchoverState.REHEARSED}
+    if last.is_unplanned and not last.accepts_loss:
+        return True
+    return last.state in {SwitchoverState.DONE, SwitchoverState.REHEARSED, SwitchoverState.DEGRADED}

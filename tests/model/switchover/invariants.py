@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from mirrorflow_core.switchover.actions import (
+    ClampGroups,
     ClearEnd,
     EndFlow,
     FenceCluster,
@@ -11,16 +12,26 @@ from mirrorflow_core.switchover.actions import (
     StartReverse,
     SwitchEndpoint,
     TryFence,
+    TryToFence,
     VerifySeal,
     WriteRecord,
 )
+from mirrorflow_core.switchover.guards import is_overtaken
 from mirrorflow_core.switchover.observation import SwitchoverSide
 from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
-from mirrorflow_core.switchover.states import FENCED, PROMOTED, ROLLED_BACK, SwitchoverState, SwitchoverType
+from mirrorflow_core.switchover.states import (
+    FENCED,
+    MOVED,
+    PROMOTED,
+    ROLLED_BACK,
+    SwitchoverState,
+    SwitchoverType,
+)
 from tests.model.switchover.events import BYPASS, UNFENCE
-from tests.model.switchover.shell import Part
+from tests.model.switchover.shell import Part, carry_out
 from tests.model.switchover.world import (
     PARTITIONS,
+    Kept,
     Run,
     World,
     all_records,
@@ -40,12 +51,26 @@ ANNOUNCED = {
     SwitchEndpoint: {_S.PROMOTING},
     StartReverse: {_S.REVERSING},
 }
+ANNOUNCED_ALONE = {
+    TryToFence: {_S.FORWARD_ENDED, _S.PROMOTING},
+    EndFlow: {_S.FORWARD_ENDED, _S.GROUPS_CLAMPED},
+    ClearEnd: {_S.FORWARD_ENDED, _S.GROUPS_CLAMPED, _S.ROLLING_BACK},
+    ClampGroups: {_S.GROUPS_CLAMPED},
+    SwitchEndpoint: {_S.PROMOTING},
+}
 
 
 def broken_in(world: World) -> Iterator[str]:
     """Yields the invariants that *world* violates."""
     is_led_to_target = world.endpoint == world.target_name
-    if world.source_fence < PARTITIONS and is_led_to_target and world.target_fence < PARTITIONS:
+    records = all_records(world)
+    is_alone = any(record.is_unplanned and record.state in PROMOTED for record in records)
+    if (
+        world.source_fence < PARTITIONS
+        and is_led_to_target
+        and world.target_fence < PARTITIONS
+        and not is_alone
+    ):
         yield "I1: applications can write to both sides"
     if is_led_to_target and stored_state(world) not in PROMOTED:
         yield "I6: clients were led to the target without a promotion"
@@ -59,8 +84,7 @@ def broken_in(world: World) -> Iterator[str]:
             is_behind = following < target_ends[partition]
             if is_behind or tuple(entry for entry in copied_back if entry != "x") != written:
                 yield "I5: the reverse flow does not copy what was written since, and nothing else"
-    records = all_records(world)
-    if sum(not record.is_final for record in records) > 1:
+    if sum(not record.is_final and not is_overtaken(record, records) for record in records) > 1:
         yield "I8: two switchovers of a pair are under way"
     if len({record.epoch for record in records}) < len(records):
         yield "I8: two switchovers of a pair have one epoch"
@@ -83,8 +107,8 @@ def broken_by_action(before: World, run: Run, part: Part, after: World) -> Itera
         if after != before:
             yield from _broken_by_record(before, part.action.record, after)
         return
-    journals = [before.target_journal] * (record.state not in ROLLED_BACK)
-    journals += [before.source_journal] * (record.state not in PROMOTED)
+    journals = [before.target_journal] * (record.state not in ROLLED_BACK or record.is_unplanned)
+    journals += [before.source_journal] * (record.state not in PROMOTED and not record.is_unplanned)
     if any(record not in [other.value for other in journal] for journal in journals):
         yield f"I7: {type(part.action).__name__} without an intent in the journals"
     match part.action:
@@ -98,9 +122,33 @@ def broken_by_action(before: World, run: Run, part: Part, after: World) -> Itera
             is_source = side is SwitchoverSide.SOURCE
             is_legal = record.state is (_S.ROLLING_BACK if is_source else _S.PROMOTING)
         case action:
-            is_legal = record.state in ANNOUNCED[type(action)]
+            announced = ANNOUNCED_ALONE if record.is_unplanned else ANNOUNCED
+            is_legal = record.state in announced.get(type(action), ())
     if not is_legal:
         yield f"I7: {part.action} in state {record.state.value}"
+
+
+def broken_by_refusal(world: World, record: SwitchoverRecord) -> Iterator[str]:
+    """Yields what is wrong if *record* is refused before it has begun, because another one is under way."""
+    records = all_records(world)
+    under_way = [other for other in records if not other.is_final and not is_overtaken(other, records)]
+    is_first_refused = record.is_unplanned and record.state is _S.REFUSED and not record.epoch
+    if is_first_refused and all(_may_begin_after(other, record) for other in under_way) and under_way:
+        yield "liveness: an unplanned switchover is refused because of one that may not end without the source"
+
+
+def broken_by_plan(observed: World, before: SwitchoverRecord, actions: Kept) -> Iterator[str]:
+    """Yields what is wrong with *actions*, which were decided in the world *observed* for the record *before*."""
+    world = observed
+    for part in actions.value:
+        is_open = world.is_source_up and world.source_fence < PARTITIONS and not world.refuses_fence
+        match part.action:
+            case SwitchEndpoint() if is_open:
+                yield "I1: clients are led to the target while the source answers and is not fenced"
+            case WriteRecord(record) if is_open and before.state is _S.FORWARD_ENDED:
+                if record.state is _S.GROUPS_CLAMPED:
+                    yield "I1: the source answers, and was given no time to be fenced"
+        world = carry_out(world, part)
 
 
 def _broken_by_record(before: World, record: SwitchoverRecord, world: World) -> Iterator[str]:
@@ -109,7 +157,9 @@ def _broken_by_record(before: World, record: SwitchoverRecord, world: World) -> 
     if record in known:
         return  # a copy of what the other cluster has
     old = newest_record(known)
-    is_resumed = old is not None and old.id == record.id and old.runner != record.runner
+    is_resumed = (
+        old is not None and old.id == record.id and old.runner != record.runner and not old.is_unplanned
+    )
     if (
         is_resumed
         and old is not None
@@ -117,23 +167,29 @@ def _broken_by_record(before: World, record: SwitchoverRecord, world: World) -> 
         and record.state not in {_S.FENCING, _S.ROLLING_BACK}
     ):
         yield f"I7: a run that was interrupted in {old.state.value} continues in {record.state.value}"
-    if old is not None and old.id != record.id and not old.is_final:
+    if old is not None and old.id != record.id and not old.is_final and not _may_begin_after(old, record):
         yield "I8: a switchover begins before the one before has ended"
     if any(other.id == record.id and other.is_final for other in known):
         yield "I6: a switchover that has ended begins again"
     if old is not None and old.id == record.id and old.state in PROMOTED and record.state not in PROMOTED:
         yield "I6: a switchover goes back after the point of no return"
-    if old is not None and old.id != record.id and old.state is _S.DONE and old.to == record.to:
+    if old is not None and old.id != record.id and old.state in MOVED and old.to == record.to:
         yield "I6: a switchover moves applications to the active member"
     if record.state is _S.FENCING and (before.has_failed_check or not before.is_canary_tried):
         yield "writes are refused before all checks have passed"
     if "behind the fence" in record.reason and not {BYPASS, UNFENCE} & world.happened:
         yield f"misreport: {record.reason}"
+    has_begun = record.is_unplanned and record.state not in {_S.ASSESSING, _S.REFUSED}
+    if has_begun and (record.loss is None or not record.accepts_loss):
+        yield "a loss that nobody has accepted"
     match record.state:
         case _S.PROMOTING if old is not None and old.state is not _S.PROMOTING:
-            yield from _broken_by_promoting(record, world)
+            broken = _broken_by_promoting_alone if record.is_unplanned else _broken_by_promoting
+            yield from broken(record, world)
         case _S.DONE:
             yield from _broken_by_done(record, world)
+        case _S.DEGRADED:
+            yield from _broken_by_degraded(record, world)
         case _S.LIFTED | _S.REHEARSED | _S.REFUSED:
             yield from _broken_by_giving_up(record, world)
 
@@ -156,6 +212,40 @@ def _broken_by_promoting(record: SwitchoverRecord, world: World) -> Iterator[str
         yield "I4: the group reads records again"
 
 
+def _may_begin_after(old: SwitchoverRecord, record: SwitchoverRecord) -> bool:
+    """An unplanned switchover does not wait for one that cannot end without the source."""
+    is_stuck = not old.is_unplanned or old.state is _S.ROLLING_BACK
+    return record.is_unplanned and is_stuck and old.state not in PROMOTED
+
+
+def _broken_by_promoting_alone(record: SwitchoverRecord, world: World) -> Iterator[str]:
+    """The target has exactly what is before the cuts, and the record says no more than that is lost."""
+    assert record.known_loss is not None
+    cuts = [(cut.copied, cut.target_end) for cut in record.cuts]
+    if cuts != [(copied, len(log)) for copied, log in zip(world.copied, world.target, strict=True)]:
+        yield f"I3: the cuts are {cuts}"
+    if [start.offset for start in record.reverse_starts] != [len(log) for log in world.target]:
+        yield "I5: the reverse flow does not start where the copies end"
+    for source, target, copied in zip(world.source, world.target, world.copied, strict=True):
+        if data(source[:copied]) != target:
+            yield f"I3: the source has {data(source[:copied])} before the cut, the target {target}"
+    if record.known_loss.lost_offsets > sum(map(len, world.source)) - sum(world.copied):
+        yield "misreport: less is lost than the record says"
+    if world.flow.ended_by != record.id or world.flow.marked_epoch != world.flow.epoch:
+        yield "I2: the forward flow can write at promoting"
+    if world.group_target < min(world.checkpoint, len(world.target[0])):
+        yield "I4: the group reads again what its checkpoint has behind it"
+
+
+def _broken_by_degraded(record: SwitchoverRecord, world: World) -> Iterator[str]:
+    if world.endpoint != record.to or world.target_fence:
+        yield "misreport: degraded, but applications cannot write to the target"
+    if world.source_fence < PARTITIONS and not record.reason:
+        yield "misreport: degraded, and nothing says that the source is open"
+    if not record.cuts or not record.reverse_starts:
+        yield "misreport: degraded, but the record does not say where the copies ended"
+
+
 def _broken_by_done(record: SwitchoverRecord, world: World) -> Iterator[str]:
     if world.endpoint != record.to or world.target_fence:
         yield "misreport: done, but applications cannot write to the target"
@@ -168,8 +258,10 @@ def _broken_by_done(record: SwitchoverRecord, world: World) -> Iterator[str]:
 
 
 def _broken_by_giving_up(record: SwitchoverRecord, world: World) -> Iterator[str]:
-    """Nothing has changed, and the reason says why."""
-    if world.source_fence or world.flow.ended_by == record.id or world.endpoint != record.source:
+    """Nothing has changed, and the reason says why. What one that was overtaken has changed is its own."""
+    others = [other for other in all_records(world) if other.id != record.id and not other.is_final]
+    is_fenced = world.source_fence and not (others and record.state is _S.REFUSED)
+    if is_fenced or world.flow.ended_by == record.id or world.endpoint != record.source:
         yield f"misreport: {record.state.value}, but not everything is as before"
     if (record.state is _S.REHEARSED) == bool(record.reason):
         yield f"misreport: {record.state.value} with the reason {record.reason!r}"

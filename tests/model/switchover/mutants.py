@@ -81,6 +81,19 @@ def _starts_too_late(observation):
     return tuple(replace(start, offset=start.offset + 1) for start in _reverse_starts(observation))
 
 
+def _superseded_by_any(record, observation) -> bool:
+    newest = guards.newest_known(observation)
+    return newest is not None and newest.key > record.key
+
+
+def _needs_both_journals(_record, observation) -> bool:
+    return observation.source.records is not None and observation.target.records is not None
+
+
+def _awaits_for_ever(_record, observation, _now_ms) -> bool:
+    return guards.may_fence(observation)
+
+
 MUTANTS = (
     Mutant("An intent is stored before it is carried out.", "target down", "is_stored", _always(True)),
     Mutant("It is stored on both clusters.", "source down", "is_stored", _is_stored_on_target),
@@ -132,4 +145,65 @@ MUTANTS = (
     Mutant("The reverse flow is started.", "standby is fenced", "is_reverse_started", _always(True)),
     Mutant("It starts behind the copies.", "standby is fenced", "reverse_starts", _starts_at_the_beginning),
     Mutant("It skips nothing.", "standby is fenced", "reverse_starts", _starts_too_late),
+    Mutant("A loss must be accepted.", "unplanned, not accepted", "why_loss_is_refused", _always("")),
+    Mutant(
+        "The lost source is not needed to begin.",
+        "unplanned, source never answers",
+        "has_journals",
+        _needs_both_journals,
+    ),
+    Mutant(
+        "It is not needed to record an intent.", "unplanned, source lost", "is_stored", _is_stored_on_both
+    ),
+    Mutant("It is not needed to take over.", "unplanned, source lost", "may_take_over", _needs_both_journals),
+    Mutant("A source that answers is fenced first.", "unplanned", "may_fence", _always(False)),
+    Mutant("Its fence is given some time.", "unplanned", "is_fence_awaited", _always(False)),
+    Mutant("It is not given more.", "unplanned, not to be fenced", "is_fence_awaited", _awaits_for_ever),
+    Mutant(
+        "The lost flow has ended before the promotion.",
+        "unplanned, sleeping copier",
+        "is_ended",
+        _always(True),
+    ),
+    Mutant(
+        "Each log has the marker of the lost flow's end.",
+        "unplanned, target down",
+        "has_all_markers",
+        _always(True),
+    ),
+    Mutant(
+        "Groups are placed before the promotion.", "unplanned, group", "are_groups_clamped", _always(True)
+    ),
+    Mutant("The target's own fence is lifted.", "unplanned, standby is fenced", "is_unfenced", _always(True)),
+    Mutant(
+        "A source that may be open is named.", "unplanned, source lost", "why_source_is_open", _always("")
+    ),
+    Mutant(
+        "Two unplanned switchovers do not overtake each other.",
+        "unplanned twice",
+        "may_overtake",
+        _always(True),
+    ),
+    Mutant(
+        "A planned switchover that is stuck is overtaken.",
+        "planned, then unplanned",
+        "may_overtake",
+        _always(False),
+    ),
+    Mutant(
+        "What was overtaken does not continue.", "planned, then unplanned", "is_overtaken", _always(False)
+    ),
+    Mutant("Its end of the flow is replaced.", "planned, then unplanned", "overtaken_end", _always("")),
+    Mutant(
+        "What was given up supersedes nothing.",
+        "planned, then not accepted",
+        "is_superseded",
+        _superseded_by_any,
+    ),
+    Mutant(
+        "Nothing begins before the clusters are reconciled.",
+        "unplanned, then planned",
+        "unfinished_record",
+        _always(None),
+    ),
 )

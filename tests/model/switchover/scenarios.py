@@ -23,6 +23,10 @@ PLANNED: Final = kept_record(requested())
 REHEARSAL: Final = kept_record(requested(type_=SwitchoverType.REHEARSAL))
 SECOND: Final = kept_record(requested("second"))
 BACK: Final = kept_record(requested("back", source=WEST, to=EAST))
+UNPLANNED: Final = kept_record(requested(type_=SwitchoverType.UNPLANNED, accepts_loss=True))
+UNPLANNED_SECOND: Final = kept_record(requested("second", type_=SwitchoverType.UNPLANNED, accepts_loss=True))
+UNACCEPTED: Final = kept_record(requested(type_=SwitchoverType.UNPLANNED))
+UNACCEPTED_SECOND: Final = kept_record(requested("second", type_=SwitchoverType.UNPLANNED))
 IDLE: Final = (Producer(0), Producer(0))
 TRANSACTION: Final = (Producer(0), Producer(1))
 BOTH: Final = (Producer(1), Producer(1))
@@ -30,6 +34,9 @@ NOTHING_TO_COPY: Final[dict[str, Any]] = {"producers": IDLE, "target": (("east 0
 _S = SwitchoverState
 _DONE = {_S.DONE}
 _DONE_OR_LIFTED = {_S.DONE, _S.LIFTED}
+_DEGRADED = {_S.DEGRADED}
+_DEGRADED_OR_DONE = {_S.DEGRADED, _S.DONE}
+_ANY_UNPLANNED_END = {_S.DEGRADED, _S.LIFTED, _S.REFUSED}
 _ANY_END = {_S.DONE, _S.LIFTED, _S.REFUSED}
 
 
@@ -106,6 +113,62 @@ SCENARIOS: Final = {
             World((REHEARSAL,), (ROLLBACK, CRASH), producers=IDLE),
             {_S.REHEARSED, _S.LIFTED, _S.REFUSED},
         ),
+        Scenario("unplanned", World((UNPLANNED,)), _DEGRADED),
+        Scenario("unplanned, standby is fenced", World((UNPLANNED,), target_fence=PARTITIONS), _DEGRADED),
+        Scenario("unplanned, source down", World((UNPLANNED,), (SOURCE_DOWN,), producers=IDLE), _DEGRADED),
+        Scenario(
+            "unplanned, source lost",
+            World((UNPLANNED,), (CRASH,), is_source_up=False, is_source_lost=True),
+            _DEGRADED,
+        ),
+        Scenario(
+            "unplanned, source never answers",
+            World((UNPLANNED,), is_source_up=False, is_source_lost=True, producers=IDLE),
+            _DEGRADED,
+        ),
+        Scenario(
+            "unplanned, source comes back",
+            World((UNPLANNED,), (CRASH,), is_source_up=False, producers=IDLE),
+            _DEGRADED,
+        ),
+        Scenario(
+            "unplanned, sleeping copier", World((UNPLANNED,), (SLEEP, SOURCE_DOWN), producers=IDLE), _DEGRADED
+        ),
+        Scenario("unplanned, takeover", World((UNPLANNED,), (TAKEOVER, SLEEP), producers=IDLE), _DEGRADED),
+        Scenario("unplanned, target down", World((UNPLANNED,), (TARGET_DOWN,)), _DEGRADED),
+        Scenario(
+            "unplanned, group",
+            World((UNPLANNED,), (SOURCE_DOWN,), has_members=True, has_checkpoints=True, producers=IDLE),
+            _DEGRADED,
+        ),
+        Scenario(
+            "unplanned, not accepted", World((UNACCEPTED,), (SOURCE_DOWN,), producers=IDLE), {_S.REFUSED}
+        ),
+        Scenario(
+            "unplanned, not to be fenced",
+            World((UNPLANNED,), (LIMIT,), refuses_fence=True, producers=IDLE),
+            _DEGRADED,
+        ),
+        Scenario("unplanned, rollback", World((UNPLANNED,), (ROLLBACK,), producers=IDLE), _ANY_UNPLANNED_END),
+        Scenario(
+            "unplanned, rollback without the source",
+            World(
+                (UNPLANNED, UNPLANNED_SECOND), (ROLLBACK, SOURCE_DOWN), is_source_lost=True, **NOTHING_TO_COPY
+            ),
+            _ANY_UNPLANNED_END,
+        ),
+        Scenario("unplanned twice", World((UNPLANNED, UNPLANNED_SECOND), **NOTHING_TO_COPY), _DEGRADED),
+        Scenario("unplanned, then planned", World((UNPLANNED, SECOND), **NOTHING_TO_COPY), _DEGRADED_OR_DONE),
+        Scenario(
+            "planned, then not accepted",
+            World((PLANNED, UNACCEPTED_SECOND), **NOTHING_TO_COPY),
+            {_S.DONE, _S.REFUSED},
+        ),
+        Scenario(
+            "planned, then unplanned",
+            World((PLANNED, UNPLANNED_SECOND), (SOURCE_DOWN,), is_source_lost=True, **NOTHING_TO_COPY),
+            _DEGRADED_OR_DONE,
+        ),
     )
 }
 # They take minutes.
@@ -135,6 +198,35 @@ LARGE_SCENARIOS: Final = {
         Scenario("two producers and a group", World((PLANNED,), producers=BOTH, has_members=True), _DONE),
         Scenario("takeover and bypass", World((PLANNED,), (TAKEOVER, SLEEP, BYPASS)), _DONE_OR_LIFTED),
         Scenario("crash and removed fence", World((PLANNED,), (CRASH, UNFENCE)), _DONE_OR_LIFTED),
+        Scenario(
+            "unplanned, source up and down", World((UNPLANNED,), (SOURCE_DOWN, SOURCE_DOWN, CRASH)), _DEGRADED
+        ),
+        Scenario(
+            "unplanned, crash and rollback",
+            World((UNPLANNED, UNPLANNED_SECOND), (CRASH, ROLLBACK, SOURCE_DOWN), producers=IDLE),
+            _ANY_UNPLANNED_END,
+        ),
+        Scenario(
+            "unplanned, crash and sleeping copier",
+            World((UNPLANNED,), (CRASH, SLEEP, TAKEOVER, SOURCE_DOWN), producers=IDLE),
+            _DEGRADED,
+        ),
+        Scenario(
+            "unplanned, both down",
+            World((UNPLANNED,), (CRASH, TARGET_DOWN, SOURCE_DOWN), producers=IDLE),
+            _DEGRADED,
+        ),
+        Scenario("unplanned, slow reads", World((UNPLANNED,), (SOURCE_DOWN,), reads_slowly=True), _DEGRADED),
+        Scenario(
+            "unplanned twice, crash",
+            World((UNPLANNED, UNPLANNED_SECOND), (CRASH, SOURCE_DOWN), producers=IDLE),
+            _DEGRADED,
+        ),
+        Scenario(
+            "planned, crash, then unplanned",
+            World((PLANNED, UNPLANNED_SECOND), (SOURCE_DOWN, CRASH), is_source_lost=True, **NOTHING_TO_COPY),
+            _DEGRADED_OR_DONE,
+        ),
         Scenario(
             "rehearsal and planned",
             World((REHEARSAL, SECOND), (CRASH,), producers=IDLE),

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.actions import (
+    ClampGroups,
     ClearEnd,
     EndFlow,
     FenceCluster,
@@ -19,13 +20,16 @@ from mirrorflow_core.switchover.actions import (
     SwitchEndpoint,
     SwitchoverAction,
     TryFence,
+    TryToFence,
     VerifySeal,
     WriteRecord,
 )
+from mirrorflow_core.switchover.loss import EndEvidence, LossAssessment, PartitionCut, PartitionLoss
 from mirrorflow_core.switchover.observation import (
     ClusterObservation,
     FenceState,
     FlowEnd,
+    GroupClamp,
     GroupPass,
     PartitionEnd,
     ReadinessCheck,
@@ -34,6 +38,7 @@ from mirrorflow_core.switchover.observation import (
     SwitchoverObservation,
     SwitchoverSide,
 )
+from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.seal import Seal
 from mirrorflow_core.switchover.states import FENCED, SwitchoverState
 from tests.model.switchover.world import (
@@ -100,6 +105,62 @@ def observe(first_part: World, world: World, name: str) -> SwitchoverObservation
     )
 
 
+def observe_alone(
+    first_part: World, world: World, name: str, record: SwitchoverRecord
+) -> SwitchoverObservation:
+    """Returns what the run *name* reads for an unplanned switchover: as `observe`, but for the journal of the source.
+
+    A user who rolls back means the first switchover.
+    """
+    fence = None if first_part.is_fence_noted else FenceState.ABSENT
+    if first_part.is_source_up:
+        fence = _FENCES[first_part.source_fence]
+    return SwitchoverObservation(
+        runner=name,
+        rollback_requested=first_part.is_rollback_requested and record.id == "first",
+        endpoint=first_part.endpoint,
+        flow_end=_flow_end(first_part) if first_part.is_target_up else None,
+        source=ClusterObservation(fence=fence),
+        loss=_loss(world) if world.is_target_up else None,
+        can_fence_source=first_part.is_source_up,
+        cuts=_cuts(world) if world.is_target_up else None,
+        clamp=GroupClamp() if world.clamped_by == name else None,
+        target=_target(world) if world.is_target_up else ClusterObservation(),
+    )
+
+
+def _loss(world: World) -> LossAssessment:
+    """Without the source, nobody has seen its ends."""
+    is_up = world.is_source_up
+    return LossAssessment(
+        partitions=tuple(
+            PartitionLoss(
+                topic=partition.topic,
+                partition=partition.partition,
+                copied=copied,
+                source_end=len(log) if is_up else None,
+                evidence=EndEvidence.SOURCE if is_up else EndEvidence.NONE,
+            )
+            for partition, copied, log in zip(TOPIC_PARTITIONS, world.copied, world.source, strict=True)
+        ),
+        is_source_answering=is_up,
+    )
+
+
+def _cuts(world: World) -> tuple[PartitionCut, ...]:
+    return tuple(
+        PartitionCut(
+            topic=partition.topic,
+            partition=partition.partition,
+            source_topic_id="id",
+            copied=copied,
+            target_topic_id="id",
+            target_end=len(log),
+        )
+        for partition, copied, log in zip(TOPIC_PARTITIONS, world.copied, world.target, strict=True)
+    )
+
+
 def _source(world: World) -> ClusterObservation:
     return ClusterObservation(
         records=_records(world.source_journal),
@@ -142,7 +203,13 @@ def _records(journal: tuple[Kept, ...]) -> tuple[Any, ...]:
 
 def parts(actions: tuple[SwitchoverAction, ...]) -> Kept:
     """Returns *actions* as parts between which the process can die."""
-    counts = {WriteRecord: 2, FenceCluster: PARTITIONS, LiftFence: PARTITIONS, EndFlow: 2}
+    counts = {
+        WriteRecord: 2,
+        FenceCluster: PARTITIONS,
+        TryToFence: PARTITIONS,
+        LiftFence: PARTITIONS,
+        EndFlow: 2,
+    }
     kept_actions = [
         WriteRecord(kept_record(action.record).value) if isinstance(action, WriteRecord) else action
         for action in actions
@@ -170,6 +237,12 @@ def carry_out(world: World, part: Part) -> World:
             return world._replace(is_canary_tried=True) if world.is_source_up else world
         case FenceCluster(side):
             return _set_fence(world, side, max(part.number + 1, _fence(world, side)))
+        case TryToFence():
+            fenced = max(part.number + 1, world.source_fence)
+            tried = world if world.refuses_fence else _set_fence(world, SwitchoverSide.SOURCE, fenced)
+            return tried._replace(is_fence_noted=True)
+        case LiftFence(SwitchoverSide.SOURCE) if world.is_source_up and part.number == PARTITIONS - 1:
+            return _set_fence(world, SwitchoverSide.SOURCE, 0)._replace(is_fence_noted=False)
         case LiftFence(side):
             return _set_fence(world, side, min(PARTITIONS - 1 - part.number, _fence(world, side)))
         case VerifySeal(seal):
@@ -178,6 +251,10 @@ def carry_out(world: World, part: Part) -> World:
             moved = max(world.group_target, min(world.group_source, len(world.target[0])))
             is_possible = world.is_source_up and world.is_target_up
             return world._replace(group_target=moved) if is_possible else world
+        case ClampGroups():
+            placed = max(world.group_target, min(world.checkpoint, len(world.target[0])))
+            done = world._replace(group_target=placed, clamped_by=world.lock)
+            return done if world.is_target_up else world
         case EndFlow(switchover):
             return _end_flow(world, switchover, part.number)
         case ClearEnd(switchover):
@@ -193,7 +270,9 @@ def carry_out(world: World, part: Part) -> World:
 
 
 def _write_record(world: World, record: Kept, number: int) -> World:
-    """Writes to one journal, and to the other one: side by side, or once the first has acknowledged it."""
+    """Writes to one journal, and to the other one: side by side, or once the first has acknowledged it; of an unplanned switchover, to the target's."""
+    if record.value.is_unplanned and number:
+        return world
     is_target_first = record.value.written_first == world.target_name
     is_side_by_side = record.value.state in FENCED
     if is_target_first == (number == 1):
@@ -236,7 +315,7 @@ def _end_flow(world: World, switchover: str, number: int) -> World:
     if not world.is_target_up:
         return world
     flow = world.flow
-    if number == 0 and flow.ended_by != switchover:
+    if number == 0 and not flow.ended_by:  # the end of another switchover stays
         return world._replace(flow=flow._replace(epoch=flow.epoch + 1, ended_by=switchover))
     if number == 1 and flow.ended_by == switchover:
         return world._replace(flow=flow._replace(marked_epoch=flow.epoch))

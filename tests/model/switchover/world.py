@@ -114,6 +114,9 @@ class World(NamedTuple):
     endpoint: str = EAST
     group_source: int = 0  # committed offsets of the group
     group_target: int = 0
+    has_checkpoints: bool = False  # of the group
+    checkpoint: int = 0  # as the target has it
+    clamped_by: str = ""  # the run that has placed the group from its checkpoint; as only that run knows
     has_members: bool = False  # the group, at the source
     flow: Flow = Flow()
     copiers: tuple[Copier, ...] = (Copier(epoch=1), Copier())
@@ -128,6 +131,11 @@ class World(NamedTuple):
     is_rollback_requested: bool = False
     reads_slowly: bool = False  # other things happen between the parts of an observation
     is_target_lost: bool = False  # once it is down, it stays down
+    is_source_lost: bool = False
+    is_fence_noted: bool = (
+        False  # by an unplanned switchover: the source may be fenced, although it does not respond
+    )
+    refuses_fence: bool = False  # the source answers, and cannot be fenced
     hangs: bool = False  # an open transaction is never ended
     happened: frozenset[str] = frozenset()  # of the troubles
     # Where source and target ended when the promotion was stored; as no process knows it.
@@ -144,10 +152,18 @@ def requested(
     *,
     source: str = EAST,
     to: str = WEST,
+    accepts_loss: bool = False,
 ) -> SwitchoverRecord:
     """Returns the record of a switchover that a user asks for."""
     return SwitchoverRecord(
-        id=name, pair="pair", type=type_, source=source, to=to, created_ms=0, limits=LIMITS
+        id=name,
+        pair="pair",
+        type=type_,
+        source=source,
+        to=to,
+        created_ms=0,
+        limits=LIMITS,
+        accepts_loss=accepts_loss,
     )
 
 
@@ -219,6 +235,9 @@ def known_records(world: World) -> list[SwitchoverRecord]:
 
 
 def stored_state(world: World) -> SwitchoverState | None:
-    """Returns the state of the newest switchover to the target."""
-    record = newest((*world.source_journal, *world.target_journal))
+    """Returns the state of the newest switchover to the target; an unplanned one that was given up counts if it is the only one."""
+    records = [record.value for record in (*world.source_journal, *world.target_journal)]
+    given_up = {SwitchoverState.REFUSED, SwitchoverState.LIFTED}
+    counting = [record for record in records if not (record.is_unplanned and record.state in given_up)]
+    record = max(counting or records, key=lambda record: record.key, default=None)
     return None if record is None or record.to != world.target_name else record.state
