@@ -17,12 +17,14 @@ from typing import Any, Final
 from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.java.json_text import parsed_object, text_field
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.guards import unfinished_of
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import (
     SWITCHOVERS_TOPIC,
     SwitchoverRecord,
     decode_record,
     encode_record,
+    newest_of_each,
     newest_record,
 )
 from mirrorflow_core.switchover.states import FENCED
@@ -191,7 +193,10 @@ class ClusterJournal:
 
 
 class SwitchoverJournal:
-    """The journal of one pair: both copies. A process that holds the lock holds it on both clusters."""
+    """The journal of one pair: both copies, or one where only that cluster counts or responds.
+
+    A process that holds the lock holds it on each of these clusters.
+    """
 
     def __init__(self, copies: Sequence[ClusterJournal]) -> None:
         # One order for all processes, so that two of them do not hold one lock each.
@@ -204,8 +209,9 @@ class SwitchoverJournal:
 
     @property
     def newest(self) -> SwitchoverRecord | None:
-        """The newest record of the pair."""
-        return newest_record(self.records)
+        """The record of the switchover that is under way, or that has ended last."""
+        known = newest_of_each(self.records)
+        return unfinished_of(known) or newest_record(known)
 
     @property
     def active(self) -> str | None:
@@ -214,9 +220,9 @@ class SwitchoverJournal:
         return promoted[-1] if promoted else None
 
     @property
-    def renewals(self) -> Mapping[str, Any]:
+    def renewals(self) -> Sequence[Mapping[str, Any]]:
         """What the process that works has noted last; it changes every few seconds."""
-        return self._copies[0].notes.get("runner", {})
+        return [copy.notes.get("runner", {}) for copy in self._copies]
 
     async def records_on(self, alias: str) -> tuple[SwitchoverRecord, ...]:
         """Reads and returns the records on one cluster. Raises ClusterError, SwitchoverError."""
@@ -256,10 +262,11 @@ class SwitchoverJournal:
     async def confirm(self, alias: str) -> None:
         """Checks that this process still has the lock on cluster *alias*. Raises SwitchoverTakenError, ClusterError.
 
-        It is for changes that no note announces: a process that has slept must not undo what its successor has done.
+        It is for changes that no note announces: a process that has slept must not undo what its successor has done. Without
+        a copy there, the lock on the other cluster counts.
         """
-        (copy,) = (copy for copy in self._copies if copy.alias == alias)
-        await copy.write_note("confirmed", {})
+        for copy in [copy for copy in self._copies if copy.alias == alias] or self._copies:
+            await copy.write_note("confirmed", {})
 
     async def write_fence(self, alias: str, state: FenceState, *, acls: Iterable[AclBinding] = ()) -> None:
         """Notes the fence of cluster *alias*, before it is set and after it was lifted. Raises as `write`."""
@@ -275,8 +282,17 @@ class SwitchoverJournal:
         await _side_by_side(copy.write_note("endpoint", value) for copy in self._copies)
 
     async def write_renewal(self, runner: str, number: int) -> None:
-        """Notes that *runner* works; *number* differs each time. Raises as `write`."""
-        await self._copies[0].write_note("runner", {"runner": runner, "renewal": number})
+        """Notes on each cluster that *runner* works; *number* differs each time. Raises as `write`.
+
+        They do not wait for each other: a process that reads one of them alone must see it, although the other one is lost.
+        """
+        note = {"runner": runner, "renewal": number}
+        results = await asyncio.gather(
+            *(copy.write_note("runner", note) for copy in self._copies), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     def _notes(self, name: str) -> list[Mapping[str, Any]]:
         """Returns both copies of a note, the newer one last where they are numbered."""

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.switchover.errors import (
     FenceUnavailableError,
     SwitchoverHeldError,
@@ -35,6 +37,7 @@ from mirrorflow_replicator.switchover.write_fences import DenyAclFence, NotedFen
 RENEW_S: Final = 2.0
 ABANDONED_S: Final = 8.0  # several renewals, each of which may wait for an election
 WATCH_POLL_S: Final = 0.5
+STATUS_TIMEOUT_S: Final = 10.0  # to connect to a cluster that may be lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +58,12 @@ async def switchover_session(
     """Opens a session that holds the lock. Raises SwitchoverHeldError, SettingError, ClusterError."""
     async with pair_clusters(settings) as clusters:
         journal = journal_of(settings, clusters.source, clusters.target)
-        await _wait_until_free(journal)
+        await wait_until_free(journal)
         await journal.take()
         require_same_method(settings, journal)
         runner_id = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         fences = {
-            cluster.alias: _fence(settings, cluster, journal)
+            cluster.alias: fence_of_cluster(settings, cluster, journal)
             for cluster in (clusters.source, clusters.target)
         }
         partitions = SealedPartitions(settings, clusters)
@@ -88,7 +91,7 @@ async def switchover_session(
             partitions=partitions,
             on_step=on_step,
         )
-        async with _renewing(journal, runner_id):
+        async with renewing(journal, runner_id):
             yield SwitchoverSession(
                 journal=journal, observer=observer, checks=checks, flows=flows, runner=runner
             )
@@ -119,17 +122,54 @@ def require_same_method(settings: SwitchoverSettings, journal: SwitchoverJournal
             )
 
 
-def _fence(settings: SwitchoverSettings, cluster: Cluster, journal: SwitchoverJournal) -> WriteFence:
+@contextlib.asynccontextmanager
+async def readable_journal(
+    settings: SwitchoverSettings,
+) -> AsyncIterator[tuple[SwitchoverJournal, dict[str, str]]]:
+    """Reads the journal on each cluster that responds; yields it, and why others were not read, by their aliases.
+
+    It takes no lock, so nothing may be written. Raises ClusterError if no cluster responds.
+    """
+    flows = {settings.source: settings.back, settings.to: settings.forward}
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def connect(flow: SourceSettings) -> Cluster:
+            resolve = Resolver(flow.providers).resolve_client
+            cluster = await Cluster.connect(flow.target_admin, resolve=resolve, timeout_s=STATUS_TIMEOUT_S)
+            stack.push_async_callback(cluster.close)
+            return cluster
+
+        connected = await asyncio.gather(*map(connect, flows.values()), return_exceptions=True)
+        problems: dict[str, str] = {}
+        copies: list[ClusterJournal] = []
+        for alias, result in zip(flows, connected, strict=True):
+            if isinstance(result, Cluster):
+                copies.append(ClusterJournal(result, settings.pair))
+            elif not isinstance(result, ClusterError):
+                raise result
+            else:
+                problems[alias] = str(result)
+        if not copies and isinstance(connected[0], ClusterError):
+            raise connected[0]
+        journal = SwitchoverJournal(copies)
+        await journal.read()
+        yield journal, problems
+
+
+def fence_of_cluster(
+    settings: SwitchoverSettings, cluster: Cluster, journal: SwitchoverJournal
+) -> WriteFence:
+    """Returns the fence of *cluster* by the method of the pair."""
     if settings.fence is FenceKind.DENY_ACL:
         return DenyAclFence(cluster, journal, except_principals=settings.except_principals)
     return NotedFence(cluster.alias, journal, hook=settings.fence_hook, variables=settings.variables)
 
 
-async def _wait_until_free(journal: SwitchoverJournal) -> None:
+async def wait_until_free(journal: SwitchoverJournal) -> None:
     """Waits until no process renews its note. Raises SwitchoverHeldError if one does, ClusterError."""
     await journal.read()
     newest = journal.newest
-    if newest is None or newest.is_final or has_ended(newest.runner):
+    if newest is None or newest.is_at_rest or has_ended(newest.runner):
         return
     renewals, now = journal.renewals, asyncio.get_running_loop().time
     deadline_s = now() + ABANDONED_S
@@ -155,7 +195,7 @@ def has_ended(runner: str) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _renewing(journal: SwitchoverJournal, runner_id: str) -> AsyncIterator[None]:
+async def renewing(journal: SwitchoverJournal, runner_id: str) -> AsyncIterator[None]:
     """Renews the note meanwhile. What is refused shows at the next record."""
 
     async def renew() -> None:
@@ -166,8 +206,8 @@ async def _renewing(journal: SwitchoverJournal, runner_id: str) -> AsyncIterator
             number += 1
             await asyncio.sleep(RENEW_S)
 
-    renewing = asyncio.create_task(renew(), name="renew-switchover")
+    task = asyncio.create_task(renew(), name="renew-switchover")
     try:
         yield
     finally:
-        await cancel_and_wait(renewing)
+        await cancel_and_wait(task)

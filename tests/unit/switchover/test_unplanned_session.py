@@ -1,0 +1,133 @@
+"""Carries unplanned switchovers out with clusters of which only the state is imagined: what fails, and what that does not stop."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from mirrorflow_core.errors import UnreachableError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.loss import EndEvidence, LossAssessment, PartitionCut, PartitionLoss
+from mirrorflow_core.switchover.observation import (
+    ClusterObservation,
+    FenceState,
+    FlowEnd,
+    GroupClamp,
+    PartitionEnd,
+    SwitchoverObservation,
+)
+from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+from mirrorflow_replicator.switchover import unplanned_session
+from mirrorflow_replicator.switchover.unplanned_session import UnplannedRunner
+
+ORDERS = TopicPartition("orders", 0)
+LOSS = LossAssessment(
+    partitions=(
+        PartitionLoss(topic="orders", partition=0, copied=7, source_end=9, evidence=EndEvidence.FLOW),
+    )
+)
+CUTS = (
+    PartitionCut(
+        topic="orders", partition=0, source_topic_id="s", copied=7, target_topic_id="t", target_end=8
+    ),
+)
+
+
+class LostWorld:
+    """A target that works and a source that answers, and cannot be fenced; it is journal, fences, flow and observer in one."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.records: dict[str, SwitchoverRecord] = {}
+        self.active = "east"
+        self.ended = ""
+        self.groups: Any = None
+        self.problem = ""
+        self.can_fence = True
+        self.settings = self.journal = self.source_fence = self.target_fence = self.partitions = self
+        self.target = self.forward = self.forward_groups = self.endpoint_hook = None
+        self.to = "west"
+
+    async def write(self, record: SwitchoverRecord) -> None:
+        self.calls.append(record.state.value)
+        self.records[record.id] = record
+
+    async def confirm(self, alias: str) -> None:
+        assert alias == "west"
+
+    async def write_endpoint(self, to: str) -> None:
+        self.calls.append(f"endpoint {to}")
+        self.active = to
+
+    async def topics(self) -> frozenset[str]:
+        return frozenset({"orders"})
+
+    async def set(self, topics: object) -> None:
+        self.calls.append("try to fence")
+        self.can_fence = False
+        raise UnreachableError(cluster="east", addresses="east:9092", problem="no answer")
+
+    async def observe(self, record: SwitchoverRecord) -> SwitchoverObservation:
+        ends = {ORDERS: PartitionEnd(topic_id="t", end=8, last_stable=8)}
+        records = tuple(self.records.values())
+        return SwitchoverObservation(
+            runner="host/1/a",
+            endpoint=self.active,
+            flow_end=FlowEnd(switchover=self.ended, has_all_markers=bool(self.ended)),
+            loss=LOSS,
+            can_fence_source=self.can_fence,
+            cuts=CUTS,
+            clamp=None if self.groups is None else GroupClamp(),
+            target=ClusterObservation(records=records, fence=FenceState.ABSENT, ends=ends),
+        )
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> LostWorld:
+    world = LostWorld()
+
+    async def end_flow(_settings: object, _target: object, switchover: str) -> None:
+        world.calls.append("end")
+        world.ended = switchover
+
+    monkeypatch.setattr(unplanned_session, "end_flow", end_flow)
+    monkeypatch.setattr(unplanned_session, "POLL_S", 0)
+    monkeypatch.setattr(unplanned_session, "RETRY_S", 0)
+    return world
+
+
+def run(world: LostWorld, *, accepts_loss: bool = True) -> tuple[SwitchoverRecord, list[str]]:
+    """Returns the last record, and the errors that were shown."""
+    problems: list[str] = []
+    record = SwitchoverRecord(
+        id="one",
+        pair="east-west",
+        type=SwitchoverType.UNPLANNED,
+        source="east",
+        to="west",
+        created_ms=0,
+        accepts_loss=accepts_loss,
+    )
+    part = cast("Any", world)
+    runner = UnplannedRunner(part, part, on_step=lambda _, problem: problems.append(problem))
+    last = asyncio.run(asyncio.wait_for(runner.run(record), 60))
+    return last, [problem for problem in problems if problem]
+
+
+def test_a_fence_that_fails_is_shown_and_does_not_keep_the_flow_from_being_ended(world: LostWorld):
+    last, problems = run(world)
+
+    assert SwitchoverState.DEGRADED is last.state
+    assert [
+        "Assessing", "ForwardEnded", "try to fence", "end", "GroupsClamped", "Promoting", "endpoint west", "Degraded",
+    ] == world.calls  # fmt: skip
+    assert ["east" in problem for problem in problems] == [True]
+    assert (LOSS, CUTS) == (last.loss, last.cuts)
+
+
+def test_a_loss_that_is_not_accepted_changes_nothing_but_the_journal(world: LostWorld):
+    last, _ = run(world, accepts_loss=False)
+
+    assert SwitchoverState.REFUSED is last.state
+    assert ["Assessing", "Refused"] == world.calls
