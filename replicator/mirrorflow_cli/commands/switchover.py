@@ -1,7 +1,7 @@
 """`mirrorflow switchover`: moves the applications of a pair to its other cluster, and can undo that until it promotes.
 
 Each step is announced in the journal on both clusters, so the same command continues after a crash. Ctrl-C rolls back before
-promoting; after it the switchover can only be completed, so it continues.
+promoting; after it the switchover can only be completed, so it continues. With --unplanned, the target alone is needed.
 """
 
 import argparse
@@ -17,17 +17,26 @@ from pathlib import Path
 from typing import Any
 
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, FailedError, UsageError
+from mirrorflow_cli.flow_progress import read_flow_progress
+from mirrorflow_cli.loss_report import degraded_sentence, loss_report, loss_sentences
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
 from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
 from mirrorflow_operator.api.mirror_pair import LoadedPair
-from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings, pair_clusters
-from mirrorflow_replicator.switchover.session import SwitchoverSession, journal_of, switchover_session
+from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
+from mirrorflow_replicator.switchover.session import (
+    SwitchoverSession,
+    readable_journal,
+    switchover_session,
+)
+from mirrorflow_replicator.switchover.unplanned_session import UnplannedSession, unplanned_session
 
 STATUS, ROLLBACK = "status", "rollback"
-_COMPLETED = frozenset({SwitchoverState.DONE, SwitchoverState.REHEARSED})
+_COMPLETED = frozenset({SwitchoverState.DONE, SwitchoverState.REHEARSED, SwitchoverState.DEGRADED})
+_REQUEST_OPTIONS = ("to", "rehearse", "live_groups", "unplanned", "accept_loss", "progress")
+_Session = SwitchoverSession | UnplannedSession
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +71,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not wait until consumers are stopped; they may read records again",
     )
     parser.add_argument(
+        "--unplanned",
+        action="store_true",
+        help="the other member is lost: show what is lost with it, and with --accept-loss, switch over without it",
+    )
+    parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="for --unplanned: switch over although records that were not copied are lost",
+    )
+    parser.add_argument(
+        "--progress",
+        metavar="URL",
+        action="append",
+        default=[],
+        help="for --unplanned: HTTP address of a process of the flow, which may know ends of the lost member; may be repeated",
+    )
+    parser.add_argument(
         "--report",
         dest="report_file",
         metavar="FILE",
@@ -75,10 +101,9 @@ def execute(arguments: argparse.Namespace) -> int:
     loaded = pair_from(arguments)
     members = tuple(loaded.pair.spec.members)
     if arguments.action is not None:
-        if arguments.to or arguments.rehearse or arguments.live_groups:
-            raise UsageError(
-                f"{arguments.action} takes the pair alone; remove --to, --rehearse and --live-groups."
-            )
+        options = [f"--{name.replace('_', '-')}" for name in _REQUEST_OPTIONS if getattr(arguments, name)]
+        if options:
+            raise UsageError(f"{arguments.action} takes the pair alone; remove {' and '.join(options)}.")
         settings = switchover_settings(arguments, loaded, members[0])
         return asyncio.run(_ACTIONS[arguments.action](arguments, loaded, settings))
     if arguments.to not in members:
@@ -88,23 +113,33 @@ def execute(arguments: argparse.Namespace) -> int:
             else f"{arguments.to} is not a member of {loaded.pair.metadata.name}"
         )
         raise UsageError(f"--to: {given}; write {' or '.join(members)}.")
-    return asyncio.run(_switch(arguments, switchover_settings(arguments, loaded, arguments.to)))
+    _refuse_contradictions(arguments)
+    settings = switchover_settings(arguments, loaded, arguments.to)
+    return asyncio.run((_switch_unplanned if arguments.unplanned else _switch)(arguments, settings))
+
+
+def _refuse_contradictions(arguments: argparse.Namespace) -> None:
+    if not arguments.unplanned:
+        for option, is_given in (
+            ("--accept-loss", arguments.accept_loss),
+            ("--progress", bool(arguments.progress)),
+        ):
+            if is_given:
+                raise UsageError(f"{option} is for --unplanned alone; add --unplanned, or remove {option}.")
+        return
+    if arguments.rehearse:
+        raise UsageError(
+            "--unplanned cannot be rehearsed: without --accept-loss it changes nothing; remove --rehearse."
+        )
+    if arguments.live_groups:
+        raise UsageError("--unplanned waits for no consumers; remove --live-groups.")
 
 
 async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
     display = StepDisplay()
     kind = SwitchoverType.REHEARSAL if arguments.rehearse else SwitchoverType.PLANNED
     async with switchover_session(settings, on_step=display.show) as session:
-        record = _unfinished(session, settings, kind) or SwitchoverRecord(
-            id=f"{settings.pair}-{secrets.token_hex(4)}",
-            pair=settings.pair,
-            type=kind,
-            source=settings.source,
-            to=settings.to,
-            created_ms=time.time_ns() // 1_000_000,
-            limits=settings.limits,
-            allows_live_groups=arguments.live_groups,
-        )
+        record = _unfinished(session, settings, kind) or _request(arguments, settings, kind)
         with rolling_back_at_signals(session, display) as signals:
             last = await session.runner.run(record)
         checks, groups = session.checks, session.flows.final_groups()
@@ -117,19 +152,56 @@ async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -
     return EXIT_DONE if last.state in _COMPLETED else EXIT_FAILED
 
 
+async def _switch_unplanned(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
+    display, kind = StepDisplay(), SwitchoverType.UNPLANNED
+    progress = read_flow_progress(arguments.progress)
+    async with unplanned_session(settings, on_step=display.show, progress=progress) as session:
+        record = _unfinished(session, settings, kind) or _request(arguments, settings, kind)
+        with rolling_back_at_signals(session, display) as signals:
+            last = await session.runner.run(record)
+        groups = session.observer.groups or ()
+    report = report_of(last, groups=groups) | loss_report(last)
+    _finish(arguments, report, [*loss_sentences(last), _outcome(last)])
+    if signals and last.state not in _COMPLETED:
+        return EXIT_SIGNAL_BASE + signals[0]
+    return EXIT_DONE if last.state in _COMPLETED else EXIT_FAILED
+
+
+def _request(
+    arguments: argparse.Namespace, settings: SwitchoverSettings, kind: SwitchoverType
+) -> SwitchoverRecord:
+    return SwitchoverRecord(
+        id=f"{settings.pair}-{secrets.token_hex(4)}",
+        pair=settings.pair,
+        type=kind,
+        source=settings.source,
+        to=settings.to,
+        created_ms=time.time_ns() // 1_000_000,
+        limits=settings.limits,
+        allows_live_groups=arguments.live_groups,
+        accepts_loss=arguments.accept_loss,
+    )
+
+
+def _outcome(record: SwitchoverRecord) -> str:
+    return degraded_sentence(record) if record.state is SwitchoverState.DEGRADED else sentence_of(record)
+
+
 def _unfinished(
-    session: SwitchoverSession, settings: SwitchoverSettings, kind: SwitchoverType
+    session: _Session, settings: SwitchoverSettings, kind: SwitchoverType
 ) -> SwitchoverRecord | None:
     """Returns the switchover that the arguments name and that has not ended, so that it is continued."""
     newest = session.journal.newest
     if newest is None or newest.is_final or (newest.to, newest.type) != (settings.to, kind):
         return None
+    if newest.is_unplanned and newest.state is SwitchoverState.ROLLING_BACK:
+        return None  # it may wait for a source that is lost; a new one does not
     print(f"Continues switchover {newest.id}, which is in state {newest.state.value}.", file=sys.stderr)
     return newest
 
 
 @contextmanager
-def rolling_back_at_signals(session: SwitchoverSession, display: StepDisplay) -> Iterator[list[int]]:
+def rolling_back_at_signals(session: _Session, display: StepDisplay) -> Iterator[list[int]]:
     """Rolls back at the first signal, or continues if it has promoted, and ends at the second; returns the signals."""
     signals: list[int] = []
     loop, running = asyncio.get_running_loop(), asyncio.current_task()
@@ -167,18 +239,20 @@ def rolling_back_at_signals(session: SwitchoverSession, display: StepDisplay) ->
 
 
 async def _status(arguments: argparse.Namespace, loaded: LoadedPair, settings: SwitchoverSettings) -> int:
-    async with pair_clusters(settings) as clusters:
-        journal = journal_of(settings, clusters.source, clusters.target)
-        await journal.read()
+    async with readable_journal(settings) as (journal, problems):
+        pass
     newest = journal.newest
     fences = {alias: journal.fence_of(alias).state.value for alias in loaded.pair.spec.members}
     report = {
         "pair": settings.pair,
         "active": journal.active,
         "fences": fences,
-        "newest": None if newest is None else report_of(newest),
+        "newest": None if newest is None else report_of(newest) | loss_report(newest),
+        "unread": problems,
     }
-    sentences = [f"{settings.pair} was never switched over." if newest is None else sentence_of(newest)]
+    sentences = [f"{settings.pair} was never switched over." if newest is None else _outcome(newest)]
+    sentences += [] if newest is None else loss_sentences(newest)
+    sentences += [f"The journal of {alias} was not read: {problem}" for alias, problem in problems.items()]
     sentences += [
         f"A fence keeps applications from writing to {alias}."
         for alias, state in fences.items()
@@ -189,9 +263,8 @@ async def _status(arguments: argparse.Namespace, loaded: LoadedPair, settings: S
 
 
 async def _roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings: SwitchoverSettings) -> int:
-    async with pair_clusters(settings) as clusters:
-        journal = journal_of(settings, clusters.source, clusters.target)
-        await journal.read()
+    async with readable_journal(settings) as (journal, _):
+        pass
     newest = journal.newest
     if newest is None or newest.is_final:
         state = (
@@ -200,6 +273,8 @@ async def _roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings
             else f"has no switchover under way: {sentence_of(newest)}"
         )
         raise FailedError(f"{settings.pair} {state}")
+    if newest.state is SwitchoverState.DEGRADED:
+        raise FailedError(f"Switchover {newest.id} cannot be rolled back. {degraded_sentence(newest)}")
     if newest.state in PROMOTED:
         raise FailedError(
             f"Switchover {newest.id} has promoted {newest.to} and cannot be rolled back. Complete it with "
@@ -207,7 +282,8 @@ async def _roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings
         )
     display = StepDisplay()
     own = switchover_settings(arguments, loaded, newest.to)
-    async with switchover_session(own, on_step=display.show) as session:
+    opened = unplanned_session if newest.is_unplanned else switchover_session
+    async with opened(own, on_step=display.show) as session:
         session.observer.request_rollback()
         last = await session.runner.run(session.journal.newest or newest)
     _finish(arguments, report_of(last), [sentence_of(last)])

@@ -73,14 +73,46 @@ def record(*states: tuple[SwitchoverState, int], reason: str = "") -> Switchover
         ([], "--to: it is missing; write east or west."),
         (
             ["status", "--to", "west"],
-            "status takes the pair alone; remove --to, --rehearse and --live-groups.",
+            "status takes the pair alone; remove --to.",
         ),
         (
             ["rollback", "--rehearse"],
-            "rollback takes the pair alone; remove --to, --rehearse and --live-groups.",
+            "rollback takes the pair alone; remove --rehearse.",
         ),
+        (
+            ["status", "--unplanned", "--accept-loss"],
+            "status takes the pair alone; remove --unplanned and --accept-loss.",
+        ),
+        (
+            ["--to", "west", "--accept-loss"],
+            "--accept-loss is for --unplanned alone; add --unplanned, or remove --accept-loss.",
+        ),
+        (
+            ["--to", "west", "--progress", "http://127.0.0.1:1"],
+            "--progress is for --unplanned alone; add --unplanned, or remove --progress.",
+        ),
+        (
+            ["--to", "west", "--unplanned", "--rehearse"],
+            "--unplanned cannot be rehearsed: without --accept-loss it changes nothing; remove --rehearse.",
+        ),
+        (
+            ["--to", "west", "--unplanned", "--live-groups"],
+            "--unplanned waits for no consumers; remove --live-groups.",
+        ),
+        (["--unplanned"], "--to: it is missing; write east or west."),
     ],
-    ids=["no-member", "no-target", "status-to", "rehearsed-rollback"],
+    ids=[
+        "no-member",
+        "no-target",
+        "status-to",
+        "rehearsed-rollback",
+        "unplanned-status",
+        "accepted-loss-of-a-planned-one",
+        "progress-of-a-planned-one",
+        "rehearsed-loss",
+        "live-groups-of-a-lost-source",
+        "unplanned-to-nowhere",
+    ],
 )
 def test_invalid_arguments_are_refused_by_name(
     pair: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str

@@ -1,0 +1,126 @@
+"""The source of a pair is killed with records that never crossed: what is shown as lost, and what runs on the target then."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from mirrorflow_cli.run_progress import read_progress
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import free_port, wait_until
+from tests.integration.kafka.groups import group_offsets, put_group
+from tests.integration.kafka.running import RunningCommand
+from tests.integration.kafka.test_switchover import APP, USERS, Pair, Sides, all_numbers, read
+
+COPIED, LOST, NEW, READ = 60, 25, 20, 40
+
+
+@pytest.fixture(scope="module")
+def sides() -> Iterator[Sides]:
+    """Two clusters whose users need ACLs, as for a planned switchover; the first one is killed."""
+    with contextlib.ExitStack() as stack:
+        clusters = {
+            name: stack.enter_context(
+                KafkaCluster(name=name, listeners=("SASL_PLAINTEXT",), authorizer=True, users=USERS)
+            )
+            for name in ("lost-east", "lost-west")
+        }
+        for cluster in clusters.values():
+            cluster.allow("ALL", "CLUSTER", "kafka-cluster")
+            for kind in ("TOPIC", "GROUP", "TRANSACTIONAL_ID"):
+                cluster.allow("ALL", kind, "*")
+            cluster.allow("ALL", "GROUP", "*", user="app")
+        yield {"east": clusters["lost-east"], "west": clusters["lost-west"]}
+
+
+class QuickPair(Pair):
+    """A pair whose groups follow within a second."""
+
+    def _flow(self, source: str, target: str) -> dict[str, Any]:
+        flow = super()._flow(source, target)
+        intervals = ("emit.checkpoints", "sync.group.offsets", "refresh.groups")
+        config = {f"{name}.interval.seconds": "1" for name in intervals}
+        flow["spec"]["connectors"]["checkpoint"] = {"config": config}
+        return flow
+
+
+def write(pair: Pair, member: str, numbers: range) -> None:
+    """Writes *numbers* with acks=all; returns when all are acknowledged."""
+    errors: list[Any] = []
+    producer = Producer(pair.sides[member].client("SASL_PLAINTEXT", user=APP))
+    for number in numbers:
+        producer.produce(pair.topic, str(number).encode(), on_delivery=lambda error, _: errors.append(error))
+    assert not producer.flush(30)
+    assert errors == [None] * len(numbers)
+
+
+def source_end(url: str) -> int | None:
+    """Returns the end of the source that the flow at *url* has seen."""
+    progress = read_progress(url)
+    rows = () if progress is None else progress.partitions
+    return next((row["sourceEndOffset"] for row in rows), None)
+
+
+def test_a_lost_source_is_left_with_a_known_loss_and_its_flow_writes_nothing_more(
+    sides: Sides, tmp_path: Path
+):
+    """The records that never crossed are refused by the target; afterwards the source comes back with them."""
+    east, west, pair = sides["east"], sides["west"], QuickPair(sides, tmp_path)
+    report, port = tmp_path / "report.json", free_port()
+    url = f"http://127.0.0.1:{port}"
+    own = tmp_path / "forward"
+    own.mkdir()
+    flow = RunningCommand(
+        pair.flow_file("east-to-west"), own, "--secrets", tmp_path, "--http-port", str(port)
+    )
+    write(pair, "east", range(COPIED))
+    put_group(east, pair.group, {(pair.topic, 0): READ})
+    with flow:
+        wait_until("the records are copied", lambda: west.total_end_offset(pair.topic) == COPIED)
+        wait_until("the group follows", lambda: bool(group_offsets(west, pair.group)))
+        west.allow("WRITE", "TOPIC", pair.topic, deny=True)
+        write(pair, "east", range(COPIED, COPIED + LOST))
+        wait_until("the flow has seen their end", lambda: source_end(url) == COPIED + LOST)
+        east.broker(1).kill()
+        west.remove_acl("WRITE", "TOPIC", pair.topic, deny=True)
+
+        shown = pair.command("--to", "west", "--unplanned", "--progress", url, "--report", report)
+        assert 1 == shown.returncode, shown.stdout + shown.stderr
+        loss = json.loads(report.read_text())["loss"]["lostOffsetsAtLeast"]
+        assert 0 < loss <= COPIED + LOST - west.total_end_offset(pair.topic)
+        assert f"acceptLoss: At least {loss} offsets of 1 partition are lost" in shown.stdout
+        assert ("east", COPIED) == (pair.endpoint.read_text(), west.total_end_offset(pair.topic))
+
+        moved = pair.command(
+            "--to", "west", "--unplanned", "--accept-loss", "--progress", url, "--report", report
+        )
+        assert 0 == moved.returncode, moved.stdout + moved.stderr + flow.output()
+        result = json.loads(report.read_text())
+        (partition,) = (row for row in result["loss"]["partitions"] if row["topic"] == pair.topic)
+        assert ("Degraded", "west") == (result["state"], pair.endpoint.read_text())
+        assert (COPIED, LOST) == (partition["copiedUpTo"], partition["lostOffsetsAtLeast"])
+        assert group_offsets(west, pair.group)[pair.topic, 0] <= READ
+        crossed = all_numbers(pair, "west")
+        write(pair, "west", range(1_000, 1_000 + NEW))
+        numbers = read(pair, "west", lambda number: number == 1_000 + NEW - 1)
+
+        east.broker(1).start()
+        wait_until("the flow reaches the source again", lambda: is_reachable(url))
+        refused = pair.command("--to", "east")
+        assert crossed == [*range(COPIED)]
+        assert all_numbers(pair, "west") == [*crossed, *range(1_000, 1_000 + NEW)]
+    assert 1 == refused.returncode, refused.stdout + refused.stderr
+    assert "reconcile east first" in refused.stdout
+    assert numbers[-NEW:] == [*range(1_000, 1_000 + NEW)]
+    assert {*range(READ, COPIED)} <= {*numbers}
+    print(shown.stdout, shown.stderr, moved.stdout, moved.stderr, refused.stdout)
+
+
+def is_reachable(url: str) -> bool:
+    """Returns whether the process at *url* reaches its source, or is a standby, as its flow has ended."""
+    progress = read_progress(url)
+    return progress is not None and progress.sides.get("source", {}).get("reach") == "Reachable"
