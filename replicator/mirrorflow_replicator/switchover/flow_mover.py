@@ -5,7 +5,7 @@ The parts are those of `flow_end`, `drain`, `range_verification`, `final_groups`
 
 import asyncio
 from collections.abc import Mapping
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
@@ -28,10 +28,10 @@ from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.copy.task_parts import flow_topics
 from mirrorflow_replicator.switchover.drain import copied_offsets
 from mirrorflow_replicator.switchover.final_groups import FinalGroup, summarised
-from mirrorflow_replicator.switchover.flow_end import WaitingPartitions, clear_end, end_flow, open_ending
+from mirrorflow_replicator.switchover.flow_end import clear_end, end_flow, give_up, open_ending
 from mirrorflow_replicator.switchover.group_pass import FinalGroupPass
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
-from mirrorflow_replicator.switchover.quiescence import read_ends
+from mirrorflow_replicator.switchover.quiescence import read_ends, settled_ends
 from mirrorflow_replicator.switchover.range_verification import compare_newest
 from mirrorflow_replicator.switchover.reverse_start import require_no_conflict, start_reverse
 from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
@@ -117,7 +117,7 @@ class FlowMover:
         # One that has failed opens the flow's topics again: they may have been deleted.
         opened, self._ending = self._ending, None
         forward, target = self._settings.forward, self._clusters.target
-        await end_flow(forward, target, switchover, on_waiting=_give_up, opened=opened)
+        await end_flow(forward, target, switchover, on_waiting=give_up, opened=opened)
 
     async def clear_end(self, switchover: str) -> None:
         """Lets the forward flow run again, if *switchover* has ended it. Raises MirrorFlowError."""
@@ -146,6 +146,10 @@ class FlowMover:
     async def copy_ends(self) -> dict[TopicPartition, PartitionEnd]:
         """Returns the ends of all copies. Raises ClusterError."""
         return await read_ends(self._clusters.target, (await self._partitions.copies()).values())
+
+    async def settled_copy_ends(self) -> dict[TopicPartition, PartitionEnd]:
+        """Returns the ends of all copies, which the flow back starts at. Raises ClusterError while one of them may change."""
+        return await settled_ends(self._clusters.target, (await self._partitions.copies()).values())
 
     async def groups(self) -> GroupPass:
         """Returns the groups that are not ready for the target. Raises ClusterError."""
@@ -196,8 +200,3 @@ async def newest_claim(
     batches = await read_log(target, topics.claims, topics.claim_in, span=span, cache=logs)
     committed = decided_records(batches, Claim).committed
     return committed[-1] if committed else None
-
-
-def _give_up(partitions: WaitingPartitions) -> NoReturn:
-    # Between two attempts, the state machine can roll the switchover back.
-    raise partitions[min(partitions)]

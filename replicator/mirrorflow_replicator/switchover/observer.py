@@ -6,7 +6,6 @@ from typing import Final, TypeVar
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.switchover.guards import some
 from mirrorflow_core.switchover.observation import (
     ClusterObservation,
     FenceState,
@@ -105,7 +104,7 @@ class SwitchoverObserver:
             self._known(flows.reverse() if state is _S.REVERSING else _nothing()),
         )
         has_target_ends = state is _S.FORWARD_ENDED and not is_running
-        target_ends = await self._known(self._final_copy_ends()) if has_target_ends else None
+        target_ends = await self._known(flows.settled_copy_ends()) if has_target_ends else None
         return SwitchoverObservation(
             runner=self._runner,
             rollback_requested=self._rollback_requested,
@@ -135,14 +134,6 @@ class SwitchoverObserver:
         except MirrorFlowError as error:
             self.problem = str(error)
             return None
-
-    async def _final_copy_ends(self) -> dict[TopicPartition, PartitionEnd] | None:
-        """Returns where the copies end; None while one of them may still become shorter or longer: the flow back starts there."""
-        ends = await self._flows.copy_ends()
-        open_copies = [partition for partition, end in ends.items() if end.last_stable < end.end]
-        if open_copies:
-            self.problem = f"{some(open_copies)} on {self._settings.to}: a transaction is open, or not all replicas are in sync"
-        return None if open_copies else ends
 
     async def _source(
         self, record: SwitchoverRecord, records: tuple[SwitchoverRecord, ...] | None, fence: FenceState | None

@@ -9,7 +9,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.guards import some
 from mirrorflow_core.switchover.observation import LastWrite, PartitionEnd
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import LATEST, ActiveProducer
@@ -69,6 +71,17 @@ async def read_ends(
         )
         for partition, end in ends.items()
     }
+
+
+async def settled_ends(
+    cluster: Cluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, PartitionEnd]:
+    """Returns the ends of *partitions*. Raises ClusterError while one of them may still become shorter or longer."""
+    ends = await read_ends(cluster, partitions)
+    if unsettled := [partition for partition, end in ends.items() if end.last_stable < end.end]:
+        problem = "a transaction is open, or not all replicas are in sync"
+        raise ClusterError(f"{some(unsettled)} on {cluster.alias}: {problem}.", cluster=cluster.alias)
+    return ends
 
 
 async def open_transactions(

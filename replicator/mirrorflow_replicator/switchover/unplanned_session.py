@@ -41,7 +41,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.switchover.errors import SwitchoverError, SwitchoverTakenError
 from mirrorflow_replicator.switchover.final_groups import FinalGroup, GroupOutcome, clamp_groups
-from mirrorflow_replicator.switchover.flow_end import clear_end, end_flow
+from mirrorflow_replicator.switchover.flow_end import clear_end, end_flow, give_up
 from mirrorflow_replicator.switchover.flow_mover import newest_claim
 from mirrorflow_replicator.switchover.hooks import HookAction, run_hook
 from mirrorflow_replicator.switchover.journal import ClusterJournal, SwitchoverJournal
@@ -53,7 +53,7 @@ from mirrorflow_replicator.switchover.loss_assessment import (
 )
 from mirrorflow_replicator.switchover.lost_source_fence import LostSourceFence
 from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
-from mirrorflow_replicator.switchover.quiescence import read_ends
+from mirrorflow_replicator.switchover.quiescence import settled_ends
 from mirrorflow_replicator.switchover.session import fence_of_cluster, renewing, wait_until_free
 from mirrorflow_replicator.switchover.source_probe import SourceProbe, source_probe
 from mirrorflow_replicator.switchover.switchover_runner import POLL_S, RETRY_S
@@ -139,7 +139,7 @@ class UnplannedObserver:
 
     async def _ends(self) -> dict[TopicPartition, PartitionEnd]:
         parts = self._parts
-        return await read_ends(parts.target, await parts.partitions.partitions())
+        return await settled_ends(parts.target, await parts.partitions.partitions())
 
     async def _flow_end(self) -> FlowEnd:
         claim = await newest_claim(self._parts.target, self._parts.settings.forward)
@@ -215,10 +215,14 @@ class UnplannedRunner:
                 fence = parts.source_fence if side is SwitchoverSide.SOURCE else parts.target_fence
                 await fence.lift()
             case EndFlow(switchover):
-                await end_flow(settings.forward, parts.target, switchover)
+                await journal.confirm(settings.to)
+                await end_flow(settings.forward, parts.target, switchover, on_waiting=give_up)
             case ClearEnd(switchover):
+                # A successor of this process may have promoted: the flow must not run again then.
+                await journal.confirm(settings.to)
                 await clear_end(settings.forward, parts.target, switchover)
             case ClampGroups():
+                await journal.confirm(settings.to)
                 self._observer.groups = await self._clamped()
             case SwitchEndpoint(to):
                 await journal.confirm(to)

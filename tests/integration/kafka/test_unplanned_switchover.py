@@ -13,8 +13,8 @@ from mirrorflow_cli.run_progress import read_progress
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import free_port, wait_until
 from tests.integration.kafka.groups import group_offsets, put_group
+from tests.integration.kafka.mirror_pairs import APP, USERS, Pair, Sides, all_numbers, read
 from tests.integration.kafka.running import RunningCommand
-from tests.integration.kafka.test_switchover import APP, USERS, Pair, Sides, all_numbers, read
 
 COPIED, LOST, NEW, READ = 60, 25, 20, 40
 
