@@ -126,6 +126,9 @@ pin:  ## name the images' base image by its digest, before a release; needs Dock
 demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle; UI=1: then the console, until Ctrl-C
 	@$(BIN)/python -m tests.harness.demo $(if $(filter-out 0,$(UI)),--ui)
 
+demo-switchover: $(READY) $(KAFKA)  ## a Java producer and a Java consumer group are moved to another cluster and back
+	@$(BIN)/python -m tests.harness.demo.switchover
+
 demo-kubernetes: $(READY) $(KAFKA)  ## the operator by Helm, two secured Kafka clusters, a pod deleted in the middle; as root; UI=1: then the console
 	@$(KUBERNETES) packages
 	@$(KUBERNETES) $$($(CHOSEN))
@@ -146,6 +149,9 @@ bench: $(READY) $(KAFKA)  ## side by side with Java MirrorMaker 2; writes benchm
 
 chaos: $(READY) $(KAFKA)  ## several copiers, killed and frozen at random, brokers too: SECONDS=90 RUNS=40 SEED=1 SET="age=old tasks=3"
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),600) --runs $(or $(RUNS),1) $(addprefix --seed ,$(SEED)) $(addprefix --set ,$(SET))
+
+chaos-switchover: $(READY) $(KAFKA)  ## Java clients are moved between two clusters and back while commands, flows and brokers are killed: RUNS=100 SEED=1 SET="faults=brokers"
+	$(BIN)/python -m tests.chaos.switchover --seconds $(or $(SECONDS),20) --runs $(or $(RUNS),1) $(addprefix --seed ,$(SEED)) $(addprefix --set ,$(SET))
 
 docs: $(SITE)  ## build the documentation into dist/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
@@ -173,4 +179,4 @@ clean:  ## remove what these commands have made
 
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock release-dry-run pin cluster cluster-down demo demo-kubernetes screenshots bench chaos docs crds conformance compatibility compatibility-table format clean
+.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock release-dry-run pin cluster cluster-down demo demo-switchover demo-kubernetes screenshots bench chaos chaos-switchover docs crds conformance compatibility compatibility-table format clean

@@ -41,6 +41,7 @@ class Attempt:
     outcome: Outcome = Outcome.SENT
     partition: int = -1
     offset: int = -1
+    time_ms: int = 0  # of the acknowledgement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class ReadRecord:
     producer: str
     attempt: int
     member: str = ""
+    time_ms: int = 0  # when its offset was committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,18 +140,19 @@ class PairProducer:
         text, self._read_bytes = _new_text(self.clients.folder / f"{self.name}.out", self._read_bytes)
         for line in text.splitlines():
             match line.split():
-                case ["session", member]:
+                case [_, "session", member]:
                     self._member = member
-                case ["sent", attempt, number]:
+                case [_, "sent", attempt, number]:
                     assert int(attempt) == len(self.attempts)
                     self.attempts.append(Attempt(number=int(number), member=self._member))
-                case ["acknowledged", attempt, partition, offset]:
+                case [time_ms, "acknowledged", attempt, partition, offset]:
                     acknowledged = self.attempts[int(attempt)]
                     acknowledged.outcome = Outcome.ACKNOWLEDGED
                     acknowledged.partition, acknowledged.offset = int(partition), int(offset)
-                case ["aborted" | "unknown" as outcome, attempt]:
+                    acknowledged.time_ms = int(time_ms)
+                case [_, "aborted" | "unknown" as outcome, attempt]:
                     self.attempts[int(attempt)].outcome = Outcome(outcome)
-                case ["refused", _]:
+                case [_, "refused", _]:
                     self.refusals += 1
 
     def acknowledged(self, member: str = "") -> int:
@@ -187,13 +190,13 @@ class PairConsumer:
         text, self._read_bytes = _new_text(self.clients.folder / f"{self.name}.out", self._read_bytes)
         for line in text.splitlines():
             match line.split():
-                case ["session", member]:
+                case [_, "session", member]:
                     self._member, self.is_open, self.is_assigned = member, True, False
-                case ["assigned"]:
+                case [_, "assigned"]:
                     self.is_assigned = True
-                case ["closed"]:
+                case [_, "closed"]:
                     self.is_open = self.is_assigned = False
-                case ["read", partition, offset, key, producer, attempt, *_]:
+                case [time_ms, "read", partition, offset, key, producer, attempt, *_]:
                     self.reads.append(
                         ReadRecord(
                             partition=int(partition),
@@ -202,6 +205,7 @@ class PairConsumer:
                             producer=producer,
                             attempt=int(attempt),
                             member=self._member,
+                            time_ms=int(time_ms),
                         )
                     )
 

@@ -23,7 +23,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
  * <p>Options: endpoint=FILE (has the alias of the active member) hold=FILE (while it exists, the consumer is closed)
  * clients=FOLDER (has ALIAS.consumer.properties) out=FILE topic=
  *
- * <p>Lines of out: "session MEMBER", "assigned", "read PARTITION OFFSET KEY VALUE" once the record's offset is committed, "dropped COUNT"
+ * <p>Lines of out, each after its time in ms: "session MEMBER", "assigned", "read PARTITION OFFSET KEY VALUE" once the record's offset is committed, "dropped COUNT"
  * for records whose offsets were not committed, which are read again, and "closed".
  */
 public final class PairConsumer {
@@ -58,6 +58,10 @@ public final class PairConsumer {
         }
     }
 
+    private void print(String line) {
+        out.println(System.currentTimeMillis() + " " + line);
+    }
+
     private boolean isHeld() {
         return Files.exists(Path.of(options.text("hold")));
     }
@@ -68,7 +72,7 @@ public final class PairConsumer {
         try (var reader = Files.newBufferedReader(Path.of(options.text("clients"), member + ".consumer.properties"))) {
             client.load(reader);
         }
-        out.println("session " + member);
+        print("session " + member);
         var text = new StringDeserializer();
         boolean assigned = false;
         try (var consumer = new KafkaConsumer<>(client, text, text)) {
@@ -77,17 +81,17 @@ public final class PairConsumer {
                 ConsumerRecords<String, String> records = consumer.poll(POLL);
                 if (!assigned && !consumer.assignment().isEmpty()) {
                     assigned = true;
-                    out.println("assigned");
+                    print("assigned");
                 }
                 if (!records.isEmpty() && !commit(consumer, records)) {
-                    out.println("dropped " + records.count());
+                    print("dropped " + records.count());
                     break; // a new consumer begins at the committed offsets
                 }
             }
         } catch (KafkaException error) {
-            out.println("failed " + error.getClass().getSimpleName());
+            print("failed " + error.getClass().getSimpleName());
         }
-        out.println("closed");
+        print("closed");
     }
 
     /** Commits the offsets after *records*, and prints the records then; returns false if the offsets were not committed. */
@@ -105,7 +109,7 @@ public final class PairConsumer {
                 continue;
             } catch (KafkaException error) {
                 // The group has removed this member. An earlier try may have been written all the same: all partitions in one batch.
-                out.println("refused " + error.getClass().getSimpleName());
+                print("refused " + error.getClass().getSimpleName());
                 if (!isCommitted(consumer, offsets)) {
                     return false;
                 }
@@ -113,8 +117,9 @@ public final class PairConsumer {
             }
         }
         StringBuilder lines = new StringBuilder();
+        long now = System.currentTimeMillis();
         for (ConsumerRecord<String, String> record : records) {
-            lines.append("read ").append(record.partition()).append(' ').append(record.offset()).append(' ')
+            lines.append(now).append(" read ").append(record.partition()).append(' ').append(record.offset()).append(' ')
                     .append(record.key()).append(' ').append(record.value().stripTrailing()).append('\n');
         }
         out.print(lines);

@@ -19,13 +19,12 @@ import org.apache.kafka.common.serialization.StringSerializer;
  * Writes numbered records to the active member of a pair until SIGTERM, as an application that keeps its outbox would.
  *
  * <p>Options: endpoint=FILE (has the alias of the active member) clients=FOLDER (has ALIAS.producer.properties) out=FILE
- * name=
- * topic= keys=20 rate=100 (records a second) transactional_id= transaction_records=20 abort_percent=0 seed=1
+ * name= topic= keys=20 rate=100 (records a second) transactional_id= transaction_records=20 abort_percent=0 seed=1
  *
  * <p>After a refusal it closes the producer, reads the endpoint again, and first repeats the numbers that were not
  * acknowledged. Each try to write a number is an attempt of its own. A record has the key "k" and number modulo keys, and the
- * value "name attempt number padding". Lines of out: "session MEMBER", "sent ATTEMPT NUMBER", "acknowledged ATTEMPT PARTITION OFFSET",
- * "aborted ATTEMPT" (can never be read), "unknown ATTEMPT" (may be in the log), "refused ERROR".
+ * value "name attempt number padding". Lines of out, each after its time in ms: "session MEMBER", "sent ATTEMPT NUMBER",
+ * "acknowledged ATTEMPT PARTITION OFFSET", "aborted ATTEMPT" (can never be read), "unknown ATTEMPT" (may be in the log), "refused ERROR".
  */
 public final class PairProducer {
     private static final long PAUSE_NANOS = 200_000_000L;
@@ -202,7 +201,7 @@ public final class PairProducer {
     }
 
     private synchronized void print(String line) {
-        out.println(line);
+        out.println(System.currentTimeMillis() + " " + line);
     }
 
     /** One try to write a number; *place* is its partition and offset when the leader has it. */

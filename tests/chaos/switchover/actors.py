@@ -1,0 +1,179 @@
+"""The processes of a pair that a trial kills and freezes: `mirrorflow run` of each flow, and `mirrorflow switchover`.
+
+Calls do not wait. `tick` thaws or starts a process again when its time is over.
+"""
+
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.harness.kafka.processes import Child, HarnessError, family, start
+
+RESTART_S = 1.0  # after which a flow that has ended by itself is started again, as by a supervisor
+PROGRAM = Path(sys.executable).parent / "mirrorflow"
+_runs = itertools.count()
+
+
+@dataclass(slots=True, kw_only=True)
+class FlowProcess:
+    """`mirrorflow run` of one flow, which is started again whenever it has ended."""
+
+    name: str
+    file: Path
+    folder: Path
+    child: Child | None = field(default=None, init=False)
+    frozen_pids: list[int] = field(default_factory=list, init=False)
+    return_s: float = field(default=0.0, init=False)
+    ends: int = field(default=0, init=False)  # by itself
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it was started once; from then on it is kept running."""
+        return self.child is not None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it runs and is not frozen."""
+        return self.child is not None and self.child.running and not self.frozen_pids
+
+    def start(self) -> None:
+        run = next(_runs)
+        self.child = start(
+            self.name,
+            [
+                str(PROGRAM), "run", "-f", str(self.file), "--json",
+                "--secrets", str(self.folder), "--log", str(self.folder / f"{self.name}-{run}.log"),
+            ],
+            log=self.folder / f"{self.name}-{run}.out",
+        )  # fmt: skip
+
+    def kill(self, choice: int, away_s: float) -> bool:
+        """Kills all its processes, or only what it has started, which it starts again."""
+        if not self.is_up:
+            return False
+        assert self.child is not None
+        pids = family(self.child.pid)
+        for pid in reversed(pids[1:]):
+            send(pid, signal.SIGKILL)
+        if choice % 2 or len(pids) == 1:
+            self.child.kill()
+            self.return_s = time.monotonic() + away_s
+        return True
+
+    def freeze(self, away_s: float) -> bool:
+        if not self.is_up:
+            return False
+        assert self.child is not None
+        self.frozen_pids = family(self.child.pid)
+        for pid in self.frozen_pids:
+            send(pid, signal.SIGSTOP)
+        self.return_s = time.monotonic() + away_s
+        return True
+
+    def tick(self) -> None:
+        if self.child is None:
+            return
+        now = time.monotonic()
+        if not self.child.running and now >= self.return_s:
+            if self.return_s == 0.0:
+                self.ends += 1
+                self.return_s = now + RESTART_S
+                return
+            self.return_s = 0.0
+            self.start()
+        elif self.frozen_pids and now >= self.return_s:
+            self.thaw()
+
+    def thaw(self) -> None:
+        for pid in self.frozen_pids:
+            send(pid, signal.SIGCONT)
+        self.frozen_pids, self.return_s = [], 0.0
+
+    def end(self) -> None:
+        """Kills all its processes."""
+        if self.child is not None and self.child.running:
+            for pid in reversed(family(self.child.pid)):
+                send(pid, signal.SIGKILL)
+            self.child.kill()
+
+
+class SwitchoverCommand:
+    """One run of `mirrorflow switchover`."""
+
+    def __init__(self, pair: Path, folder: Path, *arguments: str) -> None:
+        number = next(_runs)
+        self.name = f"switchover-{number}"
+        self.report_file = folder / f"{self.name}.json"
+        self.began_s = time.monotonic()
+        self.frozen_until_s = 0.0
+        self._out = folder / f"{self.name}.out"
+        line = [str(PROGRAM), "switchover", *arguments, "-f", str(pair), "--secrets", str(folder)]
+        self.child = start(self.name, [*line, "--report", str(self.report_file)], log=self._out)
+        self._read_bytes = 0
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.child.frozen
+
+    @property
+    def has_ended(self) -> bool:
+        return not self.child.running
+
+    def new_lines(self) -> list[str]:
+        """Returns the whole lines that it has printed since the last call."""
+        with self._out.open("rb") as file:
+            file.seek(self._read_bytes)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        return whole.decode().splitlines()
+
+    def output(self) -> str:
+        return self._out.read_text(errors="replace")
+
+    def report(self) -> dict[str, Any]:
+        """Returns its report; {} if it was ended before it has written one."""
+        return dict(json.loads(self.report_file.read_text())) if self.report_file.exists() else {}
+
+    def kill(self) -> None:
+        self.child.kill()
+
+    def interrupt(self) -> None:
+        """Sends Ctrl-C."""
+        send(self.child.pid, signal.SIGINT)
+
+    def freeze(self, away_s: float) -> None:
+        self.child.freeze()
+        self.frozen_until_s = time.monotonic() + away_s
+
+    def tick(self) -> None:
+        if self.child.frozen and time.monotonic() >= self.frozen_until_s:
+            self.child.thaw()
+
+
+def switchover_status(pair: Path, folder: Path) -> dict[str, Any]:
+    """Returns `mirrorflow switchover status --json`. Raises HarnessError."""
+    command = SwitchoverCommand(pair, folder, "status")
+    if status := command.child.process.wait(120):
+        raise HarnessError(f"mirrorflow switchover status ended with {status}:\n{command.output()}")
+    return command.report()
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def state_in(line: str) -> str:
+    """Returns the state that a line of the command's display shows; "" if it shows none."""
+    words: Sequence[str] = line.split(maxsplit=2)
+    return words[1] if len(words) > 1 and words[0].endswith("Z") and ":" in words[0] else ""

@@ -1,0 +1,118 @@
+"""Judges what applications have written and read while they were moved between two clusters.
+
+Planned: every acknowledged record is read exactly once, in the order in which its producer has sent it. A record whose producer got
+an error is no acknowledged one: it may be in the log or not, and the application writes its number again, as another attempt.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from tests.harness.kafka.pair_clients import Attempt, Outcome, ReadRecord
+
+SHOWN = 5
+
+Written = Mapping[str, Sequence[Attempt]]
+
+
+def problems_of(written: Written, reads: Sequence[ReadRecord], *, of: str) -> list[str]:
+    """Returns a sentence for each kind of defect in *reads*, the records that *of* has, by partition in their order.
+
+    *written* has the attempts of each producer, by its name and in the order of their sending.
+    """
+    counts = Counter((read.producer, read.attempt) for read in reads)
+    known = {
+        (name, index): attempt for name, attempts in written.items() for index, attempt in enumerate(attempts)
+    }
+    acknowledged = {key for key, attempt in known.items() if attempt.outcome is Outcome.ACKNOWLEDGED}
+    aborted = {key for key, attempt in known.items() if attempt.outcome is Outcome.ABORTED}
+    found = {
+        "acknowledged records missing": sorted(acknowledged - counts.keys()),
+        "records repeated": sorted(key for key, count in counts.items() if count > 1),
+        "aborted records present": sorted(aborted & counts.keys()),
+        "records that no producer has sent": sorted(counts.keys() - known.keys()),
+        "records in another partition than acknowledged": sorted(
+            (read.producer, read.attempt)
+            for read in reads
+            if (attempt := known.get((read.producer, read.attempt))) is not None
+            and attempt.partition not in {-1, read.partition}
+        ),
+        "records out of order": _out_of_order(reads),
+    }
+    return [_sentence(of, what, keys, known) for what, keys in found.items() if keys]
+
+
+def _out_of_order(reads: Sequence[ReadRecord]) -> list[tuple[str, int]]:
+    """Returns records that follow a later one of the same producer in their partition, or in their key."""
+    out: dict[tuple[str, int], None] = {}
+    for name in ("partition", "key"):
+        orders: dict[tuple[str, object], list[int]] = {}
+        for read in reads:
+            orders.setdefault((read.producer, getattr(read, name)), []).append(read.attempt)
+        for (producer, _), attempts in orders.items():
+            out |= {(producer, after): None for before, after in pairwise(attempts) if after < before}
+    return sorted(out)
+
+
+def _sentence(
+    of: str, what: str, keys: Sequence[tuple[str, int]], known: Mapping[tuple[str, int], Attempt]
+) -> str:
+    shown = ", ".join(_name(key, known.get(key)) for key in keys[:SHOWN])
+    rest = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+    return f"{of}: {len(keys)} {what}: {shown}{rest}"
+
+
+def _name(key: tuple[str, int], attempt: Attempt | None) -> str:
+    producer, index = key
+    if attempt is None:
+        return f"{producer} #{index}"
+    at = f" at {attempt.partition}:{attempt.offset}" if attempt.partition >= 0 else ""
+    return f"{producer} #{index} ({attempt.outcome.value} by {attempt.member}{at})"
+
+
+def difference(east: Sequence[ReadRecord], west: Sequence[ReadRecord]) -> str:
+    """Describes where the logs of both clusters, by partition in their order, differ first; "" if they are equal."""
+    partitions = {record.partition for record in (*east, *west)}
+    for partition in sorted(partitions):
+        sides = [
+            [
+                (record.producer, record.attempt, record.key)
+                for record in side
+                if record.partition == partition
+            ]
+            for side in (east, west)
+        ]
+        if sides[0] == sides[1]:
+            continue
+        index = next(
+            (index for index, (one, other) in enumerate(zip(*sides, strict=False)) if one != other),
+            min(len(side) for side in sides),
+        )
+        around = [side[max(0, index - 1) : index + 2] for side in sides]
+        return f"partition {partition} differs from record {index} on: {len(sides[0])} on east, {around[0]}; {len(sides[1])} on west, {around[1]}"
+    return ""
+
+
+def journal_problems(status: Mapping[str, object], *, active: str, passive: str) -> list[str]:
+    """Returns what is wrong with `mirrorflow switchover status --json` after the applications have moved to *active*."""
+    newest, fences = status.get("newest"), status.get("fences")
+    state = newest.get("state") if isinstance(newest, Mapping) else None
+    fences = fences if isinstance(fences, Mapping) else {}
+    problems = []
+    if state != "Done":
+        problems.append(f"the newest switchover of the journal is in state {state}")
+    if status.get("active") != active:
+        problems.append(f"the journal's active member is {status.get('active')}, not {active}")
+    if fences.get(active) != "absent" or fences.get(passive) in {"absent", None}:
+        problems.append(f"the journal's fences are {dict(fences)}, and applications write to {active}")
+    return problems
+
+
+def fence_problems(denied: Mapping[str, int], *, active: str, passive: str) -> list[str]:
+    """Returns what is wrong with the number of DENY ACLs on each cluster."""
+    problems = []
+    if denied[active]:
+        problems.append(f"{denied[active]} DENY ACLs are left on {active}, the active member")
+    if not denied[passive]:
+        problems.append(f"nothing keeps applications from writing to {passive}, which was left")
+    return problems

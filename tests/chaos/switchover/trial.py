@@ -1,0 +1,512 @@
+"""One trial: applications are moved to the other cluster and back, while commands, flows and brokers are killed and frozen.
+
+The command is run again until the applications have moved, as an operator would. Then everything recovers, and what was written is
+compared with what the group has read and with both logs.
+"""
+
+import contextlib
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from tests.chaos.actors import Side
+from tests.chaos.switchover.actors import FlowProcess, SwitchoverCommand, state_in, switchover_status
+from tests.chaos.switchover.judgement import difference, fence_problems, journal_problems, problems_of
+from tests.chaos.switchover.schedule import (
+    Fault,
+    StateFault,
+    SwitchoverDimensions,
+    TimedFault,
+    state_faults,
+    timed_faults,
+)
+from tests.harness.kafka.cluster import ADMIN_WAIT_S, KafkaCluster
+from tests.harness.kafka.pair_clients import (
+    PairClients,
+    PairConsumer,
+    PairProducer,
+    ReadRecord,
+    logged_records,
+)
+from tests.harness.kafka.processes import HarnessError, wait_until
+from tests.harness.kafka.tools import records
+from tests.harness.pair_files import APP, allow_users, flow_file, secured_cluster, write_pair
+
+TOPIC, GROUP, PAIR = "orders", "billing", "chaos"
+RATE = 60  # records a second of each producer
+DEADLINE_S = 60
+# A command that nothing disturbs ends within the time for checks and the limit for refused writes. On a busy machine its checks
+# take a minute.
+HANG_S: Final = DEADLINE_S + 180.0
+FAULTS_MAX: Final = 3  # of one move by a state: then the command runs undisturbed, so that each move ends
+RUNS_MAX: Final = 25  # of the command for one move
+RETRY_S: Final = 1.0
+SETTLE_S: Final = 300.0
+TICK_S: Final = 0.02
+REPLACED_S: Final = 14.0  # a frozen command counts as gone after 8 s
+ABORT_PERCENT: Final = 25
+ADMITTED: Final = "Waits for the first record of the flow"
+STOP_CONSUMERS: Final = "consumers of these groups are stopped"
+THREE: Final = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "transaction.state.log.min.isr": "2",
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class SwitchoverResult:
+    """The result. `problems` is empty if every acknowledged record was read exactly once and nothing was stuck."""
+
+    seed: int
+    done: Counter[Fault] = field(default_factory=Counter)
+    commands: Counter[str] = field(default_factory=Counter)  # by how they ended
+    moves: int = 0
+    rehearsals: int = 0
+    acknowledged: int = 0
+    unknown: int = 0
+    read: int = 0
+    refused_s: list[float] = field(default_factory=list)  # of each move
+    problems: list[str] = field(default_factory=list)
+
+    def summary(self) -> str:
+        """Returns the lines that are printed after the trial."""
+        lines = [f"seed {self.seed}: {self.moves} switchovers, {self.rehearsals} rehearsals"]
+        lines += [f"  {count:4}  {fault.value}" for fault in Fault if (count := self.done[fault])]
+        lines += [f"  {count:4}  commands ended: {how}" for how, count in sorted(self.commands.items())]
+        lines.append(
+            f"  {self.acknowledged} records acknowledged, {self.read} read, {self.unknown} without an outcome;"
+            f" writes refused for {', '.join(f'{seconds:.1f}' for seconds in self.refused_s)} s"
+        )
+        return "\n".join([*lines, *(f"BROKEN: {problem}" for problem in self.problems)])
+
+
+class SwitchoverTrial:
+    """One trial. After a failure, *folder* has `events.log`, and what all processes have written."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        seconds: float,
+        dimensions: SwitchoverDimensions,
+        folder: Path,
+        log: Callable[[str], None],
+    ) -> None:
+        """*seconds*: for which applications run between moves in all."""
+        self.folder = folder
+        self.result = SwitchoverResult(seed=seed)
+        self._seconds = seconds
+        self._dimensions = dimensions
+        self._log = log
+        self._began_s = time.monotonic()
+        self._rng = random.Random(f"{seed} moves")
+        self._state_faults: Iterator[StateFault] = state_faults(seed, dimensions.faults)
+        self._timed_faults: Iterator[TimedFault] = timed_faults(seed, dimensions.faults)
+        self._next_fault: TimedFault | None = None
+        self._fault_due_s = 0.0
+        self._sides: dict[str, Side] = {}
+        self._flows: dict[str, FlowProcess] = {}
+        self._producers: list[PairProducer] = []
+        self._applications: list[PairProducer | PairConsumer] = []
+        self._commands: list[SwitchoverCommand] = []  # that run
+        self._held_at = ""  # the member at which the consumer was stopped
+        self._calm_since_s = time.monotonic()
+        self._is_move_done = False
+
+    def run(self) -> SwitchoverResult:
+        """Runs the trial and ends all its processes."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        east_brokers, west_brokers = (int(count) for count in self._dimensions.brokers.split("+"))
+        with (
+            _cluster("chaos-east", east_brokers) as east,
+            _cluster("chaos-west", west_brokers) as west,
+        ):
+            try:
+                self._set_up(east, west)
+                self._move_there_and_back()
+                self._settle()
+                self._judge(east, west)
+            except HarnessError as error:
+                self._problem(str(error))
+            finally:
+                self._end()
+                if self.result.problems:
+                    self._keep()
+        return self.result
+
+    # -- set-up and end
+
+    def _set_up(self, east: KafkaCluster, west: KafkaCluster) -> None:
+        clusters = {"east": east, "west": west}
+        self._sides = {alias: Side(cluster=cluster, topics=[TOPIC]) for alias, cluster in clusters.items()}
+        for cluster in clusters.values():
+            allow_users(cluster, TOPIC)
+        east.create_topic(
+            TOPIC, partitions=int(self._dimensions.partitions), replication_factor=len(east.nodes)
+        )
+        self._clients = PairClients(sides=clusters, user=APP, folder=self.folder, topic=TOPIC, group=GROUP)
+        self._pair = write_pair(
+            self.folder,
+            clusters,
+            name=PAIR,
+            topic=TOPIC,
+            group=GROUP,
+            endpoint=self._clients.endpoint,
+            deadline_s=DEADLINE_S,
+        )
+        self._clients.write_properties(protocol=self._dimensions.protocol)
+        self._flows = {
+            alias: FlowProcess(name=f"from-{alias}", file=flow_file(self.folder, alias), folder=self.folder)
+            for alias in clusters
+        }
+        self._flows["east"].start()
+        kinds = self._dimensions.producers
+        if kinds != "transactional":
+            self._producers.append(PairProducer(clients=self._clients, name="idempotent", rate=RATE))
+        if kinds != "idempotent":
+            self._producers.append(
+                PairProducer(
+                    clients=self._clients,
+                    name="transactional",
+                    rate=RATE,
+                    transactional_id="orders",
+                    abort_percent=ABORT_PERCENT,
+                    seed=self.result.seed,
+                )
+            )
+        self._consumer = PairConsumer(clients=self._clients)
+        self._applications = [*self._producers, self._consumer]
+        for application in self._applications:
+            application.start()
+        self._wait("the group has read records", lambda: len(self._consumer.reads) > 0)
+        self._wait("records are copied", lambda: self._is_copied_at_all(west))
+        self._note(f"all processes run: {self._dimensions}")
+
+    def _is_copied_at_all(self, west: KafkaCluster) -> bool:
+        try:
+            return west.total_end_offset(TOPIC) > 0
+        except KafkaException:
+            return False
+
+    def _end(self) -> None:
+        for command in self._commands:
+            if not command.has_ended:
+                command.kill()
+        for flow in self._flows.values():
+            flow.end()
+        for application in self._applications:
+            if application.child is not None and application.child.running:
+                application.child.kill()
+
+    # -- the moves
+
+    def _move_there_and_back(self) -> None:
+        moves = int(self._dimensions.moves)
+        self._schedule_fault()
+        for number in range(moves):
+            self._run_for(self._rng.uniform(0.5, 1.5) * self._seconds / (moves + 1))
+            active = self._clients.active()
+            to = "west" if active == "east" else "east"
+            if self._dimensions.rehearsals == "some" and self._rng.random() < 0.6:
+                self._move(to, rehearse=True)
+                self.result.rehearsals += 1
+            self._move(to, rehearse=False)
+            self.result.moves += 1
+            self._note(f"move {number + 1} of {moves}: {to} is active")
+
+    def _move(self, to: str, *, rehearse: bool) -> None:
+        """Runs the command until it has done its work."""
+        arguments = ["--to", to, *(["--rehearse"] if rehearse else [])]
+        self._is_move_done = False
+        for run in range(RUNS_MAX):
+            fault = next(self._state_faults, None) if run < FAULTS_MAX else None
+            self._run_command(arguments, fault)
+            if self._is_move_done:
+                return
+            self._run_for(RETRY_S)
+        raise HarnessError(f"{' '.join(arguments)}: not done after {RUNS_MAX} runs of the command.")
+
+    def _run_command(self, arguments: list[str], fault: StateFault | None = None) -> None:
+        """Runs the command once, to its end; *fault* hits it on the way."""
+        command = self._start_command(arguments)
+        while not command.has_ended:
+            hit = self._read_lines(command, fault)
+            if hit and fault is not None:
+                self._hit(command, fault, arguments)
+                fault = None
+            self._tick()
+            self._check_hang(command)
+            time.sleep(TICK_S)
+        self._note_end(command)
+
+    def _start_command(self, arguments: list[str]) -> SwitchoverCommand:
+        command = SwitchoverCommand(self._pair, self.folder, *arguments)
+        self._commands.append(command)
+        self._note(f"{command.name}: {' '.join(arguments)}")
+        return command
+
+    def _read_lines(self, command: SwitchoverCommand, fault: StateFault | None) -> bool:
+        """Does what the command asks its user to do; returns whether it shows the state that *fault* hits."""
+        hit = False
+        for line in command.new_lines():
+            self._note(f"{command.name} | {line}")
+            state = state_in(line)
+            hit |= fault is not None and state == fault.state
+            if STOP_CONSUMERS in line:
+                self._held_at = self._clients.active()
+                self._clients.hold.touch()
+            if state == "Reversing" and ADMITTED in line:
+                back = self._flows[self._clients.active()]
+                if not back.is_wanted:
+                    back.start()
+        return hit
+
+    def _note_end(self, command: SwitchoverCommand) -> None:
+        self._read_lines(command, None)
+        self._commands.remove(command)
+        status, report = command.child.process.returncode, command.report()
+        state = str(report.get("state", "no report"))
+        reason = str(report.get("reason", ""))
+        how = f"status {status}, {state}"
+        self.result.commands[how] += 1
+        self._note(f"{command.name}: {how}. {reason}")
+        if state in {"Done", "Lifted", "Rehearsed"} and report.get("writesRefusedSeconds") is not None:
+            self.result.refused_s.append(float(report["writesRefusedSeconds"]))
+        if status == 2:
+            raise HarnessError(f"The command was refused as invalid:\n{command.output()}")
+        if status >= 0 and state in {"Lifted", "Rehearsed", "Refused"}:
+            self._release_consumer()
+        # A command that was killed after its last record, or that another one has replaced, has done its work, too.
+        was_done = state == "Refused" and f"to: {self._clients.active()} is the active member" in reason
+        self._is_move_done |= was_done or (status == 0 and state in {"Done", "Rehearsed"})
+
+    def _release_consumer(self) -> None:
+        self._held_at = ""
+        self._clients.hold.unlink(missing_ok=True)
+
+    # -- faults
+
+    def _hit(self, command: SwitchoverCommand, fault: StateFault, arguments: list[str]) -> None:
+        kind = fault.fault
+        done = True
+        match kind:
+            case Fault.KILL_COMMAND:
+                command.kill()
+            case Fault.FREEZE_COMMAND:
+                command.freeze(fault.away_s)
+            case Fault.INTERRUPT_COMMAND:
+                command.interrupt()
+            case Fault.REPLACE_COMMAND:
+                # A second command takes over, and this one wakes up while that works or later.
+                command.freeze(REPLACED_S)
+                self._run_command(arguments)
+            case Fault.ROLL_BACK:
+                command.kill()
+                self._run_command(["rollback"])
+            case _:
+                done = self._strike(kind, fault.choice, fault.away_s)
+        if done:
+            self.result.done[kind] += 1
+            self._note(f"{kind.value} in state {fault.state} for {fault.away_s:.1f} s")
+
+    def _strike(self, kind: Fault, choice: int, away_s: float) -> bool:
+        active = self._clients.active()
+        passive = "west" if active == "east" else "east"
+        match kind:
+            case Fault.KILL_FORWARD | Fault.KILL_BACK:
+                done = self._flows[active if kind is Fault.KILL_FORWARD else passive].kill(choice, away_s)
+            case Fault.FREEZE_FORWARD | Fault.FREEZE_BACK:
+                done = self._flows[active if kind is Fault.FREEZE_FORWARD else passive].freeze(away_s)
+            case _:
+                side = self._sides[active if kind in {Fault.KILL_SOURCE, Fault.FREEZE_SOURCE} else passive]
+                freeze = kind in {Fault.FREEZE_SOURCE, Fault.FREEZE_TARGET}
+                done = bool(side.strike(choice, leads=True, freeze=freeze, away_s=away_s / 2))
+        return done
+
+    def _schedule_fault(self) -> None:
+        self._next_fault = next(self._timed_faults, None)
+        if self._next_fault is not None:
+            self._fault_due_s = time.monotonic() + self._next_fault.after_s
+
+    # -- time
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if self._next_fault is not None and now >= self._fault_due_s:
+            fault = self._next_fault
+            if self._strike(fault.fault, fault.choice, fault.away_s):
+                self.result.done[fault.fault] += 1
+                self._note(f"{fault.fault.value} for {fault.away_s:.1f} s")
+            self._schedule_fault()
+        for side in self._sides.values():
+            side.tick()
+        for flow in self._flows.values():
+            flow.tick()
+        for command in self._commands:
+            command.tick()
+        for application in self._applications:
+            assert application.child is not None
+            application.child.must_run()
+            application.update()
+        if self._held_at and self._clients.active() != self._held_at:
+            self._release_consumer()
+        if not self._is_calm():
+            self._calm_since_s = time.monotonic()
+
+    def _is_calm(self) -> bool:
+        return (
+            not any(side.unavailable_id for side in self._sides.values())
+            and all(flow.is_up or not flow.is_wanted for flow in self._flows.values())
+            and not any(command.is_frozen for command in self._commands)
+        )
+
+    def _check_hang(self, command: SwitchoverCommand) -> None:
+        waited_s = time.monotonic() - max(command.began_s, self._calm_since_s)
+        if waited_s > HANG_S:
+            raise HarnessError(
+                f"{command.name} runs for {waited_s:.0f} s since the last fault was over:\n{command.output()[-2000:]}"
+            )
+
+    def _run_for(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            self._tick()
+            time.sleep(TICK_S)
+
+    def _wait(self, what: str, condition: Callable[[], bool]) -> None:
+        def ticked() -> bool:
+            self._tick()
+            return condition()
+
+        wait_until(what, ticked, timeout_s=SETTLE_S, poll_s=0.1)
+
+    def _settle(self) -> None:
+        """Waits until all processes run; checks that writes are accepted, and that everything written is read and copied."""
+        self._next_fault = None
+        self._note("processes recover")
+        self._wait("all processes run and every replica is in sync", self._is_calm)
+        active = self._clients.active()
+        before = {producer.name: producer.acknowledged(active) for producer in self._producers}
+        self._wait(
+            f"{active} accepts the records of all producers",
+            lambda: all(
+                producer.acknowledged(active) > before[producer.name] + 10 for producer in self._producers
+            ),
+        )
+        for producer in self._producers:
+            producer.stop()
+        self._note("the producers have stopped")
+        expected = sum(producer.acknowledged() for producer in self._producers)
+        with contextlib.suppress(HarnessError):  # what is missing is named by the judgement
+            self._wait_for_reads(expected)
+        self._consumer.stop()
+
+    def _wait_for_reads(self, expected: int) -> None:
+        def has_read() -> bool:
+            for side in self._sides.values():
+                side.tick()
+            for flow in self._flows.values():
+                flow.tick()
+            self._consumer.update()
+            return len({(read.producer, read.attempt) for read in self._consumer.reads}) >= expected
+
+        wait_until("the group has read all records", has_read, timeout_s=60, poll_s=0.2)
+        # What was written before it shows within this time, if it is read twice.
+        time.sleep(1)
+        self._consumer.update()
+
+    # -- judgement
+
+    def _judge(self, east: KafkaCluster, west: KafkaCluster) -> None:
+        written = {producer.name: producer.attempts for producer in self._producers}
+        reads = self._consumer.reads
+        self.result.acknowledged = sum(producer.acknowledged() for producer in self._producers)
+        self.result.unknown = sum(
+            attempt.outcome.value in {"unknown", "sent"}
+            for attempts in written.values()
+            for attempt in attempts
+        )
+        self.result.read = len(reads)
+        for problem in problems_of(written, reads, of=f"group {GROUP}"):
+            self._problem(problem)
+        logs: dict[str, list[ReadRecord]] = {}
+
+        def are_equal() -> bool:
+            for flow in self._flows.values():
+                flow.tick()
+            logs.update(east=_log_of(east), west=_log_of(west))
+            return not difference(logs["east"], logs["west"])
+
+        try:
+            wait_until("both clusters are equal", are_equal, timeout_s=60, poll_s=2)
+        except HarnessError as error:
+            self._problem(f"{error} {difference(logs['east'], logs['west'])}")
+        active = self._clients.active()
+        for problem in problems_of(written, logs[active], of=f"the log of {active}"):
+            self._problem(problem)
+        status = switchover_status(self._pair, self.folder)
+        passive = "west" if active == "east" else "east"
+        denied = {alias: _denied(side.cluster) for alias, side in self._sides.items()}
+        for problem in (
+            *journal_problems(status, active=active, passive=passive),
+            *fence_problems(denied, active=active, passive=passive),
+        ):
+            self._problem(problem)
+
+    def _note(self, event: str) -> None:
+        line = f"{time.monotonic() - self._began_s:7.2f}  {time.strftime('%H:%M:%S')}  {event}"
+        with (self.folder / "events.log").open("a") as file:
+            file.write(line + "\n")
+        self._log(line)
+
+    def _problem(self, problem: str) -> None:
+        self.result.problems.append(problem)
+        self._note(f"PROBLEM {problem}")
+
+    def _keep(self) -> None:
+        """Copies the brokers' logs, which the clusters delete when they close."""
+        for name, side in self._sides.items():
+            for id_, broker in side.cluster.nodes.items():
+                if broker.log.exists():
+                    shutil.copy(broker.log, self.folder / f"{name}-broker-{id_}.log")
+
+
+def _cluster(name: str, brokers: int) -> KafkaCluster:
+    return secured_cluster(name, brokers=brokers, config=THREE if brokers > 1 else {})
+
+
+def _log_of(cluster: KafkaCluster) -> list[ReadRecord]:
+    return logged_records(
+        (record.partition, record.offset, record.key, record.value)
+        for record in records(cluster, TOPIC, isolation="read_committed")
+    )
+
+
+def _denied(cluster: KafkaCluster) -> int:
+    """Returns the number of ACLs on *cluster* that deny something of a topic."""
+    every = AclBindingFilter(
+        ResourceType.TOPIC,
+        None,
+        ResourcePatternType.ANY,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.DENY,
+    )
+    return len(cluster.admin.describe_acls(every).result(ADMIN_WAIT_S))
