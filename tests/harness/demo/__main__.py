@@ -49,12 +49,12 @@ spec:
 def main() -> int:
     """Returns the exit status; see the module."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _exit)
+        signal.signal(number, exit_on_signal)
     try:
         with tempfile.TemporaryDirectory(prefix="mirrorflow-demo-") as folder:
             return _run_demo(Path(folder))
     except KeyboardInterrupt:
-        _print_text("Stopped by Ctrl-C. Both clusters, the replicator and their files are gone.")
+        print_text("Stopped by Ctrl-C. Both clusters, the replicator and their files are gone.")
         return EXIT_SIGNAL_BASE + signal.SIGINT
     except HarnessError as error:
         print(error, file=sys.stderr)
@@ -63,11 +63,11 @@ def main() -> int:
 
 def _run_demo(folder: Path) -> int:
     begin = time.monotonic()
-    _print_text("Starting two real Kafka clusters on this machine, east and west, with one broker each.")
+    print_text("Starting two real Kafka clusters on this machine, east and west, with one broker each.")
     with KafkaCluster(name="east") as east, KafkaCluster(name="west") as west:
         for topic, partitions in TOPICS.items():
             east.create_topic(topic, partitions=partitions)
-        _print_text(
+        print_text(
             f"They are up after {time.monotonic() - begin:.0f} s."
             f" east has the topics {_topics()};"
             " west is empty. This is the flow from one to the other:"
@@ -78,7 +78,7 @@ def _run_demo(folder: Path) -> int:
         with SteadyProducer(
             bootstrap=east.bootstrap, topics=tuple(TOPICS), backlog=BACKLOG, rate=RATE
         ) as producer:
-            _print_text(
+            print_text(
                 f"A producer writes to east: {BACKLOG:,} records to each topic at once, then"
                 f" {RATE:,} a second. `mirrorflow run -f flow.yaml` runs the flow. {WATCH_S:.0f} seconds after the"
                 " first copied record, the demo kills its replicator with kill -9. The command restarts it; it"
@@ -88,7 +88,7 @@ def _run_demo(folder: Path) -> int:
             with RunningFlow(file) as flow:
                 killed_pid = _kill_and_wait(west, producer, flow)
             print()
-        _print_text(
+        print_text(
             f"The replicator with the pid {killed_pid} was killed during the copy, the producer has stopped, and west has"
             " caught up. Now a Java consumer reads both clusters from the beginning:"
         )
@@ -96,13 +96,13 @@ def _run_demo(folder: Path) -> int:
         if "--ui" in sys.argv[1:] and not status:
             _run_console(east, file)
     if "--ui" not in sys.argv[1:] and not status:
-        _print_text("`make demo UI=1` repeats the demo, keeps both clusters running, and opens the console.")
+        print_text("`make demo UI=1` repeats the demo, keeps both clusters running, and opens the console.")
     return status
 
 
 def _run_console(east: KafkaCluster, file: Path) -> None:
     """Runs the flow again with the console, until Ctrl-C."""
-    _print_text(
+    print_text(
         "The producer and the flow run again. Open the address below; the console shows the flow until Ctrl-C"
         " ends the demo."
     )
@@ -153,13 +153,14 @@ def _print_comparison(east: KafkaCluster, west: KafkaCluster, acknowledged: int)
     print(textwrap.indent(as_text(rows), "    "), end="\n\n")
     is_equal, sentence = verdict(rows, acknowledged)
     is_over = is_equal and "--ui" not in sys.argv[1:]
-    _print_text(
+    print_text(
         f"{sentence} Both clusters and all files of the demo are removed now." if is_over else sentence
     )
     return 0 if is_equal else 1
 
 
-def _print_text(text: str) -> None:
+def print_text(text: str) -> None:
+    """Prints a paragraph in lines that fit on a screen."""
     print(textwrap.fill(text, 100), end="\n\n", flush=True)
 
 
@@ -169,7 +170,8 @@ def _topics() -> str:
     )
 
 
-def _exit(number: int, _frame: FrameType | None) -> None:
+def exit_on_signal(number: int, _frame: FrameType | None) -> None:
+    """Ends the process by an exception, so that each `with` ends what it has started."""
     sys.exit(EXIT_SIGNAL_BASE + number)
 
 

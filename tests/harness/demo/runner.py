@@ -17,10 +17,10 @@ LOG_LINES_SHOWN = 20
 class RunningFlow:
     """`mirrorflow run -f FILE`, with output on this terminal unless *is_quiet*; the end of its context ends its processes."""
 
-    def __init__(self, file: Path, *, is_quiet: bool = False) -> None:
+    def __init__(self, file: Path, *arguments: str | Path, is_quiet: bool = False) -> None:
         self._out = subprocess.DEVNULL if is_quiet else None
-        self.log = file.parent / "mirrorflow.log"
-        self.command = ["mirrorflow", "run", "-f", str(file)]
+        self.log = file.with_suffix(".log")
+        self.command = ["mirrorflow", "run", "-f", str(file), *map(str, arguments)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""`make demo` reports its result by its exit status and leaves no process or file."""
+"""`make demo` and `make demo-switchover` report their results by their exit status and leave no process or file."""
 
 import os
 import signal
@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
-def _demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def _demo(folder: Path, module: str = "tests.harness.demo") -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-u", "-m", "tests.harness.demo"],
+        [sys.executable, "-u", "-m", module],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
@@ -58,6 +58,19 @@ def test_both_sides_are_equal_although_the_replicator_was_killed(tmp_path: Path)
     assert 0 == demo.returncode, text
     assert "was ended by signal 9" in text
     assert "Equal: each of the" in text
+    assert [] == [*tmp_path.iterdir(), *_processes_of(tmp_path)]
+
+
+@pytest.mark.timeout(900)  # 60 s on an idle machine, minutes on a busy one
+def test_the_demo_of_a_switchover_moves_clients_there_and_back(tmp_path: Path):
+    """The exit status is 0, both clients were moved twice, each record was read once, and neither a process nor a file is left."""
+    with _demo(tmp_path, "tests.harness.demo.switchover") as demo:
+        text, _ = demo.communicate()
+
+    assert 0 == demo.returncode, text
+    assert "west is active. Writes were refused for" in text
+    assert "east is active. Writes were refused for" in text
+    assert "Exact: each acknowledged record was read once." in text
     assert [] == [*tmp_path.iterdir(), *_processes_of(tmp_path)]
 
 
