@@ -28,6 +28,8 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "brokers": ("1+1", "1+1", "3+1", "1+3", "3+3"),  # of east and west
     "moves": ("2", "2", "3", "4"),  # switchovers, there and back
     "rehearsals": ("none", "some"),
+    # When the flow back is started the first time: when the command asks for it, or as soon as clients are led over.
+    "back": ("asked", "asked", "early"),
     "faults": ("command", "flows", "brokers", "all", "all", "none"),
 }
 
@@ -42,6 +44,7 @@ class SwitchoverDimensions:
     brokers: str
     moves: str
     rehearsals: str
+    back: str
     faults: str
 
     def __str__(self) -> str:

@@ -364,6 +364,10 @@ class SwitchoverTrial:
             assert application.child is not None
             application.child.must_run()
             application.update()
+        back = self._flows[self._clients.active()]
+        if self._dimensions.back == "early" and not back.is_wanted:
+            back.start()
+            self._note(f"{back.name} is started")
         if self._held_at and self._clients.active() != self._held_at:
             self._release_consumer()
         if not self._is_calm():

@@ -20,6 +20,7 @@ DIMENSIONS = {
     "brokers": "1+1",
     "moves": "2",
     "rehearsals": "none",
+    "back": "asked",
     "faults": "all",
 }
 
