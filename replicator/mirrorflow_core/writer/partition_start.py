@@ -200,7 +200,7 @@ def _start_in_source(
         unknown = replace(position, source_epoch=UNKNOWN, epochs=())
         return (yield from _apply_loss_policy(plan, partition, loss, unknown, log_end))
     if epoch != UNKNOWN:
-        source_end, has_epoch = yield from _end_in_source(partition, epoch, point.epochs)
+        source_end, has_epoch = yield from end_in_source(partition, epoch, point.epochs)
         # A fetch that names an epoch of which the source has nothing would diverge again and again.
         end = min(wanted, source_end.end)
         epochs = point.epochs if has_epoch else up_to(point.epochs, source_end.epoch, end)
@@ -213,7 +213,7 @@ def _start_in_source(
     return PartitionStart(point)
 
 
-def _end_in_source(
+def end_in_source(
     partition: TopicPartition, epoch: int, epochs: SourceEpochs
 ) -> Steps[tuple[LeaderEpochEnd, bool]]:
     """Returns up to where the source has what was copied, whose last records are of *epoch*, and whether it knows that epoch.
