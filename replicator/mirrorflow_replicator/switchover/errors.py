@@ -5,7 +5,9 @@ MirrorFlowError
     ├── FenceUnavailableError   the fence cannot be raised, or would not hold
     ├── SwitchoverTakenError    another process has taken the switchover
     ├── SwitchoverHeldError     another process carries the switchover out
-    └── HookFailedError         a hook has not done its action
+    ├── HookFailedError         a hook has not done its action
+    ├── TailTakenError          another process writes the diverged tail
+    └── TailNotKeptError        the diverged tail cannot be kept as it was asked for
 """
 
 from collections.abc import Sequence
@@ -64,3 +66,24 @@ class HookFailedError(SwitchoverError):
         how = "has not ended in time and was stopped" if status is None else f"has ended with status {status}"
         why = f": {message}" if message else ""
         super().__init__(f"The hook {command[0]} {how} (action {action}){why}.")
+
+
+class TailTakenError(SwitchoverError):
+    """Another process writes the diverged tail of *switchover*; this one may write nothing more."""
+
+    reason = "TailTaken"
+
+    def __init__(self, *, switchover: str) -> None:
+        super().__init__(
+            f"Another process writes the diverged tail of switchover {switchover}, and this one writes nothing more. "
+            "Wait until it has ended; the same command then writes what is left."
+        )
+
+
+class TailNotKeptError(SwitchoverError):
+    """The diverged tail cannot be written, or its topic cannot be deleted yet: *problem*, and what to do."""
+
+    reason = "TailNotKept"
+
+    def __init__(self, *, problem: str, action: str) -> None:
+        super().__init__(f"{problem}; {action}. Nothing was deleted.")

@@ -1,0 +1,108 @@
+"""Opens the side that applications have left unplanned, when it has returned: fences it before anything is read from it.
+
+Order matters: an application that was never led over may still write there, and what it writes belongs to the tail.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from mirrorflow_core.switchover.diverged_tail import TailChoice
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.switchover.diverged_tail import (
+    TailSurvey,
+    fence_returned_side,
+    reverse_starts,
+    survey_tails,
+)
+from mirrorflow_replicator.switchover.errors import TailNotKeptError
+from mirrorflow_replicator.switchover.flow_end import EndedFlow, end_flow, ended_by
+from mirrorflow_replicator.switchover.flow_mover import newest_claim
+from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings, pair_clusters
+from mirrorflow_replicator.switchover.reverse_start import start_reverse
+from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
+from mirrorflow_replicator.switchover.session import fence_of_cluster, journal_of, wait_until_free
+from mirrorflow_replicator.switchover.tail_keeping import (
+    WrittenTail,
+    append_tails,
+    keep_tails,
+    require_written,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnedSide:
+    """The old side of a pair, fenced, and the flow that has ended: *settings* are those of the switchover from it."""
+
+    settings: SwitchoverSettings
+    clusters: PairClusters
+    ended: EndedFlow
+
+    @property
+    def old_side(self) -> Cluster:
+        """The cluster that was left."""
+        return self.clusters.source
+
+    async def survey(self) -> TailSurvey:
+        """Cuts out and counts the tails. Raises as `survey_tails`."""
+        partitions = await SealedPartitions(self.settings, self.clusters).on_source()
+        return await survey_tails(
+            self.settings.forward, self.clusters.source, self.clusters.target, self.ended, partitions
+        )
+
+    async def keep(self, survey: TailSurvey) -> tuple[WrittenTail, ...]:
+        """Writes the tails to topics of their own. Raises as `keep_tails`."""
+        clusters = self.clusters
+        return await keep_tails(self.settings.forward, clusters.source, clusters.target, survey)
+
+    async def append(self, survey: TailSurvey) -> tuple[WrittenTail, ...]:
+        """Appends the tails to the topics that applications use. Raises as `append_tails`."""
+        clusters = self.clusters
+        return await append_tails(self.settings.forward, clusters.source, clusters.target, survey)
+
+    async def require_written(self, survey: TailSurvey, *choices: TailChoice) -> None:
+        """Raises TailNotKeptError unless the tails are written by one of *choices*. Raises ClusterError."""
+        await require_written(self.settings.forward, self.clusters.target, survey, choices)
+
+    async def start_back(self, survey: TailSurvey) -> None:
+        """Lets the flow back run: it copies what was written on the new side since. Raises as `start_reverse`."""
+        clusters, starts = self.clusters, reverse_starts(self.ended, survey)
+        await start_reverse(
+            self.settings.back, clusters.target, clusters.source, self.ended.switchover, starts
+        )
+
+
+@contextlib.asynccontextmanager
+async def returned_side(settings: SwitchoverSettings) -> AsyncIterator[ReturnedSide]:
+    """Connects to both clusters, and fences the old side. *settings*: of the switchover by which applications have left it.
+
+    Raises TailNotKeptError if the flow from it has not ended, or the flow back copies to it already; FenceUnavailableError,
+    SwitchoverHeldError, SettingError, ClusterError.
+    """
+    async with pair_clusters(settings) as clusters:
+        switchover = await ended_by(settings.forward, clusters.target)
+        if not switchover:
+            raise TailNotKeptError(
+                problem=f"No switchover has ended flow {settings.forward.flow}, so {settings.source} has no tail yet",
+                action=f"move applications first: mirrorflow switchover --to {settings.to}",
+            )
+        await _require_no_copies(settings, clusters, switchover)
+        journal = journal_of(settings, clusters.source, clusters.target)
+        await wait_until_free(journal)
+        await journal.take()
+        topics = await SealedPartitions(settings, clusters).topics()
+        fence = fence_of_cluster(settings, clusters.source, journal)
+        await fence_returned_side(fence, topics, alias=settings.source)
+        ended = await end_flow(settings.forward, clusters.target, switchover)
+        yield ReturnedSide(settings=settings, clusters=clusters, ended=ended)
+
+
+async def _require_no_copies(settings: SwitchoverSettings, clusters: PairClusters, switchover: str) -> None:
+    """Raises TailNotKeptError if the flow back may have written behind the tail. Raises ClusterError."""
+    claim = await newest_claim(clusters.source, settings.back)
+    if claim is None or (claim.started != switchover and (claim.left or claim.ended)):
+        return
+    raise TailNotKeptError(
+        problem=f"Flow {settings.back.flow} copies to {settings.source} already, and its copies follow the tail there",
+        action="the tail can be cut out only before that flow starts; what was kept by then is complete",
+    )

@@ -1,0 +1,59 @@
+"""Where a flow has ended, and where the flow back starts, as the shell reads it from positions."""
+
+import pytest
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.diverged_tail import CopiedEnd, DivergedTail, TailState
+from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_replicator.switchover.diverged_tail import (
+    CountedTail,
+    TailSurvey,
+    copied_ends,
+    reverse_starts,
+)
+from mirrorflow_replicator.switchover.errors import TailNotKeptError
+from mirrorflow_replicator.switchover.flow_end import EndedFlow
+
+ORDERS, BILLS, OLD = (TopicPartition(topic, 0) for topic in ("orders", "bills", "old"))
+
+
+def position(partition: TopicPartition, next_source_offset: int, target_end: int) -> WriterPosition:
+    return WriterPosition(
+        topic=partition.topic,
+        partition=partition.partition,
+        next_source_offset=next_source_offset,
+        target_end=target_end,
+        source_topic_id=f"{partition.topic}-id",
+    )
+
+
+ENDED = EndedFlow(
+    switchover="east-west-1",
+    positions={ORDERS: position(ORDERS, 10, 12), BILLS: position(BILLS, 5, 5)},
+    stopped=(OLD,),
+    copies={key: TopicPartition(f"copy-of-{key.topic}", 0) for key in (ORDERS, BILLS, OLD)},
+)
+
+
+def survey(**states: TailState) -> TailSurvey:
+    tails = [DivergedTail(partition=TopicPartition(topic, 0), state=state) for topic, state in states.items()]
+    return TailSurvey(switchover="east-west-1", tails=tuple(CountedTail(tail=tail) for tail in tails))
+
+
+def test_an_end_is_exact_unless_copying_had_stopped_before():
+    ends = copied_ends(ENDED)
+
+    assert CopiedEnd(next_offset=10, topic_id="orders-id") == ends[ORDERS]
+    assert not ends[OLD].is_exact
+
+
+@pytest.mark.parametrize("state", [TailState.MISSING, TailState.RECREATED])
+def test_the_flow_back_copies_a_topic_from_its_beginning_that_the_old_side_has_no_longer(state: TailState):
+    starts = reverse_starts(ENDED, survey(orders=TailState.CUT, bills=state))
+
+    assert starts == {TopicPartition("copy-of-orders", 0): 12}
+
+
+def test_the_flow_back_does_not_start_where_it_would_copy_its_own_records():
+    with pytest.raises(TailNotKeptError, match="where the flow has ended in old-0"):
+        reverse_starts(ENDED, survey(orders=TailState.CUT, old=TailState.UNDECIDED))
