@@ -239,7 +239,7 @@ class ExportJob:
         exported = pending.exported(plan, self._present(plan))
         written = self._write(plan, remaining(plan, exported))
         files = chosen(plan, [*exported, *written])
-        self._move_to_places(files)
+        move_to_places(self._folder, files)
         content = increment_of(plan, files, finished=_now())
         require_own_files(self._folder.data(), content.files, location=self._folder.address)
         state = self._log.append(before, content)
@@ -369,14 +369,15 @@ class ExportJob:
         discard_committed(self._folder, state)
         return state
 
-    def _move_to_places(self, files: Sequence[tuple[ExportRange, ExportedFile]]) -> None:
-        """Moves files that are not in their places yet: a killed export may have moved some."""
-        if not self._folder.renames:
-            return
-        present = self._folder.data()
-        for part, exported in files:
-            if exported.path and place_of(part, exported) not in present:
-                self._folder.move(exported.path, place_of(part, exported))
+
+def move_to_places(folder: StorageFolder, files: Sequence[tuple[ExportRange, ExportedFile]]) -> None:
+    """Moves files that are not in their places yet: a killed export may have moved some."""
+    if not folder.renames:
+        return
+    present = folder.data()
+    for part, exported in files:
+        if exported.path and place_of(part, exported) not in present:
+            folder.move(exported.path, place_of(part, exported))
 
 
 def require_empty_or_archive(folder: StorageFolder) -> None:
