@@ -29,6 +29,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
         "mirrorflow switchover -f pair.yaml --to west --rehearse --report rehearsal.json",
         "mirrorflow switchover rollback -f pair.yaml",
     ),
+    "diverged": (
+        "mirrorflow diverged -f pair.yaml --left east",
+        "mirrorflow diverged keep -f pair.yaml --left east --topics --archive /backup/tail",
+    ),
     "convert": ("mirrorflow convert mm2.properties", "mirrorflow convert strimzi.yaml --output flows"),
     "export": (
         "mirrorflow export -f flow.yaml > mm2.properties",

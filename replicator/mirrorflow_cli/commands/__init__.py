@@ -28,6 +28,7 @@ _GROUPS = {
     },
     "move applications": {
         "switchover": "move the applications of a pair to its other cluster, or rehearse or undo that",
+        "diverged": "show and keep what a cluster that was left unplanned had written, when it returns",
     },
     "convert": {
         "convert": "convert an mm2.properties or a Strimzi KafkaMirrorMaker2 to MirrorFlow files",
