@@ -6,8 +6,11 @@ Order matters: an application that was never led over may still write there, and
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Final
 
 from mirrorflow_core.switchover.diverged_tail import TailChoice
+from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.states import SwitchoverType
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.switchover.diverged_tail import (
     TailSurvey,
@@ -28,6 +31,8 @@ from mirrorflow_replicator.switchover.tail_keeping import (
     keep_tails,
     require_written,
 )
+
+_LOSSLESS: Final = frozenset({SwitchoverType.PLANNED, SwitchoverType.REHEARSAL})  # they leave no tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +95,21 @@ async def returned_side(settings: SwitchoverSettings) -> AsyncIterator[ReturnedS
         journal = journal_of(settings, clusters.source, clusters.target)
         await wait_until_free(journal)
         await journal.take()
+        require_none_under_way(journal.newest)
         topics = await SealedPartitions(settings, clusters).topics()
         fence = fence_of_cluster(settings, clusters.source, journal)
         await fence_returned_side(fence, topics, alias=settings.source)
         ended = await end_flow(settings.forward, clusters.target, switchover)
         yield ReturnedSide(settings=settings, clusters=clusters, ended=ended)
+
+
+def require_none_under_way(newest: SwitchoverRecord | None) -> None:
+    """Raises TailNotKeptError if the pair's *newest* switchover may still be rolled back: then applications have not moved."""
+    if newest is not None and newest.type in _LOSSLESS and not newest.is_final:
+        raise TailNotKeptError(
+            problem=f"Switchover {newest.id} is in state {newest.state.value}, so applications have not left {newest.source} for good",
+            action="complete it with the same command, or undo it with `mirrorflow switchover rollback`",
+        )
 
 
 async def _require_no_copies(settings: SwitchoverSettings, clusters: PairClusters, switchover: str) -> None:

@@ -1,9 +1,13 @@
 """Where a flow has ended, and where the flow back starts, as the shell reads it from positions."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.diverged_tail import CopiedEnd, DivergedTail, TailState
+from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_replicator.switchover.diverged_tail import (
     CountedTail,
@@ -13,6 +17,7 @@ from mirrorflow_replicator.switchover.diverged_tail import (
 )
 from mirrorflow_replicator.switchover.errors import TailNotKeptError
 from mirrorflow_replicator.switchover.flow_end import EndedFlow
+from mirrorflow_replicator.switchover.returned_side import require_none_under_way
 
 ORDERS, BILLS, OLD = (TopicPartition(topic, 0) for topic in ("orders", "bills", "old"))
 
@@ -57,3 +62,31 @@ def test_the_flow_back_copies_a_topic_from_its_beginning_that_the_old_side_has_n
 def test_the_flow_back_does_not_start_where_it_would_copy_its_own_records():
     with pytest.raises(TailNotKeptError, match="where the flow has ended in old-0"):
         reverse_starts(ENDED, survey(orders=TailState.CUT, old=TailState.UNDECIDED))
+
+
+@pytest.mark.parametrize(
+    ("state", "is_refused"),
+    [
+        (SwitchoverState.FORWARD_ENDED, True),
+        (SwitchoverState.PROMOTING, True),
+        (SwitchoverState.DONE, False),
+        (SwitchoverState.LIFTED, False),
+    ],
+)
+def test_no_tail_is_cut_out_while_a_planned_switchover_is_under_way(
+    state: SwitchoverState,
+    is_refused: bool,  # noqa: FBT001 - of the table
+):
+    """It has ended the flow, and may still be rolled back."""
+    record = SwitchoverRecord(
+        id="east-west-1",
+        pair="east-west",
+        type=SwitchoverType.PLANNED,
+        source="east",
+        to="west",
+        created_ms=0,
+        state=state,
+    )
+
+    with pytest.raises(TailNotKeptError, match="rollback") if is_refused else nullcontext():
+        require_none_under_way(record)
