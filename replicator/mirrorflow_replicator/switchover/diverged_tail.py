@@ -215,7 +215,7 @@ async def _same_until(
         if key in ended.positions and ended.positions[key].source_epoch != UNKNOWN
     }
     clusters = FlowClusters(settings, source, target, initial=set())
-    found = await clusters.runner.run(
+    epoch_ends = await clusters.runner.run(
         gather(
             {
                 key: until_unavailable(end_in_source(key, position.source_epoch, position.epochs))
@@ -223,11 +223,11 @@ async def _same_until(
             }
         )
     )
-    for result in found.values():
+    for result in epoch_ends.values():
         if isinstance(result, Unavailable):
             raise result.error
     return {
         key: result[0].end
-        for key, result in found.items()
+        for key, result in epoch_ends.items()
         if not isinstance(result, Unavailable) and result[0].end != UNKNOWN
     }

@@ -1,4 +1,4 @@
-"""The tail that is cut out has each record that never crossed, and no other, whatever the old side has lost or deleted."""
+"""The tail that is cut out has each record that never crossed, and no other, also where the old side has lost or deleted some."""
 
 import pytest
 from hypothesis import given
