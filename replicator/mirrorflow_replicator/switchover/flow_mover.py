@@ -4,7 +4,7 @@ The parts are those of `flow_end`, `drain`, `range_verification`, `final_groups`
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from mirrorflow_core.partitions import TopicPartition
@@ -123,23 +123,37 @@ class FlowMover:
         """Lets the forward flow run again, if *switchover* has ended it. Raises MirrorFlowError."""
         await clear_end(self._settings.forward, self._clusters.target, switchover)
 
-    async def verify(self, seal: Seal) -> None:
-        """Compares both sides up to *seal*; `verification` is the result. Raises ClusterError."""
+    async def verify(self, seal: Seal, starts: Iterable[ReverseStart] = ()) -> None:
+        """Compares both sides up to *seal*; `verification` is the result. Raises ClusterError.
+
+        *starts*: where earlier switchovers to the source have started the flow.
+        """
         ahead, self._ahead = self._ahead, None
         # A log that still ends where it did has the same records.
         if ahead is None or ahead.ends != _sealed_ends(seal) or ahead.copy_ends != await self.copy_ends():
-            ahead = await self._compared(_sealed_ends(seal))
+            ahead = await self._compared(_sealed_ends(seal), starts)
         self.verification = SealVerification(seal_sha256=seal.sha256, differences=ahead.differences)
 
-    async def verify_ahead(self, ends: Mapping[TopicPartition, PartitionEnd]) -> None:
+    async def verify_ahead(
+        self, ends: Mapping[TopicPartition, PartitionEnd], starts: Iterable[ReverseStart] = ()
+    ) -> None:
         """Compares both sides up to *ends*, which are copied and will probably be sealed, for the next `verify`. Raises ClusterError."""
         if self._ahead is None or self._ahead.ends != ends:
-            self._ahead = await self._compared(ends)
+            self._ahead = await self._compared(ends, starts)
 
-    async def _compared(self, ends: Mapping[TopicPartition, PartitionEnd]) -> _Comparison:
+    async def _compared(
+        self, ends: Mapping[TopicPartition, PartitionEnd], starts: Iterable[ReverseStart]
+    ) -> _Comparison:
         copy_ends, clusters = await self.copy_ends(), self._clusters
         offsets = {partition: end.end for partition, end in ends.items()}
-        compared = await compare_newest(self._settings.forward, clusters.source, clusters.target, offsets)
+        since: dict[TopicPartition, int] = {}
+        for start in starts:
+            key = start.topic_partition
+            if key in ends and ends[key].topic_id == start.topic_id:
+                since[key] = max(since.get(key, 0), start.offset)
+        compared = await compare_newest(
+            self._settings.forward, clusters.source, clusters.target, offsets, starts=since
+        )
         differences = tuple(partition.difference for partition in compared.values() if partition.difference)
         return _Comparison(dict(ends), copy_ends, differences)
 

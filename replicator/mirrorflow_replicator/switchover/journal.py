@@ -21,13 +21,14 @@ from mirrorflow_core.switchover.guards import unfinished_of
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import (
     SWITCHOVERS_TOPIC,
+    ReverseStart,
     SwitchoverRecord,
     decode_record,
     encode_record,
     newest_of_each,
     newest_record,
 )
-from mirrorflow_core.switchover.states import FENCED
+from mirrorflow_core.switchover.states import FENCED, PROMOTED
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.wire.error_codes import EPOCH_IS_OVER, NONE, raise_for
 from mirrorflow_core.wire.records import Record, RecordOverLimitError, encode_split
@@ -280,6 +281,17 @@ class SwitchoverJournal:
         # Each by itself: once promoted, a source that is lost is not waited for.
         value = {"to": to, "number": number}
         await _side_by_side(copy.write_note("endpoint", value) for copy in self._copies)
+
+    async def write_starts(self, alias: str, starts: Iterable[ReverseStart]) -> None:
+        """Notes where the flow from cluster *alias* starts, for a switchover that has no record of it. Raises as `write`."""
+        value = {"starts": [asdict(start) for start in starts]}
+        await _side_by_side(copy.write_note(f"starts:{alias}", value) for copy in self._copies)
+
+    def starts_on(self, alias: str) -> tuple[ReverseStart, ...]:
+        """Returns where switchovers to *alias* have started the flow from it; of several for a partition the last one counts."""
+        noted = [ReverseStart(**start) for note in self._notes(f"starts:{alias}") for start in note["starts"]]
+        promoted = [record for record in self.records if record.to == alias and record.state in PROMOTED]
+        return (*(start for record in promoted for start in record.reverse_starts), *noted)
 
     async def write_renewal(self, runner: str, number: int) -> None:
         """Notes on each cluster that *runner* works; *number* differs each time. Raises as `write`.

@@ -10,7 +10,8 @@ compaction, markers or the flow's own changes of headers explain.
 import asyncio
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from mirrorflow_core.partitions import TopicPartition
@@ -29,6 +30,7 @@ RECORDS: Final = 1_000
 # Offsets without records (markers, aborted or compacted ones) are searched as far as this many times the records.
 SEARCH_FACTOR: Final = 16
 PARTITIONS_AT_ONCE: Final = 16
+NO_STARTS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +64,13 @@ async def compare_newest(
     target: Cluster,
     ends: Mapping[TopicPartition, int],
     *,
+    starts: Mapping[TopicPartition, int] = NO_STARTS,
     records: int = RECORDS,
 ) -> dict[TopicPartition, Comparison]:
     """Compares the last *records* records before *ends*, which are ends of the source, with the last ones of the copies.
 
-    All records before *ends* must have been copied. Raises ClusterError, CorruptRecordsError.
+    All records before *ends* must have been copied. Records before *starts* are not compared: where the flow has started after
+    another one had ended, the copy may have a diverged tail in their place. Raises ClusterError, CorruptRecordsError.
     """
     topics, edits = flow_topics(settings), make_naming(settings).header_edits
     copies = {partition: topics.on_target(partition) for partition in ends}
@@ -79,6 +83,7 @@ async def compare_newest(
         ),
     )
     source_starts, target_starts, target_ends = bounds
+    source_starts = {key: max(start, starts.get(key, 0)) for key, start in source_starts.items()}
     run_id, limit = secrets.token_hex(8), asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
     async def compare(partition: TopicPartition) -> Comparison:
@@ -98,6 +103,8 @@ async def compare_newest(
                 records=records,
                 read_committed=settings.read_committed,
             )
+            if partition in starts:
+                sent = replace(sent, is_whole=False)
             # A copier may have aborted on the target what it has written again since.
             copied = await _tail(
                 target,

@@ -4,14 +4,16 @@ Order matters: an application that was never led over may still write there, and
 """
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.diverged_tail import TailChoice
-from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverType
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.copy.task_parts import flow_topics
 from mirrorflow_replicator.switchover.diverged_tail import (
     TailSurvey,
     fence_returned_side,
@@ -19,8 +21,9 @@ from mirrorflow_replicator.switchover.diverged_tail import (
     survey_tails,
 )
 from mirrorflow_replicator.switchover.errors import TailNotKeptError
-from mirrorflow_replicator.switchover.flow_end import EndedFlow, end_flow, ended_by
+from mirrorflow_replicator.switchover.flow_end import EndedFlow, ended_by, ended_flow
 from mirrorflow_replicator.switchover.flow_mover import newest_claim
+from mirrorflow_replicator.switchover.journal import SwitchoverJournal
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings, pair_clusters
 from mirrorflow_replicator.switchover.reverse_start import start_reverse
 from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
@@ -42,6 +45,7 @@ class ReturnedSide:
     settings: SwitchoverSettings
     clusters: PairClusters
     ended: EndedFlow
+    journal: SwitchoverJournal
 
     @property
     def old_side(self) -> Cluster:
@@ -72,9 +76,24 @@ class ReturnedSide:
     async def start_back(self, survey: TailSurvey) -> None:
         """Lets the flow back run: it copies what was written on the new side since. Raises as `start_reverse`."""
         clusters, starts = self.clusters, reverse_starts(self.ended, survey)
+        # Before the flow runs: a switchover back compares nothing before its start, where the tail is.
+        await self.journal.write_starts(self.settings.to, self._noted_starts(survey, starts))
         await start_reverse(
             self.settings.back, clusters.target, clusters.source, self.ended.switchover, starts
         )
+
+    def _noted_starts(
+        self, survey: TailSurvey, starts: Mapping[TopicPartition, int]
+    ) -> Iterator[ReverseStart]:
+        on_target, metadata = flow_topics(self.settings.forward).on_target, self.clusters.target.metadata
+        for tail in survey.tails:
+            copy = on_target(tail.partition)
+            yield ReverseStart(
+                topic=copy.topic,
+                partition=copy.partition,
+                topic_id=metadata.topic_id(copy.topic),
+                offset=starts.get(copy, 0),
+            )
 
 
 @contextlib.asynccontextmanager
@@ -99,8 +118,8 @@ async def returned_side(settings: SwitchoverSettings) -> AsyncIterator[ReturnedS
         topics = await SealedPartitions(settings, clusters).topics()
         fence = fence_of_cluster(settings, clusters.source, journal)
         await fence_returned_side(fence, topics, alias=settings.source)
-        ended = await end_flow(settings.forward, clusters.target, switchover)
-        yield ReturnedSide(settings=settings, clusters=clusters, ended=ended)
+        ended = await ended_flow(settings.forward, clusters.target, switchover)
+        yield ReturnedSide(settings=settings, clusters=clusters, ended=ended, journal=journal)
 
 
 def require_none_under_way(newest: SwitchoverRecord | None) -> None:

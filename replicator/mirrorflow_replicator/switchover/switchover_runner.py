@@ -103,8 +103,9 @@ class SwitchoverRunner:
             left_s = max(record.limits.quiet_ms - unchanged_ms, 0) / 1000
             pause_s = min(max(POLL_S, unchanged_ms / 1000), left_s)
             if (ends := guards.copied_ends(observation)) is not None:
+                starts = self._journal.starts_on(self._settings.source)
                 with contextlib.suppress(ClusterError):  # `verify` raises it again
-                    await self._finishes(self._flows.verify_ahead(ends), record)
+                    await self._finishes(self._flows.verify_ahead(ends, starts), record)
         await asyncio.sleep(max(0.0, pause_s - (time.monotonic() - began_s)))
 
     async def _carry_out(self, result: SwitchoverStep) -> str:
@@ -160,7 +161,7 @@ class SwitchoverRunner:
                 await self._journal.confirm(aliases[side])
                 await self._fences[aliases[side]].lift()
             case VerifySeal(seal):
-                await self._flows.verify(seal)
+                await self._flows.verify(seal, self._journal.starts_on(self._settings.source))
             case FinishGroups():
                 await self._journal.confirm(self._settings.to)
                 await self._flows.finish_groups()

@@ -79,6 +79,9 @@ class World:
         if self.failures.get(f"confirm {alias}"):
             raise self.failures[f"confirm {alias}"].pop(0)
 
+    def starts_on(self, alias: str) -> tuple[ReverseStart, ...]:
+        return ()
+
     async def write_endpoint(self, to: str) -> None:
         self._note(f"endpoint {to}")
         self.active = to
@@ -92,7 +95,7 @@ class World:
     async def topics(self) -> frozenset[str]:
         return frozenset({"orders"})
 
-    async def verify(self, seal: Seal) -> None:
+    async def verify(self, seal: Seal, starts: tuple[ReverseStart, ...] = ()) -> None:
         self._note("verify")
         await self._hang("verify")
         self.verification = SealVerification(seal_sha256=seal.sha256)
