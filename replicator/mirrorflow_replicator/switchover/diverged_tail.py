@@ -159,6 +159,20 @@ def reverse_starts(ended: EndedFlow, survey: TailSurvey) -> dict[TopicPartition,
     return {key: offset for key, offset in ended.target_ends.items() if key not in absent}
 
 
+def require_decided(survey: TailSurvey) -> None:
+    """Raises TailNotKeptError if a transaction is open in a tail: its records may become part of it, or not."""
+    opened = [tail for tail in survey.tails if tail.tail.is_open and not tail.tail.is_empty]
+    if not opened:
+        return
+    named = [str(transaction) for transaction in survey.transactions] or [
+        f"a transaction that is open in {tail.partition}" for tail in opened
+    ]
+    raise TailNotKeptError(
+        problem=f"It is not decided yet what belongs to the tail: there is {', and '.join(named)}",
+        action="wait until brokers have ended it (transaction.timeout.ms), or abort it with kafka-transactions.sh, and start the command again",
+    )
+
+
 async def _returned_logs(
     settings: SourceSettings,
     source: Cluster,

@@ -24,7 +24,7 @@ from mirrorflow_kafka.admin.topics import create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.copy.task_parts import flow_topics
-from mirrorflow_replicator.switchover.diverged_tail import CountedTail, TailSurvey
+from mirrorflow_replicator.switchover.diverged_tail import CountedTail, TailSurvey, require_decided
 from mirrorflow_replicator.switchover.errors import TailNotKeptError
 from mirrorflow_replicator.switchover.tail_reader import tail_batches
 from mirrorflow_replicator.switchover.tail_writer import (
@@ -68,7 +68,7 @@ async def keep_tails(
 
     Raises TailNotKeptError, TailTakenError, RecordTooLargeError, ClusterError. It can be called again after each of them.
     """
-    _require_decided(survey)
+    require_decided(survey)
     targets = await _kept_targets(settings, source, target, survey)
     return await _write(settings, source, target, survey, TailChoice.KEEP, targets)
 
@@ -80,7 +80,7 @@ async def append_tails(
 
     Raises as `keep_tails`.
     """
-    _require_decided(survey)
+    require_decided(survey)
     targets = await _appended_targets(settings, target, survey)
     return await _write(settings, source, target, survey, TailChoice.APPEND, targets)
 
@@ -89,7 +89,7 @@ async def require_written(
     settings: SourceSettings, target: Cluster, survey: TailSurvey, choices: Collection[TailChoice]
 ) -> None:
     """Raises TailNotKeptError unless each record of *survey* is written by one of *choices*. Raises ClusterError."""
-    _require_decided(survey)
+    require_decided(survey)
     left = set(survey.filled)
     for choice in choices:
         progress = await read_progress(target, survey.switchover, choice)
@@ -118,19 +118,6 @@ async def require_written(
 def _home(settings: SourceSettings, survey: TailSurvey, topic: str, choice: TailChoice) -> str:
     return (
         _kept_name(topic, survey) if choice is TailChoice.KEEP else flow_topics(settings).target_topic(topic)
-    )
-
-
-def _require_decided(survey: TailSurvey) -> None:
-    opened = [tail for tail in survey.tails if tail.tail.is_open and not tail.tail.is_empty]
-    if not opened:
-        return
-    named = [str(transaction) for transaction in survey.transactions] or [
-        f"a transaction that is open in {tail.partition}" for tail in opened
-    ]
-    raise TailNotKeptError(
-        problem=f"It is not decided yet what belongs to the tail: there is {', and '.join(named)}",
-        action="wait until brokers have ended it (transaction.timeout.ms), or abort it with kafka-transactions.sh, and start the command again",
     )
 
 
@@ -212,6 +199,8 @@ async def _write(
     choice: TailChoice,
     targets: Mapping[TopicPartition, TailTarget],
 ) -> tuple[WrittenTail, ...]:
+    if not survey.filled:
+        return ()
     added: dict[TopicPartition, int] = {}
     last = WRITE_ATTEMPTS_MAX
     async for attempt in Backoff(min_s=0.2, max_s=5.0, attempts_max=last):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_configs import ConfigEntry
-from mirrorflow_replicator.switchover.diverged_tail import CountedTail, TailSurvey
+from mirrorflow_replicator.switchover.diverged_tail import CountedTail, TailSurvey, require_decided
 from mirrorflow_seed.archive.commit_log import ArchiveState, CommitLog, read_archive
 from mirrorflow_seed.archive.export_driver import (
     FILE_BYTES,
@@ -59,6 +59,7 @@ def archive_tails(
     *configs*: the settings of the topics on the old side. Raises SeedError, MirrorFlowError. It can be called again after each of
     them, and after a crash; nothing is committed then. Not inside of an event loop: it runs its own.
     """
+    require_decided(survey)
     committed = replace(settings, read_committed=True)
     folder = StorageFolder(address)
     require_empty_or_archive(folder)
@@ -95,6 +96,7 @@ def archive_tails(
 
 def require_archived(survey: TailSurvey, address: str) -> Manifest:
     """Returns the content of the archive at *address*. Raises ArchiveUnfitError unless it has the tails of *survey*, SeedError."""
+    require_decided(survey)
     return _required(read_archive(StorageFolder(address)), survey, address)
 
 

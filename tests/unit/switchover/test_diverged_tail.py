@@ -13,6 +13,7 @@ from mirrorflow_replicator.switchover.diverged_tail import (
     CountedTail,
     TailSurvey,
     copied_ends,
+    require_decided,
     reverse_starts,
 )
 from mirrorflow_replicator.switchover.errors import TailNotKeptError
@@ -90,3 +91,13 @@ def test_no_tail_is_cut_out_while_a_planned_switchover_is_under_way(
 
     with pytest.raises(TailNotKeptError, match="rollback") if is_refused else nullcontext():
         require_none_under_way(record)
+
+
+def test_nothing_is_written_while_a_transaction_is_open_in_a_tail():
+    """An empty tail is decided, also if a transaction is open before it."""
+    opened = DivergedTail(partition=ORDERS, state=TailState.CUT, start=4, end=9, is_open=True)
+    empty = DivergedTail(partition=BILLS, state=TailState.CUT, start=9, end=9, is_open=True)
+
+    require_decided(TailSurvey(switchover="east-west-1", tails=(CountedTail(tail=empty),)))
+    with pytest.raises(TailNotKeptError, match="a transaction that is open in orders-0"):
+        require_decided(TailSurvey(switchover="east-west-1", tails=(CountedTail(tail=opened),)))
