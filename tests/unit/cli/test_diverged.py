@@ -176,4 +176,5 @@ def test_the_commands_delete_each_topic_once_and_seed_the_flow_back():
     )
 
     delete = "kafka-topics.sh --bootstrap-server east:9092 --command-config admin.properties --delete --topic"
-    assert [f"{delete} bills", f"{delete} orders", "then", "mirrorflow seed -f west-to-east.yaml"] == commands
+    seed = "mirrorflow seed -f west-to-east.yaml --foreign-records accept"
+    assert [f"{delete} bills", f"{delete} orders", "then", seed] == commands
