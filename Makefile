@@ -156,9 +156,11 @@ chaos-switchover: $(READY) $(KAFKA)  ## Java clients are moved between two clust
 docs: $(SITE)  ## build the documentation into dist/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-crds: $(READY)  ## write crds/mirrorflows.yaml, and the chart's copy, from the types
-	$(BIN)/python -m mirrorflow_operator.api.crd > crds/mirrorflows.yaml
-	cp crds/mirrorflows.yaml charts/mirrorflow/crds/mirrorflows.yaml
+crds: $(READY)  ## write crds/, and the chart's copy, from the types
+	for plural in mirrorflows mirrorpairs switchovers; do \
+		$(BIN)/python -m mirrorflow_operator.api.crd $$plural > crds/$$plural.yaml || exit 1; \
+		cp crds/$$plural.yaml charts/mirrorflow/crds/$$plural.yaml; \
+	done
 
 conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests, of Kafka 4.3 and 3.9, against our worker; SUITES="base ssl" TESTS=testReplication WORKERS=3 VERSIONS=4.3.1
 	@[ "$(COMMAND)" != java ] || tests/conformance/setup.sh --java

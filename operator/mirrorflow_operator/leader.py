@@ -27,7 +27,7 @@ from typing import Any, Final
 from mirrorflow_core.backoff import Backoff, jittered_s
 from mirrorflow_operator.cluster.cache import ClusterCache, Watches, list_all
 from mirrorflow_operator.cluster.client import LEASE, MIRROR_FLOW, Client, ObjectKind
-from mirrorflow_operator.cluster.definition import update_definition
+from mirrorflow_operator.cluster.definition import update_definitions
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.errors import (
     ApiServerError,
@@ -248,7 +248,7 @@ class Leader:
                 listed = await self.client.get(f"/apis/{MIRROR_FLOW.api_version}")
                 if any(resource["name"] == MIRROR_FLOW.plural for resource in listed["resources"]):
                     # Once: an API server may store a CRD differently for ever.
-                    if is_updated or not await update_definition(self.client):
+                    if is_updated or not await update_definitions(self.client):
                         return
                     is_updated = True
                     # The API server drops new fields from statuses until it uses the new CRD, in milliseconds.

@@ -1,7 +1,7 @@
-"""Builds the CustomResourceDefinition: schema, CEL rules, names, subresources and printer columns.
+"""Builds the CustomResourceDefinitions: schema, CEL rules, names, subresources and printer columns.
 
-Pure: the same types give the same bytes. `python -m mirrorflow_operator.api.crd` prints it, and `make crds`
-writes it to the files that kubectl and the chart use.
+Pure: the same types give the same bytes. `python -m mirrorflow_operator.api.crd mirrorflows` prints one, and `make crds`
+writes them to the files that kubectl and the chart use.
 
 The schema is structural: it has no references, null or unions (KEP-2337). References are inlined, "T or null"
 becomes an optional T, "integer or quantity" becomes `x-kubernetes-int-or-string`, and titles and examples are
@@ -10,15 +10,21 @@ check the keys of maps, because a structural schema cannot.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
 from pydantic import BaseModel
 
+from mirrorflow_operator.api.mirror_pair import PAIR_KIND, PairSpec
+from mirrorflow_operator.api.pair_status import PairStatus, SwitchoverStatus
+from mirrorflow_operator.api.rules.pair_rules import PAIR_RULES, SWITCHOVER_RULES, validations_of
+from mirrorflow_operator.api.rules.rule import Validation
 from mirrorflow_operator.api.rules.table import validations
 from mirrorflow_operator.api.spec import KIND, FlowMetadata, Spec
 from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.api.switchover import SWITCHOVER_KIND, SwitchoverSpec
 
 Schema = dict[str, Any]
 DEPTH_MAX: Final = 20  # a recursive type has no structural schema
@@ -31,25 +37,42 @@ MERGED_LIST_TYPES: Final = frozenset({"set", "map"})
 LEFT_OUT: Final = frozenset({"title", "examples", "propertyNames", "patternProperties"})
 GROUP: Final = "mirrorflow.io"
 VERSION: Final = "v1alpha1"
-PLURAL: Final = "mirrorflows"
-_NAMES: Final = {
-    "kind": KIND,
-    "listKind": f"{KIND}List",
-    "plural": PLURAL,
-    "singular": "mirrorflow",
-    "shortNames": ["mf"],
-    "categories": ["mirrorflow"],
-}
 _HEADER: Final = "# Generated from operator/mirrorflow_operator/api by `make crds`; changes go there.\n"
 # Only the source connector has work that several pods can share.
-_SUBRESOURCES: Final = {
-    "status": {},
+_SCALE: Final = {
     "scale": {
         "specReplicasPath": ".spec.connectors.source.replicas",
         "statusReplicasPath": ".status.connectors.source.replicas",
         "labelSelectorPath": ".status.connectors.source.selector",
     },
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceType:
+    """One of our kinds: its names, its types, its rules by path, and what kubectl shows of it."""
+
+    kind: str
+    plural: str
+    short_name: str
+    noun: str
+    description: str
+    spec: type[BaseModel]
+    status: type[BaseModel]
+    rules: Iterable[tuple[str, Validation]]
+    columns: Iterable[Schema]
+    subresources: Mapping[str, Schema]
+
+    @property
+    def names(self) -> Schema:
+        return {
+            "kind": self.kind,
+            "listKind": f"{self.kind}List",
+            "plural": self.plural,
+            "singular": self.kind.lower(),
+            "shortNames": [self.short_name],
+            "categories": ["mirrorflow"],
+        }
 
 
 def structural(model: type[BaseModel]) -> Schema:
@@ -121,34 +144,35 @@ def _with_default(schema: Schema) -> Schema:
     return {**schema, "default": inner}
 
 
-def definition() -> dict[str, Any]:
+def definition(resource_type: ResourceType) -> dict[str, Any]:
     """Returns the whole object, as kubectl applies it."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{resource_type.plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
-            "names": _NAMES,
+            "names": resource_type.names,
             "scope": "Namespaced",
             "versions": [
                 {
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "schema": {"openAPIV3Schema": schema()},
-                    "subresources": _SUBRESOURCES,
-                    "additionalPrinterColumns": _COLUMNS,
+                    "schema": {"openAPIV3Schema": schema(resource_type)},
+                    "subresources": {"status": {}, **resource_type.subresources},
+                    "additionalPrinterColumns": list(resource_type.columns),
                 }
             ],
         },
     }
 
 
-def schema() -> Schema:
-    """Returns the schema of a MirrorFlow, with every rule at its path."""
+def schema(resource_type: ResourceType) -> Schema:
+    """Returns the schema of a kind, with every rule at its path."""
+    name = structural(FlowMetadata)["properties"]["name"]
     whole: Schema = {
-        "description": "One direction of replication between two Kafka clusters.",
+        "description": resource_type.description,
         "type": "object",
         "required": ["spec"],
         "properties": {
@@ -157,15 +181,15 @@ def schema() -> Schema:
             # A definition may restrict no metadata but the name.
             "metadata": {
                 "type": "object",
-                "properties": {"name": structural(FlowMetadata)["properties"]["name"]},
+                "properties": {"name": {**name, "description": f"Name of the {resource_type.noun}."}},
             },
-            "spec": structural(Spec),
-            "status": structural(Status),
+            "spec": structural(resource_type.spec),
+            "status": structural(resource_type.status),
         },
     }
     # Only the operator writes the status, so there is none before its first write.
     whole["properties"]["status"].pop("default")
-    for path, rule in validations():
+    for path, rule in resource_type.rules:
         schema = whole
         for name in path.replace("[]", ".[]").split(".") if path else ():
             schema = schema["items"] if name == "[]" else schema["properties"][name]
@@ -173,10 +197,10 @@ def schema() -> Schema:
     return whole
 
 
-def text() -> str:
+def text(resource_type: ResourceType) -> str:
     """Returns the definition as YAML, in the order of the types, without line wrapping."""
     return _HEADER + yaml.dump(
-        definition(), Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True
+        definition(resource_type), Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True
     )
 
 
@@ -197,17 +221,73 @@ def _column(name: str, path: str, *, priority: int = 0, kind: str = "string") ->
 
 
 # The columns show whether something is wrong; `-o wide` adds the message.
-_COLUMNS: Final = [
-    _column("Source", ".spec.source.alias"),
-    _column("Target", ".spec.target.alias"),
-    _column("State", ".spec.state"),
-    _column("Ready", _condition("Ready", "status")),
-    _column("Reason", _condition("Ready", "reason")),
-    _column("Lag", ".status.lag"),
-    _column("Age", ".metadata.creationTimestamp", kind="date"),
-    _column("Version", ".status.version", priority=1),
-    _column("Message", _condition("Ready", "message"), priority=1),
-]
+_AGE: Final = _column("Age", ".metadata.creationTimestamp", kind="date")
+MIRROR_FLOWS: Final = ResourceType(
+    kind=KIND,
+    plural="mirrorflows",
+    short_name="mf",
+    noun="flow",
+    description="One direction of replication between two Kafka clusters.",
+    spec=Spec,
+    status=Status,
+    rules=tuple(validations()),
+    columns=(
+        _column("Source", ".spec.source.alias"),
+        _column("Target", ".spec.target.alias"),
+        _column("State", ".spec.state"),
+        _column("Ready", _condition("Ready", "status")),
+        _column("Reason", _condition("Ready", "reason")),
+        _column("Lag", ".status.lag"),
+        _AGE,
+        _column("Version", ".status.version", priority=1),
+        _column("Message", _condition("Ready", "message"), priority=1),
+    ),
+    subresources=_SCALE,
+)
+MIRROR_PAIRS: Final = ResourceType(
+    kind=PAIR_KIND,
+    plural="mirrorpairs",
+    short_name="mp",
+    noun="pair",
+    description="Two Kafka clusters with a flow in each direction, between which applications can be moved.",
+    spec=PairSpec,
+    status=PairStatus,
+    rules=tuple(validations_of(PAIR_RULES)),
+    columns=(
+        _column("Active", ".status.active"),
+        _column("Phase", ".status.phase"),
+        _column("Reason", _condition("Ready", "reason")),
+        _column("Refused s", ".status.predicted.writesRefusedSeconds", kind="integer"),
+        _AGE,
+        _column("Switchover", ".status.switchover.name", priority=1),
+        _column("Message", _condition("Ready", "message"), priority=1),
+    ),
+    subresources={},
+)
+SWITCHOVERS: Final = ResourceType(
+    kind=SWITCHOVER_KIND,
+    plural="switchovers",
+    short_name="swo",
+    noun="switchover",
+    description="One request to move the applications of a MirrorPair to its other cluster, and the record of it.",
+    spec=SwitchoverSpec,
+    status=SwitchoverStatus,
+    rules=tuple(validations_of(SWITCHOVER_RULES)),
+    columns=(
+        _column("Pair", ".spec.pair"),
+        _column("To", ".spec.to"),
+        _column("Type", ".spec.type"),
+        _column("State", ".status.state"),
+        _column("Succeeded", _condition("Succeeded", "status")),
+        _column("Refused ms", ".status.writesRefused.milliseconds", kind="integer"),
+        _AGE,
+        _column("Waits for", ".status.waitsFor", priority=1),
+        _column("Message", _condition("Succeeded", "message"), priority=1),
+    ),
+    subresources={},
+)
+RESOURCE_TYPES: Final = (MIRROR_FLOWS, MIRROR_PAIRS, SWITCHOVERS)
 
 if __name__ == "__main__":
-    sys.stdout.write(text())
+    (wanted,) = sys.argv[1:]
+    sys.stdout.write(next(text(known) for known in RESOURCE_TYPES if known.plural == wanted))

@@ -1,7 +1,7 @@
 """Defines MirrorPair: two flows in opposite directions between which producers are switched, and how that is done.
 
-A pair is read from one file with three documents: the pair and its two MirrorFlows. `load_pair` refuses flows that do not mirror each
-other. Only the command reads it (docs/switchover.md).
+The command reads a pair from one file with three documents: the pair and its two MirrorFlows (`load_pair`). In Kubernetes they are
+three objects of one namespace. `pair_problems` finds flows that do not mirror each other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from mirrorflow_operator.api.load import field_errors, parse_flow, read_documents, validated
 from mirrorflow_operator.api.model import LIST_MAX, PATTERNS_MAX, Alias, ApiModel, ObjectName, Pattern
+from mirrorflow_operator.api.rules.pair_rules import PAIR_RULES, check_object
 from mirrorflow_operator.api.spec import (
     API_VERSION,
     Authentication,
@@ -130,6 +131,9 @@ class MirrorPair(ApiModel):
     kind: Literal["MirrorPair"] = Field(description=PAIR_KIND)
     metadata: FlowMetadata = Field(description="Name and namespace.")
     spec: PairSpec = Field(description="What a user decides.")
+    status: dict[str, Any] = Field(
+        default_factory=dict, description="Observed state, written by the operator; not read here."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,17 +151,41 @@ def load_pair(text: str) -> LoadedPair:
     if len(pairs) != 1:
         problem = f"it contains {len(pairs)} objects of kind {PAIR_KIND}"
         raise _error("the file", problem, f"write one {PAIR_KIND} and its two MirrorFlows into it")
+    pair = parse_pair(pairs[0])
+    flows = _flows([document for document in documents if document is not pairs[0]])
+    if errors := pair_problems(
+        pair, flows, where="the file", cure="add it as another document, after a line ---"
+    ):
+        raise InvalidSpecError(errors)
+    return LoadedPair(pair=pair, flows=flows_by_member(pair, flows))
+
+
+def parse_pair(document: Mapping[str, Any]) -> MirrorPair:
+    """Returns the pair in a parsed document. Raises InvalidSpecError with all errors of its fields."""
     try:
-        pair = validated(pairs[0], MirrorPair)
+        pair = validated(document, MirrorPair)
     except ValidationError as error:
         raise InvalidSpecError(field_errors(error, MirrorPair)) from error
-    flows = _flows([document for document in documents if document is not pairs[0]])
-    if errors := [*_pair_errors(pair, flows)]:
+    if errors := check_object(pair, PAIR_RULES):
         raise InvalidSpecError(errors)
-    by_member = {alias: flows[member.flow] for alias, member in pair.spec.members.items()}
-    if errors := [*_mirror_errors(by_member)]:
-        raise InvalidSpecError(errors)
-    return LoadedPair(pair=pair, flows=by_member)
+    return pair
+
+
+def flows_by_member(pair: MirrorPair, flows: Mapping[str, MirrorFlow]) -> dict[str, MirrorFlow]:
+    """Returns the flows of *pair* by the member that is active while they run; *flows* has all of them by name."""
+    return {alias: flows[member.flow] for alias, member in pair.spec.members.items()}
+
+
+def pair_problems(
+    pair: MirrorPair, flows: Mapping[str, MirrorFlow], *, where: str, cure: str
+) -> list[FieldError]:
+    """Returns why the *flows*, by name, are not two ways between the members of *pair*; none if they are.
+
+    *where* is what has the flows, *cure* what to do if one is missing.
+    """
+    if errors := [*_member_errors(pair, flows, where, cure)]:
+        return errors
+    return [*_mirror_errors(flows_by_member(pair, flows))]
 
 
 def _flows(documents: list[Mapping[str, Any]]) -> dict[str, MirrorFlow]:
@@ -175,35 +203,18 @@ def _error(path: str, message: str, action: str) -> InvalidSpecError:
     return InvalidSpecError([FieldError(path=path, message=message, action=action)])
 
 
-def _pair_errors(pair: MirrorPair, flows: Mapping[str, MirrorFlow]) -> Iterator[FieldError]:
-    fence, members = pair.spec.fence, pair.spec.members
-    if (fence.method is FenceMethod.HOOK) != (fence.hook is not None):
-        yield FieldError(
-            path="spec.fence.hook",
-            message=f"method {fence.method.value} contradicts it",
-            action="write it for method Hook, and only then",
-        )
-    if fence.except_principals and fence.method is not FenceMethod.DENY_ACL:
-        yield FieldError(
-            path="spec.fence.exceptPrincipals",
-            message=f"method {fence.method.value} has none",
-            action="remove it, or set spec.fence.method to DenyAcl",
-        )
-    if len({member.flow for member in members.values()}) < len(members):
-        yield FieldError(
-            path="spec.members",
-            message="both name the same flow",
-            action="write a flow of its own for each direction",
-        )
-    for alias, member in members.items():
+def _member_errors(
+    pair: MirrorPair, flows: Mapping[str, MirrorFlow], where: str, cure: str
+) -> Iterator[FieldError]:
+    for alias, member in pair.spec.members.items():
         path = f"spec.members.{alias}.flow"
         flow = flows.get(member.flow)
         if flow is None:
             known = ", ".join(sorted(flows)) or "none"
             yield FieldError(
                 path=path,
-                message=f"the file has no MirrorFlow named {member.flow} (it has {known})",
-                action="add it as another document, after a line ---",
+                message=f"{where} has no MirrorFlow named {member.flow} (it has {known})",
+                action=cure,
             )
         elif flow.spec.source.alias != alias:
             yield FieldError(

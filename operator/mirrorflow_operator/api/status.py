@@ -232,18 +232,21 @@ def parse_status(document: Any) -> Status:
 
 def _field(name: str, alias: str, value: Any) -> dict[str, Any]:
     if name == "conditions":
-        rows = value if isinstance(value, list) else []
-        conditions = {
-            condition.type: condition
-            for condition in (_condition(row) for row in rows)
-            if condition is not None
-        }
-        return {name: tuple(conditions.values())}
+        return {name: parse_conditions(value)}
     try:
         part = Status.model_validate({alias: value}, extra="ignore")
     except ValidationError:
         return {}
     return {name: getattr(part, name)}
+
+
+def parse_conditions(value: Any) -> tuple[Condition, ...]:
+    """Returns the readable conditions of a status, of each type the last one."""
+    rows = value if isinstance(value, list) else []
+    conditions = {
+        condition.type: condition for condition in (_condition(row) for row in rows) if condition is not None
+    }
+    return tuple(conditions.values())
 
 
 def _condition(row: Any) -> Condition | None:

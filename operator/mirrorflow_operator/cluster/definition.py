@@ -1,7 +1,7 @@
-"""Keeps the CRD of MirrorFlows as new as the newest operator that has run, and never makes it older.
+"""Keeps our CRDs as new as the newest operator that has run, and never makes them older.
 
-Helm installs the CRD from the chart's folder `crds`, and neither upgrades it nor takes it back. So after `helm upgrade`
-the new operator applies its own. After `helm rollback` the older operator leaves it alone: without the fields of the newer
+Helm installs the CRDs from the chart's folder `crds`, and neither upgrades them, nor adds new ones, nor takes them back. So after
+`helm upgrade` the new operator applies its own. After `helm rollback` the older operator leaves it alone: without the fields of the newer
 release, the API server would drop what flows have in them.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, Final
 
-from mirrorflow_operator.api.crd import definition
+from mirrorflow_operator.api.crd import RESOURCE_TYPES, ResourceType, definition
 from mirrorflow_operator.cluster.client import Client, ObjectKind
-from mirrorflow_operator.errors import ForbiddenError, RejectedError
+from mirrorflow_operator.errors import ForbiddenError, NotFoundError, RejectedError
 from mirrorflow_operator.plan.drift import matches
 
 _LOG = logging.getLogger(__name__)
@@ -26,31 +26,48 @@ DEFINITION: Final = ObjectKind(
 RELEASE_ANNOTATION: Final = "mirrorflow.io/release"  # the release whose operator has applied the CRD
 
 
-async def update_definition(client: Client) -> bool:
-    """Applies this operator's CRD if the stored one is not newer and differs; returns whether it did.
+async def update_definitions(client: Client) -> bool:
+    """Applies each of this operator's CRDs whose stored one is missing, or not newer and different; returns whether it did.
 
-    Without the right to do so (`crds.enabled=false`), a user applies the CRD. Raises ApiServerErrors that pass.
+    Without the right to do so (`crds.enabled=false`), a user applies the CRDs. Raises ApiServerErrors that pass.
     """
-    wanted = annotated_definition(version("mirrorflow"))
+    return any([await _is_updated(client, resource_type) for resource_type in RESOURCE_TYPES])
+
+
+async def _is_updated(client: Client, resource_type: ResourceType) -> bool:
+    wanted = annotated_definition(version("mirrorflow"), resource_type)
     try:
-        stored = await client.get(DEFINITION.path(None, wanted["metadata"]["name"]))
-        if is_due(stored, wanted):
+        if is_due(await _stored(client, wanted["metadata"]["name"]), wanted):
             await client.apply(DEFINITION, wanted)
-            _LOG.info("Updated the CRD of MirrorFlows.")
+            _LOG.info("Updated the CRD of %ss.", resource_type.kind)
             return True
     except (ForbiddenError, RejectedError) as error:
-        _LOG.warning("The CRD of MirrorFlows is not updated; apply crds/mirrorflows.yaml: %s", error)
+        _LOG.warning(
+            "The CRD of %ss is not updated; apply crds/%s.yaml: %s",
+            resource_type.kind,
+            resource_type.plural,
+            error,
+        )
     return False
 
 
-def annotated_definition(release: str) -> dict[str, Any]:
-    """Returns the CRD with the annotation of *release*."""
-    whole = definition()
+async def _stored(client: Client, name: str) -> Mapping[str, Any] | None:
+    try:
+        return await client.get(DEFINITION.path(None, name))
+    except NotFoundError:
+        return None
+
+
+def annotated_definition(release: str, resource_type: ResourceType) -> dict[str, Any]:
+    """Returns the CRD of a kind with the annotation of *release*."""
+    whole = definition(resource_type)
     return {**whole, "metadata": {**whole["metadata"], "annotations": {RELEASE_ANNOTATION: release}}}
 
 
-def is_due(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether *wanted* is to replace the stored CRD *present*; both name the release that applied them."""
+def is_due(present: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> bool:
+    """Whether *wanted* is to replace the stored CRD *present* (None: there is none); both name the release that applied them."""
+    if present is None:
+        return True
     stored, own = _release(present), _release(wanted)
     return stored < own or (stored == own and not matches(present["spec"], wanted["spec"]))
 

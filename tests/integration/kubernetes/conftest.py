@@ -3,6 +3,7 @@
 import re
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.harness.kubernetes.installation import require_control_plane
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.skipping import skip_without
 
-DEFINITION = Path(__file__).parents[3] / "crds" / "mirrorflows.yaml"
+DEFINITIONS = Path(__file__).parents[3] / "crds"
 
 
 @pytest.fixture(scope="session")
@@ -33,23 +34,25 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="session")
 def mirrorflows(api_server: ApiServer) -> ApiServer:
-    """The API server with the MirrorFlow CRD."""
+    """The API server with our CRDs."""
     apply_definition(api_server)
     return api_server
 
 
 def apply_definition(server: ApiServer) -> None:
-    """Applies the MirrorFlow CRD, and waits until its objects can be created."""
-    server.kubectl("apply", "--server-side", f"--filename={DEFINITION}")
+    """Applies our CRDs, and waits until their objects can be created."""
+    server.kubectl("apply", "--server-side", f"--filename={DEFINITIONS}")
 
-    def established() -> bool:
-        definition = server.kubectl.get("crd", "mirrorflows.mirrorflow.io")
+    def established(name: str) -> bool:
+        definition = server.kubectl.get("crd", name)
         conditions = definition.get("status", {}).get("conditions") or ()
         return any(
             (condition["type"], condition["status"]) == ("Established", "True") for condition in conditions
         )
 
-    wait_until("the CRD is established", established)
+    for path in DEFINITIONS.iterdir():
+        name = f"{path.stem}.mirrorflow.io"
+        wait_until(f"the CRD {name} is established", partial(established, name))
 
 
 @pytest.fixture

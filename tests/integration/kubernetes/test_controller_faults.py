@@ -11,7 +11,7 @@ from tests.harness.kubernetes.fault_proxy import FaultProxy
 from tests.harness.kubernetes.faults import ALWAYS, Drop, LoseResponse, Match, Refuse
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
-from tests.integration.kubernetes.conftest import DEFINITION
+from tests.integration.kubernetes.conftest import DEFINITIONS
 from tests.integration.kubernetes.controlled import existing_objects, manifest, object_names, planned
 
 PROCESSES_MAX = 30
@@ -86,7 +86,7 @@ def test_a_missing_crd_and_a_missing_api_server_are_waited_for(tmp_path: Path):
             wait_until("the missing CRD is reported", lambda: "MirrorFlow CRD" in operator.get("/readyz")[1])
             assert operator.get("/readyz")[0] == 503
             assert operator.get("/healthz")[0] == 200
-            server.kubectl("apply", "--server-side", f"--filename={DEFINITION}")
+            server.kubectl("apply", "--server-side", f"--filename={DEFINITIONS}")
             operator.wait_until_leading()
             first = manifest("first")
             server.kubectl.apply(first)

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 from pydantic.alias_generators import to_snake
 
-from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.model import ApiModel
 from mirrorflow_operator.errors import FieldError
 
 Validation = dict[str, str]
@@ -154,13 +154,13 @@ def immutable(path: str, former: str = "value <<oldSelf>>") -> Rule:
     )
 
 
-def locations_of(flow: MirrorFlow) -> Locations:
+def locations_of(resource: ApiModel) -> Locations:
     """Returns the function that finds each location that a path names; each path is followed once."""
 
     @cache
     def locations(path: str) -> list[tuple[str, Any]]:
         if not path:
-            return [("", flow)]
+            return [("", resource)]
         if path.endswith("[]"):
             above = locations(path.removesuffix("[]"))
             return [

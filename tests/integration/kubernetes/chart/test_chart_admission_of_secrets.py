@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_operator.api.crd import schema
+from mirrorflow_operator.api.crd import MIRROR_FLOWS, schema
 from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.errors import OperatorError
 from mirrorflow_operator.plan.properties import POD_LAYOUT
@@ -293,7 +293,7 @@ def _is_used(flow: dict[str, Any]) -> bool:
 def _flows_with_a_text() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields valid flows, each with one of TEXTS at one place of the schema, for each kind of authentication."""
     examples = [yaml.safe_load(path.read_text())["spec"] for path in sorted(EXAMPLES.glob("*.yaml"))]
-    for place in _places(schema()["properties"]["spec"]):
+    for place in _places(schema(MIRROR_FLOWS)["properties"]["spec"]):
         for text in TEXTS:
             for spec in (SMALLEST["spec"], *examples):
                 flow = copy.deepcopy(SMALLEST)

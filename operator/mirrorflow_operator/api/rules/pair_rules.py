@@ -1,0 +1,69 @@
+"""Lists the validation rules of a MirrorPair and of a Switchover, each once, for the API server and for Python.
+
+The types are checked before. What spans objects, such as two flows that do not mirror each other, is checked in
+`mirror_pair`, because no rule of the API server sees another object.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from mirrorflow_operator.api.model import ApiModel
+from mirrorflow_operator.api.rules.rule import Rule, Validation, locations_of
+from mirrorflow_operator.errors import FieldError
+
+PAIR_RULES: Final = (
+    Rule(
+        paths=("spec.members",),
+        member="key",
+        violated_if="!key.matches('^[a-zA-Z0-9._-]{1,100}$')",
+        is_violated=None,  # the type of the keys
+        problem="it is no alias",
+        action="write the alias that both flows give the cluster, of letters, digits, '.', '_' and '-'",
+    ),
+    Rule(
+        paths=("spec.members",),
+        violated_if="self.exists(a, self.exists(b, a != b && self[a].flow == self[b].flow))",
+        is_violated=lambda self: len({member.flow for member in self.values()}) < len(self),
+        problem="both name the same flow",
+        action="write a flow of its own for each direction",
+    ),
+    Rule(
+        paths=("spec.fence",),
+        field="hook",
+        violated_if="(self.method == 'Hook') != has(self.hook)",
+        is_violated=lambda self: (self.method.value == "Hook") != (self.hook is not None),
+        problem="method <<self.method>> contradicts it",
+        action="write it for method Hook, and only then",
+    ),
+    Rule(
+        paths=("spec.fence",),
+        field="exceptPrincipals",
+        violated_if="has(self.exceptPrincipals) && self.exceptPrincipals.size() > 0 && self.method != 'DenyAcl'",
+        is_violated=lambda self: self.except_principals and self.method.value != "DenyAcl",
+        problem="method <<self.method>> has none",
+        action="remove it, or set spec.fence.method to DenyAcl",
+    ),
+)
+SWITCHOVER_RULES: Final = (
+    Rule(
+        paths=("spec",),
+        violated_if="self != oldSelf",
+        is_violated=None,  # only the server knows the former value
+        problem="it is immutable, because a switchover is carried out once",
+        action="create another Switchover",
+    ),
+)
+
+
+def check_object(resource: ApiModel, rules: Sequence[Rule]) -> list[FieldError]:
+    """Returns the errors that *rules* find in *resource*, those of one field together."""
+    locations = locations_of(resource)
+    return sorted((error for rule in rules for error in rule.errors(locations)), key=lambda error: error.path)
+
+
+def validations_of(rules: Sequence[Rule]) -> Iterator[tuple[str, Validation]]:
+    """Yields each path with each of its rules for the API server."""
+    for rule in rules:
+        validation = rule.validation()
+        for path in rule.paths:
+            yield path, validation

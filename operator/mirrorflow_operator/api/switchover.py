@@ -1,0 +1,50 @@
+"""Defines Switchover: one request to move the applications of a MirrorPair, carried out once and kept as its record.
+
+The spec never changes, so that a revert in Git is no failover. `pair_status` has what has become of it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from mirrorflow_operator.api.load import field_errors, validated
+from mirrorflow_operator.api.model import Alias, ApiModel, ObjectName
+from mirrorflow_operator.api.spec import API_VERSION, FlowMetadata
+from mirrorflow_operator.errors import InvalidSpecError
+
+SWITCHOVER_KIND = "Switchover"
+
+
+class SwitchoverSpec(ApiModel):
+    """What is to be done."""
+
+    pair: ObjectName = Field(description="Name of the MirrorPair, in the same namespace.")
+    to: Alias = Field(description="Member of the pair that applications are moved to.")
+    type: Literal["Planned", "Rehearsal"] = Field(
+        description="Planned, or Rehearsal: everything up to the promotion, which is then undone."
+    )
+    live_groups: bool = Field(
+        False,
+        description="Whether consumers may stay at the source. They may then read records again.",
+    )
+
+
+class Switchover(ApiModel):
+    """The whole resource."""
+
+    api_version: Literal["mirrorflow.io/v1alpha1"] = Field(description=API_VERSION)
+    kind: Literal["Switchover"] = Field(description=SWITCHOVER_KIND)
+    metadata: FlowMetadata = Field(description="Name and namespace.")
+    spec: SwitchoverSpec = Field(description="What is to be done. Immutable.")
+    status: dict[str, Any] = Field(
+        default_factory=dict, description="Observed state, written by the operator; not read here."
+    )
+
+
+def parse_switchover(document: Mapping[str, Any]) -> Switchover:
+    """Returns the switchover in a parsed document. Raises InvalidSpecError with all errors."""
+    try:
+        return validated(document, Switchover)
+    except ValidationError as error:
+        raise InvalidSpecError(field_errors(error, Switchover)) from error
