@@ -1,0 +1,298 @@
+"""Carries a switchover out in a Job of the operator: `python3 -m mirrorflow_cli.switchover_job FOLDER`.
+
+It is `mirrorflow switchover` with the operator's files instead of a pair's (mirrorflow_replicator/switchover/job_settings.py). It
+serves its report as `GET /progress` on `HTTP_PORT`, and leaves the last one in the file `TERMINATION_MESSAGE`.
+
+Exit status: 0 when the switchover has ended, however it did: the report says how. Any other status means that it has not ended, so
+that Kubernetes starts the process again, which continues by the journal: 143 after SIGTERM, 1 after any other error. SIGTERM rolls
+back before promoting, as Ctrl-C does for the command.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_SIGNAL_BASE, EXIT_USAGE
+from mirrorflow_cli.switchover_report import StepDisplay, refused_ms
+from mirrorflow_core.errors import MirrorFlowError, SettingError
+from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
+from mirrorflow_core.switchover.state_machine import SwitchoverStep
+from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState
+from mirrorflow_replicator.switchover.job_settings import SwitchoverJob, load_switchover_job
+from mirrorflow_replicator.switchover.session import SwitchoverSession, switchover_session
+
+PORT_KEY: Final = "HTTP_PORT"
+MESSAGE_KEY: Final = "TERMINATION_MESSAGE"
+RETRY_S: Final = 5.0
+REVERSE_POLL_S: Final = 0.5
+REQUEST_S: Final = 10.0  # a silent client occupies a thread for at most this time
+VERSION: Final = 1
+# A termination message has 4 KiB: 16 states of 70 bytes, and texts that leave the rest free.
+STATES_MAX: Final = 16
+TEXT_MAX: Final = 600
+NOTES_MAX: Final = 3
+NOTE_MAX: Final = 300
+MESSAGE_MAX_BYTES: Final = 4_096
+
+
+@dataclass(slots=True, kw_only=True)
+class SwitchoverProgress:
+    """What the operator is told: the newest record of the switchover, and what it waits for."""
+
+    id: str
+    record: SwitchoverRecord | None = None  # None: the journals were not read yet
+    waits_for: str = ""
+    refusal: str = ""  # why this process has refused it without a record
+    notes: Sequence[str] = ()
+    active: str = ""  # the member that the journal says was promoted last; "" before the first switchover
+    promoted_by: str = ""  # the id of the switchover that has promoted it
+    epoch: int = 0  # of the newest switchover in the journal
+    may_copy_back: bool = False  # the positions of the flow back are stored, so that it may be started
+
+    def body(self) -> bytes:
+        """Returns the report as JSON; at most 4 KiB."""
+        given = self._given()
+        while len(encoded := json.dumps(given, separators=(",", ":")).encode()) > MESSAGE_MAX_BYTES:
+            for key in ("waitsFor", "reason"):
+                given[key] = given[key][: len(given[key]) // 2]
+            given["notes"] = given["notes"][:-1]
+            given["states"] = given["states"][1:]
+        return encoded
+
+    def _given(self) -> dict[str, Any]:
+        record = self.record
+        given: dict[str, Any] = {
+            "version": VERSION,
+            "job": "switchover",
+            "switchover": self.id,
+            "state": None if record is None else record.state.value,
+            "waitsFor": self.waits_for[:TEXT_MAX],
+            "reason": self.refusal[:TEXT_MAX],
+            "notes": [note[:NOTE_MAX] for note in self.notes[:NOTES_MAX]],
+            "active": self.active,
+            "promotedBy": self.promoted_by,
+            "epoch": self.epoch,
+            "mayCopyBack": self.may_copy_back,
+            "states": [],
+        }
+        if self.refusal:
+            given["state"] = SwitchoverState.REFUSED.value
+        elif record is not None:
+            given |= {
+                "since": _timestamp(record.entered_ms),
+                "reason": record.reason[:TEXT_MAX],
+                "source": record.source,
+                "states": [
+                    {"state": entry.state.value, "entered": _timestamp(entry.entered_ms)}
+                    for entry in record.history[-STATES_MAX:]
+                ],
+            }
+            if record.fenced_ms:
+                given |= {"fenced": _timestamp(record.fenced_ms), "writesRefusedMs": refused_ms(record)}
+            if record.seal is not None:
+                given["seal"] = {"partitions": len(record.seal.partitions), "sha256": record.seal.sha256}
+        return given
+
+
+@dataclass(slots=True, kw_only=True)
+class SwitchoverProcess:
+    """One run of the Job's container."""
+
+    job: SwitchoverJob
+    progress: SwitchoverProgress
+    display: StepDisplay = field(default_factory=StepDisplay)
+    _session: SwitchoverSession | None = None
+    _is_stopped: bool = False
+
+    def stop(self, running: asyncio.Task[Any]) -> None:
+        """Rolls back, or ends at once where nothing can be rolled back or it was asked for already."""
+        record = self.progress.record
+        is_begun = self._session is not None and record is not None and record.state not in PROMOTED
+        if self._session is None or not is_begun or self._is_stopped:
+            running.cancel()
+            return
+        self._is_stopped = True
+        print("Rolls back, because this process is to end.", file=sys.stderr, flush=True)
+        self._session.observer.request_rollback()
+
+    async def run(self) -> None:
+        """Carries the switchover out to its end, however long a cluster is away or another process works."""
+        while True:
+            try:
+                async with switchover_session(self.job.settings, on_step=self._show) as session:
+                    await self._carry_out(session)
+                    return
+            except MirrorFlowError as error:
+                # Nothing may end this process while writes may be refused. A newcomer begins nothing after its time.
+                self._wait(str(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def _carry_out(self, session: SwitchoverSession) -> None:
+        self._session = session
+        known = newest_record(record for record in session.journal.records if record.id == self.job.id)
+        self._note_journal(session)
+        request = self.job.record(time.time_ns() // 1_000_000)
+        self.progress.refusal = _refusal(self.job, request, known)
+        if self.progress.refusal:
+            self._publish()
+            return
+        try:
+            async with self._watching_reverse(session):
+                last = await session.runner.run(known or request)
+        finally:
+            self._session = None
+        self.progress.record, self.progress.waits_for = last, ""
+        self.progress.notes = session.checks.notes
+        with contextlib.suppress(MirrorFlowError):
+            await session.journal.read()
+        self._note_journal(session)
+        self.progress.may_copy_back = last.state is SwitchoverState.DONE
+        self._publish()
+
+    @contextlib.asynccontextmanager
+    async def _watching_reverse(self, session: SwitchoverSession) -> AsyncIterator[None]:
+        """Notes meanwhile when the flow back may be started: not before its positions are stored, or it would copy all back."""
+
+        async def watch() -> None:
+            while not self.progress.may_copy_back:
+                record = self.progress.record
+                if record is not None and record.state is SwitchoverState.REVERSING:
+                    with contextlib.suppress(MirrorFlowError):
+                        self.progress.may_copy_back = (await session.flows.reverse()).started_by == record.id
+                await asyncio.sleep(REVERSE_POLL_S)
+
+        watching = asyncio.create_task(watch(), name="watch-reverse")
+        try:
+            yield
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+
+    def _note_journal(self, session: SwitchoverSession) -> None:
+        newest = session.journal.newest
+        self.progress.epoch = 0 if newest is None else newest.epoch
+        promoted = newest_record(record for record in session.journal.records if record.state in PROMOTED)
+        self.progress.active = "" if promoted is None else promoted.to
+        self.progress.promoted_by = "" if promoted is None else promoted.id
+
+    def _show(self, step: SwitchoverStep, problem: str) -> None:
+        self.progress.record = step.record
+        self.progress.waits_for = problem or step.waits_for
+        is_newest = step.record.epoch >= self.progress.epoch
+        self.progress.epoch = max(self.progress.epoch, step.record.epoch)
+        if is_newest and step.record.state in PROMOTED:
+            self.progress.active, self.progress.promoted_by = step.record.to, step.record.id
+        self.display.show(step, problem)
+
+    def _wait(self, problem: str) -> None:
+        if problem != self.progress.waits_for:
+            print(problem, file=sys.stderr, flush=True)
+        self.progress.waits_for = problem
+
+    def _publish(self) -> None:
+        if path := os.environ.get(MESSAGE_KEY):
+            Path(path).write_bytes(self.progress.body())
+
+
+def _refusal(job: SwitchoverJob, request: SwitchoverRecord, known: SwitchoverRecord | None) -> str:
+    """Returns why *request* must not be carried out; "" if it may. *known*: what the journal has under its id."""
+    if known is not None and (known.to, known.type) != (request.to, request.type):
+        return (
+            f"metadata.name: the journal of {request.pair} has a switchover of this name already ({known.type.value} to {known.to}, state "
+            f"{known.state.value}); create one with another name."
+        )
+    if known is None and request.created_ms > job.begin_until_ms:
+        return "It could not begin in time, and applications are not moved at a moment that nobody expects; create another Switchover."
+    return ""
+
+
+def _timestamp(time_ms: int) -> str:
+    return (
+        datetime.fromtimestamp(time_ms / 1000, tz=UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
+
+
+@contextlib.contextmanager
+def _served(progress: SwitchoverProgress) -> Any:
+    """Serves the report meanwhile, where the environment names a port. Any other path is not found."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_S
+
+        def do_GET(self) -> None:
+            is_known = self.path.partition("?")[0] == "/progress"
+            body = progress.body() if is_known else b""
+            self.send_response(HTTPStatus.OK if is_known else HTTPStatus.NOT_FOUND)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Logs nothing: the operator polls every second."""
+
+    port = os.environ.get(PORT_KEY, "")
+    if not port:
+        yield
+        return
+    # In a pod, a NetworkPolicy restricts the clients.
+    server = ThreadingHTTPServer(("0.0.0.0", int(port)), Handler)  # noqa: S104
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+async def _run(process: SwitchoverProcess) -> int:
+    loop, running = asyncio.get_running_loop(), asyncio.current_task()
+    assert running is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, process.stop, running)
+    try:
+        await process.run()
+    except asyncio.CancelledError:
+        print("The switchover has not ended; the next process continues it.", file=sys.stderr, flush=True)
+        return EXIT_SIGNAL_BASE + signal.SIGTERM
+    return EXIT_DONE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if len(given) != 1:
+        print("usage: python3 -m mirrorflow_cli.switchover_job FOLDER", file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        job = load_switchover_job(Path(given[0]))
+    except (SettingError, OSError) as error:
+        # The files never change, so nothing has begun, and nothing ever will.
+        refused = SwitchoverProgress(id="", refusal=str(error))
+        print(error, file=sys.stderr)
+        if path := os.environ.get(MESSAGE_KEY):
+            Path(path).write_bytes(refused.body())
+        return EXIT_DONE
+    progress = SwitchoverProgress(id=job.id, waits_for="Connects to both clusters.")
+    with _served(progress):
+        return asyncio.run(_run(SwitchoverProcess(job=job, progress=progress)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Reads the files from which a Job in Kubernetes carries a switchover out; the operator writes them (plan/switchover_objects.py).
+
+    switchover.json                                            the request, and what the pair says
+    forward-worker.properties, forward-source.properties       of the flow from the member that is left
+    forward-checkpoint.properties                              of its groups; absent if none follows
+    back-worker.properties, back-source.properties             of the flow back
+    probe-source.properties                                    as forward-source, with the identity that tries the fence; may be absent
+
+The properties are those that the connectors of both flows read. Secrets in them are references, which each connection resolves.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.properties import parse_properties
+from mirrorflow_core.settings import CheckpointSettings, ClientSettings, SourceSettings
+from mirrorflow_core.switchover.record import SwitchoverLimits, SwitchoverRecord
+from mirrorflow_core.switchover.states import SwitchoverType
+from mirrorflow_replicator.config.connector_properties import parse_checkpoint
+from mirrorflow_replicator.config.worker_properties import load_standalone
+from mirrorflow_replicator.switchover.hooks import HookSettings
+from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings
+
+REQUEST_FILE: Final = "switchover.json"
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchoverJob:
+    """What a Job is to do. After *begin_until_ms* (since 1970) it begins nothing that the journal does not have."""
+
+    id: str
+    type: SwitchoverType
+    settings: SwitchoverSettings
+    allows_live_groups: bool
+    begin_until_ms: int
+
+    def record(self, now_ms: int) -> SwitchoverRecord:
+        """Returns the request as a record that the journal does not have yet."""
+        return SwitchoverRecord(
+            id=self.id,
+            pair=self.settings.pair,
+            type=self.type,
+            source=self.settings.source,
+            to=self.settings.to,
+            created_ms=now_ms,
+            limits=self.settings.limits,
+            allows_live_groups=self.allows_live_groups,
+        )
+
+
+def load_switchover_job(folder: Path) -> SwitchoverJob:
+    """Returns what the files in *folder* ask for. Raises SettingError, OSError."""
+    given = _request(folder)
+    back = _source(folder, "back", "back-source")
+    try:
+        settings = SwitchoverSettings(
+            pair=given["pair"],
+            forward=_source(folder, "forward", "forward-source"),
+            forward_groups=_groups(folder),
+            back=back,
+            fence=FenceKind(given["fence"]),
+            except_principals=tuple(given["exceptPrincipals"]),
+            fence_hook=_hook(given["fenceHook"]),
+            endpoint_hook=_hook(given["endpointHook"]),
+            probe=_probe(folder),
+            max_lag_ms=given["maxLagMs"],
+            limits=SwitchoverLimits(refused_ms=given["refusedMs"]),
+        )
+        return SwitchoverJob(
+            id=given["id"],
+            type=SwitchoverType(given["type"]),
+            settings=settings,
+            allows_live_groups=given["liveGroups"],
+            begin_until_ms=given["beginUntilMs"],
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise _not_of_this_version(str(error)) from error
+
+
+def _request(folder: Path) -> Mapping[str, Any]:
+    given = json.loads((folder / REQUEST_FILE).read_text(encoding="utf-8"))
+    if not isinstance(given, dict) or given.get("format") != FORMAT:
+        raise _not_of_this_version(f"format {FORMAT} is expected")
+    return given
+
+
+def _not_of_this_version(problem: str) -> InvalidSettingError:
+    return InvalidSettingError(
+        key=REQUEST_FILE,
+        problem=f"it was written by another version of the operator ({problem})",
+        action="set spec.version of both flows to the operator's version",
+    )
+
+
+def _source(folder: Path, flow: str, file: str) -> SourceSettings:
+    worker = (folder / f"{flow}-worker.properties").read_text(encoding="utf-8")
+    read = load_standalone(worker, [(folder / f"{file}.properties").read_text(encoding="utf-8")])
+    source = read.connectors[0].source
+    if source is None:
+        raise InvalidSettingError(
+            key="connector.class",
+            problem=f"{file}.properties has no source connector",
+            action="enable the source connectors of both flows",
+        )
+    return source
+
+
+def _groups(folder: Path) -> CheckpointSettings | None:
+    file = folder / "forward-checkpoint.properties"
+    if not file.exists():
+        return None
+    worker = (folder / "forward-worker.properties").read_text(encoding="utf-8")
+    return parse_checkpoint(parse_properties(file.read_text(encoding="utf-8")), parse_properties(worker))
+
+
+def _probe(folder: Path) -> ClientSettings | None:
+    if not (folder / "probe-source.properties").exists():
+        return None
+    return _source(folder, "forward", "probe-source").source_admin
+
+
+def _hook(given: Mapping[str, Any] | None) -> HookSettings | None:
+    return None if given is None else HookSettings(tuple(given["command"]), float(given["timeoutSeconds"]))
