@@ -25,8 +25,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mirrorflow_core.backoff import Backoff, jittered_s
-from mirrorflow_operator.cluster.cache import ClusterCache, Watches, list_all
-from mirrorflow_operator.cluster.client import LEASE, MIRROR_FLOW, Client, ObjectKind
+from mirrorflow_operator.cluster.cache import ClusterCache, QueueKey, Watches, list_all
+from mirrorflow_operator.cluster.client import LEASE, MIRROR_FLOW, PAIR_KINDS, WATCHED, Client, ObjectKind
 from mirrorflow_operator.cluster.definition import update_definitions
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.errors import (
@@ -37,9 +37,10 @@ from mirrorflow_operator.errors import (
     OperatorError,
 )
 from mirrorflow_operator.metrics import Metrics
+from mirrorflow_operator.reconcile.pair_reconciler import PairReconciler
 from mirrorflow_operator.reconcile.reconciler import Reconciler
 from mirrorflow_operator.settings import Settings
-from mirrorflow_operator.status.observation import Key
+from mirrorflow_operator.status.pair_observation import PairKey
 from mirrorflow_operator.work_queue import WorkQueue
 
 CALL_TIMEOUT_PART: Final = 5  # of the duration: one lost response must not cost the Lease
@@ -199,14 +200,16 @@ class Leader:
     settings: Settings
     client: Client
     cache: ClusterCache
-    queue: "WorkQueue[Key]"
+    queue: "WorkQueue[QueueKey]"
     reconciler: Reconciler
+    pair_reconciler: PairReconciler
     metrics: Metrics
     poller: Poller
     problem: str = "the cluster has not been read yet"  # why it does not work; "" while it does
     _since: float = field(default_factory=time.monotonic)
     _watches: Watches | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _kinds: tuple[ObjectKind, ...] = WATCHED  # with pairs and switchovers, where they may be read
     _missed_change: bool = False  # the watches missed a change that a list showed
 
     async def lead(self) -> None:
@@ -214,6 +217,7 @@ class Leader:
         try:
             await self._wait_for_definition()
             await self._identify_kubernetes()
+            await self._include_pairs()
             await self._read_all()
             self._since = time.monotonic()
             self._queue_all()
@@ -236,12 +240,12 @@ class Leader:
         return ""
 
     def handle_event(self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]) -> None:
-        """Applies one watch event to the cache and queues the flows it affects."""
+        """Applies one watch event to the cache and queues what it affects."""
         for key in self.cache.handle_event(kind, event, body):
             self.queue.add(key)
 
     async def _wait_for_definition(self) -> None:
-        """Returns when the CRD is there and not older than this operator."""
+        """Returns when the CRD of MirrorFlows is there, and no CRD is older than this operator."""
         is_logged = is_updated = False
         while True:
             try:
@@ -282,6 +286,30 @@ class Leader:
             except ApiServerError as error:
                 self._log_retry(error)
 
+    async def _include_pairs(self) -> None:
+        """Watches pairs and switchovers, too, where their CRDs are installed and the role has the rights to read them.
+
+        An operator that was upgraded without them goes on to run flows.
+        """
+        async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
+            try:
+                for kind in PAIR_KINDS:
+                    for namespace in self.settings.namespaces or (None,):
+                        async for _ in self.client.chunks(kind, namespace, limit=1):
+                            break
+            except (ForbiddenError, NotFoundError) as error:
+                self._kinds = WATCHED
+                _LOG.warning(
+                    "Switchovers are not carried out until the operator is started again with the CRDs of crds/ and their rights: %s",
+                    error,
+                )
+                return
+            except ApiServerError as error:
+                self._log_retry(error)
+            else:
+                self._kinds = (*WATCHED, *PAIR_KINDS)
+                return
+
     async def _read_all(self) -> frozenset[str]:
         """Lists everything it may read, retrying until it succeeds.
 
@@ -309,7 +337,9 @@ class Leader:
         readable = 0
         for namespace in self.settings.namespaces or (None,):
             try:
-                listed = await list_all(self.client, self.cache, namespace, self.settings.selector)
+                listed = await list_all(
+                    self.client, self.cache, namespace, self.settings.selector, kinds=self._kinds
+                )
             except ForbiddenError as error:
                 if namespace is None:
                     raise
@@ -318,7 +348,7 @@ class Leader:
                 continue
             readable += 1
             kinds |= listed.keys()
-            for key in frozenset[Key]().union(*listed.values()):
+            for key in frozenset[QueueKey]().union(*listed.values()):
                 self.queue.add(key)
             if namespace is not None and self.cache.unreadable.pop(namespace, None) is not None:
                 self._queue_all(namespace)
@@ -335,7 +365,8 @@ class Leader:
             self._queue_all(namespace)
 
     def _queue_all(self, namespace: str | None = None) -> None:
-        for key in self.cache.flows:
+        keys: list[QueueKey] = [*self.cache.flows, *self.cache.pairs.known_keys()]
+        for key in keys:
             if namespace in {None, key[0]}:
                 self.queue.add(key)
 
@@ -349,6 +380,7 @@ class Leader:
             self._watches = Watches(
                 namespaces=readable,
                 selector=self.settings.selector,
+                kinds=self._kinds,
                 loop=asyncio.get_running_loop(),
                 on_event=self.handle_event,
             )
@@ -394,7 +426,7 @@ class Leader:
             begun = time.monotonic()
             result = "ok"
             try:
-                again_s = await self.reconciler.reconcile(key)
+                again_s = await self._reconcile(key)
             except asyncio.CancelledError:
                 self.queue.done(key, 0.0)
                 raise
@@ -405,16 +437,26 @@ class Leader:
                 # A bug that one flow triggers must not stop the other flows.
                 result = "Bug"
                 self.queue.failed(key)
-                _LOG.exception("%s/%s: bug in the operator", *key)
+                _LOG.exception("%s/%s: bug in the operator", *key[:2])
             else:
                 self.queue.done(key, again_s)
-                if key not in self.cache.flows:
+                if again_s is None and not self._is_known(key):
                     self.queue.forget(key)
             self.metrics.reconciles.labels(result=result).inc()
             self.metrics.reconcile_seconds.observe(time.monotonic() - begun)
 
-    def _failed(self, key: Key, error: OperatorError) -> None:
+    async def _reconcile(self, key: QueueKey) -> float | None:
+        if isinstance(key, PairKey):
+            return await self.pair_reconciler.reconcile(key)
+        return await self.reconciler.reconcile(key)
+
+    def _is_known(self, key: QueueKey) -> bool:
+        if isinstance(key, PairKey):
+            return key in self.cache.pairs.known_keys()
+        return key in self.cache.flows
+
+    def _failed(self, key: QueueKey, error: OperatorError) -> None:
         wait_s = self.queue.failed(key, getattr(error, "retry_after_s", 0.0))
         # Two writers changed one object at once; the next pass has the newer version, so this is no warning.
         level = logging.DEBUG if isinstance(error, ConflictError) else logging.WARNING
-        _LOG.log(level, "%s/%s: retrying in %.1f s: %s", *key, wait_s, error)
+        _LOG.log(level, "%s/%s: retrying in %.1f s: %s", *key[:2], wait_s, error)

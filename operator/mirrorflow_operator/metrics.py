@@ -31,7 +31,15 @@ class Metrics:
             "flows_verification_overdue",
             "MirrorFlows without a verification result for longer than their schedule allows.",
         )
-        self.queue_depth = self._gauge("queue_depth", "Flows that are due or being reconciled.")
+        self.pairs = self._gauge("pairs", "MirrorPairs in the watched namespaces.")
+        self.switchovers_under_way = self._gauge(
+            "switchovers_under_way", "Switchovers that have begun and not ended."
+        )
+        self.switchover_refuses_writes = self._gauge(
+            "switchover_refuses_writes_seconds",
+            "Seconds for which the applications of a pair cannot write by now; the longest, 0 if all can.",
+        )
+        self.queue_depth = self._gauge("queue_depth", "Flows and pairs that are due or being reconciled.")
         self.queue_oldest = self._gauge(
             "queue_oldest_seconds", "Seconds since the oldest of them became due."
         )

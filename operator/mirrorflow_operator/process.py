@@ -24,7 +24,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client.aiohttp import make_aiohttp_handler
 
-from mirrorflow_operator.cluster.cache import ClusterCache
+from mirrorflow_operator.api.timestamps import parse_timestamp
+from mirrorflow_operator.cluster.cache import ClusterCache, QueueKey
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.cluster.login import log_in
@@ -35,11 +36,12 @@ from mirrorflow_operator.leader import Leader, Lease
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter
 from mirrorflow_operator.reconcile.observe import Observer
+from mirrorflow_operator.reconcile.pair_reconciler import PairReconciler
 from mirrorflow_operator.reconcile.reconciler import Reconciler
 from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.conditions import Reason, is_unready
-from mirrorflow_operator.status.observation import Key
+from mirrorflow_operator.status.pair_observation import ENDED
 from mirrorflow_operator.work_queue import WorkQueue
 
 _LOG = logging.getLogger("mirrorflow_operator")
@@ -58,7 +60,7 @@ class Operator:
     settings: Settings
     metrics: Metrics = field(default_factory=Metrics)
     cache: ClusterCache = field(default_factory=ClusterCache)
-    queue: "WorkQueue[Key]" = field(default_factory=WorkQueue)
+    queue: "WorkQueue[QueueKey]" = field(default_factory=WorkQueue)
     leader: Leader | None = None
     poller: Poller = field(init=False)
     ca_bundle: CaBundle | None = field(init=False)
@@ -98,7 +100,16 @@ class Operator:
                 await client.close()
 
     async def _lead_until_stopped(self, client: Client, lease: Lease) -> int:
-        reconciler = self._reconciler(client, lease.identity)
+        events = EventPublisher(client=client, metrics=self.metrics, instance=lease.identity)
+        reconciler = self._reconciler(client, events)
+        pair_reconciler = PairReconciler(
+            settings=self.settings,
+            client=client,
+            cache=self.cache,
+            poller=self.poller,
+            events=events,
+            metrics=self.metrics,
+        )
         self.metrics.statuses_held.set_function(lambda: reconciler.held if self.leader else 0)
         while not self._stop.is_set():
             if not await self._ended_before_stop(lease.acquire()):
@@ -110,6 +121,7 @@ class Operator:
                 cache=self.cache,
                 queue=self.queue,
                 reconciler=reconciler,
+                pair_reconciler=pair_reconciler,
                 metrics=self.metrics,
                 poller=self.poller,
             )
@@ -144,8 +156,7 @@ class Operator:
             raise task.exception() or AssertionError
         return not self._stop.is_set()
 
-    def _reconciler(self, client: Client, instance: str) -> Reconciler:
-        events = EventPublisher(client=client, metrics=self.metrics, instance=instance)
+    def _reconciler(self, client: Client, events: EventPublisher) -> Reconciler:
         return Reconciler(
             settings=self.settings,
             observer=Observer(
@@ -169,6 +180,9 @@ class Operator:
         metrics.flows_seed_failed.set_function(lambda: self._flows_with(Reason.SEED_FAILED))
         metrics.flows_different.set_function(lambda: self._flows_with(Reason.DIFFERENCES_FOUND))
         metrics.flows_verification_overdue.set_function(lambda: self._flows_with(Reason.VERIFICATION_OVERDUE))
+        metrics.pairs.set_function(lambda: len(self.cache.pairs.pairs))
+        metrics.switchovers_under_way.set_function(self._switchovers_under_way)
+        metrics.switchover_refuses_writes.set_function(self._refuses_writes_s)
 
     def _flows_not_ready(self) -> float:
         """Returns how many flows are unready against their users' wishes; 0 as in `_flows_with`."""
@@ -191,6 +205,27 @@ class Operator:
                 for seen in flows
             )
         )
+
+    def _switchovers_under_way(self) -> float:
+        """Returns how many switchovers have begun and not ended; 0 as in `_flows_with`."""
+        if self.leader is None:
+            return 0.0
+        states = [one.status.state for one in self.cache.pairs.switchovers.values()]
+        return float(sum(state is not None and state not in ENDED for state in states))
+
+    def _refuses_writes_s(self) -> float:
+        """Returns for how many seconds the switchover that refuses writes longest has refused them; 0 if none does."""
+        if self.leader is None:
+            return 0.0
+        refused = [
+            parse_timestamp(one.status.writes_refused.since)
+            for one in self.cache.pairs.switchovers.values()
+            if one.status.state not in ENDED
+            and one.status.writes_refused is not None
+            and one.status.writes_refused.milliseconds is None
+        ]
+        since_s = [begun_s for begun_s in refused if begun_s is not None]
+        return max(0.0, time.time() - min(since_s)) if since_s else 0.0
 
     def _liveness_problem(self) -> str:
         return "" if self.leader is None else self.leader.liveness_problem()

@@ -28,8 +28,11 @@ from mirrorflow_operator.cluster.client import (
     DEPLOYMENT,
     JOB,
     MIRROR_FLOW,
+    MIRROR_PAIR,
+    PAIR_KINDS,
     POD,
     REQUEST_TIMEOUT_S,
+    SWITCHOVER,
     WATCHED,
     Client,
     ObjectKind,
@@ -49,12 +52,15 @@ from mirrorflow_operator.cluster.observed_objects import (
     owner_key,
     run_kind_of,
 )
+from mirrorflow_operator.cluster.pair_cache import PairCache
 from mirrorflow_operator.plan.names import FLOW_LABEL
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
 from mirrorflow_operator.status.observation import Key, ObservedJob, ObservedPod
+from mirrorflow_operator.status.pair_observation import PairKey
 
 ObjectId = tuple[str, str, str]  # kind, namespace, name
-NO_FLOWS: frozenset[Key] = frozenset()
+QueueKey = Key | PairKey  # of a flow, or of a pair with its switchovers
+NO_FLOWS: frozenset[QueueKey] = frozenset()
 # The response to an own write arrives within seconds of the watch event that reports the deletion. This many
 # deletions lie between them only where a cluster deletes all objects of a thousand flows at once.
 DELETED_MAX = 10_000
@@ -87,17 +93,18 @@ class _FlowObjects:
 
 @dataclass(slots=True)
 class ClusterCache:
-    """The operator's observed state of the cluster; each change returns the keys of flows to reconcile."""
+    """The operator's observed state of the cluster; each change returns the keys of what is to be reconciled."""
 
     flows: dict[Key, CachedFlow] = field(default_factory=dict)
     cross_flow_checks: CrossFlowChecks = field(default_factory=CrossFlowChecks)
+    pairs: PairCache = field(default_factory=PairCache)
     kubernetes_id: str = ""  # the uid of kube-system, which identifies the cluster; "" where unknown
     unreadable: dict[str, str] = field(default_factory=dict)  # namespaces that may not be read, and why
     # Monotonic time of the last watch event of each kind.
     watched_at: dict[str, float] = field(default_factory=dict)
     _by_flow: dict[Key, _FlowObjects] = field(default_factory=lambda: defaultdict(_FlowObjects))
-    # resourceVersion, uid and flow of every cached object.
-    _cached: dict[ObjectId, tuple[int, str, Key]] = field(default_factory=dict)
+    # resourceVersion, uid and flow or pair of every cached object.
+    _cached: dict[ObjectId, tuple[int, str, QueueKey]] = field(default_factory=dict)
     # Uids of deleted objects with the resourceVersion of their deletion, the latest last. A MirrorFlow that stops
     # matching the operator's label selector is reported as deleted, and may match again later.
     _deleted_uids: dict[str, int] = field(default_factory=dict)
@@ -143,14 +150,16 @@ class ClusterCache:
         """Returns when the CronJob of the flow's verification was created; None without one."""
         return next(iter(self._by_flow[key].schedules.values()), None) if key in self._by_flow else None
 
-    def handle_event(self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]) -> frozenset[Key]:
+    def handle_event(
+        self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]
+    ) -> frozenset[QueueKey]:
         """Stores a watch event; *event* is DELETED, or anything else for an object that exists."""
         self.watched_at[kind.name] = time.monotonic()
         if event == "DELETED":
             return self.remove(kind, body)
         return self.put(kind, body)
 
-    def put(self, kind: ObjectKind, body: Mapping[str, Any]) -> frozenset[Key]:
+    def put(self, kind: ObjectKind, body: Mapping[str, Any]) -> frozenset[QueueKey]:
         """Stores *body*, unless that version or a newer one is cached or was deleted."""
         metadata = body["metadata"]
         version = _version(metadata)
@@ -163,13 +172,16 @@ class ClusterCache:
         affected = NO_FLOWS
         if cached is not None and cached[1] != metadata["uid"]:
             affected = self._drop(object_id)
-        key = (metadata["namespace"], metadata["name"]) if kind is MIRROR_FLOW else owner_key(body)
+        key = _key_of(kind, body)
         if cached is not None and cached[2] != key:
             affected |= self._drop(object_id)
         self._cached[object_id] = (version, metadata["uid"], key)
+        if isinstance(key, PairKey):
+            stored = self.pairs.put_pair if kind is MIRROR_PAIR else self.pairs.put_switchover
+            return affected | stored(body)
         return affected | self._store(kind, object_id, key, body)
 
-    def remove(self, kind: ObjectKind, body: Mapping[str, Any]) -> frozenset[Key]:
+    def remove(self, kind: ObjectKind, body: Mapping[str, Any]) -> frozenset[QueueKey]:
         """Removes the object with the uid of *body*; another object of its name may exist.
 
         The garbage collector can be faster than the response to the write that created the object. The uid is
@@ -188,7 +200,7 @@ class ClusterCache:
 
     def remove_absent(
         self, kind: ObjectKind, namespace: str | None, uids: set[str], versions_until: int
-    ) -> frozenset[Key]:
+    ) -> frozenset[QueueKey]:
         """Removes the objects that a full list did not contain.
 
         *uids* are the uids in the list; objects newer than *versions_until*, the list's version, stay.
@@ -205,7 +217,7 @@ class ClusterCache:
 
     def _store(
         self, kind: ObjectKind, object_id: ObjectId, key: Key, body: Mapping[str, Any]
-    ) -> frozenset[Key]:
+    ) -> frozenset[QueueKey]:
         if kind is MIRROR_FLOW:
             seen = cached_flow(body)
             before = self.flows.get(key)
@@ -214,7 +226,7 @@ class ClusterCache:
             same = before is not None and (
                 before.resource == seen.resource and before.deleting == seen.deleting
             )
-            return affected | (NO_FLOWS if same else frozenset((key,)))
+            return affected | (NO_FLOWS if same else frozenset((key, *self.pairs.pairs_of(key))))
         objects = self._by_flow[key]
         if kind is POD:
             pods, owner = objects.pods, connector_of(body)
@@ -244,12 +256,15 @@ class ClusterCache:
             objects.schedules[object_id[2]] = created_s(body)
         return NO_FLOWS if same else frozenset((key,))
 
-    def _drop(self, object_id: ObjectId) -> frozenset[Key]:
+    def _drop(self, object_id: ObjectId) -> frozenset[QueueKey]:
         _, _, key = self._cached.pop(object_id)
-        kind, _, name = object_id
+        kind, namespace, name = object_id
+        if isinstance(key, PairKey):
+            is_pair = kind == MIRROR_PAIR.name
+            return (self.pairs.remove_pair if is_pair else self.pairs.remove_switchover)(namespace, name)
         if kind == MIRROR_FLOW.name:
             self.flows.pop(key, None)
-            return self.cross_flow_checks.remove(key) | {key}
+            return self.cross_flow_checks.remove(key) | {key, *self.pairs.pairs_of(key)}
         objects = self._by_flow[key]
         if kind == POD.name:
             objects.pods.pop(name, None)
@@ -271,6 +286,18 @@ class ClusterCache:
         return frozenset((key,))
 
 
+def _key_of(kind: ObjectKind, body: Mapping[str, Any]) -> QueueKey:
+    """Returns the key of what is reconciled when *body* changes."""
+    namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+    if kind is MIRROR_FLOW:
+        return namespace, name
+    if kind is MIRROR_PAIR:
+        return PairKey(namespace, name)
+    if kind is SWITCHOVER:
+        return PairKey(namespace, str((body.get("spec") or {}).get("pair", "")))
+    return owner_key(body)
+
+
 def _version(metadata: Mapping[str, Any]) -> int:
     """Returns the resourceVersion, a number that grows: promised since Kubernetes 1.35, always so with etcd."""
     text = metadata.get("resourceVersion", "")
@@ -280,30 +307,35 @@ def _version(metadata: Mapping[str, Any]) -> int:
 def selector_of(kind: ObjectKind, flows: str = "") -> str:
     """Returns the label selector for *kind*, so that the API server filters out objects of no flow.
 
-    *flows* is the selector of MirrorFlows; empty: all.
+    *flows* is the selector of MirrorFlows, pairs and switchovers; empty: all.
     """
-    return flows if kind is MIRROR_FLOW else FLOW_LABEL
+    return flows if kind in {MIRROR_FLOW, *PAIR_KINDS} else FLOW_LABEL
 
 
 async def list_all(
-    client: Client, cache: ClusterCache, namespace: str | None, flows: str = ""
-) -> dict[str, frozenset[Key]]:
-    """Reads every kind in *namespace* (None: all namespaces) into *cache*; *flows* is that of `selector_of`.
+    client: Client,
+    cache: ClusterCache,
+    namespace: str | None,
+    flows: str = "",
+    *,
+    kinds: Sequence[ObjectKind] = WATCHED,
+) -> dict[str, frozenset[QueueKey]]:
+    """Reads *kinds* in *namespace* (None: all namespaces) into *cache*; *flows* is that of `selector_of`.
 
-    Returns the kinds of which an object has changed, with the flows to reconcile. Raises ApiServerError; what was
+    Returns the kinds of which an object has changed, with what is to be reconciled. Raises ApiServerError; what was
     read until then stays in the cache.
     """
     changed = {
-        kind.name: await _list(client, cache, kind, namespace, selector_of(kind, flows)) for kind in WATCHED
+        kind.name: await _list(client, cache, kind, namespace, selector_of(kind, flows)) for kind in kinds
     }
     return {kind: keys for kind, keys in changed.items() if keys}
 
 
 async def _list(
     client: Client, cache: ClusterCache, kind: ObjectKind, namespace: str | None, selector: str
-) -> frozenset[Key]:
+) -> frozenset[QueueKey]:
     seen: set[str] = set()
-    changed: frozenset[Key] = frozenset()
+    changed: frozenset[QueueKey] = frozenset()
     until = 0
     async for version, bodies in client.chunks(kind, namespace, labels=selector):
         until = version
@@ -315,10 +347,11 @@ async def _list(
 
 @dataclass(slots=True, kw_only=True)
 class Watches:
-    """Watches all kinds of `WATCHED` and calls *on_event* in *loop* with each event."""
+    """Watches all *kinds* and calls *on_event* in *loop* with each event."""
 
     namespaces: Sequence[str]  # empty: the whole cluster
-    selector: str = ""  # of MirrorFlows; empty: all
+    selector: str = ""  # that of `selector_of`
+    kinds: Sequence[ObjectKind] = WATCHED
     loop: asyncio.AbstractEventLoop
     on_event: OnEvent
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -358,7 +391,7 @@ class Watches:
         try:
             await kopf.operator(
                 registry=self._registry(),
-                settings=_settings(self.selector),
+                settings=_settings(self.selector, self.kinds),
                 standalone=True,
                 clusterwide=not self.namespaces,
                 namespaces=list(self.namespaces),
@@ -387,7 +420,7 @@ class Watches:
         async def login(**_: Any) -> kopf.ConnectionInfo:
             return await for_kopf(await log_in())
 
-        for kind in WATCHED:
+        for kind in self.kinds:
             kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=kind.plural)(
                 self._handler(kind)
             )
@@ -401,7 +434,7 @@ class Watches:
         return seen
 
 
-def _settings(flows: str) -> kopf.OperatorSettings:
+def _settings(flows: str, kinds: Sequence[ObjectKind]) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True  # so that no right to list namespaces or CRDs is needed
@@ -414,7 +447,7 @@ def _settings(flows: str) -> kopf.OperatorSettings:
     settings.networking.error_backoffs = ERROR_BACKOFFS_S
     settings.queueing.idle_timeout = IDLE_TIMEOUT_S
     settings.execution.max_workers = 1  # no handler needs a thread
-    for kind in WATCHED:
+    for kind in kinds:
         selector = selector_of(kind, flows)
         if selector:
             settings.watching.label_selectors[kind.group, kind.version, kind.plural] = selector

@@ -67,6 +67,12 @@ class ObjectKind:
 MIRROR_FLOW: Final = ObjectKind(
     group="mirrorflow.io", version="v1alpha1", plural="mirrorflows", name="MirrorFlow"
 )
+MIRROR_PAIR: Final = ObjectKind(
+    group="mirrorflow.io", version="v1alpha1", plural="mirrorpairs", name="MirrorPair"
+)
+SWITCHOVER: Final = ObjectKind(
+    group="mirrorflow.io", version="v1alpha1", plural="switchovers", name="Switchover"
+)
 SERVICE_ACCOUNT: Final = ObjectKind(group="", version="v1", plural="serviceaccounts", name="ServiceAccount")
 CONFIG_MAP: Final = ObjectKind(group="", version="v1", plural="configmaps", name="ConfigMap")
 NETWORK_POLICY: Final = ObjectKind(
@@ -94,6 +100,8 @@ CHILDREN: Final = (
     CRON_JOB,
 )
 WATCHED: Final = (MIRROR_FLOW, *CHILDREN, POD)
+# Watched besides, where their CRDs are installed and the operator may read them.
+PAIR_KINDS: Final = (MIRROR_PAIR, SWITCHOVER)
 _BY_NAME: Final = {kind.name: kind for kind in CHILDREN}
 
 

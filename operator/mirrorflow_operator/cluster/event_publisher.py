@@ -1,4 +1,4 @@
-"""Writes Events on a MirrorFlow about what the operator did and why.
+"""Writes Events on a MirrorFlow, a MirrorPair or a Switchover about what the operator did and why.
 
 They never fail a reconciliation: one that cannot be written is logged and dropped. An equal Event is not
 repeated within ten minutes, and a rate limit keeps flows from flooding the cluster.
@@ -11,14 +11,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.api.timestamps import timestamp
 from mirrorflow_operator.cluster.client import EVENT, Client
 from mirrorflow_operator.errors import ApiServerError, ConflictError
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.status.observation import Resource
 
 _LOG = logging.getLogger(__name__)
 COMPONENT: Final = "mirrorflow-operator"
@@ -27,6 +26,19 @@ REPEAT_S: Final = 600.0
 REMEMBERED_MAX: Final = 2_000  # Events remembered in order not to repeat them
 BURST: Final = 50  # many flows may change at once
 PER_SECOND: Final = 5.0  # on average; the API server keeps each for an hour
+
+
+class EventSubject(Protocol):
+    """The object that an Event is about."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def uid(self) -> str: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,10 +53,12 @@ class EventPublisher:
     _tokens: float = float(BURST)
     _tokens_at: float = 0.0
 
-    async def publish(self, resource: Resource, reason: str, note: str, *, warning: bool = False) -> None:
+    async def publish(
+        self, resource: EventSubject, reason: str, note: str, *, warning: bool = False, kind: str = KIND
+    ) -> None:
         """Writes one Event, unless it repeats a recent one or the rate limit is reached.
 
-        *reason* is a PascalCase word, *note* a sentence.
+        *reason* is a PascalCase word, *note* a sentence, *kind* that of *resource*.
         """
         note = note[:NOTE_MAX]
         key = hashlib.sha256(f"{resource.uid} {reason} {note}".encode()).hexdigest()[:16]
@@ -57,7 +71,7 @@ class EventPublisher:
             self._published_at.popitem(last=False)
         try:
             await self.client.create(
-                EVENT, resource.namespace, self._body(resource, reason, note, key, warning=warning)
+                EVENT, resource.namespace, self._body(resource, reason, note, key, warning=warning, kind=kind)
             )
         except ConflictError:
             return  # another operator has written it within the same second
@@ -76,7 +90,7 @@ class EventPublisher:
         return True
 
     def _body(
-        self, resource: Resource, reason: str, note: str, key: str, *, warning: bool
+        self, resource: EventSubject, reason: str, note: str, key: str, *, warning: bool, kind: str
     ) -> dict[str, object]:
         now = datetime.now(UTC)
         second = timestamp(now.timestamp())
@@ -89,7 +103,7 @@ class EventPublisher:
             },
             "involvedObject": {
                 "apiVersion": API_VERSION,
-                "kind": KIND,
+                "kind": kind,
                 "name": resource.name,
                 "namespace": resource.namespace,
                 "uid": resource.uid,

@@ -24,6 +24,9 @@ PAUSE_ANNOTATION: Final = "mirrorflow.io/pause-reconciliation"
 # Labels of Spark jobs. The driver, not the operator, manages executors: they have these two, not FLOW_LABEL.
 RUN_LABEL: Final = "mirrorflow.io/run"  # seed, verify
 RUN_OF_LABEL: Final = "mirrorflow.io/run-of"  # the flow
+# Labels of what carries a Switchover out.
+PAIR_LABEL: Final = "mirrorflow.io/pair"
+SWITCHOVER_LABEL: Final = "mirrorflow.io/switchover"
 _POLICY_KINDS = {NamingPolicy.PREFIX: PolicyKind.DEFAULT, NamingPolicy.IDENTITY: PolicyKind.IDENTITY}
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.cluster.cache import ClusterCache, ObjectId
 from mirrorflow_operator.cluster.client import CONFIG_MAP, DEPLOYMENT, JOB, SERVICE_ACCOUNT
 from mirrorflow_operator.cluster.observed_objects import (
@@ -41,6 +42,7 @@ class ObservedFlow:
     drivers_alive: frozenset[str]  # Jobs, possibly deleted, whose drivers have not ended
     schedule_created_s: float | None  # of the CronJob
     has_stuck_pods: bool
+    is_started: bool = False  # by a switchover of its pair
     # By connector name, with Events and that connector's reading.
     pods: Mapping[str, tuple[ObservedPod, ...]] = field(default_factory=dict)
 
@@ -51,6 +53,14 @@ class ObservedFlow:
         files = {} if self.resource.status.flow_id else self._own(CONFIG_MAP.name, key, f"{name}-source")
         annotations = account.get("metadata", {}).get("annotations", {})
         return replace(self, resource=with_pins(self.resource, annotations, files.get("data") or {}))
+
+    def with_started(self) -> "ObservedFlow":
+        """Returns a copy in which a flow that a switchover has started is Running: its spec says Stopped for ever, or in Git."""
+        flow = self.resource.flow
+        if not self.is_started or flow is None or flow.spec.state is not State.STOPPED:
+            return self
+        spec = flow.spec.model_copy(update={"state": State.RUNNING})
+        return replace(self, resource=replace(self.resource, flow=flow.model_copy(update={"spec": spec})))
 
     def _own(self, kind: str, namespace: str, name: str) -> Mapping[str, Any]:
         """Returns the content of that object, an empty one where the flow does not own it."""
@@ -121,6 +131,7 @@ class Observer:
             deployments=dict(self.cache.deployments(key)),
             jobs=self.cache.jobs(key),
             drivers_alive=self.cache.drivers_alive(key),
+            is_started=self.cache.pairs.is_started(key),
             schedule_created_s=self.cache.schedule_created_s(key),
             has_stuck_pods=any(may_be_stuck(pod) for _, pod in (*pods, *drivers)),
         )

@@ -1,0 +1,139 @@
+"""Caches MirrorPairs and Switchovers, and says which flows run because a switchover has started them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mirrorflow_operator.api.mirror_pair import PAIR_KIND, parse_pair
+from mirrorflow_operator.api.pair_status import PairStatus, SwitchoverStatus, parse_object_status
+from mirrorflow_operator.api.spec import API_VERSION
+from mirrorflow_operator.api.switchover import SWITCHOVER_KIND, parse_switchover
+from mirrorflow_operator.cluster.observed_objects import created_s
+from mirrorflow_operator.errors import FieldError, InvalidSpecError
+from mirrorflow_operator.status.observation import Key
+from mirrorflow_operator.status.pair_observation import PairKey, PairResource, SwitchoverResource
+
+Body = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class PairCache:
+    """The pairs and switchovers of the watched namespaces; each change returns what is to be reconciled."""
+
+    pairs: dict[PairKey, PairResource] = field(default_factory=dict)
+    switchovers: dict[Key, SwitchoverResource] = field(default_factory=dict)
+
+    def switchovers_of(self, key: PairKey) -> tuple[SwitchoverResource, ...]:
+        """Returns the switchovers of a pair, oldest first."""
+        found = [one for one in self.switchovers.values() if (one.namespace, one.pair) == key[:2]]
+        return tuple(sorted(found, key=lambda one: one.seniority))
+
+    def known_keys(self) -> frozenset[PairKey]:
+        """Returns the keys of all pairs, and of those that Switchovers name."""
+        named = {PairKey(one.namespace, one.pair) for one in self.switchovers.values()}
+        return frozenset(named | self.pairs.keys())
+
+    def is_started(self, flow: Key) -> bool:
+        """Whether a switchover has started the flow, so that it runs even if its spec says Stopped."""
+        namespace, name = flow
+        return any(
+            key.namespace == namespace and pair.status.runs == name for key, pair in self.pairs.items()
+        )
+
+    def pairs_of(self, flow: Key) -> frozenset[PairKey]:
+        """Returns the pairs that name the flow."""
+        namespace, name = flow
+        return frozenset(
+            key
+            for key, resource in self.pairs.items()
+            if key.namespace == namespace and name in _flows_of(resource)
+        )
+
+    def put_pair(self, body: Body) -> frozenset[Key | PairKey]:
+        new = observed_pair(body)
+        key = PairKey(new.namespace, new.name)
+        old = self.pairs.get(key)
+        self.pairs[key] = new
+        return frozenset({key}) | self._started_changes(old, new)
+
+    def put_switchover(self, body: Body) -> frozenset[Key | PairKey]:
+        new = observed_switchover(body)
+        self.switchovers[new.namespace, new.name] = new
+        return frozenset({PairKey(new.namespace, new.pair)})
+
+    def remove_pair(self, namespace: str, name: str) -> frozenset[Key | PairKey]:
+        key = PairKey(namespace, name)
+        return frozenset({key}) | self._started_changes(self.pairs.pop(key, None), None)
+
+    def remove_switchover(self, namespace: str, name: str) -> frozenset[Key | PairKey]:
+        gone = self.switchovers.pop((namespace, name), None)
+        return frozenset() if gone is None else frozenset({PairKey(namespace, gone.pair)})
+
+    def _started_changes(
+        self, old: PairResource | None, new: PairResource | None
+    ) -> frozenset[Key | PairKey]:
+        started = [
+            (resource.namespace, resource.status.runs)
+            for resource in (old, new)
+            if resource is not None and resource.status.runs
+        ]
+        same = old is not None and new is not None and old.status.runs == new.status.runs
+        return frozenset[Key | PairKey]() if same else frozenset[Key | PairKey](started)
+
+
+def _flows_of(resource: PairResource) -> set[str]:
+    if resource.pair is None:
+        return set()
+    return {member.flow for member in resource.pair.spec.members.values()}
+
+
+def observed_pair(body: Body) -> PairResource:
+    """Returns the facts of a MirrorPair."""
+    metadata, pair = body["metadata"], None
+    errors: tuple[FieldError, ...] = ()
+    try:
+        pair = parse_pair(_document(body, PAIR_KIND))
+    except InvalidSpecError as error:
+        errors = error.errors
+    return PairResource(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        resource_version=metadata["resourceVersion"],
+        pair=pair,
+        errors=errors,
+        status=parse_object_status(body.get("status"), PairStatus),
+    )
+
+
+def observed_switchover(body: Body) -> SwitchoverResource:
+    """Returns the facts of a Switchover."""
+    metadata, switchover = body["metadata"], None
+    errors: tuple[FieldError, ...] = ()
+    try:
+        switchover = parse_switchover(_document(body, SWITCHOVER_KIND))
+    except InvalidSpecError as error:
+        errors = error.errors
+    return SwitchoverResource(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        resource_version=metadata["resourceVersion"],
+        pair=str((body.get("spec") or {}).get("pair", "")),
+        created_s=created_s(body),
+        switchover=switchover,
+        errors=errors,
+        status=parse_object_status(body.get("status"), SwitchoverStatus),
+    )
+
+
+def _document(body: Body, kind: str) -> dict[str, Any]:
+    metadata = body["metadata"]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+        "spec": body.get("spec") or {},
+    }

@@ -1,0 +1,286 @@
+"""Reconciles one MirrorPair with its Switchovers in one pass: observe, decide, create or delete Jobs, write the statuses.
+
+The operator never talks to Kafka: a Job carries a switchover out, and its report is shown and kept in the status. Level-triggered: a
+pass needs no memory of earlier ones. No object that is deleted ends a Job in the middle, and a Job is never changed.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mirrorflow_operator.api.mirror_pair import MirrorPair
+from mirrorflow_operator.api.model import ApiModel
+from mirrorflow_operator.api.pair_status import PairStatus, SwitchoverStatus
+from mirrorflow_operator.api.switchover import Switchover
+from mirrorflow_operator.cluster.cache import ClusterCache
+from mirrorflow_operator.cluster.client import (
+    CONFIG_MAP,
+    JOB,
+    MIRROR_PAIR,
+    NETWORK_POLICY,
+    SWITCHOVER,
+    Client,
+    ObjectKind,
+    kind_of,
+)
+from mirrorflow_operator.cluster.event_publisher import EventPublisher
+from mirrorflow_operator.cluster.poll_targets import polled_name
+from mirrorflow_operator.cluster.progress_poller import Poller
+from mirrorflow_operator.cluster.switchover_jobs import SwitchoverJobReader
+from mirrorflow_operator.errors import ConflictError, NotFoundError
+from mirrorflow_operator.metrics import Metrics
+from mirrorflow_operator.plan.names import PAIR_LABEL, SWITCHOVER_LABEL
+from mirrorflow_operator.plan.properties import connector_names
+from mirrorflow_operator.plan.switchover_objects import FlowOfPair, switchover_objects
+from mirrorflow_operator.settings import Settings
+from mirrorflow_operator.status.observation import FRESH_S, Resource
+from mirrorflow_operator.status.pair_assessment import pair_status, why_not_switched
+from mirrorflow_operator.status.pair_observation import (
+    BEGIN_WITHIN_S,
+    ENDED,
+    FlowProgress,
+    ObservedSwitchoverJob,
+    PairKey,
+    PairObservation,
+    PairResource,
+    SwitchoverResource,
+)
+from mirrorflow_operator.status.pod_reports import Summary
+from mirrorflow_operator.status.switchover_assessment import (
+    SwitchoverDecision,
+    SwitchoverStep,
+    decisions,
+    switchover_status,
+)
+
+_LOG: Final = logging.getLogger(__name__)
+FOLLOW_EVERY_S: Final = 1.0  # while a switchover is under way
+# Otherwise its figures are as old as the polls of its flows, and a status is written at most so often for them alone.
+FIGURES_EVERY_S: Final = 60.0
+_WARNINGS: Final = frozenset({"Refused", "Lifted"})
+
+
+@dataclass(slots=True, kw_only=True)
+class PairReconciler:
+    """Runs the passes of all pairs."""
+
+    settings: Settings
+    client: Client
+    cache: ClusterCache
+    poller: Poller
+    events: EventPublisher
+    metrics: Metrics
+    wall_clock: Callable[[], float] = time.time
+    _written_s: dict[str, float] = field(default_factory=dict)  # when the status was last written, by uid
+
+    async def reconcile(self, key: PairKey) -> float | None:
+        """Runs one pass over the pair *key*. Returns the seconds until the next one; None: only an event triggers it.
+
+        Raises OperatorError where a request failed.
+        """
+        observation = await self._observe(key)
+        decided = decisions(observation, why_not_switched(observation))
+        created = [
+            await self._carry_out(one, decided[one.name], observation) for one in observation.switchovers
+        ]
+        statuses = {
+            one.name: switchover_status(one, decided[one.name], observation)
+            for one in observation.switchovers
+        }
+        await self._write_statuses(observation, statuses)
+        await self._delete_left_over(observation)
+        is_under_way = any(status.state not in ENDED for status in statuses.values()) or any(
+            not job.is_complete for job in observation.jobs.values()
+        )
+        if any(created) or is_under_way:
+            return FOLLOW_EVERY_S
+        return FIGURES_EVERY_S if observation.pair is not None else None
+
+    async def _observe(self, key: PairKey) -> PairObservation:
+        pair = self.cache.pairs.pairs.get(key)
+        named = set[str]()
+        if pair is not None and pair.pair is not None:
+            named = {member.flow for member in pair.pair.spec.members.values()}
+        flows = {
+            name: seen.resource
+            for name in sorted(named)
+            if (seen := self.cache.flows.get((key.namespace, name))) is not None and not seen.deleting
+        }
+        return PairObservation(
+            key=key,
+            now_s=self.wall_clock(),
+            pair=pair,
+            switchovers=self.cache.pairs.switchovers_of(key),
+            jobs=await SwitchoverJobReader(client=self.client, wall_clock=self.wall_clock).jobs_of(key),
+            flows=flows,
+            progress={name: self._progress(flow) for name, flow in flows.items()},
+        )
+
+    def _progress(self, flow: Resource) -> FlowProgress:
+        """Returns what the poller has last read from the pods of *flow*; nothing is requested here."""
+        if flow.flow is None:
+            return FlowProgress()
+        connectors, summaries = connector_names(flow.flow), dict[str, list[Summary]]()
+        for _, pod in self.cache.pods(flow.key):
+            for connector in pod.connectors:
+                reading = self.poller.reading(pod.uid, polled_name(pod, connector, connectors))
+                is_fresh = reading is not None and self.wall_clock() - reading.read_at_s <= FRESH_S
+                if reading is not None and is_fresh and reading.summary is not None:
+                    summaries.setdefault(connector, []).append(reading.summary)
+        return progress_of(summaries.get("source", ()), summaries.get("checkpoint", ()))
+
+    async def _carry_out(
+        self, switchover: SwitchoverResource, decision: SwitchoverDecision, observation: PairObservation
+    ) -> bool:
+        """Creates or deletes what *decision* asks for; returns whether it did."""
+        match decision.step:
+            case SwitchoverStep.CREATE_JOB:
+                pair, wanted = observation.pair, switchover.switchover
+                if pair is None or pair.pair is None or wanted is None:
+                    return False
+                await self._create(switchover, wanted, pair.pair, observation)
+                return True
+            case SwitchoverStep.REPLACE_JOB:
+                await self._delete(JOB, observation.key, observation.jobs[switchover.name])
+                return True
+        return False
+
+    async def _create(
+        self,
+        switchover: SwitchoverResource,
+        wanted: Switchover,
+        pair: MirrorPair,
+        observation: PairObservation,
+    ) -> None:
+        flows = {
+            alias: FlowOfPair(
+                flow=flow,
+                flow_id=observation.flows[member.flow].status.flow_id,
+                version=observation.flows[member.flow].status.version,
+            )
+            for alias, member in pair.spec.members.items()
+            if (flow := observation.flows[member.flow].flow) is not None
+        }
+        planned = switchover_objects(
+            wanted,
+            pair,
+            flows,
+            image=self.settings.replicator_image,
+            begin_until_ms=int((switchover.created_s + BEGIN_WITHIN_S) * 1_000),
+            operator_namespace=self.settings.pod_namespace,
+        )
+        # The Job comes last: with its files there, it has the request of this pass, and is never changed.
+        for body in planned:
+            kind = kind_of(body)
+            try:
+                await self.client.create(kind, switchover.namespace, body)
+            except ConflictError:
+                await self._require_own(kind, body)
+            self.metrics.api_writes.labels(verb="create", kind=kind.plural).inc()
+        await self.events.publish(
+            switchover, "JobCreated", f"Job {planned[-1]['metadata']['name']}.", kind=SWITCHOVER.name
+        )
+
+    async def _require_own(self, kind: ObjectKind, body: Mapping[str, Any]) -> None:
+        """Returns if the object of that name is what an interrupted pass has created. Raises ConflictError otherwise."""
+        metadata = body["metadata"]
+        labels = metadata["labels"]
+        selector = ",".join(f"{name}={labels[name]}" for name in (PAIR_LABEL, SWITCHOVER_LABEL))
+        async for _, bodies in self.client.chunks(kind, metadata["namespace"], labels=selector):
+            if any(other["metadata"]["name"] == metadata["name"] for other in bodies):
+                return
+        raise ConflictError(
+            f"create {kind.plural}",
+            f"{kind.name} {metadata['name']} belongs to something else; delete it, or give the Switchover another name",
+        )
+
+    async def _write_statuses(
+        self, observation: PairObservation, statuses: Mapping[str, SwitchoverStatus]
+    ) -> None:
+        for one in observation.switchovers:
+            status = statuses[one.name]
+            if status == one.status:
+                continue
+            await self._write(SWITCHOVER, one, status)
+            if status.state is not None and status.state != one.status.state:
+                note = status.reason or status.waits_for or f"It is in state {status.state}."
+                is_warning = status.state in _WARNINGS
+                await self.events.publish(one, status.state, note, warning=is_warning, kind=SWITCHOVER.name)
+        pair, new = observation.pair, pair_status(observation, statuses)
+        if pair is None or new is None or new == pair.status:
+            return
+        since_s = observation.now_s - self._written_s.get(pair.uid, 0.0)
+        if not _differs(pair.status, new) and 0 <= since_s < FIGURES_EVERY_S:
+            return
+        self._written_s[pair.uid] = observation.now_s
+        await self._write(MIRROR_PAIR, pair, new)
+        if new.active != pair.status.active and new.promoted_by:
+            note = f"{new.active} is the active member, by {new.promoted_by}."
+            await self.events.publish(pair, "Promoted", note, kind=MIRROR_PAIR.name)
+
+    async def _write(
+        self, kind: ObjectKind, resource: PairResource | SwitchoverResource, status: ApiModel
+    ) -> None:
+        body = {
+            "apiVersion": kind.api_version,
+            "kind": kind.name,
+            "metadata": {
+                "name": resource.name,
+                "namespace": resource.namespace,
+                "uid": resource.uid,
+                "resourceVersion": resource.resource_version,
+            },
+            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+        }
+        response = await self.client.apply(kind, body, subresource="status")
+        self.metrics.api_writes.labels(verb="apply", kind=f"{kind.plural}/status").inc()
+        self.cache.put(kind, response)
+
+    async def _delete_left_over(self, observation: PairObservation) -> None:
+        """Deletes the objects of Switchovers that are gone, when their Jobs have ended and the pair's status has their reports.
+
+        Without a pair they stay: one that is created again learns from them who is active.
+        """
+        if observation.pair is None:
+            return
+        known = {one.name for one in observation.switchovers}
+        for job in observation.jobs.values():
+            if job.switchover not in known and job.is_complete:
+                for kind in (CONFIG_MAP, NETWORK_POLICY):
+                    await self._delete(kind, observation.key, job)
+                await self._delete(JOB, observation.key, job)
+
+    async def _delete(self, kind: ObjectKind, key: PairKey, job: ObservedSwitchoverJob) -> None:
+        selector = f"{PAIR_LABEL}={key.name},{SWITCHOVER_LABEL}={job.switchover}"
+        async for _, bodies in self.client.chunks(kind, key.namespace, labels=selector):
+            for body in bodies:
+                metadata = body["metadata"]
+                if kind is JOB and metadata["uid"] != job.uid:
+                    continue
+                try:
+                    await self.client.delete(kind, key.namespace, metadata["name"], uid=metadata["uid"])
+                except NotFoundError:
+                    continue
+                self.metrics.api_writes.labels(verb="delete", kind=kind.plural).inc()
+
+
+def progress_of(source: Iterable[Summary], checkpoint: Iterable[Summary]) -> FlowProgress:
+    """Returns the progress of a flow from the summaries of its pods."""
+    working = [summary for summary in source if not summary.stands_by]
+    lags = [summary.lag_s for summary in working]
+    is_known = bool(lags) and all(lag is not None for lag in lags)
+    passes = [summary.checkpoints for summary in checkpoint if summary.checkpoints is not None]
+    ages = [one.age_s for one in passes if one.age_s is not None]
+    return FlowProgress(
+        lag_s=max(lag for lag in lags if lag is not None) if is_known else None,
+        groups=sum(one.groups for one in passes),
+        groups_failing=sum(one.failing for one in passes),
+        checkpoint_age_s=max(ages, default=None),
+    )
+
+
+def _differs(before: PairStatus, after: PairStatus) -> bool:
+    """Whether *after* says something new; its figures alone are no reason to write it more than once a minute."""
+    return before.model_copy(update={"predicted": None}) != after.model_copy(update={"predicted": None})

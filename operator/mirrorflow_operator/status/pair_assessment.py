@@ -1,0 +1,277 @@
+"""Computes the status of a MirrorPair: which member is active, and whether it could be switched over now. Pure.
+
+The active member is what the journal of the pair says, as the Jobs of Switchovers have reported it. Before the first switchover it is
+the member whose flow is not Stopped. Nothing here talks to Kafka: figures are those of the active member's flow.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mirrorflow_operator.api.mirror_pair import MirrorPair, pair_problems
+from mirrorflow_operator.api.pair_status import (
+    NewestSwitchover,
+    PairStatus,
+    PredictedSwitchover,
+    SwitchoverStatus,
+)
+from mirrorflow_operator.api.spec import State
+from mirrorflow_operator.api.status import ConditionStatus
+from mirrorflow_operator.errors import FieldError
+from mirrorflow_operator.status.conditions import ConditionType
+from mirrorflow_operator.status.observation import Resource
+from mirrorflow_operator.status.pair_conditions import (
+    PairConditionType,
+    PairFinding,
+    PairReason,
+    conditions_of,
+)
+from mirrorflow_operator.status.pair_observation import (
+    ENDED,
+    FlowProgress,
+    PairObservation,
+    PairResource,
+    SwitchoverResource,
+)
+
+# Without any lag: the fence, the ends that must not change, the comparison and the last pass of groups.
+REFUSED_AT_LEAST_S: Final = 2.0
+_READY: Final = PairConditionType.READY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveMember:
+    """Who is active, and which flow runs although its spec says Stopped: see `PairStatus`."""
+
+    active: str = ""
+    promoted_by: str = ""
+    epoch: int = 0
+    runs: str = ""
+
+
+def problems_of(pair: PairResource, flows: Mapping[str, Resource]) -> tuple[FieldError, ...]:
+    """Returns why *pair* cannot be used; none if it can. *flows*: those that it names and that exist."""
+    if pair.pair is None:
+        return pair.errors
+    invalid = tuple(
+        FieldError(
+            path=f"spec.members.{alias}.flow",
+            message=f"MirrorFlow {member.flow} is invalid",
+            action=f"correct it: kubectl describe mirrorflow {member.flow}",
+        )
+        for alias, member in pair.pair.spec.members.items()
+        if member.flow in flows and flows[member.flow].flow is None
+    )
+    known = {name: resource.flow for name, resource in flows.items() if resource.flow is not None}
+    return invalid or tuple(
+        pair_problems(pair.pair, known, where="the namespace", cure="create it in the namespace of the pair")
+    )
+
+
+def why_not_switched(observation: PairObservation) -> str:
+    """Returns why no Job can be planned now; "" if one can."""
+    if observation.pair is None:
+        return ""
+    if problems := problems_of(observation.pair, observation.flows):
+        return " ".join(map(str, problems))
+    unseen = [
+        name for name, flow in observation.flows.items() if not (flow.status.flow_id and flow.status.version)
+    ]
+    return f"MirrorFlow {unseen[0]} has no status yet." if unseen else ""
+
+
+def active_member(observation: PairObservation) -> ActiveMember:
+    """Returns the active member by the newest report, by the status, or by the specs of the flows."""
+    resource = observation.pair
+    if resource is None or resource.pair is None:
+        return ActiveMember()
+    before, pair = resource.status, resource.pair
+    known = ActiveMember(
+        active=before.active if before.epoch else "",
+        promoted_by=before.promoted_by,
+        epoch=before.epoch,
+        runs=before.runs,
+    )
+    reports = [job.report for job in observation.jobs.values() if job.report is not None]
+    for report in sorted(reports, key=lambda report: report.epoch):
+        if report.active not in pair.spec.members or report.epoch < known.epoch:
+            continue
+        flow = pair.spec.members[report.active].flow
+        copies_back = report.may_copy_back and report.promoted_by == report.id
+        is_same = known.active == report.active
+        known = ActiveMember(
+            active=report.active,
+            promoted_by=report.promoted_by,
+            epoch=report.epoch,
+            runs=flow if copies_back else known.runs if is_same else "",
+        )
+    return known if known.active else ActiveMember(active=_active_by_spec(pair, observation.flows))
+
+
+def _active_by_spec(pair: MirrorPair, flows: Mapping[str, Resource]) -> str:
+    """Returns the member whose flow is not Stopped; "" if that is none or both."""
+    running = [
+        alias
+        for alias, member in pair.spec.members.items()
+        if (resource := flows.get(member.flow)) is not None
+        and resource.flow is not None
+        and resource.flow.spec.state is not State.STOPPED
+    ]
+    return running[0] if len(running) == 1 else ""
+
+
+def pair_status(observation: PairObservation, statuses: Mapping[str, SwitchoverStatus]) -> PairStatus | None:
+    """Returns the status of the pair; None if there is no pair. *statuses*: of its Switchovers, by name, as of this pass."""
+    resource = observation.pair
+    if resource is None:
+        return None
+    before, member = resource.status, active_member(observation)
+    problems = problems_of(resource, observation.flows)
+    newest = _newest(observation.switchovers, statuses) or before.switchover
+    progress = _progress(resource, member.active, observation)
+    findings = (
+        _ready(resource, member, problems, newest, progress, observation),
+        _accepted(resource, problems),
+    )
+    ready = findings[0]
+    phase = {
+        ConditionStatus.TRUE: "Ready",
+        ConditionStatus.FALSE: "NotReady",
+        ConditionStatus.UNKNOWN: "Unknown",
+    }[ready.status]
+    return PairStatus(
+        observed_generation=resource.generation,
+        conditions=conditions_of(
+            findings, before.conditions, generation=resource.generation, now_s=observation.now_s
+        ),
+        active=member.active,
+        promoted_by=member.promoted_by,
+        epoch=member.epoch,
+        runs=member.runs,
+        phase="SwitchingOver" if ready.reason is PairReason.SWITCHING_OVER else phase,
+        predicted=_predicted(progress),
+        switchover=newest,
+    )
+
+
+def _newest(
+    switchovers: Iterable[SwitchoverResource], statuses: Mapping[str, SwitchoverStatus]
+) -> NewestSwitchover | None:
+    begun = [
+        one for one in switchovers if one.switchover is not None and statuses[one.name].state is not None
+    ]
+    newest = max(begun, key=lambda one: one.seniority, default=None)
+    if newest is None or newest.switchover is None:
+        return None
+    status = statuses[newest.name]
+    return NewestSwitchover(
+        name=newest.name,
+        type=newest.switchover.spec.type,
+        to=newest.switchover.spec.to,
+        state=status.state or "",
+        writes_refused=status.writes_refused,
+        completion_time=status.completion_time,
+    )
+
+
+def _progress(pair: PairResource, active: str, observation: PairObservation) -> FlowProgress | None:
+    if pair.pair is None or not active:
+        return None
+    return observation.progress.get(pair.pair.spec.members[active].flow)
+
+
+def _predicted(progress: FlowProgress | None) -> PredictedSwitchover | None:
+    if progress is None:
+        return None
+    lag_s = progress.lag_s
+    return PredictedSwitchover(
+        lag_seconds=None if lag_s is None else math.ceil(lag_s),
+        writes_refused_seconds=None if lag_s is None else math.ceil(lag_s + REFUSED_AT_LEAST_S),
+        groups=progress.groups,
+        groups_failing=progress.groups_failing,
+        checkpoint_age_seconds=None
+        if progress.checkpoint_age_s is None
+        else math.ceil(progress.checkpoint_age_s),
+    )
+
+
+def _accepted(pair: PairResource, problems: Iterable[FieldError]) -> PairFinding:
+    kind, sentences = PairConditionType.ACCEPTED, " ".join(map(str, problems))
+    if not sentences:
+        return PairFinding(
+            kind=kind,
+            status=ConditionStatus.TRUE,
+            reason=PairReason.ACCEPTED,
+            message="The flows mirror each other.",
+        )
+    reason = PairReason.INVALID_SPEC if pair.pair is None else PairReason.FLOWS_DO_NOT_MIRROR
+    return PairFinding(kind=kind, status=ConditionStatus.FALSE, reason=reason, message=sentences)
+
+
+def _ready(
+    resource: PairResource,
+    member: ActiveMember,
+    problems: Iterable[FieldError],
+    newest: NewestSwitchover | None,
+    progress: FlowProgress | None,
+    observation: PairObservation,
+) -> PairFinding:
+    refused = _accepted(resource, problems)
+    if refused.status is ConditionStatus.FALSE or resource.pair is None:
+        return PairFinding(kind=_READY, status=refused.status, reason=refused.reason, message=refused.message)
+    if newest is not None and newest.state not in ENDED:
+        return _not_ready(
+            PairReason.SWITCHING_OVER, f"Switchover {newest.name} to {newest.to} is in state {newest.state}."
+        )
+    spec = resource.pair.spec
+    if not member.active:
+        return PairFinding(
+            kind=_READY,
+            status=ConditionStatus.UNKNOWN,
+            reason=PairReason.ACTIVE_UNKNOWN,
+            message="Both flows run, or none; set spec.state of the flow back to Stopped, and of the other one to Running.",
+        )
+    flow = observation.flows[spec.members[member.active].flow]
+    if problem := _flow_problem(flow):
+        return problem
+    if progress is None or progress.lag_s is None:
+        return PairFinding(
+            kind=_READY,
+            status=ConditionStatus.UNKNOWN,
+            reason=PairReason.LAG_UNKNOWN,
+            message=f"The pods of {flow.name} have not reported the lag yet.",
+        )
+    if progress.lag_s > spec.readiness.max_lag_seconds:
+        return _not_ready(
+            PairReason.LAG_TOO_HIGH,
+            f"The lag of {flow.name} is above {spec.readiness.max_lag_seconds} s; wait, or raise spec.readiness.maxLagSeconds.",
+        )
+    (to,) = (alias for alias in spec.members if alias != member.active)
+    failing = (
+        f" The offsets of {progress.groups_failing} groups do not follow now."
+        if progress.groups_failing
+        else ""
+    )
+    return PairFinding(
+        kind=_READY,
+        status=ConditionStatus.TRUE,
+        reason=PairReason.CAN_SWITCH,
+        message=f"Applications could be moved from {member.active} to {to}.{failing}",
+    )
+
+
+def _flow_problem(flow: Resource) -> PairFinding | None:
+    conditions = {condition.type: condition for condition in flow.status.conditions}
+    verified = conditions.get(ConditionType.VERIFIED.value)
+    if verified is not None and verified.status is ConditionStatus.FALSE:
+        return _not_ready(PairReason.DIFFERENCES_FOUND, f"{flow.name}: {verified.message}")
+    ready = conditions.get(ConditionType.READY.value)
+    if ready is None or ready.status is not ConditionStatus.TRUE:
+        why = "it has no status yet" if ready is None else ready.message or ready.reason
+        return _not_ready(PairReason.FLOW_NOT_READY, f"{flow.name}: {why}")
+    return None
+
+
+def _not_ready(reason: PairReason, message: str) -> PairFinding:
+    return PairFinding(kind=_READY, status=ConditionStatus.FALSE, reason=reason, message=message)

@@ -1,0 +1,101 @@
+"""Defines the observed state of one MirrorPair and its Switchovers, from which their statuses are computed.
+
+Pairs are reconciled together with their Switchovers, because of these at most one is under way. Times are seconds since 1970.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from mirrorflow_operator.api.mirror_pair import MirrorPair
+from mirrorflow_operator.api.pair_status import PairStatus, SwitchoverStatus
+from mirrorflow_operator.api.switchover import Switchover
+from mirrorflow_operator.errors import FieldError
+from mirrorflow_operator.status.observation import Resource
+from mirrorflow_operator.status.switchover_reports import SwitchoverReport
+
+# A request that could not begin in this time is refused: nobody expects it any more, and a moved application is a surprise.
+BEGIN_WITHIN_S: Final = 300.0
+ENDED: Final = frozenset({"Done", "Lifted", "Rehearsed", "Refused"})
+
+
+class PairKey(NamedTuple):
+    """Identifies a pair in the work queue, where keys of flows have two members."""
+
+    namespace: str
+    name: str
+    kind: str = "MirrorPair"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairResource:
+    """A MirrorPair as stored in the cluster; `pair` is None where its spec is invalid, and `errors` say why."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    resource_version: str
+    pair: MirrorPair | None = None
+    errors: tuple[FieldError, ...] = ()
+    status: PairStatus = field(default_factory=PairStatus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchoverResource:
+    """A Switchover as stored in the cluster; `switchover` is None where its spec is invalid, and `errors` say why."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    resource_version: str
+    pair: str
+    created_s: float
+    switchover: Switchover | None = None
+    errors: tuple[FieldError, ...] = ()
+    status: SwitchoverStatus = field(default_factory=SwitchoverStatus)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the status records how it ended."""
+        return self.status.state in ENDED
+
+    @property
+    def seniority(self) -> tuple[float, str]:
+        return self.created_s, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedSwitchoverJob:
+    """The Job of one Switchover, which may be deleted; `report`: the newest one of its pods."""
+
+    name: str
+    uid: str
+    switchover: str
+    is_complete: bool = False
+    report: SwitchoverReport | None = None
+    problem: str = ""  # why it has no working pod; "" where it has one, or none is known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowProgress:
+    """What the pods of a flow have last reported; None where they have not."""
+
+    lag_s: float | None = None
+    groups: int = 0
+    groups_failing: int = 0
+    checkpoint_age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairObservation:
+    """Everything known about a pair at `now_s`."""
+
+    key: PairKey
+    now_s: float
+    pair: PairResource | None = None  # None: there is none
+    switchovers: tuple[SwitchoverResource, ...] = ()  # oldest first
+    jobs: Mapping[str, ObservedSwitchoverJob] = field(default_factory=dict)  # by the name of the Switchover
+    flows: Mapping[str, Resource] = field(default_factory=dict)  # those of the namespace that the pair names
+    progress: Mapping[str, FlowProgress] = field(default_factory=dict)  # by the name of the flow

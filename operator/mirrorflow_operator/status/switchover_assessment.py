@@ -1,0 +1,266 @@
+"""Decides what is to be done for each Switchover of a pair, and computes its status. Pure.
+
+One is begun once: its end is recorded in its status, and in the journal on both clusters. While it has not ended its Job
+exists, and is created again if someone has deleted it: the process in it asks the journal what has been done already.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from mirrorflow_operator.api.pair_status import RefusedWrites, SwitchoverStatus
+from mirrorflow_operator.api.status import ConditionStatus
+from mirrorflow_operator.api.timestamps import timestamp
+from mirrorflow_operator.plan.switchover_objects import object_name_of, switchover_id
+from mirrorflow_operator.status.conditions import bounded
+from mirrorflow_operator.status.pair_conditions import (
+    PairFinding,
+    SwitchoverConditionType,
+    SwitchoverReason,
+    conditions_of,
+)
+from mirrorflow_operator.status.pair_observation import (
+    BEGIN_WITHIN_S,
+    ENDED,
+    ObservedSwitchoverJob,
+    PairObservation,
+    SwitchoverResource,
+)
+from mirrorflow_operator.status.switchover_reports import SwitchoverReport
+
+_REFUSED = "Refused"
+_NOT_BEGUN = frozenset({None, "Accepted", "Checking"})
+
+
+class SwitchoverStep(Enum):
+    """What the operator does for a Switchover in this pass."""
+
+    NOTHING = "Nothing"  # it has ended, is refused, or waits
+    CREATE_JOB = "CreateJob"
+    FOLLOW_JOB = "FollowJob"
+    REPLACE_JOB = "ReplaceJob"  # its report was lost; another process reads the journal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchoverDecision:
+    """A step, and why it is no other one: *refusal* is final, *waits_for* is not."""
+
+    step: SwitchoverStep = SwitchoverStep.NOTHING
+    refusal: str = ""
+    waits_for: str = ""
+
+
+def decisions(observation: PairObservation, why_not: str) -> dict[str, SwitchoverDecision]:
+    """Returns the decision for each Switchover by name. *why_not*: why the pair cannot be switched over now; "" if it can."""
+    return {
+        switchover.name: _decision(switchover, observation, why_not) for switchover in observation.switchovers
+    }
+
+
+def _decision(
+    switchover: SwitchoverResource, observation: PairObservation, why_not: str
+) -> SwitchoverDecision:
+    if switchover.has_ended:
+        return SwitchoverDecision()
+    job = observation.jobs.get(switchover.name)
+    if job is not None:
+        is_lost = job.is_complete and (job.report is None or job.report.state not in ENDED)
+        return SwitchoverDecision(step=SwitchoverStep.REPLACE_JOB if is_lost else SwitchoverStep.FOLLOW_JOB)
+    wanted = switchover.switchover
+    if wanted is None:
+        return SwitchoverDecision(refusal=" ".join(map(str, switchover.errors)))
+    is_begun = switchover.status.state is not None
+    if not is_begun and (other := _under_way(switchover, observation)):
+        return SwitchoverDecision(
+            refusal=f"spec.pair: Switchover {other} of {switchover.pair} has not ended; wait until it has, and create another one."
+        )
+    pair = None if observation.pair is None else observation.pair.pair
+    if pair is None or why_not:
+        problem = why_not or f"spec.pair: there is no MirrorPair {switchover.pair} in this namespace."
+        if not is_begun and observation.now_s - switchover.created_s > BEGIN_WITHIN_S:
+            return SwitchoverDecision(
+                refusal=f"It could not begin within {BEGIN_WITHIN_S / 60:g} minutes: {problem} Create another Switchover."
+            )
+        return SwitchoverDecision(waits_for=problem)
+    if wanted.spec.to not in pair.spec.members:
+        members = " or ".join(pair.spec.members)
+        return SwitchoverDecision(
+            refusal=f"spec.to: {wanted.spec.to} is no member of {switchover.pair}; create a Switchover to {members}."
+        )
+    if not is_begun and observation.now_s - switchover.created_s > BEGIN_WITHIN_S:
+        return SwitchoverDecision(
+            refusal=f"It could not begin within {BEGIN_WITHIN_S / 60:g} minutes, because the operator did not run. Create another Switchover."
+        )
+    return SwitchoverDecision(step=SwitchoverStep.CREATE_JOB)
+
+
+def _under_way(switchover: SwitchoverResource, observation: PairObservation) -> str:
+    """Returns the name of another switchover of the pair that goes first; "" if there is none."""
+    others = [other for other in observation.switchovers if other.name != switchover.name]
+    known = {other.name for other in others}
+    # A Switchover that was deleted is carried out all the same.
+    deleted = [job.switchover for job in observation.jobs.values() if not job.is_complete]
+    names = [name for name in deleted if name not in known | {switchover.name}]
+    names += [
+        other.name
+        for other in others
+        if not other.has_ended
+        and (
+            other.name in observation.jobs
+            or other.status.state is not None
+            or other.seniority < switchover.seniority
+        )
+    ]
+    return min(names, default="")
+
+
+def switchover_status(
+    switchover: SwitchoverResource, decision: SwitchoverDecision, observation: PairObservation
+) -> SwitchoverStatus:
+    """Returns the status; what an earlier pass has recorded stays where nothing newer is known."""
+    before, now_s = switchover.status, observation.now_s
+    update: dict[str, object] = {
+        "observed_generation": switchover.generation,
+        "id": switchover_id(switchover.pair, switchover.name),
+    }
+    job = observation.jobs.get(switchover.name)
+    report = None if job is None else _usable_report(job, before)
+    if job is not None or decision.step is SwitchoverStep.CREATE_JOB:
+        update["job"] = object_name_of(switchover.name)
+    if not switchover.has_ended:
+        if decision.refusal:
+            update |= {
+                "state": _REFUSED,
+                "since": timestamp(now_s),
+                "waits_for": "",
+                "reason": bounded(decision.refusal),
+            }
+        elif report is not None and report.state:
+            update |= _reported(report, before)
+        else:
+            update["waits_for"] = bounded(_waits_for(decision, job, report))
+    after = before.model_copy(update=update)
+    if after.state in ENDED and after.completion_time is None:
+        after = after.model_copy(update={"completion_time": after.since or timestamp(now_s)})
+    findings = _findings(switchover, after, decision, job)
+    conditions = conditions_of(findings, before.conditions, generation=switchover.generation, now_s=now_s)
+    return after.model_copy(update={"conditions": conditions})
+
+
+def _usable_report(job: ObservedSwitchoverJob, before: SwitchoverStatus) -> SwitchoverReport | None:
+    report = job.report
+    if report is None:
+        return None
+    # A process that could not read the journal does not know what has been done.
+    is_blind = report.state == _REFUSED and report.since is None and before.state not in _NOT_BEGUN
+    return None if is_blind else report
+
+
+def _reported(report: SwitchoverReport, before: SwitchoverStatus) -> dict[str, object]:
+    refused = None
+    if report.fenced is not None:
+        refused = RefusedWrites(since=report.fenced, milliseconds=report.writes_refused_ms)
+    return {
+        "state": report.state,
+        "since": report.since or before.since,
+        "waits_for": "" if report.state in ENDED else report.waits_for,
+        "reason": report.reason,
+        "source": report.source or before.source,
+        "writes_refused": refused or before.writes_refused,
+        "seal": report.seal or before.seal,
+        "states": report.states or before.states,
+        "notes": report.notes or before.notes,
+    }
+
+
+def _waits_for(
+    decision: SwitchoverDecision, job: ObservedSwitchoverJob | None, report: SwitchoverReport | None
+) -> str:
+    if decision.waits_for:
+        return decision.waits_for
+    if report is not None and report.waits_for:
+        return report.waits_for
+    return "Waits for its Job to start." if job is None or not job.problem else job.problem
+
+
+def _findings(
+    switchover: SwitchoverResource,
+    status: SwitchoverStatus,
+    decision: SwitchoverDecision,
+    job: ObservedSwitchoverJob | None,
+) -> Iterator[PairFinding]:
+    succeeded = _succeeded(switchover, status, decision, job)
+    yield succeeded
+    yield _writes_refused(status)
+    is_ended = status.state in ENDED
+    yield PairFinding(
+        kind=SwitchoverConditionType.RECONCILING,
+        status=ConditionStatus.FALSE if is_ended else ConditionStatus.TRUE,
+        reason=SwitchoverReason.ENDED if is_ended else succeeded.reason,
+        message="" if is_ended else succeeded.message,
+    )
+    is_stalled = succeeded.status is ConditionStatus.FALSE
+    yield PairFinding(
+        kind=SwitchoverConditionType.STALLED,
+        status=ConditionStatus.TRUE if is_stalled else ConditionStatus.FALSE,
+        reason=succeeded.reason if is_stalled else SwitchoverReason.NOT_STALLED,
+        message=succeeded.message if is_stalled else "",
+    )
+
+
+def _succeeded(
+    switchover: SwitchoverResource,
+    status: SwitchoverStatus,
+    decision: SwitchoverDecision,
+    job: ObservedSwitchoverJob | None,
+) -> PairFinding:
+    kind, to = SwitchoverConditionType.SUCCEEDED, ""
+    if switchover.switchover is not None:
+        to = switchover.switchover.spec.to
+    match status.state:
+        case "Done":
+            return PairFinding(
+                kind=kind,
+                status=ConditionStatus.TRUE,
+                reason=SwitchoverReason.MOVED,
+                message=f"{to} has become the active member of {switchover.pair}. {status.reason}".rstrip(),
+            )
+        case "Rehearsed":
+            return PairFinding(
+                kind=kind,
+                status=ConditionStatus.TRUE,
+                reason=SwitchoverReason.REHEARSED,
+                message="Everything was done up to the promotion, and undone.",
+            )
+        case "Refused":
+            return PairFinding(
+                kind=kind,
+                status=ConditionStatus.FALSE,
+                reason=SwitchoverReason.REFUSED,
+                message=f"It was refused, and nothing was changed. {status.reason}".rstrip(),
+            )
+        case "Lifted":
+            return PairFinding(
+                kind=kind,
+                status=ConditionStatus.FALSE,
+                reason=SwitchoverReason.ROLLED_BACK,
+                message=f"It was rolled back, and applications may write as before. {status.reason}".rstrip(),
+            )
+    reason = SwitchoverReason.UNDER_WAY if status.state else SwitchoverReason.STARTING
+    if decision.waits_for:
+        reason = SwitchoverReason.WAITING
+    elif job is not None and job.problem:
+        reason = SwitchoverReason.JOB_NOT_RUNNING
+    return PairFinding(kind=kind, status=ConditionStatus.UNKNOWN, reason=reason, message=status.waits_for)
+
+
+def _writes_refused(status: SwitchoverStatus) -> PairFinding:
+    kind, refused = SwitchoverConditionType.WRITES_REFUSED, status.writes_refused
+    if refused is not None and refused.milliseconds is None and status.state not in ENDED:
+        return PairFinding(
+            kind=kind,
+            status=ConditionStatus.TRUE,
+            reason=SwitchoverReason.FENCED,
+            message=f"Applications cannot write since {refused.since}.",
+        )
+    return PairFinding(kind=kind, status=ConditionStatus.FALSE, reason=SwitchoverReason.WRITES_ACCEPTED)

@@ -1,0 +1,121 @@
+"""The objects that carry a Switchover out; `MIRRORFLOW_REWRITE_GOLDENS=1` rewrites the golden file."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mirrorflow_operator.api.mirror_pair import MirrorPair
+from mirrorflow_operator.api.switchover import Switchover
+from mirrorflow_operator.plan.switchover_objects import FlowOfPair, switchover_objects
+from tests.harness.goldens import check_golden
+from tests.unit.operator.pairs import flow, mirror_pair, switchover
+
+GOLDEN = Path(__file__).parent / "golden" / "switchover.objects.yaml"
+SECRET = {"secretName": "mirror", "key": "password"}
+LOGIN = {"type": "ScramSha512", "username": {"value": "mirror"}, "password": SECRET}
+PROBE = {"type": "ScramSha512", "username": {"value": "probe"}, "password": {**SECRET, "secretName": "probe"}}
+
+
+def flows(**spec: Any) -> dict[str, FlowOfPair]:
+    given = {alias: flow(alias, other, **spec) for alias, other in (("east", "west"), ("west", "east"))}
+    return {
+        alias: FlowOfPair(flow=one, flow_id=f"{one.metadata.name}.kafka", version="0.1.0")
+        for alias, one in given.items()
+    }
+
+
+def objects(
+    pair: MirrorPair | None = None, wanted: Switchover | None = None, **spec: Any
+) -> list[dict[str, Any]]:
+    return switchover_objects(
+        wanted or switchover(),
+        pair or mirror_pair(),
+        flows(**spec),
+        image="mirrorflow/replicator",
+        begin_until_ms=1_796_000_300_000,
+        operator_namespace="mirrorflow",
+    )
+
+
+def with_login(alias: str) -> dict[str, Any]:
+    return {"alias": alias, "bootstrapServers": [f"kafka-{alias}:9092"], "authentication": LOGIN}
+
+
+def pod(planned: list[dict[str, Any]]) -> dict[str, Any]:
+    spec: dict[str, Any] = planned[-1]["spec"]["template"]["spec"]
+    return spec
+
+
+def test_the_objects_of_a_switchover_are_the_golden_ones():
+    check_golden(GOLDEN, yaml.safe_dump_all(objects(), sort_keys=False, width=120))
+
+
+def test_nothing_owns_the_objects():
+    """Kubernetes deletes what an object owns with it; a Job must not end because its Switchover was deleted."""
+    assert [] == [one["metadata"]["name"] for one in objects() if "ownerReferences" in one["metadata"]]
+
+
+def test_the_files_refer_to_secrets_and_the_pod_mounts_them():
+    pair = mirror_pair(
+        members={"east": {"flow": "east-to-west", "probe": PROBE}, "west": {"flow": "west-to-east"}}
+    )
+    planned = switchover_objects(
+        switchover(),
+        pair,
+        {
+            "east": FlowOfPair(
+                flow=flow("east", "west", source=with_login("east")), flow_id="a", version="1"
+            ),
+            "west": FlowOfPair(
+                flow=flow("west", "east", target=with_login("east")), flow_id="b", version="1"
+            ),
+        },
+        image="replicator",
+        begin_until_ms=1,
+    )
+
+    text = "".join(planned[0]["data"].values())
+    mounted = [one["secret"]["secretName"] for one in pod(planned)["volumes"] if "secret" in one]
+
+    assert "${dir:/mnt/mirrorflow/secrets/mirror:password}" in text
+    assert "${dir:/mnt/mirrorflow/secrets/probe:password}" in planned[0]["data"]["probe-source.properties"]
+    assert ["mirror", "probe"] == mounted
+
+
+def test_the_pod_has_no_token_and_is_restricted():
+    spec = pod(objects())
+
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert "east-to-west" == spec["serviceAccountName"]
+
+
+def test_the_pod_is_that_of_the_source_connector_of_the_flow_that_is_left():
+    """What reaches both clusters from there, such as labels of network policies, is in its template."""
+    connectors = {
+        "source": {
+            "image": "example/replicator:2",
+            "template": {"nodeSelector": {"zone": "a"}, "labels": {"may-reach": "kafka"}},
+        }
+    }
+    planned = objects(connectors=connectors)
+
+    assert {"zone": "a"} == pod(planned)["nodeSelector"]
+    assert "example/replicator:2" == pod(planned)["containers"][0]["image"]
+    assert "kafka" == planned[-1]["spec"]["template"]["metadata"]["labels"]["may-reach"]
+
+
+def test_the_request_to_the_other_member_has_the_flows_the_other_way_round():
+    files = objects(wanted=switchover(to="east"))[0]["data"]
+
+    assert "source.cluster.alias=west" in files["forward-source.properties"].replace(" ", "")
+    assert "source.cluster.alias=east" in files["back-source.properties"].replace(" ", "")
+
+
+def test_a_flow_that_is_stopped_or_paused_has_the_properties_of_a_running_one():
+    assert objects()[0]["data"] == objects(state="Paused")[0]["data"]
+
+
+def test_without_groups_there_is_no_file_of_them():
+    assert "forward-checkpoint.properties" not in objects(mirror_pair(groups={"include": []}))[0]["data"]

@@ -1,0 +1,313 @@
+"""What each pass over a pair creates, deletes and writes, with an API server that is a dict."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from mirrorflow_cli.switchover_job import SwitchoverProgress
+from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+from mirrorflow_operator.cluster.cache import ClusterCache
+from mirrorflow_operator.cluster.client import (
+    CHILDREN,
+    EVENT,
+    JOB,
+    MIRROR_FLOW,
+    MIRROR_PAIR,
+    POD,
+    SWITCHOVER,
+    ObjectKind,
+)
+from mirrorflow_operator.cluster.event_publisher import EventPublisher
+from mirrorflow_operator.cluster.progress_poller import Poller
+from mirrorflow_operator.errors import ConflictError, NotFoundError
+from mirrorflow_operator.metrics import Metrics
+from mirrorflow_operator.reconcile.pair_reconciler import FOLLOW_EVERY_S, PairReconciler
+from mirrorflow_operator.settings import Settings
+from tests.unit.operator.pairs import API_VERSION, KEY, NAMESPACE, NOW_S, flow_resource, mirror_pair
+
+Object = dict[str, Any]
+KINDS = {kind.name: kind for kind in (*CHILDREN, MIRROR_FLOW, MIRROR_PAIR, SWITCHOVER, POD)}
+JOB_NAME = "move-switchover"
+CREATED = [
+    "create ConfigMap move-switchover",
+    "create NetworkPolicy move-switchover",
+    "create Job move-switchover",
+]
+
+
+@dataclass
+class FakeApi:
+    """Stores objects by kind and name. *fails_at*: the kind whose creation ends the pass, as a lost connection does."""
+
+    cache: ClusterCache
+    objects: dict[tuple[str, str], Object] = field(default_factory=dict)
+    written: list[str] = field(default_factory=list)
+    version: int = 100
+    fails_at: str = ""
+
+    async def create(self, kind: ObjectKind, namespace: str, body: Object) -> Object:
+        await asyncio.sleep(0)
+        if kind is EVENT:
+            self.written.append(f"event {body['involvedObject']['kind']} {body['reason']}")
+            return body
+        name = body["metadata"]["name"]
+        if kind.name == self.fails_at or (kind.name, name) in self.objects:
+            raise ConflictError(f"create {kind.plural}", "it exists")
+        self.written.append(f"create {kind.name} {name}")
+        return self.store(kind, body)
+
+    async def apply(self, kind: ObjectKind, body: Object, *, subresource: str) -> Object:
+        name = body["metadata"]["name"]
+        self.written.append(f"status {kind.name} {name}")
+        return self.store(kind, {**self.objects[kind.name, name], "status": deepcopy(body["status"])})
+
+    async def delete(self, kind: ObjectKind, namespace: str, name: str, *, uid: str) -> None:
+        if (kind.name, name) not in self.objects:
+            raise NotFoundError("delete", "there is none")
+        self.written.append(f"delete {kind.name} {name}")
+        self.remove(kind, name)
+
+    async def chunks(
+        self, kind: ObjectKind, namespace: str, *, labels: str
+    ) -> AsyncIterator[tuple[int, list[Object]]]:
+        wanted = dict(pair.partition("=")[::2] for pair in labels.split(","))
+        yield (
+            self.version,
+            [
+                body
+                for (of_kind, _), body in self.objects.items()
+                if of_kind == kind.name
+                and all(
+                    name in body["metadata"].get("labels", {})
+                    and value in {"", body["metadata"]["labels"][name]}
+                    for name, value in wanted.items()
+                )
+            ],
+        )
+
+    def store(self, kind: ObjectKind, body: Object) -> Object:
+        """Stores *body* as a new version, and lets the cache see it where it is watched."""
+        self.version += 1
+        old = self.objects.get((kind.name, body["metadata"]["name"]), {"metadata": {}})["metadata"]
+        metadata = {
+            "generation": 1,
+            "creationTimestamp": "2026-11-30T00:53:19Z",
+            "uid": old.get("uid", f"uid-{self.version}"),
+            **body["metadata"],
+            "namespace": NAMESPACE,
+            "resourceVersion": str(self.version),
+        }
+        stored = {**deepcopy(body), "metadata": metadata}
+        self.objects[kind.name, metadata["name"]] = stored
+        if kind in {MIRROR_FLOW, MIRROR_PAIR, SWITCHOVER}:
+            self.cache.handle_event(kind, "MODIFIED", stored)
+        return stored
+
+    def remove(self, kind: ObjectKind, name: str) -> None:
+        body = self.objects.pop((kind.name, name))
+        if kind in {MIRROR_FLOW, MIRROR_PAIR, SWITCHOVER}:
+            self.cache.handle_event(kind, "DELETED", body)
+
+
+class PairSimulation:
+    """The pair east-west with both flows, and the passes over it."""
+
+    def __init__(self) -> None:
+        self.cache = ClusterCache()
+        self.api = FakeApi(self.cache)
+        for source, target, state in (("east", "west", "Running"), ("west", "east", "Stopped")):
+            resource = flow_resource(source, target, state=state)
+            assert resource.flow is not None
+            self.api.store(
+                MIRROR_FLOW,
+                {
+                    "metadata": {"name": resource.name},
+                    "spec": resource.flow.spec.model_dump(mode="json", by_alias=True, exclude_none=True),
+                    "status": resource.status.model_dump(mode="json", by_alias=True, exclude_none=True),
+                },
+            )
+        self.apply_pair()
+        metrics = Metrics()
+        self.reconciler = PairReconciler(
+            settings=Settings(),
+            client=self.api,  # type: ignore[arg-type]
+            cache=self.cache,
+            poller=Poller(changed=lambda _: None),
+            events=EventPublisher(client=self.api, metrics=metrics, instance="test"),  # type: ignore[arg-type]
+            metrics=metrics,
+            wall_clock=lambda: NOW_S,
+        )
+
+    def apply_pair(self) -> None:
+        spec = mirror_pair().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        self.api.store(MIRROR_PAIR, {"metadata": {"name": KEY.name}, "spec": spec})
+
+    def request(self, name: str = "move") -> None:
+        spec = {"pair": KEY.name, "to": "west", "type": "Planned"}
+        self.api.store(SWITCHOVER, {"apiVersion": API_VERSION, "metadata": {"name": name}, "spec": spec})
+
+    def end_job(self, state: SwitchoverState) -> None:
+        """The Job's pod ends with its report."""
+        record = SwitchoverRecord(
+            id="east-west/move",
+            pair="east-west",
+            type=SwitchoverType.PLANNED,
+            source="east",
+            to="west",
+            created_ms=1,
+            epoch=1,
+            state=state,
+        )
+        progress = SwitchoverProgress(id=record.id, record=record, epoch=1)
+        if state is SwitchoverState.DONE:
+            progress.active, progress.promoted_by, progress.may_copy_back = "west", record.id, True
+        job = self.api.objects["Job", JOB_NAME]
+        terminated = {"exitCode": 0, "message": progress.body().decode()}
+        labels = {**job["metadata"]["labels"], "batch.kubernetes.io/job-name": JOB_NAME}
+        owner = {"kind": "Job", "uid": job["metadata"]["uid"]}
+        self.api.store(
+            POD,
+            {
+                "metadata": {"name": "move-pod", "labels": labels, "ownerReferences": [owner]},
+                "spec": {"containers": [{"name": "switchover"}]},
+                "status": {
+                    "phase": "Succeeded",
+                    "containerStatuses": [{"name": "switchover", "state": {"terminated": terminated}}],
+                },
+            },
+        )
+        complete = {"conditions": [{"type": "Complete", "status": "True"}]}
+        self.api.store(JOB, {**job, "status": complete})
+
+    def run(self) -> tuple[list[str], float | None]:
+        """Runs one pass; returns what it wrote, and the seconds until the next one."""
+        self.api.written.clear()
+        again_s = asyncio.run(self.reconciler.reconcile(KEY))
+        return list(self.api.written), again_s
+
+    def status(self, kind: str, name: str) -> Object:
+        status: Object = self.api.objects[kind, name]["status"]
+        return status
+
+
+@pytest.fixture
+def simulation() -> PairSimulation:
+    return PairSimulation()
+
+
+def test_a_switchover_gets_its_job_after_the_files_of_it(simulation: PairSimulation):
+    simulation.request()
+
+    written, again_s = simulation.run()
+
+    assert written == [
+        *CREATED,
+        "event Switchover JobCreated",
+        "status Switchover move",
+        "status MirrorPair east-west",
+    ]
+    assert FOLLOW_EVERY_S == again_s
+    assert [] == simulation.run()[0]
+
+
+def test_a_pass_that_was_interrupted_is_completed_by_the_next(simulation: PairSimulation):
+    simulation.request()
+    simulation.api.fails_at = "Job"
+    with pytest.raises(ConflictError):
+        simulation.run()
+    simulation.api.fails_at = ""
+
+    assert simulation.run()[0][:2] == ["create Job move-switchover", "event Switchover JobCreated"]
+
+
+def test_an_object_of_someone_else_with_a_needed_name_is_not_used(simulation: PairSimulation):
+    """The Job would run with its files."""
+    simulation.api.store(KINDS["ConfigMap"], {"metadata": {"name": JOB_NAME}, "data": {}})
+    simulation.request()
+
+    with pytest.raises(ConflictError, match="delete it, or give the Switchover another name"):
+        simulation.run()
+
+    assert ("Job", JOB_NAME) not in simulation.api.objects
+
+
+def test_the_end_is_recorded_and_the_flow_back_is_started(simulation: PairSimulation):
+    simulation.request()
+    simulation.run()
+    assert not simulation.cache.pairs.is_started((NAMESPACE, "west-to-east"))
+
+    simulation.end_job(SwitchoverState.DONE)
+    written, _ = simulation.run()
+
+    assert written == [
+        "status Switchover move",
+        "event Switchover Done",
+        "status MirrorPair east-west",
+        "event MirrorPair Promoted",
+    ]
+    assert "Done" == simulation.status("Switchover", "move")["state"]
+    assert simulation.cache.pairs.is_started((NAMESPACE, "west-to-east"))
+    assert "west" == simulation.status("MirrorPair", "east-west")["active"]
+    assert [] == simulation.run()[0]
+
+
+def test_a_rollback_starts_no_flow(simulation: PairSimulation):
+    simulation.request()
+    simulation.run()
+    simulation.end_job(SwitchoverState.LIFTED)
+    simulation.run()
+
+    assert not simulation.cache.pairs.is_started((NAMESPACE, "west-to-east"))
+    assert "east" == simulation.status("MirrorPair", "east-west")["active"]
+
+
+def test_the_job_of_a_deleted_switchover_and_pair_stays_until_it_has_ended(simulation: PairSimulation):
+    simulation.request()
+    simulation.run()
+    simulation.api.remove(SWITCHOVER, "move")
+    simulation.api.remove(MIRROR_PAIR, KEY.name)
+
+    meanwhile, again_s = simulation.run()
+    simulation.apply_pair()
+    simulation.end_job(SwitchoverState.DONE)
+    afterwards, _ = simulation.run()
+
+    assert ([], FOLLOW_EVERY_S) == (meanwhile, again_s)
+    assert "west" == simulation.status("MirrorPair", "east-west")["active"]
+    assert [one for one in afterwards if one.startswith("delete")] == [
+        "delete ConfigMap move-switchover",
+        "delete NetworkPolicy move-switchover",
+        "delete Job move-switchover",
+    ]
+
+
+def test_a_job_whose_report_was_lost_is_replaced_by_one_that_reads_the_journal(simulation: PairSimulation):
+    simulation.request()
+    simulation.run()
+    simulation.end_job(SwitchoverState.DONE)
+    simulation.api.remove(POD, "move-pod")
+
+    first, _ = simulation.run()
+    second, _ = simulation.run()
+
+    assert "delete Job move-switchover" in first
+    assert "create Job move-switchover" in second
+
+
+def test_a_deleted_pair_lets_its_flows_do_what_their_specs_say(simulation: PairSimulation):
+    simulation.request()
+    simulation.run()
+    simulation.end_job(SwitchoverState.DONE)
+    simulation.run()
+
+    changed = simulation.cache.handle_event(
+        MIRROR_PAIR, "DELETED", simulation.api.objects["MirrorPair", KEY.name]
+    )
+
+    assert (NAMESPACE, "west-to-east") in changed
+    assert not simulation.cache.pairs.is_started((NAMESPACE, "west-to-east"))

@@ -1,0 +1,142 @@
+"""The status of a pair: its active member, the flow that was started, and whether it could be switched over now."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mirrorflow_operator.api.pair_status import PairStatus, PredictedSwitchover, SwitchoverStatus
+from mirrorflow_operator.status.pair_assessment import active_member, pair_status
+from mirrorflow_operator.status.pair_observation import FlowProgress, PairObservation
+from tests.unit.operator.pairs import (
+    SINCE,
+    flow_resource,
+    job,
+    observation,
+    pair_resource,
+    report,
+    switchover_resource,
+)
+
+BOTH_RUN = {
+    "east-to-west": flow_resource("east", "west"),
+    "west-to-east": flow_resource("west", "east"),
+}
+PROMOTED: dict[str, Any] = {"active": "west", "promoted_by": "east-west/move", "epoch": 1}
+
+
+def written(seen: PairObservation, **statuses: SwitchoverStatus) -> PairStatus:
+    given = {one.name: one.status for one in seen.switchovers} | statuses
+    result = pair_status(seen, given)
+    assert result is not None
+    return result
+
+
+def ready(status: PairStatus) -> tuple[str, str, str]:
+    (condition,) = (one for one in status.conditions if one.type == "Ready")
+    return condition.status.value, condition.reason, condition.message
+
+
+def test_before_the_first_switchover_the_flow_that_is_not_stopped_says_who_is_active():
+    status = written(observation())
+
+    assert ("east", "", "Ready") == (status.active, status.runs, status.phase)
+    assert ("True", "CanSwitch", "Applications could be moved from east to west.") == ready(status)
+    assert status.predicted == PredictedSwitchover(
+        lag_seconds=1, writes_refused_seconds=3, groups=41, checkpoint_age_seconds=6
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "phase"),
+    [
+        ({"flows": BOTH_RUN}, "ActiveUnknown", "Unknown"),
+        ({"progress": {}}, "LagUnknown", "Unknown"),
+        ({"progress": {"east-to-west": FlowProgress(lag_s=6.0)}}, "LagTooHigh", "NotReady"),
+        (
+            {"flows": {**observation().flows, "east-to-west": flow_resource("east", "west", ready="False")}},
+            "FlowNotReady",
+            "NotReady",
+        ),
+        ({"flows": {"east-to-west": flow_resource("east", "west")}}, "FlowsDoNotMirror", "NotReady"),
+    ],
+    ids=["both-run", "no-lag", "lag", "flow", "no-flow-back"],
+)
+def test_a_pair_that_could_not_be_switched_over_says_why(fields: dict[str, Any], reason: str, phase: str):
+    status = written(observation(**fields))
+
+    assert (reason, phase) == (ready(status)[1], status.phase)
+    assert ready(status)[2]
+
+
+def test_a_switchover_under_way_is_the_phase():
+    one = switchover_resource()
+    status = written(observation(one), move=SwitchoverStatus(state="Draining"))
+
+    assert "SwitchingOver" == status.phase
+    assert status.switchover is not None
+    assert ("move", "west", "Draining") == (
+        status.switchover.name,
+        status.switchover.to,
+        status.switchover.state,
+    )
+
+
+def test_the_flow_back_runs_only_when_its_positions_are_stored():
+    """A flow back that starts earlier would copy everything back."""
+    promoted = observation(switchover_resource(), jobs={"move": job(report=report("Reversing", **PROMOTED))})
+    started = observation(
+        switchover_resource(), jobs={"move": job(report=report("Reversing", may_copy_back=True, **PROMOTED))}
+    )
+
+    assert ("west", "") == (active_member(promoted).active, active_member(promoted).runs)
+    assert ("west", "west-to-east") == (active_member(started).active, active_member(started).runs)
+
+
+def test_the_active_member_stays_when_the_switchover_and_its_job_are_deleted():
+    known = PairStatus(active="west", promoted_by="east-west/move", epoch=1, runs="west-to-east")
+
+    status = written(observation(pair=pair_resource(known)))
+
+    assert ("west", "west-to-east", 1) == (status.active, status.runs, status.epoch)
+
+
+def test_the_record_of_an_earlier_switchover_does_not_make_its_member_active_again():
+    """It was created again, and its Job reports what the journal has: meanwhile east was promoted."""
+    known = PairStatus(active="east", promoted_by="east-west/return", epoch=2, runs="east-to-west")
+    stale = report("Done", active="east", promoted_by="east-west/return", epoch=2, may_copy_back=True)
+
+    member = active_member(
+        observation(switchover_resource(), pair=pair_resource(known), jobs={"move": job(report=stale)})
+    )
+
+    assert ("east", "east-to-west", "east-west/return") == (member.active, member.runs, member.promoted_by)
+
+
+def test_an_older_report_does_not_change_the_active_member():
+    known = PairStatus(active="east", promoted_by="east-west/return", epoch=2, runs="east-to-west")
+    older = report("Done", may_copy_back=True, **PROMOTED)
+
+    member = active_member(observation(pair=pair_resource(known), jobs={"move": job(report=older)}))
+
+    assert "east" == member.active
+
+
+def test_a_refused_request_tells_who_is_active_where_the_status_was_lost():
+    lost = observation(
+        switchover_resource("again"),
+        jobs={"again": job("again", report=report("Refused", "again", **PROMOTED))},
+    )
+
+    assert ("west", "") == (active_member(lost).active, active_member(lost).runs)
+
+
+def test_the_newest_switchover_is_remembered_when_it_is_deleted():
+    seen = observation(switchover_resource())
+    before = written(seen, move=SwitchoverStatus(state="Done", completion_time=SINCE))
+
+    after = written(replace(seen, switchovers=(), pair=pair_resource(before)))
+
+    assert after.switchover == before.switchover
+    assert after.switchover is not None
+    assert "Done" == after.switchover.state

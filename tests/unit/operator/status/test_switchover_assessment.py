@@ -1,0 +1,189 @@
+"""What the operator does for a Switchover, and what its status says: from the request to the record."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorflow_operator.api.pair_status import RefusedWrites, SwitchoverStatus
+from mirrorflow_operator.status.pair_assessment import why_not_switched
+from mirrorflow_operator.status.pair_conditions import PairReason, SwitchoverReason
+from mirrorflow_operator.status.pair_observation import BEGIN_WITHIN_S, PairObservation
+from mirrorflow_operator.status.switchover_assessment import (
+    SwitchoverDecision,
+    SwitchoverStep,
+    decisions,
+    switchover_status,
+)
+from tests.unit.operator.pairs import (
+    NOW_S,
+    SINCE,
+    flow_resource,
+    job,
+    observation,
+    report,
+    switchover_resource,
+)
+
+FOLLOW = SwitchoverDecision(step=SwitchoverStep.FOLLOW_JOB)
+
+
+def decision(seen: PairObservation, name: str = "move") -> SwitchoverDecision:
+    return decisions(seen, why_not_switched(seen))[name]
+
+
+def status(seen: PairObservation, name: str = "move") -> SwitchoverStatus:
+    (one,) = (one for one in seen.switchovers if one.name == name)
+    return switchover_status(one, decision(seen, name), seen)
+
+
+def conditions(written: SwitchoverStatus) -> dict[str, tuple[str, str]]:
+    return {one.type: (one.status.value, one.reason) for one in written.conditions}
+
+
+def test_a_new_switchover_gets_a_job():
+    seen = observation(switchover_resource())
+
+    assert SwitchoverDecision(step=SwitchoverStep.CREATE_JOB) == decision(seen)
+    assert {
+        "Succeeded": ("Unknown", "Starting"),
+        "WritesRefused": ("False", "WritesAccepted"),
+        "Reconciling": ("True", "Starting"),
+        "Stalled": ("False", "NotStalled"),
+    } == conditions(status(seen))
+    assert "east-west/move" == status(seen).id
+
+
+def test_a_running_job_is_followed_and_its_report_is_the_status():
+    seen = observation(
+        switchover_resource(),
+        jobs={"move": job(report=report("Draining", waits_for="Waits for the copy.", fenced=SINCE))},
+    )
+
+    written = status(seen)
+
+    assert FOLLOW == decision(seen)
+    assert ("Draining", SINCE, "Waits for the copy.") == (written.state, written.since, written.waits_for)
+    assert RefusedWrites(since=SINCE) == written.writes_refused
+    assert "move-switchover" == written.job
+    assert ("True", "Fenced") == conditions(written)["WritesRefused"]
+    assert ("Unknown", "UnderWay") == conditions(written)["Succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("state", "succeeded", "stalled"),
+    [
+        ("Done", ("True", "Moved"), ("False", "NotStalled")),
+        ("Rehearsed", ("True", "Rehearsed"), ("False", "NotStalled")),
+        ("Lifted", ("False", "RolledBack"), ("True", "RolledBack")),
+        ("Refused", ("False", "Refused"), ("True", "Refused")),
+    ],
+)
+def test_an_end_is_recorded_and_stays_when_the_job_is_gone(
+    state: str, succeeded: tuple[str, str], stalled: tuple[str, str]
+):
+    ended = status(
+        observation(switchover_resource(), jobs={"move": job(report=report(state, reason="Because."))})
+    )
+    later = observation(switchover_resource(status=ended, age_s=1e6))
+
+    assert (succeeded, stalled) == (conditions(ended)["Succeeded"], conditions(ended)["Stalled"])
+    assert SINCE == ended.completion_time
+    assert SwitchoverDecision() == decision(later)
+    assert ended == status(later)
+
+
+def test_a_second_switchover_is_refused_while_the_first_has_not_ended():
+    first = switchover_resource("first", age_s=10.0)
+    seen = observation(first, switchover_resource("second", age_s=5.0))
+
+    assert SwitchoverStep.CREATE_JOB is decision(seen, "first").step
+    assert (
+        "spec.pair: Switchover first of east-west has not ended; wait until it has, and create another one."
+        == decision(seen, "second").refusal
+    )
+    assert "Refused" == status(seen, "second").state
+
+
+def test_a_switchover_is_refused_while_a_deleted_one_is_carried_out():
+    seen = observation(switchover_resource(), jobs={"gone": job("gone", report=report("Draining", "gone"))})
+
+    assert decision(seen).refusal.startswith("spec.pair: Switchover gone of east-west has not ended")
+
+
+def test_a_switchover_may_follow_one_that_has_ended():
+    ended = switchover_resource("first", age_s=10.0, status=SwitchoverStatus(state="Done"))
+
+    assert SwitchoverStep.CREATE_JOB is decision(observation(ended, switchover_resource())).step
+
+
+def test_a_deleted_job_is_created_again_however_old_the_switchover_is():
+    """The process in it continues by the journal: after promoting, the switchover can only be completed."""
+    begun = switchover_resource(status=SwitchoverStatus(state="Promoting"), age_s=10 * BEGIN_WITHIN_S)
+
+    assert SwitchoverStep.CREATE_JOB is decision(observation(begun)).step
+
+
+def test_a_job_whose_report_was_lost_is_replaced():
+    seen = observation(switchover_resource(), jobs={"move": job(is_complete=True)})
+
+    assert SwitchoverStep.REPLACE_JOB is decision(seen).step
+
+
+def test_a_refusal_without_the_journal_does_not_replace_what_is_known():
+    """A process with new files may refuse before it connects; the switchover has begun all the same."""
+    begun = switchover_resource(status=SwitchoverStatus(state="Draining", since=SINCE))
+    blind = report("Refused", reason="A setting is wrong.").__class__(id="", state="Refused", reason="x")
+
+    assert "Draining" == status(observation(begun, jobs={"move": job(report=blind)})).state
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"pair": None}, "spec.pair: there is no MirrorPair east-west in this namespace."),
+        (
+            {"flows": {"east-to-west": flow_resource("east", "west")}},
+            "spec.members.west.flow: the namespace has no MirrorFlow named west-to-east (it has east-to-west)",
+        ),
+    ],
+    ids=["pair", "flow"],
+)
+def test_a_missing_object_is_awaited_for_a_while(fields: dict[str, Any], sentence: str):
+    young = decision(observation(switchover_resource(), **fields))
+    old = decision(observation(switchover_resource(age_s=BEGIN_WITHIN_S + 1), **fields))
+
+    assert young.waits_for.startswith(sentence)
+    assert old.refusal.startswith(f"It could not begin within 5 minutes: {sentence}")
+
+
+def test_a_request_that_is_found_too_late_is_refused():
+    """The operator was away: nobody expects that applications are moved now."""
+    late = decision(observation(switchover_resource(age_s=BEGIN_WITHIN_S + 1)))
+
+    assert late.refusal.startswith("It could not begin within 5 minutes, because the operator did not run.")
+
+
+def test_a_switchover_to_no_member_is_refused():
+    refused = decision(observation(switchover_resource(to="north")))
+
+    assert "spec.to: north is no member of east-west; create a Switchover to east or west." == refused.refusal
+
+
+def test_a_pod_that_cannot_start_is_reported():
+    seen = observation(
+        switchover_resource(), jobs={"move": job(problem="The image cannot be pulled.")}, now_s=NOW_S
+    )
+
+    assert ("Unknown", "JobNotRunning") == conditions(status(seen))["Succeeded"]
+    assert "The image cannot be pulled." == status(seen).waits_for
+
+
+def test_each_reason_is_documented():
+    text = (Path(__file__).parents[4] / "docs" / "switchover.md").read_text()
+    section = text.partition("## In Kubernetes")[2]
+
+    assert {reason.value for reason in (*PairReason, *SwitchoverReason)} <= set(
+        re.findall(r"`(\w+)`", section)
+    )

@@ -1,0 +1,108 @@
+"""The operator reads what the Job writes, and nothing that it does not."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from mirrorflow_cli.switchover_job import MESSAGE_MAX_BYTES, SwitchoverProgress
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.record import HISTORY_MAX, StateEntry, SwitchoverRecord
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+from mirrorflow_operator.status.switchover_reports import SwitchoverReport, parse_switchover_report
+
+RECORD = SwitchoverRecord(
+    id="east-west/move",
+    pair="east-west",
+    type=SwitchoverType.PLANNED,
+    source="east",
+    to="west",
+    created_ms=1_000,
+    state=SwitchoverState.REVERSING,
+    epoch=3,
+    fenced_ms=2_000,
+    history=(
+        StateEntry(SwitchoverState.FENCING, 2_000),
+        StateEntry(SwitchoverState.REVERSING, 3_500),
+    ),
+)
+
+
+def test_a_report_is_read_as_it_was_written():
+    progress = SwitchoverProgress(
+        id=RECORD.id,
+        record=RECORD,
+        waits_for="Waits for the first record.",
+        notes=("Restart producers.",),
+        active="west",
+        promoted_by=RECORD.id,
+        epoch=3,
+        may_copy_back=True,
+    )
+
+    read = parse_switchover_report(progress.body())
+
+    assert read is not None
+    assert read == SwitchoverReport(
+        id="east-west/move",
+        state="Reversing",
+        since="1970-01-01T00:00:03.500Z",
+        waits_for="Waits for the first record.",
+        source="east",
+        active="west",
+        promoted_by="east-west/move",
+        epoch=3,
+        may_copy_back=True,
+        fenced="1970-01-01T00:00:02.000Z",
+        writes_refused_ms=1_500,
+        states=read.states,
+        notes=("Restart producers.",),
+    )
+    assert ["Fencing", "Reversing"] == [entry.state for entry in read.states]
+
+
+def test_a_refusal_without_a_record_is_read():
+    read = parse_switchover_report(SwitchoverProgress(id="a", refusal="spec.to: no; yes.").body())
+
+    assert read == SwitchoverReport(id="a", state="Refused", reason="spec.to: no; yes.")
+
+
+def test_a_long_report_fits_into_a_termination_message():
+    entries = tuple(StateEntry(SwitchoverState.FENCING, number) for number in range(HISTORY_MAX))
+    long = replace(RECORD, history=entries, reason='"' * 5_000)
+    partition = str(TopicPartition("t" * 249, 7))
+    progress = SwitchoverProgress(
+        id=RECORD.id, record=long, waits_for=f"ä{partition}" * 50, notes=["ü" * 999] * 50
+    )
+
+    body = progress.body()
+
+    assert len(body) <= MESSAGE_MAX_BYTES
+    assert parse_switchover_report(body) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Traceback", "[]", '{"job":"seed","version":1}', '{"job":"switchover","version":2}', "x" * 5_000],
+)
+def test_what_is_no_report_is_none(text: str):
+    assert parse_switchover_report(text) is None
+
+
+def test_values_of_other_types_are_left_out():
+    foreign = {
+        "version": 1,
+        "job": "switchover",
+        "switchover": "a b",
+        "state": 7,
+        "since": "yesterday",
+        "writesRefusedMs": -1,
+        "active": ["west"],
+        "epoch": True,
+        "mayCopyBack": "yes",
+        "seal": 1,
+        "states": [1, {"state": "Done"}],
+        "notes": "no",
+    }
+
+    assert SwitchoverReport(id="", writes_refused_ms=0) == parse_switchover_report(json.dumps(foreign))
