@@ -11,7 +11,8 @@ from lupa import lua51
 from tests.harness.goldens import STATUS_NAMES, recorded_status
 
 ROOT = Path(__file__).parents[2]
-CHECK = ROOT / "charts" / "mirrorflow" / "files" / "argocd" / "mirrorflow.io" / "MirrorFlow"
+CHECKS = ROOT / "charts" / "mirrorflow" / "files" / "argocd" / "mirrorflow.io"
+CHECK = CHECKS / "MirrorFlow"
 LIBRARIES = (
     "io",
     "os",
@@ -53,14 +54,14 @@ def _read(path: Path) -> dict[str, Any]:
     return document
 
 
-def health(resource: dict[str, Any]) -> tuple[str, str]:
-    """The status and message that the Lua file returns."""
+def health(resource: dict[str, Any], check: Path = CHECK) -> tuple[str, str]:
+    """The status and message that the Lua file in the folder *check* returns."""
     lua = lua51.LuaRuntime(unpack_returned_tuples=True, register_eval=False, register_builtins=False)
     for name in LIBRARIES:
         lua.globals()[name] = None
     lua.globals()["python"] = None
     lua.globals()["obj"] = lua.table_from(resource, recursive=True)
-    result = lua.execute((CHECK / "health.lua").read_text())
+    result = lua.execute((check / "health.lua").read_text())
     return result["status"], result["message"]
 
 
@@ -119,28 +120,40 @@ def test_a_flow_with_an_outdated_or_missing_status_is_progressing() -> None:
     assert [health(flow)[0] for flow in (changed, new, {**new, "status": {}})] == ["Progressing"] * 3
 
 
-def test_the_health_tests_for_argo_cd_are_complete_and_pass() -> None:
+@pytest.mark.parametrize("kind", ["MirrorFlow", "MirrorPair", "Switchover"])
+def test_the_health_tests_for_argo_cd_are_complete_and_pass(kind: str) -> None:
     """They have the format of Argo CD's resource_customizations and use recorded statuses."""
-    cases = _read(CHECK / "health_test.yaml")["tests"]
+    check = CHECKS / kind
+    cases = _read(check / "health_test.yaml")["tests"]
 
     assert {case["inputPath"] for case in cases} == {
-        f"testdata/{path.name}" for path in (CHECK / "testdata").iterdir()
+        f"testdata/{path.name}" for path in (check / "testdata").iterdir()
     }
     for case in cases:
-        path = CHECK / case["inputPath"]
-        assert health(_read(path)) == (case["healthStatus"]["status"], case["healthStatus"]["message"])
+        path = check / case["inputPath"]
+        expected = (case["healthStatus"]["status"], case["healthStatus"]["message"])
+        assert health(_read(path), check) == expected
+    suspended = {"Suspended"} if kind == "MirrorFlow" else set()  # nothing pauses a pair
     assert {case["healthStatus"]["status"] for case in cases} == {
         "Healthy",
         "Degraded",
         "Progressing",
-        "Suspended",
-    }
+    } | suspended
 
 
-def test_the_documentation_contains_the_current_health_check() -> None:
+@pytest.mark.parametrize("kind", ["MirrorPair", "Switchover"])
+def test_what_the_operator_has_not_seen_is_progressing(kind: str) -> None:
+    """It is new, its spec has changed, or its status is empty."""
+    new = {"metadata": {"generation": 1}}
+
+    assert [health(one, CHECKS / kind)[0] for one in (new, {**new, "status": {}})] == ["Progressing"] * 2
+
+
+@pytest.mark.parametrize("kind", ["MirrorFlow", "MirrorPair", "Switchover"])
+def test_the_documentation_contains_the_current_health_check(kind: str) -> None:
     """Users copy it from docs/gitops.md to argocd-cm."""
     indented = "".join(
-        f"    {line}".rstrip() + "\n" for line in (CHECK / "health.lua").read_text().splitlines()
+        f"    {line}".rstrip() + "\n" for line in (CHECKS / kind / "health.lua").read_text().splitlines()
     )
 
     assert indented in (ROOT / "docs" / "gitops.md").read_text()

@@ -22,6 +22,7 @@ from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "valid"
+PAIRS = EXAMPLES.parent / "pairs" / "valid"
 NAME = "with-every-right"
 HANGING_POD_NAME = f"{NAME}-source-hangs"
 UNPLANNED_JOB = {
@@ -140,8 +141,9 @@ def test_the_charts_role_has_exactly_the_rights_that_the_operator_uses(
         "MIRRORFLOW_REPLICATOR_IMAGE": "mirrorflow/replicator",
     }
     administrator("delete", "lease", OPERATOR, f"--namespace={NAMESPACE}", "--ignore-not-found")
-    # Helm installs the CRD without this annotation.
+    # Helm installs the CRDs without this annotation, and adds none at an upgrade.
     administrator("annotate", "crd", "mirrorflows.mirrorflow.io", "mirrorflow.io/release-")
+    administrator("delete", "crd", "switchovers.mirrorflow.io", "mirrorpairs.mirrorflow.io")
 
     def existing_objects() -> set[str]:
         items = administrator.get(KINDS, f"--selector=mirrorflow.io/flow={NAME}")["items"]
@@ -151,6 +153,8 @@ def test_the_charts_role_has_exactly_the_rights_that_the_operator_uses(
         kubeconfig=operator.kubeconfig, folder=tmp_path / "operator", environment=environment
     ) as process:
         process.wait_until_leading()
+        for example in ("smallest-pair", "planned"):
+            administrator.apply((PAIRS / f"{example}.yaml").read_text())
         administrator.apply(flow)
         wait_until("all objects exist", lambda: len(existing_objects()) == 17)
         owner = administrator.get("mirrorflow", NAME)
@@ -167,10 +171,18 @@ def test_the_charts_role_has_exactly_the_rights_that_the_operator_uses(
         wait_until(
             "the Lease is renewed", lambda: _verbs(installed, since, "leases") == {"create", "get", "update"}
         )
+        wait_until(
+            "the statuses of the pair and the switchover are written",
+            lambda: all(
+                _verbs(installed, since, plural) == {"list", "watch", "patch"}
+                for plural in ("mirrorpairs", "switchovers")
+            ),
+        )
         process.child.stop()
 
     requests = [request for request in installed.audit_log_of(OPERATOR_USER, since) if request.kind.resource]
     administrator("delete", "mirrorflow", NAME)
+    administrator("delete", "mirrorpairs,switchovers", "--all")
     administrator("delete", "pod", HANGING_POD_NAME, "--grace-period=0", "--force")
     assert [] == [request for request in requests if not request.allowed]
     used = _with_create({request.kind for request in requests})
@@ -182,13 +194,13 @@ def _verbs(server: ApiServer, since: int, resource: str) -> set[str]:
     return {
         request.kind.verb
         for request in server.audit_log_of(OPERATOR_USER, since)
-        if request.kind.resource == resource
+        if request.kind.resource.partition("/")[0] == resource
     }
 
 
 def _with_create(used: set[RequestKind]) -> set[RequestKind]:
     """Adds the verb `create` to a server-side apply, which is logged as a patch even where it creates the object."""
-    created = set(KINDS.split(","))
+    created = {*KINDS.split(","), "customresourcedefinitions"}
     return used | {
         RequestKind(verb="create", group=kind.group, resource=kind.resource)
         for kind in used
