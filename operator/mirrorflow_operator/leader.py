@@ -289,7 +289,7 @@ class Leader:
     async def _include_pairs(self) -> None:
         """Watches pairs and switchovers, too, where their CRDs are installed and the role has the rights to read them.
 
-        An operator that was upgraded without them goes on to run flows.
+        An operator that was upgraded without them still runs flows.
         """
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
             try:

@@ -31,14 +31,7 @@ class Metrics:
             "flows_verification_overdue",
             "MirrorFlows without a verification result for longer than their schedule allows.",
         )
-        self.pairs = self._gauge("pairs", "MirrorPairs in the watched namespaces.")
-        self.switchovers_under_way = self._gauge(
-            "switchovers_under_way", "Switchovers that have begun and not ended."
-        )
-        self.switchover_refuses_writes = self._gauge(
-            "switchover_refuses_writes_seconds",
-            "Seconds for which the applications of a pair cannot write by now; the longest, 0 if all can.",
-        )
+        self._add_pairs()
         self.queue_depth = self._gauge("queue_depth", "Flows and pairs that are due or being reconciled.")
         self.queue_oldest = self._gauge(
             "queue_oldest_seconds", "Seconds since the oldest of them became due."
@@ -77,6 +70,16 @@ class Metrics:
         self.polled_pods = self._gauge("polled_pods", "Pods whose progress is polled.")
         self.polls = self._counter("polls_total", "Polls since the start.")
         self.polls_failed = self._counter("polls_failed_total", "Polls that failed.")
+
+    def _add_pairs(self) -> None:
+        self.pairs = self._gauge("pairs", "MirrorPairs in the watched namespaces.")
+        self.switchovers_under_way = self._gauge(
+            "switchovers_under_way", "Switchovers that have begun and not ended."
+        )
+        self.switchover_refuses_writes = self._gauge(
+            "switchover_refuses_writes_seconds",
+            "Seconds for which the applications of a pair cannot write by now; the longest, 0 if all can.",
+        )
 
     def _gauge(self, name: str, about: str) -> Gauge:
         return Gauge(name, about, namespace=NAMESPACE, registry=self.registry)

@@ -210,7 +210,7 @@ class Operator:
         """Returns how many switchovers have begun and not ended; 0 as in `_flows_with`."""
         if self.leader is None:
             return 0.0
-        states = [one.status.state for one in self.cache.pairs.switchovers.values()]
+        states = [switchover.status.state for switchover in self.cache.pairs.switchovers.values()]
         return float(sum(state is not None and state not in ENDED for state in states))
 
     def _refuses_writes_s(self) -> float:
@@ -218,11 +218,11 @@ class Operator:
         if self.leader is None:
             return 0.0
         refused = [
-            parse_timestamp(one.status.writes_refused.since)
-            for one in self.cache.pairs.switchovers.values()
-            if one.status.state not in ENDED
-            and one.status.writes_refused is not None
-            and one.status.writes_refused.milliseconds is None
+            parse_timestamp(switchover.status.writes_refused.since)
+            for switchover in self.cache.pairs.switchovers.values()
+            if switchover.status.state not in ENDED
+            and switchover.status.writes_refused is not None
+            and switchover.status.writes_refused.milliseconds is None
         ]
         since_s = [begun_s for begun_s in refused if begun_s is not None]
         return max(0.0, time.time() - min(since_s)) if since_s else 0.0

@@ -49,7 +49,7 @@ MESSAGE_MAX_BYTES: Final = 4_096
 
 @dataclass(slots=True, kw_only=True)
 class SwitchoverProgress:
-    """What the operator is told: the newest record of the switchover, and what it waits for."""
+    """What is reported to the operator: the newest record of the switchover, and what it waits for."""
 
     id: str
     record: SwitchoverRecord | None = None  # None: the journals were not read yet
@@ -60,6 +60,38 @@ class SwitchoverProgress:
     promoted_by: str = ""  # the id of the switchover that has promoted it
     epoch: int = 0  # of the newest switchover in the journal
     may_copy_back: bool = False  # the positions of the flow back are stored, so that it may be started
+
+    def note_step(self, step: SwitchoverStep, problem: str) -> None:
+        """Notes the newest step, and the error that the next one repeats; "" without one."""
+        record = step.record
+        self.record, self.waits_for = record, problem or step.waits_for
+        if record.epoch >= self.epoch and record.state in PROMOTED:
+            self.active, self.promoted_by = record.to, record.id
+        self.epoch = max(self.epoch, record.epoch)
+
+    def note_journal(self, records: Sequence[SwitchoverRecord]) -> None:
+        """Notes what the journals say of all switchovers of the pair."""
+        newest = newest_record(records)
+        promoted = newest_record(record for record in records if record.state in PROMOTED)
+        self.epoch = 0 if newest is None else newest.epoch
+        self.active = "" if promoted is None else promoted.to
+        self.promoted_by = "" if promoted is None else promoted.id
+
+    def note_wait(self, problem: str) -> bool:
+        """Notes what is waited for; returns whether that is new."""
+        is_new, self.waits_for = problem != self.waits_for, problem
+        return is_new
+
+    def note_refusal(self, refusal: str) -> None:
+        self.refusal = refusal
+
+    def note_reverse(self, *, may_copy_back: bool) -> None:
+        self.may_copy_back = may_copy_back
+
+    def note_end(self, last: SwitchoverRecord, notes: Sequence[str]) -> None:
+        """Notes how the switchover has ended."""
+        self.record, self.waits_for, self.notes = last, "", notes
+        self.may_copy_back = last.state is SwitchoverState.DONE
 
     def body(self) -> bytes:
         """Returns the report as JSON; at most 4 KiB."""
@@ -142,10 +174,10 @@ class SwitchoverProcess:
     async def _carry_out(self, session: SwitchoverSession) -> None:
         self._session = session
         known = newest_record(record for record in session.journal.records if record.id == self.job.id)
-        self._note_journal(session)
+        self.progress.note_journal(session.journal.records)
         request = self.job.record(time.time_ns() // 1_000_000)
-        self.progress.refusal = _refusal(self.job, request, known)
-        if self.progress.refusal:
+        if refusal := _refusal(self.job, request, known):
+            self.progress.note_refusal(refusal)
             self._publish()
             return
         try:
@@ -153,12 +185,10 @@ class SwitchoverProcess:
                 last = await session.runner.run(known or request)
         finally:
             self._session = None
-        self.progress.record, self.progress.waits_for = last, ""
-        self.progress.notes = session.checks.notes
         with contextlib.suppress(MirrorFlowError):
             await session.journal.read()
-        self._note_journal(session)
-        self.progress.may_copy_back = last.state is SwitchoverState.DONE
+        self.progress.note_journal(session.journal.records)
+        self.progress.note_end(last, session.checks.notes)
         self._publish()
 
     @contextlib.asynccontextmanager
@@ -170,7 +200,8 @@ class SwitchoverProcess:
                 record = self.progress.record
                 if record is not None and record.state is SwitchoverState.REVERSING:
                     with contextlib.suppress(MirrorFlowError):
-                        self.progress.may_copy_back = (await session.flows.reverse()).started_by == record.id
+                        reverse = await session.flows.reverse()
+                        self.progress.note_reverse(may_copy_back=reverse.started_by == record.id)
                 await asyncio.sleep(REVERSE_POLL_S)
 
         watching = asyncio.create_task(watch(), name="watch-reverse")
@@ -181,26 +212,13 @@ class SwitchoverProcess:
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
 
-    def _note_journal(self, session: SwitchoverSession) -> None:
-        newest = session.journal.newest
-        self.progress.epoch = 0 if newest is None else newest.epoch
-        promoted = newest_record(record for record in session.journal.records if record.state in PROMOTED)
-        self.progress.active = "" if promoted is None else promoted.to
-        self.progress.promoted_by = "" if promoted is None else promoted.id
-
     def _show(self, step: SwitchoverStep, problem: str) -> None:
-        self.progress.record = step.record
-        self.progress.waits_for = problem or step.waits_for
-        is_newest = step.record.epoch >= self.progress.epoch
-        self.progress.epoch = max(self.progress.epoch, step.record.epoch)
-        if is_newest and step.record.state in PROMOTED:
-            self.progress.active, self.progress.promoted_by = step.record.to, step.record.id
+        self.progress.note_step(step, problem)
         self.display.show(step, problem)
 
     def _wait(self, problem: str) -> None:
-        if problem != self.progress.waits_for:
+        if self.progress.note_wait(problem):
             print(problem, file=sys.stderr, flush=True)
-        self.progress.waits_for = problem
 
     def _publish(self) -> None:
         if path := os.environ.get(MESSAGE_KEY):
@@ -215,7 +233,7 @@ def _refusal(job: SwitchoverJob, request: SwitchoverRecord, known: SwitchoverRec
             f"{known.state.value}); create one with another name."
         )
     if known is None and request.created_ms > job.begin_until_ms:
-        return "It could not begin in time, and applications are not moved at a moment that nobody expects; create another Switchover."
+        return "It could not begin in time, and applications are not moved at a moment that no user expects; create another Switchover."
     return ""
 
 
@@ -227,11 +245,17 @@ def _timestamp(time_ms: int) -> str:
     )
 
 
+class ProgressServer(ThreadingHTTPServer):
+    """Serves each request in a thread of its own, which does not keep the process alive."""
+
+    daemon_threads = True
+
+
 @contextlib.contextmanager
 def _served(progress: SwitchoverProgress) -> Any:
     """Serves the report meanwhile, where the environment names a port. Any other path is not found."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class ProgressRequestHandler(BaseHTTPRequestHandler):
         timeout = REQUEST_S
 
         def do_GET(self) -> None:
@@ -251,8 +275,7 @@ def _served(progress: SwitchoverProgress) -> Any:
         yield
         return
     # In a pod, a NetworkPolicy restricts the clients.
-    server = ThreadingHTTPServer(("0.0.0.0", int(port)), Handler)  # noqa: S104
-    server.daemon_threads = True
+    server = ProgressServer(("0.0.0.0", int(port)), ProgressRequestHandler)  # noqa: S104
     threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
     try:
         yield

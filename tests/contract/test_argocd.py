@@ -146,7 +146,9 @@ def test_what_the_operator_has_not_seen_is_progressing(kind: str) -> None:
     """It is new, its spec has changed, or its status is empty."""
     new = {"metadata": {"generation": 1}}
 
-    assert [health(one, CHECKS / kind)[0] for one in (new, {**new, "status": {}})] == ["Progressing"] * 2
+    assert [health(resource, CHECKS / kind)[0] for resource in (new, {**new, "status": {}})] == [
+        "Progressing"
+    ] * 2
 
 
 @pytest.mark.parametrize("kind", ["MirrorFlow", "MirrorPair", "Switchover"])

@@ -1,4 +1,4 @@
-"""Caches MirrorPairs and Switchovers, and says which flows run because a switchover has started them."""
+"""Caches MirrorPairs and Switchovers, and says which flows a switchover has started or ended."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,12 +25,16 @@ class PairCache:
 
     def switchovers_of(self, key: PairKey) -> tuple[SwitchoverResource, ...]:
         """Returns the switchovers of a pair, oldest first."""
-        found = [one for one in self.switchovers.values() if (one.namespace, one.pair) == key[:2]]
-        return tuple(sorted(found, key=lambda one: one.seniority))
+        own = [
+            switchover
+            for switchover in self.switchovers.values()
+            if (switchover.namespace, switchover.pair) == key[:2]
+        ]
+        return tuple(sorted(own, key=lambda switchover: switchover.seniority))
 
     def known_keys(self) -> frozenset[PairKey]:
         """Returns the keys of all pairs, and of those that Switchovers name."""
-        named = {PairKey(one.namespace, one.pair) for one in self.switchovers.values()}
+        named = {PairKey(switchover.namespace, switchover.pair) for switchover in self.switchovers.values()}
         return frozenset(named | self.pairs.keys())
 
     def is_started(self, flow: Key) -> bool:
@@ -38,6 +42,18 @@ class PairCache:
         namespace, name = flow
         return any(
             key.namespace == namespace and pair.status.runs == name for key, pair in self.pairs.items()
+        )
+
+    def stopping_pair(self, flow: Key) -> str:
+        """Returns the pair of which a switchover has ended the flow, so that it has no work; "" if none has."""
+        namespace, name = flow
+        return next(
+            (
+                resource.name
+                for key, resource in self.pairs.items()
+                if key.namespace == namespace and name in _ended_flows_of(resource)
+            ),
+            "",
         )
 
     def pairs_of(self, flow: Key) -> frozenset[PairKey]:
@@ -72,13 +88,27 @@ class PairCache:
     def _started_changes(
         self, old: PairResource | None, new: PairResource | None
     ) -> frozenset[Key | PairKey]:
-        started = [
-            (resource.namespace, resource.status.runs)
-            for resource in (old, new)
-            if resource is not None and resource.status.runs
-        ]
-        same = old is not None and new is not None and old.status.runs == new.status.runs
-        return frozenset[Key | PairKey]() if same else frozenset[Key | PairKey](started)
+        """Returns the flows that were started or ended."""
+        before, after = _decided(old), _decided(new)
+        return frozenset[Key | PairKey](flow for flow, _ in before ^ after)
+
+
+def _decided(resource: PairResource | None) -> frozenset[tuple[Key, bool]]:
+    """Returns the flows of which the pair's switchovers have decided whether they run, with that decision."""
+    if resource is None:
+        return frozenset()
+    decided = {(name, False) for name in _ended_flows_of(resource)}
+    if resource.status.runs:
+        decided.add((resource.status.runs, True))
+    return frozenset(((resource.namespace, name), runs) for name, runs in decided)
+
+
+def _ended_flows_of(resource: PairResource) -> set[str]:
+    """Returns the flow of the member that is not active; none before the first switchover."""
+    active, pair = resource.status.active, resource.pair
+    if pair is None or not resource.status.epoch or active not in pair.spec.members:
+        return set()
+    return {member.flow for alias, member in pair.spec.members.items() if alias != active}
 
 
 def _flows_of(resource: PairResource) -> set[str]:

@@ -63,10 +63,10 @@ class SwitchoverJobReader:
         report = await self._report(pods)
         problem = ""
         if report is None and pods:
-            found = pod_problems(
+            problems = pod_problems(
                 observed_pod(pods[0]), "switchover", "connectors.source", None, self.wall_clock()
             )
-            problem = next((one.message for one in found), "")
+            problem = next((failure.message for failure in problems), "")
         conditions = (job.get("status") or {}).get("conditions") or ()
         return ObservedSwitchoverJob(
             name=job["metadata"]["name"],

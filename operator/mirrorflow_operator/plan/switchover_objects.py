@@ -24,6 +24,7 @@ from mirrorflow_operator.plan.pod_template import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,
     TMP_SIZE,
+    Mounts,
     environment_variables,
     init_containers,
     mounts,
@@ -195,22 +196,7 @@ def _job(
     flow = forward.flow.metadata.name
     account = f"{flow}-source" if source.service_account.annotations else flow
     own_mounts = mounts(plans.values())
-    container = {
-        "name": SWITCHOVER_CONTAINER,
-        "image": source.image or f"{image}:{forward.version}",
-        "command": ["python3", "-m", "mirrorflow_cli.switchover_job", CONFIG_FOLDER],
-        "env": [
-            {"name": "HTTP_PORT", "value": str(PROGRESS_PORT)},
-            {"name": "TERMINATION_MESSAGE", "value": TERMINATION_FILE},
-            *environment_variables(template),
-        ],
-        "terminationMessagePath": TERMINATION_FILE,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "ports": [{"name": "progress", "containerPort": PROGRESS_PORT, "protocol": "TCP"}],
-        "resources": resources_of(with_requests(source.resources)),
-        "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": volume_mounts(own_mounts, template),
-    }
+    container = _container(forward, own_mounts, image)
     selector = _selector(pair.metadata.name, switchover.metadata.name)
     return {
         "apiVersion": "batch/v1",
@@ -243,6 +229,26 @@ def _job(
                 },
             },
         },
+    }
+
+
+def _container(forward: FlowOfPair, own_mounts: Mounts, image: str) -> Object:
+    source = forward.flow.spec.connectors.source
+    return {
+        "name": SWITCHOVER_CONTAINER,
+        "image": source.image or f"{image}:{forward.version}",
+        "command": ["python3", "-m", "mirrorflow_cli.switchover_job", CONFIG_FOLDER],
+        "env": [
+            {"name": "HTTP_PORT", "value": str(PROGRESS_PORT)},
+            {"name": "TERMINATION_MESSAGE", "value": TERMINATION_FILE},
+            *environment_variables(source.template),
+        ],
+        "terminationMessagePath": TERMINATION_FILE,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "ports": [{"name": "progress", "containerPort": PROGRESS_PORT, "protocol": "TCP"}],
+        "resources": resources_of(with_requests(source.resources)),
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": volume_mounts(own_mounts, source.template),
     }
 
 

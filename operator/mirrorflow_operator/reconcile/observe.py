@@ -43,6 +43,7 @@ class ObservedFlow:
     schedule_created_s: float | None  # of the CronJob
     has_stuck_pods: bool
     is_started: bool = False  # by a switchover of its pair
+    stopped_by: str = ""  # the pair of which a switchover has ended it; "" if none has
     # By connector name, with Events and that connector's reading.
     pods: Mapping[str, tuple[ObservedPod, ...]] = field(default_factory=dict)
 
@@ -54,13 +55,24 @@ class ObservedFlow:
         annotations = account.get("metadata", {}).get("annotations", {})
         return replace(self, resource=with_pins(self.resource, annotations, files.get("data") or {}))
 
-    def with_started(self) -> "ObservedFlow":
-        """Returns a copy in which a flow that a switchover has started is Running: its spec says Stopped for ever, or in Git."""
+    def with_pair(self) -> "ObservedFlow":
+        """Returns a copy with the state that a switchover of its pair has given the flow, in place of that of its spec.
+
+        So no spec has to change during a switchover, and a revert of one changes nothing.
+        """
         flow = self.resource.flow
-        if not self.is_started or flow is None or flow.spec.state is not State.STOPPED:
+        if flow is None:
             return self
-        spec = flow.spec.model_copy(update={"state": State.RUNNING})
-        return replace(self, resource=replace(self.resource, flow=flow.model_copy(update={"spec": spec})))
+        state = flow.spec.state
+        if self.is_started and state is State.STOPPED:
+            state = State.RUNNING
+        elif self.stopped_by:
+            state = State.STOPPED
+        spec = flow.spec.model_copy(update={"state": state})
+        resource = replace(
+            self.resource, flow=flow.model_copy(update={"spec": spec}), stopped_by=self.stopped_by
+        )
+        return self if state is flow.spec.state else replace(self, resource=resource)
 
     def _own(self, kind: str, namespace: str, name: str) -> Mapping[str, Any]:
         """Returns the content of that object, an empty one where the flow does not own it."""
@@ -132,6 +144,7 @@ class Observer:
             jobs=self.cache.jobs(key),
             drivers_alive=self.cache.drivers_alive(key),
             is_started=self.cache.pairs.is_started(key),
+            stopped_by=self.cache.pairs.stopping_pair(key),
             schedule_created_s=self.cache.schedule_created_s(key),
             has_stuck_pods=any(may_be_stuck(pod) for _, pod in (*pods, *drivers)),
         )

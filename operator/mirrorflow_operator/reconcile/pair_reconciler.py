@@ -49,8 +49,8 @@ from mirrorflow_operator.status.pair_observation import (
 )
 from mirrorflow_operator.status.pod_reports import Summary
 from mirrorflow_operator.status.switchover_assessment import (
+    JobStep,
     SwitchoverDecision,
-    SwitchoverStep,
     decisions,
     switchover_status,
 )
@@ -83,11 +83,12 @@ class PairReconciler:
         observation = await self._observe(key)
         decided = decisions(observation, why_not_switched(observation))
         created = [
-            await self._carry_out(one, decided[one.name], observation) for one in observation.switchovers
+            await self._carry_out(switchover, decided[switchover.name], observation)
+            for switchover in observation.switchovers
         ]
         statuses = {
-            one.name: switchover_status(one, decided[one.name], observation)
-            for one in observation.switchovers
+            switchover.name: switchover_status(switchover, decided[switchover.name], observation)
+            for switchover in observation.switchovers
         }
         await self._write_statuses(observation, statuses)
         await self._delete_left_over(observation)
@@ -136,13 +137,13 @@ class PairReconciler:
     ) -> bool:
         """Creates or deletes what *decision* asks for; returns whether it did."""
         match decision.step:
-            case SwitchoverStep.CREATE_JOB:
+            case JobStep.CREATE_JOB:
                 pair, wanted = observation.pair, switchover.switchover
                 if pair is None or pair.pair is None or wanted is None:
                     return False
                 await self._create(switchover, wanted, pair.pair, observation)
                 return True
-            case SwitchoverStep.REPLACE_JOB:
+            case JobStep.REPLACE_JOB:
                 await self._delete(JOB, observation.key, observation.jobs[switchover.name])
                 return True
         return False
@@ -199,15 +200,17 @@ class PairReconciler:
     async def _write_statuses(
         self, observation: PairObservation, statuses: Mapping[str, SwitchoverStatus]
     ) -> None:
-        for one in observation.switchovers:
-            status = statuses[one.name]
-            if status == one.status:
+        for switchover in observation.switchovers:
+            status = statuses[switchover.name]
+            if status == switchover.status:
                 continue
-            await self._write(SWITCHOVER, one, status)
-            if status.state is not None and status.state != one.status.state:
+            await self._write(SWITCHOVER, switchover, status)
+            if status.state is not None and status.state != switchover.status.state:
                 note = status.reason or status.waits_for or f"It is in state {status.state}."
                 is_warning = status.state in _WARNINGS
-                await self.events.publish(one, status.state, note, warning=is_warning, kind=SWITCHOVER.name)
+                await self.events.publish(
+                    switchover, status.state, note, warning=is_warning, kind=SWITCHOVER.name
+                )
         pair, new = observation.pair, pair_status(observation, statuses)
         if pair is None or new is None or new == pair.status:
             return
@@ -245,7 +248,7 @@ class PairReconciler:
         """
         if observation.pair is None:
             return
-        known = {one.name for one in observation.switchovers}
+        known = {switchover.name for switchover in observation.switchovers}
         for job in observation.jobs.values():
             if job.switchover not in known and job.is_complete:
                 for kind in (CONFIG_MAP, NETWORK_POLICY):
@@ -272,11 +275,11 @@ def progress_of(source: Iterable[Summary], checkpoint: Iterable[Summary]) -> Flo
     lags = [summary.lag_s for summary in working]
     is_known = bool(lags) and all(lag is not None for lag in lags)
     passes = [summary.checkpoints for summary in checkpoint if summary.checkpoints is not None]
-    ages = [one.age_s for one in passes if one.age_s is not None]
+    ages = [checkpoints.age_s for checkpoints in passes if checkpoints.age_s is not None]
     return FlowProgress(
         lag_s=max(lag for lag in lags if lag is not None) if is_known else None,
-        groups=sum(one.groups for one in passes),
-        groups_failing=sum(one.failing for one in passes),
+        groups=sum(checkpoints.groups for checkpoints in passes),
+        groups_failing=sum(checkpoints.failing for checkpoints in passes),
         checkpoint_age_s=max(ages, default=None),
     )
 

@@ -70,7 +70,7 @@ class Reconciler:
             self._memories.pop(key, None)
             return None
         stored = observed.resource
-        observed = observed.with_pins().with_started()
+        observed = observed.with_pins().with_pair()
         memory = self._memory(key, stored.uid)
         admission = admit(
             observed.resource,

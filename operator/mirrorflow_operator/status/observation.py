@@ -39,6 +39,9 @@ class Resource:
     errors: tuple[FieldError, ...] = ()
     newer_fields: tuple[FieldError, ...] = ()
     is_reconciliation_paused: bool = False  # by `names.PAUSE_ANNOTATION`
+    stopped_by: str = (
+        ""  # the pair whose other member is active, so that the flow is stopped; "": its spec decides
+    )
     held_by: tuple[str, ...] = ()  # finalizers that delay its deletion; empty where it is not being deleted
     status: Status = field(default_factory=Status)  # empty where there is no readable status
 

@@ -159,9 +159,11 @@ def _newest(
     switchovers: Iterable[SwitchoverResource], statuses: Mapping[str, SwitchoverStatus]
 ) -> NewestSwitchover | None:
     begun = [
-        one for one in switchovers if one.switchover is not None and statuses[one.name].state is not None
+        switchover
+        for switchover in switchovers
+        if switchover.switchover is not None and statuses[switchover.name].state is not None
     ]
-    newest = max(begun, key=lambda one: one.seniority, default=None)
+    newest = max(begun, key=lambda switchover: switchover.seniority, default=None)
     if newest is None or newest.switchover is None:
         return None
     status = statuses[newest.name]

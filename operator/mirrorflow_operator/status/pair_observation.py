@@ -14,7 +14,7 @@ from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.status.observation import Resource
 from mirrorflow_operator.status.switchover_reports import SwitchoverReport
 
-# A request that could not begin in this time is refused: nobody expects it any more, and a moved application is a surprise.
+# A request that could not begin in this time is refused: applications are not moved at a moment that no user expects.
 BEGIN_WITHIN_S: Final = 300.0
 ENDED: Final = frozenset({"Done", "Lifted", "Rehearsed", "Refused"})
 

@@ -224,9 +224,11 @@ def _halted(
         return no(
             kind, Reason.PAUSED, "spec.state is Paused: no records are copied, and the pods keep running."
         )
+    pair = observation.resource.stopped_by
+    why = f"MirrorPair {pair} was switched over" if pair else "spec.state is Stopped"
     if observed is not None and has_pods(observed):
-        return no(kind, Reason.STOPPING, "spec.state is Stopped, and a pod has not ended yet.")
-    return no(kind, Reason.STOPPED, "spec.state is Stopped: there are no pods.")
+        return no(kind, Reason.STOPPING, f"{why}, and a pod has not ended yet.")
+    return no(kind, Reason.STOPPED, f"{why}: there are no pods.")
 
 
 def _still_copies(kind: ConditionType, observation: Observation, observed: ObservedConnector | None) -> str:

@@ -32,7 +32,7 @@ _REFUSED = "Refused"
 _NOT_BEGUN = frozenset({None, "Accepted", "Checking"})
 
 
-class SwitchoverStep(Enum):
+class JobStep(Enum):
     """What the operator does for a Switchover in this pass."""
 
     NOTHING = "Nothing"  # it has ended, is refused, or waits
@@ -45,7 +45,7 @@ class SwitchoverStep(Enum):
 class SwitchoverDecision:
     """A step, and why it is no other one: *refusal* is final, *waits_for* is not."""
 
-    step: SwitchoverStep = SwitchoverStep.NOTHING
+    step: JobStep = JobStep.NOTHING
     refusal: str = ""
     waits_for: str = ""
 
@@ -65,7 +65,7 @@ def _decision(
     job = observation.jobs.get(switchover.name)
     if job is not None:
         is_lost = job.is_complete and (job.report is None or job.report.state not in ENDED)
-        return SwitchoverDecision(step=SwitchoverStep.REPLACE_JOB if is_lost else SwitchoverStep.FOLLOW_JOB)
+        return SwitchoverDecision(step=JobStep.REPLACE_JOB if is_lost else JobStep.FOLLOW_JOB)
     wanted = switchover.switchover
     if wanted is None:
         return SwitchoverDecision(refusal=" ".join(map(str, switchover.errors)))
@@ -91,7 +91,7 @@ def _decision(
         return SwitchoverDecision(
             refusal=f"It could not begin within {BEGIN_WITHIN_S / 60:g} minutes, because the operator did not run. Create another Switchover."
         )
-    return SwitchoverDecision(step=SwitchoverStep.CREATE_JOB)
+    return SwitchoverDecision(step=JobStep.CREATE_JOB)
 
 
 def _under_way(switchover: SwitchoverResource, observation: PairObservation) -> str:
@@ -125,7 +125,7 @@ def switchover_status(
     }
     job = observation.jobs.get(switchover.name)
     report = None if job is None else _usable_report(job, before)
-    if job is not None or decision.step is SwitchoverStep.CREATE_JOB:
+    if job is not None or decision.step is JobStep.CREATE_JOB:
         update["job"] = object_name_of(switchover.name)
     if not switchover.has_ended:
         if decision.refusal:

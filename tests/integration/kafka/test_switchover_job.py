@@ -68,7 +68,7 @@ class RunningJob:
 
     @contextlib.contextmanager
     def started(self) -> Iterator[subprocess.Popen[str]]:
-        variables = {one["name"]: one["value"] for one in self._container["env"]}
+        variables = {variable["name"]: variable["value"] for variable in self._container["env"]}
         variables |= {"HTTP_PORT": str(self.port), "TERMINATION_MESSAGE": str(self._message)}
         python, *line = self._container["command"]
         assert python == "python3"
@@ -104,52 +104,6 @@ class RunningJob:
             _, err = process.communicate(timeout=COMMAND_S)
             assert 0 == process.returncode, err
         return self.last_report()
-
-
-def test_a_job_moves_an_application_and_tells_when_the_flow_back_may_start(
-    sides: Sides,  # noqa: F811
-    tmp_path: Path,
-):
-    """The same Switchover, created again with a status that was lost, changes nothing and has the same record."""
-    pair = Pair(sides, tmp_path)
-    job = RunningJob(pair, "move")
-    with (
-        pair.running("east-to-west", "forward") as forward,
-        contextlib.ExitStack() as stack,
-        Application(pair) as application,
-    ):
-        wait_until("records are copied", lambda: sides["west"].total_end_offset(pair.topic) > 50)
-        with job.started() as process:
-            wait_until(
-                "the flow back may start",
-                lambda: (
-                    ((report := job.report()) is not None and report.may_copy_back)
-                    or process.poll() is not None
-                ),
-            )
-            assert process.poll() is None, process.communicate()
-            before = job.report()
-            stack.enter_context(pair.running("west-to-east", "back"))
-            _, err = process.communicate(timeout=COMMAND_S)
-            assert 0 == process.returncode, err + forward.output()
-        wait_until("the application continues", lambda: application.written_to("west") > 50)
-        done = job.last_report()
-        again = RunningJob(pair, "move").ended()
-
-    assert before is not None
-    assert ("Reversing", "west", f"{pair.name}/move") == (before.state, before.active, before.promoted_by)
-    assert ("Done", "west", "east", True) == (done.state, done.active, done.source, done.may_copy_back)
-    assert done.seal is not None
-    assert done.seal.partitions == 1
-    assert done.writes_refused_ms is not None
-    assert 0 < done.writes_refused_ms
-    assert ("Done", done.since, done.seal, done.states) == (
-        again.state,
-        again.since,
-        again.seal,
-        again.states,
-    )
-    print(done)
 
 
 def test_a_job_that_is_stopped_before_promoting_rolls_back_and_the_next_process_reports_it(
@@ -207,3 +161,52 @@ def test_a_job_with_files_that_it_cannot_read_refuses(sides: Sides, tmp_path: Pa
 
     assert "Refused" == report.state
     assert "it was written by another version of the operator" in report.reason
+
+
+def test_a_job_moves_an_application_and_reports_when_the_flow_back_may_start(
+    sides: Sides,  # noqa: F811
+    tmp_path: Path,
+):
+    """The same Switchover, created again with a status that was lost, changes nothing and has the same record.
+
+    It is the last test: the flow from east to west stays ended.
+    """
+    pair = Pair(sides, tmp_path)
+    job = RunningJob(pair, "move")
+    with (
+        pair.running("east-to-west", "forward") as forward,
+        contextlib.ExitStack() as stack,
+        Application(pair) as application,
+    ):
+        wait_until("records are copied", lambda: sides["west"].total_end_offset(pair.topic) > 50)
+        with job.started() as process:
+            wait_until(
+                "the flow back may start",
+                lambda: (
+                    ((report := job.report()) is not None and report.may_copy_back)
+                    or process.poll() is not None
+                ),
+            )
+            assert process.poll() is None, process.communicate()
+            before = job.report()
+            stack.enter_context(pair.running("west-to-east", "back"))
+            _, err = process.communicate(timeout=COMMAND_S)
+            assert 0 == process.returncode, err + forward.output()
+        wait_until("the application continues", lambda: application.written_to("west") > 50)
+        done = job.last_report()
+        again = RunningJob(pair, "move").ended()
+
+    assert before is not None
+    assert ("Reversing", "west", f"{pair.name}/move") == (before.state, before.active, before.promoted_by)
+    assert ("Done", "west", "east", True) == (done.state, done.active, done.source, done.may_copy_back)
+    assert done.seal is not None
+    assert done.seal.partitions == 1
+    assert done.writes_refused_ms is not None
+    assert 0 < done.writes_refused_ms
+    assert ("Done", done.since, done.seal, done.states) == (
+        again.state,
+        again.since,
+        again.seal,
+        again.states,
+    )
+    print(done)

@@ -1,4 +1,4 @@
-"""Switchovers of a running operator on a real API server: one at a time, carried out to the end, whatever is deleted meanwhile.
+"""Switchovers of a running operator on a real API server: one at a time, carried out to the end, also if objects are deleted meanwhile.
 
 There are no nodes: the tests write the status of the Job's pod, and serve what its process would report.
 """
@@ -202,9 +202,13 @@ def test_a_switchover_is_carried_out_by_a_job_and_recorded(pair: Kubectl):
         wait_until(
             "the flow back has pods",
             lambda: any(
-                one["metadata"]["name"] == "west-to-east-source" and one["spec"]["replicas"] == 1
-                for one in pair.get("deployments")["items"]
+                item["metadata"]["name"] == "west-to-east-source" and item["spec"]["replicas"] == 1
+                for item in pair.get("deployments")["items"]
             ),
+        )
+        wait_until(
+            "the flow that has ended has no pods",
+            lambda: pair.get("deployment", "east-to-west-source")["spec"]["replicas"] == 0,
         )
         status = _status(pair)
     _end_pod(pair, _progress(*DONE, may_copy_back=True))
@@ -255,7 +259,7 @@ def test_a_second_switchover_is_refused_with_a_sentence(pair: Kubectl):
 
     wait_until("it is refused", lambda: _status(pair, "second").get("state") == "Refused")
 
-    assert ["move-switchover"] == [one["metadata"]["name"] for one in _jobs(pair)]
+    assert ["move-switchover"] == [item["metadata"]["name"] for item in _jobs(pair)]
     assert "wait until it has, and create another one." in _status(pair, "second")["reason"]
     assert "False" == _condition(pair, "switchover", "second", "Succeeded")
     assert any("has not ended" in message for message in events(pair, "Refused"))
@@ -271,7 +275,7 @@ def test_a_job_that_was_deleted_in_the_middle_is_created_again(pair: Kubectl):
     pair("delete", "job", JOB, "--cascade=orphan")
 
     wait_until(
-        "another Job exists", lambda: [one["metadata"]["uid"] for one in _jobs(pair)] not in ([], [first])
+        "another Job exists", lambda: [item["metadata"]["uid"] for item in _jobs(pair)] not in ([], [first])
     )
 
     assert "Reversing" == _status(pair)["state"]

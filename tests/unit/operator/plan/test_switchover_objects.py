@@ -20,8 +20,8 @@ PROBE = {"type": "ScramSha512", "username": {"value": "probe"}, "password": {**S
 def flows(**spec: Any) -> dict[str, FlowOfPair]:
     given = {alias: flow(alias, other, **spec) for alias, other in (("east", "west"), ("west", "east"))}
     return {
-        alias: FlowOfPair(flow=one, flow_id=f"{one.metadata.name}.kafka", version="0.1.0")
-        for alias, one in given.items()
+        alias: FlowOfPair(flow=item, flow_id=f"{item.metadata.name}.kafka", version="0.1.0")
+        for alias, item in given.items()
     }
 
 
@@ -53,7 +53,7 @@ def test_the_objects_of_a_switchover_are_the_golden_ones():
 
 def test_nothing_owns_the_objects():
     """Kubernetes deletes what an object owns with it; a Job must not end because its Switchover was deleted."""
-    assert [] == [one["metadata"]["name"] for one in objects() if "ownerReferences" in one["metadata"]]
+    assert [] == [item["metadata"]["name"] for item in objects() if "ownerReferences" in item["metadata"]]
 
 
 def test_the_files_refer_to_secrets_and_the_pod_mounts_them():
@@ -76,7 +76,7 @@ def test_the_files_refer_to_secrets_and_the_pod_mounts_them():
     )
 
     text = "".join(planned[0]["data"].values())
-    mounted = [one["secret"]["secretName"] for one in pod(planned)["volumes"] if "secret" in one]
+    mounted = [item["secret"]["secretName"] for item in pod(planned)["volumes"] if "secret" in item]
 
     assert "${dir:/mnt/mirrorflow/secrets/mirror:password}" in text
     assert "${dir:/mnt/mirrorflow/secrets/probe:password}" in planned[0]["data"]["probe-source.properties"]

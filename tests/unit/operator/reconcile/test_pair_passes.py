@@ -185,7 +185,7 @@ class PairSimulation:
         self.api.store(JOB, {**job, "status": complete})
 
     def run(self) -> tuple[list[str], float | None]:
-        """Runs one pass; returns what it wrote, and the seconds until the next one."""
+        """Runs one pass; returns what it wrote, and the seconds until the next line."""
         self.api.written.clear()
         again_s = asyncio.run(self.reconciler.reconcile(KEY))
         return list(self.api.written), again_s
@@ -252,6 +252,7 @@ def test_the_end_is_recorded_and_the_flow_back_is_started(simulation: PairSimula
     ]
     assert "Done" == simulation.status("Switchover", "move")["state"]
     assert simulation.cache.pairs.is_started((NAMESPACE, "west-to-east"))
+    assert KEY.name == simulation.cache.pairs.stopping_pair((NAMESPACE, "east-to-west"))
     assert "west" == simulation.status("MirrorPair", "east-west")["active"]
     assert [] == simulation.run()[0]
 
@@ -263,6 +264,7 @@ def test_a_rollback_starts_no_flow(simulation: PairSimulation):
     simulation.run()
 
     assert not simulation.cache.pairs.is_started((NAMESPACE, "west-to-east"))
+    assert not simulation.cache.pairs.stopping_pair((NAMESPACE, "east-to-west"))
     assert "east" == simulation.status("MirrorPair", "east-west")["active"]
 
 
@@ -279,7 +281,7 @@ def test_the_job_of_a_deleted_switchover_and_pair_stays_until_it_has_ended(simul
 
     assert ([], FOLLOW_EVERY_S) == (meanwhile, again_s)
     assert "west" == simulation.status("MirrorPair", "east-west")["active"]
-    assert [one for one in afterwards if one.startswith("delete")] == [
+    assert [line for line in afterwards if line.startswith("delete")] == [
         "delete ConfigMap move-switchover",
         "delete NetworkPolicy move-switchover",
         "delete Job move-switchover",
@@ -309,5 +311,5 @@ def test_a_deleted_pair_lets_its_flows_do_what_their_specs_say(simulation: PairS
         MIRROR_PAIR, "DELETED", simulation.api.objects["MirrorPair", KEY.name]
     )
 
-    assert (NAMESPACE, "west-to-east") in changed
+    assert {(NAMESPACE, "west-to-east"), (NAMESPACE, "east-to-west")} <= changed
     assert not simulation.cache.pairs.is_started((NAMESPACE, "west-to-east"))

@@ -26,14 +26,14 @@ PROMOTED: dict[str, Any] = {"active": "west", "promoted_by": "east-west/move", "
 
 
 def written(seen: PairObservation, **statuses: SwitchoverStatus) -> PairStatus:
-    given = {one.name: one.status for one in seen.switchovers} | statuses
+    given = {item.name: item.status for item in seen.switchovers} | statuses
     result = pair_status(seen, given)
     assert result is not None
     return result
 
 
 def ready(status: PairStatus) -> tuple[str, str, str]:
-    (condition,) = (one for one in status.conditions if one.type == "Ready")
+    (condition,) = (item for item in status.conditions if item.type == "Ready")
     return condition.status.value, condition.reason, condition.message
 
 
@@ -70,8 +70,8 @@ def test_a_pair_that_could_not_be_switched_over_says_why(fields: dict[str, Any],
 
 
 def test_a_switchover_under_way_is_the_phase():
-    one = switchover_resource()
-    status = written(observation(one), move=SwitchoverStatus(state="Draining"))
+    item = switchover_resource()
+    status = written(observation(item), move=SwitchoverStatus(state="Draining"))
 
     assert "SwitchingOver" == status.phase
     assert status.switchover is not None
@@ -122,7 +122,7 @@ def test_an_older_report_does_not_change_the_active_member():
     assert "east" == member.active
 
 
-def test_a_refused_request_tells_who_is_active_where_the_status_was_lost():
+def test_a_refused_request_reports_who_is_active_where_the_status_was_lost():
     lost = observation(
         switchover_resource("again"),
         jobs={"again": job("again", report=report("Refused", "again", **PROMOTED))},

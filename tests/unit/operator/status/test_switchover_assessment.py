@@ -11,8 +11,8 @@ from mirrorflow_operator.status.pair_assessment import why_not_switched
 from mirrorflow_operator.status.pair_conditions import PairReason, SwitchoverReason
 from mirrorflow_operator.status.pair_observation import BEGIN_WITHIN_S, PairObservation
 from mirrorflow_operator.status.switchover_assessment import (
+    JobStep,
     SwitchoverDecision,
-    SwitchoverStep,
     decisions,
     switchover_status,
 )
@@ -26,7 +26,7 @@ from tests.unit.operator.pairs import (
     switchover_resource,
 )
 
-FOLLOW = SwitchoverDecision(step=SwitchoverStep.FOLLOW_JOB)
+FOLLOW = SwitchoverDecision(step=JobStep.FOLLOW_JOB)
 
 
 def decision(seen: PairObservation, name: str = "move") -> SwitchoverDecision:
@@ -34,18 +34,18 @@ def decision(seen: PairObservation, name: str = "move") -> SwitchoverDecision:
 
 
 def status(seen: PairObservation, name: str = "move") -> SwitchoverStatus:
-    (one,) = (one for one in seen.switchovers if one.name == name)
-    return switchover_status(one, decision(seen, name), seen)
+    (found,) = (item for item in seen.switchovers if item.name == name)
+    return switchover_status(found, decision(seen, name), seen)
 
 
 def conditions(written: SwitchoverStatus) -> dict[str, tuple[str, str]]:
-    return {one.type: (one.status.value, one.reason) for one in written.conditions}
+    return {item.type: (item.status.value, item.reason) for item in written.conditions}
 
 
 def test_a_new_switchover_gets_a_job():
     seen = observation(switchover_resource())
 
-    assert SwitchoverDecision(step=SwitchoverStep.CREATE_JOB) == decision(seen)
+    assert SwitchoverDecision(step=JobStep.CREATE_JOB) == decision(seen)
     assert {
         "Succeeded": ("Unknown", "Starting"),
         "WritesRefused": ("False", "WritesAccepted"),
@@ -98,7 +98,7 @@ def test_a_second_switchover_is_refused_while_the_first_has_not_ended():
     first = switchover_resource("first", age_s=10.0)
     seen = observation(first, switchover_resource("second", age_s=5.0))
 
-    assert SwitchoverStep.CREATE_JOB is decision(seen, "first").step
+    assert JobStep.CREATE_JOB is decision(seen, "first").step
     assert (
         "spec.pair: Switchover first of east-west has not ended; wait until it has, and create another one."
         == decision(seen, "second").refusal
@@ -115,24 +115,24 @@ def test_a_switchover_is_refused_while_a_deleted_one_is_carried_out():
 def test_a_switchover_may_follow_one_that_has_ended():
     ended = switchover_resource("first", age_s=10.0, status=SwitchoverStatus(state="Done"))
 
-    assert SwitchoverStep.CREATE_JOB is decision(observation(ended, switchover_resource())).step
+    assert JobStep.CREATE_JOB is decision(observation(ended, switchover_resource())).step
 
 
 def test_a_deleted_job_is_created_again_however_old_the_switchover_is():
     """The process in it continues by the journal: after promoting, the switchover can only be completed."""
     begun = switchover_resource(status=SwitchoverStatus(state="Promoting"), age_s=10 * BEGIN_WITHIN_S)
 
-    assert SwitchoverStep.CREATE_JOB is decision(observation(begun)).step
+    assert JobStep.CREATE_JOB is decision(observation(begun)).step
 
 
 def test_a_job_whose_report_was_lost_is_replaced():
     seen = observation(switchover_resource(), jobs={"move": job(is_complete=True)})
 
-    assert SwitchoverStep.REPLACE_JOB is decision(seen).step
+    assert JobStep.REPLACE_JOB is decision(seen).step
 
 
 def test_a_refusal_without_the_journal_does_not_replace_what_is_known():
-    """A process with new files may refuse before it connects; the switchover has begun all the same."""
+    """A process with new files may refuse before it connects; the switchover has begun."""
     begun = switchover_resource(status=SwitchoverStatus(state="Draining", since=SINCE))
     blind = report("Refused", reason="A setting is wrong.").__class__(id="", state="Refused", reason="x")
 
@@ -159,7 +159,7 @@ def test_a_missing_object_is_awaited_for_a_while(fields: dict[str, Any], sentenc
 
 
 def test_a_request_that_is_found_too_late_is_refused():
-    """The operator was away: nobody expects that applications are moved now."""
+    """The operator was away: no user expects that applications are moved now."""
     late = decision(observation(switchover_resource(age_s=BEGIN_WITHIN_S + 1)))
 
     assert late.refusal.startswith("It could not begin within 5 minutes, because the operator did not run.")
