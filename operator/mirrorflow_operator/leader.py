@@ -49,6 +49,7 @@ SILENT_DURATIONS: Final = 2  # a candidate reads the Lease several times within 
 RELEASE_TIMEOUT_S: Final = 2.0  # a small part of a pod's grace period
 _LOG = logging.getLogger(__name__)
 DEFINITION_EVERY_S: Final = 2.0  # between two checks for a CRD that is installed after the operator
+NEW_DEFINITION_S: Final = 20.0  # in which the API server serves a new CRD, under load
 RETRY_MIN_S: Final = 1.0
 RETRY_MAX_S: Final = 25.0  # between two attempts to read the cluster, without jitter
 WATCH_GRACE_S: Final = 10.0  # a watch reports within milliseconds what a list shows
@@ -210,6 +211,7 @@ class Leader:
     _watches: Watches | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _kinds: tuple[ObjectKind, ...] = WATCHED  # with pairs and switchovers, where they may be read
+    _has_new_definitions: bool = False  # this term has applied CRDs, which are served within seconds
     _missed_change: bool = False  # the watches missed a change that a list showed
 
     async def lead(self) -> None:
@@ -254,7 +256,7 @@ class Leader:
                     # Once: an API server may store a CRD differently for ever.
                     if is_updated or not await update_definitions(self.client):
                         return
-                    is_updated = True
+                    is_updated = self._has_new_definitions = True
                     # The API server drops new fields from statuses until it uses the new CRD, in milliseconds.
                     self.problem = "the MirrorFlow CRD has just been updated"
                     await asyncio.sleep(DEFINITION_EVERY_S)
@@ -291,24 +293,32 @@ class Leader:
 
         An operator that was upgraded without them still runs flows.
         """
+        waits_until = time.monotonic() + (NEW_DEFINITION_S if self._has_new_definitions else 0.0)
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
             try:
                 for kind in PAIR_KINDS:
                     for namespace in self.settings.namespaces or (None,):
                         async for _ in self.client.chunks(kind, namespace, limit=1):
                             break
-            except (ForbiddenError, NotFoundError) as error:
-                self._kinds = WATCHED
-                _LOG.warning(
-                    "Switchovers are not carried out until the operator is started again with the CRDs of crds/ and their rights: %s",
-                    error,
-                )
+            except NotFoundError as error:
+                if time.monotonic() > waits_until:
+                    self._leave_out_pairs(error)
+                    return
+            except ForbiddenError as error:
+                self._leave_out_pairs(error)
                 return
             except ApiServerError as error:
                 self._log_retry(error)
             else:
                 self._kinds = (*WATCHED, *PAIR_KINDS)
                 return
+
+    def _leave_out_pairs(self, error: ApiServerError) -> None:
+        self._kinds = WATCHED
+        _LOG.warning(
+            "Switchovers are not carried out until the operator is started again with the CRDs of crds/ and their rights: %s",
+            error,
+        )
 
     async def _read_all(self) -> frozenset[str]:
         """Lists everything it may read, retrying until it succeeds.

@@ -24,9 +24,11 @@ OLD_TEMPLATE = Path(__file__).parent / "crd-of-1a40a54.tpl"
 
 
 def _earlier_chart(folder: Path) -> Path:
-    """Copies the chart with the values of an earlier release; its CRD lacks one pinned status field and one spec field."""
+    """Copies the chart with the values of an earlier release: one CRD, without one pinned status field and one spec field."""
     chart = Path(shutil.copytree(CHART, folder / "earlier"))
     shutil.copy(OLD_VALUES, chart / "values.yaml")
+    for plural in ("mirrorpairs", "switchovers"):
+        (chart / "crds" / f"{plural}.yaml").unlink()
     file = chart / "crds" / "mirrorflows.yaml"
     definition = yaml.safe_load(file.read_text())
     properties = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]

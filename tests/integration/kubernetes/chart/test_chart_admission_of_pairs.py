@@ -1,0 +1,103 @@
+"""The chart's policy on MirrorPairs: who names a Secret may get it, and who writes a hook may get all Secrets."""
+
+from typing import Any
+
+import pytest
+
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kubernetes.api_server import ApiServer
+from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
+from tests.integration.kubernetes.chart.conftest import TEAM
+
+HOOK = {"hook": {"command": ["/bin/lead"]}}
+NAMES_SECRET = "spec names the Secret {}, which pairs-author may not get"
+HAS_HOOK = (
+    "spec has a hook, which runs with the Secrets of the flows, and pairs-author may not get all Secrets"
+)
+
+
+@pytest.fixture(scope="module")
+def author(installed: ApiServer, administrator: Kubectl) -> Kubectl:
+    """A user who may write MirrorPairs and read one Secret, `own-probe`."""
+    administrator("create", "role", "pairs", "--verb=*", "--resource=mirrorpairs.mirrorflow.io")
+    administrator(
+        "create", "role", "probe-reader", "--verb=get", "--resource=secrets", "--resource-name=own-probe"
+    )
+    for role in ("pairs", "probe-reader"):
+        administrator("create", "rolebinding", role, f"--role={role}", "--user=pairs-author")
+    user = installed.user("pairs-author").within(TEAM)
+    wait_until("the rights are known", lambda: "yes" in user("auth", "can-i", "get", "secret/own-probe"))
+    wait_until("the policy is enforced", lambda: not _is_accepted(user, _pair(endpoint=HOOK)))
+    return user
+
+
+def _pair(*, probe: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    east = {"flow": "east-to-west"} | ({} if probe is None else {"probe": probe})
+    return {
+        "apiVersion": "mirrorflow.io/v1alpha1",
+        "kind": "MirrorPair",
+        "metadata": {"name": "east-west"},
+        "spec": {
+            "members": {"east": east, "west": {"flow": "west-to-east"}},
+            "fence": {"method": "None"},
+            **spec,
+        },
+    }
+
+
+def _plain(secret: str) -> dict[str, Any]:
+    return {
+        "type": "Plain",
+        "username": {"value": "probe"},
+        "password": {"secretName": secret, "key": "password"},
+    }
+
+
+def _is_accepted(user: Kubectl, pair: dict[str, Any]) -> bool:
+    try:
+        user.apply(pair, "--dry-run=server")
+    except KubectlError:
+        return False
+    return True
+
+
+def test_a_pair_without_secrets_and_hooks_needs_no_right(author: Kubectl):
+    assert _is_accepted(author, _pair())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"endpoint": HOOK}, {"fence": {"method": "Hook", **HOOK}}],
+    ids=["endpoint", "fence"],
+)
+def test_a_hook_needs_the_right_to_all_secrets(author: Kubectl, administrator: Kubectl, spec: dict[str, Any]):
+    with pytest.raises(KubectlError, match=HAS_HOOK):
+        author.apply(_pair(**spec), "--dry-run=server")
+
+    assert _is_accepted(administrator, _pair(**spec))
+
+
+def test_a_probe_may_name_a_secret_that_its_author_may_get(author: Kubectl, administrator: Kubectl):
+    with pytest.raises(KubectlError, match=NAMES_SECRET.format("others-probe")):
+        author.apply(_pair(probe=_plain("others-probe")), "--dry-run=server")
+
+    assert _is_accepted(author, _pair(probe=_plain("own-probe")))
+    assert _is_accepted(administrator, _pair(probe=_plain("others-probe")))
+
+
+def test_a_reference_in_a_text_counts_as_a_name(author: Kubectl):
+    custom = {
+        "type": "Custom",
+        "config": {"sasl.jaas.config": "${dir:/mnt/mirrorflow/secrets/others-probe:jaas}"},
+    }
+
+    with pytest.raises(KubectlError, match=NAMES_SECRET.format("others-probe")):
+        author.apply(_pair(probe=custom), "--dry-run=server")
+
+
+def test_a_limit_may_be_changed_by_a_user_without_the_right(author: Kubectl, administrator: Kubectl):
+    administrator.apply(_pair(endpoint=HOOK))
+    author("patch", "mirrorpair", "east-west", "--type=merge", '--patch={"spec":{"deadlineSeconds":90}}')
+
+    assert 90 == author.get("mirrorpair", "east-west")["spec"]["deadlineSeconds"]
+    administrator("delete", "mirrorpair", "east-west")
