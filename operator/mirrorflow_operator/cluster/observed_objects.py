@@ -30,12 +30,13 @@ from mirrorflow_operator.plan.names import (
 )
 from mirrorflow_operator.plan.pod_sharing import connectors_in
 from mirrorflow_operator.plan.rollouts import DeploymentCondition, ObservedDeployment
+from mirrorflow_operator.plan.switchover_objects import SWITCHOVER_CONTAINER
 from mirrorflow_operator.status.observation import Key, ObservedJob, ObservedPod, Resource
 
 CONTENT_HASH: Final = "mirrorflow.io/content-hash"
 MESSAGE_MAX: Final = 1_000  # characters of a container's or a condition's message
 REPORT_MAX: Final = 4_096  # Kubernetes' limit for a termination message
-_CONTAINERS: Final = frozenset({CONTAINER, DRIVER})
+_CONTAINERS: Final = frozenset({CONTAINER, DRIVER, SWITCHOVER_CONTAINER})
 Object = Mapping[str, Any]
 # Of Kubernetes' garbage collector, which deletes the owned objects meanwhile.
 _OWN_FINALIZERS: Final = frozenset({"foregroundDeletion", "orphan"})

@@ -18,7 +18,7 @@ from mirrorflow_operator.cluster.observed_objects import created_s, observed_pod
 from mirrorflow_operator.cluster.progress_client import PATH, session
 from mirrorflow_operator.plan.job_objects import PROGRESS_PORT
 from mirrorflow_operator.plan.names import PAIR_LABEL, SWITCHOVER_LABEL
-from mirrorflow_operator.plan.switchover_objects import SWITCHOVER_CONTAINER
+from mirrorflow_operator.plan.switchover_objects import REQUEST_ANNOTATION, SWITCHOVER_CONTAINER
 from mirrorflow_operator.status.pair_observation import ObservedSwitchoverJob, PairKey
 from mirrorflow_operator.status.pod_failures import pod_problems
 from mirrorflow_operator.status.switchover_reports import (
@@ -72,6 +72,7 @@ class SwitchoverJobReader:
             name=job["metadata"]["name"],
             uid=job["metadata"]["uid"],
             switchover=job["metadata"]["labels"][SWITCHOVER_LABEL],
+            request=(job["metadata"].get("annotations") or {}).get(REQUEST_ANNOTATION, ""),
             is_complete=any(
                 condition.get("type") in {"Complete", "Failed"} and condition.get("status") == "True"
                 for condition in conditions

@@ -41,6 +41,7 @@ SWITCHOVER_CONTAINER: Final = "switchover"
 REQUEST_FILE: Final = "switchover.json"
 REQUEST_FORMAT: Final = 1  # `job_settings` reads it
 ID_ANNOTATION: Final = "mirrorflow.io/switchover-id"
+REQUEST_ANNOTATION: Final = "mirrorflow.io/switchover-request"  # what a Job was created for
 # In this time a switchover that is stopped is rolled back: some requests to each cluster, and at most one hook.
 ROLLBACK_GRACE_S: Final = 120
 # A process that has not ended its switchover is started again for as long as that takes: writes may be refused meanwhile.
@@ -68,6 +69,11 @@ def switchover_id(pair: str, switchover: str) -> str:
     By name, not by uid: a Switchover that is created again, as by a backup or by Git, is the same one, and is not carried out again.
     """
     return f"{pair}/{switchover}"
+
+
+def request_of(switchover: Switchover) -> str:
+    """Returns what is asked for, to tell apart two Switchovers of one name."""
+    return f"{switchover.spec.type} to {switchover.spec.to}"
 
 
 def switchover_labels(pair: str, switchover: str) -> dict[str, str]:
@@ -105,7 +111,7 @@ def switchover_objects(
         "name": name,
         "namespace": switchover.metadata.namespace,
         "labels": switchover_labels(pair.metadata.name, switchover.metadata.name),
-        "annotations": {ID_ANNOTATION: request["id"]},
+        "annotations": {ID_ANNOTATION: request["id"], REQUEST_ANNOTATION: request_of(switchover)},
     }
     return [
         {

@@ -190,11 +190,11 @@ class PairReconciler:
         labels = metadata["labels"]
         selector = ",".join(f"{name}={labels[name]}" for name in (PAIR_LABEL, SWITCHOVER_LABEL))
         async for _, bodies in self.client.chunks(kind, metadata["namespace"], labels=selector):
-            if any(other["metadata"]["name"] == metadata["name"] for other in bodies):
+            if any(_is_same(other["metadata"], metadata) for other in bodies):
                 return
         raise ConflictError(
             f"create {kind.plural}",
-            f"{kind.name} {metadata['name']} belongs to something else; delete it, or give the Switchover another name",
+            f"{kind.name} {metadata['name']} belongs to something else, or to an earlier Switchover of that name; delete it, or give the Switchover another name",
         )
 
     async def _write_statuses(
@@ -267,6 +267,11 @@ class PairReconciler:
                 except NotFoundError:
                     continue
                 self.metrics.api_writes.labels(verb="delete", kind=kind.plural).inc()
+
+
+def _is_same(metadata: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
+    """Whether an object is the planned one: of that name, and for the same request."""
+    return all(metadata.get(key) == planned[key] for key in ("name", "annotations"))
 
 
 def progress_of(source: Iterable[Summary], checkpoint: Iterable[Summary]) -> FlowProgress:

@@ -73,6 +73,7 @@ class ObservedSwitchoverJob:
     name: str
     uid: str
     switchover: str
+    request: str = ""  # what it was created for, as of `request_of`
     is_complete: bool = False
     report: SwitchoverReport | None = None
     problem: str = ""  # why it has no working pod; "" where it has one, or none is known

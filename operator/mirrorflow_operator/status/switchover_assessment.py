@@ -11,7 +11,7 @@ from enum import Enum
 from mirrorflow_operator.api.pair_status import RefusedWrites, SwitchoverStatus
 from mirrorflow_operator.api.status import ConditionStatus
 from mirrorflow_operator.api.timestamps import timestamp
-from mirrorflow_operator.plan.switchover_objects import object_name_of, switchover_id
+from mirrorflow_operator.plan.switchover_objects import object_name_of, request_of, switchover_id
 from mirrorflow_operator.status.conditions import bounded
 from mirrorflow_operator.status.pair_conditions import (
     PairFinding,
@@ -62,11 +62,14 @@ def _decision(
 ) -> SwitchoverDecision:
     if switchover.has_ended:
         return SwitchoverDecision()
-    job = observation.jobs.get(switchover.name)
+    job, wanted = observation.jobs.get(switchover.name), switchover.switchover
+    if job is not None and wanted is not None and job.request != request_of(wanted):
+        return SwitchoverDecision(
+            refusal=f"metadata.name: a Switchover of this name was {job.request} before; create one with another name."
+        )
     if job is not None:
         is_lost = job.is_complete and (job.report is None or job.report.state not in ENDED)
         return SwitchoverDecision(step=JobStep.REPLACE_JOB if is_lost else JobStep.FOLLOW_JOB)
-    wanted = switchover.switchover
     if wanted is None:
         return SwitchoverDecision(refusal=" ".join(map(str, switchover.errors)))
     is_begun = switchover.status.state is not None
@@ -123,7 +126,7 @@ def switchover_status(
         "observed_generation": switchover.generation,
         "id": switchover_id(switchover.pair, switchover.name),
     }
-    job = observation.jobs.get(switchover.name)
+    job = None if decision.refusal else observation.jobs.get(switchover.name)
     report = None if job is None else _usable_report(job, before)
     if job is not None or decision.step is JobStep.CREATE_JOB:
         update["job"] = object_name_of(switchover.name)

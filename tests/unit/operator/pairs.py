@@ -122,8 +122,9 @@ def switchover_resource(
 
 
 def job(name: str = "move", report: SwitchoverReport | None = None, **fields: Any) -> ObservedSwitchoverJob:
+    given = {"request": "Planned to west", **fields}
     return ObservedSwitchoverJob(
-        name=f"{name}-switchover", uid=f"uid-job-{name}", switchover=name, report=report, **fields
+        name=f"{name}-switchover", uid=f"uid-job-{name}", switchover=name, report=report, **given
     )
 
 

@@ -301,6 +301,21 @@ def test_a_job_whose_report_was_lost_is_replaced_by_one_that_reads_the_journal(s
     assert "create Job move-switchover" in second
 
 
+def test_a_pod_whose_image_cannot_be_pulled_is_reported(simulation: PairSimulation):
+    simulation.request()
+    simulation.run()
+    simulation.end_job(SwitchoverState.DONE)
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    pod, job = simulation.api.objects["Pod", "move-pod"], simulation.api.objects["Job", JOB_NAME]
+    container = {"name": "switchover", "state": waiting}
+    simulation.api.store(POD, {**pod, "status": {"phase": "Pending", "containerStatuses": [container]}})
+    simulation.api.store(JOB, {**job, "status": {}})
+
+    simulation.run()
+
+    assert "no such image" in simulation.status("Switchover", "move")["waitsFor"]
+
+
 def test_a_deleted_pair_lets_its_flows_do_what_their_specs_say(simulation: PairSimulation):
     simulation.request()
     simulation.run()

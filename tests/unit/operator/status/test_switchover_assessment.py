@@ -171,6 +171,16 @@ def test_a_switchover_to_no_member_is_refused():
     assert "spec.to: north is no member of east-west; create a Switchover to east or west." == refused.refusal
 
 
+def test_a_name_that_another_request_has_used_is_refused():
+    """Its Job, which is still there, has done something else."""
+    seen = observation(
+        switchover_resource(to="east"), jobs={"move": job(report=report("Done"), is_complete=True)}
+    )
+
+    assert "metadata.name: a Switchover of this name was Planned to west before" in decision(seen).refusal
+    assert "Refused" == status(seen).state
+
+
 def test_a_pod_that_cannot_start_is_reported():
     seen = observation(
         switchover_resource(), jobs={"move": job(problem="The image cannot be pulled.")}, now_s=NOW_S
