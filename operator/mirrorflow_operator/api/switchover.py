@@ -4,13 +4,13 @@ The spec never changes, so that a revert in Git is no failover. `pair_status` ha
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from mirrorflow_operator.api.load import field_errors, validated
-from mirrorflow_operator.api.model import Alias, ApiModel, ObjectName
-from mirrorflow_operator.api.spec import API_VERSION, FlowMetadata
+from mirrorflow_operator.api.model import Alias, ApiModel
+from mirrorflow_operator.api.spec import API_VERSION, NAME_MAX, FlowMetadata
 from mirrorflow_operator.errors import InvalidSpecError
 
 SWITCHOVER_KIND = "Switchover"
@@ -19,7 +19,9 @@ SWITCHOVER_KIND = "Switchover"
 class SwitchoverSpec(ApiModel):
     """What is to be done."""
 
-    pair: ObjectName = Field(description="Name of the MirrorPair, in the same namespace.")
+    pair: Annotated[str, Field(max_length=NAME_MAX, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = Field(
+        description="Name of the MirrorPair, in the same namespace."
+    )
     to: Alias = Field(description="Member of the pair that applications are moved to.")
     type: Literal["Planned", "Rehearsal"] = Field(
         description="Planned, or Rehearsal: everything up to the promotion, which is then undone."
