@@ -6,6 +6,10 @@ The log cleaner removes older records and tombstones at different times on each 
 consumer ends up with: the newest value of each key, where a tombstone equals no record. Each log is read once, whatever
 its number of keys. Keys are divided into classes by their digest; a class is one window of the result.
 
+A key may be written again between the plan and the comparison. The log cleaner then removes its older records, and the
+newest lies after the planned end, so the key looks missing or different. Each such key is looked up between the planned
+and the present end of both logs before it is reported; where it was written again, it is undecided.
+
 A key whose newest source record may not be copied yet counts as behind. Without a stored offset, the newest record
 that both sides have shows what was copied, because records are copied in order.
 """
@@ -14,17 +18,22 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mirrorflow_core.errors import BrokerError, ClusterError, CorruptRecordsError, NotAuthorizedError
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.record_digests import DigestedRecord, RecordDigester
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire.batch import Batch, checksum_holds
 from mirrorflow_core.wire.records import decode
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator import process
 from mirrorflow_seed.verify.offset_windows import (
     Difference,
@@ -42,7 +51,7 @@ from mirrorflow_seed.verify.range_comparison import (
     range_readers,
     with_fields,
 )
-from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError
+from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRange, OffsetRangeReader
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -52,6 +61,16 @@ SIDES: Final = ("source", "target")
 COMBINED_KEYS_MAX: Final = 100_000
 UNSETTLED: Final = "Keys differ, and no stored offset shows whether their newest records were copied."
 EXPIRED: Final = "Some keys exist on one side only; retention (cleanup.policy=compact,delete) may have deleted them on the other."
+REWRITTEN: Final = "Keys differ that were written again since the comparison began, so a log cleaner may have removed what was compared; compare again."
+# Keys that are looked up together: a task holds their digests, some 100 bytes each.
+LOOKED_UP_KEYS_MAX: Final = 200_000
+# A lookup repeats from its last end until a round takes less than this: no log cleaner removes a record within a second of
+# its writing, because its segment must be closed first, and cleaners run every 15 s.
+LOOKUP_ROUND_S: Final = 1.0
+LOOKUP_ROUNDS_MAX: Final = 10
+GROWS_TOO_FAST: Final = (
+    "Keys differ, and the log grows faster than it is read, so it is unknown whether they were written again."
+)
 SCHEMA: Final = "number int, key_class int, key binary, side int, offset bigint, digest binary, is_tombstone boolean, report string"
 GROUP: Final = ("number", "key_class")
 ORDER: Final = ("key", "side", "offset")
@@ -124,17 +143,26 @@ class NewestRecord(NamedTuple):
     is_tombstone: bool
 
 
+class DifferingKey(NamedTuple):
+    """A key whose newest records are not equal; a side without one, or with a tombstone that counts as none, is None."""
+
+    key: bytes  # its digest
+    source: DigestedRecord | None
+    target: DigestedRecord | None
+
+
 class KeyClassComparison:
     """Compares the newest records of the keys of one class, which are added one after the other."""
 
     def __init__(self, verify_range: VerifyRange, key_class: int) -> None:
         self.behind = self.bytes_read = self.memory_bytes = 0
         self.seconds = 0.0
-        self._range = verify_range
+        self.verify_range = verify_range
         self._key_class = key_class
         self._tally = WindowTally(0)
         self._problem = ""
-        self._differing: list[tuple[DigestedRecord | None, DigestedRecord | None]] = []
+        self._differing: list[DifferingKey] = []
+        self._undecided_keys: dict[bytes, str] = {}  # with the reason of each
         self._equal_to = 0  # the source offset after the newest record that both sides have
 
     def add_report(self, report: str) -> None:
@@ -145,8 +173,8 @@ class KeyClassComparison:
         self.memory_bytes = max(self.memory_bytes, values["memory"])
         self._problem = self._problem or values["problem"]
 
-    def add(self, on_source: NewestRecord | None, on_target: NewestRecord | None) -> None:
-        """Adds a key, with its newest record on each side."""
+    def add(self, key: bytes, on_source: NewestRecord | None, on_target: NewestRecord | None) -> None:
+        """Adds a key, by its digest, with its newest record on each side."""
         source = None if on_source is None or (on_source.is_tombstone and on_target is None) else on_source
         target = None if on_target is None or (on_target.is_tombstone and on_source is None) else on_target
         if source is None and target is None:
@@ -157,23 +185,45 @@ class KeyClassComparison:
             self._tally.add_target(target.record)
             return
         self._differing.append(
-            (None if source is None else source.record, None if target is None else target.record)
+            DifferingKey(
+                key, None if source is None else source.record, None if target is None else target.record
+            )
         )
+
+    @property
+    def keys_to_look_up(self) -> frozenset[bytes]:
+        """The digests of keys that would be reported as different; none if a log was not read to its end."""
+        if self._problem:
+            return frozenset()
+        is_behind = self.verify_range.is_behind
+        return frozenset(
+            key for key, source, _ in self._differing if source is None or not is_behind(source.offset)
+        )
+
+    def leave_undecided(self, keys: Iterable[bytes], reason: str) -> None:
+        """Sets the reason why these *keys* are not different."""
+        self._undecided_keys |= dict.fromkeys(keys, reason)
+
+    def add_cost(self, *, bytes_read: int, seconds: float) -> None:
+        """Adds the cost of a lookup."""
+        self.bytes_read += bytes_read
+        self.seconds += seconds
 
     def result(self) -> WindowResult:
         """Returns the result of the class. If a log was not read to its end, no key counts as different."""
-        verify_range, tally = self._range, self._tally
+        verify_range, tally = self.verify_range, self._tally
         if self._problem:
             tally.leave_undecided(self._problem)
         else:
-            for source, target in sorted(self._differing, key=_source_first):
-                self._add_differing(source, target)
+            for differing in sorted(self._differing, key=_source_first):
+                self._add_differing(differing)
         return tally.result(
             verify_range, verify_range.source_from, verify_range.source_to, key_class=self._key_class
         )
 
-    def _add_differing(self, source: DigestedRecord | None, target: DigestedRecord | None) -> None:
-        tally, verify_range = self._tally, self._range
+    def _add_differing(self, differing: DifferingKey) -> None:
+        tally, verify_range = self._tally, self.verify_range
+        key, source, target = differing
         if source is not None and verify_range.is_behind(source.offset):
             self.behind += 1
             return
@@ -181,7 +231,9 @@ class KeyClassComparison:
             tally.add_source(source)
         if target is not None:
             tally.add_target(target)
-        if source is not None and verify_range.copied_before is None and source.offset >= self._equal_to:
+        if key in self._undecided_keys:
+            tally.leave_undecided(self._undecided_keys[key])
+        elif source is not None and verify_range.copied_before is None and source.offset >= self._equal_to:
             tally.leave_undecided(verify_range.open_transaction or UNSETTLED)
         elif (source is None or target is None) and verify_range.can_expire:
             tally.leave_undecided(EXPIRED)
@@ -192,8 +244,8 @@ class KeyClassComparison:
             tally.add_difference(kind, source, target)
 
 
-def _source_first(pair: tuple[DigestedRecord | None, DigestedRecord | None]) -> tuple[bool, int]:
-    source, target = pair
+def _source_first(differing: DifferingKey) -> tuple[bool, int]:
+    _, source, target = differing
     if source is not None:
         return False, source.offset
     assert target is not None
@@ -338,10 +390,8 @@ def rows_of(batches: "Iterable[RecordBatch]") -> Iterator[KeyRow]:
         yield from map(KeyRow._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
-def compare_key_rows(
-    rows: Iterable[KeyRow], ranges: Sequence[VerifyRange]
-) -> Iterator[tuple[VerifyRange, VerifyRangeResult]]:
-    """Yields each class of keys with its range and result; the rows are sorted by GROUP and ORDER."""
+def compare_key_rows(rows: Iterable[KeyRow], ranges: Sequence[VerifyRange]) -> Iterator[KeyClassComparison]:
+    """Yields the comparison of each class of keys; the rows are sorted by GROUP and ORDER."""
     for (number, key_class), of_class in groupby(rows, key=itemgetter(0, 1)):
         comparison = KeyClassComparison(ranges[number], key_class)
         for key, of_key in groupby(of_class, key=itemgetter(2)):
@@ -352,18 +402,164 @@ def compare_key_rows(
                 else:
                     comparison.add_report(row.report)
             if key != _REPORT_KEY:
-                comparison.add(*newest)
-        window = comparison.result()
-        yield (
-            ranges[number],
-            VerifyRangeResult(
-                windows=(window,),
-                behind=comparison.behind,
-                bytes_read=comparison.bytes_read,
-                seconds=comparison.seconds,
-                memory_bytes=comparison.memory_bytes,
+                comparison.add(key, *newest)
+        yield comparison
+
+
+async def settle_key_classes(
+    comparisons: Iterable[KeyClassComparison],
+    compare_settings: CompareSettings,
+    *,
+    load: Callable[[], SourceSettings],
+    open_sides: OpenSides,
+) -> list[VerifyRangeResult]:
+    """Returns the results of *comparisons*, after their differing keys were looked up. Raises ClusterError, SettingError."""
+    results: list[tuple[VerifyRange, VerifyRangeResult]] = []
+    waiting: list[KeyClassComparison] = []
+    keys = 0
+
+    async def settle() -> None:
+        await look_up_keys(waiting, compare_settings, load, open_sides)
+        results.extend((comparison.verify_range, _result_of(comparison)) for comparison in waiting)
+        waiting.clear()
+
+    for comparison in comparisons:
+        waiting.append(comparison)
+        keys += len(comparison.keys_to_look_up)
+        if keys >= LOOKED_UP_KEYS_MAX:
+            await settle()
+            keys = 0
+    await settle()
+    return await name_changed_fields(results, load, open_sides)
+
+
+def _result_of(comparison: KeyClassComparison) -> VerifyRangeResult:
+    window = comparison.result()
+    return VerifyRangeResult(
+        windows=(window,),
+        behind=comparison.behind,
+        bytes_read=comparison.bytes_read,
+        seconds=comparison.seconds,
+        memory_bytes=comparison.memory_bytes,
+    )
+
+
+async def look_up_keys(
+    comparisons: Sequence[KeyClassComparison],
+    compare_settings: CompareSettings,
+    load: Callable[[], SourceSettings],
+    open_sides: OpenSides,
+) -> None:
+    """Leaves differing keys undecided that were written again after the planned end of either side.
+
+    Each partition is read once from its planned to its present end, whatever the number of its classes.
+    """
+    by_range: dict[VerifyRange, list[KeyClassComparison]] = {}
+    for comparison in comparisons:
+        if comparison.keys_to_look_up:
+            by_range.setdefault(comparison.verify_range, []).append(comparison)
+    if not by_range:
+        return
+    settings, unread = load(), iter(by_range.items())
+    async for sides in open_sides(settings, [_after(verify_range) for verify_range in by_range]):
+        verify_range, of_range = next(unread)
+        keys = frozenset[bytes]().union(*(comparison.keys_to_look_up for comparison in of_range))
+        lookup = KeyLookup(sides, settings, verify_range, keys, compare_settings)
+        try:
+            await lookup.run()
+        except (DeletedMeanwhileError, CorruptRecordsError, NotAuthorizedError) as error:
+            lookup.problem = str(error)
+        for comparison in of_range:
+            comparison.leave_undecided(lookup.rewritten, REWRITTEN)
+            if lookup.problem:
+                unsettled = comparison.keys_to_look_up - lookup.rewritten
+                comparison.leave_undecided(unsettled, lookup.problem)
+        of_range[0].add_cost(bytes_read=lookup.bytes_read, seconds=time.monotonic() - lookup.began_s)
+
+
+def _after(verify_range: VerifyRange) -> VerifyRange:
+    """Returns the empty range at the planned ends."""
+    return replace(verify_range, source_from=verify_range.source_to, target_from=verify_range.target_to)
+
+
+class KeyLookup:
+    """Looks up *keys*, by their digests, after the planned ends of *verify_range*; `rewritten` are those that it finds."""
+
+    def __init__(
+        self,
+        sides: Mapping[str, Cluster],
+        settings: SourceSettings,
+        verify_range: VerifyRange,
+        keys: frozenset[bytes],
+        compare_settings: CompareSettings,
+    ) -> None:
+        self.rewritten: set[bytes] = set()
+        self.problem = ""  # why it is unknown whether the other keys were written again
+        self.bytes_read = 0
+        self.began_s = time.monotonic()
+        self._sides = sides
+        self._keys = keys
+        self._compare_settings = compare_settings
+        self._digester, _ = digesters(settings, verify_range, compare_settings)
+        self._logs = {
+            "source": (
+                TopicPartition(verify_range.topic, verify_range.partition),
+                verify_range.source_to,
+                settings.read_committed,
             ),
-        )
+            "target": (
+                TopicPartition(verify_range.target_topic, verify_range.partition),
+                verify_range.target_to,
+                True,
+            ),
+        }
+
+    async def run(self) -> None:
+        """Reads both logs up to their present ends. Raises ClusterError, CorruptRecordsError, DeletedMeanwhileError."""
+        for side, (partition, offset, read_committed) in self._logs.items():
+            await self._read_to_end(self._sides[side], partition, offset, read_committed=read_committed)
+
+    async def _read_to_end(
+        self, cluster: Cluster, partition: TopicPartition, offset: int, *, read_committed: bool
+    ) -> None:
+        for _ in range(LOOKUP_ROUNDS_MAX):
+            round_began_s = time.monotonic()
+            listed = (await admin.list_offsets(cluster, [partition], LATEST, read_committed))[partition]
+            if listed.error:
+                self.problem = str(
+                    error_codes.error_for(
+                        listed.error, cluster=cluster.alias, request="ListOffsets", subject=str(partition)
+                    )
+                )
+                return
+            end = listed.offset
+            if end <= offset:
+                return
+            await self._read(cluster, partition, OffsetRange(offset, end), read_committed=read_committed)
+            if self._keys <= self.rewritten or time.monotonic() - round_began_s < LOOKUP_ROUND_S:
+                return
+            offset = end
+        self.problem = GROWS_TOO_FAST
+
+    async def _read(
+        self, cluster: Cluster, partition: TopicPartition, offsets: OffsetRange, *, read_committed: bool
+    ) -> None:
+        reader = OffsetRangeReader(cluster, partition, offsets, read_committed=read_committed)
+        read_before = self.bytes_read
+        try:
+            while (batches := await reader.more()) is not None:
+                for batch in batches:
+                    self._find(batch, offsets.start)
+                self.bytes_read = read_before + reader.bytes_read
+                await self._compare_settings.pace(self.began_s, self.bytes_read)
+        finally:
+            await reader.close()
+
+    def _find(self, batch: Batch, begin: int) -> None:
+        keys, digest_key = self._keys, self._digester.digest_key
+        for record in decode(batch):
+            if record.offset >= begin and (key := digest_key(record.key)) in keys:
+                self.rewritten.add(key)
 
 
 async def name_changed_fields(

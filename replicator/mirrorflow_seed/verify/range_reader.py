@@ -23,15 +23,19 @@ RESPONSE_BYTES: Final = 4 << 20
 MAX_WAIT_MS: Final = 500
 # A slow replica may return one empty response before the end; after this many, no record is left there.
 EMPTY_RESPONSES_MAX: Final = 4
+# A broker that has just started may not know a topic yet: ask for this long before the topic counts as deleted.
+DELETED_AFTER_S: Final = 5.0
+KNOWN_DELETED_AFTER_S: Final = 0.5  # a later range of the same topic; long enough to ask once more
 
 
 class DeletedMeanwhileError(SeedError):
-    """Retention deleted records of *partition* before they were read."""
+    """Records of *partition* were deleted before they were read: by retention at *offset*, or its whole topic (None)."""
 
-    def __init__(self, *, cluster: str, partition: TopicPartition, offset: int) -> None:
+    def __init__(self, *, cluster: str, partition: TopicPartition, offset: int | None) -> None:
         self.partition = partition
         self.offset = offset
-        super().__init__(f"{cluster} has deleted {partition} at offset {offset} while it was being verified.")
+        what = partition.topic if offset is None else f"{partition} at offset {offset}"
+        super().__init__(f"{cluster} has deleted {what} while it was being verified.")
 
 
 class OffsetRange(NamedTuple):
@@ -119,19 +123,37 @@ class OffsetRangeReader:
         return not batch.is_control
 
     async def _fetch(self, offset: int) -> PartitionFetchResponse:
-        try:
-            return await read_through_elections(
-                self._cluster,
-                self._partition,
+        cluster, partition = self._cluster, self._partition
+        fetch = asyncio.ensure_future(
+            read_through_elections(
+                cluster,
+                partition,
                 offset,
                 read_committed=self._read_committed,
                 max_bytes=self._response_bytes,
                 max_wait_ms=MAX_WAIT_MS,
                 purpose="verify" if self._reads_ahead else "look",
             )
+        )
+        wait_s = KNOWN_DELETED_AFTER_S if is_unknown(cluster, partition.topic) else DELETED_AFTER_S
+        try:
+            while not fetch.done():
+                await asyncio.wait((fetch,), timeout=wait_s)
+                if not fetch.done() and is_unknown(cluster, partition.topic):
+                    raise DeletedMeanwhileError(cluster=cluster.alias, partition=partition, offset=None)
+            return await fetch
         except BrokerError as error:
             if error.code != error_codes.OFFSET_OUT_OF_RANGE:
                 raise
-            raise DeletedMeanwhileError(
-                cluster=self._cluster.alias, partition=self._partition, offset=offset
-            ) from error
+            raise DeletedMeanwhileError(cluster=cluster.alias, partition=partition, offset=offset) from error
+        finally:
+            fetch.cancel()
+
+
+def is_unknown(cluster: Cluster, topic: str) -> bool:
+    """Returns whether the brokers have last reported that *topic* does not exist; a failed fetch asks them again."""
+    known = cluster.metadata.topics.get(topic)
+    return known is not None and known.error in {
+        error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+        error_codes.UNKNOWN_TOPIC_ID,
+    }

@@ -46,9 +46,9 @@ from mirrorflow_seed.verify.key_comparison import (
     KeyLogPart,
     compare_key_rows,
     log_parts,
-    name_changed_fields,
     read_key_rows,
     rows_of,
+    settle_key_classes,
 )
 from mirrorflow_seed.verify.offset_windows import (
     KEYS_MAX,
@@ -343,6 +343,9 @@ def run_groups(
     in_order = [verify_range for verify_range in ranges if verify_range.method is ComparisonMethod.IN_ORDER]
     parts = _with_rates(log_parts(compacted), tasks, compare_settings)
     classes = sum(len(verify_range.key_classes) for verify_range in compacted)
+    combining_tasks = max(1, min(classes, tasks.slots * TASKS_PER_SLOT_MIN))
+    rate = compare_settings.bytes_per_second
+    lookup_rate = None if rate is None else max(1.0, rate / combining_tasks)
     results = compare_groups(tasks, in_order, inputs_of, compare, compare_settings, progress)
     try:
         results += watch_job(
@@ -353,8 +356,14 @@ def run_groups(
                 KEY_SCHEMA,
                 keys=KEY_GROUP,
                 order=KEY_ORDER,
-                partitions=min(classes, tasks.slots * TASKS_PER_SLOT_MIN),
-                combine=partial(_compare_keys, ranges=compacted, sides=sides, url=progress.url),
+                partitions=combining_tasks,
+                combine=partial(
+                    _compare_keys,
+                    ranges=compacted,
+                    compare_settings=replace(compare_settings, bytes_per_second=lookup_rate),
+                    sides=sides,
+                    url=progress.url,
+                ),
             ),
             progress.report,
         )
@@ -402,13 +411,19 @@ def _read_keys(
 
 
 def _compare_keys(
-    batches: "Iterable[RecordBatch]", *, ranges: Sequence[VerifyRange], sides: KeySides, url: str
+    batches: "Iterable[RecordBatch]",
+    *,
+    ranges: Sequence[VerifyRange],
+    compare_settings: CompareSettings,
+    sides: KeySides,
+    url: str,
 ) -> Iterator[VerifyTaskResult]:
     """Compares classes of keys in a Spark task, and reports their counts to the driver at *url*."""
     from pyspark import TaskContext  # noqa: PLC0415 the extra `seed`
 
+    comparisons = compare_key_rows(rows_of(batches), ranges)
     results = asyncio.run(
-        name_changed_fields(list(compare_key_rows(rows_of(batches), ranges)), sides.load, sides.open)
+        settle_key_classes(comparisons, compare_settings, load=sides.load, open_sides=sides.open)
     )
     context = TaskContext.get()
     assert context is not None

@@ -20,7 +20,9 @@ from mirrorflow_seed.archive import export_driver
 from mirrorflow_seed.errors import EXIT_NOTHING_SELECTED, NothingSelectedError, VerificationError
 from mirrorflow_seed.settings import FlowFiles, job_of
 from mirrorflow_seed.verify import verify_driver
+from mirrorflow_seed.verify.key_comparison import REWRITTEN
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.compaction import COMPACTED, force_compaction
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import free_port, wait_until
@@ -155,6 +157,77 @@ def test_compacted_topics_are_compared_by_the_latest_record_of_each_key(
     assert (4_000, 4_000) == (outcome.report.source_records, outcome.report.target_records)
     logs = log_bytes(flow.source, topic) + log_bytes(flow.target, copy)
     assert 0.9 * logs <= outcome.report.cost.bytes_read <= 1.1 * logs
+
+
+def test_keys_that_are_written_again_while_a_log_cleaner_runs_are_undecided(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Between plan and comparison the source's cleaner removes their older records, and the newest lie after the planned end.
+
+    In partition 1 a record was never copied: that is still a difference.
+    """
+    topic = flow.source.create_topic(unique_topic(), partitions=2, config=COMPACTED)
+    copy = flow.target.create_topic(flow.remote(topic), partitions=2, config={"cleanup.policy": "compact"})
+    for partition in range(2):
+        write(flow.source, topic, plain(300, partition))
+        write(
+            flow.target,
+            copy,
+            [*plain(100, partition), *plain(200 - partition, partition, first=100 + partition)],
+        )
+
+    def rewrite() -> None:
+        for partition in range(2):
+            again = [(*record[:3], b"newer", record[4]) for record in plain(10, partition)]
+            write(flow.source, topic, again)
+            force_compaction(flow.source, topic, partition)
+
+    after_plan(monkeypatch, rewrite)
+    outcome = verify(files_of(flow, topic), spark, tmp_path / "out")
+
+    windows = {window["partition"]: window for window in outcome.not_equal}
+    assert ("undecided", REWRITTEN, []) == tuple(windows[0][key] for key in ("outcome", "reason", "first"))
+    assert ("different", [("missing", 100, -1)]) == (windows[1]["outcome"], outcome.differences(1))
+
+
+def test_a_topic_that_is_deleted_after_the_plan_is_undecided_and_the_others_are_compared(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One is deleted on the source, one on the target, and one of them is compacted."""
+    topics = [flow.source.create_topic(unique_topic()) for _ in range(2)]
+    topics.append(flow.source.create_topic(unique_topic(), config={"cleanup.policy": "compact"}))
+    for topic in topics:
+        write(flow.source, topic, plain(300))
+        write(flow.target, flow.target.create_topic(flow.remote(topic)), plain(300))
+
+    def delete() -> None:
+        flow.target.delete_topic(flow.remote(topics[1]))
+        flow.source.delete_topic(topics[2])
+
+    after_plan(monkeypatch, delete)
+    outcome = verify(files_of(flow, ",".join(topics)), spark, tmp_path / "out")
+
+    assert {
+        topics[1]: f"{flow.target.name} has deleted {flow.remote(topics[1])} while it was being verified.",
+        topics[2]: f"{flow.alias} has deleted {topics[2]} while it was being verified.",
+    } == {window["topic"]: window["reason"] for window in outcome.not_equal}
+    assert (1, 1, 2) == (
+        outcome.status,
+        outcome.report.windows.equal,
+        outcome.report.windows.undecided,
+    )
+
+
+def after_plan(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
+    """Makes verifications call *change* between their plan and their comparison."""
+    plan = verify_driver.plan_verification
+
+    def plan_then_change(*arguments: Any, **named: Any) -> Any:
+        verify_plan = plan(*arguments, **named)
+        change()
+        return verify_plan
+
+    monkeypatch.setattr(verify_driver, "plan_verification", plan_then_change)
 
 
 def log_bytes(cluster: KafkaCluster, topic: str) -> int:

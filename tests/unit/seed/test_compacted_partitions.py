@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from mirrorflow_core.record_digests import RecordDigester
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.verify.key_comparison import (
+    REWRITTEN,
     KeyCombiner,
     KeyRow,
     compare_key_rows,
@@ -37,8 +38,12 @@ def compare(
     parts: int = 1,
     problem: str = "",
     open_transaction: str = "",
+    rewritten: Sequence[bytes] = (),
 ) -> list[WindowResult]:
-    """Compares like the tasks of a job: each part of a log makes rows, which Spark sorts."""
+    """Compares like the tasks of a job: each part of a log makes rows, which Spark sorts.
+
+    *rewritten* are the keys that the lookup has found after the planned ends.
+    """
     verify_range = VerifyRange(
         topic="t",
         partition=0,
@@ -66,9 +71,11 @@ def compare(
         of_target = problem if part.side == "target" else ""
         rows += report_rows(part, bytes_read=10, seconds=1.0, problem=of_target)
     rows.sort(key=lambda row: (row.number, row.key_class, row.key, row.side, row.offset))
-    results = [result for _, result in compare_key_rows(rows, [verify_range])]
-    assert sum(result.bytes_read for result in results) == 10 * len(log)
-    return [window for result in results for window in result.windows]
+    comparisons = list(compare_key_rows(rows, [verify_range]))
+    assert sum(comparison.bytes_read for comparison in comparisons) == 10 * len(log)
+    for comparison in comparisons:
+        comparison.leave_undecided([RecordDigester("r", 0).digest_key(key) for key in rewritten], REWRITTEN)
+    return [comparison.result() for comparison in comparisons]
 
 
 def outcome(*arguments: Sequence[Record], copied_before: int | None = END, can_expire: bool = False) -> str:
@@ -117,6 +124,20 @@ def test_key_that_retention_may_have_deleted_is_undecided() -> None:
         outcome(records_of(("b", "1"), ("a", "2")), records_of(("b", "1"), ("a", "3")), can_expire=True)
         == "different"
     )
+
+
+def test_a_key_that_was_written_again_is_undecided_and_hides_no_other_difference() -> None:
+    """Whichever side has lost its older record to a log cleaner."""
+    all_keys = records_of(("a", "1"), ("b", "1"), ("c", "1"))
+    for source, target in ((all_keys[1:], all_keys), (all_keys, all_keys[1:])):
+        (window,) = compare(source, target, rewritten=[b"a"])
+        assert ("undecided", REWRITTEN, 0) == (window.outcome.value, window.reason, window.differing)
+
+        (window,) = compare(source, target, rewritten=[b"b"])
+        assert ("different", 1) == (window.outcome.value, window.differing)
+
+        (window,) = compare(source, [*target[:-1], target[-1]._replace(value=b"2")], rewritten=[b"a"])
+        assert ("different", 1) == (window.outcome.value, window.differing)
 
 
 def test_each_key_is_in_one_class() -> None:
