@@ -2,7 +2,7 @@
 
     CommandError
     ├── UsageError     the arguments or the file are invalid; nothing was started (status 2)
-    └── FailedError    the command was started and failed (status 1; 4 and 5 as of mirrorflow_seed.errors)
+    └── FailedError    the command was started and failed (status 1; those of mirrorflow_seed.errors for Spark jobs)
 
 The replicator and the resource's types have their own error trees; `__main__` maps all of them to these two
 statuses.

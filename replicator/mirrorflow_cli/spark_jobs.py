@@ -21,6 +21,7 @@ from mirrorflow_cli.flow_arguments import flow_from, layout_from, valid_plan
 from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import is_live_terminal
 from mirrorflow_cli.run_process import ProcessFiles
+from mirrorflow_core.errors import MirrorFlowError, SettingError
 from mirrorflow_core.java.properties import read_size_bytes
 from mirrorflow_operator.plan.properties import Plan
 
@@ -189,8 +190,8 @@ def run_job(
     """Runs *job*, a module of mirrorflow_seed with a `run` function, until it ends; returns the exit status.
 
     *properties* are the job's own, besides those of the flags above; *flow_properties* returns those that the flow has,
-    which the others override. *display* receives each report and is closed. Raises UsageError, FailedError, and the
-    replicator's errors.
+    which the others override. *display* receives each report and is closed. Raises UsageError, FailedError,
+    SettingError.
     """
     try:
         return _run(arguments, job, properties, display, flow_properties)
@@ -230,6 +231,10 @@ def _run(
             if error.status == EXIT_USAGE:
                 raise UsageError(str(error)) from error
             raise FailedError(str(error), status=error.status) from error
+        except SettingError:
+            raise
+        except MirrorFlowError as error:
+            raise FailedError(str(error), status=errors.EXIT_FAILED) from error
     return STOPPED if status == errors.EXIT_STOPPED else status
 
 

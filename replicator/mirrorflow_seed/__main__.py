@@ -6,8 +6,8 @@
     mirrorflow-seed restore ...
 
 The files are the source connector's own. `executor` is internal: Spark starts it in executor pods. Exit
-status: 0 done (verify: equal); 1 failed (verify: different); 2 invalid arguments or settings; 3 stopped by a
-signal; 4 a verification could not compare; 5 no topic is selected.
+status: 0 done; 1 what was compared or copied is not the same on both sides; 2 invalid arguments or settings; 3 stopped
+by a signal; 4 it could not run, or failed; 5 no topic is selected (docs/seeding.md has a table).
 """
 
 import argparse
@@ -22,6 +22,7 @@ from mirrorflow_seed import kubernetes_backend
 from mirrorflow_seed.errors import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, SeedError
 from mirrorflow_seed.settings import FlowFiles, load_job
 
+_LOG = logging.getLogger(__name__)
 # Name -> module and summary; a module is imported only when its command runs.
 COMMANDS = {
     "seed": (
@@ -63,6 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, sentence = EXIT_FAILED, str(error)
     except OSError as error:
         status, sentence = EXIT_USAGE, f"{error.filename} cannot be used: {error.strerror}."
+    except Exception as error:
+        # A defect: Python would end with status 1, which means a difference.
+        _LOG.exception("An unexpected error:")
+        status, sentence = EXIT_FAILED, f"{type(error).__name__}: {error}"
     print(sentence, file=sys.stderr)  # noqa: T201 the command's output
     return status
 

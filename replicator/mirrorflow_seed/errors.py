@@ -3,14 +3,14 @@
     SeedError
     ├── JobSettingError      a job property is wrong; nothing was started (status 2)
     ├── SparkMissingError    pyspark or Java is missing (status 2)
-    ├── ForeignRecordsError  a target topic holds records that this flow has not written (status 1)
-    ├── JobFailedError       the job started and failed (status 1)
-    │   ├── NothingSelectedError  the flow selects no topic (status 5)
-    │   ├── VerificationError     a verification could not compare (status 4)
+    ├── ForeignRecordsError  a target topic holds records that this flow has not written (status 4, as all without another)
+    ├── JobFailedError       the job started and failed
+    │   ├── NothingSelectedError   the flow selects no topic (status 5)
+    │   ├── IncompleteExportError  a topic of the archive cannot be continued; the others were exported (status 1)
     │   ├── FlowLostError    another job has taken the flow
     │   └── StalledError     its tasks make no progress
-    ├── FileSystemError      a folder, or its file system, cannot be used (status 1)
-    └── ArchiveError         an archive cannot be written or read (status 1)
+    ├── FileSystemError      a folder, or its file system, cannot be used
+    └── ArchiveError         an archive cannot be written or read
         ├── ArchiveOccupiedError    the folder of a new archive is not empty
         ├── ArchiveConflictError    a different export has committed to it
         ├── ArchiveIncompleteError  it has no commit
@@ -23,11 +23,11 @@ Errors of the replicator have their own tree (`mirrorflow_core.errors`); `__main
 from typing import ClassVar
 
 EXIT_DONE = 0
-EXIT_FAILED = 1
-EXIT_DIFFERENT = 1  # of a verification or a restore's comparison, as of diff
+# It ran to its end, and what it compared or copied is not the same on both sides; as of diff.
+EXIT_DIFFERENT = 1
 EXIT_USAGE = 2
 EXIT_STOPPED = 3  # gracefully, by a signal; the next start continues
-EXIT_NOT_COMPARED = 4  # a verification could not run or failed
+EXIT_FAILED = 4  # it could not run, or failed before its end
 EXIT_NOTHING_SELECTED = 5
 
 
@@ -75,10 +75,10 @@ class NothingSelectedError(JobFailedError):
     status = EXIT_NOTHING_SELECTED
 
 
-class VerificationError(JobFailedError):
-    """A verification could not run, or failed before it compared everything."""
+class IncompleteExportError(JobFailedError):
+    """Topics of an archive cannot be continued; the others were exported."""
 
-    status = EXIT_NOT_COMPARED
+    status = EXIT_DIFFERENT
 
 
 class FlowLostError(JobFailedError):

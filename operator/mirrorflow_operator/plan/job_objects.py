@@ -76,7 +76,7 @@ GRACE_S: Final = 60
 SEED_RETRIES: Final = 6
 VERIFY_RETRIES: Final = 2
 # Exit statuses of a driver (`mirrorflow_seed.errors`). A failed verification has another status than a difference.
-EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED, EXIT_NOT_COMPARED, EXIT_NOTHING_SELECTED = 1, 2, 3, 4, 5
+EXIT_DIFFERENT, EXIT_USAGE, EXIT_STOPPED, EXIT_FAILED, EXIT_NOTHING_SELECTED = 1, 2, 3, 4, 5
 ENDED_KEPT: Final = 3  # ended Jobs of each kind kept for their logs
 # A scheduled verification that could not start on time may still start within this many seconds.
 STARTING_DEADLINE_S: Final = 3_600
@@ -115,10 +115,10 @@ class SparkDefaults:
     operator_namespace: str = ""  # that of `names.progress_readers`
 
 
-# What a retry would only repeat. EXIT_NOT_COMPARED is retried: a cluster or a folder may be usable again.
+# What a retry would only repeat. EXIT_FAILED is retried: a cluster or a folder may be usable again.
 FINAL_EXITS: Final = {
     RunKind.SEED: (EXIT_USAGE, EXIT_NOTHING_SELECTED),
-    RunKind.VERIFY: (EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING_SELECTED),
+    RunKind.VERIFY: (EXIT_DIFFERENT, EXIT_USAGE, EXIT_NOTHING_SELECTED),
 }
 
 

@@ -19,7 +19,7 @@ from mirrorflow_operator.api.status import (
 )
 from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
 from mirrorflow_operator.plan.job_objects import (
-    EXIT_NOT_COMPARED,
+    EXIT_FAILED,
     EXIT_NOTHING_SELECTED,
     EXIT_USAGE,
     RunKind,
@@ -45,10 +45,9 @@ _GIVEN_UP: Final = {
     "DeadlineExceeded": "it exceeded its deadline",
     "PodFailurePolicy": "its driver reported an error that a retry cannot fix",
 }
-# The meaning of exit statuses; 1 has none of its own beside the driver's message.
+# The meaning of exit statuses; the others have none of their own beside the driver's message.
 _EXIT_MEANINGS: Final = {
     EXIT_USAGE: "its settings are invalid",
-    EXIT_NOT_COMPARED: "it could not compare",
     EXIT_NOTHING_SELECTED: "the flow selects no topic",
 }
 _KIND: Final = ConditionType.SEEDED
@@ -145,6 +144,8 @@ def failure_message(job: ObservedJob, report: Report | None) -> str:
     """Returns a sentence without a final stop: why the job failed, and its own message."""
     pod = max(job.pods, key=lambda pod: (pod.created_s, pod.name), default=None)
     meaning = "" if pod is None else _EXIT_MEANINGS.get(pod.exit_code or 0, "")
+    if pod is not None and pod.exit_code == EXIT_FAILED and job.kind is RunKind.VERIFY:
+        meaning = "it could not compare"
     why = _GIVEN_UP.get(job.reason, bounded(job.message, QUOTE_MAX) or "Kubernetes reports no reason")
     if meaning and job.reason == "PodFailurePolicy":
         why, meaning = meaning, ""

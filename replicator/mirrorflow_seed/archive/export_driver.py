@@ -68,7 +68,7 @@ from mirrorflow_seed.errors import (
     ArchiveError,
     ArchiveOccupiedError,
     ArchiveUnfitError,
-    JobFailedError,
+    IncompleteExportError,
     JobSettingError,
     SeedError,
 )
@@ -255,9 +255,9 @@ class ExportJob:
         )
 
     def report_success(self, result: IncrementResult) -> None:
-        """Publishes the end of an export of one increment. Raises JobFailedError if a topic cannot be continued."""
+        """Publishes the end of an export of one increment. Raises IncompleteExportError if a topic cannot be continued."""
         if result.unfit:
-            raise JobFailedError(result.message)
+            raise IncompleteExportError(result.message)
         added = result.increment
         self._reporter.succeeded(
             records=added.records if added else 0,

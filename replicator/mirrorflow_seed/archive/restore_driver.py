@@ -50,13 +50,14 @@ from mirrorflow_seed.archive.restore_task import (
 )
 from mirrorflow_seed.archive.source_metadata import group_selection
 from mirrorflow_seed.errors import (
+    EXIT_DIFFERENT,
     EXIT_DONE,
-    EXIT_FAILED,
     EXIT_STOPPED,
     ArchiveDamagedError,
     ArchiveUnfitError,
     FlowLostError,
     JobFailedError,
+    NothingSelectedError,
 )
 from mirrorflow_seed.job_report import Cost
 from mirrorflow_seed.job_status_server import Display, JobReporter
@@ -301,7 +302,7 @@ class RestoreJob:
     async def run(self) -> int:
         """Restores and compares; returns the exit status.
 
-        Raises ArchiveUnfitError, ForeignRecordsError, JobFailedError, MirrorFlowError.
+        Raises ArchiveUnfitError, ForeignRecordsError, NothingSelectedError, JobFailedError, MirrorFlowError.
         """
         settings = self._settings
         resolve = Resolver(settings.providers).resolve_client
@@ -320,10 +321,8 @@ class RestoreJob:
         if arrangement.uncopied:
             raise JobFailedError(" ".join(list(arrangement.uncopied.values())[:TOPICS_NAMED_MAX]))
         if not names:
-            raise ArchiveUnfitError(
-                location=self.folder.address,
-                problem="the flow copies none of its topics",
-                action="check spec.topics of the flow",
+            raise NothingSelectedError(
+                f"{self.folder.address}: {arrangement.nothing_selected or 'the flow selects none of its topics.'}"
             )
         initial = await flow.claim()
         if not self._job.accept_foreign:
@@ -369,7 +368,7 @@ class RestoreJob:
             message += f" {compared.summary}"
             if compared.different:
                 self.reporter.failed(message)
-                return EXIT_FAILED
+                return EXIT_DIFFERENT
         self.reporter.succeeded(message=message)
         return EXIT_DONE
 

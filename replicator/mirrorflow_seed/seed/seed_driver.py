@@ -24,8 +24,8 @@ from mirrorflow_core.errors import FlowTakenError, MirrorFlowError, NotAuthorize
 from mirrorflow_core.settings import LossPolicy, SourceSettings
 from mirrorflow_replicator.connectors.topic_sync import Arrangement
 from mirrorflow_seed.errors import (
+    EXIT_DIFFERENT,
     EXIT_DONE,
-    EXIT_FAILED,
     EXIT_STOPPED,
     FlowLostError,
     NothingSelectedError,
@@ -484,7 +484,7 @@ class SeedJob:
             self._phase = JobPhase.FAILED
             if not self._progress.failed:
                 self._message = f"{len(arrangement.uncopied)} topics have no target topic."
-            return EXIT_FAILED
+            return EXIT_DIFFERENT
         gap, cut_off = self._progress.gap_records, self._coordinator.unfinished
         sentences = []
         if self._left_at_start is not None:
@@ -502,7 +502,7 @@ class SeedJob:
         if gap and self._settings.on_source_loss is LossPolicy.FAIL:
             # A connector has copied the partition before, from the log start that the source had by then.
             self._phase = JobPhase.FAILED
-            return EXIT_FAILED
+            return EXIT_DIFFERENT
         self._phase = JobPhase.SUCCEEDED
         return EXIT_DONE
 

@@ -28,11 +28,9 @@ from mirrorflow_replicator import process
 from mirrorflow_seed.errors import (
     EXIT_DIFFERENT,
     EXIT_DONE,
-    EXIT_FAILED,
     EXIT_STOPPED,
     FileSystemError,
     SeedError,
-    VerificationError,
 )
 from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, VerifyReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer, post_message
@@ -111,7 +109,7 @@ def run(
     With *spark*, or an active session, the job uses that and leaves it open. *verify* plans and compares, by
     default `verify_flow`.
 
-    Raises SeedError, SettingError.
+    Raises SeedError, MirrorFlowError.
     """
     progress = VerifyProgress()
     status_server = JobStatusServer(VerifyReport(run_id=job.run_id), display=display, handler=progress)
@@ -128,9 +126,7 @@ def run(
         )
         message = str(error) if is_public else f"{type(error).__name__}; the log has the details."
         _publish_end(status_server, JobPhase.FAILED, message)
-        if isinstance(error, SettingError) or (isinstance(error, SeedError) and error.status != EXIT_FAILED):
-            raise
-        raise VerificationError(str(error)) from error  # not the status of a difference
+        raise
     else:
         status_server.publish(verification.report)
         return EXIT_DONE if verification.is_equal else EXIT_DIFFERENT

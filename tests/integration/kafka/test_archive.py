@@ -24,7 +24,7 @@ from mirrorflow_seed.errors import (
     ArchiveOccupiedError,
     ArchiveUnfitError,
     ForeignRecordsError,
-    JobFailedError,
+    IncompleteExportError,
     SeedError,
 )
 from mirrorflow_seed.job_report import ArchiveReport
@@ -371,7 +371,7 @@ def test_a_topic_that_was_created_again_is_not_continued_and_others_are(
     load(flow.source, again, 300)
     load(flow.source, other, 50)
 
-    with pytest.raises(JobFailedError, match=f"{again} was deleted and created again"):
+    with pytest.raises(IncompleteExportError, match=f"{again} was deleted and created again"):
         archive(files, spark, folder)
 
     assert count_by_topic(spark, folder) == {again: 100, other: 150}

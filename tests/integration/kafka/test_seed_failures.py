@@ -152,7 +152,7 @@ def test_a_later_job_takes_the_flow_from_an_earlier_one_and_leaves_it_to_the_con
         replicator.stop()  # cleanly: the markers of its last transaction are written
 
     assert (later_report["status"], later_report["phase"]) == (0, "Succeeded")
-    assert (earlier_report["status"], earlier_report["phase"]) == (1, "Failed")
+    assert (earlier_report["status"], earlier_report["phase"]) == (4, "Failed")
     assert "FlowTaken" in earlier_report["message"]
     assert_committed_once(flow, topics)
 

@@ -141,7 +141,7 @@ def test_a_job_without_permission_reports_the_transactional_ids_to_grant(
 
     job = start(flow, topic, command, **archive)
 
-    assert job.wait()["status"] == 1
+    assert job.wait()["status"] == 4
     [sentence] = [
         line for line in job.running.log.read_text().splitlines() if f"mirrorflow:{flow.alias}:" in line
     ]

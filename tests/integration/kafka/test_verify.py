@@ -16,8 +16,9 @@ import pytest
 
 from mirrorflow_core.errors import AuthenticationFailedError
 from mirrorflow_kafka.admin import admin
-from mirrorflow_seed.archive import export_driver
-from mirrorflow_seed.errors import EXIT_NOTHING_SELECTED, NothingSelectedError, VerificationError
+from mirrorflow_seed.archive import archive_verification, export_driver, restore_driver
+from mirrorflow_seed.errors import EXIT_NOTHING_SELECTED, NothingSelectedError
+from mirrorflow_seed.seed import seed_driver
 from mirrorflow_seed.settings import FlowFiles, job_of
 from mirrorflow_seed.verify import verify_driver
 from mirrorflow_seed.verify.key_comparison import REWRITTEN
@@ -115,8 +116,9 @@ def test_each_kind_of_difference_is_reported_at_its_offsets(
     [changed] = window["first"]
     assert len(changed["sourceDigest"]) == len(changed["targetDigest"]) == 32
     assert changed["sourceDigest"] != changed["targetDigest"]
-    for partition in (0, 4, 5, 6):
+    for partition, name in {0: "value", 4: "headers", 5: "timestamp", 6: "key"}.items():
         assert [("changed", 1_234, 1_234)] == outcome.differences(partition), outcome.not_equal
+        assert [[name]] == outcome.changed_fields(partition)
     assert [("missing", 1_234, -1)] == outcome.differences(1)
     assert [("extra", -1, 1_235)] == outcome.differences(2)
     assert [("moved", 1_234, 1_235), ("moved", 1_235, 1_234)] == outcome.differences(3)
@@ -346,13 +348,21 @@ def test_records_that_only_retention_can_have_deleted_are_not_missing(
 def test_a_mistyped_topic_has_its_own_exit_status(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """It is neither equal nor different, and nothing is archived."""
+    """It is neither equal nor different, and nothing is archived, restored or copied."""
     topic = flow.source.create_topic(unique_topic())
+    archive = {"archive": str(tmp_path / "archive")}
+    assert 0 == export_driver.run(files_of(flow, topic), job_of(archive), spark=spark)
     files = files_of(flow, topic[:-1])
 
-    for run, key in ((verify_driver.run, "output"), (export_driver.run, "archive")):
-        with pytest.raises(NothingSelectedError, match=f"is {topic} meant?") as refused:
-            run(files, job_of({key: str(tmp_path / key)}), spark=spark)
+    for run, properties in (
+        (verify_driver.run, {"output": str(tmp_path / "out")}),
+        (archive_verification.run, archive),
+        (export_driver.run, {"archive": str(tmp_path / "empty")}),
+        (restore_driver.run, archive),
+        (seed_driver.run, {"run.id": "1"}),
+    ):
+        with pytest.raises(NothingSelectedError, match=f"(?i)is {topic} meant?") as refused:
+            run(files, job_of(properties), spark=spark)
         assert EXIT_NOTHING_SELECTED == refused.value.status
 
 
@@ -374,10 +384,9 @@ def test_a_wrong_password_fails_without_showing_it(
             worker=files.worker, source=str(write_properties(tmp_path / "wrong.properties", lines))
         )
 
-        with pytest.raises(VerificationError) as refused:
+        with pytest.raises(AuthenticationFailedError) as refused:
             verify(wrong_files, spark, tmp_path / "out")
 
-        assert isinstance(refused.value.__cause__, AuthenticationFailedError)
         assert "guessed" not in str(refused.value)
 
 

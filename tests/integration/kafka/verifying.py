@@ -46,6 +46,15 @@ class VerifyOutcome:
             for difference in window["first"]
         ]
 
+    def changed_fields(self, partition: int = 0) -> list[list[str]]:
+        """Returns the fields that differ of each record that differs."""
+        return [
+            difference["fields"]
+            for window in self.not_equal
+            if window["partition"] == partition
+            for difference in window["first"]
+        ]
+
 
 def verify(files: FlowFiles, spark: "SparkSession", folder: Path, **job: str) -> VerifyOutcome:
     """Runs a verification in this process to its end."""

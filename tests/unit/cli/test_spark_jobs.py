@@ -13,7 +13,14 @@ from mirrorflow_cli import spark_jobs
 from mirrorflow_cli.commands import archive, restore, seed, verify
 from mirrorflow_cli.errors import FailedError, UsageError
 from mirrorflow_cli.spark_jobs import LINE_EVERY_S, JobProgressFormat, LineDisplay
-from mirrorflow_seed.errors import JobFailedError, NothingSelectedError, VerificationError
+from mirrorflow_core.errors import UnreachableError
+from mirrorflow_seed.__main__ import main as seed_main
+from mirrorflow_seed.errors import (
+    FileSystemError,
+    IncompleteExportError,
+    JobFailedError,
+    NothingSelectedError,
+)
 from mirrorflow_seed.job_report import ArchiveReport, JobPhase, OutcomeCounts, SeedReport, VerifyReport
 
 COMMANDS: dict[str, Any] = {"seed": seed, "verify": verify, "archive": archive, "restore": restore}
@@ -137,22 +144,57 @@ def test_the_rate_is_passed_to_the_job_in_bytes(
     assert [bytes_per_second] == [job.bytes_per_second for job in started]
 
 
-def test_a_failed_verification_and_an_empty_selection_have_distinct_exit_statuses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for error, status in (
-        (VerificationError("No."), 4),
+JOB_MODULES = {
+    "seed": "seed.seed_driver",
+    "verify": "verify.verify_driver",
+    "archive": "archive.export_driver",
+    "restore": "archive.restore_driver",
+}
+
+
+@pytest.mark.parametrize("command", JOB_MODULES)
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (JobFailedError("No."), 4),
+        (FileSystemError(location="/backup", problem="it is full"), 4),
+        (UnreachableError(cluster="east", addresses="east:9092", problem="it is down"), 4),
         (NothingSelectedError("None."), 5),
-        (JobFailedError("x"), 1),
-    ):
+        (IncompleteExportError("A topic was deleted and created again."), 1),
+    ],
+)
+def test_a_failed_job_and_an_empty_selection_have_exit_statuses_of_their_own(
+    command: str, error: Exception, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them is that of a difference. The same for all jobs, and for `mirrorflow` and `mirrorflow-seed`."""
 
-        def run(*_: Any, error: Exception = error, **__: Any) -> int:
-            raise error
+    def run(*_: Any, **__: Any) -> int:
+        raise error
 
-        monkeypatch.setattr("mirrorflow_seed.verify.verify_driver.run", run)
-        with pytest.raises(FailedError) as failed:
-            verify.execute(parse("verify"))
-        assert status == failed.value.status
+    monkeypatch.setattr(f"mirrorflow_seed.{JOB_MODULES[command]}.run", run)
+    with pytest.raises(FailedError) as failed:
+        COMMANDS[command].execute(parse(command))
+    assert status == failed.value.status
+
+    job = {"archive": "export"}.get(command, command)
+    assert status == seed_main([job, "--worker", "w", "--source", "s"])
+
+
+@pytest.mark.parametrize("command", JOB_MODULES)
+@pytest.mark.parametrize(("ended", "status"), [(0, 0), (1, 1), (3, 130)])
+def test_the_status_of_a_job_that_has_ended_is_that_of_the_command(
+    command: str, ended: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"mirrorflow_seed.{JOB_MODULES[command]}.run", lambda *_, **__: ended)
+    assert status == COMMANDS[command].execute(parse(command))
+
+
+def test_a_defect_of_a_job_has_not_the_status_of_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: Any, **__: Any) -> int:
+        raise AttributeError("no such attribute")
+
+    monkeypatch.setattr("mirrorflow_seed.verify.verify_driver.run", run)
+    assert 4 == seed_main(["verify", "--worker", "w", "--source", "s"])
 
 
 def test_the_display_is_closed_on_an_error() -> None:

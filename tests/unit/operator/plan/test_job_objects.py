@@ -246,7 +246,7 @@ def test_a_verification_runs_while_the_flow_is_paused_but_not_during_a_seed() ->
 
 def test_a_driver_is_not_retried_if_a_retry_would_end_with_the_same_exit_status() -> None:
     """A driver terminated by a node drain or a pause does not count as failed."""
-    for name in ("EXIT_FAILED", "EXIT_USAGE", "EXIT_STOPPED", "EXIT_NOT_COMPARED", "EXIT_NOTHING_SELECTED"):
+    for name in ("EXIT_DIFFERENT", "EXIT_USAGE", "EXIT_STOPPED", "EXIT_FAILED", "EXIT_NOTHING_SELECTED"):
         assert getattr(plan_of_jobs, name) == getattr(errors, name)
     seed = _job()
     verify = _of_kind(_jobs("everything", Runs(verify=True)), "Job")[0]
