@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, sentence = EXIT_FAILED, str(error)
     except OSError as error:
         status, sentence = EXIT_USAGE, f"{error.filename} cannot be used: {error.strerror}."
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 logged
         # A defect: Python would end with status 1, which means a difference.
         _LOG.exception("An unexpected error:")
         status, sentence = EXIT_FAILED, f"{type(error).__name__}: {error}"
