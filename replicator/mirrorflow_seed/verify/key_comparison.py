@@ -195,10 +195,21 @@ class KeyClassComparison:
         """The digests of keys that would be reported as different; none if a log was not read to its end."""
         if self._problem:
             return frozenset()
-        is_behind = self.verify_range.is_behind
         return frozenset(
-            key for key, source, _ in self._differing if source is None or not is_behind(source.offset)
+            differing.key
+            for differing in self._differing
+            if not self._is_behind(differing) and not self._reason_of(differing)
         )
+
+    def _is_behind(self, differing: DifferingKey) -> bool:
+        return differing.source is not None and self.verify_range.is_behind(differing.source.offset)
+
+    def _reason_of(self, differing: DifferingKey) -> str:
+        """Returns why a key is undecided, whether or not it was written again; "" if it is not."""
+        verify_range, (_, source, target) = self.verify_range, differing
+        if source is not None and verify_range.copied_before is None and source.offset >= self._equal_to:
+            return verify_range.open_transaction or UNSETTLED
+        return EXPIRED if (source is None or target is None) and verify_range.can_expire else ""
 
     def leave_undecided(self, keys: Iterable[bytes], reason: str) -> None:
         """Sets the reason why these *keys* are not different."""
@@ -222,21 +233,17 @@ class KeyClassComparison:
         )
 
     def _add_differing(self, differing: DifferingKey) -> None:
-        tally, verify_range = self._tally, self.verify_range
+        tally = self._tally
         key, source, target = differing
-        if source is not None and verify_range.is_behind(source.offset):
+        if self._is_behind(differing):
             self.behind += 1
             return
         if source is not None:
             tally.add_source(source)
         if target is not None:
             tally.add_target(target)
-        if key in self._undecided_keys:
-            tally.leave_undecided(self._undecided_keys[key])
-        elif source is not None and verify_range.copied_before is None and source.offset >= self._equal_to:
-            tally.leave_undecided(verify_range.open_transaction or UNSETTLED)
-        elif (source is None or target is None) and verify_range.can_expire:
-            tally.leave_undecided(EXPIRED)
+        if reason := self._reason_of(differing) or self._undecided_keys.get(key, ""):
+            tally.leave_undecided(reason)
         elif target is None:
             tally.add_difference(DifferenceKind.MISSING, source, None)
         else:

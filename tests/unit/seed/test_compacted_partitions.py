@@ -1,21 +1,37 @@
 """Tests that compacted partitions are compared by the newest record of each key."""
 
+import asyncio
+import itertools
+import json
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.record_digests import RecordDigester
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.record_digests import DigestedRecord, RecordDigester
 from mirrorflow_core.wire.records import Record
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import ListedOffset
+from mirrorflow_seed.verify import key_comparison
 from mirrorflow_seed.verify.key_comparison import (
+    GROWS_TOO_FAST,
+    LOOKUP_ROUNDS_MAX,
     REWRITTEN,
+    KeyClassComparison,
     KeyCombiner,
+    KeyLookup,
     KeyRow,
+    NewestRecord,
     compare_key_rows,
     log_parts,
     report_rows,
 )
 from mirrorflow_seed.verify.offset_windows import ComparisonMethod, DifferenceKind, VerifyRange, WindowResult
+from mirrorflow_seed.verify.range_comparison import CompareSettings
 from tests.unit.core.wire.strategies import batch_of
 
 END = 1_000
@@ -202,3 +218,89 @@ def test_parts_of_a_log_overlap_nowhere_and_leave_nothing_out(source: int, targe
         assert [begin, *(stop for _, stop in borders)] == [*(start for start, _ in borders), end]
         assert 1 <= len(borders) <= count
     assert [True] == [part.is_first for part in parts if part.is_first]
+
+
+def test_only_keys_that_would_be_reported_are_looked_up() -> None:
+    """Not those that are behind, may have expired, or lie after all that is known to be copied."""
+
+    def looked_up(
+        *, copied_before: int | None = 4, can_expire: bool = False, problem: str = ""
+    ) -> set[bytes]:
+        verify_range = VerifyRange(
+            topic="t",
+            partition=0,
+            target_topic="e.t",
+            source_from=0,
+            source_to=END,
+            target_from=0,
+            target_to=END,
+            copied_before=copied_before,
+            can_expire=can_expire,
+        )
+        comparison = KeyClassComparison(verify_range, 0)
+        report = {"bytes": 0, "seconds": 0, "memory": 0, "problem": problem}
+        comparison.add_report(json.dumps(report))
+        for key, source, target in (
+            (b"equal", 0, 0),
+            (b"missing", 1, None),
+            (b"changed", 2, 9),
+            (b"extra", None, 3),
+            (b"behind", 5, None),
+        ):
+            newest = [
+                None if offset is None else NewestRecord(DigestedRecord(offset, b"%d" % offset), False)
+                for offset in (source, target)
+            ]
+            comparison.add(key, *newest)
+        return set(comparison.keys_to_look_up)
+
+    assert {b"missing", b"changed", b"extra"} == looked_up()
+    assert {b"changed"} == looked_up(can_expire=True)
+    assert {b"extra"} == looked_up(copied_before=None)
+    assert set() == looked_up(problem="The batch is damaged.")
+
+
+@pytest.mark.parametrize(("round_s", "rounds"), [(60.0, 1), (0.0, LOOKUP_ROUNDS_MAX)])
+def test_a_lookup_ends_with_a_short_round_or_leaves_keys_undecided(
+    round_s: float, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log of the source grows between any two rounds; each round reads what was added."""
+    ends = itertools.count(END + 10, 10)
+    read: list[tuple[str, int, int]] = []
+
+    async def list_offsets(
+        _: object, partitions: Sequence[TopicPartition], *__: object
+    ) -> dict[object, object]:
+        [partition] = partitions
+        return {partition: ListedOffset(offset=next(ends) if partition.topic == "t" else END)}
+
+    class EmptyReader:
+        bytes_read = 7
+
+        def __init__(
+            self, _: object, partition: TopicPartition, offsets: tuple[int, int], *, read_committed: bool
+        ) -> None:
+            read.append((partition.topic, *offsets))
+            assert not read_committed
+
+        async def more(self) -> None:
+            return None
+
+        async def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(admin, "list_offsets", list_offsets)
+    monkeypatch.setattr(key_comparison, "OffsetRangeReader", EmptyReader)
+    monkeypatch.setattr(key_comparison, "LOOKUP_ROUND_S", round_s)
+    monkeypatch.setattr(key_comparison, "digesters", lambda *_: (RecordDigester("r", 0), None))
+    verify_range = VerifyRange(
+        topic="t", partition=0, target_topic="e.t", source_from=0, source_to=END, target_from=0, target_to=END
+    )
+    settings: Any = SimpleNamespace(read_committed=False)
+    sides: Any = {"source": None, "target": None}
+    lookup = KeyLookup(sides, settings, verify_range, frozenset([b"key"]), CompareSettings(run_id="r"))
+
+    asyncio.run(lookup.run())
+
+    assert [("t", END + 10 * number, END + 10 * number + 10) for number in range(rounds)] == read
+    assert ("" if rounds == 1 else GROWS_TOO_FAST) == lookup.problem
