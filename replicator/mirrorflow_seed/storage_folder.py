@@ -8,15 +8,20 @@ identity of the process that uses it, never from Spark.
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from mirrorflow_kafka.client.cluster import chunks
 from mirrorflow_seed.errors import FileSystemError, SparkMissingError
 
 DATA_PREFIX: Final = "topic="
 TEMPORARY_SUFFIX: Final = ".new"
 TEMPORARY_FOLDER: Final = "_temporary"
+# A store responds to a read in some 30 ms, whatever its size.
+READING_THREADS: Final = 32
+READ_AT_ONCE: Final = 1_000
 _LOCAL: Final = "file"
 # Hadoop's names of the stores that pyarrow calls by their own.
 _SCHEMES: Final[Mapping[str, str]] = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
@@ -73,6 +78,19 @@ class StorageFolder:
                 return None
             with self._fs.open_input_stream(self._at(path)) as stream:
                 return bytes(stream.read())
+
+    def read_each(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """Yields each of *paths* that exists, with its content; for many small files. Stores are read by several threads."""
+        if self._is_local:  # pyarrow takes twice as long for a small file
+            for path in paths:
+                with self._errors(), contextlib.suppress(FileNotFoundError):
+                    yield path, Path(self._at(path)).read_bytes()
+            return
+        with ThreadPoolExecutor(READING_THREADS) as pool:
+            for chunk in chunks(paths, READ_AT_ONCE):
+                for path, content in zip(chunk, pool.map(self.read, chunk), strict=True):
+                    if content is not None:
+                        yield path, content
 
     def write(self, path: str, content: bytes) -> None:
         """Writes a file completely or not at all."""

@@ -57,7 +57,7 @@ class ExportedFile:
     @classmethod
     def decode(cls, text: bytes) -> "ExportedFile":
         """Returns what `encode` has written. Raises ValueError, TypeError or KeyError if *text* is not that."""
-        raw = json.loads(text)
+        raw = json.loads(text.decode())
         return cls(
             **{
                 **raw,

@@ -114,10 +114,9 @@ class PendingExport:
         """Returns what was exported of *plan*, in any order; *present* maps the paths of all files to their sizes."""
         results = []
         parts = {part.index: part for part in plan.ranges}
-        for path in self._folder.files(plan.results):
-            text = self._folder.read(path)
+        for _, text in self._folder.read_each(list(self._folder.files(plan.results))):
             try:
-                exported = ExportedFile.decode(text or b"")
+                exported = ExportedFile.decode(text)
             except (ValueError, TypeError, KeyError):
                 continue
             if exported.index in parts and _exists(parts[exported.index], exported, present):
@@ -145,8 +144,12 @@ def discard_committed(folder: StorageFolder, state: ArchiveState) -> None:
 
 
 def _exists(part: ExportRange, exported: ExportedFile, present: Mapping[str, int]) -> bool:
-    paths = (exported.path, place_of(part, exported))
-    return not exported.path or any(present.get(path) == exported.size_bytes for path in paths)
+    size_bytes = exported.size_bytes
+    return (
+        not exported.path
+        or present.get(exported.path) == size_bytes
+        or present.get(place_of(part, exported)) == size_bytes
+    )
 
 
 def chain_of(part: ExportRange, exported: Iterable[ExportedFile]) -> list[ExportedFile]:

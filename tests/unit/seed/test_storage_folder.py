@@ -63,6 +63,20 @@ def test_a_file_has_its_name_only_after_it_is_complete(tmp_path: Path) -> None:
     assert folder.data() == {}
 
 
+@pytest.mark.parametrize("is_local", [True, False])
+def test_many_files_are_read_as_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_local: bool
+) -> None:
+    """A file that is deleted meanwhile is left out. Stores are read by threads, through pyarrow."""
+    folder = StorageFolder(str(tmp_path))
+    monkeypatch.setattr(folder, "_is_local", is_local)
+    paths = [f"results/{number}.json" for number in range(50)]
+    for path in paths:
+        folder.write(path, path.encode())
+    folder.delete(paths[7])
+    assert [(path, path.encode()) for path in paths if path != paths[7]] == list(folder.read_each(paths))
+
+
 def test_of_two_that_create_a_file_one_succeeds(tmp_path: Path) -> None:
     folder = StorageFolder(str(tmp_path))
 
