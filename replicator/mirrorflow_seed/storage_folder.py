@@ -22,6 +22,7 @@ TEMPORARY_FOLDER: Final = "_temporary"
 # A store responds to a read in some 30 ms, whatever its size.
 READING_THREADS: Final = 32
 READ_AT_ONCE: Final = 1_000
+LOCAL_READ_BYTES: Final = 1 << 16
 _LOCAL: Final = "file"
 # Hadoop's names of the stores that pyarrow calls by their own.
 _SCHEMES: Final[Mapping[str, str]] = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
@@ -81,10 +82,10 @@ class StorageFolder:
 
     def read_each(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         """Yields each of *paths* that exists, with its content; for many small files. Stores are read by several threads."""
-        if self._is_local:  # pyarrow takes twice as long for a small file
+        if self._is_local:
             for path in paths:
                 with self._errors(), contextlib.suppress(FileNotFoundError):
-                    yield path, Path(self._at(path)).read_bytes()
+                    yield path, _content_of(self._at(path))
             return
         with ThreadPoolExecutor(READING_THREADS) as pool:
             for chunk in chunks(paths, READ_AT_ONCE):
@@ -198,6 +199,18 @@ class StorageFolder:
         except Exception as error:
             lines = str(error).splitlines() or [type(error).__name__]
             raise file_system_error(self.address, lines[0]) from error
+
+
+def _content_of(path: str) -> bytes:
+    """Returns the content of a small local file, in a third of the time that a file object takes. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        parts = []
+        while part := os.read(descriptor, LOCAL_READ_BYTES):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
 
 
 def file_system_error(location: str, message: str) -> FileSystemError:
