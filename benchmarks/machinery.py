@@ -2,9 +2,10 @@
 
         python -m benchmarks machinery [--rate MB/s] [--begin S]    # your rate of one slot, and seconds until a task copies
         python -m benchmarks machinery --windows 5000000            # the driver's memory in a verification of so many windows
+        python -m benchmarks machinery --results 400000             # the CPU of continuing an export of so many files
 
 Costs are the CPU time of all processes, which a busy machine hardly changes. The plan makes the task chains. The windows of
-a verification are imagined by real Spark tasks; the driver collects and writes them as always.
+a verification are imagined by real Spark tasks, which write them as always.
 """
 
 import argparse
@@ -19,7 +20,13 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.machine import operator_facts
+from mirrorflow_core.record_digests import Tally
 from mirrorflow_replicator import process
+from mirrorflow_seed.archive.export_driver import FILE_BYTES
+from mirrorflow_seed.archive.export_plan import ExportRange
+from mirrorflow_seed.archive.export_task import ExportedFile
+from mirrorflow_seed.archive.manifest import Manifest
+from mirrorflow_seed.archive.pending_export import ExportPlan, PendingExport, remaining
 from mirrorflow_seed.job_report import SeedReport
 from mirrorflow_seed.job_status_server import JobStatusServer
 from mirrorflow_seed.seed.seed_plan import SeedRange, tasks_of
@@ -27,6 +34,7 @@ from mirrorflow_seed.seed.task_messages import TASK_REPORT_EVERY_S, Coordinator,
 from mirrorflow_seed.settings import job_of
 from mirrorflow_seed.spark_session import spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks
+from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.offset_windows import (
     RANGE_WINDOWS,
     WINDOW_OFFSETS,
@@ -151,16 +159,26 @@ def driver_memory(windows: int) -> DriverMemory:
         tempfile.TemporaryDirectory() as folder,
         spark_session(job_of({"master": f"local[{SLOTS}]"}), "machinery") as spark,
     ):
-        compare_settings = CompareSettings(run_id="1")
-        results = compare_groups(
-            SparkTasks(spark), ranges, list, imagined_windows, compare_settings, VerifyProgress()
+        compare_settings, result_folder = (
+            CompareSettings(run_id="1"),
+            ResultFolder(job_of({"output": folder})),
         )
+        results = compare_groups(
+            SparkTasks(spark),
+            ranges,
+            list,
+            imagined_windows,
+            compare_settings,
+            VerifyProgress(),
+            result_folder.begin_table("far-to-near"),
+        )
+        result_folder.complete_table(results, ())
         verification = VerificationResult(
             run_id="1", flow="far-to-near", source_alias="far", target_alias="near", sample=1.0,
-            windows=[result.windows for result in results], partitions=len(ranges), behind=0,
+            summaries=[result.windows for result in results], partitions=len(ranges), behind=0,
         )  # fmt: skip
         assert verification.counts.equal == len(ranges) * RANGE_WINDOWS
-        ResultFolder(job_of({"output": folder})).write(verification)
+        result_folder.write(verification)
         jvm = next(pid for pid in family(os.getpid()) if program_of(pid).startswith("java"))
         return DriverMemory(python_bytes=process.peak_bytes(), jvm_bytes=_peak_bytes(jvm))
 
@@ -169,6 +187,35 @@ def _peak_bytes(pid: int) -> int:
     """Returns the peak resident memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+
+def result_reading_cpu_s(count: int) -> float:
+    """Measures reading the results of *count* files of a killed export from a local folder, and finding what is left."""
+    ranges = tuple(
+        ExportRange(index=at, topic="far", partition=at % 100, start=0, end=1_000, size_bytes=FILE_BYTES)
+        for at in range(count)
+    )
+    content = Manifest(
+        archive_id="a", flow="f", source_alias="far", source_cluster_id="c", isolation="read_uncommitted",
+        started="", finished="", topics=(),
+    )  # fmt: skip
+    plan = ExportPlan(plan_id="plan", number=1, content=content, ranges=ranges)
+    present: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / plan.results
+        results.mkdir(parents=True)
+        for part in ranges:
+            exported = ExportedFile(
+                index=part.index, start=part.start, end=part.end, codec=0, gaps=(), bytes_read=1, seconds=1.0,
+                tally=Tally(records=1_000, bytes=1 << 20, sum="a" * 32, chain="c" * 32),
+                path=f"_temporary/plan/part-plan-{part.index:05d}-0-token.zstd.parquet", size_bytes=part.size_bytes,
+            )  # fmt: skip
+            (results / f"{part.index}.json").write_bytes(exported.encode())
+            present[exported.path] = exported.size_bytes
+        began_s = time.process_time()
+        found = PendingExport(StorageFolder(folder), plan.number).exported(plan, present)
+        assert not remaining(plan, found)
+        return time.process_time() - began_s
 
 
 def calculated(found: Costs, *, rate_mb_per_s: float, begin_s: float) -> str:
@@ -200,7 +247,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--windows", type=int, help="measure the driver's memory in a verification of so many windows"
     )
+    parser.add_argument(
+        "--results", type=int, help="measure reading the results of so many files of a killed export"
+    )
     options = parser.parse_args(arguments)
+    if options.results:
+        used_s = result_reading_cpu_s(options.results)
+        print(operator_facts(" ".join(["python -m benchmarks machinery", *arguments]))[0])
+        print(f"- reading {options.results:,} results of a killed export: {used_s:.1f} CPU-s")
+        return 0
     if options.windows:
         memory = driver_memory(options.windows)
         print(operator_facts(" ".join(["python -m benchmarks machinery", *arguments]))[0])

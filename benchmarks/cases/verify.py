@@ -106,14 +106,15 @@ def _compared(
         compare_settings = CompareSettings(run_id="1", decode_all="decode.all" in job)
         seconds, found = _timed(
             lambda: compare_on_spark(
-                SparkTasks(spark), plan.ranges, files, compare_settings, VerifyProgress()
+                SparkTasks(spark), plan.ranges, files, compare_settings, VerifyProgress(), None
             )
         )
     except (SeedError, MirrorFlowError) as error:
         raise HarnessError(str(error)) from error
-    windows = [window for result in found for window in result.windows]
-    total = sum(window.source_count + window.target_count for window in windows)
-    if total != 2 * records or plan.undecided or any(window.outcome.value != "equal" for window in windows):
+    windows = [result.windows for result in found]
+    total = sum(summary.source_records + summary.target_records for summary in windows)
+    are_equal = all(summary.counts.equal == summary.counts.total for summary in windows)
+    if total != 2 * records or plan.undecided or not are_equal:
         result.notes.append(f"{name}: not all of {records:,} records were found equal.")
     result.add(
         name,

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.records import Record, encode_as_logged
 from mirrorflow_kafka.client.cluster import Cluster
@@ -32,11 +33,12 @@ from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
 from mirrorflow_seed.spark_tasks import SparkTasks, share_files
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify import verify_driver
-from mirrorflow_seed.verify.offset_windows import VerifyRange
-from mirrorflow_seed.verify.partition_planner import VerifyPlan
+from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings, VerifyRange
+from mirrorflow_seed.verify.partition_planner import PartitionLayout, VerifyPlan
 from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult, compare_range
+from mirrorflow_seed.verify.result_folder import ResultFolder
 from mirrorflow_seed.verify.verification_result import VerificationResult
-from mirrorflow_seed.verify.verify_plan import make_plan
+from mirrorflow_seed.verify.verify_plan import joined_plan, partition_layouts, plan_layouts, planning_groups
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,18 +106,30 @@ def verify_archive(
     job: JobSettings,
     spark: "SparkSession",
     progress: verify_driver.VerifyProgress,
+    result: ResultFolder,
 ) -> VerificationResult:
-    """Plans and compares archive and target. Raises SeedError, SettingError, ClusterError."""
+    """Plans and compares archive and target, and writes the table of *result*. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
     settings = without_source(files.load())
     folder = StorageFolder(require_archive(job))
     manifest = read_archive(folder)
     require_isolation(manifest, settings, folder.address)
-    verify_plan = asyncio.run(_plan(settings, job, manifest, folder))
-    progress.begin(verify_driver.first_report(job, verify_plan))
     task_files = share_files(spark, files, are_mounted=job.has_mounted_files)
+    tasks = SparkTasks(spark)
+    plan_settings = replace(verify_driver.plan_settings_of(job), target_may_be_ahead=True)
+    notes: list[str] = []
+    layouts = asyncio.run(_layouts(settings, plan_settings, manifest, folder, notes))
+    work = partial(plan_archived, plan_settings=plan_settings, files=task_files, address=folder.address)
+    groups = planning_groups(layouts, plan_settings)
+    plans = (
+        verify_driver.plan_in_tasks(tasks, work, groups, progress)
+        if len(groups) > 1
+        else [asyncio.run(_plan(settings, plan_settings, manifest, folder, layouts))]
+    )
+    verify_plan = joined_plan(plans, notes)
+    progress.begin(verify_driver.first_report(job, verify_plan))
     results = verify_driver.run_groups(
-        SparkTasks(spark),
+        tasks,
         verify_plan.ranges,
         lambda ranges: [_task(manifest, verify_range) for verify_range in ranges],
         partial(compare_archived, files=task_files, address=folder.address),
@@ -124,18 +138,47 @@ def verify_archive(
         ),
         verify_driver.compare_settings_of(settings, job),
         progress,
+        result.begin_table(flow_name(settings.flow)),
     )
+    result.complete_table(results, verify_plan.undecided)
     return verify_driver.combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
 
 
+async def _layouts(
+    settings: SourceSettings,
+    plan_settings: VerifyPlanSettings,
+    manifest: Manifest,
+    folder: StorageFolder,
+    notes: list[str],
+) -> list[PartitionLayout]:
+    archive = SpotReadArchive(settings.source_alias, manifest, folder)
+    target = await _target(settings)
+    try:
+        return await partition_layouts(archive, target, settings, plan_settings, notes)
+    finally:
+        await target.close()
+
+
+def plan_archived(
+    layouts: list[PartitionLayout], *, plan_settings: VerifyPlanSettings, files: FlowFiles, address: str
+) -> VerifyPlan:
+    """Plans these partitions of the archive at *address* in a Spark task."""
+    process.tune_memory()
+    settings, folder = without_source(files.load()), StorageFolder(address)
+    return asyncio.run(_plan(settings, plan_settings, read_archive(folder), folder, layouts))
+
+
 async def _plan(
-    settings: SourceSettings, job: JobSettings, manifest: Manifest, folder: StorageFolder
+    settings: SourceSettings,
+    plan_settings: VerifyPlanSettings,
+    manifest: Manifest,
+    folder: StorageFolder,
+    layouts: Sequence[PartitionLayout],
 ) -> VerifyPlan:
     archive = SpotReadArchive(settings.source_alias, manifest, folder)
     target = await _target(settings)
     try:
-        plan_settings = replace(verify_driver.plan_settings_of(job), target_may_be_ahead=True)
-        return await make_plan(archive, target, settings, plan_settings)
+        return await plan_layouts(archive, target, settings, plan_settings, layouts)
     finally:
         await target.close()
 

@@ -188,6 +188,13 @@ class PartitionLayout:
     log_bytes: int | None = None  # of a compacted partition, the larger side's; None: unknown
     is_end_unknown: bool = False  # the target has records of later source offsets, from an unknown offset on
 
+    def expected_reads(self, plan_settings: VerifyPlanSettings) -> int:
+        """Returns about how many places of both logs its plan reads: two beginnings, and each boundary on both sides."""
+        if self.is_compacted:
+            return 1
+        offsets = self.source_offsets.end - self.source_offsets.start
+        return 2 + 2 * (offsets // (plan_settings.window_offsets * plan_settings.range_windows))
+
 
 class PartitionPlanner:
     """Plans the comparison of one partition; `plan_partition` adds the result to the plan."""

@@ -2,31 +2,35 @@
 
     OUTPUT/run-<run id>/windows/  verification.json  report.html
 
-OUTPUT is a path or the address of a store. Only the driver writes. `prepare` detects a folder that cannot be written
-before the comparison starts.
+OUTPUT is a path or the address of a store. Tasks write the table (`window_table`), the driver the rest. `prepare` detects
+a folder that cannot be written before the comparison starts.
 
 The page is one file without scripts and without external fonts or images; all names are escaped.
 """
 
+import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from html import escape
-from typing import Any, Final
+from typing import Final
 
-from mirrorflow_core.reports import known_number
 from mirrorflow_seed.settings import JobSettings
-from mirrorflow_seed.storage_folder import StorageFolder
+from mirrorflow_seed.storage_folder import StorageFolder, uri_of_address
 from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
-from mirrorflow_seed.verify.verification_result import WORST_LAST, PartitionOverview, VerificationResult
+from mirrorflow_seed.verify.verification_result import (
+    WORST_LAST,
+    PartitionOverview,
+    VerificationResult,
+    VerifyTaskResult,
+    WindowSegment,
+    unpack,
+)
+from mirrorflow_seed.verify.window_table import WindowTable
 
-TABLE: Final = "windows"
 SUMMARY: Final = "verification.json"
 PAGE: Final = "report.html"
-PART: Final = "part-00000.zstd.parquet"
-ROWS_AT_ONCE: Final = 10_000
 # More cells cannot be distinguished on a screen: several windows then share a cell, with the worst outcome.
 CELLS_MAX: Final = 200
 # Limits of what a browser renders well; partitions that are not equal come first.
@@ -56,42 +60,6 @@ margin:0 .4rem 0 1rem}.cells .equal,.key .equal{background:var(--fine)}.cells .r
 """
 
 
-@cache
-def schema() -> Any:
-    """Returns the schema of the table `windows`, one row per window; docs/verification.md describes the columns."""
-    import pyarrow as pa  # noqa: PLC0415 the extra `seed`
-
-    def required(name: str, kind: Any) -> Any:
-        return pa.field(name, kind, nullable=False)
-
-    text, number = pa.string(), pa.int64()
-    difference = pa.struct(
-        [
-            ("kind", text),
-            ("source_offset", number),
-            ("target_offset", number),
-            ("source_digest", text),
-            ("target_digest", text),
-            ("fields", pa.list_(text)),
-        ]
-    )
-    return pa.schema(
-        [
-            *(required("run_id", text), required("flow", text), required("topic", text)),
-            *(required("partition", pa.int32()), required("target_topic", text)),
-            *(required("from_offset", number), required("to_offset", number)),
-            *(pa.field("target_from_offset", number), pa.field("target_to_offset", number)),
-            *(required("source_count", number), required("target_count", number)),
-            *(required("source_sum", text), required("target_sum", text)),
-            *(pa.field("source_chain", text), pa.field("target_chain", text)),
-            *(required("digested_count", number), pa.field("ordered_equal", pa.bool_())),
-            *(required("outcome", text), required("differing_count", number)),
-            *(pa.field("key_class", pa.int32()), pa.field("reason", text)),
-            required("differences", pa.list_(difference)),
-        ]
-    )
-
-
 def output_folder(output: str, run_id: str) -> str:
     """Returns the folder of a run's result below *output*.
 
@@ -108,75 +76,39 @@ class ResultFolder:
     """The folder for the result of *job*'s run; does nothing if the job has no output setting."""
 
     def __init__(self, job: JobSettings) -> None:
+        self._run_id = job.run_id
         self._folder = StorageFolder(output_folder(job.output, job.run_id)) if job.output else None
+        self._table: WindowTable | None = None
 
     def prepare(self) -> None:
         """Checks that the folder can be written. Raises FileSystemError."""
         if self._folder is not None:
             self._folder.prepare()
 
+    def begin_table(self, flow: str) -> WindowTable | None:
+        """Returns the table that tasks write; None without a folder. Raises FileSystemError."""
+        if self._folder is not None:
+            # A relative path has another meaning where a task runs.
+            address = uri_of_address(self._folder.address)
+            self._table = WindowTable(address=address, run_id=self._run_id, flow=flow)
+            self._table.mark()
+        return self._table
+
+    def complete_table(self, results: Sequence[VerifyTaskResult], undecided: Sequence[WindowResult]) -> None:
+        """Completes the table after the tasks; *undecided* are windows of the plan. Raises FileSystemError."""
+        if self._table is None:
+            return
+        unwritten = (window for result in results for window in unpack(result.unwritten))
+        self._table.complete(
+            (result.part for result in results if result.part), itertools.chain(undecided, unwritten)
+        )
+
     def write(self, verification: VerificationResult) -> None:
-        """Writes the result. Raises FileSystemError."""
+        """Writes the summary and the page. Raises FileSystemError."""
         if self._folder is None:
             return
-        self._folder.delete(TABLE)
-        with self._folder.writing(f"{TABLE}/{PART}") as stream:
-            write_windows(stream, verification)
         self._folder.write(SUMMARY, (json.dumps(verification.as_json(), indent=2) + "\n").encode())
         self._folder.write(PAGE, page(verification).encode())
-
-
-def write_windows(stream: Any, verification: VerificationResult) -> None:
-    """Writes the table as one Parquet file, a few rows at a time: a billion records are 10,000 rows."""
-    import pyarrow as pa  # noqa: PLC0415 the extra `seed`
-    from pyarrow import parquet  # noqa: PLC0415
-
-    rows: list[dict[str, Any]] = []
-    with parquet.ParquetWriter(stream, schema(), compression="zstd") as writer:
-        for window in verification.each_window():
-            rows.append(row(verification.run_id, verification.flow, window))
-            if len(rows) == ROWS_AT_ONCE:
-                writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema()))
-                rows.clear()
-        writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema()))
-
-
-def row(run_id: str, flow: str, window: WindowResult) -> dict[str, Any]:
-    """Returns the row of a window."""
-    return {
-        "run_id": run_id,
-        "flow": flow,
-        "topic": window.topic,
-        "partition": window.partition,
-        "target_topic": window.target_topic,
-        "from_offset": window.from_offset,
-        "to_offset": window.to_offset,
-        "target_from_offset": known_number(window.target_from_offset),
-        "target_to_offset": known_number(window.target_to_offset),
-        "source_count": window.source_count,
-        "target_count": window.target_count,
-        "source_sum": window.source_sum,
-        "target_sum": window.target_sum,
-        "source_chain": window.source_chain or None,
-        "target_chain": window.target_chain or None,
-        "digested_count": window.digested,
-        "ordered_equal": window.ordered_equal,
-        "outcome": window.outcome.value,
-        "differing_count": window.differing,
-        "key_class": known_number(window.key_class),
-        "reason": window.reason or None,
-        "differences": [
-            {
-                "kind": difference.kind.value,
-                "source_offset": known_number(difference.source_offset),
-                "target_offset": known_number(difference.target_offset),
-                "source_digest": difference.source_digest or None,
-                "target_digest": difference.target_digest or None,
-                "fields": list(difference.fields),
-            }
-            for difference in window.differences
-        ],
-    }
 
 
 def page(verification: VerificationResult) -> str:
@@ -256,24 +188,46 @@ def _partitions(verification: VerificationResult) -> Iterator[str]:
 
 
 def _cells(
-    verification: VerificationResult, shown: Mapping[tuple[str, int], PartitionOverview]
+    verification: VerificationResult, shown: Collection[tuple[str, int]]
 ) -> Mapping[tuple[str, int], Mapping[int, PartitionOverview]]:
     """Returns the cells of each partition by their position: one for each window, or for several where there are many."""
-    cells: dict[tuple[str, int], dict[int, PartitionOverview]] = {partition: {} for partition in shown}
-    for window in verification.each_window():
-        partition = window.topic, window.partition
-        if partition not in shown:
-            continue
-        facts = shown[partition]
-        position, last = (
-            (window.key_class, facts.windows)
-            if window.key_class >= 0
-            else (window.from_offset - facts.begin, facts.end - facts.begin)
-        )
-        if facts.windows > CELLS_MAX:
-            position = position * CELLS_MAX // (last + 1)
-        cells[partition].setdefault(position, PartitionOverview()).add(window)
+    segments: dict[tuple[str, int], list[WindowSegment]] = {partition: [] for partition in shown}
+    for segment in verification.each_segment():
+        if (of_partition := segments.get((segment.topic, segment.partition))) is not None:
+            of_partition.append(segment)
+    return {partition: cells_of(of_partition) for partition, of_partition in segments.items()}
+
+
+def cells_of(segments: list[WindowSegment]) -> Mapping[int, PartitionOverview]:
+    """Returns the cells of one partition; the windows of a segment share its offsets and records evenly."""
+    segments.sort(key=lambda segment: (segment.begin, segment.end, segment.key_class))
+    total = sum(segment.windows for segment in segments)
+    count = min(total, CELLS_MAX)
+    cells: dict[int, PartitionOverview] = {}
+    before = 0
+    for segment in segments:
+        after = before + segment.windows
+        for position in range(before * count // total, (after - 1) * count // total + 1):
+            # The windows of a cell are those whose number times count // total is its position.
+            begin = max(before, -(-position * total // count))
+            end = min(after, -(-(position + 1) * total // count))
+            cells.setdefault(position, PartitionOverview()).add(
+                _part_of(segment, begin - before, end - before)
+            )
+        before = after
     return cells
+
+
+def _part_of(segment: WindowSegment, first: int, end: int) -> WindowSegment:
+    """Returns windows number *first* to *end* (exclusive) of *segment*."""
+    windows, offsets = segment.windows, segment.end - segment.begin
+    records = segment.records * end // windows - segment.records * first // windows
+    return segment._replace(
+        begin=segment.begin + offsets * first // windows,
+        end=segment.begin + offsets * end // windows,
+        windows=end - first,
+        records=records,
+    )
 
 
 def _not_equal(verification: VerificationResult) -> Iterator[str]:

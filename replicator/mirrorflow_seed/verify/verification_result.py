@@ -1,7 +1,8 @@
-"""Combines all windows of a verification into its result: counts, the report and the JSON summary.
+"""Combines the summaries of all tasks of a verification into its result: counts, the report and the JSON summary.
 
-Tasks return their windows packed. The driver unpacks those of one task at a time, so its memory does not grow with what
-a window takes as an object: some 650 bytes, and 40 packed.
+Windows stay in the tasks, which write them to the table (`window_table`). A task returns their counts, the first that
+are not equal, and segments: consecutive windows with one outcome, for the picture of each partition. So the driver's
+memory grows with the number of tasks, of which a job has a bounded number.
 """
 
 import heapq
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, VerifyReport
 from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
@@ -20,6 +21,9 @@ VERSION: Final = 1
 # Limits of the JSON summary; the table contains all windows.
 NOT_EQUAL_MAX: Final = 100
 NOTES_MAX: Final = 100
+# Returned by all tasks together, some 500 bytes each with ten differences; a task returns at least the minimum.
+NOT_EQUAL_RETURNED_MAX: Final = 200_000
+NOT_EQUAL_OF_TASK_MIN: Final = 10
 WORST_LAST: Final = (
     WindowOutcome.EQUAL,
     WindowOutcome.REORDERED,
@@ -28,39 +32,109 @@ WORST_LAST: Final = (
 )
 
 
+class WindowSegment(NamedTuple):
+    """Consecutive windows of a partition, or one class of its keys, with one outcome; *begin* and *end* are source offsets."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+    key_class: int  # -1 without
+    outcome: WindowOutcome
+    windows: int
+    records: int  # of the source
+
+
+def segments_of(windows: Iterable[WindowResult]) -> list[WindowSegment]:
+    """Returns the segments of *windows*, in their order."""
+    segments: list[WindowSegment] = []
+    for window in windows:
+        added = WindowSegment(
+            window.topic,
+            window.partition,
+            window.from_offset,
+            window.to_offset,
+            window.key_class,
+            window.outcome,
+            1,
+            window.source_count,
+        )
+        if segments and _continues(segments[-1], added):
+            last = segments[-1]
+            segments[-1] = last._replace(
+                end=added.end, windows=last.windows + 1, records=last.records + added.records
+            )
+        else:
+            segments.append(added)
+    return segments
+
+
+def _continues(last: WindowSegment, added: WindowSegment) -> bool:
+    return (
+        last.end == added.begin
+        and (last.topic, last.partition) == (added.topic, added.partition)
+        and last.outcome is added.outcome
+        and last.key_class == added.key_class == -1
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackedWindows:
-    """The windows of one task, compressed, and their counts."""
+class WindowSummary:
+    """What the driver needs of the windows of one task."""
 
     counts: OutcomeCounts
     source_records: int
     target_records: int
     differing: int
-    content: bytes
+    not_equal: bytes  # packed, the first that are not equal
+    segments: bytes  # packed
 
     @classmethod
-    def of(cls, windows: Iterable[WindowResult]) -> "PackedWindows":
-        """Returns *windows*, packed."""
-        listed = list(windows)
+    def of(cls, windows: Sequence[WindowResult], *, not_equal_max: int = NOT_EQUAL_MAX) -> "WindowSummary":
+        """Returns the summary of *windows*, with at most *not_equal_max* windows that are not equal."""
+        not_equal = heapq.nsmallest(
+            not_equal_max,
+            (window for window in windows if window.outcome is not WindowOutcome.EQUAL),
+            key=_order_of,
+        )
         return cls(
-            counts=count_outcomes(window.outcome for window in listed),
-            source_records=sum(window.source_count for window in listed),
-            target_records=sum(window.target_count for window in listed),
-            differing=sum(window.differing for window in listed),
-            content=zlib.compress(pickle.dumps(listed)),
+            counts=count_outcomes(window.outcome for window in windows),
+            source_records=sum(window.source_count for window in windows),
+            target_records=sum(window.target_count for window in windows),
+            differing=sum(window.differing for window in windows),
+            not_equal=pack(not_equal) if not_equal else b"",
+            segments=pack(segments_of(windows)),
         )
 
-    def unpack(self) -> list[WindowResult]:
-        """Returns the windows."""
-        windows: list[WindowResult] = pickle.loads(zlib.decompress(self.content))  # noqa: S301 of our own tasks
-        return windows
+
+def pack(items: Sequence[WindowResult] | Sequence[WindowSegment]) -> bytes:
+    """Returns *items* compressed, for `unpack`."""
+    return zlib.compress(pickle.dumps(items))
+
+
+def unpack(content: bytes) -> Any:
+    """Returns the items of `pack`; an empty list if *content* is empty."""
+    return pickle.loads(zlib.decompress(content)) if content else []  # noqa: S301 of our own tasks
+
+
+def not_equal_max(tasks: int) -> int:
+    """Returns how many windows that are not equal each of *tasks* returns: fewer of each where these are many."""
+    return min(NOT_EQUAL_MAX, max(NOT_EQUAL_OF_TASK_MIN, NOT_EQUAL_RETURNED_MAX // max(tasks, 1)))
+
+
+def _order_of(window: WindowResult) -> tuple[str, int, int, int, int]:
+    return window.topic, window.partition, window.from_offset, window.to_offset, window.key_class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyTaskResult:
     """The windows of a task and their cost, without payload."""
 
-    windows: PackedWindows
+    windows: WindowSummary
+    part: str = ""  # the file of the table that has the windows; "": the task wrote none
+    unwritten: bytes = (
+        b""  # packed, the windows that the driver writes, because the task does not reach its folder
+    )
     behind: int  # records that the target may not have yet
     bytes_read: int
     seconds: float
@@ -77,25 +151,25 @@ class PartitionOverview:
     worst: WindowOutcome = WindowOutcome.EQUAL
     records: int = 0  # of the source
 
-    def add(self, window: WindowResult) -> None:
-        """Adds a window."""
-        self.begin = min(self.begin, window.from_offset) if self.windows else window.from_offset
-        self.end = max(self.end, window.to_offset)
-        self.worst = max(self.worst, window.outcome, key=WORST_LAST.index)
-        self.windows += 1
-        self.records += window.source_count
+    def add(self, segment: WindowSegment) -> None:
+        """Adds a segment."""
+        self.begin = min(self.begin, segment.begin) if self.windows else segment.begin
+        self.end = max(self.end, segment.end)
+        self.worst = max(self.worst, segment.outcome, key=WORST_LAST.index)
+        self.windows += segment.windows
+        self.records += segment.records
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationResult:
-    """The result of a verification; `windows` are those of each task."""
+    """The result of a verification; `summaries` are of the windows of each task."""
 
     run_id: str
     flow: str
     source_alias: str
     target_alias: str
     sample: float  # the fraction of windows that was compared
-    windows: Sequence[PackedWindows]
+    summaries: Sequence[WindowSummary]
     partitions: int
     behind: int  # records at the ends of partitions that the target may not have yet
     notes: Sequence[str] = ()
@@ -103,58 +177,46 @@ class VerificationResult:
     seconds: float = 0.0
     task_memory_bytes: int = 0  # peak memory of a task's process
 
-    def each_window(self) -> Iterator[WindowResult]:
-        """Yields all windows, those of one task at a time."""
-        for packed in self.windows:
-            yield from packed.unpack()
+    def each_segment(self) -> Iterator[WindowSegment]:
+        """Yields all segments, those of one task at a time."""
+        for summary in self.summaries:
+            yield from unpack(summary.segments)
 
-    @property
+    @cached_property
     def counts(self) -> OutcomeCounts:
         return OutcomeCounts(
             **{
-                name: sum(getattr(packed.counts, name) for packed in self.windows)
+                name: sum(getattr(summary.counts, name) for summary in self.summaries)
                 for name in ("total", *(outcome.value for outcome in WindowOutcome))
             }
         )
 
     @property
     def source_records(self) -> int:
-        return sum(packed.source_records for packed in self.windows)
+        return sum(summary.source_records for summary in self.summaries)
 
     @property
     def target_records(self) -> int:
-        return sum(packed.target_records for packed in self.windows)
+        return sum(summary.target_records for summary in self.summaries)
 
     @property
     def differences(self) -> int:
-        return sum(packed.differing for packed in self.windows)
+        return sum(summary.differing for summary in self.summaries)
 
     @cached_property
     def not_equal(self) -> Sequence[WindowResult]:
-        """The first NOT_EQUAL_MAX windows that are not equal, by topic, partition and offset."""
+        """At most NOT_EQUAL_MAX windows that are not equal, by topic, partition and offset: the first of those that tasks returned."""
         return heapq.nsmallest(
             NOT_EQUAL_MAX,
-            (
-                window
-                for packed in self.windows
-                if packed.counts.equal < packed.counts.total
-                for window in packed.unpack()
-                if window.outcome is not WindowOutcome.EQUAL
-            ),
-            key=lambda window: (
-                window.topic,
-                window.partition,
-                window.from_offset,
-                window.to_offset,
-                window.key_class,
-            ),
+            (window for summary in self.summaries for window in unpack(summary.not_equal)),
+            key=_order_of,
         )
 
     def overview(self) -> Mapping[tuple[str, int], PartitionOverview]:
         """Returns what is common to the windows of each topic and partition."""
         overviews: dict[tuple[str, int], PartitionOverview] = {}
-        for window in self.each_window():
-            overviews.setdefault((window.topic, window.partition), PartitionOverview()).add(window)
+        for segment in self.each_segment():
+            overviews.setdefault((segment.topic, segment.partition), PartitionOverview()).add(segment)
         return overviews
 
     @property

@@ -57,7 +57,7 @@ from mirrorflow_seed.verify.offset_windows import (
     VerifyRange,
     WindowOutcome,
 )
-from mirrorflow_seed.verify.partition_planner import VerifyPlan
+from mirrorflow_seed.verify.partition_planner import PartitionLayout, VerifyPlan
 from mirrorflow_seed.verify.range_comparison import (
     CompareSettings,
     OpenSides,
@@ -68,18 +68,23 @@ from mirrorflow_seed.verify.range_comparison import (
 )
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from mirrorflow_seed.verify.verification_result import (
-    PackedWindows,
     VerificationResult,
     VerifyTaskResult,
+    WindowSummary,
+    not_equal_max,
+    pack,
     with_progress,
 )
-from mirrorflow_seed.verify.verify_plan import make_plan
+from mirrorflow_seed.verify.verify_plan import joined_plan, partition_layouts, plan_layouts, planning_groups
+from mirrorflow_seed.verify.window_table import WindowTable
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql import SparkSession
 
-VerifyFunction = Callable[[FlowFiles, JobSettings, "SparkSession", "VerifyProgress"], VerificationResult]
+VerifyFunction = Callable[
+    [FlowFiles, JobSettings, "SparkSession", "VerifyProgress", ResultFolder], VerificationResult
+]
 T = TypeVar("T")
 S = TypeVar("S", VerifyRange, KeyLogPart)
 _LOG: Final = logging.getLogger(__name__)
@@ -147,7 +152,8 @@ def _verify(
     with spark_session(job, f"mirrorflow-verify-{job.run_id}", spark) as session:
         progress.publish = status_server.publish
         progress.url = status_server.url_for_tasks(*driver_address(session))
-        verification = (verify or verify_flow)(files, job, session, progress)
+        progress.begin(VerifyReport(run_id=job.run_id))
+        verification = (verify or verify_flow)(files, job, session, progress, result)
         # In a cluster without an output folder, this line is all that is kept of the result. It has no record data.
         _LOG.info("%s", json.dumps(verification.as_json()))
     result.write(verification)
@@ -155,17 +161,28 @@ def _verify(
 
 
 def verify_flow(
-    files: FlowFiles, job: JobSettings, spark: "SparkSession", progress: "VerifyProgress"
+    files: FlowFiles,
+    job: JobSettings,
+    spark: "SparkSession",
+    progress: "VerifyProgress",
+    result: ResultFolder,
 ) -> VerificationResult:
-    """Plans and compares source and target. Raises SeedError, SettingError, ClusterError."""
+    """Plans and compares source and target, and writes the table of *result*. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
     settings = files.load()
     task_files = share_files(spark, files, are_mounted=job.has_mounted_files)
-    verify_plan = plan_verification(settings, job)
+    tasks = SparkTasks(spark)
+    verify_plan = plan_verification(settings, job, PlanningTasks(tasks, task_files, progress))
     progress.begin(first_report(job, verify_plan))
     results = compare_on_spark(
-        SparkTasks(spark), verify_plan.ranges, task_files, compare_settings_of(settings, job), progress
+        tasks,
+        verify_plan.ranges,
+        task_files,
+        compare_settings_of(settings, job),
+        progress,
+        result.begin_table(flow_name(settings.flow)),
     )
+    result.complete_table(results, verify_plan.undecided)
     return combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
 
 
@@ -188,9 +205,66 @@ def first_report(job: JobSettings, verify_plan: VerifyPlan) -> VerifyReport:
     )
 
 
-def plan_verification(settings: SourceSettings, job: JobSettings) -> VerifyPlan:
-    """Reads both clusters and returns the plan. Raises JobSettingError, SettingError, ClusterError."""
-    return asyncio.run(_make_plan(settings, plan_settings_of(job)))
+@dataclass(frozen=True, slots=True)
+class PlanningTasks:
+    """Plans groups of partitions in Spark tasks."""
+
+    tasks: SparkTasks
+    files: FlowFiles
+    progress: "VerifyProgress"
+
+    def plan(
+        self, groups: Sequence[list[PartitionLayout]], plan_settings: VerifyPlanSettings
+    ) -> list[VerifyPlan]:
+        """Returns the plan of each group. Raises JobFailedError."""
+        work = partial(plan_group, plan_settings=plan_settings, files=self.files)
+        return plan_in_tasks(self.tasks, work, groups, self.progress)
+
+
+def plan_in_tasks(
+    tasks: SparkTasks,
+    plan: Callable[[list[PartitionLayout]], VerifyPlan],
+    groups: Sequence[list[PartitionLayout]],
+    progress: "VerifyProgress",
+) -> list[VerifyPlan]:
+    """Returns the plan of each group, made in a Spark task. Raises JobFailedError."""
+    try:
+        return run_watched(tasks, plan, groups, progress.report)
+    except Exception as error:
+        raise job_error(error, "The job failed") from error
+
+
+def plan_group(
+    layouts: list[PartitionLayout], *, plan_settings: VerifyPlanSettings, files: FlowFiles
+) -> VerifyPlan:
+    """Plans these partitions in a Spark task. Raises ClusterError, SettingError, OSError."""
+    process.tune_memory()
+    return asyncio.run(_plan_layouts(files.load(), plan_settings, layouts))
+
+
+async def _plan_layouts(
+    settings: SourceSettings, plan_settings: VerifyPlanSettings, layouts: Sequence[PartitionLayout]
+) -> VerifyPlan:
+    async with connect_clusters(settings) as sides:
+        return await plan_layouts(sides["source"], sides["target"], settings, plan_settings, layouts)
+
+
+def plan_verification(
+    settings: SourceSettings, job: JobSettings, planning_tasks: PlanningTasks | None = None
+) -> VerifyPlan:
+    """Reads both clusters and returns the plan; with *planning_tasks*, large plans are made there.
+
+    Raises JobSettingError, SettingError, ClusterError, JobFailedError.
+    """
+    plan_settings = plan_settings_of(job)
+    notes: list[str] = []
+    layouts = asyncio.run(_partition_layouts(settings, plan_settings, notes))
+    groups = planning_groups(layouts, plan_settings)
+    if planning_tasks is None or len(groups) < 2:
+        plans = [asyncio.run(_plan_layouts(settings, plan_settings, layouts))]
+    else:
+        plans = planning_tasks.plan(groups, plan_settings)
+    return joined_plan(plans, notes)
 
 
 def plan_settings_of(job: JobSettings) -> VerifyPlanSettings:
@@ -205,9 +279,11 @@ def plan_settings_of(job: JobSettings) -> VerifyPlanSettings:
     )
 
 
-async def _make_plan(settings: SourceSettings, plan_settings: VerifyPlanSettings) -> VerifyPlan:
+async def _partition_layouts(
+    settings: SourceSettings, plan_settings: VerifyPlanSettings, notes: list[str]
+) -> list[PartitionLayout]:
     async with connect_clusters(settings) as sides:
-        return await make_plan(sides["source"], sides["target"], settings, plan_settings)
+        return await partition_layouts(sides["source"], sides["target"], settings, plan_settings, notes)
 
 
 def combine_results(
@@ -224,7 +300,7 @@ def combine_results(
         source_alias=settings.source_alias,
         target_alias=settings.target_alias,
         sample=job.sample,
-        windows=[PackedWindows.of(verify_plan.undecided), *(result.windows for result in results)],
+        summaries=[WindowSummary.of(verify_plan.undecided), *(result.windows for result in results)],
         partitions=verify_plan.partitions,
         behind=sum(result.behind for result in results),
         notes=verify_plan.notes,
@@ -298,6 +374,7 @@ def compare_on_spark(
     files: FlowFiles,
     compare_settings: CompareSettings,
     progress: "VerifyProgress",
+    table: WindowTable | None,
 ) -> list[VerifyTaskResult]:
     """Compares *ranges* of source and target in a Spark job, as `run_groups`."""
     return run_groups(
@@ -308,6 +385,7 @@ def compare_on_spark(
         KeySides(load=files.load, open=cluster_sides),
         compare_settings,
         progress,
+        table,
     )
 
 
@@ -327,8 +405,11 @@ def run_groups(
     sides: KeySides,
     compare_settings: CompareSettings,
     progress: "VerifyProgress",
+    table: WindowTable | None,
 ) -> list[VerifyTaskResult]:
     """Runs *compare* in Spark tasks on what *inputs_of* makes of groups of *ranges*, and returns their results.
+
+    Tasks write their windows to *table*.
 
     Compacted partitions are then read from *sides*, and compared by their keys. The rate of *compare_settings* is that
     of the whole job. Raises JobFailedError.
@@ -342,7 +423,7 @@ def run_groups(
     combining_tasks = max(1, min(classes, tasks.slots * TASKS_PER_SLOT_MIN))
     rate = compare_settings.bytes_per_second
     lookup_rate = None if rate is None else max(1.0, rate / combining_tasks)
-    results = compare_groups(tasks, in_order, inputs_of, compare, compare_settings, progress)
+    results = compare_groups(tasks, in_order, inputs_of, compare, compare_settings, progress, table)
     try:
         results += watch_job(
             tasks,
@@ -358,7 +439,9 @@ def run_groups(
                     ranges=compacted,
                     compare_settings=replace(compare_settings, bytes_per_second=lookup_rate),
                     sides=sides,
-                    url=progress.url,
+                    collector=WindowCollector(
+                        url=progress.url, table=table, not_equal_max=not_equal_max(combining_tasks)
+                    ),
                 ),
             ),
             progress.report,
@@ -375,10 +458,12 @@ def compare_groups(
     compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
     compare_settings: CompareSettings,
     progress: "VerifyProgress",
+    table: WindowTable | None,
 ) -> list[VerifyTaskResult]:
     """Compares *ranges* in order, as `run_groups`. Raises JobFailedError."""
     groups = _with_rates(ranges, tasks, compare_settings)
-    work = partial(_compare_numbered, compare=compare, compare_settings=compare_settings, url=progress.url)
+    collector = WindowCollector(url=progress.url, table=table, not_equal_max=not_equal_max(len(groups)))
+    work = partial(_compare_numbered, compare=compare, compare_settings=compare_settings, collector=collector)
     inputs = [(number, inputs_of(group), rate) for number, (group, rate) in enumerate(groups)]
     try:
         return run_watched(tasks, work, inputs, progress.report)
@@ -412,9 +497,9 @@ def _compare_keys(
     ranges: Sequence[VerifyRange],
     compare_settings: CompareSettings,
     sides: KeySides,
-    url: str,
+    collector: "WindowCollector",
 ) -> Iterator[VerifyTaskResult]:
-    """Compares classes of keys in a Spark task, and reports their counts to the driver at *url*."""
+    """Compares classes of keys in a Spark task."""
     from pyspark import TaskContext  # noqa: PLC0415 the extra `seed`
 
     comparisons = compare_key_rows(rows_of(batches), ranges)
@@ -423,7 +508,7 @@ def _compare_keys(
     )
     context = TaskContext.get()
     assert context is not None
-    yield _reported(url, -1 - context.partitionId(), results)
+    yield collector.collect(-1 - context.partitionId(), results)
 
 
 def _compare_numbered(
@@ -431,34 +516,50 @@ def _compare_numbered(
     *,
     compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
     compare_settings: CompareSettings,
-    url: str,
+    collector: "WindowCollector",
 ) -> VerifyTaskResult:
-    """Compares one group in a Spark task at its part of the rate, and reports its counts to the driver at *url*."""
+    """Compares one group in a Spark task at its part of the rate."""
     number, inputs, rate = numbered
     results = compare(inputs, replace(compare_settings, bytes_per_second=rate))
-    return _reported(url, number, results)
+    return collector.collect(number, results)
 
 
-def _reported(url: str, number: int, results: Sequence[VerifyRangeResult]) -> VerifyTaskResult:
-    """Returns the results of task *number*, packed, and reports their counts to the driver at *url*."""
-    result = VerifyTaskResult(
-        windows=PackedWindows.of(window for part in results for window in part.windows),
-        behind=sum(part.behind for part in results),
-        bytes_read=sum(part.bytes_read for part in results),
-        seconds=sum(part.seconds for part in results),
-        memory_bytes=max((part.memory_bytes for part in results), default=0),
-    )
-    windows = result.windows
-    counts = {
-        **{name: getattr(windows.counts, name) for name in OUTCOMES},
-        "source": windows.source_records,
-        "target": windows.target_records,
-        "differing": windows.differing,
-        "bytes": result.bytes_read,
-        "milliseconds": round(result.seconds * 1000),
-    }
-    post_message(url, {"group": number, "counts": counts})
-    return result
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowCollector:
+    """What a task does with its windows: it writes them to *table*, and reports their counts to the driver at *url*."""
+
+    url: str
+    table: WindowTable | None
+    not_equal_max: int  # windows that are not equal and that the task returns
+
+    def collect(self, number: int, results: Sequence[VerifyRangeResult]) -> VerifyTaskResult:
+        """Returns the summary of *results* of task *number*, which is negative for tasks of keys. Raises FileSystemError."""
+        windows = [window for part in results for window in part.windows]
+        part, unwritten = "", b""
+        if self.table is not None and windows:
+            name = f"{number:05}" if number >= 0 else f"keys-{-1 - number:05}"
+            part = self.table.write_in_task(windows, name)
+            unwritten = b"" if part else pack(windows)
+        result = VerifyTaskResult(
+            windows=WindowSummary.of(windows, not_equal_max=self.not_equal_max),
+            part=part,
+            unwritten=unwritten,
+            behind=sum(part.behind for part in results),
+            bytes_read=sum(part.bytes_read for part in results),
+            seconds=sum(part.seconds for part in results),
+            memory_bytes=max((part.memory_bytes for part in results), default=0),
+        )
+        summary = result.windows
+        counts = {
+            **{name: getattr(summary.counts, name) for name in OUTCOMES},
+            "source": summary.source_records,
+            "target": summary.target_records,
+            "differing": summary.differing,
+            "bytes": result.bytes_read,
+            "milliseconds": round(result.seconds * 1000),
+        }
+        post_message(self.url, {"group": number, "counts": counts})
+        return result
 
 
 class VerifyProgress:
@@ -474,7 +575,7 @@ class VerifyProgress:
         self._total: Counter[str] = Counter()
 
     def begin(self, first: VerifyReport) -> None:
-        """Publishes the report of the plan, to which all later ones add."""
+        """Publishes *first*, to which all later reports add: that of the plan, or one without figures."""
         self._first = first
         self.publish(first)
 

@@ -1,5 +1,7 @@
 """Plans a verification: reads the offsets of all partitions of the flow, which `partition_planner` then cuts.
 
+    partition_layouts (driver) ──> planning_groups ──> plan_layouts (driver, or a task for each group) ──> joined_plan
+
 It reads the stored offsets first, then the end offsets of the target, then those of the source. So each target record
 is a copy of a source record before the source's frozen end, and records that are copied according to a stored offset
 lie before the target's frozen end. A flow may run while it is verified.
@@ -31,19 +33,22 @@ from mirrorflow_seed.verify.range_reader import OffsetRange
 from mirrorflow_seed.verify.stored_offsets import read_stored_offsets
 
 CONCURRENT_PARTITIONS: Final = 16  # planned at once; each takes a few small fetches
+READS_OF_TASK: Final = 2_000  # some seconds: 10 ms each, CONCURRENT_PARTITIONS at once, or one after the other within a partition
 # The flow's own transactions over old records are committed twice a second.
 STABLE_WAIT_S: Final = 5.0
 STABLE_POLL_S: Final = 0.2
 OPEN_TRANSACTION: Final = "The target has {}; compare again once it has ended."
 
 
-async def make_plan(
-    source: Cluster, target: Cluster, settings: SourceSettings, plan_settings: VerifyPlanSettings
+async def plan_layouts(
+    source: Cluster,
+    target: Cluster,
+    settings: SourceSettings,
+    plan_settings: VerifyPlanSettings,
+    layouts: Sequence[PartitionLayout],
 ) -> VerifyPlan:
-    """Returns the plan. Raises ClusterError, SettingError."""
-    notes: list[str] = []
-    partitions = await _partition_layouts(source, target, settings, plan_settings, notes)
-    verify_plan = VerifyPlan(notes=notes, partitions=len(partitions))
+    """Returns the plan of these partitions. Raises ClusterError, SettingError."""
+    verify_plan = VerifyPlan(partitions=len(layouts))
     gate = asyncio.Semaphore(CONCURRENT_PARTITIONS)
 
     async def plan_partition(partition: PartitionLayout) -> None:
@@ -53,10 +58,36 @@ async def make_plan(
             ).plan_partition()
 
     async with asyncio.TaskGroup() as group:
-        for partition in partitions:
+        for partition in layouts:
             group.create_task(plan_partition(partition))
+    return verify_plan
+
+
+def joined_plan(plans: Sequence[VerifyPlan], notes: Sequence[str]) -> VerifyPlan:
+    """Returns the plans of all partitions as one, with *notes*; the largest range comes first."""
+    verify_plan = VerifyPlan(notes=[*notes], partitions=sum(plan.partitions for plan in plans))
+    for plan in plans:
+        verify_plan.ranges += plan.ranges
+        verify_plan.undecided += plan.undecided
+        verify_plan.notes += plan.notes
     verify_plan.ranges.sort(key=lambda verify_range: -verify_range.offsets)
     return verify_plan
+
+
+def planning_groups(
+    layouts: Sequence[PartitionLayout], plan_settings: VerifyPlanSettings
+) -> list[list[PartitionLayout]]:
+    """Returns the partitions that one task plans, each group of about READS_OF_TASK reads; one group if there are few of them."""
+    groups: list[list[PartitionLayout]] = []
+    filled = 0
+    for layout in layouts:
+        reads = layout.expected_reads(plan_settings)
+        if not groups or filled + reads > READS_OF_TASK:
+            groups.append([])
+            filled = 0
+        groups[-1].append(layout)
+        filled += reads
+    return groups
 
 
 def compared_topics(topics: Collection[str], settings: SourceSettings, notes: list[str]) -> dict[str, str]:
@@ -98,13 +129,14 @@ async def _source_partitions(
     return copied, [TopicPartition(name, number) for name in copied for number in topics[name].partitions]
 
 
-async def _partition_layouts(
+async def partition_layouts(
     source: Cluster,
     target: Cluster,
     settings: SourceSettings,
     plan_settings: VerifyPlanSettings,
     notes: list[str],
 ) -> list[PartitionLayout]:
+    """Returns the offsets and settings of all compared partitions; adds *notes*. Raises ClusterError, SettingError."""
     copied, source_partitions = await _source_partitions(source, settings, notes)
     await target.refresh(None)
     target_topics = target.metadata.topics

@@ -20,7 +20,7 @@ from mirrorflow_seed.archive import archive_verification, export_driver, restore
 from mirrorflow_seed.errors import EXIT_NOTHING_SELECTED, NothingSelectedError
 from mirrorflow_seed.seed import seed_driver
 from mirrorflow_seed.settings import FlowFiles, job_of
-from mirrorflow_seed.verify import verify_driver
+from mirrorflow_seed.verify import verify_driver, verify_plan
 from mirrorflow_seed.verify.key_comparison import REWRITTEN
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.compaction import COMPACTED, force_compaction
@@ -44,7 +44,7 @@ SMALL = {"window_offsets": "1000", "split_windows": "2"}  # so that partitions a
 
 
 def test_a_copy_of_the_connector_is_equal(
-    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Splits inside partitions match; identical batches are not decoded; records that are not yet copied are no difference."""
     topic = flow.source.create_topic(unique_topic(), partitions=3)
@@ -64,6 +64,11 @@ def test_a_copy_of_the_connector_is_equal(
     assert sum(row.source_count for row in rows) == 6_000
     assert sum(row.digested_count for row in rows) < 3_000
     assert {"a run/1"} == {row.run_id for row in rows}
+
+    monkeypatch.setattr(verify_plan, "READS_OF_TASK", 1)  # each partition is planned in a task of its own
+    planned_in_tasks = verify(files, spark, tmp_path / "tasks", **SMALLER)
+    assert (0, outcome.report.windows) == (planned_in_tasks.status, planned_in_tasks.report.windows)
+    assert outcome.report.source_records == planned_in_tasks.report.source_records
 
     sampled = verify(files, spark, tmp_path / "sample", sample="0.3", run_id="2", **SMALLER)
     assert 0 == sampled.status
@@ -225,9 +230,9 @@ def after_plan(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> N
     plan = verify_driver.plan_verification
 
     def plan_then_change(*arguments: Any, **named: Any) -> Any:
-        verify_plan = plan(*arguments, **named)
+        planned = plan(*arguments, **named)
         change()
-        return verify_plan
+        return planned
 
     monkeypatch.setattr(verify_driver, "plan_verification", plan_then_change)
 

@@ -30,10 +30,13 @@ from mirrorflow_seed.settings import load_job
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from tests.unit.seed.test_verification_results import verification, window
 job = load_job(sys.argv[1], {})
-result, found = ResultFolder(job), verification(window(0), window(1))
+windows = window(0), window(1)
+result, found = ResultFolder(job), verification(*windows)
 with spark_session(job, "backend") as spark:
     result.prepare()
+    result.begin_table("east-to-west")
     print("SUM", sum(SparkTasks(spark).run(abs, range(8))), flush=True)
+    result.complete_table((), windows)
 result.write(found)
 """
 TEMPLATE = '{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "executor"}]}}'
@@ -90,7 +93,7 @@ def test_a_job_runs_with_only_the_images_jars_and_permissions_on_pods(
     log_text = log.read_text()
     assert "SUM 28" in log_text, log_text[-4_000:]
     assert driver.process.returncode == 0, log_text[-4_000:]
-    # The driver writes this after its executors have ended: they do not have its volume.
+    # The driver writes this: executors do not have its volume.
     result_folder = tmp_path / "output" / "run-1"
     assert {"windows", "verification.json", "report.html"} == {path.name for path in result_folder.iterdir()}
     assert len(list((result_folder / "windows").glob("part-*.parquet"))) == 1

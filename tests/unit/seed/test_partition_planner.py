@@ -28,7 +28,7 @@ from mirrorflow_seed.verify.partition_planner import (
 from mirrorflow_seed.verify.range_comparison import InOrderComparison
 from mirrorflow_seed.verify.range_reader import OffsetRange
 from mirrorflow_seed.verify.stored_offsets import StoredOffsets
-from mirrorflow_seed.verify.verify_plan import cut_at_source_end
+from mirrorflow_seed.verify.verify_plan import READS_OF_TASK, cut_at_source_end, joined_plan, planning_groups
 from tests.unit.seed.test_comparison import batches, record
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("e.t", 0)
@@ -350,3 +350,48 @@ def test_a_compacted_log_is_divided_by_its_size_not_by_its_offsets(
     [verify_range] = plan.ranges
     assert (classes, parts) == (verify_range.key_class_count, verify_range.log_parts)
     assert tuple(range(classes)) == verify_range.key_classes
+
+
+@given(st.lists(st.integers(0, 20_000), max_size=30))
+def test_partitions_are_planned_in_groups_of_a_bounded_number_of_reads(sizes: list[int]) -> None:
+    """A partition is planned in one task; one that has more reads is alone."""
+    plan_settings = VerifyPlanSettings(run_id="run", window_offsets=10, range_windows=2)
+    layouts = [
+        PartitionLayout(
+            source=TopicPartition("orders", number),
+            target=TopicPartition("east.orders", number),
+            source_offsets=OffsetRange(0, offsets),
+            target_offsets=OffsetRange(0, offsets),
+            stored=NOTHING_STORED,
+            copied_before=None,
+            is_compacted=False,
+            can_expire=False,
+            timestamps=True,
+        )
+        for number, offsets in enumerate(sizes)
+    ]
+    groups = planning_groups(layouts, plan_settings)
+    assert layouts == [layout for group in groups for layout in group]
+    assert all(
+        len(group) == 1 or sum(layout.expected_reads(plan_settings) for layout in group) <= READS_OF_TASK
+        for group in groups
+    )
+    if sum(layout.expected_reads(plan_settings) for layout in layouts) <= READS_OF_TASK:
+        assert len(groups) <= 1
+
+
+def test_plans_of_tasks_are_joined_with_the_largest_range_first() -> None:
+    small, _ = plan_and_compare(range(40), range(40))
+    large, _ = plan_and_compare(range(100), range(50, 100))
+    small.partitions = large.partitions = 1
+    small.notes.append("a note of a task")
+
+    joined = joined_plan([small, large], ["a note of the driver"])
+
+    assert (2, ["a note of the driver", "a note of a task", *large.notes]) == (
+        joined.partitions,
+        joined.notes,
+    )
+    assert len(small.ranges) + len(large.ranges) == len(joined.ranges)
+    offsets = [verify_range.offsets for verify_range in joined.ranges]
+    assert sorted(offsets, reverse=True) == offsets

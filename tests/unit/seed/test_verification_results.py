@@ -3,13 +3,25 @@
 import io
 import json
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mirrorflow_seed.job_report import encode
 from mirrorflow_seed.verify.offset_windows import Difference, DifferenceKind, WindowOutcome, WindowResult
-from mirrorflow_seed.verify.result_folder import CELLS_MAX, output_folder, page, write_windows
-from mirrorflow_seed.verify.verification_result import NOT_EQUAL_MAX, PackedWindows, VerificationResult
+from mirrorflow_seed.verify.result_folder import CELLS_MAX, cells_of, output_folder, page
+from mirrorflow_seed.verify.verification_result import (
+    NOT_EQUAL_MAX,
+    WORST_LAST,
+    VerificationResult,
+    WindowSummary,
+    not_equal_max,
+    segments_of,
+)
+from mirrorflow_seed.verify.window_table import WindowTable, write_windows
 
 SCRIPT_TAG = "<script>alert('&\"')</script>"
 
@@ -37,7 +49,7 @@ def verification(*windows: WindowResult, **more: object) -> VerificationResult:
         source_alias="east",
         target_alias="west",
         sample=1.0,
-        windows=[PackedWindows.of(windows[index : index + 3]) for index in range(0, len(windows), 3)],
+        summaries=[WindowSummary.of(windows[index : index + 3]) for index in range(0, len(windows), 3)],
         partitions=1,
         behind=0,
         **more,  # type: ignore[arg-type]  # fields of a verification
@@ -66,7 +78,7 @@ def test_table_has_a_row_for_each_window() -> None:
         0, differences=(Difference(kind=DifferenceKind.MISSING, source_offset=7, source_digest="ab"),)
     )
     sink = io.BytesIO()
-    write_windows(sink, verification(different, window(1)))
+    write_windows(sink, (different, window(1)), run_id="1", flow="east-to-west")
 
     values, _ = parquet.read_table(io.BytesIO(sink.getvalue())).to_pylist()
     assert ("1", "orders", 0, 100) == tuple(
@@ -114,15 +126,78 @@ def test_the_first_windows_that_are_not_equal_are_listed_in_order() -> None:
     assert "5 further windows are in the table only" in page(result)
 
 
-def test_packed_windows_take_a_small_part_of_their_memory() -> None:
-    """A driver holds those of millions."""
+def test_many_equal_windows_of_a_task_take_no_memory_of_the_driver() -> None:
+    """A driver holds the summaries of millions of windows."""
     windows = [
         window(number, target_from_offset=number * 107, target_to_offset=number * 107 + 100)
-        for number in range(1_000)
+        for number in range(10_000)
     ]
-    packed = PackedWindows.of(windows)
-    assert windows == packed.unpack()
-    assert len(packed.content) < 60 * len(windows)
+    summary = WindowSummary.of(windows)
+    assert (10_000, 1_000_000) == (summary.counts.equal, summary.source_records)
+    assert len(summary.segments) + len(summary.not_equal) < 500
+
+
+@given(st.lists(st.sampled_from(WindowOutcome), min_size=1, max_size=500), st.integers(1, 60))
+def test_cells_cover_each_window_once_whatever_tasks_had_them(
+    outcomes: list[WindowOutcome], per_task: int
+) -> None:
+    """A cell shows the worst outcome of its windows; all cells together have all records and offsets."""
+    windows = [window(number, outcome) for number, outcome in enumerate(outcomes)]
+    tasks = [windows[index : index + per_task] for index in range(0, len(windows), per_task)]
+    cells = cells_of([segment for task in reversed(tasks) for segment in segments_of(task)])
+
+    count = min(len(windows), CELLS_MAX)
+    expected: dict[int, list[int]] = {}
+    for number in range(len(windows)):
+        expected.setdefault(number * count // len(windows), []).append(number)
+    assert {
+        position: (
+            numbers[0] * 100,
+            numbers[-1] * 100 + 100,
+            len(numbers),
+            len(numbers) * 100,
+            max((outcomes[number] for number in numbers), key=WORST_LAST.index),
+        )
+        for position, numbers in expected.items()
+    } == {
+        position: (cell.begin, cell.end, cell.windows, cell.records, cell.worst)
+        for position, cell in cells.items()
+    }
+
+
+def test_each_task_returns_fewer_windows_where_tasks_are_many() -> None:
+    assert [NOT_EQUAL_MAX, NOT_EQUAL_MAX, 20, 10] == [
+        not_equal_max(tasks) for tasks in (0, 2_000, 10_000, 90_000)
+    ]
+
+
+def test_tasks_that_reach_the_folder_write_their_windows_and_the_driver_writes_the_others(
+    tmp_path: Path,
+) -> None:
+    """Files of lost attempts, of earlier runs and the markers are deleted."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    earlier, table = (WindowTable(address=str(tmp_path), run_id="1", flow="east-to-west") for _ in range(2))
+    earlier.mark()
+    earlier.write_in_task([window(9)], "00000")
+    table.mark()
+    elsewhere = replace(table, address=str(tmp_path / "volume-of-the-driver"))
+
+    lost, part = (table.write_in_task([window(0)], "00000") for _ in range(2))
+    assert "" == elsewhere.write_in_task([window(1)], "00001")
+    table.complete([part], iter([window(1)]))
+
+    assert lost != part
+    assert ["windows"] == [path.name for path in tmp_path.iterdir()]
+    rows = parquet.read_table(str(tmp_path / "windows")).to_pylist()
+    assert [0, 100] == sorted(row["from_offset"] for row in rows)
+
+
+def test_a_table_without_windows_has_its_columns(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = WindowTable(address=str(tmp_path), run_id="1", flow="east-to-west")
+    table.mark()
+    table.complete([], iter([]))
+    assert "outcome" in parquet.read_table(str(tmp_path / "windows")).column_names
 
 
 def test_run_id_cannot_escape_the_folder() -> None:
