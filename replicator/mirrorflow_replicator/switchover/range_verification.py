@@ -9,7 +9,7 @@ compaction, markers or the flow's own changes of headers explain.
 
 import asyncio
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -75,7 +75,7 @@ async def compare_newest(
     topics, edits = flow_topics(settings), make_naming(settings).header_edits
     copies = {partition: topics.on_target(partition) for partition in ends}
     bounds, (stamps, policies, policies_of_source) = await asyncio.gather(
-        _bounds(source, target, ends, copies.values()),
+        _bounds(source, target, copies, starts),
         asyncio.gather(
             _topic_setting(target, copies.values(), "message.timestamp.type"),
             _topic_setting(target, copies.values(), "cleanup.policy"),
@@ -83,7 +83,6 @@ async def compare_newest(
         ),
     )
     source_starts, target_starts, target_ends = bounds
-    source_starts = {key: max(start, starts.get(key, 0)) for key, start in source_starts.items()}
     run_id, limit = secrets.token_hex(8), asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
     async def compare(partition: TopicPartition) -> Comparison:
@@ -124,15 +123,17 @@ async def compare_newest(
 async def _bounds(
     source: Cluster,
     target: Cluster,
-    partitions: Iterable[TopicPartition],
-    copies: Collection[TopicPartition],
+    copies: Mapping[TopicPartition, TopicPartition],
+    starts: Mapping[TopicPartition, int],
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Returns the starts of *partitions*, and the starts and ends of *copies*."""
-    return await asyncio.gather(
-        admin.offsets_at(source, partitions, EARLIEST),
-        admin.offsets_at(target, copies, EARLIEST),
-        admin.offsets_at(target, copies, LATEST, read_committed=True),
+    """Returns where partitions of the source start to be compared, and the starts and ends of their *copies*."""
+    source_starts, target_starts, target_ends = await asyncio.gather(
+        admin.offsets_at(source, copies, EARLIEST),
+        admin.offsets_at(target, copies.values(), EARLIEST),
+        admin.offsets_at(target, copies.values(), LATEST, read_committed=True),
     )
+    since = {key: max(start, starts.get(key, 0)) for key, start in source_starts.items()}
+    return since, target_starts, target_ends
 
 
 async def _topic_setting(

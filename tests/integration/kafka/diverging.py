@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 
 from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
-from mirrorflow_replicator.switchover.flow_end import EndedFlow, end_flow
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.switchover.flow_end import EndedFlow, end_flow, ended_flow
 from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
@@ -93,9 +94,12 @@ class DivergedPair:
 
     def end(self) -> EndedFlow:
         """Ends the flow, as an unplanned switchover does, on the new side alone."""
-        return call_cluster(
-            self.new, lambda cluster: end_flow(self.settings.forward, cluster, self.switchover)
-        )
+
+        async def end(cluster: Cluster) -> EndedFlow:
+            await end_flow(self.settings.forward, cluster, self.switchover)
+            return await ended_flow(self.settings.forward, cluster, self.switchover)
+
+        return call_cluster(self.new, end)
 
     def line(self, *arguments: str | Path) -> list[str | Path]:
         """Returns the command line of `mirrorflow diverged`."""

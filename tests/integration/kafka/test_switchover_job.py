@@ -20,15 +20,8 @@ from mirrorflow_operator.api.switchover import parse_switchover
 from mirrorflow_operator.plan.switchover_objects import FlowOfPair, switchover_objects
 from mirrorflow_operator.status.switchover_reports import SwitchoverReport, parse_switchover_report
 from tests.harness.kafka.processes import free_port, wait_until
-from tests.integration.kafka.test_switchover import (
-    APP,
-    COMMAND_S,
-    Application,
-    Pair,
-    Sides,
-    sides,  # noqa: F401 a fixture
-    topic_acls,
-)
+from tests.integration.kafka.mirror_pairs import APP, COMMAND_S, Application, Pair, Sides
+from tests.integration.kafka.test_switchover import sides, topic_acls  # noqa: F401 a fixture
 
 HOUR_MS = 3_600_000
 

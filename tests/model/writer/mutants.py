@@ -213,12 +213,12 @@ def _decided_transactions_are_not_awaited() -> tuple[Replaced, ...]:
 
 
 def _earlier_epochs_are_not_compared() -> tuple[Replaced, ...]:
-    original = partition_start._end_in_source
+    original = partition_start.end_in_source
 
     def end_in_source(partition: Any, epoch: int, _: SourceEpochs) -> Steps:
         return original(partition, epoch, ())
 
-    return ((partition_start, "_end_in_source", end_in_source),)
+    return ((partition_start, "end_in_source", end_in_source),)
 
 
 def _acknowledged_is_in_the_target() -> tuple[Replaced, ...]:
@@ -286,13 +286,13 @@ def _positions_of_aborted_records_are_trusted() -> tuple[Replaced, ...]:
 
 
 def _no_epoch_after_a_loss() -> tuple[Replaced, ...]:
-    original = partition_start._end_in_source
+    original = partition_start.end_in_source
 
     def end_in_source(partition: Any, epoch: int, epochs: SourceEpochs) -> Steps:
         end, has_epoch = yield from original(partition, epoch, epochs)
         return end if has_epoch else end._replace(epoch=-1), has_epoch
 
-    return ((partition_start, "_end_in_source", end_in_source),)
+    return ((partition_start, "end_in_source", end_in_source),)
 
 
 def _losses_are_reported_when_the_task_starts() -> tuple[Replaced, ...]:

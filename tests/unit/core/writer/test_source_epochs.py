@@ -19,7 +19,7 @@ from mirrorflow_core.source_epochs import (
     up_to,
 )
 from mirrorflow_core.writer.broker_requests import LeaderEpochEnd, ReadEpochEnd
-from mirrorflow_core.writer.partition_start import _end_in_source
+from mirrorflow_core.writer.partition_start import end_in_source
 
 ORDERS = TopicPartition("orders", 0)
 REPLICAS = 3
@@ -72,8 +72,8 @@ def common_length(first: list[Appended], second: list[Appended]) -> int:
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))))
 
 
-def end_in_source(source: Source, epochs: SourceEpochs) -> tuple[LeaderEpochEnd, bool]:
-    steps: Any = _end_in_source(ORDERS, epochs[-1].epoch, epochs)
+def answered_end(source: Source, epochs: SourceEpochs) -> tuple[LeaderEpochEnd, bool]:
+    steps: Any = end_in_source(ORDERS, epochs[-1].epoch, epochs)
     response = None
     try:
         while True:
@@ -101,7 +101,7 @@ def test_copying_continues_where_the_source_starts_to_differ(seed):
             elections += 1
         elif step == "copy":
             if epochs:
-                epoch_end, has_epoch = end_in_source(source, epochs)
+                epoch_end, has_epoch = answered_end(source, epochs)
                 end = min(epoch_end.end, len(copied))
                 assert end == common_length(copied, source.log)
                 del copied[end:]
