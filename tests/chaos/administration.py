@@ -109,7 +109,7 @@ class Administration:
 
     def _apply_for_a_while(self, apply: Change, remove: Change, duration_s: float) -> bool:
         is_done = self._succeeds(apply)
-        # Also if it has failed: of a request without a response nobody knows whether it was carried out.
+        # Also if it has failed: it is not known whether a request without a response was carried out.
         self._pending.append((time.monotonic() + duration_s, remove))
         return is_done
 

@@ -1,4 +1,4 @@
-"""Denials of a trial are removed, whatever the cluster does with the requests."""
+"""Denials of a trial are removed, also if requests are carried out without a response."""
 
 from typing import Any
 

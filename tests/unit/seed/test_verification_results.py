@@ -138,7 +138,7 @@ def test_many_equal_windows_of_a_task_take_no_memory_of_the_driver() -> None:
 
 
 @given(st.lists(st.sampled_from(WindowOutcome), min_size=1, max_size=500), st.integers(1, 60))
-def test_cells_cover_each_window_once_whatever_tasks_had_them(
+def test_cells_cover_each_window_once_for_any_division_into_tasks(
     outcomes: list[WindowOutcome], per_task: int
 ) -> None:
     """A cell shows the worst outcome of its windows; all cells together have all records and offsets."""

@@ -87,7 +87,7 @@ class LostWorld:
 def world(monkeypatch: pytest.MonkeyPatch) -> LostWorld:
     world = LostWorld()
 
-    async def end_flow(_settings: object, _target: object, switchover: str, *, on_waiting: object) -> None:
+    async def end_flow(_settings: object, _target: object, switchover: str, **_: object) -> None:
         world.calls.append("end")
         world.ended = switchover
 
