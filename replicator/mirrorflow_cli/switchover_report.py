@@ -1,16 +1,23 @@
-"""Shows the steps of a switchover as they happen, and what it was in the end: as text and as a JSON report."""
+"""Shows the steps of a switchover as they happen, and what it was in the end: as text and as a JSON report.
 
+`switchover_page` makes a page of the report, and `switchover_progress` shows it to the console while the switchover runs.
+"""
+
+import getpass
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from mirrorflow_core.switchover.observation import ReadinessCheck, SealVerification
 from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.seal import Seal
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import SwitchoverState
 from mirrorflow_replicator.switchover.acl_fence import CanaryTimes
 from mirrorflow_replicator.switchover.final_groups import FinalGroup
+from mirrorflow_replicator.switchover.session import SwitchoverSession
 
 INTERVAL_S = 1.0
 _ACCEPTED_AGAIN = frozenset({SwitchoverState.REVERSING, SwitchoverState.LIFTED, SwitchoverState.REHEARSED})
@@ -54,8 +61,13 @@ def report_of(
     notes: Sequence[str] = (),
     canary: CanaryTimes | None = None,
     groups: Iterable[FinalGroup] = (),
+    checks: Mapping[ReadinessCheck, str] | None = None,
+    verification: SealVerification | None = None,
 ) -> dict[str, Any]:
-    """Returns the report of a switchover, for JSON. Times are those of the process that carried it out."""
+    """Returns the report of a switchover, for JSON. Times are those of the process that carried it out.
+
+    *checks*, *verification*, *canary* and *groups* are known to the process that has run them; the journal does not have them.
+    """
     entered = [*record.history, None]
     states = [
         {
@@ -75,12 +87,28 @@ def report_of(
         "to": record.to,
         "state": record.state.value,
         "reason": record.reason,
+        "sentence": sentence_of(record),
         "created": _timestamp(record.created_ms),
+        "runner": record.runner.rpartition("/")[0],
+        "attempts": record.attempt,
+        "limitSeconds": record.limits.refused_ms / 1000,
+        "writesRefusedSince": _timestamp(record.fenced_ms) if record.fenced_ms else None,
         "writesRefusedSeconds": None if waited_ms is None else waited_ms / 1000,
         "states": states,
     }
     if record.seal is not None:
-        report["seal"] = {"partitions": len(record.seal.partitions), "sha256": record.seal.sha256}
+        report["seal"] = seal_summary(record.seal)
+    if checks:
+        report["checks"] = [
+            {"check": check.value, "passed": not problem, **({"why": problem} if problem else {})}
+            for check, problem in checks.items()
+        ]
+    if verification is not None:
+        report["verification"] = {
+            "equal": not verification.differences,
+            "sealSha256": verification.seal_sha256,
+            "differences": [*verification.differences],
+        }
     if canary is not None:
         report["canary"] = {
             "refusedAfterSeconds": round(canary.refused_after_s, 3),
@@ -96,6 +124,36 @@ def report_of(
         for group in groups
     ]
     return report | ({"groups": listed} if listed else {}) | ({"notes": [*notes]} if notes else {})
+
+
+def session_report(record: SwitchoverRecord, session: SwitchoverSession) -> dict[str, Any]:
+    """Returns the report of the switchover that *session* carries out."""
+    report = report_of(
+        record,
+        notes=session.checks.notes,
+        canary=session.checks.canary,
+        groups=session.flows.final_groups(),
+        checks=session.checks.known,
+        verification=session.flows.verification,
+    )
+    return {**report, "user": user_name()}
+
+
+def user_name() -> str:
+    """Returns the name of the user of this process; "" where it has none, as in most containers."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""
+
+
+def seal_summary(seal: Seal) -> dict[str, Any]:
+    """Returns the seal as it stands in a report: its digest, and where each partition ended."""
+    ends = [
+        {"topic": partition.topic, "partition": partition.partition, "end": partition.end}
+        for partition in seal.partitions
+    ]
+    return {"partitions": len(seal.partitions), "sha256": seal.sha256, "ends": ends}
 
 
 def _timestamp(time_ms: int) -> str:

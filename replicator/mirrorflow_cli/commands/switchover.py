@@ -6,14 +6,12 @@ promoting; after it the switchover can only be completed, so it continues. With 
 
 import argparse
 import asyncio
-import json
 import secrets
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, FailedError, UsageError
@@ -21,16 +19,14 @@ from mirrorflow_cli.flow_progress import read_flow_progress
 from mirrorflow_cli.loss_report import degraded_sentence, loss_report, loss_sentences
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
-from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of
+from mirrorflow_cli.switchover_progress import shown_session
+from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of, session_report
+from mirrorflow_cli.switchover_report_files import check_report_files, write_report_files
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
 from mirrorflow_operator.api.mirror_pair import LoadedPair
 from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
-from mirrorflow_replicator.switchover.session import (
-    SwitchoverSession,
-    readable_journal,
-    switchover_session,
-)
+from mirrorflow_replicator.switchover.session import SwitchoverSession, readable_journal
 from mirrorflow_replicator.switchover.unplanned_session import UnplannedSession, unplanned_session
 
 STATUS, ROLLBACK = "status", "rollback"
@@ -89,15 +85,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--report",
-        dest="report_file",
+        dest="report_files",
+        action="append",
+        default=[],
         metavar="FILE",
-        help="write a JSON report of the states and their times",
+        help="write a report of the states and their times: JSON, or a page if FILE ends in .html; repeatable",
     )
     add_json_argument(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Runs the action; returns 1 for a switchover that was refused or rolled back."""
+    check_report_files(arguments.report_files)
     loaded = pair_from(arguments)
     members = tuple(loaded.pair.spec.members)
     if arguments.action is not None:
@@ -138,15 +137,14 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
 async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
     display = StepDisplay()
     kind = SwitchoverType.REHEARSAL if arguments.rehearse else SwitchoverType.PLANNED
-    async with switchover_session(settings, on_step=display.show) as session:
+    async with shown_session(arguments, settings, on_step=display.show) as session:
         record = _unfinished(session, settings, kind) or _request(arguments, settings, kind)
         with rolling_back_at_signals(session, display) as signals:
             last = await session.runner.run(record)
-        checks, groups = session.checks, session.flows.final_groups()
-    report = report_of(last, notes=checks.notes, canary=checks.canary, groups=groups)
     late = ["The signal came after promoting, so the switchover was completed."] if signals else []
     is_completed = last.state is SwitchoverState.DONE
-    _finish(arguments, report, [*checks.notes, sentence_of(last), *(late if is_completed else [])])
+    sentences = [*session.checks.notes, sentence_of(last), *(late if is_completed else [])]
+    _finish(arguments, session_report(last, session), sentences)
     if signals and last.state not in _COMPLETED:
         return EXIT_SIGNAL_BASE + signals[0]
     return EXIT_DONE if last.state in _COMPLETED else EXIT_FAILED
@@ -282,22 +280,27 @@ async def _roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings
         )
     display = StepDisplay()
     own = switchover_settings(arguments, loaded, newest.to)
-    opened = unplanned_session if newest.is_unplanned else switchover_session
-    async with opened(own, on_step=display.show) as session:
-        session.observer.request_rollback()
-        last = await session.runner.run(session.journal.newest or newest)
-    _finish(arguments, report_of(last), [sentence_of(last)])
+    if newest.is_unplanned:
+        async with unplanned_session(own, on_step=display.show) as unplanned:
+            unplanned.observer.request_rollback()
+            last = await unplanned.runner.run(unplanned.journal.newest or newest)
+        report = report_of(last)
+    else:
+        async with shown_session(arguments, own, on_step=display.show) as session:
+            session.observer.request_rollback()
+            last = await session.runner.run(session.journal.newest or newest)
+        report = session_report(last, session)
+    _finish(arguments, report, [sentence_of(last)])
     return EXIT_DONE if last.state in {SwitchoverState.LIFTED, SwitchoverState.REFUSED} else EXIT_FAILED
 
 
 def _finish(arguments: argparse.Namespace, report: dict[str, Any], sentences: list[str]) -> None:
     """Prints the result, and writes the report if there is to be one."""
-    if arguments.report_file:
-        Path(arguments.report_file).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if arguments.json:
         print_json(report)
     else:
         print("\n".join(sentences))
+    write_report_files(arguments.report_files, report)
 
 
 _ACTIONS = {STATUS: _status, ROLLBACK: _roll_back}

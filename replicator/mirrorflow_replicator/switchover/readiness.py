@@ -62,6 +62,11 @@ class ReadinessChecks:
             ReadinessCheck.ENDPOINT: self._endpoint,
         }
 
+    @property
+    def known(self) -> Mapping[ReadinessCheck, str]:
+        """The results so far."""
+        return dict(self._results)
+
     async def results(self) -> Mapping[ReadinessCheck, str]:
         """Returns the results that are known, after another attempt of those that are not."""
         for check, run in self._checks.items():
