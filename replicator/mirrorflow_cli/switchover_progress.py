@@ -128,17 +128,22 @@ async def shown_session(
 
 
 def local_switchovers() -> tuple[LocalSwitchover, ...]:
-    """Returns the last switchovers that this user has carried out on this machine, those that change first."""
+    """Returns the last switchovers that this user has carried out on this machine, those that have changed last first."""
+    known = [(path, document) for path in _files()[:KEPT_MAX] if (document := _read(path)) is not None]
     running = {
         (fields.get("pid"), fields[_REGISTERED])
         for fields in running_processes.registered_processes()
         if _REGISTERED in fields
     }
-    known = [document for path in _files()[:KEPT_MAX] if (document := _read(path)) is not None]
-    return tuple(
-        LocalSwitchover(document=document, is_running=(document.get("pid"), document.get("pair")) in running)
-        for document in known
-    )
+
+    def local(path: Path, document: dict[str, Any]) -> LocalSwitchover:
+        is_running = (document.get("pid"), document.get("pair")) in running
+        # A process registers before it writes, and writes the final state before it ends. So a file that is read after the
+        # process was seen to have ended has its last state.
+        newest = document if is_running or document.get("isFinal") else _read(path) or document
+        return LocalSwitchover(document=newest, is_running=is_running)
+
+    return tuple(local(path, document) for path, document in known)
 
 
 def _folder() -> Path:

@@ -45,6 +45,7 @@ class MapEdge:
     flows: tuple[FlowView, ...]
     lag_s: float | None
     bytes_per_s: float
+    switchover: str = ""  # the state of one that is under way
 
     @property
     def label(self) -> str:
@@ -203,6 +204,7 @@ def _edge(
         flows=tuple(flows),
         lag_s=max(lags, default=None),
         bytes_per_s=sum(view.bytes_per_s or 0.0 for view in current),
+        switchover=next((flow.switchover.state for flow in flows if flow.switchover is not None), ""),
     )
 
 

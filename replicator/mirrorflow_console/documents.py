@@ -172,6 +172,15 @@ class ConnectorDocument:
         )
 
 
+class RunningSwitchover(NamedTuple):
+    """What a flow shows of the switchover of its pair that has not ended; *key* as `SwitchoverReading.key`."""
+
+    key: str
+    state: str
+    text: str
+    is_abandoned: bool  # no process carries it out
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowReading:
     """What was read about one flow at one moment; `key` is unique among all flows of this console.
@@ -193,6 +202,7 @@ class FlowReading:
     offsets_truncated: bool = False
     # What the schema connector reports, where it has a pod of its own; on a laptop it is among the document's companions.
     schemas: Mapping[str, Any] | None = None
+    switchover: RunningSwitchover | None = None
 
 
 def parse_json(body: bytes) -> Any:

@@ -20,6 +20,7 @@ from mirrorflow_console.documents import (
     ConnectorDocument,
     Figures,
     FlowReading,
+    RunningSwitchover,
 )
 from mirrorflow_console.lag_forecast import HELD_UP, Forecast, LagSample, Outlook, forecast
 from mirrorflow_console.runbook import Advice, advice_for
@@ -49,6 +50,7 @@ _WAITING_REASONS: Final = frozenset(
     }
 )
 DIFFERENCES_FOUND: Final = "DifferencesFound"  # as the reason of the condition Verified
+SWITCHOVER_UNDER_WAY: Final = "SwitchoverUnderWay"
 _CLUSTER_CONDITIONS: Final = {"SourceReachable": "source", "TargetReachable": "target"}
 
 
@@ -69,6 +71,7 @@ class Level(IntEnum):
 class SubjectKind(Enum):
     """The kind of object that trouble is about, the most concrete first."""
 
+    SWITCHOVER = "switchover"  # explains what the others are during it
     CLUSTER = "cluster"
     CONNECTOR = "connector"
     PARTITION = "partition"
@@ -156,6 +159,7 @@ class FlowView:
     conditions: tuple[ConditionRow, ...] = ()
     source_level: Level = Level.UNKNOWN
     target_level: Level = Level.UNKNOWN
+    switchover: RunningSwitchover | None = None
 
     @property
     def worst(self) -> Trouble | None:
@@ -185,7 +189,7 @@ def flow_view(reading: FlowReading, samples: Sequence[LagSample] = ()) -> FlowVi
         own += _unlisted(document, own)
         own += _lag_troubles(document, outlook)
     troubles = sorted(
-        [*own, *_of_conditions(reading, own), *_of_verification(reading)],
+        [*own, *_of_conditions(reading, own), *_of_verification(reading), *_of_switchover(reading)],
         key=lambda trouble: (trouble.level, _KINDS.index(trouble.kind), trouble.subject),
     )
     base = {
@@ -197,6 +201,7 @@ def flow_view(reading: FlowReading, samples: Sequence[LagSample] = ()) -> FlowVi
         "troubles": tuple(troubles),
         "conditions": conditions,
         "outlook": outlook,
+        "switchover": reading.switchover,
     }
     if document is None:
         return _unanswered(reading, base)
@@ -434,6 +439,18 @@ def _of_verification(reading: FlowReading) -> Iterator[Trouble]:
             text=str(result.get("message") or "Records differ.")[:TEXT_MAX],
             reason=DIFFERENCES_FOUND,
             advice=advice_for(DIFFERENCES_FOUND),
+        )
+
+
+def _of_switchover(reading: FlowReading) -> Iterator[Trouble]:
+    """Yields the switchover of the flow's pair that has not ended."""
+    if (switchover := reading.switchover) is not None:
+        yield Trouble(
+            level=Level.BROKEN if switchover.is_abandoned else Level.WARNING,
+            kind=SubjectKind.SWITCHOVER,
+            subject=switchover.key,
+            text=switchover.text,
+            reason=SWITCHOVER_UNDER_WAY,
         )
 
 

@@ -6,6 +6,7 @@ from typing import Protocol
 from starlette.requests import Request
 
 from mirrorflow_console.poller import Snapshot
+from mirrorflow_console.switchovers import SwitchoverReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,10 @@ class Visitor:
             key: reading for key, reading in snapshot.readings.items() if reading.namespace in self.namespaces
         }
         return replace(snapshot, views=views, readings=readings)
+
+    def may_see(self, switchover: SwitchoverReading) -> bool:
+        """Whether the visitor may see a switchover: one of a namespace whose flows they may see."""
+        return self.namespaces is None or switchover.namespace in self.namespaces
 
 
 class Gate(Protocol):

@@ -16,10 +16,12 @@ from mirrorflow_console.history import History
 from mirrorflow_console.internal_topics import InternalTopics
 from mirrorflow_console.joined_flows import JoinedFlows
 from mirrorflow_console.local_flows import LocalFlows
+from mirrorflow_console.local_switchovers import LocalSwitchovers
 from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.prometheus_history import PrometheusHistory
 from mirrorflow_console.result_files import ResultFiles
 from mirrorflow_console.server import Console
+from mirrorflow_console.switched_flows import SwitchedFlows
 from mirrorflow_console.verified_flows import VerifiedFlows
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_kubernetes.credentials import KubernetesLoginError
@@ -47,7 +49,8 @@ def serve(
     Raises OSError if the port is taken, and SettingError.
     """
     allow_open_files()
-    source, files = _source(contexts), None if results is None else ResultFiles(results)
+    switchovers, files = LocalSwitchovers(), None if results is None else ResultFiles(results)
+    source: FlowSource = SwitchedFlows(_source(contexts), switchovers)
     if files is not None:
         source = VerifiedFlows(source, files)
     with contextlib.closing(_history(keeps=keeps_history)) as history, listening_socket(port) as listener:
@@ -56,6 +59,7 @@ def serve(
             history,
             internal=internal,
             results=files,
+            switchovers=switchovers,
         )
         server = uvicorn.Server(server_config(console, hosts=HOSTS))
         announce(f"The console is at http://127.0.0.1:{listener.getsockname()[1]}/ (Ctrl-C ends it).")

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any, Final
@@ -19,6 +19,8 @@ from mirrorflow_console.lag_forecast import LagSample
 from mirrorflow_console.poller import Interest, Snapshot
 from mirrorflow_console.schema_views import schema_view
 from mirrorflow_console.sparkline import sparkline
+from mirrorflow_console.switchover_views import switchover_views
+from mirrorflow_console.switchovers import SwitchoverReading
 from mirrorflow_console.time_line import time_line
 
 FLOWS_SHOWN: Final = 50  # of hundreds; a filter and a link show the others
@@ -29,6 +31,9 @@ CHART_POINTS: Final = 180
 SPARKLINE_MIN_S: Final = 300.0  # of a history that has just begun
 EVENTS_SHOWN: Final = 200
 QUERY_MAX: Final = 200  # characters of a filter
+SWITCHOVERS_PATH: Final = "/switchovers"
+# Writes are refused for seconds only, and what is read is a file of this machine.
+COCKPIT_UPDATE_S: Final = 1.0
 
 
 class PageError(Exception):
@@ -46,6 +51,8 @@ class Page:
     needs_groups: bool = False
     has_chart: bool = False
     of_flow: bool = True
+    # How often an open page is rendered again, in seconds; None: after each poll.
+    update_s: float | None = None
 
     def interest(self, query: Mapping[str, str]) -> Interest:
         """Returns what an open page with *query* needs."""
@@ -252,6 +259,31 @@ def _history(snapshot: Snapshot, query: Mapping[str, str], history: History) -> 
     }
 
 
+def switchover_values(
+    readings: Iterable[SwitchoverReading], query: Mapping[str, str], now_s: float
+) -> dict[str, Any]:
+    """Returns what the page of switchovers shows: the chosen one, or the one that needs a person most, and all others.
+
+    Raises PageError.
+    """
+    views = switchover_views(readings, now_s)
+    key = query.get("id")
+    chosen = next((view for view in views if key in {None, view.reading.key}), None)
+    if key is not None and chosen is None:
+        raise PageError("There is no such switchover, or you may not see it.")
+    return {
+        "chosen": chosen,
+        "switchovers": views[:EVENTS_SHOWN],
+        "found": len(views),
+        "at_s": now_s,
+    }
+
+
+def _no_switchovers(_snapshot: Snapshot, query: Mapping[str, str], _: History) -> dict[str, Any]:
+    """Returns the page of a console that reads no switchovers. `Console` has the others, which no poll reads."""
+    return switchover_values((), query, 0.0)
+
+
 def _of_flow(snapshot: Snapshot, query: Mapping[str, str]) -> tuple[FlowView, FlowReading]:
     key = query.get("flow", "")
     view = snapshot.view(key)
@@ -277,4 +309,11 @@ PAGES: Final[Mapping[str, Page]] = {
         template="jobs.html", title="Seeds, verifications and archives", values=_jobs, of_flow=False
     ),
     "/history": Page(template="history.html", title="History", values=_history, of_flow=False),
+    SWITCHOVERS_PATH: Page(
+        template="switchovers.html",
+        title="Switchovers",
+        values=_no_switchovers,
+        of_flow=False,
+        update_s=COCKPIT_UPDATE_S,
+    ),
 }

@@ -7,6 +7,7 @@ one rendering. Headers forbid inline scripts and styles and every other host.
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -26,10 +27,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mirrorflow_console.gate import Gate, OpenGate, Visitor
 from mirrorflow_console.history import History
 from mirrorflow_console.internal_topics import InternalTopics, records_page
-from mirrorflow_console.pages import PAGES, Page, PageError
+from mirrorflow_console.pages import PAGES, SWITCHOVERS_PATH, Page, PageError, switchover_values
 from mirrorflow_console.poller import SharedPoller, Snapshot
 from mirrorflow_console.rendering import environment
 from mirrorflow_console.result_files import ResultFiles
+from mirrorflow_console.switchover_views import switchover_views
+from mirrorflow_console.switchovers import SwitchoverSource
 from mirrorflow_replicator.version import version
 
 STREAMS_MAX: Final = 500  # each holds a connection and one piece of a page
@@ -63,6 +66,7 @@ class Console:
         place: str = "this machine",
         internal: InternalTopics | None = None,
         results: ResultFiles | None = None,
+        switchovers: SwitchoverSource | None = None,
     ) -> None:
         self._poller = poller
         self._history = history
@@ -70,6 +74,7 @@ class Console:
         self._place = place
         self._internal = internal
         self._results = results
+        self._switchovers = switchovers
         self._templates = environment()
         self._streams = 0
         self._rendered: dict[tuple[object, ...], bytes] = {}
@@ -159,7 +164,9 @@ class Console:
         if self._rendered_version != snapshot.version or len(self._rendered) >= RENDERED_MAX:
             self._rendered.clear()
             self._rendered_version = snapshot.version
-        key = (path, *sorted(query.items()), visitor, is_part)
+        update_s = PAGES[path].update_s
+        moment = int(time.time() / update_s) if update_s else 0
+        key = (path, *sorted(query.items()), visitor, is_part, moment)
         rendered = self._rendered.get(key)
         if rendered is None:
             text = self._text(PAGES[path], path, query, visitor.visible(snapshot), visitor, is_part=is_part)
@@ -180,12 +187,22 @@ class Console:
         values = {
             **self._frame(path, page.title, snapshot),
             **page.values(snapshot, query, self._history),
+            **self._switchover_values(path, query, visitor),
             "query": query,
             "visitor": visitor,
         }
         if self._results is not None and "jobs" in values:
             values["jobs"] = [*values["jobs"], *self._results.read()]
         return _part(template, values) if is_part else template.render(values)
+
+    def _switchover_values(self, path: str, query: Mapping[str, str], visitor: Visitor) -> dict[str, Any]:
+        """Returns the switchovers that the page shows, and those that are under way. Raises PageError."""
+        if self._switchovers is None:
+            return {}
+        readings, now_s = [*filter(visitor.may_see, self._switchovers.read())], time.time()
+        if path == SWITCHOVERS_PATH:
+            return switchover_values(readings, query, now_s)
+        return {"under_way": [view for view in switchover_views(readings, now_s) if view.is_under_way]}
 
     def _frame(self, path: str, title: str, snapshot: Snapshot) -> dict[str, Any]:
         return {
@@ -195,6 +212,8 @@ class Console:
             "problem": snapshot.problem,
             "place": self._place,
             "has_topics": self._internal is not None,
+            "has_switchovers": self._switchovers is not None,
+            "under_way": [],
             "version": version(),
             "visitor": Visitor(),
             "view": None,
@@ -233,7 +252,9 @@ class Console:
             with self._poller.watching(page.interest(query)):
                 snapshot = self._poller.snapshot
                 while True:
-                    snapshot = await self._poller.next_version(snapshot.version)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(page.update_s):
+                            snapshot = await self._poller.next_version(snapshot.version)
                     visitor = await self._gate.visitor(request, snapshot)
                     if visitor is None:
                         yield _event("signed-out", "")

@@ -41,6 +41,7 @@
   function show(html) {
     const body = parser.parseFromString(`<main id="main" tabindex="-1">${html}</main>`, "text/html");
     morph(main, body.getElementById("main"));
+    shownAt = performance.now();
     refresh();
   }
 
@@ -74,6 +75,7 @@
     const page = parser.parseFromString(await response.text(), "text/html");
     history.replaceState(null, "", url);
     morph(main, page.getElementById("main"));
+    shownAt = performance.now();
     refresh();
     follow();
   }
@@ -124,6 +126,34 @@
     refresh();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { dropCharts(); refresh(); });
+
+  // -- ages, which grow while no update arrives, and commands to copy
+
+  let shownAt = performance.now();
+  function ages() {
+    const passed_s = (performance.now() - shownAt) / 1000;
+    for (const element of document.querySelectorAll("[data-age]")) {
+      const seconds = Math.floor(Number(element.dataset.age) + passed_s);
+      const parts = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+      const first = Math.max(0, parts.findIndex(([size]) => seconds >= size || size === 1));
+      const [size, unit] = parts[first];
+      const rest = parts[first + 1];
+      const left = rest ? Math.floor((seconds % size) / rest[0]) : 0;
+      const text = `${Math.floor(seconds / size)} ${unit}${left ? ` ${left} ${rest[1]}` : ""}`;
+      if (element.textContent !== text) element.textContent = text;
+    }
+  }
+
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button[data-copy]");
+    if (!button) return;
+    try {
+      await navigator.clipboard.writeText(button.dataset.copy);
+      button.textContent = "Copied";
+    } catch { // Only pages of this machine and of HTTPS may write there.
+      getSelection().selectAllChildren(button.previousElementSibling);
+    }
+  });
 
   // -- charts
 
@@ -343,14 +373,14 @@
 
   // --
 
-  function refresh() { times(); drawCharts(); drawHeat(); }
+  function refresh() { times(); ages(); drawCharts(); drawHeat(); }
 
   let resizing = 0;
   window.addEventListener("resize", () => {
     cancelAnimationFrame(resizing);
     resizing = requestAnimationFrame(() => { dropCharts(); refresh(); });
   });
-  setInterval(() => live(), 1000);
+  setInterval(() => { live(); ages(); }, 1000);
   refresh();
-  if (document.body.dataset.path in { "/": 1, "/flow": 1, "/partitions": 1, "/groups": 1, "/jobs": 1, "/history": 1 }) follow();
+  if (document.body.dataset.path in { "/": 1, "/flow": 1, "/partitions": 1, "/groups": 1, "/jobs": 1, "/history": 1, "/switchovers": 1 }) follow();
 })();

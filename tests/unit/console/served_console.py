@@ -15,6 +15,7 @@ from mirrorflow_console.local_server import HOSTS, listening_socket, server_conf
 from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.result_files import ResultFiles
 from mirrorflow_console.server import Console
+from mirrorflow_console.switchovers import SwitchoverSource
 from tests.harness.kafka.processes import wait_until
 
 
@@ -39,11 +40,12 @@ def served(
     gate: Gate | None = None,
     internal: InternalTopics | None = None,
     results: ResultFiles | None = None,
+    switchovers: SwitchoverSource | None = None,
 ) -> Iterator[ServedConsole]:
     """Serves the flows of *source* until the block ends."""
     history = History(None)
     poller = SharedPoller(source, history)
-    console = Console(poller, history, gate=gate, internal=internal, results=results)
+    console = Console(poller, history, gate=gate, internal=internal, results=results, switchovers=switchovers)
     server = uvicorn.Server(server_config(console, hosts=HOSTS))
     listener = listening_socket(0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
