@@ -20,7 +20,9 @@ from mirrorflow_core.connect.mirror_records import (
     offset_map_topic,
 )
 from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.json_text import parsed_object
 from mirrorflow_core.settings import ClientSettings, OffsetStore, SourceSettings
+from mirrorflow_core.switchover.record import SWITCHOVERS_TOPIC, decode_record
 from mirrorflow_core.wire.records import Record
 from mirrorflow_core.writer.claim import claims_topic, decode_claim
 from mirrorflow_kafka.client.cluster import Cluster
@@ -123,6 +125,10 @@ def _claims(_: Plan, settings: SourceSettings) -> DumpTopic:
     return DumpTopic(client=settings.target_admin, name=claims_topic(settings.source_alias), read=_read_claim)
 
 
+def _switchovers(_: Plan, settings: SourceSettings) -> DumpTopic:
+    return DumpTopic(client=settings.target_admin, name=SWITCHOVERS_TOPIC, read=_read_switchover)
+
+
 TOPICS: Mapping[str, Callable[[Plan, SourceSettings], DumpTopic]] = {
     "checkpoints": _checkpoints,
     "claims": _claims,
@@ -130,6 +136,7 @@ TOPICS: Mapping[str, Callable[[Plan, SourceSettings], DumpTopic]] = {
     "offset-map": _offset_map,
     "offset-syncs": _offset_syncs,
     "positions": _positions,
+    "switchovers": _switchovers,
 }
 
 
@@ -168,3 +175,26 @@ def _read_claim(key: bytes | None, value: bytes | None) -> Fields:
     if key is None or value is None:
         return {"claim": None}
     return asdict(decode_claim(key, value))
+
+
+def _read_switchover(key: bytes | None, value: bytes | None) -> Fields:
+    """Decodes a record of the journal of switchovers, or a note, which says what a switchover may have changed."""
+    identity = parsed_object(key or b"")
+    if value is None or "note" in identity:
+        return identity if value is None else {**identity, **parsed_object(value)}
+    record = decode_record(key or b"", value)
+    return {
+        "pair": record.pair,
+        "switchover": record.id,
+        "type": record.type.value,
+        "source": record.source,
+        "to": record.to,
+        "state": record.state.value,
+        "epoch": record.epoch,
+        "revision": record.revision,
+        "attempt": record.attempt,
+        "runner": record.runner,
+        "reason": record.reason,
+        "sealed_partitions": None if record.seal is None else len(record.seal.partitions),
+        "seal_sha256": None if record.seal is None else record.seal.sha256,
+    }

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mirrorflow_cli.commands.dump import _line
-from mirrorflow_cli.internal_records import TOPICS, DumpTopic, _read_position, decoded
+from mirrorflow_cli.internal_records import TOPICS, DumpTopic, _read_position, _read_switchover, decoded
 from mirrorflow_core.connect.mirror_records import (
     Checkpoint,
     decode_checkpoint,
@@ -17,8 +17,11 @@ from mirrorflow_core.connect.mirror_records import (
 from mirrorflow_core.offsets.offset_map import MapStream, OffsetMap, Run
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import ClientSettings
+from mirrorflow_core.switchover.record import encode_record
+from mirrorflow_core.switchover.states import SwitchoverState
 from mirrorflow_core.wire.records import Record
 from mirrorflow_operator.plan.properties import Plan
+from tests.unit.cli.test_switchover import record
 from tests.unit.connectors.flow_settings import settings
 
 FLOW = Plan(flow="f", connectors=())
@@ -115,3 +118,24 @@ def test_an_offset_map_is_shown_with_its_end_offsets_and_runs():
 
     assert fields["topic"] == "orders"
     assert (fields["upstream_end"], fields["downstream_end"], fields["runs"]) == (20, 10, 1)
+
+
+def test_the_journal_of_switchovers_shows_states_and_notes():
+    draining = record((SwitchoverState.CHECKING, 0), (SwitchoverState.FENCING, 5), reason="It lags.")
+
+    shown = _read_switchover(*encode_record(draining))
+    assert ("east-west", "east-west-1", "Fencing", "It lags.") == tuple(
+        shown[name] for name in ("pair", "switchover", "state", "reason")
+    )
+    key = b'{"pair":"east-west","note":"fence:east"}'
+    assert {"pair": "east-west", "note": "fence:east", "state": "partial", "acls": []} == _read_switchover(
+        key, b'{"state":"partial","acls":[]}'
+    )
+
+
+@pytest.mark.parametrize("value", [b"7", b"{", b'{"format":99}', b'{"format":1}'])
+def test_an_invalid_record_of_the_journal_is_unreadable(value: bytes):
+    journal = DumpTopic(client=CLIENT, name="mm2-switchovers.internal", read=_read_switchover)
+    broken = Record(7, 1_700_000_000_000, b'{"pair":"p","switchover":"s"}', value)
+
+    assert "unreadable" in decoded(journal, broken)
