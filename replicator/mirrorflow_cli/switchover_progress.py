@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from mirrorflow_cli.switchover_report import seal_summary, session_report
+from mirrorflow_cli.switchover_report import report_of, seal_summary, session_report
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.seal import Seal
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
@@ -65,7 +65,8 @@ class SwitchoverProgress:
         if self._written == (state, problem) and now_s - self._written_s < WRITE_EVERY_S:
             return
         self._written, self._written_s = (state, problem), now_s
-        with contextlib.suppress(OSError, RuntimeError):
+        # Whatever fails here must not end a process while writes are refused.
+        with contextlib.suppress(Exception):
             _write(step.record.id, self._document(step, problem))
 
     def _document(self, step: SwitchoverStep, problem: str) -> dict[str, Any]:
@@ -146,8 +147,23 @@ def local_switchovers() -> tuple[LocalSwitchover, ...]:
     return tuple(local(path, document) for path, document in known)
 
 
+def refresh_local_switchover(record: SwitchoverRecord) -> None:
+    """Replaces what this machine shows of a switchover by *record*, that of the journal, if another machine has continued it."""
+    path = _path(record.id)
+    shown = _read(path) or {}
+    if shown and shown.get("revision", 0) < record.revision:
+        newer = {"revision": record.revision, "epoch": record.epoch, "isFinal": record.is_final, "pid": None}
+        written = {"waitsFor": "", "problem": "", "writtenMs": time.time_ns() // 1_000_000}
+        with contextlib.suppress(OSError):
+            running_processes.write_progress(path, {**shown, **report_of(record), **newer, **written})
+
+
 def _folder() -> Path:
     return running_processes.state_folder() / "switchovers"
+
+
+def _path(name: str) -> Path:
+    return _folder() / f"{quote(name, safe='')}.json"
 
 
 def _files() -> list[Path]:
@@ -158,7 +174,7 @@ def _files() -> list[Path]:
 
 
 def _write(name: str, document: Mapping[str, Any]) -> None:
-    path = _folder() / f"{quote(name, safe='')}.json"
+    path = _path(name)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         for old in _files()[KEPT_MAX - 1 :]:

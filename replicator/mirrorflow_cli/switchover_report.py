@@ -61,12 +61,10 @@ def report_of(
     notes: Sequence[str] = (),
     canary: CanaryTimes | None = None,
     groups: Iterable[FinalGroup] = (),
-    checks: Mapping[ReadinessCheck, str] | None = None,
-    verification: SealVerification | None = None,
 ) -> dict[str, Any]:
     """Returns the report of a switchover, for JSON. Times are those of the process that carried it out.
 
-    *checks*, *verification*, *canary* and *groups* are known to the process that has run them; the journal does not have them.
+    *notes*, *canary* and *groups* are known to the process that has carried it out; the journal does not have them.
     """
     entered = [*record.history, None]
     states = [
@@ -98,17 +96,6 @@ def report_of(
     }
     if record.seal is not None:
         report["seal"] = seal_summary(record.seal)
-    if checks:
-        report["checks"] = [
-            {"check": check.value, "passed": not problem, **({"why": problem} if problem else {})}
-            for check, problem in checks.items()
-        ]
-    if verification is not None:
-        report["verification"] = {
-            "equal": not verification.differences,
-            "sealSha256": verification.seal_sha256,
-            "differences": [*verification.differences],
-        }
     if canary is not None:
         report["canary"] = {
             "refusedAfterSeconds": round(canary.refused_after_s, 3),
@@ -126,6 +113,25 @@ def report_of(
     return report | ({"groups": listed} if listed else {}) | ({"notes": [*notes]} if notes else {})
 
 
+def evidence_of(
+    checks: Mapping[ReadinessCheck, str], verification: SealVerification | None
+) -> dict[str, Any]:
+    """Returns the part of a report about the results of *checks*, and about the comparison of both clusters."""
+    evidence: dict[str, Any] = {}
+    if checks:
+        evidence["checks"] = [
+            {"check": check.value, "passed": not problem, **({"why": problem} if problem else {})}
+            for check, problem in checks.items()
+        ]
+    if verification is not None:
+        evidence["verification"] = {
+            "equal": not verification.differences,
+            "sealSha256": verification.seal_sha256,
+            "differences": [*verification.differences],
+        }
+    return evidence
+
+
 def session_report(record: SwitchoverRecord, session: SwitchoverSession) -> dict[str, Any]:
     """Returns the report of the switchover that *session* carries out."""
     report = report_of(
@@ -133,10 +139,9 @@ def session_report(record: SwitchoverRecord, session: SwitchoverSession) -> dict
         notes=session.checks.notes,
         canary=session.checks.canary,
         groups=session.flows.final_groups(),
-        checks=session.checks.known,
-        verification=session.flows.verification,
     )
-    return {**report, "user": user_name()}
+    evidence = evidence_of(session.checks.known, session.flows.verification)
+    return {**report, **evidence, "user": user_name()}
 
 
 def user_name() -> str:

@@ -5,7 +5,7 @@ shown as they come.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirrorflow_console.documents import RunningSwitchover
@@ -66,16 +66,30 @@ class SwitchoverView:
     is_refusing: bool  # they are refused still
     left_s: float | None  # until the limit rolls it back
     commands: tuple[SuggestedCommand, ...]
+    # A newer one of its pair is known, which cannot have begun before this one ended: on another machine.
+    is_superseded: bool = False
 
     @property
     def is_under_way(self) -> bool:
         """Whether it has not ended."""
-        return not self.reading.is_final
+        return not self.reading.is_final and not self.is_superseded
 
 
 def switchover_views(readings: Iterable[SwitchoverReading], now_s: float) -> list[SwitchoverView]:
     """Returns the views of *readings*: those under way first, worst first, then the newest."""
-    views = [switchover_view(reading, now_s) for reading in readings]
+    known = [*readings]
+    newest_s: dict[tuple[str, str], float] = {}
+    for reading in known:
+        pair = (reading.namespace, reading.pair)
+        newest_s[pair] = max(newest_s.get(pair, 0.0), reading.created_s)
+    views = [
+        _superseded(view)
+        if view.is_under_way
+        and not view.reading.is_running
+        and view.reading.created_s < newest_s[view.reading.namespace, view.reading.pair]
+        else view
+        for view in (switchover_view(reading, now_s) for reading in known)
+    ]
     return sorted(
         views,
         key=lambda view: (
@@ -110,6 +124,20 @@ def switchover_view(reading: SwitchoverReading, now_s: float) -> SwitchoverView:
         is_refusing=is_refusing,
         left_s=left_s,
         commands=_commands(reading),
+    )
+
+
+def _superseded(view: SwitchoverView) -> SwitchoverView:
+    return replace(
+        view,
+        level=Level.UNKNOWN,
+        word="ended elsewhere",
+        sentence="Another machine has ended it: there is a newer switchover of this pair.",
+        is_superseded=True,
+        commands=(),
+        refused_s=None,
+        is_refusing=False,
+        left_s=None,
     )
 
 

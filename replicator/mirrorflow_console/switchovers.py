@@ -25,7 +25,7 @@ class EnteredState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupResult:
+class SwitchedGroup:
     """A consumer group at the end of a switchover; *again*: records that it reads again at most, None: unknown."""
 
     group: str
@@ -73,7 +73,7 @@ class SwitchoverReading:
     checks: tuple[tuple[str, bool, str], ...] = ()  # name, passed, why not
     is_equal: bool | None = None  # both clusters up to the seal
     differences: tuple[str, ...] = ()
-    groups: tuple[GroupResult, ...] = ()
+    groups: tuple[SwitchedGroup, ...] = ()
     groups_total: int = 0
     notes: tuple[str, ...] = ()
     commands: Mapping[str, str] | None = None  # stop, rollBack and continue
@@ -202,9 +202,9 @@ def _checks(value: Any) -> list[tuple[str, bool, str]]:
     ]
 
 
-def _groups(value: Any) -> list[GroupResult]:
+def _groups(value: Any) -> list[SwitchedGroup]:
     return [
-        GroupResult(
+        SwitchedGroup(
             group=_text(row.get("group"), NAME_MAX),
             outcome=_text(row.get("outcome"), NAME_MAX),
             again=_typed(row.get("recordsReadAgain"), int, None),

@@ -19,7 +19,7 @@ from mirrorflow_cli.flow_progress import read_flow_progress
 from mirrorflow_cli.loss_report import degraded_sentence, loss_report, loss_sentences
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
-from mirrorflow_cli.switchover_progress import shown_session
+from mirrorflow_cli.switchover_progress import refresh_local_switchover, shown_session
 from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of, session_report
 from mirrorflow_cli.switchover_report_files import check_report_files, write_report_files
 from mirrorflow_core.switchover.record import SwitchoverRecord
@@ -240,6 +240,8 @@ async def _status(arguments: argparse.Namespace, loaded: LoadedPair, settings: S
     async with readable_journal(settings) as (journal, problems):
         pass
     newest = journal.newest
+    if newest is not None:
+        refresh_local_switchover(newest)
     fences = {alias: journal.fence_of(alias).state.value for alias in loaded.pair.spec.members}
     report = {
         "pair": settings.pair,

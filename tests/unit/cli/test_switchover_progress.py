@@ -9,7 +9,12 @@ from typing import Any, cast
 import pytest
 
 from mirrorflow_cli import switchover_progress
-from mirrorflow_cli.switchover_progress import KEPT_MAX, SwitchoverProgress, local_switchovers
+from mirrorflow_cli.switchover_progress import (
+    KEPT_MAX,
+    SwitchoverProgress,
+    local_switchovers,
+    refresh_local_switchover,
+)
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
@@ -119,3 +124,21 @@ def test_a_file_that_is_no_document_is_left_out(state: Path):
         (state / "switchovers" / f"{name}.json").write_text(text)
 
     assert [{"switchover": "x"}] == documents()
+
+
+def test_a_switchover_that_another_machine_has_continued_is_replaced_by_what_the_journal_has():
+    killed = record(*FENCED)
+    progress().show(step(killed, "Waits."), "")
+    refresh_local_switchover(killed)
+    assert ["Fencing"] == [document["state"] for document in documents()]
+
+    lifted = (*FENCED, (SwitchoverState.ROLLING_BACK, 900), (SwitchoverState.LIFTED, 950))
+    refresh_local_switchover(record(*lifted).revised())
+    (shown,) = documents()
+    assert ("Lifted", True, "") == (shown["state"], shown["isFinal"], shown["waitsFor"])
+
+
+def test_a_switchover_that_this_machine_has_not_carried_out_gets_no_file():
+    refresh_local_switchover(record(*FENCED))
+
+    assert () == local_switchovers()

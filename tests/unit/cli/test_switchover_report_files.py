@@ -1,4 +1,4 @@
-"""The report of a switchover in files: as JSON and as a page, whole or not at all, and harmless whatever names it has."""
+"""The report of a switchover in files: as JSON and as a page, whole or not at all, and harmless with any names."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 
 from mirrorflow_cli.errors import FailedError, UsageError
 from mirrorflow_cli.switchover_page import switchover_page
-from mirrorflow_cli.switchover_report import report_of
+from mirrorflow_cli.switchover_report import evidence_of, report_of
 from mirrorflow_cli.switchover_report_files import check_report_files, write_report_files
 from mirrorflow_core.switchover.observation import ReadinessCheck, SealVerification
 from mirrorflow_core.switchover.record import SwitchoverRecord
@@ -80,10 +80,12 @@ def report(name: str = "orders", **changes: Any) -> dict[str, Any]:
                 group="audit", outcome=GroupOutcome.REFUSED, repeats_max=None, why=f"{name}-3: it has members"
             ),
         ],
-        "checks": {ReadinessCheck.LAG: "", ReadinessCheck.ENDPOINT: f"{name} is no program."},
-        "verification": SealVerification(seal_sha256=done.seal.sha256 if done.seal else "", differences=()),
     }
-    return report_of(done, **(values | changes))
+    evidence = evidence_of(
+        {ReadinessCheck.LAG: "", ReadinessCheck.ENDPOINT: f"{name} is no program."},
+        SealVerification(seal_sha256=done.seal.sha256 if done.seal else "", differences=()),
+    )
+    return report_of(done, **(values | changes)) | evidence
 
 
 def test_the_page_begins_with_the_outcome_and_has_all_that_an_auditor_asks_for():

@@ -14,7 +14,13 @@ from mirrorflow_console.switchover_views import switchover_view, switchover_view
 from mirrorflow_console.switchovers import switchover_reading
 from tests.unit.console.flow_readings import FixedFlows, healthy, reading
 from tests.unit.console.served_console import ServedConsole, served
-from tests.unit.console.switchover_documents import CREATED_S, FixedSwitchovers, document, switchover
+from tests.unit.console.switchover_documents import (
+    CREATED_S,
+    FixedSwitchovers,
+    document,
+    switchover,
+    timestamp,
+)
 from tests.unit.http.reports import partition
 
 NOTHING: frozenset[str] = frozenset()
@@ -137,6 +143,20 @@ def test_what_is_under_way_comes_first_then_the_newest():
     views = switchover_views([*ended, switchover(*DRAINING)], CREATED_S + 10)
 
     assert ["east-west-ab12", "ended-3", "ended-2"] == [view.reading.id for view in views]
+
+
+def test_an_unfinished_switchover_is_no_trouble_once_its_pair_has_a_newer_one():
+    """A pair has one at a time, so another machine has ended the first."""
+    killed = switchover(*DRAINING, is_running=False)
+    newer = switchover(
+        ("Checking", 100.0), switchover="newer", created=timestamp(99.0), written_after_s=100.0
+    )
+    views = {view.reading.id: view for view in switchover_views([killed, newer], CREATED_S + 101)}
+
+    assert (Level.UNKNOWN, False, ()) == (
+        views[killed.id].level, views[killed.id].is_under_way, views[killed.id].commands,
+    )  # fmt: skip
+    assert views["newer"].is_under_way
 
 
 def test_the_flows_of_the_pair_have_the_switchover_as_trouble_until_it_has_ended():
