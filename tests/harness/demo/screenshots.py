@@ -1,7 +1,7 @@
 """`make screenshots`: takes the console's pictures for the documentation, of real flows between real brokers.
 
-Three flows between two clusters: one has a stopped partition, one lags because it is limited, and one has no problem. Each
-picture is taken in light and in dark, into docs/images.
+Three flows between two clusters: one has a stopped partition, one lags because it is limited, and one has no problem. Then a
+rehearsal of a switchover waits for a consumer. Each picture is taken in light and in dark, into docs/images.
 """
 
 import os
@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.harness.browser import ABSENT, chromium, opened_page, started_browser
 from tests.harness.demo.producer import SteadyProducer
+from tests.harness.demo.switched_pair import SwitchedPair, WaitingConsumer
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
@@ -36,6 +37,7 @@ EAST: Final = {
 }
 EDGE: Final = {"telemetry": 16}
 WEST: Final = {"orders.eu": 12, "prices": 4}
+SWITCHED: Final = 20_000  # records of the pair's topic
 LARGE: Final = "payments.settled"  # has a record that the target refuses
 WATCH_S: Final = 75.0  # long enough for the charts to have a line
 START_S: Final = 180.0
@@ -70,7 +72,30 @@ def main() -> int:
         for scheme in ("light", "dark"):
             with opened_page(browser, viewport=SIZE, color_scheme=scheme, device_scale_factor=1) as page:
                 _take_pictures(page, url, scheme)
+        _start_switchover(stack, east, west, Path(folder) / "pair")
+        _take_cockpit(browser, url)
     return 0
+
+
+def _start_switchover(stack: ExitStack, east: KafkaCluster, west: KafkaCluster, folder: Path) -> None:
+    """Starts a rehearsal that waits for a consumer."""
+    folder.mkdir()
+    load(east, east.create_topic("ledger", partitions=12), SWITCHED, keys=True)
+    pair = SwitchedPair(east, west, folder, "ledger", source="paris", to="dublin")
+    log = folder / "replicator.log"
+    stack.enter_context(_process(["run", "-f", str(pair.flow_file), "--log", str(log)], folder / "run.out"))
+    wait_until("the topic of the pair is copied", lambda: pair.has_copied(SWITCHED), timeout_s=START_S)
+    stack.enter_context(WaitingConsumer(pair, SWITCHED))
+    stack.enter_context(pair.switching("--rehearse"))
+
+
+def _take_cockpit(browser: Browser, url: str) -> None:
+    for scheme in ("light", "dark"):
+        with opened_page(browser, viewport=SIZE, color_scheme=scheme, device_scale_factor=1) as page:
+            page.goto(f"{url}/switchovers")
+            page.locator("#waits").get_by_text("Waits until the consumers").wait_for(timeout=1000 * START_S)
+            page.wait_for_timeout(600)
+            page.screenshot(path=IMAGES / f"console-switchover-{scheme}.png")
 
 
 def _start_flows(stack: ExitStack, east: KafkaCluster, west: KafkaCluster, folder: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from mirrorflow_cli import switchover_progress
 from mirrorflow_cli.switchover_progress import (
     KEPT_MAX,
     SwitchoverProgress,
@@ -77,7 +76,7 @@ def test_a_change_of_state_is_shown_at_once_and_what_is_waited_for_after_a_secon
     monkeypatch: pytest.MonkeyPatch,
 ):
     moments = iter([0.0, 0.4, 0.6, 1.7])
-    monkeypatch.setattr(switchover_progress.time, "monotonic", lambda: next(moments))
+    monkeypatch.setattr("mirrorflow_cli.switchover_progress.time.monotonic", lambda: next(moments))
     shown, later = progress(), record(*FENCED, (SwitchoverState.QUIESCING, 900))
     shown.show(step(record(*FENCED), "First."), "")
     shown.show(step(record(*FENCED), "Second."), "")
