@@ -62,6 +62,9 @@ def test_a_copy_of_the_connector_is_equal(
     assert outcome.report.windows.total == outcome.report.windows.equal >= 12
     rows = spark_rows(spark, outcome.folder)
     assert sum(row.source_count for row in rows) == 6_000
+    files_of_table = [path.name for path in (outcome.folder / "windows").glob("*.parquet")]
+    assert files_of_table
+    assert not [name for name in files_of_table if "driver" in name], "tasks write the table"
     assert sum(row.digested_count for row in rows) < 3_000
     assert {"a run/1"} == {row.run_id for row in rows}
 
