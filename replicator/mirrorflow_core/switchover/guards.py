@@ -154,7 +154,7 @@ def may_take_over(record: SwitchoverRecord, observation: SwitchoverObservation) 
 def is_stored(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:
     """Returns whether the intent is recorded: on both clusters, or on the one that responds where applications need no more.
 
-    That is the target from promoting on, and the source for a rollback: they must not wait for the cluster that is lost. Of an
+    That is the target from promoting on, and the source for a rollback: they must not wait for the cluster that is lost. For an
     unplanned switchover, only the target counts.
     """
     if record.is_unplanned:

@@ -1,6 +1,6 @@
 """What an unplanned switchover loses: what is known of the source's ends, and where the copies were cut off.
 
-A source that is lost cannot be asked, so nobody knows how much it had. What is known is a lower bound: the last end of each
+A source that is lost cannot be asked, so it is unknown how much it had. What is known is a lower bound: the last end of each
 partition that was seen, by whom and when. The cut is exact, as the flow has ended when it is read: the target has everything before it.
 Numbers are of offsets. An offset is a record, or a marker of a transaction; compaction and aborted transactions leave gaps.
 """
@@ -22,7 +22,7 @@ class EndEvidence(Enum):
 
     SOURCE = "source"  # its leader, during the assessment
     FLOW = "flow"  # a process of the flow, in a response before it lost the source
-    NONE = "none"  # nobody: only that everything up to `copied` existed is known
+    NONE = "none"  # unknown: only that everything up to `copied` existed is certain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class LossAssessment:
         else:
             known = "No offset is known to be lost."
         unseen = sum(loss.source_end is None for loss in self.partitions)
-        blind = f" Of {_counted(unseen)} nobody has seen the end." if unseen else ""
+        blind = f" The end is unknown for {_counted(unseen)}." if unseen else ""
         since_ms = self.known_until_ms
         if since_ms is None:
             return f"{known}{blind} It is not known when {source} was seen last."

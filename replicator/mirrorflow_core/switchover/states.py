@@ -68,7 +68,7 @@ FENCED: Final = frozenset(
         _S.FORWARD_ENDED,
     }
 )
-# Of an unplanned switchover: the flow may have ended, and the switchover can still be rolled back.
+# An unplanned switchover: the flow may have ended, and the switchover can still be rolled back.
 ENDING: Final = frozenset({_S.FORWARD_ENDED, _S.GROUPS_CLAMPED})
 # The point of no return is behind.
 PROMOTED: Final = frozenset({_S.PROMOTING, _S.REVERSING, _S.DONE, _S.DEGRADED})

@@ -93,6 +93,10 @@ class UnplannedObserver:
         """Rolls back from the next observation on, unless the switchover has promoted."""
         self._rollback_requested = True
 
+    def note_groups(self, groups: tuple[FinalGroup, ...]) -> None:
+        """Notes that *groups* were placed, all that there are."""
+        self.groups = groups
+
     async def observe(self, record: SwitchoverRecord) -> SwitchoverObservation:
         """Returns what *record*'s state needs, in the order of the fields. Raises SwitchoverError."""
         self.problem = ""
@@ -223,7 +227,7 @@ class UnplannedRunner:
                 await clear_end(settings.forward, parts.target, switchover)
             case ClampGroups():
                 await journal.confirm(settings.to)
-                self._observer.groups = await self._clamped()
+                self._observer.note_groups(await self._clamped())
             case SwitchEndpoint(to):
                 await journal.confirm(to)
                 if settings.endpoint_hook is not None:

@@ -169,7 +169,7 @@ def _stepped(world: World, run: Run, rest: tuple[Run, ...]) -> Event:
     record, actions = _next_step(first_part, visible(world), run.name, run.record)
     name = f"{run.name}: step to {record.value.state.value}"
     if actions is None and record is run.record and _is_under_way(world, record.value):
-        raise _Violated("liveness: a run leaves what nobody else carries out", name)
+        raise _Violated("liveness: a run leaves what no other run carries out", name)
     if broken := next(broken_by_refusal(world, record.value), ""):
         raise _Violated(broken, name)
     if actions is not None and (broken := next(broken_by_plan(first_part, run.record.value, actions), "")):

@@ -181,7 +181,7 @@ def _broken_by_record(before: World, record: SwitchoverRecord, world: World) -> 
         yield f"misreport: {record.reason}"
     has_begun = record.is_unplanned and record.state not in {_S.ASSESSING, _S.REFUSED}
     if has_begun and (record.loss is None or not record.accepts_loss):
-        yield "a loss that nobody has accepted"
+        yield "a loss that is not accepted"
     match record.state:
         case _S.PROMOTING if old is not None and old.state is not _S.PROMOTING:
             broken = _broken_by_promoting_alone if record.is_unplanned else _broken_by_promoting

@@ -90,7 +90,7 @@ def _needs_both_journals(_record, observation) -> bool:
     return observation.source.records is not None and observation.target.records is not None
 
 
-def _awaits_for_ever(_record, observation, _now_ms) -> bool:
+def _awaits_without_limit(_record, observation, _now_ms) -> bool:
     return guards.may_fence(observation)
 
 
@@ -158,7 +158,7 @@ MUTANTS = (
     Mutant("It is not needed to take over.", "unplanned, source lost", "may_take_over", _needs_both_journals),
     Mutant("A source that answers is fenced first.", "unplanned", "may_fence", _always(False)),
     Mutant("Its fence is given some time.", "unplanned", "is_fence_awaited", _always(False)),
-    Mutant("It is not given more.", "unplanned, not to be fenced", "is_fence_awaited", _awaits_for_ever),
+    Mutant("It is not given more.", "unplanned, not to be fenced", "is_fence_awaited", _awaits_without_limit),
     Mutant(
         "The lost flow has ended before the promotion.",
         "unplanned, sleeping copier",

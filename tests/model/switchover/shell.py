@@ -108,7 +108,7 @@ def observe(first_part: World, world: World, name: str) -> SwitchoverObservation
 def observe_alone(
     first_part: World, world: World, name: str, record: SwitchoverRecord
 ) -> SwitchoverObservation:
-    """Returns what the run *name* reads for an unplanned switchover: as `observe`, but for the journal of the source.
+    """Returns what the run *name* reads for an unplanned switchover: as `observe`, without the journal of the source.
 
     A user who rolls back means the first switchover.
     """
@@ -130,7 +130,7 @@ def observe_alone(
 
 
 def _loss(world: World) -> LossAssessment:
-    """Without the source, nobody has seen its ends."""
+    """Without the source, its ends are unknown."""
     is_up = world.is_source_up
     return LossAssessment(
         partitions=tuple(

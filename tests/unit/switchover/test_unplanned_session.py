@@ -68,6 +68,9 @@ class LostWorld:
         self.can_fence = False
         raise UnreachableError(cluster="east", addresses="east:9092", problem="no answer")
 
+    def note_groups(self, groups: object) -> None:
+        self.groups = groups
+
     async def observe(self, record: SwitchoverRecord) -> SwitchoverObservation:
         ends = {ORDERS: PartitionEnd(topic_id="t", end=8, last_stable=8)}
         records = tuple(self.records.values())

@@ -108,7 +108,7 @@ def test_a_loss_that_is_not_accepted_is_shown_and_refused():
     assert S.REFUSED is refused.state
     assert LOSS == refused.loss
     assert (
-        "acceptLoss: At least 30 offsets of 1 partition are lost (orders-0: 30). Of 1 partition nobody has seen the end. "
+        "acceptLoss: At least 30 offsets of 1 partition are lost (orders-0: 30). The end is unknown for 1 partition. "
         "Nothing is known of east since 2023-11-14 22:13:20Z. To switch over and lose that, add --accept-loss."
     ) == refused.reason
 
@@ -295,7 +295,7 @@ def test_a_loss_without_evidence_says_so():
     unknown = LossAssessment(partitions=(PartitionLoss(topic="orders", partition=0, copied=7),))
 
     assert (
-        "No offset is known to be lost. Of 1 partition nobody has seen the end. It is not known when east was seen last."
+        "No offset is known to be lost. The end is unknown for 1 partition. It is not known when east was seen last."
     ) == unknown.sentence("east")
 
 
