@@ -40,8 +40,8 @@ from mirrorflow_operator.status.pair_assessment import pair_status, why_not_swit
 from mirrorflow_operator.status.pair_observation import (
     BEGIN_WITHIN_S,
     ENDED,
-    FlowProgress,
     ObservedSwitchoverJob,
+    PairFlowProgress,
     PairKey,
     PairObservation,
     PairResource,
@@ -119,10 +119,10 @@ class PairReconciler:
             progress={name: self._progress(flow) for name, flow in flows.items()},
         )
 
-    def _progress(self, flow: Resource) -> FlowProgress:
+    def _progress(self, flow: Resource) -> PairFlowProgress:
         """Returns what the poller has last read from the pods of *flow*; nothing is requested here."""
         if flow.flow is None:
-            return FlowProgress()
+            return PairFlowProgress()
         connectors, summaries = connector_names(flow.flow), dict[str, list[Summary]]()
         for _, pod in self.cache.pods(flow.key):
             for connector in pod.connectors:
@@ -274,14 +274,14 @@ def _is_same(metadata: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
     return all(metadata.get(key) == planned[key] for key in ("name", "annotations"))
 
 
-def progress_of(source: Iterable[Summary], checkpoint: Iterable[Summary]) -> FlowProgress:
+def progress_of(source: Iterable[Summary], checkpoint: Iterable[Summary]) -> PairFlowProgress:
     """Returns the progress of a flow from the summaries of its pods."""
     working = [summary for summary in source if not summary.stands_by]
     lags = [summary.lag_s for summary in working]
     is_known = bool(lags) and all(lag is not None for lag in lags)
     passes = [summary.checkpoints for summary in checkpoint if summary.checkpoints is not None]
     ages = [checkpoints.age_s for checkpoints in passes if checkpoints.age_s is not None]
-    return FlowProgress(
+    return PairFlowProgress(
         lag_s=max(lag for lag in lags if lag is not None) if is_known else None,
         groups=sum(checkpoints.groups for checkpoints in passes),
         groups_failing=sum(checkpoints.failing for checkpoints in passes),

@@ -29,7 +29,7 @@ from mirrorflow_operator.status.pair_conditions import (
 )
 from mirrorflow_operator.status.pair_observation import (
     ENDED,
-    FlowProgress,
+    PairFlowProgress,
     PairObservation,
     PairResource,
     SwitchoverResource,
@@ -177,13 +177,13 @@ def _newest(
     )
 
 
-def _progress(pair: PairResource, active: str, observation: PairObservation) -> FlowProgress | None:
+def _progress(pair: PairResource, active: str, observation: PairObservation) -> PairFlowProgress | None:
     if pair.pair is None or not active:
         return None
     return observation.progress.get(pair.pair.spec.members[active].flow)
 
 
-def _predicted(progress: FlowProgress | None) -> PredictedSwitchover | None:
+def _predicted(progress: PairFlowProgress | None) -> PredictedSwitchover | None:
     if progress is None:
         return None
     lag_s = progress.lag_s
@@ -216,7 +216,7 @@ def _ready(
     member: ActiveMember,
     problems: Iterable[FieldError],
     newest: NewestSwitchover | None,
-    progress: FlowProgress | None,
+    progress: PairFlowProgress | None,
     observation: PairObservation,
 ) -> PairFinding:
     refused = _accepted(resource, problems)

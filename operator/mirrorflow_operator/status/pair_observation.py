@@ -80,7 +80,7 @@ class ObservedSwitchoverJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowProgress:
+class PairFlowProgress:
     """What the pods of a flow have last reported; None where they have not."""
 
     lag_s: float | None = None
@@ -99,4 +99,4 @@ class PairObservation:
     switchovers: tuple[SwitchoverResource, ...] = ()  # oldest first
     jobs: Mapping[str, ObservedSwitchoverJob] = field(default_factory=dict)  # by the name of the Switchover
     flows: Mapping[str, Resource] = field(default_factory=dict)  # those of the namespace that the pair names
-    progress: Mapping[str, FlowProgress] = field(default_factory=dict)  # by the name of the flow
+    progress: Mapping[str, PairFlowProgress] = field(default_factory=dict)  # by the name of the flow

@@ -10,8 +10,8 @@ from mirrorflow_operator.api.status import Condition, ConditionStatus, Status
 from mirrorflow_operator.api.switchover import Switchover, parse_switchover
 from mirrorflow_operator.status.observation import Resource
 from mirrorflow_operator.status.pair_observation import (
-    FlowProgress,
     ObservedSwitchoverJob,
+    PairFlowProgress,
     PairKey,
     PairObservation,
     PairResource,
@@ -144,7 +144,7 @@ def observation(*switchovers: SwitchoverResource, **fields: Any) -> PairObservat
         "pair": pair_resource(),
         "switchovers": switchovers,
         "flows": flows,
-        "progress": {"east-to-west": FlowProgress(lag_s=0.4, groups=41, checkpoint_age_s=6.0)},
+        "progress": {"east-to-west": PairFlowProgress(lag_s=0.4, groups=41, checkpoint_age_s=6.0)},
         **fields,
     }
     return PairObservation(**given)

@@ -7,7 +7,7 @@ import pytest
 
 from mirrorflow_operator.api.pair_status import PairStatus, PredictedSwitchover, SwitchoverStatus
 from mirrorflow_operator.status.pair_assessment import active_member, pair_status
-from mirrorflow_operator.status.pair_observation import FlowProgress, PairObservation
+from mirrorflow_operator.status.pair_observation import PairFlowProgress, PairObservation
 from tests.unit.operator.pairs import (
     SINCE,
     flow_resource,
@@ -52,7 +52,7 @@ def test_before_the_first_switchover_the_flow_that_is_not_stopped_says_who_is_ac
     [
         ({"flows": BOTH_RUN}, "ActiveUnknown", "Unknown"),
         ({"progress": {}}, "LagUnknown", "Unknown"),
-        ({"progress": {"east-to-west": FlowProgress(lag_s=6.0)}}, "LagTooHigh", "NotReady"),
+        ({"progress": {"east-to-west": PairFlowProgress(lag_s=6.0)}}, "LagTooHigh", "NotReady"),
         (
             {"flows": {**observation().flows, "east-to-west": flow_resource("east", "west", ready="False")}},
             "FlowNotReady",
