@@ -65,13 +65,13 @@ async def plan_layouts(
 
 def joined_plan(plans: Sequence[VerifyPlan], notes: Sequence[str]) -> VerifyPlan:
     """Returns the plans of all partitions as one, with *notes*; the largest range comes first."""
-    verify_plan = VerifyPlan(notes=[*notes], partitions=sum(plan.partitions for plan in plans))
-    for plan in plans:
-        verify_plan.ranges += plan.ranges
-        verify_plan.undecided += plan.undecided
-        verify_plan.notes += plan.notes
-    verify_plan.ranges.sort(key=lambda verify_range: -verify_range.offsets)
-    return verify_plan
+    ranges = [verify_range for plan in plans for verify_range in plan.ranges]
+    return VerifyPlan(
+        ranges=sorted(ranges, key=lambda verify_range: -verify_range.offsets),
+        undecided=[window for plan in plans for window in plan.undecided],
+        notes=[*notes, *(note for plan in plans for note in plan.notes)],
+        partitions=sum(plan.partitions for plan in plans),
+    )
 
 
 def planning_groups(
