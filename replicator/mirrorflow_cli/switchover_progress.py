@@ -34,13 +34,13 @@ _REGISTERED: Final = "switchoverOf"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSwitchover:
-    """A switchover that this machine carries out, or has carried out. *document* is as `SwitchoverProgress` has written it."""
+    """A switchover that this machine carries out, or has carried out. *document* is as `SwitchoverProgressFile` has written it."""
 
     document: Mapping[str, Any]
     is_running: bool
 
 
-class SwitchoverProgress:
+class SwitchoverProgressFile:
     """Writes how a switchover of this process stands. What cannot be written is not shown: no switchover may fail by that."""
 
     def __init__(self, settings: SwitchoverSettings, *, file: str, secrets: str) -> None:
@@ -116,7 +116,7 @@ async def shown_session(
 
     *arguments* have `file` and `secrets`, for the commands that undo or continue the switchover.
     """
-    progress = SwitchoverProgress(settings, file=arguments.file, secrets=arguments.secrets)
+    progress = SwitchoverProgressFile(settings, file=arguments.file, secrets=arguments.secrets)
 
     def show(step: SwitchoverStep, problem: str) -> None:
         on_step(step, problem)

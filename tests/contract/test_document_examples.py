@@ -16,6 +16,7 @@ from mirrorflow_core.errors import SettingError
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.load import load_flow, parse_flow, validated
 from mirrorflow_operator.api.mirror_pair import PAIR_KIND, MirrorPair
+from mirrorflow_operator.api.switchover import SWITCHOVER_KIND, Switchover
 from mirrorflow_replicator.__main__ import _parser
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
 from mirrorflow_replicator.config.worker_properties import load_distributed, load_standalone
@@ -123,6 +124,9 @@ def test_yaml_is_part_of_a_valid_flow_or_of_the_charts_values(block: Block) -> N
         return
     if fragment.get("kind") == PAIR_KIND:
         validated(fragment, MirrorPair)
+        return
+    if fragment.get("kind") == SWITCHOVER_KIND:
+        validated(fragment, Switchover)
         return
     if block.text.startswith("    "):
         fragment = {"spec": {"connectors": fragment}}
