@@ -85,3 +85,24 @@ def test_a_restore_reads_the_archive_of_a_tail(
     assert by_partition(tail_of(pair, topic)) == by_partition(
         records(fresh.target, fresh.remote(topic), isolation="read_committed")
     )
+
+
+def test_the_seed_of_the_flow_back_fills_a_recreated_topic(pair: DivergedPair, topic: str):
+    """As the commands of `recreate` say. Its settings are those of the file, and another topic continues."""
+    whole = pair.new.create_topic(pair.old.create_topic(f"{topic}-whole", partitions=1), partitions=1)
+    load(pair.old, whole, 100)
+    pair.copy(whole, 100)
+    pair.end()
+    load(pair.new, topic, 200, keys=True, first=10_000)
+    load(pair.new, whole, 50, first=100)
+    assert pair.command("keep").returncode == 0
+    pair.old.delete_topic(topic)
+    assert pair.command("start-back").returncode == 0
+
+    seeded = pair.mirrorflow("seed", "-f", pair.flow_file(back=True), "--foreign-records", "accept")
+
+    assert seeded.returncode == 0, seeded.stdout + seeded.stderr
+    for name in (topic, whole):
+        assert by_partition(records(pair.new, name)) == by_partition(
+            records(pair.old, name, isolation="read_committed")
+        )
