@@ -109,6 +109,7 @@ class Operator:
             poller=self.poller,
             events=events,
             metrics=self.metrics,
+            changed=self.queue.add,
         )
         self.metrics.statuses_held.set_function(lambda: reconciler.held if self.leader else 0)
         while not self._stop.is_set():

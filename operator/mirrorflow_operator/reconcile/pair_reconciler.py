@@ -14,7 +14,7 @@ from mirrorflow_operator.api.mirror_pair import MirrorPair
 from mirrorflow_operator.api.model import ApiModel
 from mirrorflow_operator.api.pair_status import PairStatus, SwitchoverStatus
 from mirrorflow_operator.api.switchover import Switchover
-from mirrorflow_operator.cluster.cache import ClusterCache
+from mirrorflow_operator.cluster.cache import ClusterCache, QueueKey
 from mirrorflow_operator.cluster.client import (
     CONFIG_MAP,
     JOB,
@@ -72,6 +72,7 @@ class PairReconciler:
     poller: Poller
     events: EventPublisher
     metrics: Metrics
+    changed: Callable[[QueueKey], None]  # called with each flow that a written status starts or stops
     wall_clock: Callable[[], float] = time.time
     _written_s: dict[str, float] = field(default_factory=dict)  # when the status was last written, by uid
 
@@ -239,7 +240,10 @@ class PairReconciler:
         }
         response = await self.client.apply(kind, body, subresource="status")
         self.metrics.api_writes.labels(verb="apply", kind=f"{kind.plural}/status").inc()
-        self.cache.put(kind, response)
+        # The watch reports the same version later, which the cache ignores: so what it affects is queued here.
+        for key in self.cache.put(kind, response):
+            if not isinstance(key, PairKey):
+                self.changed(key)
 
     async def _delete_left_over(self, observation: PairObservation) -> None:
         """Deletes the objects of Switchovers that are gone, when their Jobs have ended and the pair's status has their reports.
