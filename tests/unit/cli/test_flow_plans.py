@@ -10,8 +10,8 @@ import yaml
 from mirrorflow_cli.__main__ import main
 from mirrorflow_cli.commands import COMMANDS
 
-# The commands with the flags of a flow; `switchover` has those of a pair.
-FLOW_COMMANDS = sorted(COMMANDS.keys() - {"status", "convert", "completion", "switchover"})
+# The commands with the flags of a flow; `switchover` and `diverged` have those of a pair.
+FLOW_COMMANDS = sorted(COMMANDS.keys() - {"status", "convert", "completion", "switchover", "diverged"})
 ARGUMENTS = {"dump": ["offset-syncs"], "archive": ["--archive", "/x"], "restore": ["--archive", "/x"]}
 WRONG_SETTINGS = [
     (

@@ -10,7 +10,7 @@ import pytest
 
 from mirrorflow_cli.switchover_progress import (
     KEPT_MAX,
-    SwitchoverProgress,
+    SwitchoverProgressFile,
     local_switchovers,
     refresh_local_switchover,
 )
@@ -47,8 +47,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "mirrorflow"
 
 
-def progress() -> SwitchoverProgress:
-    shown = SwitchoverProgress(SETTINGS, file="a pair.yaml", secrets=".")
+def progress() -> SwitchoverProgressFile:
+    shown = SwitchoverProgressFile(SETTINGS, file="a pair.yaml", secrets=".")
     shown.begin(SESSION)
     return shown
 
