@@ -20,7 +20,7 @@ def degraded_sentence(record: SwitchoverRecord) -> str:
     reason = f" {record.reason}" if record.reason else ""
     return (
         f"{record.to} is the active member of {record.pair}, without {record.source}.{reason} Before {record.source} is used again, it "
-        "must be reconciled: it may have records that never crossed."
+        f"must be reconciled: it may have records that never crossed. `mirrorflow diverged --left {record.source}` shows them."
     )
 
 

@@ -119,7 +119,8 @@ def why_not_admitted(record: SwitchoverRecord, observation: SwitchoverObservatio
     if unfinished and unfinished.state is SwitchoverState.DEGRADED:
         return (
             f"pair: the unplanned switchover {unfinished.id} has made {unfinished.to} the active member of {record.pair}, and "
-            f"{unfinished.source} may have records that never crossed; reconcile {unfinished.source} first."
+            f"{unfinished.source} may have records that never crossed; reconcile {unfinished.source} first "
+            f"(mirrorflow diverged --left {unfinished.source})."
         )
     if unfinished and not may_overtake(record, unfinished):
         return (

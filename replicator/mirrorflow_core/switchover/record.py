@@ -141,6 +141,10 @@ class SwitchoverRecord:
         history = (*self.history, StateEntry(moved(self.state, state), now_ms))[-HISTORY_MAX:]
         return self.revised(state=state, history=history, **changes)
 
+    def reconciled(self, now_ms: int) -> "SwitchoverRecord":
+        """Returns the record of an unplanned switchover once the flow back is started: others may begin."""
+        return self.moved_to(SwitchoverState.DONE, now_ms)
+
 
 def encode_record(record: SwitchoverRecord) -> tuple[bytes, bytes]:
     """Returns key and value of the record in the journal, as compact JSON."""

@@ -16,7 +16,8 @@ An unplanned switchover needs the target alone, because the source may be lost:
                REFUSED        ROLLING_BACK > LIFTED
 
 In DEGRADED applications run on the target, and the two clusters have not been reconciled: the source may have records that
-never crossed. No switchover of the pair begins before that.
+never crossed. Once those are dealt with and the flow back is started, its user has it DONE. No switchover of the pair begins before
+that.
 """
 
 from enum import Enum
@@ -97,7 +98,7 @@ LEGAL: Final[dict[SwitchoverState, frozenset[SwitchoverState]]] = {
     _S.REVERSING: frozenset({_S.DONE}),
     _S.ROLLING_BACK: frozenset({_S.LIFTED, _S.REHEARSED}),
     _S.DONE: frozenset(),
-    _S.DEGRADED: frozenset(),
+    _S.DEGRADED: frozenset({_S.DONE}),
     _S.LIFTED: frozenset(),
     _S.REHEARSED: frozenset(),
     _S.REFUSED: frozenset(),

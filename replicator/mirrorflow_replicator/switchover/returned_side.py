@@ -4,6 +4,7 @@ Order matters: an application that was never led over may still write there, and
 """
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +12,7 @@ from typing import Final
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.diverged_tail import TailChoice
 from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord
-from mirrorflow_core.switchover.states import SwitchoverType
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy.task_parts import flow_topics
 from mirrorflow_replicator.switchover.diverged_tail import (
@@ -81,6 +82,7 @@ class ReturnedSide:
         await start_reverse(
             self.settings.back, clusters.target, clusters.source, self.ended.switchover, starts
         )
+        await _end_degraded(self.journal)
 
     def _noted_starts(
         self, survey: TailSurvey, starts: Mapping[TopicPartition, int]
@@ -110,11 +112,11 @@ async def returned_side(settings: SwitchoverSettings) -> AsyncIterator[ReturnedS
                 problem=f"No switchover has ended flow {settings.forward.flow}, so {settings.source} has no tail yet",
                 action=f"move applications first: mirrorflow switchover --to {settings.to}",
             )
-        await _require_no_copies(settings, clusters, switchover)
         journal = journal_of(settings, clusters.source, clusters.target)
         await wait_until_free(journal)
         await journal.take()
         require_none_under_way(journal.newest)
+        await _require_no_copies(settings, clusters, journal, switchover)
         topics = await SealedPartitions(settings, clusters).topics()
         fence = fence_of_cluster(settings, clusters.source, journal)
         await fence_returned_side(fence, topics, alias=settings.source)
@@ -131,12 +133,23 @@ def require_none_under_way(newest: SwitchoverRecord | None) -> None:
         )
 
 
-async def _require_no_copies(settings: SwitchoverSettings, clusters: PairClusters, switchover: str) -> None:
+async def _require_no_copies(
+    settings: SwitchoverSettings, clusters: PairClusters, journal: SwitchoverJournal, switchover: str
+) -> None:
     """Raises TailNotKeptError if the flow back may have written behind the tail. Raises ClusterError."""
     claim = await newest_claim(clusters.source, settings.back)
     if claim is None or (claim.started != switchover and (claim.left or claim.ended)):
         return
+    if claim.started == switchover:
+        await _end_degraded(journal)  # of a process that was killed right after it had started the flow
     raise TailNotKeptError(
         problem=f"Flow {settings.back.flow} copies to {settings.source} already, and its copies follow the tail there",
         action="the tail can be cut out only before that flow starts; what was kept by then is complete",
     )
+
+
+async def _end_degraded(journal: SwitchoverJournal) -> None:
+    """Ends the unplanned switchover whose tail was dealt with, so that others may begin. Raises SwitchoverTakenError, ClusterError."""
+    newest = journal.newest
+    if newest is not None and newest.state is SwitchoverState.DEGRADED:
+        await journal.write(newest.reconciled(time.time_ns() // 1_000_000))

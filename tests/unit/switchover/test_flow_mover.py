@@ -49,7 +49,7 @@ def test_a_comparison_ahead_counts_while_both_logs_end_where_they_did(
 ):
     partition, compared = TopicPartition("orders", 0), list[Mapping[TopicPartition, int]]()
 
-    async def compare_newest(*arguments: Any) -> dict[TopicPartition, Comparison]:
+    async def compare_newest(*arguments: Any, **_: object) -> dict[TopicPartition, Comparison]:
         compared.append(arguments[3])
         return {partition: Comparison(records=1, difference="orders-0 differs")}
 

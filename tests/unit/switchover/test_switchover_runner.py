@@ -100,7 +100,9 @@ class World:
         await self._hang("verify")
         self.verification = SealVerification(seal_sha256=seal.sha256)
 
-    async def verify_ahead(self, ends: Mapping[TopicPartition, PartitionEnd]) -> None:
+    async def verify_ahead(
+        self, ends: Mapping[TopicPartition, PartitionEnd], starts: tuple[ReverseStart, ...] = ()
+    ) -> None:
         self._note(f"verify ahead {[end.end for end in ends.values()]}")
         self.unchanged_ms = 10_000
 

@@ -1,4 +1,4 @@
-from mirrorflow_core.switchover.states import AT_REST, ENDING, FENCED, LEGAL, PROMOTED, SwitchoverState
+from mirrorflow_core.switchover.states import AT_REST, ENDING, FENCED, FINAL, LEGAL, PROMOTED, SwitchoverState
 
 
 def reachable(states):
@@ -11,8 +11,9 @@ def test_each_state_has_its_successors():
     assert set(LEGAL) == set(SwitchoverState)
 
 
-def test_states_at_rest_have_no_successor():
-    assert {state for state, after in LEGAL.items() if not after} == AT_REST
+def test_final_states_have_no_successor():
+    assert {state for state, after in LEGAL.items() if not after} == FINAL
+    assert AT_REST - FINAL == {SwitchoverState.DEGRADED}
 
 
 def test_each_state_before_promoting_can_be_rolled_back():

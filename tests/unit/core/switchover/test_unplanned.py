@@ -236,6 +236,18 @@ def test_a_fenced_source_needs_no_warning():
     assert "" == degraded.reason
 
 
+def test_a_switchover_back_begins_once_the_clusters_are_reconciled():
+    done = at(S.DEGRADED).reconciled(9)
+    request = replace(REQUEST, id="two", type=SwitchoverType.PLANNED, source="west", to="east")
+    journal = ClusterObservation(records=(done,))
+
+    begun = step(
+        request, SwitchoverObservation(runner="b", endpoint="west", source=journal, target=journal), 10
+    )
+
+    assert (S.DONE, S.CHECKING) == (done.state, begun.record.state)
+
+
 @pytest.mark.parametrize("kind", SwitchoverType)
 def test_no_switchover_begins_before_the_clusters_are_reconciled(kind: SwitchoverType):
     degraded = at(S.DEGRADED)
@@ -249,7 +261,7 @@ def test_no_switchover_begins_before_the_clusters_are_reconciled(kind: Switchove
     assert S.REFUSED is refused.record.state
     assert (
         "pair: the unplanned switchover one has made west the active member of east-west, and east may have records that never "
-        "crossed; reconcile east first."
+        "crossed; reconcile east first (mirrorflow diverged --left east)."
     ) == refused.record.reason
 
 
