@@ -1,7 +1,6 @@
-"""The cockpit in a real browser during switchovers between real brokers."""
+"""The cockpit in a real browser during a rehearsal between real brokers."""
 
 import json
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,55 +103,3 @@ def requests_of(page: Page, url: str) -> list[str]:
     page.on("request", lambda request: requests.append(request.url))
     page.goto(url)
     return requests
-
-
-@pytest.mark.faults
-@pytest.mark.usefixtures("state")
-def test_killed_command_is_trouble_until_its_switchover_is_rolled_back(
-    pair: SwitchedPair, browser: Browser, console: str
-):
-    """Writes stay refused meanwhile, and the page has the command that ends that."""
-    with (
-        copied(pair),
-        WaitingConsumer(pair, RECORDS),
-        opened_page(browser) as page,
-    ):
-        page.goto(f"{console}/switchovers")
-        with pair.switching() as command:
-            present_state(page, "GroupsFinal", within_ms=START_MS)
-            command.kill()
-            command.wait()
-        expect(page.locator(".chip")).to_contain_text("not carried out", timeout=SHOWN_MS)
-        expect(page.locator("#waits")).to_contain_text("Applications cannot write", timeout=SHOWN_MS)
-        expect(page.locator(".command").first).to_contain_text(
-            f"mirrorflow switchover rollback -f {pair.file}"
-        )
-        page.goto(console)
-        row = page.get_by_role("row").filter(has_text=pair.forward)
-        expect(row.locator("[data-label=State]")).to_contain_text("broken", timeout=SHOWN_MS)
-
-        with pair.switching() as again:
-            page.goto(f"{console}/switchovers")
-            present_state(page, "GroupsFinal", within_ms=START_MS)
-            again.send_signal(signal.SIGTERM)
-            assert again.wait(60) == 128 + signal.SIGTERM, pair.output()
-        present_state(page, "Lifted", within_ms=SHOWN_MS)
-
-
-@pytest.mark.faults
-@pytest.mark.usefixtures("state")
-def test_frozen_command_has_an_age_that_grows(pair: SwitchedPair, browser: Browser, console: str):
-    """The page never shows its state as the present one without how old that is."""
-    with (
-        copied(pair),
-        WaitingConsumer(pair, RECORDS),
-        opened_page(browser) as page,
-    ):
-        page.goto(f"{console}/switchovers")
-        with pair.switching("--rehearse") as command:
-            present_state(page, "GroupsFinal", within_ms=START_MS)
-            command.send_signal(signal.SIGSTOP)
-            expect(page.locator(".chip")).to_contain_text("silent", timeout=START_MS)
-            page.wait_for_function("parseInt(document.querySelector('[data-age]').textContent) >= 16")
-            command.send_signal(signal.SIGCONT)
-            expect(page.locator(".chip")).to_contain_text("under way", timeout=SHOWN_MS)

@@ -101,16 +101,16 @@ class Pair:
         own.mkdir()
         return RunningCommand(self.flow_file(flow), own, "--secrets", self.folder)
 
-    def command(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """Runs `mirrorflow switchover` to its end."""
+    def command(self, *arguments: str | Path, name: str = "switchover") -> subprocess.CompletedProcess[str]:
+        """Runs `mirrorflow switchover`, or the command *name*, to its end."""
         return subprocess.run(
-            self.line(*arguments), capture_output=True, text=True, timeout=COMMAND_S, check=False
+            self.line(*arguments, name=name), capture_output=True, text=True, timeout=COMMAND_S, check=False
         )
 
-    def line(self, *arguments: str | Path) -> list[str | Path]:
+    def line(self, *arguments: str | Path, name: str = "switchover") -> list[str | Path]:
         """Returns the command line."""
         own = ("-f", self.file, "--secrets", self.folder)
-        return [sys.executable, "-m", "mirrorflow_cli", "switchover", *arguments, *own]
+        return [sys.executable, "-m", "mirrorflow_cli", name, *arguments, *own]
 
     def _pair(self) -> dict[str, Any]:
         waiting = f"touch {self.hook_started}; while [ ! -e {self.go} ]; do sleep 0.05; done; "

@@ -33,6 +33,7 @@ def sides() -> Iterator[Sides]:
             cluster.allow("ALL", "CLUSTER", "kafka-cluster")
             for kind in ("TOPIC", "GROUP", "TRANSACTIONAL_ID"):
                 cluster.allow("ALL", kind, "*")
+            cluster.allow("ALL", "TOPIC", "mm2-switchover-canary.internal", user="app")
             cluster.allow("ALL", "GROUP", "*", user="app")
         yield {"east": clusters["lost-east"], "west": clusters["lost-west"]}
 
@@ -118,7 +119,18 @@ def test_a_lost_source_is_left_with_a_known_loss_and_its_flow_writes_nothing_mor
     assert "reconcile east first" in refused.stdout
     assert numbers[-NEW:] == [*range(1_000, 1_000 + NEW)]
     assert {*range(READ, COPIED)} <= {*numbers}
-    print(shown.stdout, shown.stderr, moved.stdout, moved.stderr, refused.stdout)
+
+    kept = pair.command("keep", "--left", "east", name="diverged")
+    assert f"{LOST} records are kept in {pair.topic}.diverged." in kept.stdout, kept.stdout + kept.stderr
+    started = pair.command("start-back", "--left", "east", name="diverged")
+    assert 0 == started.returncode, started.stdout + started.stderr
+    with pair.running("west-to-east", "back") as back:
+        wait_until("the flow back runs", lambda: east.total_end_offset(pair.topic) >= COPIED + LOST + NEW)
+        with pair.running("east-to-west", "forward-again") as forward:
+            returned = pair.command("--to", "east")
+        assert 0 == returned.returncode, returned.stdout + returned.stderr + back.output() + forward.output()
+    assert "east" == pair.endpoint.read_text()
+    assert all_numbers(pair, "east") == [*range(COPIED + LOST), *range(1_000, 1_000 + NEW)]
 
 
 def reaches_source(url: str) -> bool:

@@ -198,30 +198,7 @@ LARGE_SCENARIOS: Final = {
         Scenario("two producers and a group", World((PLANNED,), producers=BOTH, has_members=True), _DONE),
         Scenario("takeover and bypass", World((PLANNED,), (TAKEOVER, SLEEP, BYPASS)), _DONE_OR_LIFTED),
         Scenario("crash and removed fence", World((PLANNED,), (CRASH, UNFENCE)), _DONE_OR_LIFTED),
-        Scenario(
-            "unplanned, source up and down", World((UNPLANNED,), (SOURCE_DOWN, SOURCE_DOWN, CRASH)), _DEGRADED
-        ),
-        Scenario(
-            "unplanned, crash and rollback",
-            World((UNPLANNED, UNPLANNED_SECOND), (CRASH, ROLLBACK, SOURCE_DOWN), producers=IDLE),
-            _ANY_UNPLANNED_END,
-        ),
-        Scenario(
-            "unplanned, crash and sleeping copier",
-            World((UNPLANNED,), (CRASH, SLEEP, TAKEOVER, SOURCE_DOWN), producers=IDLE),
-            _DEGRADED,
-        ),
-        Scenario(
-            "unplanned, both down",
-            World((UNPLANNED,), (CRASH, TARGET_DOWN, SOURCE_DOWN), producers=IDLE),
-            _DEGRADED,
-        ),
         Scenario("unplanned, slow reads", World((UNPLANNED,), (SOURCE_DOWN,), reads_slowly=True), _DEGRADED),
-        Scenario(
-            "unplanned twice, crash",
-            World((UNPLANNED, UNPLANNED_SECOND), (CRASH, SOURCE_DOWN), producers=IDLE),
-            _DEGRADED,
-        ),
         Scenario(
             "planned, crash, then unplanned",
             World((PLANNED, UNPLANNED_SECOND), (SOURCE_DOWN, CRASH), is_source_lost=True, **NOTHING_TO_COPY),
