@@ -65,14 +65,15 @@ class ResourceType:
 
     @property
     def names(self) -> Schema:
-        return {
+        own = {
             "kind": self.kind,
             "listKind": f"{self.kind}List",
             "plural": self.plural,
             "singular": self.kind.lower(),
             "shortNames": [self.short_name],
-            "categories": ["mirrorflow"],
         }
+        # With another kind in the category, `kubectl get mirrorflow NAME` would name two kinds, and be refused.
+        return {**own, "categories": ["mirrorflow"]} if self.kind == KIND else own
 
 
 def structural(model: type[BaseModel]) -> Schema:

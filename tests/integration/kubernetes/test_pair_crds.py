@@ -117,3 +117,10 @@ def test_kubectl_get_shows_how_far_a_switchover_is(cluster: Kubectl):
     assert short[0].split() == ["NAME", "PAIR", "TO", "TYPE", "STATE", "SUCCEEDED", "REFUSED", "MS", "AGE"]
     assert short[1].split()[:7] == [NAME, "east-west", "west", "Planned", "Draining", "Unknown", "1300"]
     assert "Waits for the copy of 7 offsets." in wide[1]
+
+
+def test_a_flow_is_still_found_by_its_singular_name(cluster: Kubectl):
+    """A category of that name with several kinds would make kubectl refuse it."""
+    cluster.apply((EXAMPLES.parent / "valid" / "smallest.yaml").read_text())
+
+    assert "east-to-west" == cluster.get("mirrorflow", "east-to-west")["metadata"]["name"]
