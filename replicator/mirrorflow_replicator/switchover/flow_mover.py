@@ -29,7 +29,7 @@ from mirrorflow_replicator.copy.task_parts import flow_topics
 from mirrorflow_replicator.switchover.drain import copied_offsets
 from mirrorflow_replicator.switchover.final_groups import FinalGroup, summarised
 from mirrorflow_replicator.switchover.flow_end import clear_end, end_flow, give_up, open_ending
-from mirrorflow_replicator.switchover.group_pass import FinalGroupPass
+from mirrorflow_replicator.switchover.group_pass import FinalGroupPass, ImmovableGroups
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
 from mirrorflow_replicator.switchover.quiescence import read_ends, settled_ends
 from mirrorflow_replicator.switchover.range_verification import compare_newest
@@ -168,6 +168,10 @@ class FlowMover:
     async def groups(self) -> GroupPass:
         """Returns the groups that are not ready for the target. Raises ClusterError."""
         return GroupPass() if self._groups is None else await self._groups.observe()
+
+    async def immovable_groups(self) -> ImmovableGroups:
+        """Returns the groups whose offsets cannot be committed on the target. Raises ClusterError."""
+        return ImmovableGroups() if self._groups is None else await self._groups.immovable()
 
     def final_groups(self) -> tuple[FinalGroup, ...]:
         """Returns where each group stands as of the last pass."""

@@ -4,18 +4,27 @@ The translation and the rules for commits are those of the checkpoint connector:
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mirrorflow_core.errors import ClusterError
-from mirrorflow_core.offsets.checkpoints import GroupOffset
+from mirrorflow_core.offsets.checkpoints import GroupOffset, has_members
 from mirrorflow_core.settings import CheckpointSettings
 from mirrorflow_core.switchover.observation import GroupPass
+from mirrorflow_kafka.admin import groups
 from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
 from mirrorflow_replicator.connectors.known_offsets import OffsetReaders
 from mirrorflow_replicator.switchover.pair_settings import PairClusters
 
 # The interval of the connector's passes; here only that there are passes counts.
 _SYNC_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImmovableGroups:
+    """Groups of the source that exist on the target, too, in a way that keeps their offsets from being committed there."""
+
+    with_members: tuple[str, ...] = ()
+    of_another_kind: tuple[str, ...] = ()
 
 
 class FinalGroupPass:
@@ -26,6 +35,7 @@ class FinalGroupPass:
         syncs = source if settings.syncs_on_source else target
         readers = OffsetReaders(source=source, target=target, syncs=syncs, reader=target)
         self._source = source.alias
+        self._target = target
         self._passes = CheckpointPasses(replace(settings, sync_s=_SYNC_S), readers, target)
         self._is_open = False
 
@@ -38,6 +48,17 @@ class FinalGroupPass:
         return GroupPass(
             active=_names(offset for offset in offsets if offset.has_members_on_source),
             behind=_names(offset for offset in offsets if not offset.written),
+        )
+
+    async def immovable(self) -> ImmovableGroups:
+        """Returns the groups whose offsets no pass can commit on the target, as they are now. Raises ClusterError."""
+        await self._translate()
+        names = _names(self.offsets())
+        listed, _ = await groups.list_reachable_groups(self._target)
+        known = {name: group for name in names if (group := listed.get(name)) is not None}
+        return ImmovableGroups(
+            with_members=tuple(name for name, group in known.items() if has_members(group)),
+            of_another_kind=tuple(name for name, group in known.items() if not group.is_consumer_group),
         )
 
     async def finish(self) -> None:

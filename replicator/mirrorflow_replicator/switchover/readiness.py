@@ -129,6 +129,18 @@ class ReadinessChecks:
         )
 
     async def _groups(self) -> str:
+        # They would be waited for while writes are refused, until the limit rolls the switchover back.
+        immovable, target = await self._flows.immovable_groups(), self._clusters.target.alias
+        if immovable.with_members:
+            return (
+                f"groups: {_some([*immovable.with_members])} has members on {target}, so its offsets cannot be committed there; "
+                "stop these consumers, or leave the group out of spec.groups."
+            )
+        if immovable.of_another_kind:
+            return (
+                f"groups: {_some([*immovable.of_another_kind])} is a group of another kind on {target}; "
+                "delete that group, or leave it out of spec.groups."
+            )
         return ""
 
     async def _transactions(self) -> str:

@@ -1,6 +1,7 @@
 """The last pass of groups: a group that cannot be read now is unknown, and not ready."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -16,7 +17,7 @@ from mirrorflow_kafka.admin.groups import GroupListing
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets
-from mirrorflow_replicator.switchover.group_pass import FinalGroupPass
+from mirrorflow_replicator.switchover.group_pass import FinalGroupPass, ImmovableGroups
 from mirrorflow_replicator.switchover.pair_settings import PairClusters
 
 CONNECTOR = """
@@ -97,3 +98,40 @@ def test_groups_of_a_broker_that_does_not_respond_are_not_taken_for_absent(
     fetching(monkeypatch)
     with pytest.raises(ClusterError, match="Not every broker of east"):
         asyncio.run(last_pass.observe())
+
+
+@pytest.mark.parametrize(
+    ("on_target", "immovable"),
+    [
+        (None, ImmovableGroups()),
+        (Group(name="billing", protocol_type="consumer", state="Empty"), ImmovableGroups()),
+        (
+            Group(name="billing", protocol_type="consumer", state="Stable"),
+            ImmovableGroups(with_members=("billing",)),
+        ),
+        (
+            Group(name="billing", protocol_type="connect", state="Empty"),
+            ImmovableGroups(of_another_kind=("billing",)),
+        ),
+    ],
+    ids=["absent", "idle", "with members", "of another kind"],
+)
+def test_a_group_that_is_in_use_on_the_target_is_known_before_writes_are_refused(
+    last_pass: FinalGroupPass,
+    monkeypatch: pytest.MonkeyPatch,
+    on_target: Group | None,
+    immovable: ImmovableGroups,
+):
+    listing(monkeypatch)
+    fetching(monkeypatch)
+    asyncio.run(last_pass.observe())
+    listed = {} if on_target is None else {on_target.name: on_target}
+
+    async def list_groups(cluster: Cluster) -> GroupListing:
+        names = {name: Group(name=name, protocol_type="consumer") for name in NAMES}
+        return GroupListing(names if cluster.alias == "east" else listed, None)
+
+    monkeypatch.setattr(groups, "list_reachable_groups", list_groups)
+    monkeypatch.setattr(FinalGroupPass, "offsets", lambda _: [SimpleNamespace(group="billing")])
+
+    assert immovable == asyncio.run(last_pass.immovable())
