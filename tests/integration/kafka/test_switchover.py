@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mirrorflow_core.topics.topic_acls import TOPIC as TOPIC_RESOURCE
 from mirrorflow_core.topics.topic_acls import AclBinding
@@ -122,6 +122,10 @@ def test_a_second_command_is_refused_and_ctrl_c_rolls_back(sides: Sides, tmp_pat
             "the consumer is a member", lambda: consumer.poll(0.1) is None and consumer.assignment() != []
         )
         consumer.commit(offsets=[TopicPartition(pair.topic, 0, 0)], asynchronous=False)
+        producer = Producer(east.client("SASL_PLAINTEXT", user=APP))
+        producer.produce(pair.topic, b"0")
+        assert not producer.flush(30)
+        wait_until("the flow copies", lambda: sides["west"].total_end_offset(pair.topic) == 1)
         with subprocess.Popen(
             pair.line("--to", "west"), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as first:
