@@ -26,6 +26,7 @@ from mirrorflow_replicator.connectors.topic_sync import Arrangement
 from mirrorflow_seed.errors import (
     EXIT_DIFFERENT,
     EXIT_DONE,
+    EXIT_FAILED,
     EXIT_STOPPED,
     FlowLostError,
     NothingSelectedError,
@@ -484,7 +485,9 @@ class SeedJob:
             self._phase = JobPhase.FAILED
             if not self._progress.failed:
                 self._message = f"{len(arrangement.uncopied)} topics have no target topic."
-            return EXIT_DIFFERENT
+            # Tasks may notice before the driver that another job has taken the flow.
+            is_taken = any(result.reason == FlowTakenError.reason for result in self._progress.failed)
+            return EXIT_FAILED if is_taken else EXIT_DIFFERENT
         gap, cut_off = self._progress.gap_records, self._coordinator.unfinished
         sentences = []
         if self._left_at_start is not None:
