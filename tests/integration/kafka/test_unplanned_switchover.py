@@ -1,6 +1,5 @@
 """The source of a pair is killed with records that never crossed: what is shown as lost, and what runs on the target then."""
 
-import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +9,9 @@ import pytest
 from confluent_kafka import Producer
 
 from mirrorflow_cli.run_progress import read_progress
-from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import free_port, wait_until
 from tests.integration.kafka.groups import group_offsets, put_group
-from tests.integration.kafka.mirror_pairs import APP, USERS, Pair, Sides, all_numbers, read
+from tests.integration.kafka.mirror_pairs import APP, Pair, Sides, all_numbers, pair_sides, read
 from tests.integration.kafka.running import RunningCommand
 
 COPIED, LOST, NEW, READ = 60, 25, 20, 40
@@ -21,21 +19,9 @@ COPIED, LOST, NEW, READ = 60, 25, 20, 40
 
 @pytest.fixture(scope="module")
 def sides() -> Iterator[Sides]:
-    """Two clusters whose users need ACLs, as for a planned switchover; the first one is killed."""
-    with contextlib.ExitStack() as stack:
-        clusters = {
-            name: stack.enter_context(
-                KafkaCluster(name=name, listeners=("SASL_PLAINTEXT",), authorizer=True, users=USERS)
-            )
-            for name in ("lost-east", "lost-west")
-        }
-        for cluster in clusters.values():
-            cluster.allow("ALL", "CLUSTER", "kafka-cluster")
-            for kind in ("TOPIC", "GROUP", "TRANSACTIONAL_ID"):
-                cluster.allow("ALL", kind, "*")
-            cluster.allow("ALL", "TOPIC", "mm2-switchover-canary.internal", user="app")
-            cluster.allow("ALL", "GROUP", "*", user="app")
-        yield {"east": clusters["lost-east"], "west": clusters["lost-west"]}
+    """As for a planned switchover; the first cluster is killed."""
+    with pair_sides() as clusters:
+        yield clusters
 
 
 class QuickPair(Pair):
