@@ -72,7 +72,7 @@ def switchover_id(pair: str, switchover: str) -> str:
 
 
 def request_of(switchover: Switchover) -> str:
-    """Returns what is asked for, to tell apart two Switchovers of one name."""
+    """Returns the request as text, to compare with that of an earlier Switchover of the same name."""
     return f"{switchover.spec.type} to {switchover.spec.to}"
 
 

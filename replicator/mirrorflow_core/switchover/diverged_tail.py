@@ -22,7 +22,7 @@ from mirrorflow_core.wire.records import Header, Record
 TAILS_TOPIC: Final = "mm2-diverged-tails.internal"
 TAIL_HEADER: Final = b"mirrorflow.diverged"
 PROGRESS_FORMAT: Final = 1
-PRODUCERS_MAX: Final = 1_000  # that are told apart; more than an application has in the time of a tail
+PRODUCERS_MAX: Final = 1_000  # whose ids are listed; more than write during the time of a tail
 TOPIC_NAME_LENGTH_MAX: Final = 249  # of Kafka (Topic.java)
 
 

@@ -44,7 +44,7 @@ CONDITIONS = (
 
 
 def main() -> int:
-    """Returns the exit status; see the module."""
+    """Runs the demo to its end; returns the exit status."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _exit)
     try:

@@ -45,7 +45,7 @@ spec:
 
 
 def main() -> int:
-    """Returns the exit status; see the module."""
+    """Runs the demo to its end; returns the exit status."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, exit_on_signal)
     try:
