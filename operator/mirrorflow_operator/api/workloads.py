@@ -424,23 +424,11 @@ class ServiceAccount(ApiModel):
     )
 
 
-class Autoscale(ApiModel):
-    """Settings of the autoscaler that the operator had until 0.1; existing resources may still have them."""
-
-    min_replicas: int = Field(1, ge=1, le=100, description="Ignored.")
-    max_replicas: int = Field(ge=1, le=100, description="Ignored.")
-    lag_seconds_max: int = Field(60, ge=1, le=86_400, description="Ignored.")
-
-
 class Connector(ApiModel):
     """Workload of one connector."""
 
     replicas: int = Field(
         1, ge=0, le=100, description="Number of pods. Several pods share the work of the connector."
-    )
-    autoscale: Autoscale | None = Field(
-        None,
-        description="Deprecated and ignored. Use a HorizontalPodAutoscaler or KEDA with the scale subresource.",
     )
     image: ImageName | None = Field(
         None,

@@ -308,7 +308,7 @@ def _findings(
     schemas = schemas_in_sync(observation, state)
     if schemas is not None:
         findings[ConditionType.SCHEMAS_IN_SYNC] = schemas
-    findings[ConditionType.DEGRADED] = degraded(observation, flow)
+    findings[ConditionType.DEGRADED] = degraded(observation)
     findings |= {finding.kind: finding for finding in runs}
     findings[ConditionType.READY] = ready(findings, state, workloads, observation)
     findings[ConditionType.STALLED] = stalled(

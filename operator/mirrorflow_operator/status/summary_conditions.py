@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from mirrorflow_operator.api.rules.table import ignored_fields
-from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.api.status import ConditionStatus
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.names import PAUSE_ANNOTATION
@@ -221,13 +220,12 @@ def _refused(refused: RefusedObject) -> str:
     return f"The API server refuses {refused.name}: {refused.message.rstrip('.')}."
 
 
-def degraded(observation: Observation, flow: MirrorFlow | None) -> Finding:
+def degraded(observation: Observation) -> Finding:
     """Returns Degraded: True if the spec or a connector has warnings.
 
-    Examples are an ignored field, and ACLs, topics or settings that cannot be written.
+    Examples are a field of a newer operator, and ACLs, topics or settings that cannot be written.
     """
     ignored = [f"{newer_field}" for newer_field in observation.resource.newer_fields]
-    ignored += [] if flow is None else [f"{ignored_field}" for ignored_field in ignored_fields(flow)]
     by_kind = {observed.kind: observation.summaries(observed) for observed in observation.connectors}
     sentences = ignored + [_warnings(kind, summaries) for kind, summaries in by_kind.items() if summaries]
     if any(sentences):

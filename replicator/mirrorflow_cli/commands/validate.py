@@ -18,7 +18,6 @@ from mirrorflow_cli.flow_arguments import (
 )
 from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import add_json_argument, print_json
-from mirrorflow_operator.api.rules.table import ignored_fields
 from mirrorflow_operator.plan.properties import Plan
 
 
@@ -60,7 +59,7 @@ def _valid(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             "name": flow.metadata.name,
             "source": flow.spec.source.alias,
             "target": flow.spec.target.alias,
-            "warnings": [*map(str, ignored_fields(flow)), *_warnings(plans[flow.metadata.name])],
+            "warnings": _warnings(plans[flow.metadata.name]),
         }
         for flow in flows
     ]

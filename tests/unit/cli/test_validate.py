@@ -116,15 +116,6 @@ def test_a_file_that_contains_an_mm2_properties_is_not_taken_for_one(
     assert "mirrorflow convert" not in errors
 
 
-def test_ignored_autoscale_is_a_warning(validate: Validate) -> None:
-    example = Path(__file__).parents[2] / "examples" / "valid" / "ignored-autoscale.yaml"
-
-    status, out, _ = validate(example)
-
-    assert status == 0
-    assert "  warning: spec.connectors.source.autoscale: the operator ignores this field; " in out
-
-
 def test_all_settings_that_a_connector_refuses_are_reported(validate: Validate, tmp_path: Path) -> None:
     config = {"offset.lag.max": "many", "topic.filter.class": "com.acme.Filter"}
 

@@ -912,20 +912,6 @@ def check(flow: MirrorFlow) -> list[FieldError]:
     return sorted(errors, key=lambda error: error.path)
 
 
-def ignored_fields(flow: MirrorFlow) -> list[FieldError]:
-    """Returns a warning for each field of *flow* that is still accepted but has no effect."""
-    return [
-        FieldError(
-            path=f"spec.connectors.{name.value}.autoscale",
-            message="the operator ignores this field; the connector runs spec.connectors."
-            f"{name.value}.replicas pods",
-            action="remove it; a HorizontalPodAutoscaler or KEDA can set replicas by the scale subresource",
-        )
-        for name in ConnectorKind
-        if flow.spec.connectors.named(name).autoscale is not None
-    ]
-
-
 def validations() -> Iterator[tuple[str, Validation]]:
     """Yields each path with each of its rules for the API server."""
     for rule in RULES:

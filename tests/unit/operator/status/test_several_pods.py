@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_operator.api.rules.table import ignored_fields
 from mirrorflow_operator.api.status import ConditionStatus, Lag, Phase, Status
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.observation import Observation, ObservedPod
@@ -181,15 +180,3 @@ def test_checkpoints_are_not_stale_without_a_pod_that_translates_groups():
 )
 def test_an_unknown_lag_is_not_zero(changes: dict[str, Any], lag: Lag | None):
     assert settled(_source(reading(**ADVANCING, **changes))).lag == lag
-
-
-def test_an_ignored_field_is_a_warning_before_any_connector_reports_one():
-    """`kubectl describe` shows the same warnings as `mirrorflow validate`."""
-    flow = mirror_flow(connectors={"source": {"autoscale": {"maxReplicas": 4}, "replicas": 2}})
-    observation = replace(observed(flow=flow), connectors=())
-
-    value, reason, message = _condition(assess(observation).status, "Degraded")
-
-    assert (value, reason) == (ConditionStatus.TRUE, "Warnings")
-    assert message.startswith("spec.connectors.source.autoscale: the operator ignores this field; the")
-    assert [message] == [str(warning) for warning in ignored_fields(flow)]
