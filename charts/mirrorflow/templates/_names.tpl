@@ -57,18 +57,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- end -}}
 {{- end -}}
 
-{{/*
-Annotations of the CRD as JSON, where a pre-release chart has had it among this release's templates, else nothing: Helm then deletes
-it with all MirrorFlows unless it is told to keep it, and cannot roll back to that chart.
-*/}}
-{{- define "mirrorflow.crdOfEarlierChart" -}}
-{{- $crd := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "mirrorflows.mirrorflow.io" -}}
-{{- $annotations := dig "metadata" "annotations" dict $crd | default dict -}}
-{{- if and .Release.IsUpgrade (eq .Release.Name (get $annotations "meta.helm.sh/release-name")) (eq .Release.Namespace (get $annotations "meta.helm.sh/release-namespace")) -}}
-{{- toJson $annotations -}}
-{{- end -}}
-{{- end -}}
-
 {{/* The watched namespaces as a JSON list; empty: the whole cluster. */}}
 {{- define "mirrorflow.namespaces" -}}
 {{- if .Values.watch.cluster -}}

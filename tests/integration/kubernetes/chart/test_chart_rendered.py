@@ -292,9 +292,9 @@ def test_the_crd_is_not_part_of_a_release():
 
 
 def test_an_upgrade_reuses_the_values_of_an_earlier_chart(tmp_path: Path):
-    """Such values lack newer settings and may still contain removed ones; Helm accepts both."""
+    """Such values lack newer settings."""
     reused = Path(shutil.copytree(CHART, tmp_path / "chart"))
-    shutil.copy(Path(__file__).parent / "values-of-1a40a54.yaml", reused / "values.yaml")
+    shutil.copy(Path(__file__).parent / "earlier-values.yaml", reused / "values.yaml")
 
     actual = {
         f"{manifest['kind']} {manifest['metadata']['name']}": manifest for manifest in rendered(chart=reused)
@@ -314,7 +314,7 @@ def test_the_secrets_policy_contains_the_mount_path_of_secrets():
 
 
 def test_every_value_has_a_description():
-    """Each value in the schema has a description, and values.yaml has exactly the values that are not removed."""
+    """Each value in the schema has a description, and values.yaml has exactly these values."""
     nodes = [json.loads((CHART / "values.schema.json").read_text())]
     while nodes:
         node = nodes.pop()
@@ -327,10 +327,7 @@ def test_every_value_has_a_description():
             )
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
-    removed = {
-        name for name, value in schema["properties"].items() if value["description"].startswith("Removed")
-    }
-    assert set(schema["properties"]) - {"global"} - removed == set(defaults)
+    assert set(schema["properties"]) - {"global"} == set(defaults)
 
 
 @pytest.mark.parametrize(
