@@ -1,7 +1,9 @@
-"""Observes both clusters for the switchover's state machine: only what the present state needs, in the order that it prescribes."""
+"""Observes the clusters for the switchover's state machine: only what the present state needs, in the order that it prescribes."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from mirrorflow_core.errors import MirrorFlowError
@@ -37,34 +39,13 @@ _WITH_VERIFICATION: Final = frozenset({_S.VERIFYING, _S.FORWARD_ENDED})
 _WITH_GROUPS: Final = frozenset({_S.VERIFYING, _S.GROUPS_FINAL, _S.FORWARD_ENDED})
 
 
-class SwitchoverObserver:
+class SwitchoverObserver(ABC):
     """Observes one switchover. *runner* is unique for each start of a process."""
 
-    def __init__(
-        self,
-        settings: SwitchoverSettings,
-        clusters: PairClusters,
-        journal: SwitchoverJournal,
-        *,
-        fences: Mapping[str, WriteFence],
-        flows: FlowMover,
-        checks: ReadinessChecks,
-        partitions: SealedPartitions,
-        runner: str,
-    ) -> None:
-        """*fences*: by the alias of their cluster."""
+    def __init__(self, *, runner: str) -> None:
         self.problem = ""  # why something is None in the last observation
         self._runner = runner
         self._rollback_requested = False
-        self._settings = settings
-        self._clusters = clusters
-        self._journal = journal
-        self._fences = fences
-        self._flows = flows
-        self._checks = checks
-        self._partitions = partitions
-        self._seen: object = None
-        self._since_s = 0.0
 
     @property
     def is_rollback_requested(self) -> bool:
@@ -75,23 +56,59 @@ class SwitchoverObserver:
         """Rolls back from the next observation on, unless the switchover has promoted."""
         self._rollback_requested = True
 
+    @abstractmethod
     async def observe(self, record: SwitchoverRecord) -> SwitchoverObservation:
         """Returns what *record*'s state needs. Raises SwitchoverError.
 
         What cannot be read is None, and `problem` says why: the state machine decides how long that may last.
         """
+
+    async def _known(self, reading: Awaitable[T]) -> T | None:
+        try:
+            return await reading
+        except SwitchoverError:
+            raise
+        except MirrorFlowError as error:
+            self.problem = str(error)
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedParts:
+    """What observes and moves both clusters of a planned switchover. `fences` are by the alias of their cluster."""
+
+    settings: SwitchoverSettings
+    clusters: PairClusters
+    journal: SwitchoverJournal
+    fences: Mapping[str, WriteFence]
+    flows: FlowMover
+    checks: ReadinessChecks
+    partitions: SealedPartitions
+
+
+class PlannedObserver(SwitchoverObserver):
+    """Observes both clusters, for a planned switchover or a rehearsal."""
+
+    def __init__(self, parts: PlannedParts, *, runner: str) -> None:
+        super().__init__(runner=runner)
+        self._parts = parts
+        self._seen: object = None
+        self._since_s = 0.0
+
+    async def observe(self, record: SwitchoverRecord) -> SwitchoverObservation:
         self.problem = ""
-        state, flows, settings = record.state, self._flows, self._settings
-        checks = await self._checks.results() if state is _S.CHECKING else {}
+        state, parts = record.state, self._parts
+        flows, settings = parts.flows, parts.settings
+        checks = await parts.checks.results() if state is _S.CHECKING else {}
         if checks and not any(checks.values()):
             await self._known(flows.prepare())
         # Each group is read side by side, and the groups one after the other.
         on_source, on_target, flow_end, source_fence, target_fence = await asyncio.gather(
-            self._known(self._journal.records_on(settings.source)),
-            self._known(self._journal.records_on(settings.to)),
+            self._known(parts.journal.records_on(settings.source)),
+            self._known(parts.journal.records_on(settings.to)),
             self._known(flows.end_state() if state in _WITH_FLOW_END else _nothing()),
-            self._known(_nothing() if state in _UNFENCED else self._fences[settings.source].state()),
-            self._known(self._fences[settings.to].state() if state is _S.PROMOTING else _nothing()),
+            self._known(_nothing() if state in _UNFENCED else parts.fences[settings.source].state()),
+            self._known(parts.fences[settings.to].state() if state is _S.PROMOTING else _nothing()),
         )
         source = await self._source(record, on_source, source_fence)
         # The rest only counts when the flow has ended.
@@ -109,7 +126,7 @@ class SwitchoverObserver:
             runner=self._runner,
             rollback_requested=self._rollback_requested,
             checks=checks,
-            endpoint=(self._journal.active or record.source) if state in _WITH_ENDPOINT else None,
+            endpoint=(parts.journal.active or record.source) if state in _WITH_ENDPOINT else None,
             flow_end=flow_end,
             source=source,
             copied=copied,
@@ -123,22 +140,13 @@ class SwitchoverObserver:
         """Returns whether the state VERIFYING, if that is the present one, is over, so that groups count."""
         if record.state is not _S.VERIFYING:
             return True
-        verification, seal = self._flows.verification, record.seal
+        verification, seal = self._parts.flows.verification, record.seal
         return verification is not None and seal is not None and verification.seal_sha256 == seal.sha256
-
-    async def _known(self, reading: Awaitable[T]) -> T | None:
-        try:
-            return await reading
-        except SwitchoverError:
-            raise
-        except MirrorFlowError as error:
-            self.problem = str(error)
-            return None
 
     async def _source(
         self, record: SwitchoverRecord, records: tuple[SwitchoverRecord, ...] | None, fence: FenceState | None
     ) -> ClusterObservation:
-        state, own_fence = record.state, self._fences[self._settings.source]
+        state, own_fence = record.state, self._parts.fences[self._parts.settings.source]
         if state is _S.FENCING and fence is FenceState.COMPLETE and not own_fence.is_set:
             fence = FenceState.PARTIAL  # each process sets it again: it may have been lifted meanwhile
         ends = await self._known(self._source_ends()) if state in _WITH_SOURCE_ENDS else None
@@ -158,14 +166,14 @@ class SwitchoverObserver:
         )
 
     async def _source_ends(self) -> dict[TopicPartition, PartitionEnd]:
-        return await read_ends(self._clusters.source, await self._partitions.on_source())
+        return await read_ends(self._parts.clusters.source, await self._parts.partitions.on_source())
 
     async def _writers(
         self, seal: Seal, ends: Mapping[TopicPartition, PartitionEnd]
     ) -> tuple[LastWrite, ...]:
         """Returns who has written since *seal*, so that a rollback can name them."""
         grown = [partition for partition, end in ends.items() if seal.ends.get(partition) != end.end]
-        return await last_writes(self._clusters.source, grown) if grown else ()
+        return await last_writes(self._parts.clusters.source, grown) if grown else ()
 
     def _unchanged_ms(self, fence: FenceState, ends: Mapping[TopicPartition, PartitionEnd]) -> int:
         now_s, seen = asyncio.get_running_loop().time(), (fence, ends)

@@ -27,10 +27,11 @@ from mirrorflow_replicator.switchover.errors import (
 )
 from mirrorflow_replicator.switchover.flow_mover import FlowMover
 from mirrorflow_replicator.switchover.journal import ClusterJournal, SwitchoverJournal
-from mirrorflow_replicator.switchover.observer import SwitchoverObserver
+from mirrorflow_replicator.switchover.observer import PlannedObserver, PlannedParts
 from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings, pair_clusters
 from mirrorflow_replicator.switchover.readiness import ReadinessChecks
 from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
+from mirrorflow_replicator.switchover.switchover_actions import PlannedActions
 from mirrorflow_replicator.switchover.switchover_runner import SwitchoverRunner
 from mirrorflow_replicator.switchover.write_fences import DenyAclFence, NotedFence, WriteFence
 
@@ -45,7 +46,7 @@ class SwitchoverSession:
     """Everything that one process needs for the switchovers of a pair in one direction."""
 
     journal: SwitchoverJournal
-    observer: SwitchoverObserver
+    observer: PlannedObserver
     checks: ReadinessChecks
     flows: FlowMover
     runner: SwitchoverRunner
@@ -71,26 +72,17 @@ async def switchover_session(
         checks = ReadinessChecks(
             settings, clusters, fence=fences[settings.source], flows=flows, partitions=partitions
         )
-        observer = SwitchoverObserver(
-            settings,
-            clusters,
-            journal,
+        parts = PlannedParts(
+            settings=settings,
+            clusters=clusters,
+            journal=journal,
             fences=fences,
             flows=flows,
             checks=checks,
             partitions=partitions,
-            runner=runner_id,
         )
-        runner = SwitchoverRunner(
-            settings,
-            journal,
-            observer,
-            fences=fences,
-            flows=flows,
-            checks=checks,
-            partitions=partitions,
-            on_step=on_step,
-        )
+        observer = PlannedObserver(parts, runner=runner_id)
+        runner = SwitchoverRunner(observer, PlannedActions(parts), on_step=on_step)
         async with renewing(journal, runner_id):
             yield SwitchoverSession(
                 journal=journal, observer=observer, checks=checks, flows=flows, runner=runner

@@ -12,6 +12,7 @@ import pytest
 
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.actions import SwitchEndpoint
 from mirrorflow_core.switchover.observation import (
     ClusterObservation,
     FenceState,
@@ -25,11 +26,14 @@ from mirrorflow_core.switchover.observation import (
 )
 from mirrorflow_core.switchover.record import ReverseStart, SwitchoverLimits, SwitchoverRecord
 from mirrorflow_core.switchover.seal import Seal
+from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from mirrorflow_replicator.switchover import switchover_runner
 from mirrorflow_replicator.switchover.errors import SwitchoverTakenError
 from mirrorflow_replicator.switchover.hooks import HookSettings
+from mirrorflow_replicator.switchover.observer import PlannedParts
 from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings
+from mirrorflow_replicator.switchover.switchover_actions import PlannedActions
 from mirrorflow_replicator.switchover.switchover_runner import SwitchoverRunner
 
 ORDERS = TopicPartition("orders", 0)
@@ -200,16 +204,16 @@ def run(
         endpoint_hook=hook,
         limits=record.limits,
     )
-    runner = SwitchoverRunner(
-        settings,
-        part,
-        part,
+    parts = PlannedParts(
+        settings=settings,
+        clusters=part,
+        journal=part,
         fences={alias: ImaginedFence(world, alias) for alias in ("east", "west")},
         flows=part,
         checks=part,
         partitions=part,
-        on_step=on_step,
     )
+    runner = SwitchoverRunner(part, PlannedActions(parts), on_step=on_step)
     return asyncio.run(asyncio.wait_for(runner.run(record), 60))
 
 
@@ -356,6 +360,39 @@ def test_a_hook_that_fails_is_run_again_after_the_point_of_no_return(tmp_path: P
     assert ["has ended with status 1 (action promote)." in problem for problem in problems if problem] == [
         True
     ]
+
+
+def test_a_hook_that_takes_long_is_shown_while_it_runs(tmp_path: Path):
+    """It ends only when its step was shown: nobody takes the process for dead meanwhile."""
+    shown, world = tmp_path / "shown", World()
+    code = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)"
+    hook = HookSettings((sys.executable, "-c", code, str(shown)), 60)
+
+    def show(step: SwitchoverStep, _: str) -> None:
+        if any(isinstance(action, SwitchEndpoint) for action in step.actions):
+            shown.write_text(step.record.state.value)
+
+    assert SwitchoverState.DONE is run(world, hook=hook, on_step=show).state
+    assert "Promoting" == shown.read_text()
+
+
+def test_a_record_that_is_being_written_is_not_shown_as_the_state():
+    world, shown = World(), list[SwitchoverState]()
+
+    async def write(record: SwitchoverRecord) -> None:
+        if record.state is SwitchoverState.PROMOTING:
+            await until_shown.wait()
+        await World.write(world, record)
+
+    def show(step: SwitchoverStep, _: str) -> None:
+        shown.append(step.record.state)
+        if "have the state Promoting" in step.waits_for:
+            until_shown.set()
+
+    until_shown = asyncio.Event()
+    world.write = write  # type: ignore[method-assign]
+    assert SwitchoverState.DONE is run(world, on_step=show).state
+    assert shown[shown.index(SwitchoverState.PROMOTING) - 1] is SwitchoverState.FORWARD_ENDED
 
 
 def test_a_process_whose_switchover_was_taken_over_does_nothing_more():

@@ -18,8 +18,9 @@ from mirrorflow_core.switchover.observation import (
 )
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
-from mirrorflow_replicator.switchover import unplanned_session
-from mirrorflow_replicator.switchover.unplanned_session import UnplannedRunner
+from mirrorflow_replicator.switchover import switchover_actions, switchover_runner
+from mirrorflow_replicator.switchover.switchover_runner import SwitchoverRunner
+from mirrorflow_replicator.switchover.unplanned_session import UnplannedActions
 
 ORDERS = TopicPartition("orders", 0)
 LOSS = LossAssessment(
@@ -47,7 +48,9 @@ class LostWorld:
         self.can_fence = True
         self.settings = self.journal = self.source_fence = self.target_fence = self.partitions = self
         self.target = self.forward = self.forward_groups = self.endpoint_hook = None
-        self.to = "west"
+        self.source, self.to = "east", "west"
+        self.hangs = False
+        self.is_rollback_requested = False
 
     async def write(self, record: SwitchoverRecord) -> None:
         self.calls.append(record.state.value)
@@ -76,6 +79,8 @@ class LostWorld:
         records = tuple(self.records.values())
         return SwitchoverObservation(
             runner="host/1/a",
+            rollback_requested=self.is_rollback_requested,
+            source=ClusterObservation(fence=FenceState.ABSENT),
             endpoint=self.active,
             flow_end=FlowEnd(switchover=self.ended, has_all_markers=bool(self.ended)),
             loss=LOSS,
@@ -93,10 +98,18 @@ def world(monkeypatch: pytest.MonkeyPatch) -> LostWorld:
     async def end_flow(_settings: object, _target: object, switchover: str, **_: object) -> None:
         world.calls.append("end")
         world.ended = switchover
+        if world.hangs:
+            world.is_rollback_requested = True
+            await asyncio.Event().wait()
 
-    monkeypatch.setattr(unplanned_session, "end_flow", end_flow)
-    monkeypatch.setattr(unplanned_session, "POLL_S", 0)
-    monkeypatch.setattr(unplanned_session, "RETRY_S", 0)
+    async def clear_end(*_: object) -> None:
+        world.calls.append("clear end")
+        world.ended = ""
+
+    monkeypatch.setattr(switchover_actions, "end_flow", end_flow)
+    monkeypatch.setattr(switchover_actions, "clear_end", clear_end)
+    for name in ("POLL_S", "RETRY_MIN_S", "RETRY_S"):
+        monkeypatch.setattr(switchover_runner, name, 0)
     return world
 
 
@@ -113,7 +126,8 @@ def run(world: LostWorld, *, accepts_loss: bool = True) -> tuple[SwitchoverRecor
         accepts_loss=accepts_loss,
     )
     part = cast("Any", world)
-    runner = UnplannedRunner(part, part, on_step=lambda _, problem: problems.append(problem))
+    actions = UnplannedActions(part, part)
+    runner = SwitchoverRunner(part, actions, on_step=lambda _, problem: problems.append(problem))
     last = asyncio.run(asyncio.wait_for(runner.run(record), 60))
     return last, [problem for problem in problems if problem]
 
@@ -134,3 +148,13 @@ def test_a_loss_that_is_not_accepted_changes_nothing_but_the_journal(world: Lost
 
     assert SwitchoverState.REFUSED is last.state
     assert ["Assessing", "Refused"] == world.calls
+
+
+def test_a_signal_stops_an_action_that_never_returns_and_rolls_back(world: LostWorld):
+    """The flow of a broker before 4.0 cannot be ended while a partition of its last transaction has no leader."""
+    world.hangs = True
+
+    last, _ = run(world)
+
+    assert (SwitchoverState.LIFTED, "") == (last.state, world.ended)
+    assert ["end", "RollingBack", "clear end", "Lifted"] == world.calls[-4:]

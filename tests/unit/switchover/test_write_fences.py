@@ -18,7 +18,7 @@ from mirrorflow_replicator.switchover.acl_fence import AclFence, fence_acls
 from mirrorflow_replicator.switchover.errors import FenceUnavailableError
 from mirrorflow_replicator.switchover.hooks import HookSettings
 from mirrorflow_replicator.switchover.journal import ClusterJournal, SwitchoverJournal
-from mirrorflow_replicator.switchover.observer import SwitchoverObserver
+from mirrorflow_replicator.switchover.observer import PlannedObserver, PlannedParts
 from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings
 from mirrorflow_replicator.switchover.session import require_same_method
 from mirrorflow_replicator.switchover.write_fences import DenyAclFence, NotedFence
@@ -110,16 +110,16 @@ def test_a_fence_that_another_process_has_noted_is_set_again(tmp_path: Path):
     notes, _, _ = journal()
     asyncio.run(notes.write_fence("west", FenceState.COMPLETE))
     fences = {name: NotedFence(name, notes, hook=hook(tmp_path), variables={}) for name in ("east", "west")}
-    observer = SwitchoverObserver(
-        settings(FenceKind.HOOK),
-        cast("Any", SimpleNamespace(source=None)),
-        notes,
+    parts = PlannedParts(
+        settings=settings(FenceKind.HOOK),
+        clusters=cast("Any", SimpleNamespace(source=None)),
+        journal=notes,
         fences=fences,
         flows=cast("Any", Flows()),
         checks=cast("Any", None),
         partitions=cast("Any", Partitions()),
-        runner="host/1/b",
     )
+    observer = PlannedObserver(parts, runner="host/1/b")
     record = SwitchoverRecord(
         id="one",
         pair="p",
