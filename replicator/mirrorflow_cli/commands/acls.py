@@ -1,5 +1,6 @@
 """`mirrorflow acls`: prints the minimum ACLs of a flow as kafka-acls commands; makes no network connections.
 
+For the file of a pair, it prints those of both flows, and what `mirrorflow diverged` needs besides.
 `mirrorflow_core.topics.topic_acls` has the operations. Kafka's ACLs have no regexes: a pattern that is neither a
 name nor a prefix becomes `*`. The checkpoint and heartbeat connectors may have their own users.
 """
@@ -12,12 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirrorflow_cli.errors import EXIT_DONE
-from mirrorflow_cli.flow_arguments import flow_from, layout_from, valid_plan
+from mirrorflow_cli.flow_arguments import flow_from, layout_from, read_text, valid_plan
 from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import add_json_argument, print_json
+from mirrorflow_cli.pair_arguments import pair_from
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.java.patterns import literal_name
 from mirrorflow_core.replication_policy import ReplicationPolicy, make_policy
+from mirrorflow_core.switchover.diverged_tail import TAILS_TOPIC, kept_prefix
+from mirrorflow_core.switchover.record import SWITCHOVERS_TOPIC
 from mirrorflow_core.topics.retention_hold import identity_topic
 from mirrorflow_core.topics.topic_acls import (
     ACLS_READ,
@@ -27,6 +31,7 @@ from mirrorflow_core.topics.topic_acls import (
     GROUP_READ,
     HEARTBEATS,
     LOG,
+    NAMED_FENCE,
     READ_LOG,
     SOURCE_TOPIC,
     STORE,
@@ -36,7 +41,8 @@ from mirrorflow_core.topics.topic_acls import (
     copied_topic,
 )
 from mirrorflow_core.writer.claim import claims_topic
-from mirrorflow_core.writer.transactional_ids import TransactionalIds
+from mirrorflow_core.writer.transactional_ids import TAIL_WRITERS, TransactionalIds, switchover_lock
+from mirrorflow_operator.api.mirror_pair import PAIR_KIND, FenceMethod, LoadedPair
 from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, NamingPolicy, Side, SyncMode
 from mirrorflow_operator.api.workloads import Connector, ConnectorKind
 from mirrorflow_operator.plan.names import policy_settings
@@ -185,40 +191,80 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target-principal", metavar="NAME", help="default: from spec.target.authentication")
 
 
+def diverged_grants(pair: LoadedPair, member: str) -> Iterator[Grant]:
+    """Yields what `mirrorflow diverged` needs on the cluster *member*, old side or new side, besides the ACLs of the flow that writes there."""
+    (flow,) = (flow for flow in pair.flows.values() if flow.spec.target.alias == member)
+    fence = pair.pair.spec.fence
+    if fence.method is FenceMethod.DENY_ACL:
+        yield Grant(kind="cluster", name="", access=NAMED_FENCE if fence.except_principals else ACLS_WRITTEN)
+    yield Grant(kind="topic", name=SWITCHOVERS_TOPIC, access=LOG)
+    lock = switchover_lock(pair.pair.metadata.name)
+    yield Grant(kind="transactional-id", name=lock, access=TRANSACTIONAL_ID)
+    topics = patterns(flow.spec.topics.include)
+    for name, prefixed in topics:
+        yield Grant(kind="topic", name=name, access=SOURCE_TOPIC, prefixed=prefixed)
+    for name, prefixed in topics:
+        if prefixed or name == "*":
+            yield Grant(kind="topic", name=name, access=STORE, prefixed=prefixed)
+        else:
+            yield Grant(kind="topic", name=kept_prefix(name), access=STORE, prefixed=True)
+    yield Grant(kind="topic", name=TAILS_TOPIC, access=LOG)
+    yield Grant(kind="transactional-id", name=TAIL_WRITERS, access=TRANSACTIONAL_ID, prefixed=True)
+
+
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the commands, with a comment for each connector and side."""
-    flow = flow_from(arguments)
-    planned = valid_plan(flow, layout_from(arguments))
-    acls = [
-        _connector_grants(arguments, flow, connector.kind, side, cluster)
-        for connector in planned.connectors
-        for side, cluster in ((Side.SOURCE, flow.spec.source), (Side.TARGET, flow.spec.target))
-    ]
+    pair = _pair_in(arguments)
+    flows = [flow_from(arguments)] if pair is None else [*pair.flows.values()]
+    acls = [_flow_grants(arguments, flow) for flow in flows]
+    diverged = [] if pair is None else [_member_grants(arguments, pair, member) for member in pair.flows]
     if arguments.json:
-        print_json({"flow": planned.flow, "acls": [acl for flow_acls in acls for acl in _as_json(flow_acls)]})
+        documents = [
+            {"flow": flow.metadata.name, "acls": [acl for granted in own for acl in _as_json(granted)]}
+            for flow, own in zip(flows, acls, strict=True)
+        ]
+        of_pair = {"flows": documents, "diverged": [acl for granted in diverged for acl in _as_json(granted)]}
+        print_json(documents[0] if pair is None else {"pair": pair.pair.metadata.name, **of_pair})
         return EXIT_DONE
-    for flow_acls in acls:
-        if flow_acls.grants:
-            print(f"# {flow_acls.kind.java_class}, {flow_acls.side.value.lower()} {flow_acls.cluster.alias}")
-        for grant in flow_acls.grants:
-            print(_command(flow_acls.cluster, flow_acls.principal, grant))
+    for granted in [*(granted for own in acls for granted in own), *diverged]:
+        if granted.grants:
+            print(f"# {granted.title}")
+        for grant in granted.grants:
+            print(_command(granted.cluster, granted.principal, grant))
     return EXIT_DONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ConnectorGrants:
-    """The ACLs that a connector needs on one side."""
+def _pair_in(arguments: argparse.Namespace) -> LoadedPair | None:
+    """Returns the pair in the file of *arguments*; None if it is that of a flow, or stdin. Raises UsageError."""
+    if not arguments.file or arguments.file == "-":
+        return None
+    is_pair = re.search(rf"^kind:\s*{PAIR_KIND}\s*$", read_text(arguments.file), re.MULTILINE)
+    return pair_from(arguments) if is_pair else None
 
-    kind: ConnectorKind
-    side: Side
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Granted:
+    """The ACLs that a connector needs on one side, or a command on one member of a pair."""
+
+    title: str
+    user: dict[str, str]  # what needs them, for JSON
     cluster: ClusterSpec
     principal: str
     grants: tuple[Grant, ...]
 
 
+def _flow_grants(arguments: argparse.Namespace, flow: MirrorFlow) -> list[_Granted]:
+    planned = valid_plan(flow, layout_from(arguments))
+    return [
+        _connector_grants(arguments, flow, connector.kind, side, cluster)
+        for connector in planned.connectors
+        for side, cluster in ((Side.SOURCE, flow.spec.source), (Side.TARGET, flow.spec.target))
+    ]
+
+
 def _connector_grants(
     arguments: argparse.Namespace, flow: MirrorFlow, kind: ConnectorKind, side: Side, cluster: ClusterSpec
-) -> _ConnectorGrants:
+) -> _Granted:
     match kind:
         case ConnectorKind.SOURCE:
             grants = source_grants(flow) if side is Side.SOURCE else target_grants(flow)
@@ -228,15 +274,30 @@ def _connector_grants(
             grants = heartbeat_grants(flow, side)
         case ConnectorKind.SCHEMAS:
             grants = iter(())  # it uses the registries alone
-    principal = getattr(arguments, f"{side.value.lower()}_principal") or _principal(cluster)
-    return _ConnectorGrants(kind=kind, side=side, cluster=cluster, principal=principal, grants=tuple(grants))
+    return _Granted(
+        title=f"{kind.java_class}, {side.value.lower()} {cluster.alias}",
+        user={"connector": kind.java_class, "side": side.value.lower()},
+        cluster=cluster,
+        principal=_principal(arguments, side, cluster),
+        grants=tuple(grants),
+    )
 
 
-def _as_json(granted: _ConnectorGrants) -> list[dict[str, Any]]:
+def _member_grants(arguments: argparse.Namespace, pair: LoadedPair, member: str) -> _Granted:
+    (cluster,) = (flow.spec.target for flow in pair.flows.values() if flow.spec.target.alias == member)
+    return _Granted(
+        title=f"mirrorflow diverged, {member}",
+        user={"command": "mirrorflow diverged"},
+        cluster=cluster,
+        principal=_principal(arguments, Side.TARGET, cluster),
+        grants=tuple(diverged_grants(pair, member)),
+    )
+
+
+def _as_json(granted: _Granted) -> list[dict[str, Any]]:
     return [
         {
-            "connector": granted.kind.java_class,
-            "side": granted.side.value.lower(),
+            **granted.user,
             "cluster": granted.cluster.alias,
             "principal": granted.principal,
             "resourceType": grant.kind,
@@ -248,7 +309,9 @@ def _as_json(granted: _ConnectorGrants) -> list[dict[str, Any]]:
     ]
 
 
-def _principal(cluster: ClusterSpec) -> str:
+def _principal(arguments: argparse.Namespace, side: Side, cluster: ClusterSpec) -> str:
+    if given := getattr(arguments, f"{side.value.lower()}_principal"):
+        return str(given)
     authentication = cluster.authentication
     if authentication is not None and authentication.username is not None and authentication.username.value:
         return f"User:{authentication.username.value}"

@@ -186,9 +186,14 @@ class TailCount:
         )
 
 
+def kept_prefix(topic: str) -> str:
+    """Returns what the names of all topics begin with that keep a tail of *topic*."""
+    return f"{topic}.diverged."
+
+
 def kept_topic(topic: str, switchover: str) -> str:
     """Returns the topic that keeps the tail of *topic*. Raises ValueError if Kafka has no such name."""
-    name = f"{topic}.diverged.{switchover}"
+    name = kept_prefix(topic) + switchover
     if len(name) > TOPIC_NAME_LENGTH_MAX:
         raise ValueError(f"{name} has {len(name)} characters, and Kafka allows {TOPIC_NAME_LENGTH_MAX}")
     return name

@@ -281,3 +281,5 @@ TRANSACTIONAL_ID = Access((WRITE, DESCRIBE))
 # The cluster itself.
 ACLS_READ = Access((DESCRIBE,))
 ACLS_WRITTEN = Access((DESCRIBE, ALTER))
+# A fence that names principals depends on what brokers allow where there is no ACL.
+NAMED_FENCE = Access((DESCRIBE, ALTER, DESCRIBE_CONFIGS))

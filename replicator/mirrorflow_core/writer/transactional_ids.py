@@ -1,4 +1,4 @@
-"""Names the transactional ids of a flow: its lock, three for each task, and those of Spark jobs.
+"""Names the transactional ids of a flow: its lock, three for each task, and those of Spark jobs; and those of a pair of flows.
 
 The names belong to the flow, not to a process: the transaction coordinator decides which process has the newest
 epoch of an id and refuses all others. A task writes transactions and plain batches with different ids,
@@ -9,6 +9,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 NAMESPACE = "mirrorflow:"
+TAIL_WRITERS = f"{NAMESPACE}diverged:"  # with an id for each switchover and choice
+
+
+def switchover_lock(pair: str) -> str:
+    """Returns the id whose holder carries out the switchovers of *pair*."""
+    return f"{NAMESPACE}switchover:{pair}"
 
 
 class WriterIds(NamedTuple):

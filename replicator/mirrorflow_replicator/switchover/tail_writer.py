@@ -32,7 +32,7 @@ from mirrorflow_core.wire.records import (
     RecordOverLimitError,
     encode_split,
 )
-from mirrorflow_core.writer.transactional_ids import NAMESPACE
+from mirrorflow_core.writer.transactional_ids import TAIL_WRITERS
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import MARKER_POLL_S, ExpectedMarker, read_batches
 from mirrorflow_kafka.admin.log_requests import LATEST
@@ -93,7 +93,7 @@ class TailWriter:
         self._switchover = switchover
         self._choice = choice
         self._targets = targets
-        self._transactional_id = f"{NAMESPACE}diverged:{switchover}:{choice.value}"
+        self._transactional_id = f"{TAIL_WRITERS}{switchover}:{choice.value}"
         self._producer = (-1, -1)
         self._sequences: dict[TopicPartition, int] = {}
 

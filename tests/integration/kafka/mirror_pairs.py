@@ -25,8 +25,8 @@ Sides = dict[str, KafkaCluster]
 
 
 @contextlib.contextmanager
-def pair_sides() -> Iterator[Sides]:
-    """Starts two clusters whose users need ACLs: `app` for the topic, `mirror` for everything."""
+def pair_sides(*, grants_all: bool = True) -> Iterator[Sides]:
+    """Starts two clusters whose users need ACLs: `app` for the topic; `mirror` has all of them with *grants_all*, or none."""
     with contextlib.ExitStack() as stack:
         clusters = {
             name: stack.enter_context(
@@ -35,9 +35,10 @@ def pair_sides() -> Iterator[Sides]:
             for name in ("pair-east", "pair-west")
         }
         for cluster in clusters.values():
-            cluster.allow("ALL", "CLUSTER", "kafka-cluster")
-            for kind in ("TOPIC", "GROUP", "TRANSACTIONAL_ID"):
-                cluster.allow("ALL", kind, "*")
+            if grants_all:
+                cluster.allow("ALL", "CLUSTER", "kafka-cluster")
+                for kind in ("TOPIC", "GROUP", "TRANSACTIONAL_ID"):
+                    cluster.allow("ALL", kind, "*")
             cluster.allow("ALL", "TOPIC", "mm2-switchover-canary.internal", user="app")
             cluster.allow("ALL", "GROUP", "*", user="app")
         yield {"east": clusters["pair-east"], "west": clusters["pair-west"]}

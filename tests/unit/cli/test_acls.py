@@ -1,5 +1,6 @@
 """`mirrorflow acls` for flows with other naming, topic locations and connectors than the defaults."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,41 @@ def test_connectors_with_several_pods_are_granted_their_group_and_its_topics(
         f"topic mm2-status.east.source.internal {topic}",
     } == set(several_pods["MirrorSourceConnector, target"]) - set(one_pod["MirrorSourceConnector, target"])
     assert "group mine Read+Describe" in several_pods["MirrorCheckpointConnector, target"]
+
+
+def test_a_pair_has_the_grants_of_both_flows_and_of_the_command_for_a_member_that_was_left(
+    pair: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Either member can be the one that is left, so each of them has the same grants."""
+    assert 0 == main(["acls", "-f", str(pair)])
+    headings: dict[str, list[str]] = {}
+    for line in capsys.readouterr().out.splitlines():
+        if line.startswith("# "):
+            own = headings.setdefault(line[2:], [])
+        else:
+            own.append(line.partition("--allow-principal ")[2])
+
+    assert {"MirrorSourceConnector, target west", "MirrorSourceConnector, target east"} <= {*headings}
+    for member in ("east", "west"):
+        assert [
+            "User:mirrorflow --operation Describe --operation Alter --cluster",
+            "User:mirrorflow --operation Create --operation Write --operation Read --operation Describe --operation DescribeConfigs --topic mm2-switchovers.internal",
+            "User:mirrorflow --operation Write --operation Describe --transactional-id mirrorflow:switchover:east-west",
+            "User:mirrorflow --operation Read --operation Describe --operation DescribeConfigs --topic orders",
+            "User:mirrorflow --operation Create --operation Write --operation Read --operation Describe --operation DescribeConfigs --topic orders.diverged. --resource-pattern-type prefixed",
+            "User:mirrorflow --operation Create --operation Write --operation Read --operation Describe --operation DescribeConfigs --topic mm2-diverged-tails.internal",
+            "User:mirrorflow --operation Write --operation Describe --transactional-id mirrorflow:diverged: --resource-pattern-type prefixed",
+        ] == headings[f"mirrorflow diverged, {member}"]
+
+
+def test_a_pair_without_acls_as_a_fence_needs_no_right_to_alter_the_cluster(
+    pair: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair.write_text(pair.read_text().replace("method: DenyAcl", "method: None"))
+
+    assert 0 == main(["acls", "-f", str(pair), "--json"])
+
+    document = json.loads(capsys.readouterr().out)
+    assert ["east-to-west", "west-to-east"] == [flow["flow"] for flow in document["flows"]]
+    assert {"east", "west"} == {grant["cluster"] for grant in document["diverged"]}
+    assert "cluster" not in {grant["resourceType"] for grant in document["diverged"]}

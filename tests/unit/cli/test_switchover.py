@@ -16,36 +16,7 @@ from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of
 from mirrorflow_core.switchover.record import StateEntry, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 
-FLOW = """---
-apiVersion: mirrorflow.io/v1alpha1
-kind: MirrorFlow
-metadata: {{name: {source}-to-{target}}}
-spec:
-  source: {{alias: {source}, bootstrapServers: ["{source}:9092"]}}
-  target: {{alias: {target}, bootstrapServers: ["{target}:9092"]}}
-  topics: {{include: [orders], naming: {{policy: {policy}}}}}
-"""
-PAIR = """apiVersion: mirrorflow.io/v1alpha1
-kind: MirrorPair
-metadata: {name: east-west}
-spec:
-  members:
-    east: {flow: east-to-west}
-    west: {flow: west-to-east}
-  fence: {method: DenyAcl}
-"""
 CREATED_MS = 1_700_000_000_000
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Path:
-    file = tmp_path / "pair.yaml"
-    flows = [
-        FLOW.format(source=source, target=target, policy="Identity")
-        for source, target in (("east", "west"), ("west", "east"))
-    ]
-    file.write_text(PAIR + "".join(flows))
-    return file
 
 
 def record(*states: tuple[SwitchoverState, int], reason: str = "") -> SwitchoverRecord:
