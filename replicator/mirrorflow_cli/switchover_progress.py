@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from mirrorflow_cli.switchover_report import report_of, seal_summary, session_report
+from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.seal import Seal
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
@@ -29,6 +30,7 @@ from mirrorflow_replicator.worker import running_processes
 WRITE_EVERY_S: Final = 1.0
 KEPT_MAX: Final = 50  # the newest
 LISTED_MAX: Final = 100  # partitions of a seal and groups; the report has all
+UNKNOWN_FENCE: Final = "unknown"
 _REGISTERED: Final = "switchoverOf"
 
 
@@ -83,7 +85,7 @@ class SwitchoverProgressFile:
             "groupsTotal": len(report.get("groups", [])),
             "flows": {settings.source: settings.forward.flow, settings.to: settings.back.flow},
             "fence": settings.fence.value,
-            "fences": {alias: session.journal.fence_of(alias).state.value for alias in members},
+            "fences": {alias: fence_text(session.fences[alias].seen) for alias in members},
             "waitsFor": step.waits_for,
             "problem": problem,
             "revision": record.revision,
@@ -156,6 +158,11 @@ def refresh_local_switchover(record: SwitchoverRecord) -> None:
         written = {"waitsFor": "", "problem": "", "writtenMs": time.time_ns() // 1_000_000}
         with contextlib.suppress(OSError):
             running_processes.write_progress(path, {**shown, **report_of(record), **newer, **written})
+
+
+def fence_text(state: FenceState | None) -> str:
+    """Returns the word for a fence; None: its cluster does not respond."""
+    return UNKNOWN_FENCE if state is None else state.value
 
 
 def _folder() -> Path:

@@ -10,7 +10,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,19 +19,31 @@ from mirrorflow_cli.flow_progress import read_flow_progress
 from mirrorflow_cli.loss_report import degraded_sentence, loss_report, loss_sentences
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
-from mirrorflow_cli.switchover_progress import refresh_local_switchover, shown_session
+from mirrorflow_cli.switchover_progress import fence_text, refresh_local_switchover, shown_session
 from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of, session_report
 from mirrorflow_cli.switchover_report_files import check_report_files, write_report_files
+from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
 from mirrorflow_operator.api.mirror_pair import LoadedPair
 from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
 from mirrorflow_replicator.switchover.session import SwitchoverSession, readable_journal
-from mirrorflow_replicator.switchover.unplanned_session import UnplannedSession, unplanned_session
+from mirrorflow_replicator.switchover.unplanned_session import (
+    ENDS_ALONE,
+    UnplannedSession,
+    needs_target_alone,
+    unplanned_session,
+)
 
 STATUS, ROLLBACK = "status", "rollback"
 _COMPLETED = frozenset({SwitchoverState.DONE, SwitchoverState.REHEARSED, SwitchoverState.DEGRADED})
 _REQUEST_OPTIONS = ("to", "rehearse", "live_groups", "unplanned", "accept_loss", "progress")
+_FENCE_SENTENCES: Mapping[FenceState | None, str] = {
+    FenceState.COMPLETE: "A fence keeps applications from writing to {}.",
+    FenceState.PARTIAL: "A part of the fence of {} is there: applications may write to some of its topics.",
+    None: "It is not known whether the fence of {} is there.",
+}
 _Session = SwitchoverSession | UnplannedSession
 
 
@@ -135,6 +147,17 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
 
 
 async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
+    try:
+        return await _switch_with_both(arguments, settings)
+    except ClusterError as error:
+        # Only from opening: what fails later is repeated.
+        status = None if arguments.rehearse else await _complete_alone(arguments, settings, error)
+        if status is None:
+            raise
+        return status
+
+
+async def _switch_with_both(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
     display = StepDisplay()
     kind = SwitchoverType.REHEARSAL if arguments.rehearse else SwitchoverType.PLANNED
     async with shown_session(arguments, settings, on_step=display.show) as session:
@@ -150,10 +173,46 @@ async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -
     return EXIT_DONE if last.state in _COMPLETED else EXIT_FAILED
 
 
+async def _complete_alone(
+    arguments: argparse.Namespace, settings: SwitchoverSettings, error: ClusterError
+) -> int | None:
+    """Continues a switchover that has promoted, although its source does not respond; None if the target's journal has none."""
+    async with readable_journal(settings) as read:
+        newest = read.journal.newest
+    if settings.to in read.problems or newest is None or not needs_target_alone(newest, settings):
+        return None
+    print(
+        f"{error} Switchover {newest.id} has promoted {settings.to}, so it continues without {settings.source}.",
+        file=sys.stderr,
+    )
+    display = StepDisplay()
+    async with unplanned_session(settings, on_step=display.show) as session:
+        with rolling_back_at_signals(session, display):
+            last = await session.runner.run(session.journal.newest or newest, until=ENDS_ALONE)
+    refresh_local_switchover(last)
+    _finish(arguments, report_of(last), [_outcome(last), *_completion(arguments, last)])
+    return EXIT_DONE
+
+
+def _completion(arguments: argparse.Namespace, record: SwitchoverRecord) -> list[str]:
+    """Returns what to do about a planned switchover that has promoted and is not completed."""
+    if record.is_unplanned or record.is_final or record.state not in PROMOTED:
+        return []
+    command = f"`mirrorflow switchover -f {arguments.file} --to {record.to}`"
+    if record.state is SwitchoverState.PROMOTING:
+        leads = f"it leads applications to {record.to}, also while {record.source} does not respond"
+        return [f"If no process carries it out, run {command}: {leads}. No record is lost."]
+    moved = f"Applications run on {record.to}, which has every record that {record.source} had acknowledged."
+    return [f"{moved} Run {command} when {record.source} responds again: it starts the flow back."]
+
+
 async def _switch_unplanned(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
     display, kind = StepDisplay(), SwitchoverType.UNPLANNED
     progress = read_flow_progress(arguments.progress)
     async with unplanned_session(settings, on_step=display.show, progress=progress) as session:
+        newest = session.journal.newest
+        if newest is not None and needs_target_alone(newest, settings):
+            raise FailedError(f"{_outcome(newest)} {' '.join(_completion(arguments, newest))}")
         record = _unfinished(session, settings, kind) or _request(arguments, settings, kind)
         with rolling_back_at_signals(session, display) as signals:
             last = await session.runner.run(record)
@@ -237,35 +296,34 @@ def rolling_back_at_signals(session: _Session, display: StepDisplay) -> Iterator
 
 
 async def _status(arguments: argparse.Namespace, loaded: LoadedPair, settings: SwitchoverSettings) -> int:
-    async with readable_journal(settings) as (journal, problems):
-        pass
-    newest = journal.newest
+    async with readable_journal(settings) as read:
+        states = {alias: await read.fence_state(settings, alias) for alias in loaded.pair.spec.members}
+    newest = read.journal.newest
     if newest is not None:
         refresh_local_switchover(newest)
-    fences = {alias: journal.fence_of(alias).state.value for alias in loaded.pair.spec.members}
+    fences = {alias: fence_text(state) for alias, state in states.items()}
     report = {
         "pair": settings.pair,
-        "active": journal.active,
+        "active": read.journal.active,
         "fences": fences,
         "newest": None if newest is None else report_of(newest) | loss_report(newest),
-        "unread": problems,
+        "unread": dict(read.problems),
     }
     sentences = [f"{settings.pair} was never switched over." if newest is None else _outcome(newest)]
-    sentences += [] if newest is None else loss_sentences(newest)
-    sentences += [f"The journal of {alias} was not read: {problem}" for alias, problem in problems.items()]
+    sentences += [] if newest is None else [*loss_sentences(newest), *_completion(arguments, newest)]
     sentences += [
-        f"A fence keeps applications from writing to {alias}."
-        for alias, state in fences.items()
-        if state != "absent"
+        f"The journal of {alias} was not read: {problem}" for alias, problem in read.problems.items()
+    ]
+    sentences += [
+        _FENCE_SENTENCES[state].format(alias) for alias, state in states.items() if state in _FENCE_SENTENCES
     ]
     _finish(arguments, report, sentences)
     return EXIT_DONE
 
 
 async def _roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings: SwitchoverSettings) -> int:
-    async with readable_journal(settings) as (journal, _):
-        pass
-    newest = journal.newest
+    async with readable_journal(settings) as read:
+        newest = read.journal.newest
     if newest is None or newest.is_final:
         state = (
             "was never switched over"

@@ -32,7 +32,7 @@ from mirrorflow_core.switchover.states import FENCED, PROMOTED
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.wire.error_codes import EPOCH_IS_OVER, NONE, raise_for
 from mirrorflow_core.wire.records import Record, RecordOverLimitError, encode_split
-from mirrorflow_core.writer.transactional_ids import NAMESPACE
+from mirrorflow_core.writer.transactional_ids import switchover_lock
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import (
@@ -41,6 +41,7 @@ from mirrorflow_kafka.stores.compacted_topic import (
     create_mirror_topic,
 )
 from mirrorflow_replicator.switchover.errors import SwitchoverError, SwitchoverTakenError
+from mirrorflow_replicator.switchover.pair_settings import FenceKind
 
 PARTITION: Final = TopicPartition(SWITCHOVERS_TOPIC, 0)
 # A seal and the starts of the flow back have some 300 bytes for each partition. Compressed, 80 are left for each topic, as its ids
@@ -53,9 +54,13 @@ _TRANSACTION_TIMEOUT_MS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceNote:
-    """The fence of a cluster as it was noted, PARTIAL while it is being changed, and the ACLs that may have been created for it."""
+    """The fence of a cluster as it was noted, PARTIAL while it is being changed, and the ACLs that may have been created for it.
+
+    *methods* are those of `spec.fence.method` by which it was set; "": it was noted by an earlier version, and has no ACLs.
+    """
 
     state: FenceState = FenceState.ABSENT
+    methods: frozenset[str] = frozenset()
     acls: frozenset[AclBinding] = frozenset()
 
 
@@ -70,7 +75,7 @@ class ClusterJournal:
         self._pair = pair
         self._replication_factor = replication_factor
         self._log = MirrorLog(cluster, SWITCHOVERS_TOPIC)
-        self._transactional_id = f"{NAMESPACE}switchover:{pair}"
+        self._transactional_id = switchover_lock(pair)
         self._producer: tuple[int, int] | None = None
         self._sequence = 0
         self._attempted: set[tuple[bytes, bytes]] = set()  # by this process; perhaps written
@@ -235,7 +240,11 @@ class SwitchoverJournal:
         """Returns the fence of cluster *alias*: what either copy says of it."""
         notes = self._notes(f"fence:{alias}")
         states = {FenceState(note["state"]) for note in notes}
+        set_notes = [note for note in notes if note["state"] != FenceState.ABSENT.value]
         return FenceNote(
+            methods=frozenset(
+                note.get("method") or (FenceKind.DENY_ACL.value if note["acls"] else "") for note in set_notes
+            ),
             state=states.pop() if len(states) == 1 else FenceState.PARTIAL if states else FenceState.ABSENT,
             acls=frozenset(AclBinding(**acl) for note in notes for acl in note["acls"]),
         )
@@ -269,9 +278,15 @@ class SwitchoverJournal:
         for copy in [copy for copy in self._copies if copy.alias == alias] or self._copies:
             await copy.write_note("confirmed", {})
 
-    async def write_fence(self, alias: str, state: FenceState, *, acls: Iterable[AclBinding] = ()) -> None:
+    async def write_fence(
+        self, alias: str, state: FenceState, *, method: FenceKind, acls: Iterable[AclBinding] = ()
+    ) -> None:
         """Notes the fence of cluster *alias*, before it is set and after it was lifted. Raises as `write`."""
-        value = {"state": state.value, "acls": [asdict(acl) for acl in sorted(acls)]}
+        value = {
+            "state": state.value,
+            "method": method.value,
+            "acls": [asdict(acl) for acl in sorted(acls)],
+        }
         # Each by itself: after a fence was lifted, the other cluster may be lost.
         await _side_by_side(copy.write_note(f"fence:{alias}", value) for copy in self._copies)
 

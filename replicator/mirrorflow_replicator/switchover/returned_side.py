@@ -28,7 +28,12 @@ from mirrorflow_replicator.switchover.journal import SwitchoverJournal
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings, pair_clusters
 from mirrorflow_replicator.switchover.reverse_start import start_reverse
 from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
-from mirrorflow_replicator.switchover.session import fence_of_cluster, journal_of, wait_until_free
+from mirrorflow_replicator.switchover.session import (
+    fence_of_cluster,
+    journal_of,
+    require_same_method,
+    wait_until_free,
+)
 from mirrorflow_replicator.switchover.tail_keeping import (
     WrittenTail,
     append_tails,
@@ -115,6 +120,7 @@ async def returned_side(settings: SwitchoverSettings) -> AsyncIterator[ReturnedS
         journal = journal_of(settings, clusters.source, clusters.target)
         await wait_until_free(journal)
         await journal.take()
+        require_same_method(settings, journal)
         require_none_under_way(journal.newest)
         await _require_no_copies(settings, clusters, journal, switchover)
         topics = await SealedPartitions(settings, clusters).topics()

@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,6 +49,7 @@ class SwitchoverSession:
     observer: PlannedObserver
     checks: ReadinessChecks
     flows: FlowMover
+    fences: Mapping[str, WriteFence]  # by the alias of their cluster
     runner: SwitchoverRunner
 
 
@@ -67,6 +68,9 @@ async def switchover_session(
             cluster.alias: fence_of_cluster(settings, cluster, journal)
             for cluster in (clusters.source, clusters.target)
         }
+        for fence in fences.values():
+            with contextlib.suppress(ClusterError):  # it is read again where it counts
+                await fence.state()
         partitions = SealedPartitions(settings, clusters)
         flows = FlowMover(settings, clusters, partitions)
         checks = ReadinessChecks(
@@ -85,7 +89,7 @@ async def switchover_session(
         runner = SwitchoverRunner(observer, PlannedActions(parts), on_step=on_step)
         async with renewing(journal, runner_id):
             yield SwitchoverSession(
-                journal=journal, observer=observer, checks=checks, flows=flows, runner=runner
+                journal=journal, observer=observer, checks=checks, flows=flows, fences=fences, runner=runner
             )
 
 
@@ -101,24 +105,46 @@ def journal_of(settings: SwitchoverSettings, source: Cluster, target: Cluster) -
 
 
 def require_same_method(settings: SwitchoverSettings, journal: SwitchoverJournal) -> None:
-    """Raises FenceUnavailableError if a cluster has a fence of another method, which the present one would not lift."""
-    has_acls = settings.fence is FenceKind.DENY_ACL
+    """Raises FenceUnavailableError if a cluster has a fence of another method, which the present one would not lift.
+
+    Method None has set nothing, so any other one may follow it.
+    """
+    liftable = {settings.fence.value, FenceKind.NONE.value}
+    if settings.fence is not FenceKind.DENY_ACL:
+        liftable.add("")  # of an earlier version, which did not note which of the other two it was
     for alias in (settings.source, settings.to):
-        noted = journal.fence_of(alias)
-        if noted.state is not FenceState.ABSENT and bool(noted.acls) != has_acls:
-            was = "another method" if has_acls else FenceKind.DENY_ACL.value
+        for method in sorted(journal.fence_of(alias).methods - liftable):
             raise FenceUnavailableError(
                 cluster=alias,
-                problem=f"it has a fence of {was}, which method {settings.fence.value} does not lift",
+                problem=f"it has a fence of method {method or 'Hook or None'}, which method {settings.fence.value} does not lift",
                 action="set spec.fence back to what it was until that fence is lifted",
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadableJournal:
+    """The journal on the clusters that respond, by their aliases, and why it was not read on others."""
+
+    journal: SwitchoverJournal
+    clusters: Mapping[str, Cluster]
+    problems: Mapping[str, str]
+
+    async def fence_state(self, settings: SwitchoverSettings, alias: str) -> FenceState | None:
+        """Returns how much of the fence of cluster *alias* is there; None if there may be one, and the cluster does not respond."""
+        note = self.journal.fence_of(alias)
+        if settings.fence is not FenceKind.DENY_ACL or (note.state is FenceState.ABSENT and not note.acls):
+            return note.state
+        if alias not in self.clusters:
+            return None
+        try:
+            return await fence_of_cluster(settings, self.clusters[alias], self.journal).state()
+        except ClusterError:
+            return None
+
+
 @contextlib.asynccontextmanager
-async def readable_journal(
-    settings: SwitchoverSettings,
-) -> AsyncIterator[tuple[SwitchoverJournal, dict[str, str]]]:
-    """Reads the journal on each cluster that responds; yields it, and why others were not read, by their aliases.
+async def readable_journal(settings: SwitchoverSettings) -> AsyncIterator[ReadableJournal]:
+    """Reads the journal on each cluster that responds.
 
     It takes no lock, so nothing may be written. Raises ClusterError if no cluster responds.
     """
@@ -133,19 +159,19 @@ async def readable_journal(
 
         connected = await asyncio.gather(*map(connect, flows.values()), return_exceptions=True)
         problems: dict[str, str] = {}
-        copies: list[ClusterJournal] = []
+        clusters: dict[str, Cluster] = {}
         for alias, result in zip(flows, connected, strict=True):
             if isinstance(result, Cluster):
-                copies.append(ClusterJournal(result, settings.pair))
+                clusters[alias] = result
             elif not isinstance(result, ClusterError):
                 raise result
             else:
                 problems[alias] = str(result)
-        if not copies and isinstance(connected[0], ClusterError):
+        if not clusters and isinstance(connected[0], ClusterError):
             raise connected[0]
-        journal = SwitchoverJournal(copies)
+        journal = SwitchoverJournal([ClusterJournal(cluster, settings.pair) for cluster in clusters.values()])
         await journal.read()
-        yield journal, problems
+        yield ReadableJournal(journal=journal, clusters=clusters, problems=problems)
 
 
 def fence_of_cluster(

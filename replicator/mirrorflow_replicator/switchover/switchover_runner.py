@@ -100,7 +100,7 @@ class SwitchoverRunner:
     ) -> bool:
         """Runs *work*, and stops it where *record* is to be rolled back; returns whether it has ended by itself. Raises as *work*.
 
-        *meanwhile* is shown again and again, so that nobody takes a process for dead whose hook takes a minute.
+        *meanwhile* is shown again and again, so that a process whose hook takes a minute is not taken for dead.
         """
         working = asyncio.ensure_future(work)
         try:

@@ -1,5 +1,7 @@
 """Carries out an unplanned switchover, which needs the target alone: its journal, its lock, its claims and its logs count.
 
+A planned switchover that has promoted needs no more either, so it is carried on in the same session when the source is lost then:
+up to the state REVERSING, as the flow back writes to the source.
 The source is used only while it answers: its ends are shown, and it is fenced. Nothing waits for it for longer than seconds.
 """
 
@@ -22,7 +24,7 @@ from mirrorflow_core.switchover.observation import (
 )
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
-from mirrorflow_core.switchover.states import SwitchoverState
+from mirrorflow_core.switchover.states import AT_REST, PROMOTED, SwitchoverState
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.switchover.final_groups import FinalGroup, GroupOutcome, clamp_groups
@@ -38,7 +40,12 @@ from mirrorflow_replicator.switchover.lost_source_fence import LostSourceFence
 from mirrorflow_replicator.switchover.observer import SwitchoverObserver
 from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
 from mirrorflow_replicator.switchover.quiescence import settled_ends
-from mirrorflow_replicator.switchover.session import fence_of_cluster, renewing, wait_until_free
+from mirrorflow_replicator.switchover.session import (
+    fence_of_cluster,
+    renewing,
+    require_same_method,
+    wait_until_free,
+)
 from mirrorflow_replicator.switchover.source_probe import SourceProbe, source_probe
 from mirrorflow_replicator.switchover.switchover_actions import LostFlow, SwitchoverActions
 from mirrorflow_replicator.switchover.switchover_runner import SwitchoverRunner
@@ -47,6 +54,14 @@ from mirrorflow_replicator.switchover.write_fences import WriteFence
 _S = SwitchoverState
 _WITH_FLOW_END: Final = frozenset({_S.FORWARD_ENDED, _S.GROUPS_CLAMPED, _S.ROLLING_BACK})
 _WITH_SOURCE_FENCE: Final = _WITH_FLOW_END | {_S.PROMOTING}
+ENDS_ALONE: Final = AT_REST | {_S.REVERSING}  # states up to which the target alone is needed
+
+
+def needs_target_alone(newest: SwitchoverRecord, settings: SwitchoverSettings) -> bool:
+    """Returns whether *newest* of the target's journal is a planned switchover to it that has promoted, and is to be completed."""
+    return (
+        newest.to == settings.to and newest.state in PROMOTED and not (newest.is_unplanned or newest.is_final)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +189,7 @@ async def unplanned_session(
         )
         await wait_until_free(journal)
         await journal.take()
+        require_same_method(settings, journal)
         runner_id = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         parts = UnplannedParts(
             settings=settings,

@@ -13,15 +13,18 @@ from mirrorflow_replicator.switchover.acl_fence import AclFence
 from mirrorflow_replicator.switchover.errors import FenceUnavailableError
 from mirrorflow_replicator.switchover.hooks import HookAction, HookSettings, run_hook
 from mirrorflow_replicator.switchover.journal import SwitchoverJournal
+from mirrorflow_replicator.switchover.pair_settings import FenceKind
 
 
 class WriteFence(Protocol):
     """Keeps applications from writing to one cluster. Every method may be called again.
 
     *is_set*: by this process. If another process has set it, someone may have lifted it since, which no broker shows.
+    *seen*: what `state` has returned last; None: it was not read.
     """
 
     is_set: bool
+    seen: FenceState | None
 
     async def state(self) -> FenceState:
         """Returns how much of the fence is there. Raises ClusterError."""
@@ -56,8 +59,14 @@ class DenyAclFence:
         self._except_principals = except_principals
         self._covered: frozenset[str] = frozenset()  # topics
         self.is_set = False
+        self.seen: FenceState | None = None
 
     async def state(self) -> FenceState:
+        self.seen = None  # while it is unknown
+        self.seen = await self._state()
+        return self.seen
+
+    async def _state(self) -> FenceState:
         noted = self._journal.fence_of(self._alias).acls
         if not noted:
             return FenceState.ABSENT
@@ -69,7 +78,8 @@ class DenyAclFence:
     async def set(self, topics: Collection[str]) -> None:
         noted = self._journal.fence_of(self._alias).acls
         acls = noted | await self.plan(topics)
-        await self._journal.write_fence(self._alias, FenceState.PARTIAL, acls=acls)
+        method = FenceKind.DENY_ACL
+        await self._journal.write_fence(self._alias, FenceState.PARTIAL, method=method, acls=acls)
         await self._acls.create(acls)
         self.is_set, self._covered = True, frozenset(topics)
 
@@ -97,7 +107,7 @@ class DenyAclFence:
         noted = self._journal.fence_of(self._alias).acls
         if noted:
             await self._acls.lift(noted)
-        await self._journal.write_fence(self._alias, FenceState.ABSENT)
+        await self._journal.write_fence(self._alias, FenceState.ABSENT, method=FenceKind.DENY_ACL)
 
 
 class NotedFence:
@@ -115,16 +125,19 @@ class NotedFence:
         self._journal = journal
         self._hook = hook
         self._variables = {**variables, "MIRRORFLOW_MEMBER": alias}
+        self._method = FenceKind.NONE if hook is None else FenceKind.HOOK
         self.is_set = False
+        self.seen: FenceState | None = None
 
     async def state(self) -> FenceState:
-        return self._journal.fence_of(self._alias).state
+        self.seen = self._journal.fence_of(self._alias).state
+        return self.seen
 
     async def set(self, topics: Collection[str]) -> None:
-        await self._journal.write_fence(self._alias, FenceState.PARTIAL)
+        await self._journal.write_fence(self._alias, FenceState.PARTIAL, method=self._method)
         await self._run(HookAction.FENCE)
         self.is_set = True
-        await self._journal.write_fence(self._alias, FenceState.COMPLETE)
+        await self._journal.write_fence(self._alias, FenceState.COMPLETE, method=self._method)
 
     async def covers(self, topics: Collection[str]) -> bool:
         return True
@@ -135,7 +148,7 @@ class NotedFence:
     async def lift(self) -> None:
         # Not noted before: that needs both clusters, and the other one may be lost. Until ABSENT is noted, it is lifted again.
         await self._run(HookAction.LIFT)
-        await self._journal.write_fence(self._alias, FenceState.ABSENT)
+        await self._journal.write_fence(self._alias, FenceState.ABSENT, method=self._method)
 
     async def _run(self, action: HookAction) -> None:
         if self._hook is not None:

@@ -258,6 +258,38 @@ def test_a_command_that_was_killed_while_its_endpoint_hook_runs_runs_it_again(
 
 
 @pytest.mark.faults
+def test_a_source_that_is_lost_after_promoting_keeps_no_application_from_moving(
+    own_sides: Sides, tmp_path: Path
+):
+    """The command is killed while it leads clients to the target, and then the source. The same command needs the target alone."""
+    pair, report = Pair(own_sides, tmp_path, has_slow_hook=True), tmp_path / "report.json"
+    with Moving(pair) as moving:
+        killed = moving.started()
+        wait_until("the hook runs", pair.hook_started.exists)
+        complete = json.loads(pair.command("status", "--json").stdout)["fences"]
+        killed.kill()
+        killed.wait(COMMAND_S)
+        own_sides["east"].broker(1).kill()
+        pair.go.touch()
+
+        refused = pair.command("--to", "west", "--unplanned", "--accept-loss")
+        moved = pair.command("--to", "west", "--report", report)
+        status = pair.command("status", "--json")
+
+        same = f"`mirrorflow switchover -f {pair.file} --to west`"
+        assert {"east": "complete", "west": "absent"} == complete
+        assert 1 == refused.returncode
+        assert f"run {same}: it leads applications to west" in refused.stderr, refused.stdout + refused.stderr
+        assert 0 == moved.returncode, moved.stdout + moved.stderr
+        assert f"Run {same} when east responds again: it starts the flow back." in moved.stdout
+        assert ("Reversing", "west") == (json.loads(report.read_text())["state"], pair.endpoint.read_text())
+        assert {"east": "unknown", "west": "absent"} == json.loads(status.stdout)["fences"]
+        own_sides["east"].broker(1).start()
+        moving.complete(moving.started())
+        moving.assert_each_record_is_read_once()
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_after_promoting_does_not_stop_the_command_and_a_second_one_does(
     own_sides: Sides, tmp_path: Path, number: signal.Signals

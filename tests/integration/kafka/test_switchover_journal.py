@@ -15,6 +15,7 @@ from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, Patt
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.switchover.errors import SwitchoverTakenError
 from mirrorflow_replicator.switchover.journal import ClusterJournal, SwitchoverJournal
+from mirrorflow_replicator.switchover.pair_settings import FenceKind
 from tests.harness.kafka.cluster import KafkaCluster
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ def test_the_next_process_reads_the_record_and_the_notes_of_the_last_one(
         first = open_journal()
         await first.take()
         await first.write(record)
-        await first.write_fence("east", FenceState.PARTIAL, acls=[DENY])
+        await first.write_fence("east", FenceState.PARTIAL, method=FenceKind.DENY_ACL, acls=[DENY])
         await first.write_endpoint("west")
         await first.write_endpoint("east")
         second = open_journal()

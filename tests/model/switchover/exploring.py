@@ -123,8 +123,11 @@ def successors(world: World) -> Iterator[Event]:
 
 
 def _can_begin(world: World, record: SwitchoverRecord) -> bool:
-    """A process takes the lock on both clusters, so a planned one waits for a source that is lost."""
-    return world.is_source_up or not world.is_source_lost or record.is_unplanned
+    """A process takes the lock on both clusters, so a planned one waits for a source that is lost, unless the target has promoted."""
+    is_promoted = any(
+        kept.value.id == record.id and kept.value.state in PROMOTED for kept in world.target_journal
+    )
+    return world.is_source_up or not world.is_source_lost or record.is_unplanned or is_promoted
 
 
 def _starts(world: World) -> Iterator[Event]:
@@ -227,11 +230,14 @@ def _is_over(world: World) -> bool:
         return not world.source_fence or is_promoted or stored_state(world) in PROMOTED
     records = all_records(world)
     if world.is_source_lost and not world.is_source_up:
-        # The flow back, and a rollback, wait for the source. Its user can ask for an unplanned switchover until one has begun.
+        # The flow back, and a rollback, wait for the source. Its user can ask for an unplanned switchover until one has begun, or has promoted.
         unplanned = [run.record.value for run in world.runs if run.record.value.is_unplanned]
         unplanned += [record for record in records if record.is_unplanned]
         has_begun = any(record.state not in ROLLED_BACK | {SwitchoverState.REFUSED} for record in unplanned)
-        return stored_state(world) in _WITHOUT_SOURCE or (not has_begun and not world.to_start)
+        may_ask = (
+            not has_begun and not world.to_start and stored_state(world) is not SwitchoverState.PROMOTING
+        )
+        return stored_state(world) in _WITHOUT_SOURCE or may_ask
     may_turn = world.to_return and stored_state(world) is SwitchoverState.DONE
     is_awaited = world.runs or world.to_start or may_turn
     return not is_awaited and all(record.is_at_rest or is_overtaken(record, records) for record in records)

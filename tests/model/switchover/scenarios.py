@@ -106,6 +106,11 @@ SCENARIOS: Final = {
             World((PLANNED,), (TARGET_DOWN, BYPASS), **NOTHING_TO_COPY),
             _DONE_OR_LIFTED,
         ),
+        Scenario(
+            "source lost after a crash",
+            World((PLANNED,), (SOURCE_DOWN, CRASH), is_source_lost=True, **NOTHING_TO_COPY),
+            _DONE,
+        ),
         Scenario("rehearsal", World((REHEARSAL,)), {_S.REHEARSED}),
         Scenario("rehearsal twice", World((REHEARSAL, REHEARSAL), **NOTHING_TO_COPY), {_S.REHEARSED}),
         Scenario(

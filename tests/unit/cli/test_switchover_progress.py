@@ -34,7 +34,7 @@ SETTINGS = cast(
 SESSION = cast(
     "SwitchoverSession",
     SimpleNamespace(
-        journal=SimpleNamespace(fence_of=lambda _: SimpleNamespace(state=FenceState.COMPLETE)),
+        fences={"east": SimpleNamespace(seen=FenceState.COMPLETE), "west": SimpleNamespace(seen=None)},
         checks=SimpleNamespace(notes=[], canary=None, known={}),
         flows=SimpleNamespace(final_groups=lambda: (), verification=None),
     ),
@@ -66,7 +66,7 @@ def test_a_step_is_shown_with_its_fences_flows_and_commands():
 
     (shown,) = documents()
     assert ("Fencing", "Waits.", False) == (shown["state"], shown["waitsFor"], shown["isFinal"])
-    assert {"east": "complete", "west": "complete"} == shown["fences"]
+    assert {"east": "complete", "west": "unknown"} == shown["fences"]
     assert {"east": "east-to-west", "west": "west-to-east"} == shown["flows"]
     assert f"kill {os.getpid()}" == shown["commands"]["stop"]
     assert f"mirrorflow switchover rollback -f '{Path.cwd()}/a pair.yaml'" == shown["commands"]["rollBack"]

@@ -157,6 +157,7 @@ class ImaginedFence:
     """The fence of one cluster of a world."""
 
     is_set = False
+    seen: FenceState | None = None
 
     def __init__(self, world: World, alias: str) -> None:
         self._world = world
@@ -363,7 +364,7 @@ def test_a_hook_that_fails_is_run_again_after_the_point_of_no_return(tmp_path: P
 
 
 def test_a_hook_that_takes_long_is_shown_while_it_runs(tmp_path: Path):
-    """It ends only when its step was shown: nobody takes the process for dead meanwhile."""
+    """It ends only when its step was shown, so the process is not taken for dead meanwhile."""
     shown, world = tmp_path / "shown", World()
     code = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)"
     hook = HookSettings((sys.executable, "-c", code, str(shown)), 60)

@@ -20,7 +20,7 @@ from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from mirrorflow_replicator.switchover import switchover_actions, switchover_runner
 from mirrorflow_replicator.switchover.switchover_runner import SwitchoverRunner
-from mirrorflow_replicator.switchover.unplanned_session import UnplannedActions
+from mirrorflow_replicator.switchover.unplanned_session import ENDS_ALONE, UnplannedActions
 
 ORDERS = TopicPartition("orders", 0)
 LOSS = LossAssessment(
@@ -49,6 +49,7 @@ class LostWorld:
         self.settings = self.journal = self.source_fence = self.target_fence = self.partitions = self
         self.target = self.forward = self.forward_groups = self.endpoint_hook = None
         self.source, self.to = "east", "west"
+        self.source_fence_state: FenceState | None = FenceState.ABSENT
         self.hangs = False
         self.is_rollback_requested = False
 
@@ -80,7 +81,7 @@ class LostWorld:
         return SwitchoverObservation(
             runner="host/1/a",
             rollback_requested=self.is_rollback_requested,
-            source=ClusterObservation(fence=FenceState.ABSENT),
+            source=ClusterObservation(fence=self.source_fence_state),
             endpoint=self.active,
             flow_end=FlowEnd(switchover=self.ended, has_all_markers=bool(self.ended)),
             loss=LOSS,
@@ -158,3 +159,27 @@ def test_a_signal_stops_an_action_that_never_returns_and_rolls_back(world: LostW
 
     assert (SwitchoverState.LIFTED, "") == (last.state, world.ended)
     assert ["end", "RollingBack", "clear end", "Lifted"] == world.calls[-4:]
+
+
+def test_a_planned_switchover_that_has_promoted_is_led_to_its_target_without_the_source(world: LostWorld):
+    """Its process was killed, and then the source was lost. The flow back has to wait for the source."""
+    world.can_fence = False
+    planned = SwitchoverRecord(
+        id="one",
+        pair="east-west",
+        type=SwitchoverType.PLANNED,
+        source="east",
+        to="west",
+        created_ms=0,
+        state=SwitchoverState.PROMOTING,
+        epoch=1,
+        runner="host/0/z",
+    )
+    world.records["one"], world.source_fence_state = planned, None
+    part = cast("Any", world)
+    runner = SwitchoverRunner(part, UnplannedActions(part, part), on_step=lambda *_: None)
+
+    last = asyncio.run(asyncio.wait_for(runner.run(planned, until=ENDS_ALONE), 60))
+
+    assert (SwitchoverState.REVERSING, last) == (last.state, world.records["one"])
+    assert ["Promoting", "endpoint west", "Reversing"] == world.calls

@@ -14,13 +14,13 @@ from mirrorflow_core.switchover.record import SwitchoverLimits, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_kafka.admin import admin
-from mirrorflow_replicator.switchover.acl_fence import AclFence, fence_acls
+from mirrorflow_replicator.switchover.acl_fence import AclFence, ListedAcls, fence_acls
 from mirrorflow_replicator.switchover.errors import FenceUnavailableError
 from mirrorflow_replicator.switchover.hooks import HookSettings
 from mirrorflow_replicator.switchover.journal import ClusterJournal, SwitchoverJournal
 from mirrorflow_replicator.switchover.observer import PlannedObserver, PlannedParts
 from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings
-from mirrorflow_replicator.switchover.session import require_same_method
+from mirrorflow_replicator.switchover.session import ReadableJournal, require_same_method
 from mirrorflow_replicator.switchover.write_fences import DenyAclFence, NotedFence
 
 
@@ -108,7 +108,7 @@ def test_clients_are_led_to_the_new_side_once_although_the_other_one_is_lost():
 def test_a_fence_that_another_process_has_noted_is_set_again(tmp_path: Path):
     """A hook's fence is only known by its note: after a crash, its user may have lifted it by hand."""
     notes, _, _ = journal()
-    asyncio.run(notes.write_fence("west", FenceState.COMPLETE))
+    asyncio.run(notes.write_fence("west", FenceState.COMPLETE, method=FenceKind.HOOK))
     fences = {name: NotedFence(name, notes, hook=hook(tmp_path), variables={}) for name in ("east", "west")}
     parts = PlannedParts(
         settings=settings(FenceKind.HOOK),
@@ -150,16 +150,74 @@ class Flows:
 
 
 @pytest.mark.parametrize(
-    ("noted", "now"), [(True, FenceKind.HOOK), (True, FenceKind.NONE), (False, FenceKind.DENY_ACL)]
+    ("noted", "now"),
+    [
+        (FenceKind.DENY_ACL, FenceKind.HOOK),
+        (FenceKind.DENY_ACL, FenceKind.NONE),
+        (FenceKind.HOOK, FenceKind.DENY_ACL),
+        (FenceKind.HOOK, FenceKind.NONE),
+    ],
+    ids=lambda kind: kind.value,
 )
-def test_a_fence_of_another_method_is_not_left_behind(noted: bool, now: FenceKind):  # noqa: FBT001 a parameter
+def test_a_fence_of_another_method_is_not_left_behind(noted: FenceKind, now: FenceKind):
     notes, _, _ = journal()
-    acls = fence_acls(["orders"], (), except_principals=()) if noted else ()
-    asyncio.run(notes.write_fence("east", FenceState.PARTIAL, acls=acls))
+    acls = fence_acls(["orders"], (), except_principals=()) if noted is FenceKind.DENY_ACL else ()
+    asyncio.run(notes.write_fence("east", FenceState.PARTIAL, method=noted, acls=acls))
 
-    with pytest.raises(FenceUnavailableError, match=r"spec\.fence"):
+    with pytest.raises(FenceUnavailableError, match=rf"method {noted.value}, which .* spec\.fence"):
         require_same_method(settings(now), notes)
-    require_same_method(settings(FenceKind.DENY_ACL if noted else FenceKind.HOOK), notes)
+    require_same_method(settings(noted), notes)
+    asyncio.run(notes.write_fence("east", FenceState.ABSENT, method=noted))
+    require_same_method(settings(now), notes)
+
+
+def test_any_method_may_follow_the_method_none_which_has_set_nothing():
+    notes, _, _ = journal()
+    asyncio.run(notes.write_fence("east", FenceState.COMPLETE, method=FenceKind.NONE))
+
+    for kind in FenceKind:
+        require_same_method(settings(kind), notes)
+
+
+@pytest.mark.parametrize(("acls", "refused"), [(True, FenceKind.HOOK), (False, FenceKind.DENY_ACL)])
+def test_a_fence_that_an_earlier_version_has_noted_has_the_method_that_its_acls_show(
+    acls: bool,  # noqa: FBT001 a parameter
+    refused: FenceKind,
+):
+    notes, *copies = journal()
+    noted = fence_acls(["orders"], (), except_principals=()) if acls else ()
+    asyncio.run(notes.write_fence("east", FenceState.COMPLETE, method=refused, acls=noted))
+    for copy in copies:
+        copy.notes["fence:east"].pop("method", None)
+
+    with pytest.raises(FenceUnavailableError):
+        require_same_method(settings(refused), notes)
+    require_same_method(settings(FenceKind.DENY_ACL if acls else FenceKind.HOOK), notes)
+
+
+def test_a_fence_of_acls_is_complete_when_the_brokers_list_it_although_its_note_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The note is written before the ACLs are created, and says what may be there. Only the brokers say what is there."""
+    acls = fence_acls(["orders"], (), except_principals=())
+
+    async def listed(_: AclFence, noted: frozenset[AclBinding]) -> ListedAcls:
+        return ListedAcls(by_any=noted, by_all=noted)
+
+    monkeypatch.setattr(AclFence, "listed", listed)
+    notes, _, _ = journal()
+    asyncio.run(notes.write_fence("east", FenceState.PARTIAL, method=FenceKind.DENY_ACL, acls=acls))
+    read = ReadableJournal(
+        journal=notes,
+        clusters={"east": cast("Any", SimpleNamespace(alias="east"))},
+        problems={"west": "no answer"},
+    )
+    now = settings(FenceKind.DENY_ACL)
+
+    assert FenceState.COMPLETE is asyncio.run(read.fence_state(now, "east"))
+    assert FenceState.ABSENT is asyncio.run(read.fence_state(now, "west"))
+    lost = ReadableJournal(journal=notes, clusters={}, problems={})
+    assert asyncio.run(lost.fence_state(now, "east")) is None
 
 
 def test_a_topic_that_was_created_behind_a_fence_is_not_covered(monkeypatch: pytest.MonkeyPatch):
