@@ -275,7 +275,14 @@ def rolling_back_at_signals(session: _Session, display: StepDisplay) -> Iterator
             sentence = f"{record.to} is promoted, so the switchover can only be completed, and continues; once more ends at once."
             print(sentence, file=sys.stderr, flush=True)
             return
-        print("Rolls back; once more ends at once, and leaves writes refused.", file=sys.stderr, flush=True)
+        waits = (
+            f", which waits for {record.source} if that was fenced" if record and record.is_unplanned else ""
+        )
+        print(
+            f"Rolls back{waits}; once more ends at once, and leaves writes refused.",
+            file=sys.stderr,
+            flush=True,
+        )
         session.observer.request_rollback()
 
     for number in (signal.SIGINT, signal.SIGTERM):

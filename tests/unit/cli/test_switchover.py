@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -155,33 +156,53 @@ def test_the_result_says_who_is_active_and_why(
 
 
 @pytest.mark.parametrize(
-    ("state", "is_rolled_back", "sentence"),
+    ("kind", "state", "is_rolled_back", "sentence"),
     [
         (
+            SwitchoverType.PLANNED,
             SwitchoverState.FORWARD_ENDED,
             True,
             "Rolls back; once more ends at once, and leaves writes refused.",
         ),
         (
+            SwitchoverType.UNPLANNED,
+            SwitchoverState.FORWARD_ENDED,
+            True,
+            "Rolls back, which waits for east if that was fenced; once more ends at once, and leaves writes refused.",
+        ),
+        (
+            SwitchoverType.PLANNED,
             SwitchoverState.PROMOTING,
             False,
             "west is promoted, so the switchover can only be completed, and continues; once more ends at once.",
         ),
         (
+            SwitchoverType.UNPLANNED,
+            SwitchoverState.PROMOTING,
+            False,
+            "west is promoted, so the switchover can only be completed, and continues; once more ends at once.",
+        ),
+        (
+            SwitchoverType.PLANNED,
             SwitchoverState.REVERSING,
             False,
             "west is promoted, so the switchover can only be completed, and continues; once more ends at once.",
         ),
     ],
-    ids=lambda value: value.value if isinstance(value, SwitchoverState) else "",
+    ids=lambda value: value.value if isinstance(value, SwitchoverState | SwitchoverType) else "",
 )
 def test_the_first_signal_rolls_back_or_continues_and_the_second_ends_the_command(
-    capsys: pytest.CaptureFixture[str], state: SwitchoverState, *, is_rolled_back: bool, sentence: str
+    capsys: pytest.CaptureFixture[str],
+    kind: SwitchoverType,
+    state: SwitchoverState,
+    *,
+    is_rolled_back: bool,
+    sentence: str,
 ):
     requested: list[bool] = []
     session: Any = SimpleNamespace(observer=SimpleNamespace(request_rollback=lambda: requested.append(True)))
     display, printed = StepDisplay(), list[str]()
-    display.record = record((state, 0))
+    display.record = replace(record((state, 0)), type=kind)
 
     async def be_signalled() -> None:
         with rolling_back_at_signals(session, display) as signals:
