@@ -362,13 +362,8 @@ def may_run(record: SwitchoverRecord, observation: SwitchoverObservation) -> boo
 
 
 def is_ended(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:
-    """Returns whether newcomers obey the end of the flow, which this switchover has set."""
+    """Returns whether the flow was ended by this switchover: newcomers obey that, and every log refuses the writers before."""
     return observation.flow_end is not None and observation.flow_end.switchover == record.id
-
-
-def has_all_markers(observation: SwitchoverObservation) -> bool:
-    """Returns whether every log refuses the writers that slept while the flow was ended."""
-    return observation.flow_end is not None and observation.flow_end.has_all_markers
 
 
 def reverse_starts(observation: SwitchoverObservation) -> tuple[ReverseStart, ...]:

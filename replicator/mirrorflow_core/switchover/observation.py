@@ -81,12 +81,12 @@ class ClusterObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowEnd:
-    """Whether the forward flow has ended."""
+    """Whether the forward flow has ended: its claim is committed after each log has the marker of the newest epoch.
+
+    So where the claim names an end, all writers before it are refused.
+    """
 
     switchover: str  # the id that the flow's newest claim names as its end; "": the flow may run
-    has_all_markers: bool = (
-        False  # each log of the flow has the marker of the newest epoch, so older writers are refused
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

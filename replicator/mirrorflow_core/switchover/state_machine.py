@@ -283,7 +283,7 @@ def _finish_groups(
 def _end_forward(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
     """Ends the flow, and promotes if all that was established in the states before still holds in this one observation."""
     seal, starts = _seal(record), guards.reverse_starts(observation)
-    if not guards.is_ended(record, observation) or not guards.has_all_markers(observation):
+    if not guards.is_ended(record, observation):
         waits_for = f"Waits until the flow to {record.to} has ended: its claim, and its markers in every log."
         return SwitchoverStep(record, (EndFlow(record.id),), waits_for)
     if waits_for := _waits_for_groups(record, observation):
@@ -354,7 +354,7 @@ def _end_lost(record: SwitchoverRecord, observation: SwitchoverObservation, now_
 
 def _ending(record: SwitchoverRecord, observation: SwitchoverObservation) -> tuple[SwitchoverAction, ...]:
     """Returns what ends the flow; (): it has ended. An end of a switchover that this one has overtaken is replaced."""
-    if guards.is_ended(record, observation) and guards.has_all_markers(observation):
+    if guards.is_ended(record, observation):
         return ()
     overtaken = guards.overtaken_end(observation)
     return (*([ClearEnd(overtaken)] if overtaken else []), EndFlow(record.id))

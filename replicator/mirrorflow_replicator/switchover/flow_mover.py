@@ -108,9 +108,7 @@ class FlowMover:
     async def end_state(self) -> FlowEnd:
         """Returns whether the forward flow has ended. Raises ClusterError."""
         claim = await newest_claim(self._clusters.target, self._settings.forward, self._logs)
-        ended = "" if claim is None else claim.ended
-        # The claim is written after the last marker.
-        return FlowEnd(switchover=ended, has_all_markers=bool(ended))
+        return FlowEnd(switchover="" if claim is None else claim.ended)
 
     async def end(self, switchover: str) -> None:
         """Ends the forward flow. Raises MirrorFlowError, also of a partition that cannot be fenced now: the caller tries again."""

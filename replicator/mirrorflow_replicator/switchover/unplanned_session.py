@@ -131,9 +131,7 @@ class UnplannedObserver(SwitchoverObserver):
 
     async def _flow_end(self) -> FlowEnd:
         claim = await newest_claim(self._parts.target, self._parts.settings.forward)
-        ended = "" if claim is None else claim.ended
-        # The claim is written after the last marker.
-        return FlowEnd(switchover=ended, has_all_markers=bool(ended))
+        return FlowEnd(switchover="" if claim is None else claim.ended)
 
 
 class UnplannedActions(SwitchoverActions):

@@ -140,7 +140,6 @@ MUTANTS = (
     Mutant("Groups have all their offsets.", "group", "has_groups_behind", _always(False)),
     Mutant("A rollback lets the flow run again.", "rollback", "may_run", _always(True)),
     Mutant("The flow has ended before the target is opened.", "bypass", "is_ended", _always(True)),
-    Mutant("Each log has the marker of the end.", "target down and bypass", "has_all_markers", _always(True)),
     Mutant("Clients are led to the target.", "standby is fenced", "is_led_to", _always(True)),
     Mutant("The reverse flow is started.", "standby is fenced", "is_reverse_started", _always(True)),
     Mutant("It starts behind the copies.", "standby is fenced", "reverse_starts", _starts_at_the_beginning),
@@ -163,12 +162,6 @@ MUTANTS = (
         "The lost flow has ended before the promotion.",
         "unplanned, sleeping copier",
         "is_ended",
-        _always(True),
-    ),
-    Mutant(
-        "Each log has the marker of the lost flow's end.",
-        "unplanned, target down",
-        "has_all_markers",
         _always(True),
     ),
     Mutant(

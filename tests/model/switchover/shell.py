@@ -44,6 +44,7 @@ from mirrorflow_core.switchover.states import FENCED, SwitchoverState
 from tests.model.switchover.world import (
     LIMITS,
     PARTITIONS,
+    Flow,
     Kept,
     Log,
     Reverse,
@@ -179,8 +180,7 @@ def _target(world: World) -> ClusterObservation:
 
 
 def _flow_end(world: World) -> FlowEnd:
-    has_all_markers = world.flow.marked_epoch == world.flow.epoch
-    return FlowEnd(switchover=world.flow.ended_by, has_all_markers=has_all_markers)
+    return FlowEnd(switchover=world.flow.ended_by)
 
 
 def _checks(world: World) -> dict[ReadinessCheck, str]:
@@ -208,7 +208,6 @@ def parts(actions: tuple[SwitchoverAction, ...]) -> Kept:
         FenceCluster: PARTITIONS,
         TryToFence: PARTITIONS,
         LiftFence: PARTITIONS,
-        EndFlow: 2,
     }
     kept_actions = [
         WriteRecord(kept_record(action.record).value) if isinstance(action, WriteRecord) else action
@@ -256,7 +255,7 @@ def carry_out(world: World, part: Part) -> World:
             done = world._replace(group_target=placed, clamped_by=world.lock)
             return done if world.is_target_up else world
         case EndFlow(switchover):
-            return _end_flow(world, switchover, part.number)
+            return _end_flow(world, switchover)
         case ClearEnd(switchover):
             is_own = world.is_target_up and world.flow.ended_by == switchover
             return world._replace(flow=world.flow._replace(ended_by="")) if is_own else world
@@ -310,13 +309,9 @@ def _verify(world: World, seal: Seal) -> World:
     return world._replace(verification=kept(verification))
 
 
-def _end_flow(world: World, switchover: str, number: int) -> World:
-    """Raises the epoch and commits the claim, then has the markers written."""
-    if not world.is_target_up:
+def _end_flow(world: World, switchover: str) -> World:
+    """Raises the epoch, has the markers written and commits the claim. Before the claim it is the takeover of a copier that stops then."""
+    if not world.is_target_up or world.flow.ended_by:  # the end of another switchover stays
         return world
-    flow = world.flow
-    if number == 0 and not flow.ended_by:  # the end of another switchover stays
-        return world._replace(flow=flow._replace(epoch=flow.epoch + 1, ended_by=switchover))
-    if number == 1 and flow.ended_by == switchover:
-        return world._replace(flow=flow._replace(marked_epoch=flow.epoch))
-    return world
+    epoch = world.flow.epoch + 1
+    return world._replace(flow=Flow(epoch=epoch, marked_epoch=epoch, ended_by=switchover))

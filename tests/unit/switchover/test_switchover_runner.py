@@ -141,7 +141,7 @@ class World:
             rollback_requested=self.is_rollback_requested or record.state is self.rollback_in,
             checks=checks,
             endpoint=self.active,
-            flow_end=FlowEnd(switchover=self.ended, has_all_markers=bool(self.ended)),
+            flow_end=FlowEnd(switchover=self.ended),
             source=ClusterObservation(
                 records=records, fence=self.fences["east"], ends=ends, unchanged_ms=self.unchanged_ms
             ),

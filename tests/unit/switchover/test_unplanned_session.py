@@ -83,7 +83,7 @@ class LostWorld:
             rollback_requested=self.is_rollback_requested,
             source=ClusterObservation(fence=self.source_fence_state),
             endpoint=self.active,
-            flow_end=FlowEnd(switchover=self.ended, has_all_markers=bool(self.ended)),
+            flow_end=FlowEnd(switchover=self.ended),
             loss=LOSS,
             can_fence_source=self.can_fence,
             cuts=CUTS,

@@ -62,7 +62,7 @@ READY = SwitchoverObservation(
     runner="me",
     checks=dict.fromkeys(ReadinessCheck, ""),
     endpoint="east",
-    flow_end=FlowEnd(switchover="drill", has_all_markers=True),
+    flow_end=FlowEnd(switchover="drill"),
     source=ClusterObservation(records=(), fence=FenceState.COMPLETE, ends=ENDS, unchanged_ms=500),
     copied={ORDERS: 120},
     verification=SealVerification(seal_sha256=SEAL.sha256),
@@ -302,8 +302,7 @@ def test_groups_may_stay_if_the_user_allows_it():
     "changes",
     [
         {"flow_end": FlowEnd(switchover="")},
-        {"flow_end": FlowEnd(switchover="drill")},
-        {"flow_end": FlowEnd(switchover="other", has_all_markers=True)},
+        {"flow_end": FlowEnd(switchover="other")},
         {"flow_end": None},
     ],
 )

@@ -83,7 +83,7 @@ def written(result: SwitchoverStep) -> SwitchoverRecord:
 
 
 def ended(by: str = "one") -> FlowEnd:
-    return FlowEnd(switchover=by, has_all_markers=bool(by))
+    return FlowEnd(switchover=by)
 
 
 def test_it_begins_with_the_journal_of_the_target_alone():
