@@ -3,6 +3,7 @@
 A Java producer writes it, and a Java consumer of committed records compares it with what was kept.
 """
 
+import argparse
 import asyncio
 import subprocess
 from collections import Counter
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.diverged_tail import TailChoice, TailProgress
@@ -20,20 +22,24 @@ from mirrorflow_core.wire.records import Record as WireRecord
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.switchover.errors import TailTakenError
+from mirrorflow_replicator.switchover.flow_end import end_flow
 from mirrorflow_replicator.switchover.returned_side import returned_side
 from mirrorflow_replicator.switchover.tail_writer import TailTarget, TailTransaction, TailWriter
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.compaction import COMPACTED, ROLL_KEY, force_compaction
+from tests.harness.kafka.elections import LEADER, QUICK_ELECTIONS, fragile_topic, tail_lost
 from tests.harness.kafka.listeners import User
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import Record, digest, load, records
 from tests.integration.kafka.diverging import COPIED, DivergedPair, copied_pair, output, tail_of
-from tests.integration.kafka.flows import by_partition, contents
+from tests.integration.kafka.flows import by_partition, call_cluster, contents
+from tests.integration.kafka.mirror_pairs import Pair, pair_sides
 from tests.integration.kafka.switching import call_clusters
 
 PARTITIONS = 3
 TAIL, SINCE = 500, 200
 COMMITTED = "read_committed"
+_OPERATIONS = {"DescribeConfigs": "DESCRIBE_CONFIGS", "AlterConfigs": "ALTER_CONFIGS"}
 APP = User(name="app", password="app-secret")
 
 
@@ -367,6 +373,70 @@ def test_the_old_side_is_fenced_before_it_is_read(
         assert not _is_written(client, topic)
         assert shown["records"] == 1
         assert output(pair.command("keep", "--json"))["records"] == 1
+
+
+@pytest.mark.faults
+def test_records_that_an_unclean_election_has_lost_on_the_old_side_are_reported_and_what_replaced_them_is_kept(
+    west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """They had been copied, so the new side has them. In one topic nothing follows the loss, in the other one others are at their offsets."""
+    gone, replaced = 200, 300
+    with KafkaCluster(name="trio", brokers=3, config=QUICK_ELECTIONS) as trio:
+        name = unique_topic()
+        lost, rewritten = (fragile_topic(trio, f"{name}-{state}") for state in ("lost", "rewritten"))
+        pair = DivergedPair(trio, west, name, tmp_path)
+        for topic in (lost, rewritten):
+            load(trio, topic, COPIED, keys=True)
+        with tail_lost(trio, lost, rewritten):
+            for topic in (lost, rewritten):
+                load(trio, topic, gone, keys=True, first=COPIED)
+                pair.copy(topic, COPIED + gone)
+        pair.end()
+        load(trio, rewritten, replaced, keys=True, first=5_000)
+        trio.broker(LEADER).start()
+
+        shown = output(pair.command("--json"))
+        kept = output(pair.command("keep", "--json"))
+
+        assert {lost: ("Lost", gone, 0), rewritten: ("Rewritten", gone, replaced)} == {
+            part["topic"]: (part["state"], part["lost"], part["records"]) for part in shown["partitions"]
+        }
+        assert [(rewritten, pair.kept(rewritten), replaced)] == [
+            (part["topic"], part["to"], part["records"]) for part in kept["written"]
+        ]
+        others = [record for record in records(trio, rewritten) if int(record.key or b"0") >= 5_000]
+        assert contents(others) == contents(records(west, pair.kept(rewritten), isolation=COMMITTED))
+        for topic in (lost, rewritten):
+            assert COPIED + gone == len(records(west, topic, isolation=COMMITTED))
+
+
+@pytest.mark.more
+def test_the_acls_that_are_printed_for_the_pair_suffice_for_each_choice(tmp_path: Path):
+    """The user of the flows has no other rights."""
+    with pair_sides(grants_all=False) as sides:
+        pair = Pair(sides, tmp_path)
+        east, west = sides["east"], sides["west"]
+        printed = output(pair.command("--json", name="acls"))
+        for acl in [*printed["diverged"], *(acl for flow in printed["flows"] for acl in flow["acls"])]:
+            for operation in acl["operations"]:
+                sides[acl["cluster"]].allow(
+                    _OPERATIONS.get(operation, operation.upper()),
+                    acl["resourceType"].upper().replace("-", "_"),
+                    acl["resourceName"],
+                    prefixed=acl["patternType"] == "prefixed",
+                )
+        load(east, pair.topic, COPIED, keys=True)
+        with pair.running("east-to-west", "forward"):
+            wait_until("the records are copied", lambda: west.total_end_offset(pair.topic) == COPIED)
+        load(east, pair.topic, TAIL, keys=True, first=COPIED)
+        arguments = argparse.Namespace(file=str(pair.file), secrets=str(pair.folder))
+        forward = switchover_settings(arguments, pair_from(arguments), "west").forward
+        call_cluster(west, lambda connected: end_flow(forward, connected, f"{pair.name}-1"))
+
+        for choice in ("show", "keep", "append", "recreate", "start-back"):
+            done = pair.command(choice, "--left", "east", name="diverged")
+            assert 0 == done.returncode, choice + done.stdout + done.stderr
+        assert COPIED + TAIL == len(records(west, pair.topic, isolation=COMMITTED))
 
 
 def _is_written(client: dict[str, Any], topic: str) -> bool:
