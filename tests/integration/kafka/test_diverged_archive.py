@@ -17,6 +17,7 @@ from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.diverging import DivergedPair, copied_pair, output, tail_of
 from tests.integration.kafka.flows import Flow, by_partition
 from tests.integration.kafka.seeding import CORES, files_of
+from tests.integration.kafka.verifying import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,10 +69,10 @@ def test_an_archive_has_the_committed_records_of_the_tail(pair: DivergedPair, to
     assert pair.command("recreate", "--archive", folder).returncode == 0
 
 
-def test_a_restore_reads_the_archive_of_a_tail(
+def test_a_restore_reads_the_archive_of_a_tail_and_a_verification_finds_it_equal(
     pair: DivergedPair, topic: str, spark: "SparkSession", tmp_path: Path
 ):
-    """To a flow that has copied nothing, whose copies have a name of their own."""
+    """To a flow that has copied nothing, whose copies have a name of their own. The verification reads no record of the source."""
     pair.end()
     folder = tmp_path / "archive"
     output(pair.command("keep", "--archive", folder, "--json"))
@@ -85,6 +86,9 @@ def test_a_restore_reads_the_archive_of_a_tail(
     assert by_partition(tail_of(pair, topic)) == by_partition(
         records(fresh.target, fresh.remote(topic), isolation="read_committed")
     )
+    verified = verify(files, spark, tmp_path / "verified", archive=folder.as_uri())
+    assert (0, []) == (verified.status, verified.not_equal)
+    assert len(tail_of(pair, topic)) == verified.report.source_records == verified.report.target_records
 
 
 def test_the_seed_of_the_flow_back_fills_a_recreated_topic(pair: DivergedPair, topic: str):
