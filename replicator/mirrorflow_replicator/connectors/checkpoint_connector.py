@@ -6,7 +6,7 @@
 
 Guarantees: what it knew before a restart is read back from the checkpoints topic; an error of a cluster is
 reported and retried forever, one of a single group, topic or permission stops only that
-(`connectors.checkpoint_passes`). Passes that a slow one has delayed are not repeated. There is no task
+(`connectors.checkpoint_passes`). While a switchover has ended the flow, nothing is written. Passes that a slow one has delayed are not repeated. There is no task
 process: a few requests a minute do not need one.
 """
 
@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 
-from mirrorflow_core.errors import ClusterError, MirrorFlowError, SameClusterError
+from mirrorflow_core.errors import ClusterError, FlowEndedError, MirrorFlowError, SameClusterError
 from mirrorflow_core.reports import ConnectorReport, GroupsReport, TaskReport
 from mirrorflow_core.settings import CheckpointSettings, ClientSettings, ConnectorSettings
 from mirrorflow_kafka.client.cluster import Cluster
@@ -24,6 +24,7 @@ from mirrorflow_replicator.config.clients import shared
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
+from mirrorflow_replicator.connectors.claim_reader import FlowEndWatch
 from mirrorflow_replicator.connectors.connector_state import ClusterClients, RetryState, report_of
 from mirrorflow_replicator.connectors.known_offsets import OffsetReaders
 
@@ -52,6 +53,7 @@ class CheckpointConnector:
         self._sides = ClusterClients(settings.source_alias, settings.target_alias)
         self._passed_s: float | None = None  # end of the last whole pass, monotonic clock
         self._passes: CheckpointPasses | None = None  # set once both clusters were reached
+        self._end: FlowEndWatch | None = None  # set with it
         self._opened = False
         self._retry = RetryState(connector.name, pause_max_s=RETRY_MAX_S)
         self._errors: Counter[str] = Counter()
@@ -81,6 +83,7 @@ class CheckpointConnector:
             if source.cluster_id == target.cluster_id and make_naming(settings).keeps_names:
                 raise SameClusterError(source=source.alias, target=target.alias, cluster_id=target.cluster_id)
             self.target_cluster_id = target.cluster_id
+            self._end = FlowEndWatch(settings.source_alias, await self._cluster(settings.target_consumer))
             self._passes = CheckpointPasses(
                 settings,
                 OffsetReaders(
@@ -120,14 +123,17 @@ class CheckpointConnector:
                 wait_s = await self._refresh(passes)
                 refresh_at = now() + wait_s
             emits, syncs = now() >= emit_at, now() >= sync_at
-            if emits or syncs:
+            # Behind a switchover the groups of the target belong to applications alone.
+            has_ended = (emits or syncs) and self._end is not None and await self._end.read()
+            if (emits or syncs) and not has_ended:
                 await passes.translate_groups()
                 # Even if only groups are due: no group is moved to an offset without a checkpoint.
                 await passes.write_checkpoints()
             if emits:
                 emit_at = now() + (settings.emit_s or NEVER)
             if syncs:
-                await passes.sync_groups()
+                if not has_ended:
+                    await passes.sync_groups()
                 sync_at = now() + (settings.sync_s or NEVER)
             self._log_warnings(passes)
             self._retry.succeeded()
@@ -166,7 +172,14 @@ class CheckpointConnector:
     def _warnings(self) -> tuple[str, ...]:
         passes = () if self._passes is None else self._passes.warnings
         clusters = (warning for cluster in self._clusters.values() for warning in cluster.warnings)
-        return (*passes, *dict.fromkeys(clusters))
+        return (*self._end_warning, *passes, *dict.fromkeys(clusters))
+
+    @property
+    def _end_warning(self) -> tuple[str, ...]:
+        if self._end is None or not self._end.ended_by:
+            return ()
+        source, target = self._settings.source_alias, self._settings.target_alias
+        return (str(FlowEndedError(source=source, target=target, switchover=self._end.ended_by)),)
 
     def _groups(self, passes: CheckpointPasses) -> GroupsReport:
         due = [every_s for every_s in (self._settings.emit_s, self._settings.sync_s) if every_s is not None]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_replicator.config.connector_properties import parse_source
+from mirrorflow_replicator.switchover.flow_end import clear_end, end_flow
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import call_cluster
 from tests.integration.kafka.groups import consume, group_offsets, member, put_group, translated_by_java
 
 LAG_MAX = 10
@@ -445,3 +449,46 @@ def test_a_group_before_the_start_of_the_copy_has_no_checkpoint(flow: Flow, uniq
 
     assert [] == first
     assert 50 >= of_second[-1]["downstream_offset"] >= 50 - LAG_MAX
+
+
+def test_the_groups_of_an_ended_flow_are_left_to_applications(flow: Flow, unique_topic: Names) -> None:
+    """After a switchover the target is active: what is committed on the source moves no group there. A rollback ends that."""
+    topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
+    remote = flow.remote(topic)
+    load(flow.source, topic, 500)
+    put_group(flow.source, group, {(topic, 0): 100})
+    with flow.process(topic, sync_group_offsets_enabled="true") as process:
+        process.wait_for_copy(flow.target, remote, 500)
+        before = flow.wait_for_group(group, {(remote, 0): 100 - LAG_MAX})
+        worker, source, _ = process.files
+        assert not isinstance(worker, str)
+        assert not isinstance(source, str)
+        settings = parse_source(source, worker)
+        call_cluster(flow.target, lambda target: end_flow(settings, target, "to-west"))
+        wait_until("the connector obeys", lambda: "was ended by" in _checkpoint_warnings(process))
+        put_group(flow.source, group, {(topic, 0): 500})
+        for _ in range(2):
+            _wait_for_pass(process)
+
+        ended = group_offsets(flow.target, group), flow.checkpoints(group)[-1]["upstream_offset"]
+        assert call_cluster(flow.target, lambda target: clear_end(settings, target, "to-west"))
+        flow.wait_for_group(group, {(remote, 0): 500 - LAG_MAX})
+
+    assert ended == (before, 100)
+
+
+def _wait_for_pass(process: Replicator) -> None:
+    """Waits until a pass over all groups has ended since."""
+    began_s = time.monotonic()
+
+    def has_ended() -> bool:
+        connectors = process.rest("/progress")[1].get("connectors", ())
+        ages_s = [age["ageSeconds"] for one in connectors if (age := one.get("checkpoints"))]
+        return any(age_s is not None and time.monotonic() - age_s > began_s for age_s in ages_s)
+
+    wait_until("the connector makes a pass", has_ended)
+
+
+def _checkpoint_warnings(process: Replicator) -> str:
+    connectors = process.rest("/progress/partitions")[1].get("connectors", ())
+    return str([connector["warnings"] for connector in connectors if connector.get("groups")])

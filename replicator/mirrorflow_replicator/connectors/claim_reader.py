@@ -1,0 +1,44 @@
+"""Reads the claims of a flow, for those that do not own it: they need the target alone, and change nothing."""
+
+from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.transaction_log import decided_records
+from mirrorflow_kafka.admin.log_reader import LogCache, log_spans, read_log
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.writer.flow_topics import FlowTopics
+
+
+async def read_newest_claim(
+    target: Cluster, topics: FlowTopics, logs: LogCache | None = None
+) -> Claim | None:
+    """Returns the claim of the flow's last owner; None if it was never owned. *logs* shortens repeated calls. Raises ClusterError."""
+    await target.refresh([topics.claims.topic])
+    if target.leader(*topics.claims) is None:
+        return None
+    span = (await log_spans(target, [topics.claims])).get(topics.claims)
+    batches = await read_log(target, topics.claims, topics.claim_in, span=span, cache=logs)
+    committed = decided_records(batches, Claim).committed
+    return committed[-1] if committed else None
+
+
+class FlowEndWatch:
+    """Whether a switchover has ended a flow, by its source alias, as a connector that does not own it obeys."""
+
+    def __init__(self, source_alias: str, target: Cluster) -> None:
+        self.ended_by = ""  # the id of the switchover; as last read
+        self._topics = FlowTopics(source_alias=source_alias, connector="", offsets="", target_topic=str)
+        self._target = target
+        self._logs = LogCache()
+
+    async def read(self) -> bool:
+        """Returns whether the flow has ended. While its claims have no leader, it is as before. Raises ClusterError.
+
+        False for a user who may not read the claims.
+        """
+        try:
+            newest = await read_newest_claim(self._target, self._topics, self._logs)
+        except NotAuthorizedError:
+            newest = None
+        if newest is not None:
+            self.ended_by = newest.ended
+        return self.ended_by != ""
