@@ -418,8 +418,21 @@ class FlowEndedError(IdentityError):
     def __init__(self, *, source: str, target: str, switchover: str) -> None:
         self.switchover = switchover
         super().__init__(
-            f"The flow from {source} to {target} was ended by switchover {switchover}; nothing is copied to {target} until that "
-            f"switchover is rolled back, or a later one back to {source} is complete."
+            f"The flow from {source} to {target} was ended by switchover {switchover}, or is held until that starts it; nothing is "
+            f"copied to {target} until that switchover has started it or is rolled back, or a later one back to {source} is complete."
+        )
+
+
+class FlowNotStartedError(IdentityError):
+    """A process has waited for a switchover that should have started its flow for the first time, and was rolled back."""
+
+    reason = "FlowNotStarted"
+
+    def __init__(self, *, source: str, target: str, switchover: str) -> None:
+        super().__init__(
+            f"Switchover {switchover}, which should have started the flow from {source} to {target}, was rolled back. Stop this "
+            f"process: {target} is still the active member, and this flow would copy back what {source} has from there. Only if the "
+            "flow is to run without a switchover, restart the process."
         )
 
 

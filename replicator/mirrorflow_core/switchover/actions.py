@@ -87,6 +87,23 @@ class SwitchEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldReverse:
+    """Keep the reverse flow, whose processes may be started at any time, from copying until `StartReverse`.
+
+    Its claim names *switchover* then. One that an earlier switchover has ended is held already. It fails if the flow runs or has copied.
+    """
+
+    switchover: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseReverse:
+    """Remove what `HoldReverse` has set for *switchover*; the end that another one set stays."""
+
+    switchover: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartReverse:
     """Store *starts* as positions of the reverse flow, under its lock and with the id of *switchover*, and let it run.
 
@@ -109,5 +126,7 @@ SwitchoverAction = (
     | EndFlow
     | ClearEnd
     | SwitchEndpoint
+    | HoldReverse
+    | ReleaseReverse
     | StartReverse
 )

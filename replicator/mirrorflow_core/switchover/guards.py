@@ -22,7 +22,7 @@ from mirrorflow_core.switchover.record import (
     newest_record,
 )
 from mirrorflow_core.switchover.seal import PartitionSeal, Seal
-from mirrorflow_core.switchover.states import MOVED, PROMOTED, ROLLED_BACK, SwitchoverState
+from mirrorflow_core.switchover.states import MOVED, PROMOTED, ROLLED_BACK, SwitchoverState, SwitchoverType
 
 NAMES_MAX = 5  # partitions, groups or producers that a sentence names
 # For which an unplanned switchover waits for the fence of a source that answers. Applications cannot write meanwhile, and a DENY
@@ -374,6 +374,26 @@ def reverse_starts(observation: SwitchoverObservation) -> tuple[ReverseStart, ..
         )
         for partition, end in sorted((observation.target.ends or {}).items())
     )
+
+
+def needs_reverse_held(record: SwitchoverRecord) -> bool:
+    """Returns whether *record* may promote, and can reach the cluster that the reverse flow writes to."""
+    return record.type is SwitchoverType.PLANNED
+
+
+def is_reverse_held(observation: SwitchoverObservation) -> bool:
+    """Returns whether a process of the reverse flow that someone starts waits: it would copy back what came by the forward flow."""
+    return observation.reverse is not None and observation.reverse.held_by != ""
+
+
+def is_reverse_released(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:
+    """Returns whether the reverse flow is known to be free of a hold of this switchover."""
+    return observation.reverse is not None and observation.reverse.held_by != record.id
+
+
+def is_reverse_running(observation: SwitchoverObservation) -> bool:
+    """Returns whether a process of the reverse flow is known to copy."""
+    return observation.reverse is not None and observation.reverse.is_copying
 
 
 def is_led_to(endpoint: str, observation: SwitchoverObservation) -> bool:

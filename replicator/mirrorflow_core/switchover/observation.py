@@ -117,7 +117,8 @@ class ReverseFlow:
     """The flow from target to source."""
 
     started_by: str  # the id of the switchover that stored where it starts; "": none
-    is_copying: bool = False  # a record or a heartbeat has arrived since
+    is_copying: bool = False  # a process of it owns it
+    held_by: str = ""  # the id of the switchover that has ended or held it; "": its processes may copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

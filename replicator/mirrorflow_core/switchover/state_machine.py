@@ -7,11 +7,11 @@ record in the journal), or waits. So whatever may have been done is written down
 newest record that it reads, and derives the rest from what the clusters report; where writes were refused, it begins
 again with the fence, and what was sealed and verified behind the old one no longer counts.
 
-What each state needs besides both journals: ACCEPTED `endpoint`; CHECKING `checks`; FENCING `flow_end` and the source's fence;
+What each state needs besides both journals: ACCEPTED `endpoint`; CHECKING `checks`; FENCING `flow_end`, `reverse` and the source's fence;
 QUIESCING to FORWARD_ENDED the source's fence, ends and last writes; QUIESCING and DRAINING `copied`; VERIFYING `verification`,
 and `groups` once that is there; GROUPS_FINAL `groups`; FORWARD_ENDED `flow_end`, and once the flow has ended all of these and the
 target's ends; PROMOTING `endpoint`, the fences of both and the source's ends; REVERSING the source's fence and ends and `reverse`;
-ROLLING_BACK `flow_end` and the source's fence.
+ROLLING_BACK `flow_end`, `reverse` and the source's fence.
 
 An unplanned switchover reads and writes the target's journal alone. ASSESSING needs `loss`; FORWARD_ENDED `flow_end`,
 `can_fence_source` and the source's fence; GROUPS_CLAMPED `flow_end`, `cuts`, `clamp` and the target's ends; PROMOTING `endpoint`,
@@ -30,7 +30,9 @@ from mirrorflow_core.switchover.actions import (
     EndFlow,
     FenceCluster,
     FinishGroups,
+    HoldReverse,
     LiftFence,
+    ReleaseReverse,
     StartReverse,
     SwitchEndpoint,
     SwitchoverAction,
@@ -206,17 +208,26 @@ def _advance(record: SwitchoverRecord, state: SwitchoverState, now_ms: int, **ch
 
 
 def _fence(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
-    """Sets the fence; the end of the flow that an interrupted attempt has set is removed, so that the flow copies the rest."""
+    """Holds the flow back, then sets the fence; the end of the flow that an interrupted attempt has set is removed, so that it copies the rest.
+
+    The fence lets the flow back pass, so it is held before, while writes are still accepted.
+    """
     actions: list[SwitchoverAction] = []
+    if guards.needs_reverse_held(record) and not guards.is_reverse_held(observation):
+        if guards.is_reverse_running(observation):
+            reason = (
+                f"The flow from {record.to} to {record.source} was started, and copies records back; stop it."
+            )
+            return _roll_back(record, reason, now_ms)
+        actions.append(HoldReverse(record.id))
     if not guards.is_fenced(observation.source):
         actions.append(FenceCluster(SwitchoverSide.SOURCE))
     if not guards.may_run(record, observation):
         actions.append(ClearEnd(record.id))
     if not actions:
         return _advance(record, _S.QUIESCING, now_ms)
-    return SwitchoverStep(
-        record, tuple(actions), f"Waits until the brokers of {record.source} list the fence."
-    )
+    waits_for = f"Waits until the flow from {record.to} to {record.source} is held, and the brokers of {record.source} list the fence."
+    return SwitchoverStep(record, tuple(actions), waits_for)
 
 
 def _quiesce(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
@@ -434,14 +445,14 @@ def _restore(record: SwitchoverRecord, observation: SwitchoverObservation, now_m
     actions: list[SwitchoverAction] = []
     if not guards.is_unfenced(observation.source):
         actions.append(LiftFence(SwitchoverSide.SOURCE))
+    if guards.needs_reverse_held(record) and not guards.is_reverse_released(record, observation):
+        actions.append(ReleaseReverse(record.id))
     if not guards.may_run(record, observation):
         actions.append(ClearEnd(record.id))
     if not actions:
         is_rehearsed = record.type is SwitchoverType.REHEARSAL and not record.reason
         return _advance(record, _S.REHEARSED if is_rehearsed else _S.LIFTED, now_ms)
-    waits_for = (
-        f"Waits until writes are accepted on {record.source} and the flow to {record.to} may run again."
-    )
+    waits_for = f"Waits until writes are accepted on {record.source} and the flows of the pair are as before."
     return SwitchoverStep(record, tuple(actions), waits_for)
 
 

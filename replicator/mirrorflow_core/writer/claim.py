@@ -47,6 +47,11 @@ class Claim:
     time_ms: int
 
     @property
+    def has_run(self) -> bool:
+        """Whether a process has owned the flow, or a switchover has started it. Until then a claim only holds it (`hold_flow`)."""
+        return bool(self.process or self.started)
+
+    @property
     def writer_ids(self) -> tuple[str, ...]:
         """The transactional ids of all tasks of this owner."""
         ids = TransactionalIds(self.source_alias)

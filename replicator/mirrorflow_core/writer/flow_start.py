@@ -1,7 +1,8 @@
 """Sets where a flow starts for a switchover: the flow back, which copies only what was written since the other one has ended.
 
-The starts are stored as positions under the flow's lock, and the claim that names the switchover comes last. Then the flow is
-free, and its process copies from there. All functions are generators, see `broker_requests`.
+Until then it is held: its claim names the switchover as an end, so that no process takes it. The starts are stored as positions
+under the flow's lock, and the claim that names the switchover comes last. Then the flow is free, and its process copies from there.
+All functions are generators, see `broker_requests`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,21 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
-from mirrorflow_core.writer.broker_requests import ReadWallClock, Refused, Steps, Transaction, ask
-from mirrorflow_core.writer.claim import ids_to_take
+from mirrorflow_core.writer.broker_requests import (
+    Producer,
+    ReadWallClock,
+    Refused,
+    Steps,
+    Transaction,
+    ask,
+)
+from mirrorflow_core.writer.claim import Claim, ids_to_take
 from mirrorflow_core.writer.flow_lock import Fenced, holds_lock, initialize, read_claims
 from mirrorflow_core.writer.flow_plan import FlowPlan, TopicIds
 from mirrorflow_core.writer.ownership import commit_claim, take_lock
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.stored_positions import read_positions
+from mirrorflow_core.writer.transaction_log import DecidedRecords
 
 _POSITIONS_MAX: Final = 1_000  # in one transaction, which must not take longer than its timeout
 
@@ -40,6 +49,19 @@ class ConflictingStarts:
     """The starts that were refused, each with the position that is stored. Nothing was stored."""
 
     positions: Mapping[TopicPartition, tuple[WriterPosition, StartConflict]]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRuns:
+    """A process owns the flow."""
+
+    claim: Claim
+
+
+class Held(NamedTuple):
+    """No process takes the flow. *is_new*: one could have taken it before."""
+
+    is_new: bool
 
 
 class Started(NamedTuple):
@@ -66,6 +88,40 @@ def conflict_of(
     return None if position.next_source_offset == start.offset or is_final else StartConflict.BEHIND
 
 
+def hold_flow(
+    plan: FlowPlan, switchover: str, starts: Mapping[TopicPartition, FlowStart]
+) -> Steps[Held | FlowRuns | ConflictingStarts | Fenced]:
+    """Holds the flow for *switchover* until `start_flow`; does nothing if a switchover has ended it. `clear_end` undoes it.
+
+    Refused if it has copied other records than those before *starts*. *plan* has the ids of the topics. The claim of a flow that
+    never ran has no process, so that its first owner begins as if it had not been held.
+    """
+    claims = yield from read_claims()
+    if unheld := _why_unheld(claims):
+        return unheld
+    lock = yield from take_lock(plan)
+    if not (yield from holds_lock(lock)):
+        return Fenced()
+    claims = yield from read_claims(lock)
+    if unheld := _why_unheld(claims):
+        return unheld
+    taken = yield from _take(plan, lock, claims, starts)
+    if not isinstance(taken, Mapping):
+        return taken
+    claim = claims.committed[-1] if claims.committed else replace(plan.claim, process="")
+    held = replace(plan, claim=claim)
+    is_held = yield from commit_claim(held, lock, left=True, ended=switchover)
+    return Held(is_new=True) if is_held else Fenced()
+
+
+def _why_unheld(claims: DecidedRecords[Claim]) -> Held | FlowRuns | None:
+    """Returns why the flow is not to be held; None if it is."""
+    newest = claims.committed[-1] if claims.committed else None
+    if newest is None or (newest.left and not newest.ended):
+        return None
+    return Held(is_new=False) if newest.ended else FlowRuns(newest)
+
+
 def start_flow(
     plan: FlowPlan, switchover: str, starts: Mapping[TopicPartition, FlowStart]
 ) -> Steps[Started | ConflictingStarts | Fenced]:
@@ -85,25 +141,9 @@ def start_flow(
         left = replace(plan, claim=newest)
         is_left = yield from commit_claim(left, lock, left=True, ended=newest.ended)
         return Started(is_new=False) if is_left else Fenced()
-    stored = yield from read_positions(lock)
-    positions = {position.topic_partition: position for position in stored.committed}
-    conflicts = {
-        key: (positions[key], conflict)
-        for key, start in starts.items()
-        if (
-            conflict := conflict_of(
-                start,
-                positions.get(key),
-                plan.topic_ids.get(key.topic, TopicIds()),
-                was_ended=newest is not None and newest.ended != "",
-            )
-        )
-    }
-    if conflicts:
-        return ConflictingStarts(conflicts)
-    producers = yield from initialize(ids_to_take(claims, plan.claim, (*stored.committed, *stored.undecided)))
-    if isinstance(producers, Refused):
-        return Fenced()
+    positions = yield from _take(plan, lock, claims, starts)
+    if not isinstance(positions, Mapping):
+        return positions
     now_ms: int = yield from ask(ReadWallClock())
     new = [_position(plan, key, start, positions.get(key), now_ms) for key, start in sorted(starts.items())]
     for first in range(0, len(new), _POSITIONS_MAX):
@@ -112,6 +152,31 @@ def start_flow(
             return Fenced()
     started = replace(plan, claim=replace(plan.claim, started=switchover))
     return Started(is_new=True) if (yield from commit_claim(started, lock, left=True)) else Fenced()
+
+
+def _take(
+    plan: FlowPlan,
+    lock: Producer,
+    claims: DecidedRecords[Claim],
+    starts: Mapping[TopicPartition, FlowStart],
+) -> Steps[Mapping[TopicPartition, WriterPosition] | ConflictingStarts | Fenced]:
+    """Takes all ids of the flow under *lock*; returns its positions, none of which contradicts *starts*."""
+    was_ended = bool(claims.committed) and claims.committed[-1].ended != ""
+    stored = yield from read_positions(lock)
+    positions = {position.topic_partition: position for position in stored.committed}
+    conflicts = {
+        key: (positions[key], conflict)
+        for key, start in starts.items()
+        if (
+            conflict := conflict_of(
+                start, positions.get(key), plan.topic_ids.get(key.topic, TopicIds()), was_ended=was_ended
+            )
+        )
+    }
+    if conflicts:
+        return ConflictingStarts(conflicts)
+    producers = yield from initialize(ids_to_take(claims, plan.claim, (*stored.committed, *stored.undecided)))
+    return Fenced() if isinstance(producers, Refused) else positions
 
 
 def _position(

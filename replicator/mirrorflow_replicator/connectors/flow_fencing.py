@@ -17,7 +17,7 @@ from mirrorflow_kafka.client.cluster import connect_both
 from mirrorflow_kafka.writer.fencing import why_unfenced
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
-from mirrorflow_replicator.connectors.flow_takeover import FlowTakeover, newest_claim
+from mirrorflow_replicator.connectors.flow_takeover import FlowTakeover, last_claim
 
 OWNER_WAIT_S: Final = ABANDONED_MS / 1000 + 2  # an owner that renews no claim for so long is gone
 
@@ -37,10 +37,10 @@ async def fenced_flow(settings: SourceSettings, *, group: str) -> AsyncIterator[
             return
         clusters = FlowClusters(settings, source, target, initial=set())
         await clusters.open(has_claims=True)
-        if await newest_claim(clusters) is None:
+        if await last_claim(clusters) is None:
             yield
             # A first owner reads the offsets after its claim.
-            if await newest_claim(clusters) is not None:
+            if await last_claim(clusters) is not None:
                 raise FlowInUseError(source=settings.source_alias)
             return
         try:

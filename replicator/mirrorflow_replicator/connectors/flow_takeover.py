@@ -15,6 +15,7 @@ from mirrorflow_core.errors import (
     ClusterChangedError,
     FlowEndedError,
     FlowExistsError,
+    FlowNotStartedError,
     NotAuthorizedError,
 )
 from mirrorflow_core.partition_assignment import Assignment
@@ -78,6 +79,7 @@ class FlowTakeover:
         self.is_waiting = False  # another process owns the flow, or a switchover has ended it
         self.owner: Claim | None = None  # the newest claim of that process, if it was read
         self.is_first = False  # the flow had no owner before
+        self._held_by = ""  # the switchover that held the flow before it ever ran, and was rolled back while this process waited
         self._since_s: float | None = None  # monotonic
         self._settings = settings
         self._group = group
@@ -135,7 +137,9 @@ class FlowTakeover:
         *is_owner*: that is this process. *waits_for_end*: waits until the end of an ended flow is cleared, instead of raising
         FlowEndedError. The other flags are as in `must_wait`.
         """
-        newest = await newest_claim(clusters)
+        newest = await last_claim(clusters)
+        if newest is None and self._held_by:
+            raise self._not_started()
         self.is_first = newest is None
         partitions = [partition for task in assignment for partition in task]
         if self.is_first:
@@ -201,11 +205,17 @@ class FlowTakeover:
     async def _wait_for_end(
         self, clusters: FlowClusters, plan: FlowPlan, ended: Claim, *, waits: bool
     ) -> None:
-        """Waits until the end of the flow is cleared; raises FlowEndedError if not *waits*."""
+        """Waits until the end of the flow is cleared; raises FlowEndedError if not *waits*.
+
+        Raises FlowNotStartedError if a switchover has held the flow and was rolled back: this process was started too early.
+        """
         if not waits:
             raise self._flow_ended(ended)
         self.owner = ended
         await self._wait_for_turn(clusters, plan)
+        if await last_claim(clusters) is None:
+            self._held_by, self.is_waiting = ended.ended, False
+            raise self._not_started()
 
     async def _wait_for_turn(self, clusters: FlowClusters, plan: FlowPlan) -> None:
         self._note_owner(self.owner)
@@ -220,6 +230,12 @@ class FlowTakeover:
             source=settings.source_alias, target=settings.target_alias, switchover=claim.ended
         )
 
+    def _not_started(self) -> FlowNotStartedError:
+        settings = self._settings
+        return FlowNotStartedError(
+            source=settings.source_alias, target=settings.target_alias, switchover=self._held_by
+        )
+
     def _flow_exists(self, claim: Claim) -> FlowExistsError:
         settings = self._settings
         return FlowExistsError(
@@ -229,6 +245,12 @@ class FlowTakeover:
             claimant=settings.flow,
             process=claim.running_process,
         )
+
+
+async def last_claim(clusters: FlowClusters) -> Claim | None:
+    """As `newest_claim`; also None if a switchover held the flow before it ever ran, and was rolled back."""
+    newest = await newest_claim(clusters)
+    return None if newest is not None and not newest.has_run and not newest.ended else newest
 
 
 async def newest_claim(clusters: FlowClusters) -> Claim | None:

@@ -19,21 +19,26 @@ from mirrorflow_core.switchover.observation import (
 from mirrorflow_core.switchover.record import ReverseStart
 from mirrorflow_core.switchover.seal import Seal
 from mirrorflow_core.writer.claim import Claim
-from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
-from mirrorflow_kafka.admin.log_reader import LogCache, log_spans, read_log
+from mirrorflow_kafka.admin.log_reader import LogCache
 from mirrorflow_kafka.admin.transactions import TRANSACTION_COORDINATOR
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.connectors.claim_reader import read_newest_claim
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.copy.task_parts import flow_topics
 from mirrorflow_replicator.switchover.drain import copied_offsets
 from mirrorflow_replicator.switchover.final_groups import FinalGroup, summarised
-from mirrorflow_replicator.switchover.flow_end import clear_end, end_flow, give_up, open_ending
+from mirrorflow_replicator.switchover.flow_end import (
+    clear_end,
+    end_flow,
+    give_up,
+    open_ending,
+)
 from mirrorflow_replicator.switchover.group_pass import FinalGroupPass, ImmovableGroups
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
 from mirrorflow_replicator.switchover.quiescence import read_ends, settled_ends
 from mirrorflow_replicator.switchover.range_verification import compare_newest
-from mirrorflow_replicator.switchover.reverse_start import require_no_conflict, start_reverse
+from mirrorflow_replicator.switchover.reverse_start import hold_reverse, require_no_conflict, start_reverse
 from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
 
 
@@ -180,6 +185,17 @@ class FlowMover:
         if self._groups is not None:
             await self._groups.finish()
 
+    async def hold_reverse(self, switchover: str) -> None:
+        """Keeps the flow back from copying until `start_reverse`. Raises MirrorFlowError, also if it runs or has copied."""
+        starts = {partition: end.end for partition, end in (await self.copy_ends()).items()}
+        await hold_reverse(
+            self._settings.back, self._clusters.target, self._clusters.source, switchover, starts
+        )
+
+    async def release_reverse(self, switchover: str) -> None:
+        """Lets the flow back run as before, if *switchover* holds it. Raises MirrorFlowError."""
+        await clear_end(self._settings.back, self._clusters.source, switchover)
+
     async def start_reverse(self, switchover: str, starts: tuple[ReverseStart, ...]) -> None:
         """Lets the flow back run from *starts*. Raises MirrorFlowError."""
         offsets = {start.topic_partition: start.offset for start in starts}
@@ -188,11 +204,12 @@ class FlowMover:
         )
 
     async def reverse(self) -> ReverseFlow:
-        """Returns whether the flow back was started, and a process of it runs. Raises ClusterError."""
+        """Returns whether the flow back was held or started, and a process of it runs. Raises ClusterError."""
         claim = await newest_claim(self._clusters.source, self._settings.back)
         if claim is None:
             return ReverseFlow(started_by="")
-        return ReverseFlow(started_by=claim.started, is_copying=bool(claim.running_process))
+        is_copying = bool(claim.running_process)
+        return ReverseFlow(started_by=claim.started, is_copying=is_copying, held_by=claim.ended)
 
 
 def _sealed_ends(seal: Seal) -> dict[TopicPartition, PartitionEnd]:
@@ -208,11 +225,4 @@ async def newest_claim(
     target: Cluster, settings: SourceSettings, logs: LogCache | None = None
 ) -> Claim | None:
     """Returns the claim of the flow's last owner; None if it was never owned. *logs* shortens repeated calls. Raises ClusterError."""
-    topics = flow_topics(settings)
-    await target.refresh([topics.claims.topic])
-    if target.leader(*topics.claims) is None:
-        return None
-    span = (await log_spans(target, [topics.claims])).get(topics.claims)
-    batches = await read_log(target, topics.claims, topics.claim_in, span=span, cache=logs)
-    committed = decided_records(batches, Claim).committed
-    return committed[-1] if committed else None
+    return await read_newest_claim(target, flow_topics(settings), logs)

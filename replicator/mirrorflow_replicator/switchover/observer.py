@@ -34,6 +34,7 @@ _WITH_ENDPOINT: Final = frozenset({_S.ACCEPTED, _S.PROMOTING})
 _WITH_FLOW_END: Final = frozenset({_S.FENCING, _S.FORWARD_ENDED, _S.ROLLING_BACK})
 # In FENCING, because the time for which the ends are unchanged begins there.
 _WITH_SOURCE_ENDS: Final = FENCED | {_S.PROMOTING, _S.REVERSING}
+_WITH_REVERSE: Final = frozenset({_S.FENCING, _S.REVERSING, _S.ROLLING_BACK})
 _WITH_COPIED: Final = frozenset({_S.QUIESCING, _S.DRAINING, _S.FORWARD_ENDED})
 _WITH_VERIFICATION: Final = frozenset({_S.VERIFYING, _S.FORWARD_ENDED})
 _WITH_GROUPS: Final = frozenset({_S.VERIFYING, _S.GROUPS_FINAL, _S.FORWARD_ENDED})
@@ -118,7 +119,7 @@ class PlannedObserver(SwitchoverObserver):
         copied, groups, reverse = await asyncio.gather(
             self._known(flows.copied(_offsets(record, source)) if has_copied else _nothing()),
             self._known(flows.groups() if has_groups else _nothing()),
-            self._known(flows.reverse() if state is _S.REVERSING else _nothing()),
+            self._known(flows.reverse() if state in _WITH_REVERSE else _nothing()),
         )
         has_target_ends = state is _S.FORWARD_ENDED and not is_running
         target_ends = await self._known(flows.settled_copy_ends()) if has_target_ends else None

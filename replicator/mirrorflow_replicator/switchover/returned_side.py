@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from mirrorflow_core.errors import StartConflictError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.diverged_tail import TailChoice
 from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord
@@ -26,7 +27,7 @@ from mirrorflow_replicator.switchover.flow_end import EndedFlow, ended_by, ended
 from mirrorflow_replicator.switchover.flow_mover import newest_claim
 from mirrorflow_replicator.switchover.journal import SwitchoverJournal
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings, pair_clusters
-from mirrorflow_replicator.switchover.reverse_start import start_reverse
+from mirrorflow_replicator.switchover.reverse_start import hold_reverse, start_reverse
 from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
 from mirrorflow_replicator.switchover.session import (
     fence_of_cluster,
@@ -105,7 +106,7 @@ class ReturnedSide:
 
 @contextlib.asynccontextmanager
 async def returned_side(settings: SwitchoverSettings) -> AsyncIterator[ReturnedSide]:
-    """Connects to both clusters, and fences the old side. *settings*: of the switchover by which applications have left it.
+    """Connects to both clusters, fences the old side, and holds the flow back. *settings*: of the switchover by which applications have left it.
 
     Raises TailNotKeptError if the flow from it has not ended, or the flow back copies to it already; FenceUnavailableError,
     SwitchoverHeldError, SettingError, ClusterError.
@@ -127,6 +128,9 @@ async def returned_side(settings: SwitchoverSettings) -> AsyncIterator[ReturnedS
         fence = fence_of_cluster(settings, clusters.source, journal)
         await fence_returned_side(fence, topics, alias=settings.source)
         ended = await ended_flow(settings.forward, clusters.target, switchover)
+        # Nobody could hold it while the old side was away. `start_back` starts it, and refuses it if it has run on its own.
+        with contextlib.suppress(StartConflictError):
+            await hold_reverse(settings.back, clusters.target, clusters.source, switchover, ended.target_ends)
         yield ReturnedSide(settings=settings, clusters=clusters, ended=ended, journal=journal)
 
 

@@ -18,9 +18,11 @@ from mirrorflow_core.writer.flow_lock import Fenced
 from mirrorflow_core.writer.flow_plan import FlowPlan, TopicIds
 from mirrorflow_core.writer.flow_start import (
     ConflictingStarts,
+    FlowRuns,
     FlowStart,
     StartConflict,
     conflict_of,
+    hold_flow,
     start_flow,
 )
 from mirrorflow_core.writer.ownership import wait_for_turn
@@ -35,6 +37,33 @@ from mirrorflow_replicator.connectors.flow_takeover import newest_claim, refuse_
 from mirrorflow_replicator.switchover.flow_end import NO_BARRIER, open_flow, ownerless_plan
 
 Conflicts = Mapping[TopicPartition, tuple[WriterPosition, StartConflict]]
+
+
+async def hold_reverse(
+    settings: SourceSettings,
+    source: Cluster,
+    target: Cluster,
+    switchover: str,
+    starts: Mapping[TopicPartition, int],
+) -> None:
+    """Keeps the reverse flow from running until `start_reverse`; does nothing if a switchover has ended it.
+
+    Without that, a process of it that someone starts would copy all copies back, because no start is stored. *settings* and clusters
+    are as in `start_reverse`, *starts* as in `require_no_conflict`, which raises the same. Raises FlowInUseError, too, if it runs.
+    `flow_end.clear_end` undoes it. It can be called again after each error, and after a crash.
+    """
+    clusters = await open_flow(settings, source, target)
+    plan = await _plan(clusters, starts)
+    if (newest := await newest_claim(clusters)) is not None and newest.has_run:
+        refuse_changed_clusters(newest, plan.claim, settings)
+    at = {partition: FlowStart(offset) for partition, offset in starts.items()}
+    match await clusters.runner.run(hold_flow(plan, switchover, at)):
+        case Fenced():
+            raise FlowTakenError(source=settings.source_alias)
+        case FlowRuns():
+            raise FlowInUseError(source=settings.source_alias)
+        case ConflictingStarts(conflicts):
+            raise _conflict_error(settings, starts, conflicts)
 
 
 async def start_reverse(
@@ -54,7 +83,7 @@ async def start_reverse(
     """
     clusters = await open_flow(settings, source, target)
     newest, plan = await newest_claim(clusters), await _plan(clusters, starts)
-    if newest is not None and newest.started != switchover:
+    if newest is not None and newest.has_run and newest.started != switchover:
         refuse_changed_clusters(newest, plan.claim, settings)
         if not newest.ended and not newest.left:
             await _wait_for_owner(clusters, plan)
@@ -77,7 +106,7 @@ async def require_no_conflict(
     """
     clusters = await open_flow(settings, source, target)
     newest, plan = await newest_claim(clusters), await _plan(clusters, starts)
-    if newest is not None:
+    if newest is not None and newest.has_run:
         refuse_changed_clusters(newest, plan.claim, settings)
     stored = (await clusters.runner.run(read_positions(NO_BARRIER))).committed
     positions = {position.topic_partition: position for position in stored}

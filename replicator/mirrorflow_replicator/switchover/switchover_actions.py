@@ -10,7 +10,9 @@ from mirrorflow_core.switchover.actions import (
     EndFlow,
     FenceCluster,
     FinishGroups,
+    HoldReverse,
     LiftFence,
+    ReleaseReverse,
     StartReverse,
     SwitchEndpoint,
     SwitchoverAction,
@@ -120,6 +122,12 @@ class PlannedActions(SwitchoverActions):
             case FinishGroups():
                 await self._journal.confirm(self._settings.to)
                 await self._flows.finish_groups()
+            case HoldReverse(switchover):
+                await self._journal.confirm(self._settings.source)
+                await self._flows.hold_reverse(switchover)
+            case ReleaseReverse(switchover):
+                await self._journal.confirm(self._settings.source)
+                await self._flows.release_reverse(switchover)
             case StartReverse(switchover, starts):
                 await self._journal.confirm(self._settings.to)
                 await self._flows.start_reverse(switchover, starts)

@@ -12,13 +12,13 @@ import pytest
 
 from mirrorflow_core.errors import StartConflictError
 from mirrorflow_replicator.switchover.flow_end import EndedFlow
-from mirrorflow_replicator.switchover.reverse_start import require_no_conflict, start_reverse
+from mirrorflow_replicator.switchover.reverse_start import hold_reverse, require_no_conflict, start_reverse
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import digest, load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import Flow, by_partition
-from tests.integration.kafka.switching import call_clusters, end, settings_of
+from tests.integration.kafka.switching import call_clusters, clear, end, settings_of
 
 PARTITIONS = 3
 IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
@@ -115,3 +115,43 @@ def test_a_flow_back_that_has_run_on_its_own_is_refused(forward: Flow, reverse: 
             )
 
     assert refusal.value.partitions.keys() == {f"{topic}-{number}" for number in range(PARTITIONS)}
+
+
+def hold(flow: Flow, process: Replicator, switchover: str = "first") -> None:
+    """Holds *flow*, which *process* runs, as the switchover does before it fences the source."""
+    settings = settings_of(process)
+    call_clusters(
+        flow.source,
+        flow.target,
+        lambda source, target: hold_reverse(settings, source, target, switchover, {}),
+    )
+
+
+def wait_until_warned(process: Replicator, text: str) -> None:
+    """Waits until *process* reports *text*."""
+    wait_until(f"it reports {text}", lambda: text in str(process.rest("/progress/partitions")[1]))
+
+
+def test_a_flow_back_that_is_started_before_its_switchover_copies_nothing_back(
+    forward: Flow, reverse: Flow, topic: str
+):
+    """It has never run, so no position keeps it from the copies; one that is started after a rollback is told by its user."""
+    load(forward.source, topic, 1_000, keys=True)
+    with ExitStack() as stack:
+        there = stack.enter_context(forward.replicator(topic))
+        there.wait_until_caught_up(partitions=PARTITIONS)
+        too_early = reverse.replicator(topic)
+        hold(reverse, too_early, "rolled back")
+        with too_early:
+            wait_until_warned(too_early, "is held until that starts it")
+            assert clear(too_early, reverse.target, "rolled back")
+            wait_until_warned(too_early, "Switchover rolled back, which should have started the flow")
+            hold(reverse, too_early)
+            back = stack.enter_context(reverse.replicator(topic))
+            wait_until_warned(back, "is held until that starts it")
+        first = end(there, forward.target, "first")
+        load(reverse.source, topic, 300, keys=True, first=1_000)
+
+        assert start(reverse, back, "first", first)
+
+        wait_until_equal(reverse, topic, 1_300)

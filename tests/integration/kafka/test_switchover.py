@@ -29,6 +29,7 @@ from tests.integration.kafka.mirror_pairs import (
     pair_sides,
     read,
 )
+from tests.integration.kafka.running import RunningCommand
 
 
 @pytest.fixture(scope="module")
@@ -162,10 +163,11 @@ def test_a_switchover_to_the_active_member_is_refused_and_changes_nothing(sides:
 
 
 class Moving:
-    """A planned switchover to west with a producer, a consumer group and both flows; `back` starts the flow back."""
+    """A planned switchover to west with a producer, a consumer group and both flows."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
+        self._back: RunningCommand | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -188,8 +190,13 @@ class Moving:
             subprocess.Popen(line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         )
 
+    def start_back_early(self) -> None:
+        """Starts the flow back as soon as writes to east are refused, long before the switchover has stored where it starts."""
+        wait_until("writes are refused", self._application.was_refused.is_set)
+        self._back = self._stack.enter_context(self.pair.running("west-to-east", "back"))
+
     def complete(self, switchover: subprocess.Popen[str]) -> str:
-        """Starts the flow back when applications write to west; returns the output of the command, which has succeeded."""
+        """Starts the flow back when applications write to west, if it was not; returns the output of the command, which has succeeded."""
         application = self._application
         wait_until(
             "the application writes to west",
@@ -197,7 +204,7 @@ class Moving:
         )
         assert switchover.poll() is None, "".join(switchover.communicate())
         self._numbers = self._reading.result(COMMAND_S)
-        back = self._stack.enter_context(self.pair.running("west-to-east", "back"))
+        back = self._back or self._stack.enter_context(self.pair.running("west-to-east", "back"))
         out, err = switchover.communicate(timeout=COMMAND_S)
         assert 0 == switchover.returncode, out + err + self._forward.output() + back.output()
         return out + err
@@ -215,10 +222,15 @@ class Moving:
 def test_a_planned_switchover_moves_a_producer_and_a_group_and_each_record_is_read_once(
     sides: Sides, tmp_path: Path
 ):
-    """It is the last test on these clusters: the flow to west stays ended."""
+    """The flow back, which has never run, is started too early, and copies nothing back.
+
+    It is the last test on these clusters: the flow to west stays ended.
+    """
     report = tmp_path / "report.json"
     with Moving(Pair(sides, tmp_path)) as moving:
-        moving.complete(moving.started("--report", report))
+        switchover = moving.started("--report", report)
+        moving.start_back_early()
+        moving.complete(switchover)
 
         moving.assert_each_record_is_read_once()
     print(report.read_text())

@@ -15,7 +15,6 @@ from tests.model.switchover.world import (
     PARTITIONS,
     Copier,
     Flow,
-    Reverse,
     World,
     last_stable,
     newest,
@@ -28,8 +27,10 @@ Event = tuple[str, World]
 CRASH, LIMIT, ROLLBACK = "crash", "limit", "rollback"
 BYPASS, FOREIGN, UNFENCE, REVERT = "bypass", "foreign", "unfence", "revert"
 SOURCE_DOWN, TARGET_DOWN, TAKEOVER, SLEEP = "source down", "target down", "takeover", "sleep"
+REVERSE_COPY = "reverse copy of "
+EARLY = "somebody starts the flow back"
 # Not these: a switchover must succeed in spite of them.
-FAILURES = frozenset({LIMIT, ROLLBACK, BYPASS, FOREIGN, UNFENCE})
+FAILURES = frozenset({LIMIT, ROLLBACK, BYPASS, FOREIGN, UNFENCE, EARLY})
 
 
 def events(world: World) -> Iterator[Event]:
@@ -157,21 +158,26 @@ def _written(world: World, number: int, fetched: tuple[int, int]) -> World:
 
 
 def _reverse_flow_copies(world: World) -> Iterator[Event]:
-    """The reverse flow, which the fence lets pass, copies what was written since it started, and emits heartbeats."""
+    """The reverse flow, which the fence lets pass, copies what was written since it started, and emits heartbeats.
+
+    A process that someone starts before its time copies from the beginning, unless the flow is held.
+    """
     reverse = world.reverse
-    if not reverse.started_by or not world.is_source_up or not world.is_target_up:
+    may_run = (reverse.started_by or reverse.has_process) and not reverse.held_by
+    if not may_run or not world.is_source_up or not world.is_target_up:
         return
     if not reverse.is_copying:
         yield "reverse heartbeat", world._replace(reverse=reverse._replace(is_copying=True))
     for partition, offset in enumerate(reverse.next):
-        if offset < len(world.target[partition]):
-            entry = world.target[partition][offset]
+        entries = world.target[partition][offset:]
+        # What was copied back already would be copied to the target, and back again, without an end.
+        if entries and (reverse.started_by or world.source[partition].count(entries[0]) < 2):
             following = (*reverse.next[:partition], offset + 1, *reverse.next[partition + 1 :])
             yield (
-                f"reverse copy of {entry}",
+                f"{REVERSE_COPY}{entries[0]}",
                 world._replace(
-                    source=_append(world.source, partition, entry),
-                    reverse=Reverse(reverse.started_by, following, is_copying=True),
+                    source=_append(world.source, partition, entries[0]),
+                    reverse=reverse._replace(next=following, is_copying=True),
                     is_quiet=False,
                 ),
             )
@@ -214,6 +220,8 @@ def _troubles(world: World) -> Iterator[Event]:
             changes = {"target": _append(world.target, 0, "f")}
         elif trouble == UNFENCE and world.source_fence and state in FENCED - {SwitchoverState.FORWARD_ENDED}:
             changes = {"source_fence": 0, "is_quiet": False, "is_enforced": False}
+        elif trouble == EARLY and not world.reverse.started_by:
+            changes = {"reverse": world.reverse._replace(has_process=True)}
         elif trouble == REVERT and state is SwitchoverState.DONE:
             changes = {"endpoint": world.source_name}  # the endpoint of a Git repository is applied again
         if changes is not None:

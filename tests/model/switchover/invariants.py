@@ -8,7 +8,9 @@ from mirrorflow_core.switchover.actions import (
     EndFlow,
     FenceCluster,
     FinishGroups,
+    HoldReverse,
     LiftFence,
+    ReleaseReverse,
     StartReverse,
     SwitchEndpoint,
     TryFence,
@@ -27,7 +29,7 @@ from mirrorflow_core.switchover.states import (
     SwitchoverState,
     SwitchoverType,
 )
-from tests.model.switchover.events import BYPASS, UNFENCE
+from tests.model.switchover.events import BYPASS, EARLY, REVERSE_COPY, UNFENCE
 from tests.model.switchover.shell import Part, carry_out
 from tests.model.switchover.world import (
     PARTITIONS,
@@ -37,10 +39,13 @@ from tests.model.switchover.world import (
     all_records,
     data,
     last_stable,
+    newest,
     stored_state,
 )
 
 _S = SwitchoverState
+# In which the reverse flow is held or started. In FENCING it may be started right before it is held.
+_HOLDING = (FENCED | PROMOTED) - {_S.FENCING}
 # I7: the states in which the journal must be before an action is carried out.
 ANNOUNCED = {
     TryFence: {_S.CHECKING},
@@ -49,6 +54,7 @@ ANNOUNCED = {
     EndFlow: {_S.FORWARD_ENDED},
     ClearEnd: {_S.FENCING, _S.ROLLING_BACK},
     SwitchEndpoint: {_S.PROMOTING},
+    ReleaseReverse: {_S.ROLLING_BACK},
     StartReverse: {_S.REVERSING},
 }
 ANNOUNCED_ALONE = {
@@ -94,8 +100,25 @@ def broken_by_event(before: World, name: str, after: World) -> Iterator[str]:
     """Yields the invariants that the event *name* violates, which leads from *before* to *after*."""
     if name.startswith("copier") and stored_state(before) in PROMOTED and after.target != before.target:
         yield "I2: the forward flow has written after it had ended"
+    if name.startswith(REVERSE_COPY) and _is_holding(before) and _comes_from_source(before, after):
+        yield "I5: a record is copied back that came by the forward flow"
     if after.group_target < before.group_target and after.source_name == before.source_name:
         yield "I4: the group moves back"
+
+
+def _is_holding(world: World) -> bool:
+    """Returns whether the newest switchover holds the reverse flow, or has started it."""
+    record = newest((*world.source_journal, *world.target_journal))
+    return record is not None and record.type is SwitchoverType.PLANNED and record.state in _HOLDING
+
+
+def _comes_from_source(before: World, after: World) -> bool:
+    """Returns whether the record that the reverse flow has copied lay in the target before applications could write there."""
+    if before.promoted_ends is None:
+        return True
+    _, target_ends = before.promoted_ends
+    read = zip(before.reverse.next, after.reverse.next, target_ends, strict=True)
+    return any(offset != following and offset < end for offset, following, end in read)
 
 
 def broken_by_action(before: World, run: Run, part: Part, after: World) -> Iterator[str]:
@@ -121,6 +144,8 @@ def broken_by_action(before: World, run: Run, part: Part, after: World) -> Itera
         case LiftFence(side):
             is_source = side is SwitchoverSide.SOURCE
             is_legal = record.state is (_S.ROLLING_BACK if is_source else _S.PROMOTING)
+        case HoldReverse():
+            is_legal = record.type is SwitchoverType.PLANNED and record.state is _S.FENCING
         case action:
             announced = ANNOUNCED_ALONE if record.is_unplanned else ANNOUNCED
             is_legal = record.state in announced.get(type(action), ())
@@ -177,7 +202,9 @@ def _broken_by_record(before: World, record: SwitchoverRecord, world: World) -> 
         yield "I6: a switchover moves applications to the active member"
     if record.state is _S.FENCING and (before.has_failed_check or not before.is_canary_tried):
         yield "writes are refused before all checks have passed"
-    if "behind the fence" in record.reason and not {BYPASS, UNFENCE} & world.happened:
+    # A rehearsal does not hold the flow back, and reports its records as those of any other producer.
+    writers = {BYPASS, UNFENCE} | ({EARLY} if record.type is SwitchoverType.REHEARSAL else set())
+    if "behind the fence" in record.reason and not writers & world.happened:
         yield f"misreport: {record.reason}"
     has_begun = record.is_unplanned and record.state not in {_S.ASSESSING, _S.REFUSED}
     if has_begun and (record.loss is None or not record.accepts_loss):
@@ -204,6 +231,8 @@ def _broken_by_promoting(record: SwitchoverRecord, world: World) -> Iterator[str
             yield f"I3: the source has {data(source[:end])} up to its seal, the target {target}"
         if source[end:]:
             yield f"I3: {source[end:]} was acknowledged after the seal"
+        if len(set(data(source))) < len(data(source)):
+            yield "I5: the source has a record that was copied back"
         if last_stable(source) < len(source):
             yield "I3: a transaction is open, whose records can still be committed or aborted"
     if world.source_fence < PARTITIONS:
@@ -260,6 +289,8 @@ def _broken_by_done(record: SwitchoverRecord, world: World) -> Iterator[str]:
 def _broken_by_giving_up(record: SwitchoverRecord, world: World) -> Iterator[str]:
     """Nothing has changed, and the reason says why. What one that was overtaken has changed is its own."""
     others = [other for other in all_records(world) if other.id != record.id and not other.is_final]
+    if world.reverse.held_by == record.id:
+        yield f"misreport: {record.state.value}, but the flow back is held"
     is_fenced = world.source_fence and not (others and record.state is _S.REFUSED)
     if is_fenced or world.flow.ended_by == record.id or world.endpoint != record.source:
         yield f"misreport: {record.state.value}, but not everything is as before"

@@ -7,6 +7,7 @@ from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from tests.model.switchover.events import (
     BYPASS,
     CRASH,
+    EARLY,
     FOREIGN,
     LIMIT,
     REVERT,
@@ -74,6 +75,22 @@ SCENARIOS: Final = {
             "a cluster is down on the way",
             World((PLANNED,), (SOURCE_DOWN,), to_return=(BACK,), **NOTHING_TO_COPY),
             _DONE,
+        ),
+        Scenario("flow back is started early", World((PLANNED,), (EARLY,), producers=IDLE), _ANY_END),
+        Scenario(
+            "flow back is started early, and rolled back",
+            World((PLANNED,), (EARLY, ROLLBACK), producers=IDLE),
+            _ANY_END,
+        ),
+        Scenario(
+            "flow back is started early in a rehearsal",
+            World((REHEARSAL,), (EARLY,), producers=IDLE),
+            {_S.REHEARSED, _S.LIFTED, _S.REFUSED},
+        ),
+        Scenario(
+            "flow back is started early on the way back",
+            World((PLANNED,), (EARLY,), to_return=(BACK,), **NOTHING_TO_COPY),
+            _ANY_END,
         ),
         Scenario("reverted endpoint", World((PLANNED, SECOND), (REVERT,), **NOTHING_TO_COPY), _DONE),
         Scenario("sleeping copier", World((PLANNED,), (SLEEP, BYPASS), producers=IDLE), _DONE_OR_LIFTED),
@@ -195,6 +212,12 @@ LARGE_SCENARIOS: Final = {
             "slow reads and transaction", World((PLANNED,), producers=TRANSACTION, reads_slowly=True), _DONE
         ),
         Scenario("slow reads of groups", World((PLANNED,), has_members=True, reads_slowly=True), _DONE),
+        Scenario("crash, and flow back is started early", World((PLANNED,), (EARLY, CRASH)), _ANY_END),
+        Scenario(
+            "crash and rollback on the way back",
+            World((PLANNED,), (EARLY, CRASH, ROLLBACK), to_return=(BACK,), **NOTHING_TO_COPY),
+            _ANY_END,
+        ),
         Scenario("crash and lost source", World((PLANNED,), (CRASH, SOURCE_DOWN)), _DONE),
         Scenario("crash and lost target", World((PLANNED,), (CRASH, TARGET_DOWN)), _DONE),
         Scenario("crash and two at once", World((PLANNED, SECOND), (CRASH,)), _DONE),

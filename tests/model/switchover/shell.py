@@ -15,7 +15,9 @@ from mirrorflow_core.switchover.actions import (
     EndFlow,
     FenceCluster,
     FinishGroups,
+    HoldReverse,
     LiftFence,
+    ReleaseReverse,
     StartReverse,
     SwitchEndpoint,
     SwitchoverAction,
@@ -61,6 +63,7 @@ _FENCES: Final = (FenceState.ABSENT, FenceState.PARTIAL, FenceState.COMPLETE)
 _PASSED: Final = tuple(ReadinessCheck)
 _FENCE: Final = ReadinessCheck.FENCE
 _FAILED: Final = MappingProxyType({ReadinessCheck.LAG: "lag: 9,000 s; wait until the flow has caught up."})
+_RUNNING: Final = MappingProxyType({ReadinessCheck.FLOWS: "flow west-to-east runs; stop it."})
 
 
 class Part(NamedTuple):
@@ -100,7 +103,11 @@ def observe(first_part: World, world: World, name: str) -> SwitchoverObservation
         verification=None if world.verification is None else world.verification.value,
         groups=groups if is_both_up else None,
         target=_target(world) if world.is_target_up else ClusterObservation(),
-        reverse=ReverseFlow(started_by=world.reverse.started_by, is_copying=world.reverse.is_copying)
+        reverse=ReverseFlow(
+            started_by=world.reverse.started_by,
+            is_copying=world.reverse.is_copying,
+            held_by=world.reverse.held_by,
+        )
         if world.is_source_up
         else None,
     )
@@ -185,6 +192,8 @@ def _flow_end(world: World) -> FlowEnd:
 
 def _checks(world: World) -> dict[ReadinessCheck, str]:
     failed = _FAILED if world.has_failed_check else {}
+    if world.reverse.is_copying:
+        failed = _RUNNING
     passed = {check: "" for check in _PASSED if check is not _FENCE or world.is_canary_tried}
     return {**passed, **failed}
 
@@ -261,11 +270,21 @@ def carry_out(world: World, part: Part) -> World:
             return world._replace(flow=world.flow._replace(ended_by="")) if is_own else world
         case SwitchEndpoint(member):
             return world._replace(endpoint=member)
+        case HoldReverse(switchover):
+            is_refused = world.reverse.is_copying or world.reverse.held_by
+            held = world._replace(reverse=world.reverse._replace(held_by=switchover))
+            is_possible = world.is_source_up and world.is_target_up and not is_refused
+            return held if is_possible else world
+        case ReleaseReverse(switchover):
+            is_own = world.is_source_up and world.reverse.held_by == switchover
+            return world._replace(reverse=world.reverse._replace(held_by="")) if is_own else world
         case StartReverse(switchover, starts):
             if not world.is_source_up or world.reverse.started_by == switchover:
                 return world
             offsets = tuple(start.offset for start in starts)
-            return world._replace(reverse=Reverse(started_by=switchover, next=offsets))
+            has_process = world.reverse.has_process
+            started = Reverse(started_by=switchover, next=offsets, has_process=has_process)
+            return world._replace(reverse=started)
 
 
 def _write_record(world: World, record: Kept, number: int) -> World:

@@ -75,11 +75,16 @@ class Flow(NamedTuple):
 
 
 class Reverse(NamedTuple):
-    """The reverse flow: where it reads next in each partition of the target."""
+    """The reverse flow: where it reads next in each partition of the target.
+
+    Its process is started once its starts are stored, or earlier by someone, and is copying when it owns the flow.
+    """
 
     started_by: str = ""
     next: tuple[int, ...] = (0,) * PARTITIONS
     is_copying: bool = False
+    held_by: str = ""
+    has_process: bool = False
 
 
 class Run(NamedTuple):
@@ -184,7 +189,7 @@ def turned(world: World) -> World:
         flow=Flow(),
         copiers=(Copier(epoch=1), Copier()),
         copied=world.reverse.next,
-        reverse=Reverse(),
+        reverse=Reverse(held_by=world.flow.ended_by),
         group_source=world.group_target,
         group_target=world.group_source,
         is_canary_tried=False,

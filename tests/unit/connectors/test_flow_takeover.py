@@ -1,12 +1,21 @@
-"""The checks before a takeover: whether the clusters are the same, and whether the process waits for the owner."""
+"""The checks before a takeover: whether the clusters are the same, whether the process waits, and whether the flow may begin."""
 
+import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from mirrorflow_core.errors import ClusterChangedError
+from mirrorflow_core.errors import ClusterChangedError, FlowNotStartedError
 from mirrorflow_core.writer.claim import Claim
-from mirrorflow_replicator.connectors.flow_takeover import must_wait, refuse_changed_clusters
+from mirrorflow_core.writer.flow_lock import Fenced
+from mirrorflow_replicator.connectors import flow_takeover
+from mirrorflow_replicator.connectors.flow_takeover import (
+    FlowTakeover,
+    must_wait,
+    refuse_changed_clusters,
+)
 from tests.unit.connectors.flow_settings import settings
 
 CLAIM = Claim(
@@ -55,3 +64,72 @@ def test_newcomer_waits_for_owners_outside_its_group_unless_it_preempts(
     waits_for_group, preempts = flag == "waits_for_group", flag == "preempts"
     waits = must_wait(owner, newcomer, waits_for_group=waits_for_group, preempts=preempts)
     assert expected == ("waits" if waits else "takes")
+
+
+class ClaimsOfFlow:
+    """A flow whose newest claims are read one after the other; the last one stays."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *claims: Claim | None) -> None:
+        self.claims = list(claims)
+        self.begins_with: list[object] = []
+        self.runner = self
+        self.source = self.target = SimpleNamespace(cluster_id="")
+        monkeypatch.setattr(flow_takeover, "newest_claim", self._newest)
+        monkeypatch.setattr(flow_takeover, "wait_for_turn", lambda *_: "wait")
+        monkeypatch.setattr(flow_takeover, "take_flow", lambda _: "take")
+
+    async def _newest(self, _: object) -> Claim | None:
+        return self.claims.pop(0) if len(self.claims) > 1 else self.claims[0]
+
+    async def run(self, steps: str) -> object:
+        return Fenced() if steps == "take" else None
+
+    def begin_with(self, partitions: object) -> None:
+        self.begins_with.append(partitions)
+
+    async def topic_ids(self, _: object) -> dict[str, object]:
+        return {}
+
+    async def unavailable(self, _: object) -> dict[str, object]:
+        return {}
+
+    async def begin_lookup(self, _: object) -> None:
+        pass
+
+
+HELD = replace(CLAIM, process="", left=True, ended="to-west", source_cluster_id="", target_cluster_id="")
+RELEASED = replace(HELD, ended="")
+
+
+def take(takeover: FlowTakeover, flow: Any) -> object:
+    return asyncio.run(takeover.take(flow, (), is_owner=False, waits_for_end=True))
+
+
+def test_a_flow_that_was_held_and_released_begins_as_one_that_never_ran(monkeypatch: pytest.MonkeyPatch):
+    takeover, flow = FlowTakeover(settings(), ""), ClaimsOfFlow(monkeypatch, RELEASED)
+
+    assert isinstance(take(takeover, flow), Fenced)
+    assert takeover.is_first
+    assert flow.begins_with == [[]]
+
+
+def test_a_flow_that_was_held_and_started_is_taken(monkeypatch: pytest.MonkeyPatch):
+    takeover = FlowTakeover(settings(), "")
+    flow = ClaimsOfFlow(monkeypatch, HELD, replace(RELEASED, started="to-west"))
+
+    assert isinstance(take(takeover, flow), Fenced)
+    assert not takeover.is_first
+
+
+def test_a_process_that_was_started_before_its_switchover_does_not_copy_after_a_rollback(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """It would copy everything back, at a moment that no user has chosen. A process that is started anew does what it is told."""
+    takeover, flow = FlowTakeover(settings(), ""), ClaimsOfFlow(monkeypatch, HELD, RELEASED)
+
+    with pytest.raises(FlowNotStartedError, match="Switchover to-west"):
+        take(takeover, flow)
+    with pytest.raises(FlowNotStartedError):
+        take(takeover, flow)
+    assert not takeover.is_waiting
+    assert isinstance(take(FlowTakeover(settings(), ""), flow), Fenced)

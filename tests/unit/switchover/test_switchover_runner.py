@@ -52,7 +52,7 @@ class World:
         self.fences = {"east": FenceState.ABSENT, "west": FenceState.ABSENT}
         self.active = "east"
         self.ended = ""
-        self.started = ""
+        self.started = self.held = ""
         self.verification: SealVerification | None = None
         self.are_groups_there = False
         self.is_canary_tried = False
@@ -123,9 +123,17 @@ class World:
         self._note("clear end")
         self.ended = ""
 
+    async def hold_reverse(self, switchover: str) -> None:
+        self._note("hold reverse")
+        self.held = switchover
+
+    async def release_reverse(self, switchover: str) -> None:
+        self._note("release reverse")
+        self.held = ""
+
     async def start_reverse(self, switchover: str, starts: tuple[ReverseStart, ...]) -> None:
         self._note("start reverse")
-        self.started = switchover
+        self.started, self.held = switchover, ""
 
     def request_rollback(self) -> None:
         raise AssertionError("the world decides when")
@@ -149,7 +157,7 @@ class World:
             verification=self.verification,
             groups=GroupPass(behind=() if self.are_groups_there else ("billing",)),
             target=ClusterObservation(records=records, fence=self.fences["west"], ends=ends),
-            reverse=ReverseFlow(started_by=self.started, is_copying=bool(self.started)),
+            reverse=ReverseFlow(started_by=self.started, is_copying=bool(self.started), held_by=self.held),
         )
 
 
@@ -235,7 +243,7 @@ def test_a_planned_switchover_announces_each_state_and_then_acts():
     assert SwitchoverState.DONE is last.state
     assert ("west", FenceState.COMPLETE) == (world.active, world.fences["east"])
     assert [
-        "Checking", "try fence", "Fencing", "fence east", "Quiescing", "Verifying", "verify",
+        "Checking", "try fence", "Fencing", "hold reverse", "fence east", "Quiescing", "Verifying", "verify",
         "GroupsFinal", "groups", "ForwardEnded", "end", "Promoting", "endpoint west", "Reversing", "start reverse", "Done",
     ] == world.calls  # fmt: skip
 
@@ -270,6 +278,7 @@ def test_a_rehearsal_lifts_the_fence_and_lets_the_flow_run_again():
     assert SwitchoverState.REHEARSED is last.state
     assert ("east", FenceState.ABSENT, "") == (world.active, world.fences["east"], world.ended)
     assert ["RollingBack", "lift east", "clear end", "Rehearsed"] == world.calls[-4:]
+    assert "hold reverse" not in world.calls
 
 
 @pytest.mark.parametrize(
@@ -293,6 +302,7 @@ def test_a_requested_rollback_undoes_each_state_before_promoting(state: Switchov
 
     assert SwitchoverState.LIFTED is last.state
     assert ("east", FenceState.ABSENT, "") == (world.active, world.fences["east"], world.ended)
+    assert not world.held
     assert "endpoint west" not in world.calls
 
 

@@ -148,6 +148,9 @@ class Flows:
     async def end_state(self) -> None:
         return None
 
+    async def reverse(self) -> None:
+        return None
+
 
 @pytest.mark.parametrize(
     ("noted", "now"),

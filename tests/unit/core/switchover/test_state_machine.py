@@ -9,7 +9,9 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.actions import (
     EndFlow,
     FenceCluster,
+    HoldReverse,
     LiftFence,
+    ReleaseReverse,
     StartReverse,
     SwitchEndpoint,
     TryFence,
@@ -376,6 +378,50 @@ def test_a_fence_that_is_partly_lifted_is_lifted_further():
     )
 
     assert rolling_back.actions == (LiftFence(SwitchoverSide.SOURCE),)
+
+
+def test_the_flow_back_is_held_before_the_source_is_fenced():
+    """The fence lets it pass: a process that someone starts then would copy back what came by the forward flow."""
+    unfenced = {"fence": FenceState.ABSENT}
+    free = FlowEnd(switchover="")
+    record = in_state(S.FENCING)
+
+    held_first = next_step(record, source=unfenced, flow_end=free).actions
+    already_held = replace(READY, reverse=ReverseFlow(started_by="", held_by="an earlier one"))
+
+    assert held_first == (HoldReverse("drill"), FenceCluster(SwitchoverSide.SOURCE))
+    assert next_step(record, flow_end=free, reverse=None).actions == (HoldReverse("drill"),)
+    assert next_step(record, observation=already_held, flow_end=free).record.state is S.QUIESCING
+
+
+def test_a_flow_back_that_runs_already_rolls_back():
+    running = ReverseFlow(started_by="", is_copying=True)
+    rolled_back = next_step(in_state(S.FENCING), flow_end=FlowEnd(switchover=""), reverse=running).record
+
+    assert rolled_back.state is S.ROLLING_BACK
+    assert rolled_back.reason == "The flow from west to east was started, and copies records back; stop it."
+
+
+@pytest.mark.parametrize(
+    ("held_by", "actions"), [("drill", (ReleaseReverse("drill"),)), ("an earlier one", ()), ("", ())]
+)
+def test_a_rollback_releases_the_flow_back_if_it_has_held_it(held_by, actions):
+    reverse = ReverseFlow(started_by="", held_by=held_by)
+    rolling_back = next_step(
+        in_state(S.ROLLING_BACK),
+        source={"fence": FenceState.ABSENT},
+        flow_end=FlowEnd(switchover=""),
+        reverse=reverse,
+    )
+
+    assert rolling_back.actions in {actions, (WriteRecord(rolling_back.record),)}
+    assert (rolling_back.record.state is S.LIFTED) == (not actions)
+
+
+def test_a_rehearsal_leaves_the_flow_back_alone():
+    record = in_state(S.FENCING, type=SwitchoverType.REHEARSAL)
+
+    assert next_step(record, flow_end=FlowEnd(switchover="")).record.state is S.QUIESCING
 
 
 # -- after the point of no return

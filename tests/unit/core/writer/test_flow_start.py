@@ -8,17 +8,21 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import UNKNOWN
 from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.flow_end import clear_end
 from mirrorflow_core.writer.flow_lock import Fenced
 from mirrorflow_core.writer.flow_plan import TopicIds
 from mirrorflow_core.writer.flow_start import (
     ConflictingStarts,
+    FlowRuns,
     FlowStart,
+    Held,
     StartConflict,
     Started,
     conflict_of,
+    hold_flow,
     start_flow,
 )
-from mirrorflow_core.writer.ownership import Ownership, take_flow
+from mirrorflow_core.writer.ownership import FlowEnded, Ownership, take_flow
 from mirrorflow_core.writer.position import WriterPosition
 from tests.unit.core.writer.test_flow_end import ClaimingBrokers, end
 from tests.unit.core.writer.test_takeover import IDS, ORDERS, PAYMENTS, plan
@@ -131,6 +135,73 @@ def test_a_fenced_switchover_starts_nothing(refuses: str) -> None:
 
     assert start(brokers, 100) == Fenced()
     assert brokers.claims[-1].ended == "first"
+
+
+def hold(brokers: ClaimingBrokers, offset: int = 100, switchover: str = "second") -> object:
+    return brokers.run(hold_flow(PLAN, switchover, {ORDERS: FlowStart(offset), PAYMENTS: FlowStart(0)}))
+
+
+@pytest.mark.parametrize("stored", [NEVER_RUN, (position(100),)], ids=["never run", "has copied all of it"])
+def test_no_process_takes_a_flow_that_is_held(stored: tuple[WriterPosition, ...]) -> None:
+    brokers = brokers_with(*stored)
+
+    assert hold(brokers) == Held(is_new=True)
+    assert isinstance(brokers.run(take_flow(plan(ORDERS, copies=IDENTIFIERS))), FlowEnded)
+    assert not any(transaction.positions for transaction in brokers.transactions)
+
+    assert start(brokers, 120) == Started(is_new=True)
+    assert isinstance(brokers.run(take_flow(plan(ORDERS, copies=IDENTIFIERS))), Ownership)
+
+
+@pytest.mark.parametrize("stored", [NEVER_RUN, (position(100),)], ids=["never run", "has run"])
+def test_a_flow_that_is_released_begins_as_if_it_had_not_been_held(
+    stored: tuple[WriterPosition, ...],
+) -> None:
+    brokers = brokers_with(*stored)
+    hold(brokers)
+
+    assert brokers.run(clear_end(PLAN, "second"))
+    claim = brokers.claims[-1]
+    assert (claim.ended, claim.started, claim.left) == ("", "", True)
+    assert claim.has_run == bool(stored)
+
+
+@pytest.mark.parametrize(
+    ("stored", "conflict"),
+    [(position(60), StartConflict.BEHIND), (position(101), StartConflict.AHEAD)],
+)
+def test_a_flow_that_has_copied_something_else_is_not_held(
+    stored: WriterPosition, conflict: StartConflict
+) -> None:
+    brokers = brokers_with(stored)
+
+    assert hold(brokers) == ConflictingStarts({ORDERS: (stored, conflict)})
+    assert not brokers.claims[-1].ended
+
+
+def test_a_flow_that_runs_is_not_held_and_keeps_its_lock() -> None:
+    brokers = brokers_with(position(100))
+    owned = brokers.run(take_flow(plan(ORDERS, copies=IDENTIFIERS)))
+    assert isinstance(owned, Ownership)
+    written = len(brokers.transactions)
+
+    assert hold(brokers) == FlowRuns(brokers.claims[-1])
+    assert len(brokers.transactions) == written
+
+
+def test_the_end_of_an_earlier_switchover_holds_the_flow_already() -> None:
+    brokers = brokers_with(position(60), ended="first")
+
+    assert hold(brokers) == Held(is_new=False)
+    assert brokers.claims[-1].ended == "first"
+
+
+@pytest.mark.parametrize("refuses", ["lock", "claim"])
+def test_a_fenced_switchover_holds_nothing(refuses: str) -> None:
+    brokers = brokers_with(position(100), refuses=refuses)
+
+    assert hold(brokers) == Fenced()
+    assert not brokers.claims[-1].ended
 
 
 @given(copied=st.integers(0, 20), offset=st.integers(0, 20), was_ended=st.booleans(), left=st.booleans())
