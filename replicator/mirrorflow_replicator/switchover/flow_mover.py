@@ -19,6 +19,7 @@ from mirrorflow_core.switchover.observation import (
 from mirrorflow_core.switchover.record import ReverseStart
 from mirrorflow_core.switchover.seal import Seal
 from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.stored_positions import read_positions
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin.log_reader import LogCache
 from mirrorflow_kafka.admin.transactions import TRANSACTION_COORDINATOR
@@ -29,6 +30,7 @@ from mirrorflow_replicator.copy.task_parts import flow_topics
 from mirrorflow_replicator.switchover.drain import copied_offsets
 from mirrorflow_replicator.switchover.final_groups import FinalGroup, summarised
 from mirrorflow_replicator.switchover.flow_end import (
+    NO_BARRIER,
     clear_end,
     end_flow,
     give_up,
@@ -165,8 +167,16 @@ class FlowMover:
         return await read_ends(self._clusters.target, (await self._partitions.copies()).values())
 
     async def settled_copy_ends(self) -> dict[TopicPartition, PartitionEnd]:
-        """Returns the ends of all copies, which the flow back starts at. Raises ClusterError while one of them may change."""
-        return await settled_ends(self._clusters.target, (await self._partitions.copies()).values())
+        """Returns the ends of all copies, which the flow back starts at. Raises ClusterError while one of them may change.
+
+        Those whose topic was deleted on the source are among them: the flow back would copy them whole.
+        """
+        target = self._clusters.target
+        flow = FlowClusters(self._settings.forward, target, target, initial=set(), logs=self._logs)
+        stored = (await flow.runner.run(read_positions(NO_BARRIER))).committed
+        newest = {position.topic_partition: position for position in stored}
+        remaining = await self._partitions.remaining_copies(newest.values())
+        return await settled_ends(target, [*(await self._partitions.copies()).values(), *remaining])
 
     async def groups(self) -> GroupPass:
         """Returns the groups that are not ready for the target. Raises ClusterError."""

@@ -3,7 +3,10 @@
 Heartbeats never end, and belong to the flows.
 """
 
+from collections.abc import Iterable
+
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy, make_selection
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
@@ -42,3 +45,26 @@ class SealedPartitions:
         }
         await self._clusters.target.refresh({copy.topic for copy in copies.values()})
         return copies
+
+    async def remaining_copies(self, positions: Iterable[WriterPosition]) -> list[TopicPartition]:
+        """Returns the copies of *positions* whose topics are no longer on the source. Raises ClusterError.
+
+        A topic of the target with the same name that was created again since is no copy.
+        """
+        on_source, target = await self.topics(), self._clusters.target
+        copies = {
+            TopicPartition(self._rename(position.topic), position.partition): position.target_topic_id
+            for position in positions
+            if position.next_source_offset >= 0
+            and position.topic not in on_source
+            and not self._policy.is_heartbeats_topic(position.topic)
+        }
+        await target.refresh({copy.topic for copy in copies})
+        known = target.metadata.topics
+        return [
+            copy
+            for copy, topic_id in copies.items()
+            if copy.topic in known
+            and copy.partition in known[copy.topic].partitions
+            and (not topic_id or topic_id == target.metadata.topic_id(copy.topic))
+        ]

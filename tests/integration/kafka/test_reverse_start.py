@@ -7,12 +7,18 @@ consumer compares both clusters record by record.
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from mirrorflow_core.errors import StartConflictError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.switchover.flow_end import EndedFlow
+from mirrorflow_replicator.switchover.flow_mover import FlowMover
 from mirrorflow_replicator.switchover.reverse_start import hold_reverse, require_no_conflict, start_reverse
+from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import digest, load, records
@@ -155,3 +161,49 @@ def test_a_flow_back_that_is_started_before_its_switchover_copies_nothing_back(
         assert start(reverse, back, "first", first)
 
         wait_until_equal(reverse, topic, 1_300)
+
+
+def test_the_flow_back_copies_no_copy_of_a_deleted_topic_and_all_of_a_topic_that_was_never_copied(
+    forward: Flow, reverse: Flow, unique_topic: Callable[[], str]
+):
+    """The copy of a topic that is no longer on the source, and a topic that applications have created on the target."""
+    deleted, created = unique_topic(), unique_topic()
+    forward.source.create_topic(deleted, partitions=PARTITIONS)
+    load(forward.source, deleted, 1_000, keys=True)
+    topics = f"{deleted},{created}"
+    with ExitStack() as stack:
+        there = stack.enter_context(forward.replicator(topics))
+        there.wait_for_copy(forward.target, deleted, 1_000)
+        forward.source.delete_topic(deleted)
+        forward.target.create_topic(created)
+        load(forward.target, created, 10)
+        wait_until("the topic is deleted", lambda: deleted not in forward.source.topics())
+        end(there, forward.target, "first")
+        back = reverse.replicator(topics)
+        settings: Any = SimpleNamespace(
+            forward=settings_of(there), forward_groups=None, back=settings_of(back)
+        )
+
+        async def start_all(source: Cluster, target: Cluster) -> dict[TopicPartition, int]:
+            clusters: Any = SimpleNamespace(source=source, target=target)
+            mover = FlowMover(settings, clusters, SealedPartitions(settings, clusters))
+            starts = {key: end.end for key, end in (await mover.settled_copy_ends()).items()}
+            await start_reverse(settings.back, target, source, "first", starts)
+            return starts
+
+        starts = call_clusters(forward.source, forward.target, start_all)
+        load(forward.target, deleted, 60, keys=True, first=1_000)
+        stack.enter_context(back)
+        back.wait_for_copy(reverse.target, created, 10)
+        back.wait_for_copy(reverse.target, deleted, 60)
+        load(forward.target, deleted, 40, keys=True, first=1_060)
+        back.wait_for_copy(reverse.target, deleted, 100)
+
+    assert starts.keys() == {TopicPartition(deleted, number) for number in range(PARTITIONS)}
+    written = [
+        record
+        for record in records(forward.target, deleted)
+        if record.offset >= starts[TopicPartition(deleted, record.partition)]
+    ]
+    assert by_partition(written) == by_partition(records(reverse.target, deleted))
+    assert 100 == len(written)
