@@ -5,10 +5,14 @@ Only ACLs that the fence has created are removed: one that was there before is o
 
 Kafka has no exception to a DENY for `User:*`: it also stops a principal that an ALLOW names. So with exceptions, each
 principal that an ALLOW lets write is denied by its name.
+
+Topics that are created later are fenced where the flow selects all topics that begin with something: `orders.*`. Kafka has no ACL
+for other patterns.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,19 +41,40 @@ CANARY_TOPIC: Final = "mm2-switchover-canary.internal"
 LISTED_TIMEOUT_S: Final = 15.0
 LISTED_POLL_S: Final = 0.02
 _PRODUCE_TIMEOUT_MS: Final = 10_000
+# A literal beginning, then anything; in a topic's name only the dot has a meaning in an expression.
+_PREFIX: Final = re.compile(r"((?:[a-zA-Z0-9_-]|\\\.)+)\.\*")
 _WRITES: Final = frozenset({int(Operation.WRITE), int(Operation.ALL)})
 
 
+def fenced_prefixes(
+    patterns: Iterable[str], existing: Collection[str], selects: Callable[[str], bool]
+) -> frozenset[str]:
+    """Returns what the topics begin with that *patterns* select whole: `orders.*`, but not `.*`, nor `orders-[0-9]+`.
+
+    A beginning that an *existing* topic has which the flow does not select is left out: its writers must not be denied.
+    """
+    found = (_PREFIX.fullmatch(pattern) for pattern in patterns)
+    prefixes = {match[1].replace("\\", "") for match in found if match is not None}
+    return frozenset(
+        prefix for prefix in prefixes if all(selects(topic) for topic in existing if topic.startswith(prefix))
+    )
+
+
 def fence_acls(
-    topics: Collection[str], acls: Iterable[AclBinding], *, except_principals: Collection[str]
+    topics: Collection[str],
+    acls: Iterable[AclBinding],
+    *,
+    except_principals: Collection[str],
+    prefixes: Collection[str] = (),
 ) -> frozenset[AclBinding]:
     """Returns the ACLs that deny writing to *topics* to everybody but super users and *except_principals*.
 
-    *acls* are those of the cluster's topics. Raises ValueError, with the sentence, if they let everybody write, so that the
-    writers have no names.
+    They also deny it to topics that are created later and begin with one of *prefixes*. *acls* are those of the cluster's topics.
+    Raises ValueError, with the sentence, if they let everybody write, so that the writers have no names.
     """
     if not except_principals:
-        return frozenset(_deny(topic, EVERYBODY) for topic in topics)
+        beginnings = (_deny(prefix, EVERYBODY, PatternType.PREFIXED) for prefix in prefixes)
+        return frozenset([*beginnings, *(_deny(topic, EVERYBODY) for topic in topics)])
     allowed = [
         acl
         for acl in acls
@@ -58,11 +83,23 @@ def fence_acls(
         and acl.permission_type == Permission.ALLOW
         and acl.principal not in except_principals
     ]
-    denied = {(topic, acl.principal) for topic in topics for acl in allowed if _matches(acl, topic)}
-    if any(principal == EVERYBODY for _, principal in denied):
+    denials = {_deny(topic, acl.principal) for topic in topics for acl in allowed if _matches(acl, topic)}
+    within = (_deny_within(acl, prefix) for prefix in prefixes for acl in allowed)
+    denials.update(denial for denial in within if denial is not None)
+    if any(denial.principal == EVERYBODY for denial in denials):
         acl = next(acl for acl in allowed if acl.principal == EVERYBODY)
         raise ValueError(f"the ACL {acl} lets writers in that have no name to be denied")
-    return frozenset(_deny(topic, principal) for topic, principal in denied)
+    return frozenset(denials)
+
+
+def _deny_within(acl: AclBinding, prefix: str) -> AclBinding | None:
+    """Returns what denies to the principal of *acl* the topics that it allows and that begin with *prefix*; None: there are none."""
+    name, is_prefixed = acl.resource_name, acl.pattern_type == PatternType.PREFIXED
+    if name.startswith(prefix):
+        return _deny(name, acl.principal, PatternType(acl.pattern_type))
+    if name == ANY_NAME or (is_prefixed and prefix.startswith(name)):
+        return _deny(prefix, acl.principal, PatternType.PREFIXED)
+    return None
 
 
 def _matches(acl: AclBinding, topic: str) -> bool:
@@ -71,11 +108,11 @@ def _matches(acl: AclBinding, topic: str) -> bool:
     return acl.resource_name in {topic, ANY_NAME}
 
 
-def _deny(topic: str, principal: str) -> AclBinding:
+def _deny(topic: str, principal: str, pattern: PatternType = PatternType.LITERAL) -> AclBinding:
     return AclBinding(
         resource_type=TOPIC,
         resource_name=topic,
-        pattern_type=int(PatternType.LITERAL),
+        pattern_type=int(pattern),
         principal=principal,
         host="*",
         operation=int(Operation.WRITE),
@@ -98,9 +135,9 @@ class AclFence:
         self._cluster = cluster
 
     async def plan(
-        self, topics: Collection[str], *, except_principals: Collection[str]
+        self, topics: Collection[str], *, except_principals: Collection[str], prefixes: Collection[str] = ()
     ) -> frozenset[AclBinding]:
-        """Returns the ACLs to create; those that are there already stay when the fence is lifted.
+        """Returns the ACLs to create; those that are there already stay when the fence is lifted. Arguments as in `fence_acls`.
 
         Raises FenceUnavailableError, NotAuthorizedError, ClusterError.
         """
@@ -110,7 +147,7 @@ class AclFence:
         except BrokerError as error:
             raise self._translated(error) from error
         try:
-            wanted = fence_acls(topics, acls, except_principals=except_principals)
+            wanted = fence_acls(topics, acls, except_principals=except_principals, prefixes=prefixes)
         except ValueError as error:
             action = (
                 "replace that ACL by one for each principal that writes, or empty spec.fence.exceptPrincipals"

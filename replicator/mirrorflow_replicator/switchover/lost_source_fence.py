@@ -62,7 +62,10 @@ class LostSourceFence:
     def _fence(self) -> WriteFence:
         settings = self._settings
         if settings.fence is FenceKind.DENY_ACL:
-            return DenyAclFence(self._source(), self._journal, except_principals=settings.except_principals)
+            principals = settings.except_principals
+            return DenyAclFence(
+                self._source(), self._journal, except_principals=principals, flow=settings.forward
+            )
         return NotedFence(
             settings.source, self._journal, hook=settings.fence_hook, variables=settings.variables
         )

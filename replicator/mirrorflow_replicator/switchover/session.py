@@ -179,7 +179,8 @@ def fence_of_cluster(
 ) -> WriteFence:
     """Returns the fence of *cluster* by the method of the pair."""
     if settings.fence is FenceKind.DENY_ACL:
-        return DenyAclFence(cluster, journal, except_principals=settings.except_principals)
+        principals = settings.except_principals
+        return DenyAclFence(cluster, journal, except_principals=principals, flow=settings.forward)
     return NotedFence(cluster.alias, journal, hook=settings.fence_hook, variables=settings.variables)
 
 

@@ -6,10 +6,13 @@ The note is written before a fence is set, and again after it was lifted. So a p
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.topics.topic_acls import AclBinding
+from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator.switchover.acl_fence import AclFence
+from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.switchover.acl_fence import AclFence, fenced_prefixes
 from mirrorflow_replicator.switchover.errors import FenceUnavailableError
 from mirrorflow_replicator.switchover.hooks import HookAction, HookSettings, run_hook
 from mirrorflow_replicator.switchover.journal import SwitchoverJournal
@@ -51,9 +54,17 @@ class DenyAclFence:
     """A fence of DENY ACLs, as `acl_fence` describes."""
 
     def __init__(
-        self, cluster: Cluster, journal: SwitchoverJournal, *, except_principals: Collection[str]
+        self,
+        cluster: Cluster,
+        journal: SwitchoverJournal,
+        *,
+        except_principals: Collection[str],
+        flow: SourceSettings | None = None,
     ) -> None:
+        """*flow* selects the topics. Those that are created later are fenced as far as `acl_fence.fenced_prefixes` knows them."""
         self._acls = AclFence(cluster)
+        self._cluster = cluster
+        self._flow = flow
         self._alias = cluster.alias
         self._journal = journal
         self._except_principals = except_principals
@@ -94,7 +105,8 @@ class DenyAclFence:
         return True
 
     async def plan(self, topics: Collection[str]) -> frozenset[AclBinding]:
-        acls = await self._acls.plan(topics, except_principals=self._except_principals)
+        prefixes = await self._prefixes()
+        acls = await self._acls.plan(topics, except_principals=self._except_principals, prefixes=prefixes)
         if not acls and not self._journal.fence_of(self._alias).acls:
             raise FenceUnavailableError(
                 cluster=self._alias,
@@ -108,6 +120,12 @@ class DenyAclFence:
         if noted:
             await self._acls.lift(noted)
         await self._journal.write_fence(self._alias, FenceState.ABSENT, method=FenceKind.DENY_ACL)
+
+    async def _prefixes(self) -> frozenset[str]:
+        if self._flow is None or self._flow.topic_filter:
+            return frozenset()  # a filter of the user's own selects any topic
+        existing = await admin.list_topics(self._cluster)
+        return fenced_prefixes(self._flow.topics, existing, make_selection(self._flow).selects)
 
 
 class NotedFence:

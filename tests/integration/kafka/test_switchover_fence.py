@@ -262,3 +262,30 @@ def test_producer_ids_that_both_clusters_know_are_reported(
 
     assert (ids[east.name] & ids[west.name]) <= {producer_id for producer_id, _ in shared}
     assert all(loses_silently for _, loses_silently in shared)
+
+
+@pytest.mark.parametrize("except_principals", [(), MIRROR_MAY_WRITE], ids=["everybody", "by name"])
+def test_a_topic_that_is_created_behind_the_fence_is_refused(
+    walled: KafkaCluster, unique_topic: Names, except_principals: tuple[str, ...]
+):
+    """The flow selects every topic that begins as it does."""
+    prefix = unique_topic()
+    fenced, later, other = f"{prefix}-1", f"{prefix}-2", f"other-{prefix}"
+    walled.create_topic(fenced)
+    for name in (fenced, later, other):
+        walled.allow("ALL", "TOPIC", name, user="app")
+
+    async def raise_fence(connected: Cluster) -> frozenset[AclBinding]:
+        fence = AclFence(connected)
+        acls = await fence.plan([fenced], except_principals=except_principals, prefixes=[prefix])
+        await fence.create(acls)
+        return acls
+
+    acls = call_cluster(walled, raise_fence)
+    for name in (later, other):
+        walled.create_topic(name)
+    refused = [write(producer(walled, APP), name) for name in (fenced, later, other)]
+    call_cluster(walled, lambda connected: AclFence(connected).lift(acls))
+
+    assert [REFUSED, REFUSED, ""] == refused
+    assert not write(producer(walled, APP), later)

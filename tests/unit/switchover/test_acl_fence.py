@@ -3,7 +3,7 @@
 import pytest
 
 from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
-from mirrorflow_replicator.switchover.acl_fence import fence_acls
+from mirrorflow_replicator.switchover.acl_fence import fence_acls, fenced_prefixes
 
 PREFIXED = PatternType.PREFIXED
 
@@ -78,3 +78,64 @@ def test_a_principal_that_no_acl_lets_write_is_not_denied(other: AclBinding):
 def test_an_acl_that_lets_everybody_write_leaves_no_names():
     with pytest.raises(ValueError, match=r"Allow Write on topic orders for User:\*"):
         denied(acl("orders", "User:*"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prefix"),
+    [
+        ("orders.*", "orders"),
+        ("orders\\..*", "orders."),
+        ("eu-west_1.*", "eu-west_1"),
+        (".*", None),
+        ("orders", None),
+        ("or.ers.*", None),
+        ("orders-[0-9]+", None),
+        ("(orders|payments).*", None),
+        ("orders.*-eu", None),
+    ],
+)
+def test_a_pattern_is_fenced_for_later_topics_if_it_takes_all_that_begin_with_something(
+    pattern: str, prefix: str | None
+):
+    assert fenced_prefixes([pattern], [], lambda _: True) == ({prefix} if prefix else set())
+
+
+def test_a_beginning_that_a_topic_has_which_the_flow_does_not_copy_is_not_fenced():
+    existing = ["orders-eu", "orders-private"]
+
+    assert fenced_prefixes(["orders.*"], existing, lambda topic: topic != "orders-private") == set()
+    assert fenced_prefixes(["orders.*"], [*existing, "other"], lambda topic: topic != "other") == {"orders"}
+
+
+def later(*acls: AclBinding, except_principals: tuple[str, ...]) -> set[tuple[str, str, int]]:
+    """Returns name, principal and pattern of each DENY of topics that begin with `orders`, none of which exists yet."""
+    fence = fence_acls([], acls, except_principals=except_principals, prefixes=["orders"])
+    return {(binding.resource_name, binding.principal, binding.pattern_type) for binding in fence}
+
+
+def test_without_exceptions_everybody_is_denied_later_topics():
+    assert later(except_principals=()) == {("orders", "User:*", int(PREFIXED))}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [
+        (acl("*", "User:app"), ("orders", "User:app", int(PREFIXED))),
+        (acl("ord", "User:app", pattern=PREFIXED), ("orders", "User:app", int(PREFIXED))),
+        (acl("orders-eu", "User:app", pattern=PREFIXED), ("orders-eu", "User:app", int(PREFIXED))),
+        (acl("orders-eu", "User:app"), ("orders-eu", "User:app", int(PatternType.LITERAL))),
+        (acl("payments", "User:app", pattern=PREFIXED), None),
+        (acl("ord", "User:app"), None),
+        (acl("*", "User:mirror"), None),
+    ],
+    ids=["all", "shorter", "longer", "one", "another", "another-one", "exception"],
+)
+def test_with_an_exception_each_principal_is_denied_what_it_may_write_of_later_topics(
+    allowed: AclBinding, expected: tuple[str, str, int] | None
+):
+    assert later(allowed, except_principals=("User:mirror",)) == ({expected} if expected else set())
+
+
+def test_an_acl_that_lets_everybody_write_later_topics_leaves_no_names():
+    with pytest.raises(ValueError, match=r"for User:\*"):
+        later(acl("*", "User:*"), except_principals=("User:mirror",))
