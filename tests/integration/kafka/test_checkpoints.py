@@ -457,18 +457,20 @@ def test_the_groups_of_an_ended_flow_are_left_to_applications(flow: Flow, unique
     remote = flow.remote(topic)
     load(flow.source, topic, 500)
     put_group(flow.source, group, {(topic, 0): 100})
-    with flow.process(topic, sync_group_offsets_enabled="true") as process:
-        process.wait_for_copy(flow.target, remote, 500)
+    groups = flow.process(topic, with_source=False, sync_group_offsets_enabled="true")
+    copying = flow.process(topic)
+    worker, source, _ = copying.files
+    assert not isinstance(worker, str)
+    assert not isinstance(source, str)
+    copying.files, settings = (worker, source), parse_source(source, worker)
+    with copying, groups:
+        copying.wait_for_copy(flow.target, remote, 500)
         before = flow.wait_for_group(group, {(remote, 0): 100 - LAG_MAX})
-        worker, source, _ = process.files
-        assert not isinstance(worker, str)
-        assert not isinstance(source, str)
-        settings = parse_source(source, worker)
         call_cluster(flow.target, lambda target: end_flow(settings, target, "to-west"))
-        wait_until("the connector obeys", lambda: "was ended by" in _checkpoint_warnings(process))
+        wait_until("the connector obeys", lambda: "ended by switchover" in str(groups.progress()))
         put_group(flow.source, group, {(topic, 0): 500})
         for _ in range(2):
-            _wait_for_pass(process)
+            _wait_for_pass(groups)
 
         ended = group_offsets(flow.target, group), flow.checkpoints(group)[-1]["upstream_offset"]
         assert call_cluster(flow.target, lambda target: clear_end(settings, target, "to-west"))
@@ -478,17 +480,11 @@ def test_the_groups_of_an_ended_flow_are_left_to_applications(flow: Flow, unique
 
 
 def _wait_for_pass(process: Replicator) -> None:
-    """Waits until a pass over all groups has ended since."""
+    """Waits until the only connector of *process* has ended a pass over all groups."""
     began_s = time.monotonic()
 
     def has_ended() -> bool:
-        connectors = process.rest("/progress")[1].get("connectors", ())
-        ages_s = [age["ageSeconds"] for one in connectors if (age := one.get("checkpoints"))]
-        return any(age_s is not None and time.monotonic() - age_s > began_s for age_s in ages_s)
+        age_s = process.progress()["checkpoints"]["ageSeconds"]
+        return age_s is not None and time.monotonic() - age_s > began_s
 
     wait_until("the connector makes a pass", has_ended)
-
-
-def _checkpoint_warnings(process: Replicator) -> str:
-    connectors = process.rest("/progress/partitions")[1].get("connectors", ())
-    return str([connector["warnings"] for connector in connectors if connector.get("groups")])

@@ -141,7 +141,7 @@ def wait_until_warned(process: Replicator, text: str) -> None:
 def test_a_flow_back_that_is_started_before_its_switchover_copies_nothing_back(
     forward: Flow, reverse: Flow, topic: str
 ):
-    """It has never run, so no position keeps it from the copies; one that is started after a rollback is told by its user."""
+    """It has never run, so no position keeps it from the copies. A process that has waited when a rollback releases it does not run either."""
     load(forward.source, topic, 1_000, keys=True)
     with ExitStack() as stack:
         there = stack.enter_context(forward.replicator(topic))

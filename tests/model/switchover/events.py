@@ -28,7 +28,7 @@ CRASH, LIMIT, ROLLBACK = "crash", "limit", "rollback"
 BYPASS, FOREIGN, UNFENCE, REVERT = "bypass", "foreign", "unfence", "revert"
 SOURCE_DOWN, TARGET_DOWN, TAKEOVER, SLEEP = "source down", "target down", "takeover", "sleep"
 REVERSE_COPY = "reverse copy of "
-EARLY = "somebody starts the flow back"
+EARLY = "flow back is started early"
 # Not these: a switchover must succeed in spite of them.
 FAILURES = frozenset({LIMIT, ROLLBACK, BYPASS, FOREIGN, UNFENCE, EARLY})
 

@@ -124,7 +124,7 @@ def test_a_flow_that_was_held_and_started_is_taken(monkeypatch: pytest.MonkeyPat
 def test_a_process_that_was_started_before_its_switchover_does_not_copy_after_a_rollback(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """It would copy everything back, at a moment that no user has chosen. A process that is started anew does what it is told."""
+    """It would copy everything back, at a moment that no user has chosen. One that is started after the rollback takes the flow."""
     takeover, flow = FlowTakeover(settings(), ""), ClaimsOfFlow(monkeypatch, HELD, RELEASED)
 
     with pytest.raises(FlowNotStartedError, match="Switchover to-west"):
