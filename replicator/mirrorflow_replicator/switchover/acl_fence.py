@@ -53,8 +53,8 @@ def fenced_prefixes(
 
     A beginning that an *existing* topic has which the flow does not select is left out: its writers must not be denied.
     """
-    found = (_PREFIX.fullmatch(pattern) for pattern in patterns)
-    prefixes = {match[1].replace("\\", "") for match in found if match is not None}
+    matches = (_PREFIX.fullmatch(pattern) for pattern in patterns)
+    prefixes = {match[1].replace("\\", "") for match in matches if match is not None}
     return frozenset(
         prefix for prefix in prefixes if all(selects(topic) for topic in existing if topic.startswith(prefix))
     )

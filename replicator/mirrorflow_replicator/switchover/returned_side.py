@@ -128,7 +128,7 @@ async def returned_side(settings: SwitchoverSettings) -> AsyncIterator[ReturnedS
         fence = fence_of_cluster(settings, clusters.source, journal)
         await fence_returned_side(fence, topics, alias=settings.source)
         ended = await ended_flow(settings.forward, clusters.target, switchover)
-        # Nobody could hold it while the old side was away. `start_back` starts it, and refuses it if it has run on its own.
+        # It could not be held while the old side was away. `start_back` starts it, and refuses it if it has run on its own.
         with contextlib.suppress(StartConflictError):
             await hold_reverse(settings.back, clusters.target, clusters.source, switchover, ended.target_ends)
         yield ReturnedSide(settings=settings, clusters=clusters, ended=ended, journal=journal)

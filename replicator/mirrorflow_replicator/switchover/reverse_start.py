@@ -56,8 +56,8 @@ async def hold_reverse(
     plan = await _plan(clusters, starts)
     if (newest := await newest_claim(clusters)) is not None and newest.has_run:
         refuse_changed_clusters(newest, plan.claim, settings)
-    at = {partition: FlowStart(offset) for partition, offset in starts.items()}
-    match await clusters.runner.run(hold_flow(plan, switchover, at)):
+    allowed = {partition: FlowStart(offset) for partition, offset in starts.items()}
+    match await clusters.runner.run(hold_flow(plan, switchover, allowed)):
         case Fenced():
             raise FlowTakenError(source=settings.source_alias)
         case FlowRuns():
