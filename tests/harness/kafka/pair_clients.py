@@ -20,7 +20,8 @@ DELIVERY_MS = 900_000
 # Brokers abort what a producer leaves open after it; shorter than a switchover waits.
 TRANSACTION_MS = 20_000
 SESSION_MS = 10_000
-CALL_MS = 10_000  # after which a call is repeated
+REQUEST_MS = 10_000  # after which a request is repeated
+BLOCK_MS = 3_000  # after which a call is repeated, unless clients were led to the other member
 
 
 class Outcome(Enum):
@@ -88,8 +89,8 @@ class PairClients:
             "enable.idempotence": "true",
             "linger.ms": "2",
             "delivery.timeout.ms": str(DELIVERY_MS),
-            "request.timeout.ms": str(CALL_MS),
-            "max.block.ms": str(CALL_MS),
+            "request.timeout.ms": str(REQUEST_MS),
+            "max.block.ms": str(BLOCK_MS),
             "transaction.timeout.ms": str(TRANSACTION_MS),
         }
         consumer = {
@@ -98,7 +99,7 @@ class PairClients:
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": "false",
-            "default.api.timeout.ms": str(CALL_MS),
+            "default.api.timeout.ms": str(BLOCK_MS),
             **({"session.timeout.ms": str(SESSION_MS)} if protocol == "classic" else {}),
         }
         for alias, cluster in self.sides.items():

@@ -1,4 +1,6 @@
+import java.io.IOException;
 import java.io.PrintStream;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -8,6 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.locks.LockSupport;
+import org.apache.kafka.clients.consumer.CloseOptions;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -18,7 +21,8 @@ import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * Reads the active member of a pair as the only consumer of its group until SIGTERM, and commits what it has read.
+ * Reads the active member of a pair as the only consumer of its group until SIGTERM, and commits what it has read. When the
+ * endpoint has another alias, it drops what it has not committed and goes on there.
  *
  * <p>Options: endpoint=FILE (has the alias of the active member) hold=FILE (while it exists, the consumer is closed)
  * clients=FOLDER (has ALIAS.consumer.properties) out=FILE topic=
@@ -28,10 +32,12 @@ import org.apache.kafka.common.serialization.StringDeserializer;
  */
 public final class PairConsumer {
     private static final Duration POLL = Duration.ofMillis(100);
+    private static final Duration CLOSE = Duration.ofSeconds(30);
     private static final long PAUSE_NANOS = 50_000_000L;
 
     private final Options options;
     private final PrintStream out;
+    private String member;
     private volatile boolean stopping;
 
     private PairConsumer(Options options) throws Exception {
@@ -66,8 +72,21 @@ public final class PairConsumer {
         return Files.exists(Path.of(options.text("hold")));
     }
 
+    private String endpoint() {
+        try {
+            return Files.readString(Path.of(options.text("endpoint"))).strip();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    /** Returns whether clients were led to the other member. */
+    private boolean isMoved() {
+        return !endpoint().equals(member);
+    }
+
     private void session() throws Exception {
-        String member = Files.readString(Path.of(options.text("endpoint"))).strip();
+        member = endpoint();
         Properties client = new Properties();
         try (var reader = Files.newBufferedReader(Path.of(options.text("clients"), member + ".consumer.properties"))) {
             client.load(reader);
@@ -75,9 +94,10 @@ public final class PairConsumer {
         print("session " + member);
         var text = new StringDeserializer();
         boolean assigned = false;
-        try (var consumer = new KafkaConsumer<>(client, text, text)) {
+        var consumer = new KafkaConsumer<>(client, text, text);
+        try {
             consumer.subscribe(List.of(options.text("topic")));
-            while (!stopping && !isHeld()) {
+            while (!stopping && !isHeld() && !isMoved()) {
                 ConsumerRecords<String, String> records = consumer.poll(POLL);
                 if (!assigned && !consumer.assignment().isEmpty()) {
                     assigned = true;
@@ -88,6 +108,12 @@ public final class PairConsumer {
                     break; // a new consumer begins at the committed offsets
                 }
             }
+        } catch (KafkaException error) {
+            print("failed " + error.getClass().getSimpleName());
+        }
+        try {
+            // A coordinator that is lost does not answer that the member has left.
+            consumer.close(CloseOptions.timeout(isMoved() ? Duration.ZERO : CLOSE));
         } catch (KafkaException error) {
             print("failed " + error.getClass().getSimpleName());
         }
@@ -106,7 +132,9 @@ public final class PairConsumer {
                 consumer.commitSync(offsets);
                 committed = true;
             } catch (TimeoutException error) {
-                continue;
+                if (isMoved()) {
+                    return false;
+                }
             } catch (KafkaException error) {
                 // The group has removed this member. An earlier try may have been written all the same: all partitions in one batch.
                 print("refused " + error.getClass().getSimpleName());
@@ -127,7 +155,7 @@ public final class PairConsumer {
         return true;
     }
 
-    private static boolean isCommitted(
+    private boolean isCommitted(
             KafkaConsumer<String, String> consumer, Map<TopicPartition, OffsetAndMetadata> offsets) {
         while (true) {
             try {
@@ -137,7 +165,9 @@ public final class PairConsumer {
                     return at != null && at.offset() >= entry.getValue().offset();
                 });
             } catch (TimeoutException error) {
-                continue;
+                if (isMoved()) {
+                    return false;
+                }
             }
         }
     }

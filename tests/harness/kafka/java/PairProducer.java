@@ -1,4 +1,6 @@
+import java.io.IOException;
 import java.io.PrintStream;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -8,6 +10,7 @@ import java.util.List;
 import java.util.Properties;
 import java.util.Random;
 import java.util.TreeSet;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -21,19 +24,22 @@ import org.apache.kafka.common.serialization.StringSerializer;
  * <p>Options: endpoint=FILE (has the alias of the active member) clients=FOLDER (has ALIAS.producer.properties) out=FILE
  * name= topic= keys=20 rate=100 (records a second) transactional_id= transaction_records=20 abort_percent=0 seed=1
  *
- * <p>After a refusal it closes the producer, reads the endpoint again, and first repeats the numbers that were not
- * acknowledged. Each try to write a number is an attempt of its own. A record has the key "k" and number modulo keys, and the
+ * <p>After a refusal, and when the endpoint has another alias, it closes the producer, reads the endpoint again, and first
+ * repeats the numbers that were not acknowledged. A cluster that is lost refuses nothing; what was sent to it is unknown then. Each try to write a number is an attempt of its own. A record has the key "k" and number modulo keys, and the
  * value "name attempt number padding". Lines of out, each after its time in ms: "session MEMBER", "sent ATTEMPT NUMBER",
  * "acknowledged ATTEMPT PARTITION OFFSET", "aborted ATTEMPT" (can never be read), "unknown ATTEMPT" (may be in the log), "refused ERROR".
  */
 public final class PairProducer {
     private static final long PAUSE_NANOS = 200_000_000L;
-    private static final Duration CLOSE = Duration.ofSeconds(600);
+    private static final long CHECK_NANOS = 1_000_000L;
+    private static final Duration CLOSE = Duration.ofSeconds(5);
 
     private final Options options;
     private final PrintStream out;
     private final Random random;
     private final TreeSet<Long> outbox = new TreeSet<>();
+    private final AtomicInteger unanswered = new AtomicInteger();
+    private String member;
     private long nextNumber;
     private long nextAttempt;
     private volatile boolean stopping;
@@ -63,7 +69,7 @@ public final class PairProducer {
     }
 
     private void session() throws Exception {
-        String member = Files.readString(Path.of(options.text("endpoint"))).strip();
+        member = endpoint();
         Properties client = new Properties();
         try (var reader = Files.newBufferedReader(Path.of(options.text("clients"), member + ".producer.properties"))) {
             client.load(reader);
@@ -78,20 +84,41 @@ public final class PairProducer {
         KafkaProducer<String, String> producer = new KafkaProducer<>(client, text, text);
         try {
             if (id.isEmpty()) {
-                while (!stopping && !refused) {
+                while (!stopping && !refused && !isMoved()) {
                     send(producer, takeNumber(), null);
                     pause(1);
                 }
             } else {
                 producer.initTransactions();
-                while (!stopping && !refused) {
+                while (!stopping && !refused && !isMoved()) {
                     transaction(producer);
                 }
             }
         } catch (KafkaException error) {
             refuse(error);
         } finally {
-            producer.close(CLOSE);
+            awaitAnswers();
+            producer.close(isMoved() ? Duration.ZERO : CLOSE);
+        }
+    }
+
+    private String endpoint() {
+        try {
+            return Files.readString(Path.of(options.text("endpoint"))).strip();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    /** Returns whether clients were led to the other member, although this one has refused nothing: it is lost then. */
+    private boolean isMoved() {
+        return !endpoint().equals(member);
+    }
+
+    /** Waits until each record that was sent is acknowledged or refused, or the endpoint has another alias. */
+    private void awaitAnswers() {
+        while (unanswered.get() > 0 && !isMoved()) {
+            LockSupport.parkNanos(CHECK_NANOS);
         }
     }
 
@@ -113,8 +140,10 @@ public final class PairProducer {
         if (written != null) {
             written.add(attempt);
         }
+        unanswered.incrementAndGet();
         try {
             producer.send(new ProducerRecord<>(options.text("topic"), key, value), (metadata, error) -> {
+                unanswered.decrementAndGet();
                 if (error != null) {
                     refuse(error);
                     if (written == null) {
@@ -129,6 +158,7 @@ public final class PairProducer {
             });
         } catch (KafkaException error) {
             // The callback is not called where send() itself fails.
+            unanswered.decrementAndGet();
             if (written == null) {
                 lost(attempt, "unknown");
             }
@@ -142,12 +172,15 @@ public final class PairProducer {
         try {
             producer.beginTransaction();
             long records = 1 + random.nextInt((int) options.number("transaction_records", 20));
-            for (long i = 0; i < records && !refused; i++) {
+            for (long i = 0; i < records && !refused && !isMoved(); i++) {
                 send(producer, takeNumber(), written);
                 pause(1);
             }
+            if (isMoved()) {
+                return;
+            }
             if (random.nextInt(100) < options.number("abort_percent", 0)) {
-                producer.flush(); // an abort drops unsent records, but aborted records must be in the log
+                awaitAnswers(); // an abort drops unsent records, but aborted records must be in the log
                 producer.abortTransaction();
                 return;
             }
@@ -173,6 +206,9 @@ public final class PairProducer {
                 producer.commitTransaction();
                 return true;
             } catch (TimeoutException error) {
+                if (isMoved()) {
+                    throw error;
+                }
                 continue; // the only one after which a commit may be repeated
             } catch (KafkaException error) {
                 refuse(error);
@@ -182,7 +218,9 @@ public final class PairProducer {
                     producer.abortTransaction();
                     return false;
                 } catch (TimeoutException error) {
-                    continue;
+                    if (isMoved()) {
+                        throw error;
+                    }
                 }
             }
         }
