@@ -88,7 +88,8 @@ def line_of(dimensions: SwitchoverDimensions, result: SwitchoverResult) -> str:
     faults, commands = result.done.total(), result.commands.total()
     return (
         f"seed {result.seed}: {dimensions}: {result.moves} moves, {commands} commands, {faults} faults, "
-        f"{result.acknowledged} acknowledged, {result.read} read, {outcome}"
+        f"{result.acknowledged} acknowledged, {result.read} read, {result.kept} kept, {result.reread} reread, "
+        f"{result.cpu_s:.0f} CPU s, {outcome}"
     )
 
 

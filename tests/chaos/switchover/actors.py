@@ -1,4 +1,4 @@
-"""The processes of a pair that a trial kills and freezes: `mirrorflow run` of each flow, and `mirrorflow switchover`.
+"""What a trial kills and freezes: the brokers of each side, `mirrorflow run` of each flow, and the commands.
 
 Calls do not wait. `tick` thaws or starts a process again when its time is over.
 """
@@ -14,11 +14,49 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.actors import Side
 from tests.harness.kafka.processes import Child, HarnessError, family, start
 
 RESTART_S = 1.0  # after which a flow that has ended by itself is started again, as by a supervisor
+SWITCHOVER, DIVERGED = "switchover", "diverged"
 PROGRAM = Path(sys.executable).parent / "mirrorflow"
 _runs = itertools.count()
+
+
+@dataclass(slots=True, kw_only=True)
+class MemberSide(Side):
+    """A member of the pair: at most one broker is unavailable, or all of them while it is lost."""
+
+    is_lost: bool = False
+
+    def strike(self, choice: int, *, leads: bool, freeze: bool, away_s: float) -> int:
+        """Kills or freezes a broker and returns its id, or 0 while another one, or the cluster, is unavailable."""
+        if self.is_lost:
+            return 0
+        # The zero-argument form does not work in a class with slots, which is created twice.
+        return Side.strike(self, choice, leads=leads, freeze=freeze, away_s=away_s)
+
+    def tick(self) -> None:
+        if not self.is_lost:
+            Side.tick(self)
+
+    def lose(self, *, freeze: bool) -> None:
+        """Kills or freezes all brokers at once, also one that was unavailable."""
+        for broker in self.cluster.nodes.values():
+            if freeze and broker.running:
+                broker.freeze()
+            elif broker.running:
+                broker.kill()
+        self.unavailable_id, self.is_lost = 0, True
+
+    def come_back(self) -> None:
+        """Starts or thaws all brokers, without waiting."""
+        for broker in self.cluster.nodes.values():
+            if broker.running:
+                broker.thaw()
+            else:
+                broker.launch()
+        self.is_lost = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,23 +142,29 @@ class FlowProcess:
             self.child.kill()
 
 
-class SwitchoverCommand:
-    """One run of `mirrorflow switchover`."""
+class PairCommand:
+    """One run of `mirrorflow switchover`, or of `mirrorflow diverged`, which writes no report."""
 
-    def __init__(self, pair: Path, folder: Path, *arguments: str) -> None:
+    def __init__(self, pair: Path, folder: Path, *arguments: str, command: str = SWITCHOVER) -> None:
         number = next(_runs)
-        self.name = f"switchover-{number}"
+        self.name = f"{command}-{number}"
         self.report_file = folder / f"{self.name}.json"
         self.began_s = time.monotonic()
         self.frozen_until_s = 0.0
         self._out = folder / f"{self.name}.out"
-        line = [str(PROGRAM), "switchover", *arguments, "-f", str(pair), "--secrets", str(folder)]
-        self.child = start(self.name, [*line, "--report", str(self.report_file)], log=self._out)
+        line = [str(PROGRAM), command, *arguments, "-f", str(pair), "--secrets", str(folder)]
+        line += ["--report", str(self.report_file)] if command == SWITCHOVER else []
+        self.child = start(self.name, line, log=self._out)
         self._read_bytes = 0
 
     @property
     def is_frozen(self) -> bool:
         return self.child.frozen
+
+    @property
+    def seconds(self) -> float:
+        """The time since its start."""
+        return time.monotonic() - self.began_s
 
     @property
     def has_ended(self) -> bool:
@@ -160,7 +204,7 @@ class SwitchoverCommand:
 
 def switchover_status(pair: Path, folder: Path) -> dict[str, Any]:
     """Returns `mirrorflow switchover status --json`. Raises HarnessError."""
-    command = SwitchoverCommand(pair, folder, "status")
+    command = PairCommand(pair, folder, "status")
     if status := command.child.process.wait(120):
         raise HarnessError(f"mirrorflow switchover status ended with {status}:\n{command.output()}")
     return command.report()

@@ -2,10 +2,14 @@
 
 Planned: every acknowledged record is read exactly once, in the order in which its producer has sent it. A record whose producer got
 an error is no acknowledged one: it may be in the log or not, and the application writes its number again, as another attempt.
+
+Unplanned: every acknowledged record is in the log of the new side or in the kept tail, and none in both. The group reads each one
+of the log. It begins at an earlier place after such a move, and may read each record once more then; between them as above.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from tests.harness.kafka.pair_clients import Attempt, Outcome, ReadRecord
@@ -13,21 +17,71 @@ from tests.harness.kafka.pair_clients import Attempt, Outcome, ReadRecord
 SHOWN = 5
 
 Written = Mapping[str, Sequence[Attempt]]
+AttemptKey = tuple[str, int]  # producer, attempt
 
 
-def problems_of(written: Written, reads: Sequence[ReadRecord], *, of: str) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnplannedMove:
+    """A move to the member *to* that began at *began_ms*, while applications still used the other one."""
+
+    to: str
+    began_ms: int
+
+
+def keys_of(reads: Sequence[ReadRecord]) -> set[AttemptKey]:
+    return {(read.producer, read.attempt) for read in reads}
+
+
+def sections(reads: Sequence[ReadRecord], moves: Sequence[UnplannedMove]) -> list[list[ReadRecord]]:
+    """Splits what a group has read where it began to read after each of *moves*."""
+    parts: list[list[ReadRecord]] = [[]]
+    for read in reads:
+        if len(parts) <= len(moves):
+            move = moves[len(parts) - 1]
+            if read.member == move.to and read.time_ms >= move.began_ms:
+                parts.append([])
+        parts[-1].append(read)
+    return parts
+
+
+def group_problems(
+    written: Written,
+    reads: Sequence[ReadRecord],
+    *,
+    of: str,
+    moves: Sequence[UnplannedMove] = (),
+    kept: Collection[AttemptKey] = (),
+) -> list[str]:
+    """Returns a sentence for each kind of defect in what a group has read; it need not have read the *kept* tails."""
+    problems = []
+    parts = sections(reads, moves)
+    for number, part in enumerate(parts):
+        after = f" after unplanned move {number}" if number else ""
+        counts = Counter((read.producer, read.attempt) for read in part)
+        known = _known(written)
+        if repeated := sorted(key for key, count in counts.items() if count > 1):
+            problems.append(_sentence(f"{of}{after}", "records repeated", repeated, known))
+        if len(parts) > 1 and (swapped := _out_of_order(part)):
+            problems.append(_sentence(f"{of}{after}", "records out of order", swapped, known))
+    first_reads: dict[AttemptKey, ReadRecord] = {}
+    for read in reads:
+        first_reads.setdefault((read.producer, read.attempt), read)
+    return problems + problems_of(written, list(first_reads.values()), of=of, elsewhere=kept)
+
+
+def problems_of(
+    written: Written, reads: Sequence[ReadRecord], *, of: str, elsewhere: Collection[AttemptKey] = ()
+) -> list[str]:
     """Returns a sentence for each kind of defect in *reads*, the records that *of* has, by partition in their order.
 
-    *written* has the attempts of each producer, by its name and in the order of their sending.
+    *written* has the attempts of each producer, by its name and in the order of their sending. Records *elsewhere* need not be here.
     """
     counts = Counter((read.producer, read.attempt) for read in reads)
-    known = {
-        (name, index): attempt for name, attempts in written.items() for index, attempt in enumerate(attempts)
-    }
+    known = _known(written)
     acknowledged = {key for key, attempt in known.items() if attempt.outcome is Outcome.ACKNOWLEDGED}
     aborted = {key for key, attempt in known.items() if attempt.outcome is Outcome.ABORTED}
     found = {
-        "acknowledged records missing": sorted(acknowledged - counts.keys()),
+        "acknowledged records missing": sorted(acknowledged - counts.keys() - set(elsewhere)),
         "records repeated": sorted(key for key, count in counts.items() if count > 1),
         "aborted records present": sorted(aborted & counts.keys()),
         "records that no producer has sent": sorted(counts.keys() - known.keys()),
@@ -42,9 +96,29 @@ def problems_of(written: Written, reads: Sequence[ReadRecord], *, of: str) -> li
     return [_sentence(of, what, keys, known) for what, keys in found.items() if keys]
 
 
-def _out_of_order(reads: Sequence[ReadRecord]) -> list[tuple[str, int]]:
+def side_problems(
+    written: Written, log: Sequence[ReadRecord], kept: Sequence[ReadRecord], *, of: str
+) -> list[str]:
+    """Returns what is wrong with the *log* of a member and the tails of the other one that are *kept* there."""
+    log_keys, kept_keys = keys_of(log), keys_of(kept)
+    problems = problems_of(written, log, of=f"the log of {of}", elsewhere=kept_keys)
+    problems += problems_of(
+        written, kept, of=f"the tail kept on {of}", elsewhere=_known(written).keys() - kept_keys
+    )
+    if both := sorted(log_keys & kept_keys):
+        problems.append(_sentence(of, "records both in the log and in a kept tail", both, _known(written)))
+    return problems
+
+
+def _known(written: Written) -> dict[AttemptKey, Attempt]:
+    return {
+        (name, index): attempt for name, attempts in written.items() for index, attempt in enumerate(attempts)
+    }
+
+
+def _out_of_order(reads: Sequence[ReadRecord]) -> list[AttemptKey]:
     """Returns records that follow a later one of the same producer in their partition, or in their key."""
-    out: dict[tuple[str, int], None] = {}
+    out: dict[AttemptKey, None] = {}
     for name in ("partition", "key"):
         orders: dict[tuple[str, object], list[int]] = {}
         for read in reads:
@@ -54,15 +128,13 @@ def _out_of_order(reads: Sequence[ReadRecord]) -> list[tuple[str, int]]:
     return sorted(out)
 
 
-def _sentence(
-    of: str, what: str, keys: Sequence[tuple[str, int]], known: Mapping[tuple[str, int], Attempt]
-) -> str:
+def _sentence(of: str, what: str, keys: Sequence[AttemptKey], known: Mapping[AttemptKey, Attempt]) -> str:
     shown = ", ".join(_name(key, known.get(key)) for key in keys[:SHOWN])
     rest = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
     return f"{of}: {len(keys)} {what}: {shown}{rest}"
 
 
-def _name(key: tuple[str, int], attempt: Attempt | None) -> str:
+def _name(key: AttemptKey, attempt: Attempt | None) -> str:
     producer, index = key
     if attempt is None:
         return f"{producer} #{index}"

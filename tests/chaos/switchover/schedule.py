@@ -1,7 +1,7 @@
 """What a trial draws from its seed: its dimensions, and the faults of each run of the command. The same seed draws the same."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Final
@@ -20,6 +20,8 @@ STATES: Final = (
     "Reversing",
     "RollingBack",
 )
+# Those of a switchover without the source.
+UNPLANNED_STATES: Final = ("Assessing", "ForwardEnded", "GroupsClamped", "Promoting", "RollingBack")
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     # `both`: an idempotent and a transactional producer. The transactional one aborts some transactions.
     "producers": ("idempotent", "transactional", "both"),
@@ -31,7 +33,10 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     # When the flow back is started the first time: when the command asks for it, or as soon as clients are led over.
     "back": ("asked", "asked", "early"),
     "faults": ("command", "flows", "brokers", "all", "all", "none"),
+    # Moves without the source: all its brokers are killed or frozen, or it answers, but its user gives it up.
+    "unplanned": ("none", "killed", "killed", "frozen", "answers"),
 }
+UNPLANNED_SHARE: Final = 0.4  # of the moves after the first one, which is unplanned where any is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,7 @@ class SwitchoverDimensions:
     rehearsals: str
     back: str
     faults: str
+    unplanned: str
 
     def __str__(self) -> str:
         return " ".join(f"{dimension.name}={getattr(self, dimension.name)}" for dimension in fields(self))
@@ -122,7 +128,7 @@ def drawn_dimensions(seed: int, requested: Mapping[str, str]) -> SwitchoverDimen
     )
 
 
-def state_faults(seed: int, kind: str) -> Iterator[StateFault]:
+def state_faults(seed: int, kind: str, states: Sequence[str] = STATES) -> Iterator[StateFault]:
     """Yields a fault for each run of the command, without end; nothing for the kind none."""
     rng, kinds = random.Random(f"{seed} states"), _kinds(kind)
     while kinds:
@@ -130,10 +136,17 @@ def state_faults(seed: int, kind: str) -> Iterator[StateFault]:
         fault = rng.choice(KINDS["command"] if rng.random() < 0.5 and kind == "all" else kinds)
         yield StateFault(
             fault=fault,
-            state=rng.choice(STATES),
+            state=rng.choice(states),
             away_s=rng.uniform(*AWAY_S),
             choice=rng.randrange(1 << 16),
         )
+
+
+def unplanned_moves(seed: int, dimensions: SwitchoverDimensions) -> list[bool]:
+    """Draws for each move whether it is unplanned."""
+    rng, moves = random.Random(f"{seed} kinds"), int(dimensions.moves)
+    drawn = [True, *(rng.random() < UNPLANNED_SHARE for _ in range(moves - 1))]
+    return drawn if dimensions.unplanned != "none" else [False] * moves
 
 
 def timed_faults(seed: int, kind: str) -> Iterator[TimedFault]:

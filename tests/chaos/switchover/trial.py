@@ -1,11 +1,14 @@
 """One trial: applications are moved to the other cluster and back, while commands, flows and brokers are killed and frozen.
 
-The command is run again until the applications have moved, as an operator would. Then everything recovers, and what was written is
-compared with what the group has read and with both logs.
+The command is run again until the applications have moved, as an operator would. A move without the source is followed by the
+source's return: its tail is kept, and the flow back is started. In the end everything recovers, and what was written is compared
+with what the group has read, with both logs and with the kept tails.
 """
 
 import contextlib
+import math
 import random
+import resource
 import shutil
 import time
 from collections import Counter
@@ -23,19 +26,37 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.chaos.actors import Side
-from tests.chaos.switchover.actors import FlowProcess, SwitchoverCommand, state_in, switchover_status
-from tests.chaos.switchover.judgement import difference, fence_problems, journal_problems, problems_of
+from tests.chaos.switchover.actors import (
+    DIVERGED,
+    SWITCHOVER,
+    FlowProcess,
+    MemberSide,
+    PairCommand,
+    state_in,
+    switchover_status,
+)
+from tests.chaos.switchover.judgement import (
+    UnplannedMove,
+    difference,
+    fence_problems,
+    group_problems,
+    journal_problems,
+    keys_of,
+    side_problems,
+)
 from tests.chaos.switchover.schedule import (
+    UNPLANNED_STATES,
     Fault,
     StateFault,
     SwitchoverDimensions,
     TimedFault,
     state_faults,
     timed_faults,
+    unplanned_moves,
 )
 from tests.harness.kafka.cluster import ADMIN_WAIT_S, KafkaCluster
 from tests.harness.kafka.pair_clients import (
+    Outcome,
     PairClients,
     PairConsumer,
     PairProducer,
@@ -53,14 +74,28 @@ DEADLINE_S = 60
 # take a minute.
 HANG_S: Final = DEADLINE_S + 180.0
 FAULTS_MAX: Final = 3  # of one move by a state: then the command runs undisturbed, so that each move ends
+TIMED_FAULTS_MAX: Final = 4  # of one move, for the same reason
 RUNS_MAX: Final = 25  # of the command for one move
+ROLL_BACK_S: Final = 15.0  # a rollback that needs the lost source waits for it
 RETRY_S: Final = 1.0
 SETTLE_S: Final = 300.0
 TICK_S: Final = 0.02
 REPLACED_S: Final = 14.0  # a frozen command counts as gone after 8 s
 ABORT_PERCENT: Final = 25
+# Of unplanned moves: how often and how long the flow is frozen before them, for how long it misses what is written, how often the
+# loss is shown before it is accepted, for how long applications run without the source.
+TAIL_SHARE: Final = 0.7
+FLOW_FROZEN_S: Final = (2.0, 25.0)
+TAIL_S: Final = (0.2, 2.0)
+SHOWN_SHARE: Final = 0.3
+DEGRADED_S: Final = (0.2, 3.0)
+# How often, and when, `mirrorflow diverged` is killed: it takes seconds to start on a busy machine.
+KILLED_SHARE: Final = 0.4
+KILL_S: Final = (1.0, 8.0)
 ADMITTED: Final = "Waits for the first record of the flow"
 STOP_CONSUMERS: Final = "consumers of these groups are stopped"
+# Brokers abort the transactions of a producer that is gone within a second after their timeout.
+QUICK_ABORT: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
 THREE: Final = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -76,20 +111,27 @@ class SwitchoverResult:
     done: Counter[Fault] = field(default_factory=Counter)
     commands: Counter[str] = field(default_factory=Counter)  # by how they ended
     moves: int = 0
+    unplanned: int = 0  # of the moves
     rehearsals: int = 0
     acknowledged: int = 0
     unknown: int = 0
     read: int = 0
+    kept: int = 0  # records in the tails
+    reread: int = 0  # after unplanned moves
+    cpu_s: float = 0.0  # of all processes of the trial
     refused_s: list[float] = field(default_factory=list)  # of each move
     problems: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
         """Returns the lines that are printed after the trial."""
-        lines = [f"seed {self.seed}: {self.moves} switchovers, {self.rehearsals} rehearsals"]
+        lines = [
+            f"seed {self.seed}: {self.moves} switchovers, {self.unplanned} unplanned; {self.rehearsals} rehearsals; {self.cpu_s:.0f} CPU s"
+        ]
         lines += [f"  {count:4}  {fault.value}" for fault in Fault if (count := self.done[fault])]
         lines += [f"  {count:4}  commands ended: {how}" for how, count in sorted(self.commands.items())]
         lines.append(
-            f"  {self.acknowledged} records acknowledged, {self.read} read, {self.unknown} without an outcome;"
+            f"  {self.acknowledged} records acknowledged, {self.read} read, {self.unknown} without an outcome,"
+            f" {self.kept} in kept tails, {self.reread} read again;"
             f" writes refused for {', '.join(f'{seconds:.1f}' for seconds in self.refused_s)} s"
         )
         return "\n".join([*lines, *(f"BROKEN: {problem}" for problem in self.problems)])
@@ -116,14 +158,18 @@ class SwitchoverTrial:
         self._began_s = time.monotonic()
         self._rng = random.Random(f"{seed} moves")
         self._state_faults: Iterator[StateFault] = state_faults(seed, dimensions.faults)
+        self._unplanned_faults = state_faults(seed, dimensions.faults, UNPLANNED_STATES)
         self._timed_faults: Iterator[TimedFault] = timed_faults(seed, dimensions.faults)
+        self._timed_count = 0  # in this move
         self._next_fault: TimedFault | None = None
         self._fault_due_s = 0.0
-        self._sides: dict[str, Side] = {}
+        self._sides: dict[str, MemberSide] = {}
         self._flows: dict[str, FlowProcess] = {}
         self._producers: list[PairProducer] = []
         self._applications: list[PairProducer | PairConsumer] = []
-        self._commands: list[SwitchoverCommand] = []  # that run
+        self._commands: list[PairCommand] = []  # that run
+        self._unplanned: list[UnplannedMove] = []
+        self._tails: dict[str, list[str]] = {}  # topics of kept tails on each member, in their order
         self._held_at = ""  # the member at which the consumer was stopped
         self._calm_since_s = time.monotonic()
         self._is_move_done = False
@@ -132,6 +178,7 @@ class SwitchoverTrial:
         """Runs the trial and ends all its processes."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
+        used_s = _used_cpu_s()
         east_brokers, west_brokers = (int(count) for count in self._dimensions.brokers.split("+"))
         with (
             _cluster("chaos-east", east_brokers) as east,
@@ -148,13 +195,16 @@ class SwitchoverTrial:
                 self._end()
                 if self.result.problems:
                     self._keep()
+        self.result.cpu_s = _used_cpu_s() - used_s
         return self.result
 
     # -- set-up and end
 
     def _set_up(self, east: KafkaCluster, west: KafkaCluster) -> None:
         clusters = {"east": east, "west": west}
-        self._sides = {alias: Side(cluster=cluster, topics=[TOPIC]) for alias, cluster in clusters.items()}
+        self._sides = {
+            alias: MemberSide(cluster=cluster, topics=[TOPIC]) for alias, cluster in clusters.items()
+        }
         for cluster in clusters.values():
             allow_users(cluster, TOPIC)
         east.create_topic(
@@ -217,35 +267,104 @@ class SwitchoverTrial:
     # -- the moves
 
     def _move_there_and_back(self) -> None:
-        moves = int(self._dimensions.moves)
-        self._schedule_fault()
-        for number in range(moves):
+        kinds = unplanned_moves(self.result.seed, self._dimensions)
+        moves = len(kinds)
+        for number, is_unplanned in enumerate(kinds):
+            self._timed_count = 0
+            self._schedule_fault()
             self._run_for(self._rng.uniform(0.5, 1.5) * self._seconds / (moves + 1))
             active = self._clients.active()
             to = "west" if active == "east" else "east"
             if self._dimensions.rehearsals == "some" and self._rng.random() < 0.6:
-                self._move(to, rehearse=True)
+                self._move(["--to", to, "--rehearse"], self._state_faults)
                 self.result.rehearsals += 1
-            self._move(to, rehearse=False)
+            if is_unplanned:
+                self._move_without(active, to)
+                self.result.unplanned += 1
+            else:
+                self._move(["--to", to], self._state_faults)
             self.result.moves += 1
             self._note(f"move {number + 1} of {moves}: {to} is active")
 
-    def _move(self, to: str, *, rehearse: bool) -> None:
+    def _move(self, arguments: list[str], faults: Iterator[StateFault]) -> None:
         """Runs the command until it has done its work."""
-        arguments = ["--to", to, *(["--rehearse"] if rehearse else [])]
         self._is_move_done = False
         for run in range(RUNS_MAX):
-            fault = next(self._state_faults, None) if run < FAULTS_MAX else None
-            self._run_command(arguments, fault)
+            self._run_command(arguments, next(faults, None) if run < FAULTS_MAX else None)
             if self._is_move_done:
                 return
             self._run_for(RETRY_S)
         raise HarnessError(f"{' '.join(arguments)}: not done after {RUNS_MAX} runs of the command.")
 
-    def _run_command(self, arguments: list[str], fault: StateFault | None = None) -> None:
-        """Runs the command once, to its end; *fault* hits it on the way."""
+    def _move_without(self, source: str, to: str) -> None:
+        """Moves applications to *to* without *source*, which then returns: its tail is kept, and the flow back started."""
+        kind, side, forward = self._dimensions.unplanned, self._sides[source], self._flows[source]
+        # What is written while the flow is frozen becomes the tail, unless the flow wakes up in time.
+        if self._rng.random() < TAIL_SHARE and forward.freeze(self._rng.uniform(*FLOW_FROZEN_S)):
+            self._note(f"{forward.name} is frozen")
+            self._run_for(self._rng.uniform(*TAIL_S))
+        self._unplanned.append(UnplannedMove(to=to, began_ms=time.time_ns() // 1_000_000))
+        if kind != "answers":
+            side.lose(freeze=kind == "frozen")
+        self._note(f"{source} is lost: {kind}")
+        shown = ["--to", to, "--unplanned"]
+        if self._rng.random() < SHOWN_SHARE:
+            self._run_command(shown)
+            assert self._clients.active() == source, (
+                "The command has changed something without --accept-loss."
+            )
+        self._move([*shown, "--accept-loss"], self._unplanned_faults)
+        self._wait_for_writes(to)
+        self._run_for(self._rng.uniform(*DEGRADED_S))
+        if side.is_lost:
+            side.come_back()
+            self._note(f"{source} returns")
+            self._wait("every replica is in sync", side.is_in_sync)
+        before = self._tail_topics(to)
+        self._run_diverged("keep", source)
+        self._tails.setdefault(to, []).extend(sorted(self._tail_topics(to) - before))
+        self._run_diverged("start-back", source)
+        back = self._flows[to]
+        if not back.is_wanted:
+            back.start()
+
+    def _run_diverged(self, action: str, left: str) -> None:
+        """Runs `mirrorflow diverged` until it has done its work; some runs are killed."""
+        for run in range(RUNS_MAX):
+            command = self._start_command([action, "--left", left], command=DIVERGED)
+            has_faults = run < FAULTS_MAX and self._dimensions.faults in {"command", "all"}
+            kill_s = self._rng.uniform(*KILL_S) if has_faults and self._rng.random() < KILLED_SHARE else None
+            while not command.has_ended:
+                if kill_s is not None and command.seconds >= kill_s:
+                    command.kill()
+                    self.result.done[Fault.KILL_COMMAND] += 1
+                self._tick()
+                self._check_hang(command)
+                time.sleep(TICK_S)
+            self._commands.remove(command)
+            status, output = command.child.process.returncode, " ".join(command.output().split())
+            self.result.commands[f"{action} status {status}"] += 1
+            self._note(f"{command.name}: {action}, status {status}. {output[-500:]}")
+            if status == 2:
+                raise HarnessError(f"The command was refused as invalid:\n{output}")
+            # A run that was killed after its last step has done its work, too.
+            if status == 0 or (action == "start-back" and f"copies to {left} already" in output):
+                return
+            self._run_for(RETRY_S)
+        raise HarnessError(f"diverged {action}: not done after {RUNS_MAX} runs of the command.")
+
+    def _tail_topics(self, member: str) -> set[str]:
+        topics = self._sides[member].cluster.topics()
+        return {name for name in topics if name.startswith(f"{TOPIC}.diverged.")}
+
+    def _run_command(
+        self, arguments: list[str], fault: StateFault | None = None, *, limit_s: float = math.inf
+    ) -> None:
+        """Runs the command once, to its end; *fault* hits it on the way. It is killed after *limit_s*."""
         command = self._start_command(arguments)
         while not command.has_ended:
+            if command.seconds > limit_s:
+                command.kill()
             hit = self._read_lines(command, fault)
             if hit and fault is not None:
                 self._hit(command, fault, arguments)
@@ -255,13 +374,13 @@ class SwitchoverTrial:
             time.sleep(TICK_S)
         self._note_end(command)
 
-    def _start_command(self, arguments: list[str]) -> SwitchoverCommand:
-        command = SwitchoverCommand(self._pair, self.folder, *arguments)
-        self._commands.append(command)
-        self._note(f"{command.name}: {' '.join(arguments)}")
-        return command
+    def _start_command(self, arguments: list[str], *, command: str = SWITCHOVER) -> PairCommand:
+        started = PairCommand(self._pair, self.folder, *arguments, command=command)
+        self._commands.append(started)
+        self._note(f"{started.name}: {' '.join(arguments)}")
+        return started
 
-    def _read_lines(self, command: SwitchoverCommand, fault: StateFault | None) -> bool:
+    def _read_lines(self, command: PairCommand, fault: StateFault | None) -> bool:
         """Does what the command asks its user to do; returns whether it shows the state that *fault* hits."""
         hit = False
         for line in command.new_lines():
@@ -277,7 +396,7 @@ class SwitchoverTrial:
                     back.start()
         return hit
 
-    def _note_end(self, command: SwitchoverCommand) -> None:
+    def _note_end(self, command: PairCommand) -> None:
         self._read_lines(command, None)
         self._commands.remove(command)
         status, report = command.child.process.returncode, command.report()
@@ -293,8 +412,12 @@ class SwitchoverTrial:
         if status >= 0 and state in {"Lifted", "Rehearsed", "Refused"}:
             self._release_consumer()
         # A command that was killed after its last record, or that another one has replaced, has done its work, too.
-        was_done = state == "Refused" and f"to: {self._clients.active()} is the active member" in reason
-        self._is_move_done |= was_done or (status == 0 and state in {"Done", "Rehearsed"})
+        active = self._clients.active()
+        was_done = state == "Refused" and any(
+            sentence in reason
+            for sentence in (f"to: {active} is the active member", f"has made {active} the active member")
+        )
+        self._is_move_done |= was_done or (status == 0 and state in {"Done", "Rehearsed", "Degraded"})
 
     def _release_consumer(self) -> None:
         self._held_at = ""
@@ -302,7 +425,7 @@ class SwitchoverTrial:
 
     # -- faults
 
-    def _hit(self, command: SwitchoverCommand, fault: StateFault, arguments: list[str]) -> None:
+    def _hit(self, command: PairCommand, fault: StateFault, arguments: list[str]) -> None:
         kind = fault.fault
         done = True
         match kind:
@@ -318,7 +441,9 @@ class SwitchoverTrial:
                 self._run_command(arguments)
             case Fault.ROLL_BACK:
                 command.kill()
-                self._run_command(["rollback"])
+                self._run_command(
+                    ["rollback"], limit_s=ROLL_BACK_S if "--unplanned" in arguments else math.inf
+                )
             case _:
                 done = self._strike(kind, fault.choice, fault.away_s)
         if done:
@@ -340,7 +465,8 @@ class SwitchoverTrial:
         return done
 
     def _schedule_fault(self) -> None:
-        self._next_fault = next(self._timed_faults, None)
+        is_allowed = self._timed_count < TIMED_FAULTS_MAX
+        self._next_fault = next(self._timed_faults, None) if is_allowed else None
         if self._next_fault is not None:
             self._fault_due_s = time.monotonic() + self._next_fault.after_s
 
@@ -350,6 +476,7 @@ class SwitchoverTrial:
         now = time.monotonic()
         if self._next_fault is not None and now >= self._fault_due_s:
             fault = self._next_fault
+            self._timed_count += 1
             if self._strike(fault.fault, fault.choice, fault.away_s):
                 self.result.done[fault.fault] += 1
                 self._note(f"{fault.fault.value} for {fault.away_s:.1f} s")
@@ -380,7 +507,7 @@ class SwitchoverTrial:
             and not any(command.is_frozen for command in self._commands)
         )
 
-    def _check_hang(self, command: SwitchoverCommand) -> None:
+    def _check_hang(self, command: PairCommand) -> None:
         waited_s = time.monotonic() - max(command.began_s, self._calm_since_s)
         if waited_s > HANG_S:
             raise HarnessError(
@@ -400,35 +527,44 @@ class SwitchoverTrial:
 
         wait_until(what, ticked, timeout_s=SETTLE_S, poll_s=0.1)
 
+    def _wait_for_writes(self, member: str) -> None:
+        before = {producer.name: producer.acknowledged(member) for producer in self._producers}
+        self._wait(
+            f"{member} accepts the records of all producers",
+            lambda: all(
+                producer.acknowledged(member) > before[producer.name] + 10 for producer in self._producers
+            ),
+        )
+
     def _settle(self) -> None:
         """Waits until all processes run; checks that writes are accepted, and that everything written is read and copied."""
         self._next_fault = None
         self._note("processes recover")
         self._wait("all processes run and every replica is in sync", self._is_calm)
-        active = self._clients.active()
-        before = {producer.name: producer.acknowledged(active) for producer in self._producers}
-        self._wait(
-            f"{active} accepts the records of all producers",
-            lambda: all(
-                producer.acknowledged(active) > before[producer.name] + 10 for producer in self._producers
-            ),
-        )
+        self._wait_for_writes(self._clients.active())
         for producer in self._producers:
             producer.stop()
         self._note("the producers have stopped")
-        expected = sum(producer.acknowledged() for producer in self._producers)
         with contextlib.suppress(HarnessError):  # what is missing is named by the judgement
-            self._wait_for_reads(expected)
+            self._wait_for_reads()
         self._consumer.stop()
 
-    def _wait_for_reads(self, expected: int) -> None:
+    def _wait_for_reads(self) -> None:
+        kept = {key for tails in self._kept().values() for key in keys_of(tails)}
+        expected = {
+            (producer.name, index)
+            for producer in self._producers
+            for index, attempt in enumerate(producer.attempts)
+            if attempt.outcome is Outcome.ACKNOWLEDGED
+        } - kept
+
         def has_read() -> bool:
             for side in self._sides.values():
                 side.tick()
             for flow in self._flows.values():
                 flow.tick()
             self._consumer.update()
-            return len({(read.producer, read.attempt) for read in self._consumer.reads}) >= expected
+            return expected <= keys_of(self._consumer.reads)
 
         wait_until("the group has read all records", has_read, timeout_s=60, poll_s=0.2)
         # What was written before it shows within this time, if it is read twice.
@@ -447,23 +583,40 @@ class SwitchoverTrial:
             for attempt in attempts
         )
         self.result.read = len(reads)
-        for problem in problems_of(written, reads, of=f"group {GROUP}"):
+        kept = self._kept()
+        self.result.kept = sum(len(tails) for tails in kept.values())
+        self.result.reread = len(reads) - len(keys_of(reads))
+        tail_keys = {key for tails in kept.values() for key in keys_of(tails)}
+        for problem in group_problems(
+            written, reads, of=f"group {GROUP}", moves=self._unplanned, kept=tail_keys
+        ):
             self._problem(problem)
         logs: dict[str, list[ReadRecord]] = {}
+
+        def first_difference() -> str:
+            """Returns where the logs differ, except for the tail of each, which the other member has kept."""
+            own = {"east": keys_of(kept["west"]), "west": keys_of(kept["east"])}
+            return difference(
+                *(
+                    [record for record in logs[name] if (record.producer, record.attempt) not in own[name]]
+                    for name in ("east", "west")
+                )
+            )
 
         def are_equal() -> bool:
             for flow in self._flows.values():
                 flow.tick()
             logs.update(east=_log_of(east), west=_log_of(west))
-            return not difference(logs["east"], logs["west"])
+            return not first_difference()
 
         try:
             wait_until("both clusters are equal", are_equal, timeout_s=60, poll_s=2)
         except HarnessError as error:
-            self._problem(f"{error} {difference(logs['east'], logs['west'])}")
+            self._problem(f"{error} {first_difference()}")
+        for name, log in logs.items():
+            for problem in side_problems(written, log, kept[name], of=name):
+                self._problem(problem)
         active = self._clients.active()
-        for problem in problems_of(written, logs[active], of=f"the log of {active}"):
-            self._problem(problem)
         status = switchover_status(self._pair, self.folder)
         passive = "west" if active == "east" else "east"
         denied = {alias: _denied(side.cluster) for alias, side in self._sides.items()}
@@ -472,6 +625,13 @@ class SwitchoverTrial:
             *fence_problems(denied, active=active, passive=passive),
         ):
             self._problem(problem)
+
+    def _kept(self) -> dict[str, list[ReadRecord]]:
+        """Returns the records of the tails that are kept on each member."""
+        return {
+            name: [record for topic in self._tails.get(name, ()) for record in _log_of(side.cluster, topic)]
+            for name, side in self._sides.items()
+        }
 
     def _note(self, event: str) -> None:
         line = f"{time.monotonic() - self._began_s:7.2f}  {time.strftime('%H:%M:%S')}  {event}"
@@ -492,14 +652,20 @@ class SwitchoverTrial:
 
 
 def _cluster(name: str, brokers: int) -> KafkaCluster:
-    return secured_cluster(name, brokers=brokers, config=THREE if brokers > 1 else {})
+    return secured_cluster(name, brokers=brokers, config=QUICK_ABORT | (THREE if brokers > 1 else {}))
 
 
-def _log_of(cluster: KafkaCluster) -> list[ReadRecord]:
+def _log_of(cluster: KafkaCluster, topic: str = TOPIC) -> list[ReadRecord]:
     return logged_records(
         (record.partition, record.offset, record.key, record.value)
-        for record in records(cluster, TOPIC, isolation="read_committed")
+        for record in records(cluster, topic, isolation="read_committed")
     )
+
+
+def _used_cpu_s() -> float:
+    """Returns user and system seconds of this process and of all that it has waited for."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _denied(cluster: KafkaCluster) -> int:

@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos.switchover.judgement import difference, fence_problems, journal_problems, problems_of
+from tests.chaos.switchover.judgement import (
+    UnplannedMove,
+    difference,
+    fence_problems,
+    group_problems,
+    journal_problems,
+    problems_of,
+    side_problems,
+)
 from tests.harness.kafka.pair_clients import Attempt, Outcome, ReadRecord
 
 KINDS = [Outcome.ACKNOWLEDGED] * 4 + [Outcome.UNKNOWN, Outcome.ABORTED, Outcome.ACKNOWLEDGED]
@@ -88,6 +96,81 @@ def test_logs_that_differ_are_found(west: Sequence[ReadRecord]):
 
 def test_equal_logs_at_different_offsets_are_equal():
     assert "" == difference(EXACT, [replace(record, offset=record.offset + 7) for record in EXACT])
+
+
+# An unplanned move after attempt 3: the tail has attempt 3, and the group begins at attempt 1 again.
+MOVE = UnplannedMove(to="west", began_ms=100)
+TAIL = {("p", 3)}
+
+
+def group_reads(*attempts: int, member: str, time_ms: int) -> list[ReadRecord]:
+    return [replace(read(attempt), member=member, time_ms=time_ms) for attempt in attempts]
+
+
+BEFORE = group_reads(0, 1, 2, member="east", time_ms=90)
+
+
+def test_a_group_may_read_again_after_an_unplanned_move_and_need_not_read_the_tail():
+    reads = [*BEFORE, *group_reads(1, 2, 6, member="west", time_ms=110)]
+
+    assert [] == group_problems(WRITTEN, reads, of="group", moves=[MOVE], kept=TAIL)
+
+
+@pytest.mark.parametrize(
+    ("after", "what"),
+    [
+        pytest.param((6,), "", id="exact"),
+        pytest.param((1, 2), "group: 1 acknowledged records missing: p #6", id="missing"),
+        pytest.param((1, 2, 2, 6), "group after unplanned move 1: 1 records repeated: p #2", id="repeated"),
+        pytest.param((2, 1, 6), "group after unplanned move 1: 1 records out of order: p #1", id="swapped"),
+    ],
+)
+def test_a_group_reads_each_record_once_and_in_order_after_an_unplanned_move(after: Sequence[int], what: str):
+    reads = [*BEFORE, *group_reads(*after, member="west", time_ms=110)]
+
+    problems = group_problems(WRITTEN, reads, of="group", moves=[MOVE], kept=TAIL)
+
+    assert (not problems) if not what else problems[0].startswith(what)
+
+
+def test_a_group_reads_nothing_again_before_the_unplanned_move():
+    reads = [
+        *BEFORE,
+        *group_reads(2, member="east", time_ms=120),
+        *group_reads(6, member="west", time_ms=130),
+    ]
+
+    (problem,) = group_problems(WRITTEN, reads, of="group", moves=[MOVE], kept=TAIL)
+
+    assert problem.startswith("group: 1 records repeated: p #2")
+
+
+def test_a_group_reads_nothing_again_after_a_planned_move():
+    reads = [*BEFORE, *group_reads(2, 3, 6, member="west", time_ms=110)]
+
+    (problem,) = group_problems(WRITTEN, reads, of="group")
+
+    assert problem.startswith("group: 1 records repeated: p #2")
+
+
+@pytest.mark.parametrize(
+    ("log", "kept", "what"),
+    [
+        ((0, 1, 2, 6), (3,), ""),
+        ((0, 1, 2, 3, 6), (), ""),
+        ((0, 1, 2, 6), (), "the log of west: 1 acknowledged records missing: p #3"),
+        ((0, 1, 2, 3, 6), (3,), "west: 1 records both in the log and in a kept tail: p #3"),
+        ((0, 1, 2, 6), (3, 3), "the tail kept on west: 1 records repeated: p #3"),
+        ((0, 6), (2, 1, 3), "the tail kept on west: 1 records out of order: p #1"),
+        ((0, 1, 2, 6), (3, 5), "the tail kept on west: 1 aborted records present: p #5"),
+    ],
+)
+def test_each_acknowledged_record_is_in_the_log_or_in_the_kept_tail(
+    log: Sequence[int], kept: Sequence[int], what: str
+):
+    problems = side_problems(WRITTEN, [read(key) for key in log], [read(key) for key in kept], of="west")
+
+    assert ([] if not what else [what]) == [problem.partition(" (")[0] for problem in problems]
 
 
 STATUS = {

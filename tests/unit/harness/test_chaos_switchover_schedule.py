@@ -9,10 +9,12 @@ from tests.chaos.switchover.actors import state_in
 from tests.chaos.switchover.schedule import (
     CHOICES,
     KINDS,
+    UNPLANNED_STATES,
     Fault,
     drawn_dimensions,
     state_faults,
     timed_faults,
+    unplanned_moves,
 )
 from tests.chaos.switchover.trial import SwitchoverResult
 
@@ -48,6 +50,21 @@ def test_all_faults_are_drawn_where_all_are_allowed():
     assert set(Fault) - set(KINDS["command"]) == {
         fault.fault for fault in islice(timed_faults(1, "all"), 400)
     }
+
+
+def test_the_first_move_is_unplanned_where_any_is():
+    requested = {"moves": "4", "unplanned": "killed"}
+    drawn = [unplanned_moves(seed, drawn_dimensions(seed, requested)) for seed in range(20)]
+
+    assert all(kinds[0] and len(kinds) == 4 for kinds in drawn)
+    assert {True, False} == {kind for kinds in drawn for kind in kinds[1:]}
+    assert [False] * 4 == unplanned_moves(1, drawn_dimensions(1, requested | {"unplanned": "none"}))
+
+
+def test_faults_of_an_unplanned_move_hit_its_own_states():
+    faults = islice(state_faults(1, "all", UNPLANNED_STATES), 100)
+
+    assert set(UNPLANNED_STATES) == {fault.state for fault in faults}
 
 
 def test_a_trial_without_faults_has_none():
