@@ -41,6 +41,7 @@ from mirrorflow_replicator.switchover.tail_keeping import (
     keep_tails,
     require_written,
 )
+from mirrorflow_replicator.switchover.write_fences import WriteFence
 
 _LOSSLESS: Final = frozenset({SwitchoverType.PLANNED, SwitchoverType.REHEARSAL})  # they leave no tail
 
@@ -88,7 +89,7 @@ class ReturnedSide:
         await start_reverse(
             self.settings.back, clusters.target, clusters.source, self.ended.switchover, starts
         )
-        await _end_degraded(self.journal)
+        await end_degraded(self.journal, _fence_of_new_side(self.settings, clusters, self.journal))
 
     def _noted_starts(
         self, survey: TailSurvey, starts: Mapping[TopicPartition, int]
@@ -151,15 +152,28 @@ async def _require_no_copies(
     if claim is None or (claim.started != switchover and (claim.left or claim.ended)):
         return
     if claim.started == switchover:
-        await _end_degraded(journal)  # of a process that was killed right after it had started the flow
+        # Of a process that was killed right after it had started the flow.
+        await end_degraded(journal, _fence_of_new_side(settings, clusters, journal))
     raise TailNotKeptError(
         problem=f"Flow {settings.back.flow} copies to {settings.source} already, and its copies follow the tail there",
         action="the tail can be cut out only before that flow starts; what was kept by then is complete",
     )
 
 
-async def _end_degraded(journal: SwitchoverJournal) -> None:
-    """Ends the unplanned switchover whose tail was dealt with, so that others may begin. Raises SwitchoverTakenError, ClusterError."""
+async def end_degraded(journal: SwitchoverJournal, new_side: WriteFence) -> None:
+    """Ends the unplanned switchover whose tail was dealt with, so that others may begin. *new_side* is the fence of its target.
+
+    It has noted the endpoint and its fences on its target alone. The other cluster's older notes would count as much as these, if it
+    had been the target of an earlier unplanned switchover. Raises SwitchoverTakenError, HookFailedError, ClusterError.
+    """
     newest = journal.newest
     if newest is not None and newest.state is SwitchoverState.DEGRADED:
+        await journal.write_endpoint(newest.to)
+        await new_side.lift()
         await journal.write(newest.reconciled(time.time_ns() // 1_000_000))
+
+
+def _fence_of_new_side(
+    settings: SwitchoverSettings, clusters: PairClusters, journal: SwitchoverJournal
+) -> WriteFence:
+    return fence_of_cluster(settings, clusters.target, journal)

@@ -16,6 +16,8 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.switchover.errors import SwitchoverTakenError
 from mirrorflow_replicator.switchover.journal import ClusterJournal, SwitchoverJournal
 from mirrorflow_replicator.switchover.pair_settings import FenceKind
+from mirrorflow_replicator.switchover.returned_side import end_degraded
+from mirrorflow_replicator.switchover.write_fences import NotedFence
 from tests.harness.kafka.cluster import KafkaCluster
 
 T = TypeVar("T")
@@ -133,6 +135,52 @@ def test_the_newer_of_two_copies_counts(
 
     assert newer == journal.newest
     assert {older, newer} == set(journal.records)
+
+
+def test_the_last_of_two_switchovers_without_the_other_cluster_counts_once_it_is_reconciled(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """Each has noted the endpoint and its fence on its own target alone."""
+    pair = unique_topic()
+
+    async def move(
+        open_journal: Open, cluster: Cluster, source: str, *, epoch: int
+    ) -> tuple[str | None, FenceState]:
+        alone = SwitchoverJournal([ClusterJournal(cluster, pair)])
+        await alone.take()
+        record = replace(
+            ACCEPTED,
+            id=f"to-{cluster.alias}",
+            pair=pair,
+            type=SwitchoverType.UNPLANNED,
+            source=source,
+            to=cluster.alias,
+            epoch=epoch,
+            state=SwitchoverState.DEGRADED,
+        )
+        await alone.write(record)
+        await NotedFence(source, alone, hook=None, variables={}).set([])
+        await NotedFence(cluster.alias, alone, hook=None, variables={}).lift()
+        await alone.write_endpoint(cluster.alias)
+        both = open_journal()
+        await both.take()
+        await end_degraded(both, NotedFence(cluster.alias, both, hook=None, variables={}))
+        following = open_journal()
+        await following.take()
+        return following.active, following.fence_of(cluster.alias).state
+
+    async def there_and_back(
+        open_journal: Open, clusters: list[Cluster]
+    ) -> list[tuple[str | None, FenceState]]:
+        on_east, on_west = clusters
+        return [
+            await move(open_journal, on_west, "east", epoch=2),
+            await move(open_journal, on_east, "west", epoch=4),
+            await move(open_journal, on_west, "east", epoch=6),
+        ]
+
+    absent = FenceState.ABSENT
+    assert [("west", absent), ("east", absent), ("west", absent)] == run(east, west, pair, there_and_back)
 
 
 def test_pairs_share_the_topic_and_not_the_lock(
