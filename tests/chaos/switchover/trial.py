@@ -56,6 +56,7 @@ from tests.chaos.switchover.schedule import (
 )
 from tests.harness.kafka.cluster import ADMIN_WAIT_S, KafkaCluster
 from tests.harness.kafka.pair_clients import (
+    TRANSACTION_MS,
     Outcome,
     PairClients,
     PairConsumer,
@@ -92,6 +93,9 @@ DEGRADED_S: Final = (0.2, 3.0)
 # How often, and when, `mirrorflow diverged` is killed: it takes seconds to start on a busy machine.
 KILLED_SHARE: Final = 0.4
 KILL_S: Final = (1.0, 8.0)
+UNDECIDED: Final = "It is not decided yet what belongs to the tail"
+# Brokers abort a transaction after its timeout. After kill -9 one may stay in PrepareCommit, until its coordinator loads it again.
+UNDECIDED_S: Final = 2 * TRANSACTION_MS / 1000
 ADMITTED: Final = "Waits for the first record of the flow"
 STOP_CONSUMERS: Final = "consumers of these groups are stopped"
 # Brokers abort the transactions of a producer that is gone within a second after their timeout.
@@ -118,6 +122,7 @@ class SwitchoverResult:
     read: int = 0
     kept: int = 0  # records in the tails
     reread: int = 0  # after unplanned moves
+    restarts: int = 0  # of a cluster that left a transaction open
     cpu_s: float = 0.0  # of all processes of the trial
     refused_s: list[float] = field(default_factory=list)  # of each move
     problems: list[str] = field(default_factory=list)
@@ -330,6 +335,7 @@ class SwitchoverTrial:
 
     def _run_diverged(self, action: str, left: str) -> None:
         """Runs `mirrorflow diverged` until it has done its work; some runs are killed."""
+        undecided_s = 0.0  # since when a transaction is open in the tail
         for run in range(RUNS_MAX):
             command = self._start_command([action, "--left", left], command=DIVERGED)
             has_faults = run < FAULTS_MAX and self._dimensions.faults in {"command", "all"}
@@ -350,8 +356,22 @@ class SwitchoverTrial:
             # A run that was killed after its last step has done its work, too.
             if status == 0 or (action == "start-back" and f"copies to {left} already" in output):
                 return
+            if UNDECIDED in output:
+                undecided_s = undecided_s or time.monotonic()
+                if time.monotonic() - undecided_s > UNDECIDED_S:
+                    self._restart(left)
+                    undecided_s = 0.0
             self._run_for(RETRY_S)
         raise HarnessError(f"diverged {action}: not done after {RUNS_MAX} runs of the command.")
+
+    def _restart(self, member: str) -> None:
+        """Kills and starts all brokers, so that coordinators load their transactions again and write the markers that are missing."""
+        side = self._sides[member]
+        self._note(f"{member} is restarted: it leaves a transaction open")
+        self.result.restarts += 1
+        side.lose(freeze=False)
+        side.come_back()
+        self._wait("every replica is in sync", side.is_in_sync)
 
     def _tail_topics(self, member: str) -> set[str]:
         topics = self._sides[member].cluster.topics()

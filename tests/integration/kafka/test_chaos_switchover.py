@@ -22,6 +22,7 @@ DIMENSIONS = {
     "rehearsals": "none",
     "back": "asked",
     "faults": "all",
+    "unplanned": "none",
 }
 
 
