@@ -64,7 +64,7 @@ from tests.harness.kafka.pair_clients import (
     ReadRecord,
     logged_records,
 )
-from tests.harness.kafka.processes import HarnessError, wait_until
+from tests.harness.kafka.processes import HarnessError, cpu_s, wait_until
 from tests.harness.kafka.tools import records
 from tests.harness.pair_files import APP, allow_users, flow_file, secured_cluster, write_pair
 
@@ -80,6 +80,7 @@ RUNS_MAX: Final = 25  # of the command for one move
 ROLL_BACK_S: Final = 15.0  # a rollback that needs the lost source waits for it
 RETRY_S: Final = 1.0
 SETTLE_S: Final = 300.0
+METADATA_S: Final = 3.0
 TICK_S: Final = 0.02
 REPLACED_S: Final = 14.0  # a frozen command counts as gone after 8 s
 ABORT_PERCENT: Final = 25
@@ -89,6 +90,9 @@ TAIL_SHARE: Final = 0.7
 FLOW_FROZEN_S: Final = (2.0, 25.0)
 TAIL_S: Final = (0.2, 2.0)
 SHOWN_SHARE: Final = 0.3
+# And how often a planned move was tried first, whose command is killed in one of these states.
+PLANNED_SHARE: Final = 0.25
+BEFORE_PROMOTING: Final = ("Checking", "Fencing", "Quiescing", "Verifying")
 DEGRADED_S: Final = (0.2, 3.0)
 # How often, and when, `mirrorflow diverged` is killed: it takes seconds to start on a busy machine.
 KILLED_SHARE: Final = 0.4
@@ -192,6 +196,7 @@ class SwitchoverTrial:
             try:
                 self._set_up(east, west)
                 self._move_there_and_back()
+                self._note_cpu()
                 self._settle()
                 self._judge(east, west)
             except HarnessError as error:
@@ -259,6 +264,19 @@ class SwitchoverTrial:
         except KafkaException:
             return False
 
+    def _note_cpu(self) -> None:
+        """Notes what the processes have used that run now; the rest were commands, and processes that were killed."""
+        groups = {
+            "brokers": [node.child for side in self._sides.values() for node in side.cluster.nodes.values()],
+            "flows": [flow.child for flow in self._flows.values()],
+            "clients": [application.child for application in self._applications],
+        }
+        used = {
+            name: sum(cpu_s(child.pid) for child in children if child is not None and child.running)
+            for name, children in groups.items()
+        }
+        self._note("CPU seconds: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in used.items()))
+
     def _end(self) -> None:
         for command in self._commands:
             if not command.has_ended:
@@ -308,6 +326,12 @@ class SwitchoverTrial:
         if self._rng.random() < TAIL_SHARE and forward.freeze(self._rng.uniform(*FLOW_FROZEN_S)):
             self._note(f"{forward.name} is frozen")
             self._run_for(self._rng.uniform(*TAIL_S))
+        if self._rng.random() < PLANNED_SHARE:
+            # The source is lost while a planned move is under way, whose command cannot continue.
+            state = self._rng.choice(BEFORE_PROMOTING)
+            killed = StateFault(fault=Fault.KILL_COMMAND, state=state, away_s=0, choice=0)
+            self._run_command(["--to", to], killed)
+            assert self._clients.active() == source, f"The planned switchover went on after {state}."
         self._unplanned.append(UnplannedMove(to=to, began_ms=time.time_ns() // 1_000_000))
         if kind != "answers":
             side.lose(freeze=kind == "frozen")
@@ -374,8 +398,19 @@ class SwitchoverTrial:
         self._wait("every replica is in sync", side.is_in_sync)
 
     def _tail_topics(self, member: str) -> set[str]:
-        topics = self._sides[member].cluster.topics()
-        return {name for name in topics if name.startswith(f"{TOPIC}.diverged.")}
+        """Returns the topics with kept tails on *member*."""
+        found: set[str] = set()
+
+        def has_listed() -> bool:
+            try:
+                topics = self._sides[member].cluster.admin.list_topics(timeout=METADATA_S).topics
+            except KafkaException:
+                return False
+            found.update(name for name in topics if name.startswith(f"{TOPIC}.diverged."))
+            return True
+
+        self._wait(f"{member} lists its topics", has_listed)
+        return found
 
     def _run_command(
         self, arguments: list[str], fault: StateFault | None = None, *, limit_s: float = math.inf
