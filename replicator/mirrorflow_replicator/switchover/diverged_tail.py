@@ -169,7 +169,11 @@ def require_decided(survey: TailSurvey) -> None:
     ]
     raise TailNotKeptError(
         problem=f"It is not decided yet what belongs to the tail: there is {', and '.join(named)}",
-        action="wait until brokers have ended it (transaction.timeout.ms), or abort it with kafka-transactions.sh, and start the command again",
+        action=(
+            "wait until brokers have ended it (transaction.timeout.ms), and start the command again. If it stays open, and "
+            "kafka-transactions.sh describe shows CompleteAbort, its marker is lost (KAFKA-20734): abort it with "
+            "kafka-transactions.sh abort --topic TOPIC --partition NUMBER --start-offset OFFSET"
+        ),
     )
 
 

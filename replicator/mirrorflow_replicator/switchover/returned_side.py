@@ -152,7 +152,7 @@ async def _require_no_copies(
     if claim is None or (claim.started != switchover and (claim.left or claim.ended)):
         return
     if claim.started == switchover:
-        # Of a process that was killed right after it had started the flow.
+        # A process was killed right after it had started the flow.
         await end_degraded(journal, _fence_of_new_side(settings, clusters, journal))
     raise TailNotKeptError(
         problem=f"Flow {settings.back.flow} copies to {settings.source} already, and its copies follow the tail there",
