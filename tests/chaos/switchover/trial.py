@@ -6,8 +6,10 @@ with what the group has read, with both logs and with the kept tails.
 """
 
 import contextlib
+import itertools
 import math
 import random
+import re
 import resource
 import shutil
 import time
@@ -55,6 +57,7 @@ from tests.chaos.switchover.schedule import (
     unplanned_moves,
 )
 from tests.harness.kafka.cluster import ADMIN_WAIT_S, KafkaCluster
+from tests.harness.kafka.installation import java_command
 from tests.harness.kafka.pair_clients import (
     TRANSACTION_MS,
     Outcome,
@@ -64,7 +67,7 @@ from tests.harness.kafka.pair_clients import (
     ReadRecord,
     logged_records,
 )
-from tests.harness.kafka.processes import HarnessError, cpu_s, wait_until
+from tests.harness.kafka.processes import HarnessError, cpu_s, start, wait_until
 from tests.harness.kafka.tools import records
 from tests.harness.pair_files import APP, allow_users, flow_file, secured_cluster, write_pair
 
@@ -84,7 +87,7 @@ METADATA_S: Final = 3.0
 TICK_S: Final = 0.02
 REPLACED_S: Final = 14.0  # a frozen command counts as gone after 8 s
 ABORT_PERCENT: Final = 25
-# Of unplanned moves: how often and how long the flow is frozen before them, for how long it misses what is written, how often the
+# In unplanned moves: how often and how long the flow is frozen before them, for how long it misses what is written, how often the
 # loss is shown before it is accepted, for how long applications run without the source.
 TAIL_SHARE: Final = 0.7
 FLOW_FROZEN_S: Final = (2.0, 25.0)
@@ -98,8 +101,13 @@ DEGRADED_S: Final = (0.2, 3.0)
 KILLED_SHARE: Final = 0.4
 KILL_S: Final = (1.0, 8.0)
 UNDECIDED: Final = "It is not decided yet what belongs to the tail"
-# Brokers abort a transaction after its timeout. After kill -9 one may stay in PrepareCommit, until its coordinator loads it again.
+# Brokers abort a transaction after its timeout. One that they abort while they start, as their partitions have no leaders yet, gets
+# no marker and stays open (KAFKA-20734).
 UNDECIDED_S: Final = 2 * TRANSACTION_MS / 1000
+OPEN_TRANSACTION: Final = re.compile(r"open in (\S+)-(\d+) since offset (\d+)")
+TRANSACTIONAL_ID: Final = "orders"
+TRANSACTIONS_TOOL: Final = "org.apache.kafka.tools.TransactionsCommand"
+TOOL_HEAP_MIB, TOOL_S = 96, 120.0
 ADMITTED: Final = "Waits for the first record of the flow"
 STOP_CONSUMERS: Final = "consumers of these groups are stopped"
 # Brokers abort the transactions of a producer that is gone within a second after their timeout.
@@ -126,7 +134,7 @@ class SwitchoverResult:
     read: int = 0
     kept: int = 0  # records in the tails
     reread: int = 0  # after unplanned moves
-    restarts: int = 0  # of a cluster that left a transaction open
+    hanging: int = 0  # partitions of transactions that a lost cluster has left open
     cpu_s: float = 0.0  # of all processes of the trial
     refused_s: list[float] = field(default_factory=list)  # of each move
     problems: list[str] = field(default_factory=list)
@@ -140,7 +148,7 @@ class SwitchoverResult:
         lines += [f"  {count:4}  commands ended: {how}" for how, count in sorted(self.commands.items())]
         lines.append(
             f"  {self.acknowledged} records acknowledged, {self.read} read, {self.unknown} without an outcome,"
-            f" {self.kept} in kept tails, {self.reread} read again;"
+            f" {self.kept} in kept tails, {self.reread} read again, {self.hanging} hanging transactions aborted;"
             f" writes refused for {', '.join(f'{seconds:.1f}' for seconds in self.refused_s)} s"
         )
         return "\n".join([*lines, *(f"BROKEN: {problem}" for problem in self.problems)])
@@ -178,6 +186,7 @@ class SwitchoverTrial:
         self._applications: list[PairProducer | PairConsumer] = []
         self._commands: list[PairCommand] = []  # that run
         self._unplanned: list[UnplannedMove] = []
+        self._tools = itertools.count()
         self._tails: dict[str, list[str]] = {}  # topics of kept tails on each member, in their order
         self._held_at = ""  # the member at which the consumer was stopped
         self._calm_since_s = time.monotonic()
@@ -245,7 +254,7 @@ class SwitchoverTrial:
                     clients=self._clients,
                     name="transactional",
                     rate=RATE,
-                    transactional_id="orders",
+                    transactional_id=TRANSACTIONAL_ID,
                     abort_percent=ABORT_PERCENT,
                     seed=self.result.seed,
                 )
@@ -383,19 +392,34 @@ class SwitchoverTrial:
             if UNDECIDED in output:
                 undecided_s = undecided_s or time.monotonic()
                 if time.monotonic() - undecided_s > UNDECIDED_S:
-                    self._restart(left)
+                    self._abort_hanging(left, output)
                     undecided_s = 0.0
             self._run_for(RETRY_S)
         raise HarnessError(f"diverged {action}: not done after {RUNS_MAX} runs of the command.")
 
-    def _restart(self, member: str) -> None:
-        """Kills and starts all brokers, so that coordinators load their transactions again and write the markers that are missing."""
-        side = self._sides[member]
-        self._note(f"{member} is restarted: it leaves a transaction open")
-        self.result.restarts += 1
-        side.lose(freeze=False)
-        side.come_back()
-        self._wait("every replica is in sync", side.is_in_sync)
+    def _abort_hanging(self, member: str, output: str) -> None:
+        """Aborts the transactions that *output* names, whose coordinator has forgotten them, as an operator would."""
+        described = self._transactions_tool(member, "describe", "--transactional-id", TRANSACTIONAL_ID)
+        if "CompleteCommit" in described:
+            # Nothing can write the marker of a commit, and an abort would lose records that are acknowledged.
+            raise HarnessError(f"{member} has left a transaction without its marker:\n{described}")
+        if "CompleteAbort" not in described:
+            return  # it is not over yet
+        for topic, partition, offset in OPEN_TRANSACTION.findall(output):
+            place = ("--topic", topic, "--partition", partition, "--start-offset", offset)
+            aborted = self._transactions_tool(member, "abort", *place)
+            self._note(f"{topic}-{partition}:{offset} hangs on {member}, and is aborted. {aborted}")
+            self.result.hanging += 1
+
+    def _transactions_tool(self, member: str, action: str, *arguments: str) -> str:
+        """Runs `kafka-transactions.sh` and returns its output."""
+        bootstrap = ("--bootstrap-server", self._sides[member].cluster.internal_bootstrap)
+        log = self.folder / f"transactions-{next(self._tools)}.log"
+        command = java_command(
+            TRANSACTIONS_TOOL, *bootstrap, action, *arguments, log=log, heap_mib=TOOL_HEAP_MIB
+        )
+        start(f"transactions {action}", command, log=log).process.wait(TOOL_S)
+        return log.read_text()
 
     def _tail_topics(self, member: str) -> set[str]:
         """Returns the topics with kept tails on *member*."""

@@ -31,7 +31,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
  */
 public final class PairProducer {
     private static final long PAUSE_NANOS = 200_000_000L;
-    private static final long CHECK_NANOS = 1_000_000L;
+    private static final long CHECK_NANOS = 10_000_000L;
     private static final Duration CLOSE = Duration.ofSeconds(5);
 
     private final Options options;
