@@ -282,6 +282,7 @@ SWITCHOVERS: Final = ResourceType(
         _column("Succeeded", _condition("Succeeded", "status")),
         _column("Refused ms", ".status.writesRefused.milliseconds", kind="integer"),
         _AGE,
+        _column("Lost", ".status.loss.lostOffsetsAtLeast", kind="integer", priority=1),
         _column("Waits for", ".status.waitsFor", priority=1),
         _column("Message", _condition("Succeeded", "message"), priority=1),
     ),

@@ -1,6 +1,7 @@
 """Defines the statuses of MirrorPair and Switchover, which only the operator writes.
 
-They have names of members, states and counts, but no topics, groups or secrets. Every list is bounded.
+They have names of members, states and counts, but no groups or secrets, and topics only where records of them are lost. Every list is
+bounded.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from mirrorflow_operator.api.status import (
 
 STATES_MAX = 40  # an attempt has ten states or fewer
 NOTES_MAX = 10
+LOST_TOPICS_MAX = 10
 ObjectStatus = TypeVar("ObjectStatus", bound=ApiModel)
 Conditions = Annotated[
     tuple[Condition, ...], Field(max_length=CONDITIONS_MAX, json_schema_extra=list_map("type"))
@@ -55,6 +57,35 @@ class StateTime(ApiModel):
     entered: Timestamp = Field(description="Time at which it was entered.")
 
 
+class TopicLoss(ApiModel):
+    """What is known to be lost of one topic."""
+
+    topic: Annotated[str, Field(max_length=249)] = Field(description="Name of the topic.")
+    lost_offsets_at_least: Count = Field(0, description="Number of offsets that are lost; there may be more.")
+
+
+class SwitchoverLoss(ApiModel):
+    """What an unplanned switchover loses, as far as it is known. It is read before anything changes."""
+
+    lost_offsets_at_least: Count = Field(
+        0,
+        description="Number of offsets that are lost; there may be more. An offset is a record, or a marker of a transaction.",
+    )
+    partitions_with_loss: Count = Field(0, description="Number of partitions of which something is lost.")
+    partitions_with_unknown_end: Count = Field(
+        0, description="Number of partitions whose end nobody has reported."
+    )
+    known_until: Timestamp | None = Field(
+        None, description="Time until which the source was read. What was written after it is unknown."
+    )
+    source_answered: bool = Field(
+        False, description="Whether the source still answered. A planned switchover loses nothing."
+    )
+    topics: Annotated[tuple[TopicLoss, ...], Field(max_length=LOST_TOPICS_MAX)] = Field(
+        (), description="Topics with the largest loss."
+    )
+
+
 class SwitchoverStatus(ApiModel):
     """What has become of the switchover, reported by the operator; it stays when the Job is gone."""
 
@@ -77,6 +108,9 @@ class SwitchoverStatus(ApiModel):
     )
     seal: SealSummary | None = Field(
         None, description="Where the source ended when no application could write any more."
+    )
+    loss: SwitchoverLoss | None = Field(
+        None, description="What is lost, for type Unplanned; it is read before anything changes."
     )
     states: Annotated[tuple[StateTime, ...], Field(max_length=STATES_MAX)] = Field(
         (), description="Newest states with the times at which they were entered."

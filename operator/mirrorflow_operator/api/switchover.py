@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from mirrorflow_operator.api.load import field_errors, validated
 from mirrorflow_operator.api.model import Alias, ApiModel
+from mirrorflow_operator.api.rules.pair_rules import SWITCHOVER_RULES, check_object
 from mirrorflow_operator.api.spec import API_VERSION, NAME_MAX, FlowMetadata
 from mirrorflow_operator.errors import InvalidSpecError
 
@@ -23,12 +24,17 @@ class SwitchoverSpec(ApiModel):
         description="Name of the MirrorPair, in the same namespace."
     )
     to: Alias = Field(description="Member of the pair that applications are moved to.")
-    type: Literal["Planned", "Rehearsal"] = Field(
-        description="Planned, or Rehearsal: everything up to the promotion, which is then undone."
+    type: Literal["Planned", "Rehearsal", "Unplanned"] = Field(
+        description="Planned; Rehearsal: everything up to the promotion, which is then undone; or Unplanned: the other member is lost, and "
+        "applications are moved without it.",
     )
     live_groups: bool = Field(
         False,
         description="Whether consumers may stay at the source. They may then read records again.",
+    )
+    accept_loss: bool = Field(
+        False,
+        description="Whether records that were not copied may be lost. It must be true for type Unplanned, and only for that.",
     )
 
 
@@ -47,6 +53,9 @@ class Switchover(ApiModel):
 def parse_switchover(document: Mapping[str, Any]) -> Switchover:
     """Returns the switchover in a parsed document. Raises InvalidSpecError with all errors."""
     try:
-        return validated(document, Switchover)
+        switchover = validated(document, Switchover)
     except ValidationError as error:
         raise InvalidSpecError(field_errors(error, Switchover)) from error
+    if errors := check_object(switchover, SWITCHOVER_RULES):
+        raise InvalidSpecError(errors)
+    return switchover

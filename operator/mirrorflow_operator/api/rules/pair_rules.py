@@ -52,6 +52,30 @@ SWITCHOVER_RULES: Final = (
         problem="it is immutable, because a switchover is carried out once",
         action="create another Switchover",
     ),
+    Rule(
+        paths=("spec",),
+        field="acceptLoss",
+        violated_if="self.type == 'Unplanned' && !(has(self.acceptLoss) && self.acceptLoss)",
+        is_violated=lambda self: self.type == "Unplanned" and not self.accept_loss,
+        problem="type Unplanned gives up the records that were not copied",
+        action="set it to true if that is accepted; mirrorflow switchover --unplanned shows the loss, and changes nothing",
+    ),
+    Rule(
+        paths=("spec",),
+        field="acceptLoss",
+        violated_if="self.type != 'Unplanned' && has(self.acceptLoss) && self.acceptLoss",
+        is_violated=lambda self: self.type != "Unplanned" and self.accept_loss,
+        problem="type <<self.type>> loses nothing",
+        action="remove it, or set spec.type to Unplanned",
+    ),
+    Rule(
+        paths=("spec",),
+        field="liveGroups",
+        violated_if="self.type == 'Unplanned' && has(self.liveGroups) && self.liveGroups",
+        is_violated=lambda self: self.type == "Unplanned" and self.live_groups,
+        problem="type Unplanned waits for no consumers",
+        action="remove it",
+    ),
 )
 
 

@@ -46,5 +46,5 @@ def test_the_example_of_a_pair_is_valid_and_its_switchovers_name_it() -> None:
         if path.name != "pair.yaml"
     ]
 
-    assert {"Planned", "Rehearsal"} == {spec.type for spec in named}
+    assert {"Planned", "Rehearsal", "Unplanned"} == {spec.type for spec in named}
     assert all(spec.pair == pair.metadata.name and spec.to in pair.spec.members for spec in named)
