@@ -193,7 +193,8 @@ def kept_prefix(topic: str) -> str:
 
 def kept_topic(topic: str, switchover: str) -> str:
     """Returns the topic that keeps the tail of *topic*. Raises ValueError if Kafka has no such name."""
-    name = kept_prefix(topic) + switchover
+    # The id of a Switchover in Kubernetes has a slash, which no name of a topic has.
+    name = kept_prefix(topic) + switchover.replace("/", ".")
     if len(name) > TOPIC_NAME_LENGTH_MAX:
         raise ValueError(f"{name} has {len(name)} characters, and Kafka allows {TOPIC_NAME_LENGTH_MAX}")
     return name

@@ -183,6 +183,11 @@ def test_an_appended_record_keeps_its_headers_and_names_the_switchover():
     assert ((b"a", None), (TAIL_HEADER, b"east-west-1")) == marked(record, "east-west-1").headers
 
 
+def test_the_id_of_a_switchover_in_kubernetes_becomes_a_name_that_kafka_has():
+    """It is the names of the pair and of the Switchover, with a slash between them."""
+    assert kept_topic("orders", "east-west/lost-east") == "orders.diverged.east-west.lost-east"
+
+
 def test_a_name_that_is_too_long_for_kafka_is_refused():
     assert kept_topic("orders", "east-west-1") == "orders.diverged.east-west-1"
     with pytest.raises(ValueError, match="249"):
