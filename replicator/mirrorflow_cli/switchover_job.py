@@ -25,13 +25,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_SIGNAL_BASE, EXIT_USAGE
+from mirrorflow_cli.loss_report import degraded_sentence, loss_sentences
 from mirrorflow_cli.switchover_report import StepDisplay, refused_ms
 from mirrorflow_core.errors import MirrorFlowError, SettingError
+from mirrorflow_core.switchover.guards import is_overtaken
+from mirrorflow_core.switchover.loss import LossAssessment
 from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
-from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState
+from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
 from mirrorflow_replicator.switchover.job_settings import SwitchoverJob, load_switchover_job
 from mirrorflow_replicator.switchover.session import SwitchoverSession, switchover_session
+from mirrorflow_replicator.switchover.unplanned_session import UnplannedSession, unplanned_session
 
 PORT_KEY: Final = "HTTP_PORT"
 MESSAGE_KEY: Final = "TERMINATION_MESSAGE"
@@ -44,7 +48,12 @@ STATES_MAX: Final = 16
 TEXT_MAX: Final = 600
 NOTES_MAX: Final = 3
 NOTE_MAX: Final = 300
+LOST_TOPICS_MAX: Final = 10
 MESSAGE_MAX_BYTES: Final = 4_096
+OVERTAKEN: Final = (
+    "Overtaken"  # a state of the report alone: the journal keeps the one in which it was overtaken
+)
+_Session = SwitchoverSession | UnplannedSession
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +64,7 @@ class SwitchoverProgress:
     record: SwitchoverRecord | None = None  # None: the journals were not read yet
     waits_for: str = ""
     refusal: str = ""  # why this process has refused it without a record
+    overtaken_by: str = ""  # the id of the unplanned switchover that was carried out in its place
     notes: Sequence[str] = ()
     active: str = ""  # the member that the journal says was promoted last; "" before the first switchover
     promoted_by: str = ""  # the id of the switchover that has promoted it
@@ -85,6 +95,20 @@ class SwitchoverProgress:
     def note_refusal(self, refusal: str) -> None:
         self.refusal = refusal
 
+    def note_superseded(self, known: SwitchoverRecord, records: Sequence[SwitchoverRecord]) -> bool:
+        """Notes how *known* has ended where a later switchover of the pair has begun since; False: it is still to be carried out."""
+        later = newest_record(record for record in records if record.epoch > known.epoch)
+        if later is None:
+            return False
+        if known.is_at_rest:
+            self.note_end(known, ())
+            return True
+        overtaker = newest_record(record for record in records if is_overtaken(known, [record]))
+        if overtaker is None or overtaker.state not in PROMOTED:
+            return False
+        self.record, self.waits_for, self.overtaken_by = known, "", overtaker.id
+        return True
+
     def note_reverse(self, *, may_copy_back: bool) -> None:
         self.may_copy_back = may_copy_back
 
@@ -101,6 +125,8 @@ class SwitchoverProgress:
                 given[key] = given[key][: len(given[key]) // 2]
             given["notes"] = given["notes"][:-1]
             given["states"] = given["states"][1:]
+            if "loss" in given:
+                given["loss"]["topics"] = given["loss"]["topics"][:-1]
         return encoded
 
     def _given(self) -> dict[str, Any]:
@@ -135,6 +161,13 @@ class SwitchoverProgress:
                 given |= {"fenced": _timestamp(record.fenced_ms), "writesRefusedMs": refused_ms(record)}
             if record.seal is not None:
                 given["seal"] = {"partitions": len(record.seal.partitions), "sha256": record.seal.sha256}
+            if record.known_loss is not None:
+                given["loss"] = _loss(record.known_loss)
+            if self.overtaken_by:
+                given["state"] = OVERTAKEN
+                given["reason"] = (
+                    f"The unplanned switchover {self.overtaken_by} was carried out in its place."
+                )
         return given
 
 
@@ -145,7 +178,7 @@ class SwitchoverProcess:
     job: SwitchoverJob
     progress: SwitchoverProgress
     display: StepDisplay = field(default_factory=StepDisplay)
-    _session: SwitchoverSession | None = None
+    _session: _Session | None = None
     _is_stopped: bool = False
 
     def stop(self, running: asyncio.Task[Any]) -> None:
@@ -163,7 +196,7 @@ class SwitchoverProcess:
         """Carries the switchover out to its end, however long a cluster is away or another process works."""
         while True:
             try:
-                async with switchover_session(self.job.settings, on_step=self._show) as session:
+                async with self._opened() as session:
                     await self._carry_out(session)
                     return
             except MirrorFlowError as error:
@@ -171,13 +204,22 @@ class SwitchoverProcess:
                 self._wait(str(error))
                 await asyncio.sleep(RETRY_S)
 
-    async def _carry_out(self, session: SwitchoverSession) -> None:
+    def _opened(self) -> contextlib.AbstractAsyncContextManager[_Session]:
+        """Opens the session; that of an unplanned switchover does not need the source."""
+        if self.job.type is SwitchoverType.UNPLANNED:
+            return unplanned_session(self.job.settings, on_step=self._show, progress=self.job.last_seen)
+        return switchover_session(self.job.settings, on_step=self._show)
+
+    async def _carry_out(self, session: _Session) -> None:
         self._session = session
         known = newest_record(record for record in session.journal.records if record.id == self.job.id)
         self.progress.note_journal(session.journal.records)
         request = self.job.record(time.time_ns() // 1_000_000)
         if refusal := _refusal(self.job, request, known):
             self.progress.note_refusal(refusal)
+            self._publish()
+            return
+        if known is not None and self.progress.note_superseded(known, session.journal.records):
             self._publish()
             return
         try:
@@ -188,12 +230,16 @@ class SwitchoverProcess:
         with contextlib.suppress(MirrorFlowError):
             await session.journal.read()
         self.progress.note_journal(session.journal.records)
-        self.progress.note_end(last, session.checks.notes)
+        notes = session.checks.notes if isinstance(session, SwitchoverSession) else _loss_notes(last)
+        self.progress.note_end(last, notes)
         self._publish()
 
     @contextlib.asynccontextmanager
-    async def _watching_reverse(self, session: SwitchoverSession) -> AsyncIterator[None]:
+    async def _watching_reverse(self, session: _Session) -> AsyncIterator[None]:
         """Notes meanwhile when the flow back may be started: not before its positions are stored, or it would copy all back."""
+        if not isinstance(session, SwitchoverSession):
+            yield  # the flow back of an unplanned switchover is started when the clusters are reconciled
+            return
 
         async def watch() -> None:
             while not self.progress.may_copy_back:
@@ -235,6 +281,27 @@ def _refusal(job: SwitchoverJob, request: SwitchoverRecord, known: SwitchoverRec
     if known is None and request.created_ms > job.begin_until_ms:
         return "It could not begin in time, and applications are not moved at a moment that no user expects; create another Switchover."
     return ""
+
+
+def _loss(loss: LossAssessment) -> dict[str, Any]:
+    """Returns what is known to be lost, by topic; the topics with the largest loss, if they are many."""
+    by_topic: dict[str, int] = {}
+    for partition in loss.lost_partitions:
+        by_topic[partition.topic] = by_topic.get(partition.topic, 0) + partition.lost_offsets
+    largest = sorted(by_topic.items(), key=lambda item: (-item[1], item[0]))[:LOST_TOPICS_MAX]
+    return {
+        "lostOffsetsAtLeast": loss.lost_offsets,
+        "partitionsWithLoss": len(loss.lost_partitions),
+        "partitionsWithUnknownEnd": sum(partition.source_end is None for partition in loss.partitions),
+        "knownUntil": None if loss.known_until_ms is None else _timestamp(loss.known_until_ms),
+        "sourceAnswered": loss.is_source_answering,
+        "topics": [{"topic": topic, "lostOffsetsAtLeast": offsets} for topic, offsets in largest],
+    }
+
+
+def _loss_notes(record: SwitchoverRecord) -> Sequence[str]:
+    is_degraded = record.state is SwitchoverState.DEGRADED
+    return [*loss_sentences(record), *([degraded_sentence(record)] if is_degraded else [])]
 
 
 def _timestamp(time_ms: int) -> str:

@@ -39,7 +39,7 @@ from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan, activ
 
 SWITCHOVER_CONTAINER: Final = "switchover"
 REQUEST_FILE: Final = "switchover.json"
-REQUEST_FORMAT: Final = 1  # `job_settings` reads it
+REQUEST_FORMAT: Final = 2  # `job_settings` reads it
 ID_ANNOTATION: Final = "mirrorflow.io/switchover-id"
 REQUEST_ANNOTATION: Final = "mirrorflow.io/switchover-request"  # what a Job was created for
 # In this time a switchover that is stopped is rolled back: some requests to each cluster, and at most one hook.
@@ -94,18 +94,20 @@ def switchover_objects(
     image: str,
     begin_until_ms: int,
     operator_namespace: str = "",
+    last_seen: Mapping[str, Any] | None = None,
 ) -> list[Object]:
     """Returns the ConfigMap, the NetworkPolicy and the Job of *switchover*, in the order in which they are needed.
 
     *flows*: by the member that is active while they run. *image*: the replicator's, without its tag. After *begin_until_ms*
-    (since 1970) the Job begins nothing. *operator_namespace* is that of `names.progress_readers`.
+    (since 1970) the Job begins nothing. *operator_namespace* is that of `names.progress_readers`. *last_seen*: what the pods of the
+    flow know of a source that is lost, as of `SourceEnds.document`.
     """
     to = switchover.spec.to
     (source,) = (alias for alias in pair.spec.members if alias != to)
     forward, back = flows[source], flows[to]
     plans = _plans(pair, forward, back, source)
     files = {f"{name}.properties": format_properties(properties) for name, properties in plans.items()}
-    request = _request(switchover, pair, begin_until_ms)
+    request = _request(switchover, pair, begin_until_ms, last_seen)
     name = object_name_of(switchover.metadata.name)
     metadata = {
         "name": name,
@@ -118,7 +120,7 @@ def switchover_objects(
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": metadata,
-            "data": {REQUEST_FILE: json.dumps(request, indent=1), **files},
+            "data": {REQUEST_FILE: _request_text(request), **files},
         },
         _network_policy(metadata, pair, switchover, operator_namespace),
         _job(metadata, pair, switchover, forward, plans, image),
@@ -167,7 +169,9 @@ def _as_identity(flow: MirrorFlow, identity: Authentication) -> MirrorFlow:
     return flow.model_copy(update={"spec": flow.spec.model_copy(update={"source": source})})
 
 
-def _request(switchover: Switchover, pair: MirrorPair, begin_until_ms: int) -> Object:
+def _request(
+    switchover: Switchover, pair: MirrorPair, begin_until_ms: int, last_seen: Mapping[str, Any] | None
+) -> Object:
     spec, wanted = pair.spec, switchover.spec
     return {
         "format": REQUEST_FORMAT,
@@ -175,6 +179,7 @@ def _request(switchover: Switchover, pair: MirrorPair, begin_until_ms: int) -> O
         "pair": pair.metadata.name,
         "type": wanted.type,
         "liveGroups": wanted.live_groups,
+        "acceptLoss": wanted.accept_loss,
         "fence": spec.fence.method.value,
         "exceptPrincipals": list(spec.fence.except_principals),
         "fenceHook": _hook(spec.fence.hook),
@@ -182,7 +187,14 @@ def _request(switchover: Switchover, pair: MirrorPair, begin_until_ms: int) -> O
         "maxLagMs": spec.readiness.max_lag_seconds * 1_000,
         "refusedMs": spec.deadline_seconds * 1_000,
         "beginUntilMs": begin_until_ms,
+        "lastSeen": last_seen,
     }
+
+
+def _request_text(request: Object) -> str:
+    """Returns the request as JSON, a field a line; ends of thousands of partitions stay in one."""
+    fields = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in request.items()]
+    return "{\n" + ",\n".join(fields) + "\n}"
 
 
 def _hook(hook: Hook | None) -> Object | None:

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirrorflow_operator.api.pair_status import NOTES_MAX, STATES_MAX, SealSummary, StateTime
+from mirrorflow_operator.api.pair_status import (
+    LOST_TOPICS_MAX,
+    NOTES_MAX,
+    STATES_MAX,
+    SealSummary,
+    StateTime,
+    SwitchoverLoss,
+    TopicLoss,
+)
 from mirrorflow_operator.api.timestamps import parse_timestamp
 from mirrorflow_operator.status.conditions import bounded
 from mirrorflow_operator.status.pod_reports import COUNT_MAX, count, matching, number, object_at
@@ -21,6 +29,7 @@ _STATE: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 _ALIAS: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 _ID: Final = re.compile(r"[-._/a-zA-Z0-9]{1,300}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{1,64}")
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +49,7 @@ class SwitchoverReport:
     fenced: str | None = None
     writes_refused_ms: int | None = None
     seal: SealSummary | None = None
+    loss: SwitchoverLoss | None = None
     states: tuple[StateTime, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -60,6 +70,7 @@ def parse_switchover_report(text: str | bytes) -> SwitchoverReport | None:
 def _report(value: Mapping[str, Any]) -> SwitchoverReport:
     seal, refused_ms = object_at(value, "seal"), number(value.get("writesRefusedMs"), COUNT_MAX)
     notes, states = (value.get(name) for name in ("notes", "states"))
+    loss = object_at(value, "loss")
     return SwitchoverReport(
         id=matching(_ID, value.get("switchover")),
         state=matching(_STATE, value.get("state")),
@@ -78,8 +89,26 @@ def _report(value: Mapping[str, Any]) -> SwitchoverReport:
         )
         if seal
         else None,
+        loss=_loss(loss) if loss else None,
         states=tuple(_states(states)),
         notes=tuple(map(_text, notes[:NOTES_MAX])) if isinstance(notes, list) else (),
+    )
+
+
+def _loss(value: Mapping[str, Any]) -> SwitchoverLoss:
+    topics = value.get("topics")
+    rows = [row for row in topics if isinstance(row, dict)] if isinstance(topics, list) else []
+    return SwitchoverLoss(
+        lost_offsets_at_least=count(value.get("lostOffsetsAtLeast"), COUNT_MAX),
+        partitions_with_loss=count(value.get("partitionsWithLoss"), COUNT_MAX),
+        partitions_with_unknown_end=count(value.get("partitionsWithUnknownEnd"), COUNT_MAX),
+        known_until=_time(value.get("knownUntil")),
+        source_answered=value.get("sourceAnswered") is True,
+        topics=tuple(
+            TopicLoss(topic=topic, lost_offsets_at_least=count(row.get("lostOffsetsAtLeast"), COUNT_MAX))
+            for row in rows[:LOST_TOPICS_MAX]
+            if (topic := matching(_TOPIC, row.get("topic")))
+        ),
     )
 
 

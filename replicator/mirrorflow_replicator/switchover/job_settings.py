@@ -11,22 +11,24 @@ The properties are those that the connectors of both flows read. Secrets in them
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.properties import parse_properties
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import CheckpointSettings, ClientSettings, SourceSettings
 from mirrorflow_core.switchover.record import SwitchoverLimits, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverType
 from mirrorflow_replicator.config.connector_properties import parse_checkpoint
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.switchover.hooks import HookSettings
+from mirrorflow_replicator.switchover.loss_assessment import FlowProgress
 from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings
 
 REQUEST_FILE: Final = "switchover.json"
-FORMAT: Final = 1
+FORMAT: Final = 2  # since 2 there is the type Unplanned, which a process that does not know it would carry out as a planned one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ class SwitchoverJob:
     settings: SwitchoverSettings
     allows_live_groups: bool
     begin_until_ms: int
+    accepts_loss: bool = False
+    last_seen: FlowProgress = field(default_factory=FlowProgress)  # what the flow's pods knew of the source
 
     def record(self, now_ms: int) -> SwitchoverRecord:
         """Returns the request as a record that the journal does not have yet."""
@@ -50,6 +54,7 @@ class SwitchoverJob:
             created_ms=now_ms,
             limits=self.settings.limits,
             allows_live_groups=self.allows_live_groups,
+            accepts_loss=self.accepts_loss,
         )
 
 
@@ -77,6 +82,8 @@ def load_switchover_job(folder: Path) -> SwitchoverJob:
             settings=settings,
             allows_live_groups=given["liveGroups"],
             begin_until_ms=given["beginUntilMs"],
+            accepts_loss=given["acceptLoss"],
+            last_seen=_last_seen(given["lastSeen"]),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise _not_of_this_version(str(error)) from error
@@ -126,3 +133,17 @@ def _probe(folder: Path) -> ClientSettings | None:
 
 def _hook(given: Mapping[str, Any] | None) -> HookSettings | None:
     return None if given is None else HookSettings(tuple(given["command"]), float(given["timeoutSeconds"]))
+
+
+def _last_seen(given: Mapping[str, Any] | None) -> FlowProgress:
+    """Returns the ends of the source that the flow's pods had read; each row is topic, partition, end and what is copied."""
+    if given is None:
+        return FlowProgress()
+    rows = [
+        (TopicPartition(str(row[0]), int(row[1])), int(row[2]), int(row[3])) for row in given["partitions"]
+    ]
+    return FlowProgress(
+        ends={partition: end for partition, end, _ in rows},
+        copied={partition: copied for partition, _, copied in rows},
+        known_until_ms=given["knownUntilMs"],
+    )

@@ -1,102 +1,16 @@
-"""The Job of a Switchover, run as a process: its command line and its files are those that the operator plans."""
+"""Planned switchovers by the process of their Job, on two real clusters."""
 
 import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from mirrorflow_operator.api.load import read_documents
-from mirrorflow_operator.api.mirror_pair import load_pair
-from mirrorflow_operator.api.switchover import parse_switchover
-from mirrorflow_operator.plan.switchover_objects import FlowOfPair, switchover_objects
-from mirrorflow_operator.status.switchover_reports import SwitchoverReport, parse_switchover_report
-from tests.harness.kafka.processes import free_port, wait_until
+from tests.harness.kafka.processes import wait_until
 from tests.integration.kafka.mirror_pairs import APP, COMMAND_S, Application, Pair, Sides
+from tests.integration.kafka.running_switchover_job import RunningJob
 from tests.integration.kafka.test_switchover import sides, topic_acls  # noqa: F401 a fixture
-
-HOUR_MS = 3_600_000
-
-
-class RunningJob:
-    """One Switchover of a pair; `start` is what the kubelet does with the Job's container."""
-
-    def __init__(self, pair: Pair, name: str, *, begin_until_ms: int | None = None, **spec: Any) -> None:
-        self.folder = pair.folder / name
-        self.folder.mkdir(exist_ok=True)
-        self.port = free_port()
-        self._message = self.folder / "termination-log"
-        objects = self._objects(pair, name, begin_until_ms or time.time_ns() // 1_000_000 + HOUR_MS, spec)
-        for file, text in objects[0]["data"].items():
-            # In the pod, Secrets are mounted where the properties refer to them.
-            (self.folder / file).write_text(text.replace("/mnt/mirrorflow/secrets", str(pair.folder)))
-        self._container = objects[-1]["spec"]["template"]["spec"]["containers"][0]
-
-    @staticmethod
-    def _objects(pair: Pair, name: str, begin_until_ms: int, spec: dict[str, Any]) -> list[dict[str, Any]]:
-        loaded = load_pair(pair.file.read_text())
-        request = {
-            **read_documents(pair.file.read_text())[0],
-            "kind": "Switchover",
-            "metadata": {"name": name},
-        }
-        switchover = parse_switchover(
-            {**request, "spec": {"pair": pair.name, "to": "west", "type": "Planned", **spec}}
-        )
-        flows = {
-            alias: FlowOfPair(flow=flow, flow_id=flow.metadata.name, version="1")
-            for alias, flow in loaded.flows.items()
-        }
-        return switchover_objects(
-            switchover, loaded.pair, flows, image="replicator", begin_until_ms=begin_until_ms
-        )
-
-    @contextlib.contextmanager
-    def started(self) -> Iterator[subprocess.Popen[str]]:
-        variables = {variable["name"]: variable["value"] for variable in self._container["env"]}
-        variables |= {"HTTP_PORT": str(self.port), "TERMINATION_MESSAGE": str(self._message)}
-        python, *line = self._container["command"]
-        assert python == "python3"
-        command = [
-            sys.executable,
-            *(part if part != "/etc/mirrorflow" else str(self.folder) for part in line),
-        ]
-        with subprocess.Popen(
-            command, env={**os.environ, **variables}, stderr=subprocess.PIPE, text=True
-        ) as process:
-            try:
-                yield process
-            finally:
-                if process.poll() is None:
-                    process.kill()
-
-    def report(self) -> SwitchoverReport | None:
-        """Returns what the running process reports; None before it listens."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/progress", timeout=5) as response:
-                return parse_switchover_report(response.read())
-        except OSError:
-            return None
-
-    def last_report(self) -> SwitchoverReport:
-        report = parse_switchover_report(self._message.read_bytes())
-        assert report is not None
-        return report
-
-    def ended(self) -> SwitchoverReport:
-        """Runs the process to its end."""
-        with self.started() as process:
-            _, err = process.communicate(timeout=COMMAND_S)
-            assert 0 == process.returncode, err
-        return self.last_report()
 
 
 def test_a_job_that_is_stopped_before_promoting_rolls_back_and_the_next_process_reports_it(

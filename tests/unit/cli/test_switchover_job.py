@@ -3,11 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_USAGE
-from mirrorflow_cli.switchover_job import main
+from mirrorflow_cli.switchover_job import SwitchoverProgress, main
+from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from mirrorflow_operator.status.switchover_reports import parse_switchover_report
 
 # What the extra `replicator` does not install, and the part of our code that needs it.
@@ -35,6 +38,50 @@ def test_files_that_are_missing_end_the_job_with_a_refusal(tmp_path: Path, monke
     assert report is not None
     assert "Refused" == report.state
     assert "switchover.json" in report.reason
+
+
+def _record(number: int, **fields: Any) -> SwitchoverRecord:
+    given = {"type": SwitchoverType.PLANNED, "state": SwitchoverState.DONE, **fields}
+    return SwitchoverRecord(
+        id=f"pair/{number}",
+        pair="pair",
+        source="east",
+        to="west",
+        created_ms=1,
+        epoch=number,
+        **given,
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "later", "state"),
+    [
+        (_record(1), _record(2), "Done"),
+        (
+            _record(1, state=SwitchoverState.ROLLING_BACK),
+            _record(3, type=SwitchoverType.UNPLANNED, state=SwitchoverState.DEGRADED),
+            "Overtaken",
+        ),
+        (
+            _record(1, state=SwitchoverState.ROLLING_BACK),
+            _record(3, type=SwitchoverType.UNPLANNED, state=SwitchoverState.LIFTED),
+            None,
+        ),
+        (_record(1, state=SwitchoverState.DRAINING), _record(1, state=SwitchoverState.DRAINING), None),
+    ],
+    ids=["ended-before-a-later-one", "overtaken", "given-up", "newest"],
+)
+def test_a_record_that_a_later_switchover_has_superseded_is_reported_as_it_ended(
+    known: SwitchoverRecord, later: SwitchoverRecord, state: str | None
+):
+    """Nobody can continue it, so a process that tried would wait for ever."""
+    progress = SwitchoverProgress(id=known.id)
+
+    is_noted = progress.note_superseded(known, [known, later])
+
+    read = parse_switchover_report(progress.body())
+    assert read is not None
+    assert (state is not None, state or "") == (is_noted, read.state)
 
 
 def test_it_takes_one_folder():

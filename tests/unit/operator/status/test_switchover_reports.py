@@ -7,8 +7,10 @@ import pytest
 
 from mirrorflow_cli.switchover_job import MESSAGE_MAX_BYTES, SwitchoverProgress
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.loss import EndEvidence, LossAssessment, PartitionLoss
 from mirrorflow_core.switchover.record import HISTORY_MAX, StateEntry, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+from mirrorflow_operator.api.pair_status import SwitchoverLoss, TopicLoss
 from mirrorflow_operator.status.switchover_reports import SwitchoverReport, parse_switchover_report
 
 RECORD = SwitchoverRecord(
@@ -61,6 +63,36 @@ def test_a_report_is_read_as_it_was_written():
     assert ["Fencing", "Reversing"] == [entry.state for entry in read.states]
 
 
+def test_the_loss_of_an_unplanned_switchover_is_read_as_it_was_written():
+    lost = tuple(
+        PartitionLoss(
+            topic=topic,
+            partition=number,
+            copied=10,
+            source_end=end,
+            evidence=EndEvidence.FLOW,
+            seen_ms=9_000,
+        )
+        for topic, number, end in (("a", 0, 15), ("a", 1, 17), ("b", 0, 10), ("c", 0, 11), ("d", 0, None))
+    )
+    unplanned = replace(RECORD, type=SwitchoverType.UNPLANNED, state=SwitchoverState.FORWARD_ENDED)
+    record = replace(unplanned, loss=LossAssessment(partitions=lost))
+
+    read = parse_switchover_report(SwitchoverProgress(id=RECORD.id, record=record).body())
+
+    assert read is not None
+    assert read.loss == SwitchoverLoss(
+        lost_offsets_at_least=13,
+        partitions_with_loss=3,
+        partitions_with_unknown_end=1,
+        known_until="1970-01-01T00:00:09.000Z",
+        topics=(
+            TopicLoss(topic="a", lost_offsets_at_least=12),
+            TopicLoss(topic="c", lost_offsets_at_least=1),
+        ),
+    )
+
+
 def test_a_refusal_without_a_record_is_read():
     read = parse_switchover_report(SwitchoverProgress(id="a", refusal="spec.to: no; yes.").body())
 
@@ -69,7 +101,11 @@ def test_a_refusal_without_a_record_is_read():
 
 def test_a_long_report_fits_into_a_termination_message():
     entries = tuple(StateEntry(SwitchoverState.FENCING, number) for number in range(HISTORY_MAX))
-    long = replace(RECORD, history=entries, reason='"' * 5_000)
+    lost = tuple(
+        PartitionLoss(topic=f"{number:03}" + "t" * 246, partition=0, copied=0, source_end=5)
+        for number in range(300)
+    )
+    long = replace(RECORD, history=entries, reason='"' * 5_000, loss=LossAssessment(partitions=lost))
     partition = str(TopicPartition("t" * 249, 7))
     progress = SwitchoverProgress(
         id=RECORD.id, record=long, waits_for=f"ä{partition}" * 50, notes=["ü" * 999] * 50
@@ -101,6 +137,7 @@ def test_values_of_other_types_are_left_out():
         "epoch": True,
         "mayCopyBack": "yes",
         "seal": 1,
+        "loss": "much",
         "states": [1, {"state": "Done"}],
         "notes": "no",
     }
