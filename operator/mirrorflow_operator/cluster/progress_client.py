@@ -24,8 +24,11 @@ from mirrorflow_operator.status.pod_reports import (
     failed_reading,
     parse_reading,
 )
+from mirrorflow_operator.status.source_ends import ROWS_MAX, SourceEnds, parse_source_ends
 
 PATH: Final = "/progress"
+PARTITIONS_PATH: Final = "/progress/partitions"
+PARTITIONS_MAX_BYTES: Final = 4 * 1024 * 1024  # a row has some 700 bytes, and at most 2,000 are requested
 # A pod is in the same cluster; TCP repeats a lost handshake packet after one second
 CONNECT_MAX_S: Final = 2.0
 # A replicator renders its summary within milliseconds; its event loop never blocks for one second
@@ -110,10 +113,36 @@ async def request_progress(client: aiohttp.ClientSession, target: PollTarget, *,
         return failed_reading(now_s, PollFailure.UNREADABLE, "invalid HTTP response")
 
 
-async def _body(content: aiohttp.StreamReader) -> bytes:
-    """Returns the whole body, or BODY_MAX_BYTES + 1 bytes of a longer one."""
+async def request_source_ends(
+    client: aiohttp.ClientSession, target: PollTarget, *, now_s: float
+) -> SourceEnds | None:
+    """Requests what the pod at *target* has read of its source; None where it does not answer with it."""
+    url = URL.build(
+        scheme="http" if target.tls is None else "https",
+        host=target.host,
+        port=target.port,
+        path=PARTITIONS_PATH,
+        query={"limit": str(ROWS_MAX)},
+    )
+    try:
+        async with client.get(
+            url,
+            allow_redirects=False,
+            ssl=True if target.tls is None else target.tls.context,
+            server_hostname=None if target.tls is None else target.tls.name,
+        ) as response:
+            if response.status != 200:
+                return None
+            return parse_source_ends(await _body(response.content, PARTITIONS_MAX_BYTES), now_s=now_s)
+    except (TimeoutError, OSError, aiohttp.ClientError, ssl.CertificateError, ValueError) as error:
+        _LOG.debug("%s: %s", url, error)
+        return None
+
+
+async def _body(content: aiohttp.StreamReader, max_bytes: int = BODY_MAX_BYTES) -> bytes:
+    """Returns the whole body, or *max_bytes* + 1 bytes of a longer one."""
     body = b""
-    while len(body) <= BODY_MAX_BYTES and (part := await content.read(BODY_MAX_BYTES + 1 - len(body))):
+    while len(body) <= max_bytes and (part := await content.read(max_bytes + 1 - len(body))):
         body += part
     return body
 

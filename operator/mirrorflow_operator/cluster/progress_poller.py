@@ -105,6 +105,10 @@ class Poller:
         else:
             self._targets.pop(key, None)
 
+    def targets(self, key: Key) -> tuple[PollTarget, ...]:
+        """Returns the targets of the flow *key*."""
+        return self._targets.get(key, ())
+
     def remove(self, key: Key) -> None:
         self.set_targets(key, ())
 

@@ -4,6 +4,7 @@ The operator never talks to Kafka: a Job carries a switchover out, and its repor
 pass needs no memory of earlier ones. No object that is deleted ends a Job in the middle, and a Job is never changed.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -27,11 +28,13 @@ from mirrorflow_operator.cluster.client import (
 )
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.cluster.poll_targets import polled_name
+from mirrorflow_operator.cluster.progress_client import request_source_ends, session
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.switchover_jobs import SwitchoverJobReader
 from mirrorflow_operator.errors import ConflictError, NotFoundError
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan.names import PAIR_LABEL, SWITCHOVER_LABEL
+from mirrorflow_operator.plan.pod_template import HTTP_PORT
 from mirrorflow_operator.plan.properties import connector_names
 from mirrorflow_operator.plan.switchover_objects import FlowOfPair, switchover_objects
 from mirrorflow_operator.settings import Settings
@@ -39,7 +42,9 @@ from mirrorflow_operator.status.observation import FRESH_S, Resource
 from mirrorflow_operator.status.pair_assessment import pair_status, why_not_switched
 from mirrorflow_operator.status.pair_observation import (
     BEGIN_WITHIN_S,
+    DEGRADED,
     ENDED,
+    OVERTAKEN,
     ObservedSwitchoverJob,
     PairFlowProgress,
     PairKey,
@@ -48,6 +53,7 @@ from mirrorflow_operator.status.pair_observation import (
     SwitchoverResource,
 )
 from mirrorflow_operator.status.pod_reports import Summary
+from mirrorflow_operator.status.source_ends import newest_ends
 from mirrorflow_operator.status.switchover_assessment import (
     JobStep,
     SwitchoverDecision,
@@ -59,7 +65,7 @@ _LOG: Final = logging.getLogger(__name__)
 FOLLOW_EVERY_S: Final = 1.0  # while a switchover is under way
 # Otherwise its figures are as old as the polls of its flows, and a status is written at most so often for them alone.
 FIGURES_EVERY_S: Final = 60.0
-_WARNINGS: Final = frozenset({"Refused", "Lifted"})
+_WARNINGS: Final = frozenset({"Refused", "Lifted", DEGRADED, OVERTAKEN})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,7 +150,7 @@ class PairReconciler:
                     return False
                 await self._create(switchover, wanted, pair.pair, observation)
                 return True
-            case JobStep.REPLACE_JOB:
+            case JobStep.REPLACE_JOB | JobStep.END_JOB:
                 await self._delete(JOB, observation.key, observation.jobs[switchover.name])
                 return True
         return False
@@ -172,6 +178,7 @@ class PairReconciler:
             image=self.settings.replicator_image,
             begin_until_ms=int((switchover.created_s + BEGIN_WITHIN_S) * 1_000),
             operator_namespace=self.settings.pod_namespace,
+            last_seen=await self._last_seen(wanted, pair, observation),
         )
         # The Job comes last: with its files there, it has the request of this pass, and is never changed.
         for body in planned:
@@ -184,6 +191,22 @@ class PairReconciler:
         await self.events.publish(
             switchover, "JobCreated", f"Job {planned[-1]['metadata']['name']}.", kind=SWITCHOVER.name
         )
+
+    async def _last_seen(
+        self, wanted: Switchover, pair: MirrorPair, observation: PairObservation
+    ) -> dict[str, Any] | None:
+        """Returns what the pods of the flow have read last of the source of an unplanned switchover; None if they do not answer."""
+        if wanted.spec.type != "Unplanned":
+            return None
+        (source,) = (alias for alias in pair.spec.members if alias != wanted.spec.to)
+        flow = observation.flows[pair.spec.members[source].flow]
+        targets = {target.uid: target for target in self.poller.targets(flow.key) if target.port == HTTP_PORT}
+        async with session() as client:
+            read = await asyncio.gather(
+                *(request_source_ends(client, target, now_s=observation.now_s) for target in targets.values())
+            )
+        newest = newest_ends(ends for ends in read if ends is not None)
+        return None if newest is None else newest.document()
 
     async def _require_own(self, kind: ObjectKind, body: Mapping[str, Any]) -> None:
         """Returns if the object of that name is what an interrupted pass has created. Raises ConflictError otherwise."""

@@ -28,6 +28,7 @@ from mirrorflow_operator.status.pair_conditions import (
     conditions_of,
 )
 from mirrorflow_operator.status.pair_observation import (
+    DEGRADED,
     ENDED,
     PairFlowProgress,
     PairObservation,
@@ -131,7 +132,7 @@ def pair_status(observation: PairObservation, statuses: Mapping[str, SwitchoverS
     newest = _newest(observation.switchovers, statuses) or before.switchover
     progress = _progress(resource, member.active, observation)
     findings = (
-        _ready(resource, member, problems, newest, progress, observation),
+        _ready(resource, member, problems, newest, progress, observation, statuses),
         _accepted(resource, problems),
     )
     ready = findings[0]
@@ -218,6 +219,7 @@ def _ready(
     newest: NewestSwitchover | None,
     progress: PairFlowProgress | None,
     observation: PairObservation,
+    statuses: Mapping[str, SwitchoverStatus],
 ) -> PairFinding:
     refused = _accepted(resource, problems)
     if refused.status is ConditionStatus.FALSE or resource.pair is None:
@@ -233,6 +235,12 @@ def _ready(
             status=ConditionStatus.UNKNOWN,
             reason=PairReason.ACTIVE_UNKNOWN,
             message="Both flows run, or none; set spec.state of the flow back to Stopped, and of the other one to Running.",
+        )
+    if degraded := _degraded(member, statuses):
+        return _not_ready(
+            PairReason.NOT_RECONCILED,
+            f"Switchover {degraded} has made {member.active} the active member without the other one, which may have records that never "
+            "crossed; reconcile it with mirrorflow diverged, then delete the Switchover's Job.",
         )
     flow = observation.flows[spec.members[member.active].flow]
     if problem := _flow_problem(flow):
@@ -260,6 +268,18 @@ def _ready(
         status=ConditionStatus.TRUE,
         reason=PairReason.CAN_SWITCH,
         message=f"Applications could be moved from {member.active} to {to}.{failing}",
+    )
+
+
+def _degraded(member: ActiveMember, statuses: Mapping[str, SwitchoverStatus]) -> str:
+    """Returns the unplanned switchover after which the clusters are not reconciled; "" if there is none."""
+    return next(
+        (
+            name
+            for name, status in statuses.items()
+            if status.state == DEGRADED and status.id == member.promoted_by
+        ),
+        "",
     )
 
 

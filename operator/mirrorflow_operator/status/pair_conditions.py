@@ -29,6 +29,7 @@ class PairReason(Enum):
     LAG_UNKNOWN = "LagUnknown"
     DIFFERENCES_FOUND = "DifferencesFound"
     SWITCHING_OVER = "SwitchingOver"
+    NOT_RECONCILED = "NotReconciled"
 
 
 class SwitchoverConditionType(Enum):
@@ -48,6 +49,8 @@ class SwitchoverReason(Enum):
     JOB_NOT_RUNNING = "JobNotRunning"
     UNDER_WAY = "UnderWay"
     MOVED = "Moved"
+    DEGRADED = "Degraded"
+    OVERTAKEN = "Overtaken"
     REHEARSED = "Rehearsed"
     REFUSED = "Refused"
     ROLLED_BACK = "RolledBack"

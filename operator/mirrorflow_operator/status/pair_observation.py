@@ -16,7 +16,15 @@ from mirrorflow_operator.status.switchover_reports import SwitchoverReport
 
 # A request that could not begin in this time is refused: applications are not moved at a moment that no user expects.
 BEGIN_WITHIN_S: Final = 300.0
-ENDED: Final = frozenset({"Done", "Lifted", "Rehearsed", "Refused"})
+OVERTAKEN: Final = "Overtaken"  # an unplanned switchover was carried out in its place
+DEGRADED: Final = (
+    "Degraded"  # applications were moved without the source, and both clusters are not reconciled
+)
+FINAL: Final = frozenset({"Done", "Lifted", "Rehearsed", "Refused", OVERTAKEN})
+# No process carries it out; a degraded one is recorded as Done later.
+ENDED: Final = FINAL | {DEGRADED}
+# From here on a switchover can only be completed.
+PROMOTED: Final = frozenset({"Promoting", "Reversing", DEGRADED, "Done"})
 
 
 class PairKey(NamedTuple):
@@ -60,6 +68,16 @@ class SwitchoverResource:
     def has_ended(self) -> bool:
         """Whether the status records how it ended."""
         return self.status.state in ENDED
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the status never changes any more."""
+        return self.status.state in FINAL
+
+    @property
+    def is_unplanned(self) -> bool:
+        """Whether it asks for a switchover without the source."""
+        return self.switchover is not None and self.switchover.spec.type == "Unplanned"
 
     @property
     def seniority(self) -> tuple[float, str]:

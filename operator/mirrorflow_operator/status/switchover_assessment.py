@@ -22,6 +22,8 @@ from mirrorflow_operator.status.pair_conditions import (
 from mirrorflow_operator.status.pair_observation import (
     BEGIN_WITHIN_S,
     ENDED,
+    OVERTAKEN,
+    PROMOTED,
     ObservedSwitchoverJob,
     PairObservation,
     SwitchoverResource,
@@ -29,7 +31,8 @@ from mirrorflow_operator.status.pair_observation import (
 from mirrorflow_operator.status.switchover_reports import SwitchoverReport
 
 _REFUSED = "Refused"
-_NOT_BEGUN = frozenset({None, "Accepted", "Checking"})
+_NOT_BEGUN = frozenset({None, "Accepted", "Checking", "Assessing"})
+_GIVEN_UP = frozenset({_REFUSED, "Lifted"})
 
 
 class JobStep(Enum):
@@ -39,14 +42,16 @@ class JobStep(Enum):
     CREATE_JOB = "CreateJob"
     FOLLOW_JOB = "FollowJob"
     REPLACE_JOB = "ReplaceJob"  # its report was lost; another process reads the journal
+    END_JOB = "EndJob"  # an unplanned switchover is carried out in its place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchoverDecision:
-    """A step, and why it is no other one: *refusal* is final, *waits_for* is not."""
+    """A step, and why it is no other one: *refusal* and *overtaken* are final, *waits_for* is not."""
 
     step: JobStep = JobStep.NOTHING
     refusal: str = ""
+    overtaken: str = ""
     waits_for: str = ""
 
 
@@ -61,12 +66,14 @@ def _decision(
     switchover: SwitchoverResource, observation: PairObservation, why_not: str
 ) -> SwitchoverDecision:
     if switchover.has_ended:
-        return SwitchoverDecision()
+        return _reread(switchover, observation, why_not)
     job, wanted = observation.jobs.get(switchover.name), switchover.switchover
     if job is not None and wanted is not None and job.request != request_of(wanted):
         return SwitchoverDecision(
             refusal=f"metadata.name: a Switchover of this name was {job.request} before; create one with another name."
         )
+    if overtaker := _overtaker(switchover, observation, why_not):
+        return _overtaken(overtaker, job)
     if job is not None:
         is_lost = job.is_complete and (job.report is None or job.report.state not in ENDED)
         return SwitchoverDecision(step=JobStep.REPLACE_JOB if is_lost else JobStep.FOLLOW_JOB)
@@ -94,7 +101,89 @@ def _decision(
         return SwitchoverDecision(
             refusal=f"It could not begin within {BEGIN_WITHIN_S / 60:g} minutes, because the operator did not run. Create another Switchover."
         )
+    if not is_begun and (stopping := _process_of_overtaken(switchover, observation)):
+        return SwitchoverDecision(waits_for=f"Waits until the Job of Switchover {stopping} is deleted.")
     return SwitchoverDecision(step=JobStep.CREATE_JOB)
+
+
+def _reread(switchover: SwitchoverResource, observation: PairObservation, why_not: str) -> SwitchoverDecision:
+    """Returns the step for a switchover that has ended: a degraded one whose Job its user has deleted gets another one.
+
+    The process in it reads the journal, and reports once the clusters are reconciled.
+    """
+    pair, wanted = observation.pair, switchover.switchover
+    if (
+        switchover.is_final
+        or switchover.name in observation.jobs
+        or wanted is None
+        or pair is None
+        or pair.pair is None
+        or why_not
+        or wanted.spec.to not in pair.pair.spec.members
+    ):
+        return SwitchoverDecision()
+    return SwitchoverDecision(step=JobStep.CREATE_JOB)
+
+
+def _overtaken(overtaker: SwitchoverResource, job: ObservedSwitchoverJob | None) -> SwitchoverDecision:
+    """Returns what becomes of a switchover in whose place *overtaker* is carried out: its process ends, as both hold one lock."""
+    if overtaker.status.state in PROMOTED:
+        return SwitchoverDecision(
+            overtaken=f"The unplanned Switchover {overtaker.name} was carried out in its place."
+        )
+    return SwitchoverDecision(
+        step=JobStep.NOTHING if job is None else JobStep.END_JOB,
+        waits_for=f"The unplanned Switchover {overtaker.name} is carried out in its place; it continues if that is refused or rolled back.",
+    )
+
+
+def _overtaker(
+    switchover: SwitchoverResource, observation: PairObservation, why_not: str
+) -> SwitchoverResource | None:
+    """Returns the unplanned switchover in whose favour *switchover* is not carried out; None if there is none."""
+    return next(
+        (
+            other
+            for other in observation.switchovers
+            if _may_overtake(other, switchover) and _is_carried_out(other, observation, why_not)
+        ),
+        None,
+    )
+
+
+def _may_overtake(unplanned: SwitchoverResource, switchover: SwitchoverResource) -> bool:
+    """Whether *unplanned* may begin although *switchover* has not ended, which it cannot without the source (`guards.may_overtake`)."""
+    wanted, other = unplanned.switchover, switchover.switchover
+    if wanted is None or other is None or not unplanned.is_unplanned or wanted.spec.to != other.spec.to:
+        return False
+    is_stuck = not switchover.is_unplanned or switchover.status.state == "RollingBack"
+    return is_stuck and switchover.status.state not in PROMOTED and switchover.seniority < unplanned.seniority
+
+
+def _is_carried_out(unplanned: SwitchoverResource, observation: PairObservation, why_not: str) -> bool:
+    """Whether *unplanned* has begun, or can begin now, and was not given up."""
+    if unplanned.status.state is not None:
+        return unplanned.status.state not in _GIVEN_UP
+    pair = None if observation.pair is None else observation.pair.pair
+    is_in_time = observation.now_s - unplanned.created_s <= BEGIN_WITHIN_S
+    is_member = (
+        pair is not None
+        and unplanned.switchover is not None
+        and unplanned.switchover.spec.to in pair.spec.members
+    )
+    return unplanned.name in observation.jobs or (is_in_time and is_member and not why_not)
+
+
+def _process_of_overtaken(switchover: SwitchoverResource, observation: PairObservation) -> str:
+    """Returns the name of a switchover that *switchover* overtakes and whose Job is not deleted yet; "" if there is none."""
+    return next(
+        (
+            other.name
+            for other in observation.switchovers
+            if not other.has_ended and other.name in observation.jobs and _may_overtake(switchover, other)
+        ),
+        "",
+    )
 
 
 def _under_way(switchover: SwitchoverResource, observation: PairObservation) -> str:
@@ -108,6 +197,7 @@ def _under_way(switchover: SwitchoverResource, observation: PairObservation) -> 
         other.name
         for other in others
         if not other.has_ended
+        and not _may_overtake(switchover, other)
         and (
             other.name in observation.jobs
             or other.status.state is not None
@@ -126,21 +216,21 @@ def switchover_status(
         "observed_generation": switchover.generation,
         "id": switchover_id(switchover.pair, switchover.name),
     }
-    job = None if decision.refusal else observation.jobs.get(switchover.name)
+    job = None if decision.refusal or decision.overtaken else observation.jobs.get(switchover.name)
     report = None if job is None else _usable_report(job, before)
     if job is not None or decision.step is JobStep.CREATE_JOB:
         update["job"] = object_name_of(switchover.name)
-    if not switchover.has_ended:
-        if decision.refusal:
+    if not switchover.is_final:
+        if decision.refusal or decision.overtaken:
             update |= {
-                "state": _REFUSED,
+                "state": _REFUSED if decision.refusal else OVERTAKEN,
                 "since": timestamp(now_s),
                 "waits_for": "",
-                "reason": bounded(decision.refusal),
+                "reason": bounded(decision.refusal or decision.overtaken),
             }
-        elif report is not None and report.state:
+        elif report is not None and report.state and not decision.waits_for:
             update |= _reported(report, before)
-        else:
+        elif not switchover.has_ended:
             update["waits_for"] = bounded(_waits_for(decision, job, report))
     after = before.model_copy(update=update)
     if after.state in ENDED and after.completion_time is None:
@@ -171,6 +261,7 @@ def _reported(report: SwitchoverReport, before: SwitchoverStatus) -> dict[str, o
         "source": report.source or before.source,
         "writes_refused": refused or before.writes_refused,
         "seal": report.seal or before.seal,
+        "loss": report.loss or before.loss,
         "states": report.states or before.states,
         "notes": report.notes or before.notes,
     }
@@ -228,6 +319,21 @@ def _succeeded(
                 reason=SwitchoverReason.MOVED,
                 message=f"{to} has become the active member of {switchover.pair}. {status.reason}".rstrip(),
             )
+        case "Degraded":
+            return PairFinding(
+                kind=kind,
+                status=ConditionStatus.TRUE,
+                reason=SwitchoverReason.DEGRADED,
+                message=f"{to} has become the active member of {switchover.pair}, without {status.source}. {_loss(status)}"
+                f"Reconcile both before {status.source} is used again. {status.reason}".rstrip(),
+            )
+        case "Overtaken":
+            return PairFinding(
+                kind=kind,
+                status=ConditionStatus.FALSE,
+                reason=SwitchoverReason.OVERTAKEN,
+                message=status.reason,
+            )
         case "Rehearsed":
             return PairFinding(
                 kind=kind,
@@ -255,6 +361,18 @@ def _succeeded(
     elif job is not None and job.problem:
         reason = SwitchoverReason.JOB_NOT_RUNNING
     return PairFinding(kind=kind, status=ConditionStatus.UNKNOWN, reason=reason, message=status.waits_for)
+
+
+def _loss(status: SwitchoverStatus) -> str:
+    """Returns what is known to be lost, as a sentence with a space after it; "" where nothing is known."""
+    loss = status.loss
+    if loss is None:
+        return ""
+    topics = ", ".join(f"{topic.topic}: {topic.lost_offsets_at_least}" for topic in loss.topics)
+    until = f" Nothing is known of {status.source} since {loss.known_until}." if loss.known_until else ""
+    if not loss.lost_offsets_at_least:
+        return f"No offset is known to be lost.{until} "
+    return f"At least {loss.lost_offsets_at_least} offsets are lost ({topics}).{until} "
 
 
 def _writes_refused(status: SwitchoverStatus) -> PairFinding:

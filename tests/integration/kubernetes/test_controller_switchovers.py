@@ -7,19 +7,21 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from mirrorflow_cli.switchover_job import SwitchoverProgress
+from mirrorflow_core.switchover.loss import EndEvidence, LossAssessment, PartitionLoss
 from mirrorflow_core.switchover.record import StateEntry, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from mirrorflow_operator.plan.job_objects import PROGRESS_PORT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.flows import condition
-from tests.harness.kubernetes.kubectl import Kubectl
+from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.integration.kubernetes.controlled import events, manifest
 from tests.integration.kubernetes.spark_jobs import SETTINGS
@@ -141,8 +143,16 @@ def _end_pod(namespace: Kubectl, progress: SwitchoverProgress) -> None:
 
 def _progress(*states: SwitchoverState, may_copy_back: bool = False) -> SwitchoverProgress:
     """Returns the report of a switchover that has just entered the last of *states*."""
+    record = _record(*states)
+    progress = SwitchoverProgress(id=record.id, record=record, waits_for="Waits for something.", epoch=1)
+    if SwitchoverState.REVERSING in states:
+        progress.active, progress.promoted_by, progress.may_copy_back = "west", record.id, may_copy_back
+    return progress
+
+
+def _record(*states: SwitchoverState) -> SwitchoverRecord:
     times = (FENCED_MS, WRITABLE_MS, WRITABLE_MS + 500)
-    record = SwitchoverRecord(
+    return SwitchoverRecord(
         id="east-west/move",
         pair="east-west",
         type=SwitchoverType.PLANNED,
@@ -154,10 +164,21 @@ def _progress(*states: SwitchoverState, may_copy_back: bool = False) -> Switchov
         fenced_ms=FENCED_MS,
         history=tuple(StateEntry(state, time) for state, time in zip(states, times, strict=False)),
     )
-    progress = SwitchoverProgress(id=record.id, record=record, waits_for="Waits for something.", epoch=1)
-    if SwitchoverState.REVERSING in states:
-        progress.active, progress.promoted_by, progress.may_copy_back = "west", record.id, may_copy_back
-    return progress
+
+
+def _unplanned(state: SwitchoverState) -> SwitchoverProgress:
+    """Returns the report of an unplanned switchover that has ended in *state*."""
+    lost = PartitionLoss(topic="orders", partition=0, copied=60, source_end=85, evidence=EndEvidence.FLOW)
+    record = replace(
+        _record(SwitchoverState.PROMOTING, state),
+        type=SwitchoverType.UNPLANNED,
+        loss=LossAssessment(partitions=(lost,)),
+        fenced_ms=0,
+    )
+    is_done = state is SwitchoverState.DONE
+    return SwitchoverProgress(
+        id=record.id, record=record, active="west", promoted_by=record.id, epoch=2, may_copy_back=is_done
+    )
 
 
 @contextmanager
@@ -229,6 +250,38 @@ def test_a_switchover_is_carried_out_by_a_job_and_recorded(pair: Kubectl):
         "west is still active", lambda: pair.get("mirrorpair", "east-west")["status"]["active"] == "west"
     )
     assert [] == _jobs(pair)
+
+
+def test_an_unplanned_switchover_ends_degraded_and_is_done_when_its_deleted_job_reports_it(pair: Kubectl):
+    """Its user has reconciled both clusters meanwhile; only then the flow back runs."""
+    request = {**_switchover(), "spec": {**_switchover()["spec"], "type": "Unplanned"}}
+    with pytest.raises(KubectlError, match="type Unplanned gives up the records that were not copied"):
+        pair.apply(request)
+    assert [] == _jobs(pair)
+    pair.apply({**request, "spec": {**request["spec"], "acceptLoss": True}})
+    first = _uid_of_job(pair)
+    _end_pod(pair, _unplanned(SwitchoverState.DEGRADED))
+    wait_until("the end is recorded", lambda: _status(pair).get("state") == "Degraded")
+    degraded, of_pair = _status(pair), pair.get("mirrorpair", "east-west")
+    pair("delete", "job", JOB)
+    wait_until(
+        "another Job exists", lambda: [item["metadata"]["uid"] for item in _jobs(pair)] not in ([], [first])
+    )
+    wait_until("its pod exists", lambda: _pod(pair) != "")
+    _end_pod(pair, _unplanned(SwitchoverState.DONE))
+    wait_until("the reconciliation is recorded", lambda: _status(pair).get("state") == "Done")
+
+    assert (
+        {"topic": "orders", "lostOffsetsAtLeast": 25},
+        "True",
+    ) == (degraded["loss"]["topics"][0], _condition(pair, "switchover", "move", "Succeeded"))
+    assert "NotReconciled" == condition(of_pair, "Ready")["reason"]
+    assert degraded["loss"] == _status(pair)["loss"]
+    wait_until(
+        "the flow back is started",
+        lambda: pair.get("mirrorpair", "east-west")["status"].get("runs") == "west-to-east",
+    )
+    assert {"Degraded", "Done"} <= {event["reason"] for event in pair.get("events")["items"]}
 
 
 def test_deleting_objects_does_not_end_a_switchover(pair: Kubectl):

@@ -1,9 +1,13 @@
 """What each pass over a pair creates, deletes and writes, with an API server that is a dict."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -23,9 +27,11 @@ from mirrorflow_operator.cluster.client import (
     ObjectKind,
 )
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
+from mirrorflow_operator.cluster.progress_client import PollTarget
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.errors import ConflictError, NotFoundError
 from mirrorflow_operator.metrics import Metrics
+from mirrorflow_operator.plan.pod_template import HTTP_PORT
 from mirrorflow_operator.reconcile.pair_reconciler import FOLLOW_EVERY_S, PairReconciler
 from mirrorflow_operator.settings import Settings
 from tests.unit.operator.pairs import API_VERSION, KEY, NAMESPACE, NOW_S, flow_resource, mirror_pair
@@ -151,8 +157,8 @@ class PairSimulation:
         spec = mirror_pair().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
         self.api.store(MIRROR_PAIR, {"metadata": {"name": KEY.name}, "spec": spec})
 
-    def request(self, name: str = "move") -> None:
-        spec = {"pair": KEY.name, "to": "west", "type": "Planned"}
+    def request(self, name: str = "move", **fields: Any) -> None:
+        spec = {"pair": KEY.name, "to": "west", "type": "Planned", **fields}
         self.api.store(SWITCHOVER, {"apiVersion": API_VERSION, "metadata": {"name": name}, "spec": spec})
 
     def end_job(self, state: SwitchoverState) -> None:
@@ -217,6 +223,69 @@ def test_a_switchover_gets_its_job_after_the_files_of_it(simulation: PairSimulat
     ]
     assert FOLLOW_EVERY_S == again_s
     assert [] == simulation.run()[0]
+
+
+@contextmanager
+def _pod_of_flow(body: bytes) -> Iterator[PollTarget]:
+    """Serves *body* as a pod of the flow answers `/progress/partitions`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_known = self.path.startswith("/progress/partitions?limit=")
+            self.send_response(200 if is_known else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Keeps the test's output free of requests."""
+
+    server = ThreadingHTTPServer(("127.77.0.3", HTTP_PORT), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield PollTarget(uid="pod", host="127.77.0.3")
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_the_job_of_an_unplanned_switchover_gets_what_the_pods_know_of_the_lost_source(
+    simulation: PairSimulation,
+):
+    """A pod that does not answer is left out: its ends are unknown."""
+    rows = [{"connector": "s", "topic": "orders", "partition": 0, "sourceEndOffset": 9, "sourceOffset": 4}]
+    side = {"reach": "Unreachable", "sinceSeconds": 10}
+    body = json.dumps({"connectors": [{"connector": "s", "source": side}], "partitions": rows}).encode()
+    silent = PollTarget(uid="silent", host="127.77.0.4")
+    simulation.request(type="Unplanned", acceptLoss=True)
+    with _pod_of_flow(body) as target:
+        simulation.reconciler.poller.set_targets((NAMESPACE, "east-to-west"), [target, silent])
+        simulation.run()
+
+    request = json.loads(simulation.api.objects["ConfigMap", JOB_NAME]["data"]["switchover.json"])
+    assert ("Unplanned", True) == (request["type"], request["acceptLoss"])
+    assert {
+        "knownUntilMs": int((NOW_S - 40.0) * 1_000),
+        "partitions": [["orders", 0, 9, 4]],
+    } == request["lastSeen"]
+
+
+def test_an_unplanned_switchover_ends_the_job_of_the_planned_one_before_it_begins(
+    simulation: PairSimulation,
+):
+    simulation.request()
+    simulation.run()
+    simulation.request("without-east", type="Unplanned", acceptLoss=True)
+
+    first, _ = simulation.run()
+    second, _ = simulation.run()
+
+    assert "delete Job move-switchover" in first
+    assert "create Job without-east-switchover" not in first
+    assert "create Job without-east-switchover" in second
+    assert "create Job move-switchover" not in second
 
 
 def test_a_pass_that_was_interrupted_is_completed_by_the_next(simulation: PairSimulation):
