@@ -19,6 +19,7 @@ from kubernetes.client.api_client import ApiClient
 
 from mirrorflow_console.chart_history import ChartHistory
 from mirrorflow_console.cluster_flows import ClusterFlows
+from mirrorflow_console.cluster_switchovers import ClusterSwitchovers
 from mirrorflow_console.history import History
 from mirrorflow_console.local_server import server_config
 from mirrorflow_console.poller import SharedPoller
@@ -26,6 +27,7 @@ from mirrorflow_console.prometheus_history import PrometheusHistory
 from mirrorflow_console.rendering import environment
 from mirrorflow_console.server import Console
 from mirrorflow_console.sign_in import ClusterGate
+from mirrorflow_console.switched_flows import SwitchedFlows
 from mirrorflow_kubernetes.client import connect
 from mirrorflow_kubernetes.credentials import KubernetesLoginError
 from mirrorflow_replicator.process import allow_open_files
@@ -50,9 +52,12 @@ async def _serve(api: ApiClient, host: str, port: int, charts: ChartHistory | No
     ca = os.environ.get("MIRRORFLOW_PROGRESS_CA")
     path = os.environ.get("MIRRORFLOW_HISTORY")
     history = History(Path(path) if path else None)
-    source = ClusterFlows(api, namespaces=_words("MIRRORFLOW_NAMESPACES"), ca_file=Path(ca) if ca else None)
-    gate = ClusterGate(api, environment())
-    console = Console(SharedPoller(source, history, charts=charts), history, gate=gate, place="this cluster")
+    namespaces = _words("MIRRORFLOW_NAMESPACES")
+    switchovers = ClusterSwitchovers(api, namespaces=namespaces)
+    flows = ClusterFlows(api, namespaces=namespaces, ca_file=Path(ca) if ca else None)
+    gate = ClusterGate(api, environment(), switchovers=switchovers)
+    poller = SharedPoller(SwitchedFlows(flows, switchovers), history, charts=charts)
+    console = Console(poller, history, gate=gate, place="this cluster", switchovers=switchovers)
     hosts = _words("MIRRORFLOW_CONSOLE_HOSTS") or ("*",)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family, backlog=512) as listener:

@@ -42,6 +42,33 @@ class ConnectorPod:
     address: ConnectorAddress
 
 
+def listed_resources(
+    objects: client.CustomObjectsApi, plural: str, namespaces: Sequence[str]
+) -> Iterator[Mapping[str, Any]]:
+    """Yields our resources of one kind in *namespaces*, in all where there is none. Raises REQUEST_ERRORS."""
+    for namespace in namespaces or (None,):
+        token = ""
+        while True:
+            page = _page(objects, plural, namespace, token)
+            yield from page["items"]
+            token = page.get("metadata", {}).get("continue") or ""
+            if not token:
+                break
+
+
+def _page(
+    objects: client.CustomObjectsApi, plural: str, namespace: str | None, token: str
+) -> Mapping[str, Any]:
+    given: dict[str, Any] = {"limit": PAGE_SIZE, "_request_timeout": REQUEST_MAX_S}
+    if token:
+        given["_continue"] = token
+    if namespace is None:
+        listed = objects.list_cluster_custom_object(GROUP, VERSION, plural, **given)
+    else:
+        listed = objects.list_namespaced_custom_object(GROUP, VERSION, namespace, plural, **given)
+    return listed if isinstance(listed, dict) else {"items": []}
+
+
 class ClusterFlows:
     """A `FlowSource`: the MirrorFlows of *namespaces*, all where there is none. *ca_file* trusts pods that serve TLS.
 
@@ -83,7 +110,7 @@ class ClusterFlows:
     ) -> list[FlowReading]:
         """Returns all MirrorFlows. While the API server does not answer, those of the last poll, with the problem."""
         try:
-            self._known = list(self._resources())
+            self._known = list(listed_resources(self._objects, PLURAL, self._namespaces))
             is_asking = is_watched and (self._forward is None or bool(detailed or groups))
             pods = list(self._pods()) if is_asking else []
             self.problem = ""
@@ -100,26 +127,6 @@ class ClusterFlows:
             _connected(reading, by_flow.get((reading.namespace, reading.name), [])) for reading in readings
         ]
         return self._reader.read(flows, detailed, groups, is_watched=is_watched, context=self._context())
-
-    def _resources(self) -> Iterator[Mapping[str, Any]]:
-        for namespace in self._namespaces or (None,):
-            token = ""
-            while True:
-                page = self._page(namespace, token)
-                yield from page["items"]
-                token = page.get("metadata", {}).get("continue") or ""
-                if not token:
-                    break
-
-    def _page(self, namespace: str | None, token: str) -> Mapping[str, Any]:
-        given: dict[str, Any] = {"limit": PAGE_SIZE, "_request_timeout": REQUEST_MAX_S}
-        if token:
-            given["_continue"] = token
-        if namespace is None:
-            listed = self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL, **given)
-        else:
-            listed = self._objects.list_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, **given)
-        return listed if isinstance(listed, dict) else {"items": []}
 
     def _pods(self) -> Iterator[ConnectorPod]:
         """Yields the running pods of source, checkpoint and schema connectors."""

@@ -11,10 +11,11 @@ from mirrorflow_console.switchovers import SwitchoverReading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visitor:
-    """Who looks at a page. *namespaces*: those whose flows the visitor may see; None: all."""
+    """Who looks at a page. *namespaces*: those whose flows, or switchovers, the visitor may see; None: all."""
 
     name: str = ""
     namespaces: frozenset[str] | None = None
+    switchover_namespaces: frozenset[str] | None = None
 
     def visible(self, snapshot: Snapshot) -> Snapshot:
         """Returns *snapshot* with the flows that the visitor may see, and nothing about others."""
@@ -27,8 +28,8 @@ class Visitor:
         return replace(snapshot, views=views, readings=readings)
 
     def may_see(self, switchover: SwitchoverReading) -> bool:
-        """Whether the visitor may see a switchover: one of a namespace whose flows they may see."""
-        return self.namespaces is None or switchover.namespace in self.namespaces
+        """Whether the visitor may see a switchover."""
+        return self.switchover_namespaces is None or switchover.namespace in self.switchover_namespaces
 
 
 class Gate(Protocol):

@@ -1,4 +1,4 @@
-"""Recognises visitors by a token of the cluster, and shows them the flows that they may get.
+"""Recognises visitors by a token of the cluster, and shows them the flows and switchovers that they may get.
 
 A visitor signs in with a token of theirs; a proxy sends one with each request. TokenReview checks it and
 SubjectAccessReview decides, once a minute and namespace, so a right that is taken away ends within a minute. The console keeps
@@ -21,8 +21,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from mirrorflow_console.cluster_flows import GROUP, PLURAL, REQUEST_MAX_S
+from mirrorflow_console.cluster_switchovers import SWITCHOVERS
 from mirrorflow_console.gate import Visitor
 from mirrorflow_console.poller import Snapshot
+from mirrorflow_console.switchovers import SwitchoverSource
 from mirrorflow_kubernetes.client import REQUEST_ERRORS
 from mirrorflow_replicator.version import version
 
@@ -76,11 +78,17 @@ class ClusterGate:
     """A `Gate` by the cluster's own reviews."""
 
     def __init__(
-        self, api: client.ApiClient, templates: Environment, *, clock: Callable[[], float] = time.monotonic
+        self,
+        api: client.ApiClient,
+        templates: Environment,
+        *,
+        switchovers: SwitchoverSource | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._authentication = client.AuthenticationV1Api(api)
         self._authorization = client.AuthorizationV1Api(api)
         self._templates = templates
+        self._switchovers = switchovers
         self._sessions = _ExpiringCache(SESSION_S, SESSIONS_MAX, clock)
         self._tokens = _ExpiringCache(REVIEW_KEPT_S, REVIEWS_MAX, clock)
         self._permissions = _ExpiringCache(REVIEW_KEPT_S, REVIEWS_MAX, clock)
@@ -99,8 +107,17 @@ class ClusterGate:
         user = await self._user(request)
         if user is None:
             return None
-        namespaces = sorted({view.namespace for view in snapshot.views})
-        return Visitor(name=user.name, namespaces=await self._allowed(user, namespaces))
+        namespaces = {view.namespace for view in snapshot.views}
+        of_switchovers = {
+            reading.namespace for reading in (self._switchovers.read() if self._switchovers else ())
+        }
+        return Visitor(
+            name=user.name,
+            namespaces=await self._allowed(user, PLURAL, sorted(namespaces)),
+            switchover_namespaces=await self._allowed(user, SWITCHOVERS, sorted(of_switchovers))
+            if of_switchovers
+            else frozenset(),
+        )
 
     async def _user(self, request: Request) -> ReviewedUser | None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -133,25 +150,29 @@ class ClusterGate:
             extra=tuple((name, tuple(values)) for name, values in sorted(extra.items())),
         )
 
-    async def _allowed(self, user: ReviewedUser, namespaces: list[str]) -> frozenset[str] | None:
-        """Returns those of *namespaces* whose MirrorFlows *user* may get; None if the user may get all."""
-        if await self._may_get(user, ""):
+    async def _allowed(
+        self, user: ReviewedUser, resource: str, namespaces: list[str]
+    ) -> frozenset[str] | None:
+        """Returns those of *namespaces* whose objects of *resource* (plural) *user* may get; None if the user may get all."""
+        if await self._may_get(user, resource, ""):
             return None
-        allowed = await asyncio.gather(*(self._may_get(user, namespace) for namespace in namespaces))
+        allowed = await asyncio.gather(
+            *(self._may_get(user, resource, namespace) for namespace in namespaces)
+        )
         return frozenset(
             namespace for namespace, is_allowed in zip(namespaces, allowed, strict=True) if is_allowed
         )
 
-    async def _may_get(self, user: ReviewedUser, namespace: str) -> bool:
-        known = self._permissions.get((user, namespace))
+    async def _may_get(self, user: ReviewedUser, resource: str, namespace: str) -> bool:
+        known = self._permissions.get((user, resource, namespace))
         if known is None:
-            known = await asyncio.to_thread(self._ask, user, namespace)
-            self._permissions.put((user, namespace), known)
+            known = await asyncio.to_thread(self._ask, user, resource, namespace)
+            self._permissions.put((user, resource, namespace), known)
         return known is True
 
-    def _ask(self, user: ReviewedUser, namespace: str) -> bool:
+    def _ask(self, user: ReviewedUser, resource: str, namespace: str) -> bool:
         attributes = client.V1ResourceAttributes(
-            verb="get", group=GROUP, resource=PLURAL, namespace=namespace or None
+            verb="get", group=GROUP, resource=resource, namespace=namespace or None
         )
         spec = client.V1SubjectAccessReviewSpec(
             user=user.name,

@@ -11,7 +11,7 @@ from typing import Final
 from mirrorflow_console.documents import RunningSwitchover
 from mirrorflow_console.flow_views import Level
 from mirrorflow_console.switchovers import SwitchoverReading
-from mirrorflow_core.switchover.states import FENCED, PROMOTED, SwitchoverState, SwitchoverType
+from mirrorflow_core.switchover.states import ENDING, FENCED, PROMOTED, SwitchoverState, SwitchoverType
 
 _S: Final = SwitchoverState
 # A command that works writes how it stands once a second; a request to a broker may delay that.
@@ -23,11 +23,20 @@ _COMMON: Final = (
 _PATHS: Final = {
     SwitchoverType.PLANNED.value: (*_COMMON, _S.PROMOTING, _S.REVERSING, _S.DONE),
     SwitchoverType.REHEARSAL.value: (*_COMMON, _S.ROLLING_BACK, _S.REHEARSED),
+    SwitchoverType.UNPLANNED.value: (
+        _S.ASSESSING,
+        _S.FORWARD_ENDED,
+        _S.GROUPS_CLAMPED,
+        _S.PROMOTING,
+        _S.DEGRADED,
+    ),
 }
 _PASSED, _PRESENT, _COMING = "passed", "present", "to come"
 _FINE: Final = frozenset({_S.DONE.value, _S.REHEARSED.value})
 _UNDONE: Final = frozenset({_S.LIFTED.value, _S.REFUSED.value, _S.ROLLING_BACK.value})
-_UNDOABLE: Final = frozenset(state.value for state in (_S.CHECKING, *FENCED))
+_UNDOABLE: Final = frozenset(state.value for state in (_S.CHECKING, _S.ASSESSING, *FENCED, *ENDING))
+# How a switchover has ended that is neither fine nor rolled back.
+_ENDS: Final = {_S.REFUSED.value: "refused", _S.DEGRADED.value: "degraded", "Overtaken": "overtaken"}
 _REFUSING: Final = frozenset(state.value for state in (*FENCED, _S.PROMOTING, _S.ROLLING_BACK))
 _PROMOTED: Final = frozenset(state.value for state in PROMOTED)
 
@@ -86,6 +95,7 @@ def switchover_views(readings: Iterable[SwitchoverReading], now_s: float) -> lis
         _superseded(view)
         if view.is_under_way
         and not view.reading.is_running
+        and not view.reading.namespace  # a cluster's status is never that of another machine
         and view.reading.created_s < newest_s[view.reading.namespace, view.reading.pair]
         else view
         for view in (switchover_view(reading, now_s) for reading in known)
@@ -169,7 +179,7 @@ def _level(reading: SwitchoverReading, age_s: float) -> tuple[Level, str]:
     if reading.is_final:
         if reading.state in _FINE:
             return Level.FINE, "succeeded"
-        return Level.WARNING, "refused" if reading.state == _S.REFUSED.value else "rolled back"
+        return Level.WARNING, _ENDS.get(reading.state, "rolled back")
     if reading.is_running is False:
         return Level.BROKEN, "not carried out"
     if age_s > SILENT_S:

@@ -73,6 +73,9 @@ class SwitchoverReading:
     checks: tuple[tuple[str, bool, str], ...] = ()  # name, passed, why not
     is_equal: bool | None = None  # both clusters up to the seal
     differences: tuple[str, ...] = ()
+    lost_offsets: int | None = None  # at least; None: nothing is lost on purpose
+    lost_topics: tuple[tuple[str, int], ...] = ()  # those with the largest loss
+    lost_until_s: float | None = None  # until when the source was read
     groups: tuple[SwitchedGroup, ...] = ()
     groups_total: int = 0
     notes: tuple[str, ...] = ()
@@ -96,6 +99,7 @@ def switchover_reading(
 ) -> SwitchoverReading | None:
     """Returns the switchover that *document* describes, as it stood when it was written; None if it is none."""
     seal, verification = _object(document.get("seal")), _object(document.get("verification"))
+    loss = _object(document.get("loss"))
     written_ms = _typed(document.get("writtenMs"), int, 0)
     reading = SwitchoverReading(
         id=_text(document.get("switchover"), NAME_MAX),
@@ -129,6 +133,12 @@ def switchover_reading(
         checks=tuple(_checks(document.get("checks"))),
         is_equal=_typed(verification.get("equal"), bool, None),
         differences=tuple(_sentences(verification.get("differences"))),
+        lost_offsets=_typed(loss.get("lostOffsetsAtLeast"), int, None),
+        lost_topics=tuple(
+            (_text(row.get("topic"), NAME_MAX), _count(row.get("lostOffsetsAtLeast")))
+            for row in _objects(loss.get("topics"))
+        ),
+        lost_until_s=_moment(loss.get("knownUntil")),
         groups=tuple(_groups(document.get("groups"))),
         groups_total=_count(document.get("groupsTotal")),
         notes=tuple(_sentences(document.get("notes"))),

@@ -17,6 +17,7 @@ import uvicorn
 from kubernetes import client, config
 
 from mirrorflow_console.cluster_flows import HTTP_PORT, ClusterFlows
+from mirrorflow_console.cluster_switchovers import ClusterSwitchovers
 from mirrorflow_console.flow_views import flow_view
 from mirrorflow_console.history import History
 from mirrorflow_console.local_server import listening_socket, server_config
@@ -24,6 +25,7 @@ from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.rendering import environment
 from mirrorflow_console.server import Console
 from mirrorflow_console.sign_in import COOKIE, ClusterGate
+from mirrorflow_console.switched_flows import SwitchedFlows
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer, RequestKind
 from tests.harness.kubernetes.kubectl import Kubectl
@@ -31,9 +33,13 @@ from tests.unit.console.flow_readings import STOPPED, healthy, table
 from tests.unit.http.reports import partition
 
 USER = "console"
-# The permissions of the chart: list mirrorflows and pods, create both reviews, nothing else.
+# The permissions of the chart: list our resources and pods, create both reviews, nothing else.
 RIGHTS = [
-    {"apiGroups": ["mirrorflow.io"], "resources": ["mirrorflows"], "verbs": ["list"]},
+    {
+        "apiGroups": ["mirrorflow.io"],
+        "resources": ["mirrorflows", "mirrorpairs", "switchovers"],
+        "verbs": ["list"],
+    },
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
     {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
     {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
@@ -70,10 +76,13 @@ class ClusterConsole:
 
 
 @contextmanager
-def served(api: client.ApiClient, *, port: int = 1) -> Iterator[ClusterConsole]:
+def served(api: client.ApiClient, *, port: int = 1, job_port: int = 1) -> Iterator[ClusterConsole]:
+    """*port* is that of connectors, *job_port* that of the Jobs of Switchovers."""
     history = History(None)
-    gate = ClusterGate(api, environment())
-    console = Console(SharedPoller(ClusterFlows(api, port=port), history), history, gate=gate)
+    switchovers = ClusterSwitchovers(api, port=job_port)
+    gate = ClusterGate(api, environment(), switchovers=switchovers)
+    poller = SharedPoller(SwitchedFlows(ClusterFlows(api, port=port), switchovers), history)
+    console = Console(poller, history, gate=gate, place="this cluster", switchovers=switchovers)
     server = uvicorn.Server(server_config(console, hosts=("*",), routes=gate.routes))
     with listening_socket(0) as listener:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
@@ -120,10 +129,11 @@ def flow(name: str) -> dict[str, Any]:
     }
 
 
-def reader(namespace: Kubectl, name: str = "reader") -> str:
-    """Creates a ServiceAccount that may get MirrorFlows in the namespace; returns its token."""
+def reader(namespace: Kubectl, name: str = "reader", *plurals: str) -> str:
+    """Creates a ServiceAccount that may get MirrorFlows in the namespace, or other resources of ours; returns its token."""
     namespace("create", "serviceaccount", name)
-    namespace("create", "role", name, "--verb=get", "--resource=mirrorflows.mirrorflow.io")
+    resources = ",".join(f"{plural}.mirrorflow.io" for plural in plurals or ("mirrorflows",))
+    namespace("create", "role", name, "--verb=get", f"--resource={resources}")
     namespace(
         "create", "rolebinding", name, f"--role={name}", f"--serviceaccount={namespace.namespace}:{name}"
     )
@@ -345,8 +355,9 @@ def test_the_console_uses_exactly_the_permissions_of_the_chart(
         assert console.shown("/", cookie)[0] == 200
 
     granted = {
-        RequestKind(verb=verb, group=rule["apiGroups"][0], resource=rule["resources"][0])
+        RequestKind(verb=verb, group=rule["apiGroups"][0], resource=resource)
         for rule in RIGHTS
+        for resource in rule["resources"]
         for verb in rule["verbs"]
     }
     wait_until("all permissions are used", lambda: mirrorflows.allowed_requests(USER) == granted)

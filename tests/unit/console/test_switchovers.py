@@ -264,7 +264,7 @@ def test_a_console_without_a_source_of_switchovers_has_no_link_to_them():
 def test_switchovers_of_other_namespaces_are_not_shown():
     class GateToTheirs:
         async def visitor(self, *_: Any) -> Visitor:
-            return Visitor(name="ada", namespaces=frozenset({"mine"}))
+            return Visitor(name="ada", switchover_namespaces=frozenset({"mine"}))
 
     theirs = switchover(*DRAINING, namespace="theirs", pair="secret")
     with served(FixedFlows(), gate=GateToTheirs(), switchovers=FixedSwitchovers(theirs)) as console:

@@ -45,7 +45,12 @@ def test_console_has_only_the_rights_that_it_uses(mode: str):
     }
 
     assert all(rule in RIGHTS for rule in rules)
-    assert {rule["resources"][0] for rule in rules} == {"mirrorflows", "pods"}
+    assert {resource for rule in rules for resource in rule["resources"]} == {
+        "mirrorflows",
+        "mirrorpairs",
+        "switchovers",
+        "pods",
+    }
     assert "system:auth-delegator" in bound  # tokenreviews and subjectaccessreviews
     assert {
         manifest["subjects"][0]["name"] for manifest in manifests if manifest["kind"].endswith("RoleBinding")
@@ -73,14 +78,21 @@ def test_console_pod_meets_the_restricted_standard_and_mounts_no_secret(mode: st
 
 def test_network_policies_admit_named_peers_to_the_console_and_the_console_to_connectors():
     policies = {
-        manifest["metadata"]["namespace"]: manifest
+        (manifest["metadata"]["namespace"], manifest["metadata"]["name"]): manifest["spec"]
         for manifest in objects(SEVERAL_NAMESPACES)
         if manifest["kind"] == "NetworkPolicy"
     }
 
-    assert policies[NAMESPACE]["spec"]["ingress"] == []
-    (rule,) = policies["kafka-east"]["spec"]["ingress"]
-    assert rule["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == NAME
+    assert policies[NAMESPACE, NAME]["ingress"] == []
+    for name, admitted, port in (
+        ("", "mirrorflow", "http"),
+        ("-switchovers", "mirrorflow-switchover", "progress"),
+    ):
+        policy = policies["kafka-east", f"{NAMESPACE}-{NAME}{name}"]
+        (rule,) = policy["ingress"]
+        assert policy["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == admitted
+        assert rule["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == NAME
+        assert rule["ports"] == [{"port": port, "protocol": "TCP"}]
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}
     open_to_peer = [
         manifest

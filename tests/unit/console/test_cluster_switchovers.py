@@ -1,0 +1,196 @@
+"""Switchovers of a cluster as the cockpit shows them: from their status, and from the pod that carries one out."""
+
+from typing import Any
+
+from mirrorflow_cli.switchover_job import SwitchoverProgress
+from mirrorflow_console.cluster_switchovers import ENDED, switchover_document
+from mirrorflow_console.flow_views import Level
+from mirrorflow_console.switchover_views import SwitchoverView, switchover_view
+from mirrorflow_console.switchovers import switchover_reading
+from mirrorflow_core.switchover.loss import EndEvidence, LossAssessment, PartitionLoss
+from mirrorflow_core.switchover.record import StateEntry, SwitchoverRecord
+from mirrorflow_core.switchover.seal import PartitionSeal, Seal
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+from mirrorflow_operator.status.pair_observation import ENDED as ENDED_OF_OPERATOR
+
+CREATED = "2026-11-30T10:00:00Z"
+CREATED_S = 1_796_032_800.0
+PAIR = {
+    "spec": {
+        "members": {"east": {"flow": "east-to-west"}, "west": {"flow": "west-to-east"}},
+        "fence": {"method": "DenyAcl"},
+        "deadlineSeconds": 90,
+    }
+}
+_S = SwitchoverState
+
+
+def resource(
+    kind: str = "Planned", *, written: str = "2026-11-30T10:00:04Z", **status: Any
+) -> dict[str, Any]:
+    fields = [{"time": CREATED}, {"time": written, "subresource": "status"}]
+    return {
+        "metadata": {
+            "name": "move",
+            "namespace": "kafka",
+            "creationTimestamp": CREATED,
+            "managedFields": fields,
+        },
+        "spec": {"pair": "east-west", "to": "west", "type": kind},
+        "status": status,
+    }
+
+
+def report(*states: tuple[SwitchoverState, float], **record: Any) -> dict[str, Any]:
+    """Returns what the pod of a Job reports that has entered *states*, each so many seconds after the creation."""
+    history = tuple(StateEntry(state, int((CREATED_S + after_s) * 1_000)) for state, after_s in states)
+    given = {"type": SwitchoverType.PLANNED, "fenced_ms": history[0].entered_ms, **record}
+    known = SwitchoverRecord(
+        id="east-west/move",
+        pair="east-west",
+        source="east",
+        to="west",
+        created_ms=1,
+        state=states[-1][0],
+        history=history,
+        **given,
+    )
+    body: dict[str, Any] = SwitchoverProgress(
+        id=known.id, record=known, waits_for="Waits for the copy of 7 offsets."
+    )._given()
+    return body
+
+
+def view(
+    switchover: dict[str, Any],
+    reported: dict[str, Any] | None = None,
+    *,
+    now_s: float = CREATED_S + 10,
+    is_running: bool | None = True,
+    pair: dict[str, Any] | None = None,
+) -> SwitchoverView:
+    document = switchover_document(
+        switchover, PAIR if pair is None else pair, reported or {}, now_s=now_s, runner="move-abcde"
+    )
+    reading = switchover_reading(document, is_running=is_running, namespace="kafka")
+    assert reading is not None
+    return switchover_view(reading, now_s)
+
+
+def test_the_ends_are_those_of_the_operator():
+    assert ENDED == ENDED_OF_OPERATOR
+
+
+def test_the_report_of_the_pod_is_newer_than_the_status():
+    """The operator may be away; the cockpit shows state, seal, fence, the time left, and what is waited for."""
+    partition = PartitionSeal(topic="orders", partition=0, topic_id="a", end=5, last_stable=5, copied=5)
+    seal = Seal(pair="east-west", switchover="east-west/move", epoch=1, attempt=1, partitions=(partition,))
+    shown = view(resource(state="Fencing"), report((_S.FENCING, 4.0), (_S.DRAINING, 6.0), seal=seal))
+
+    assert ("Draining", "east", "west") == (shown.reading.state, shown.reading.source, shown.reading.to)
+    assert (Level.WARNING, "under way", 0.0) == (shown.level, shown.word, shown.age_s)
+    assert "Waits for the copy of 7 offsets." == shown.sentence
+    assert (6.0, True, 84.0) == (shown.refused_s, shown.is_refusing, shown.left_s)
+    assert ("DenyAcl", (("east", "set"),)) == (shown.reading.fence, shown.reading.fences)
+    assert (1, seal.sha256) == (shown.reading.seal_partitions, shown.reading.seal_sha256)
+    assert {"east": "east-to-west", "west": "west-to-east"} == shown.reading.flows
+    (command,) = shown.commands
+    assert "kubectl delete pod --namespace kafka -l mirrorflow.io/switchover=move" == command.command
+    assert "Rolls it back" == command.meaning
+
+
+def test_without_an_answer_of_the_pod_the_status_is_shown_with_its_age():
+    status = resource(
+        state="Fencing",
+        source="east",
+        states=[{"state": "Fencing", "entered": "2026-11-30T10:00:03.000Z"}],
+        writesRefused={"since": "2026-11-30T10:00:03.000Z"},
+        waitsFor="Waits for the brokers.",
+    )
+
+    young, old = view(status), view(status, now_s=CREATED_S + 60, is_running=None)
+
+    assert (6.0, "under way", 7.0) == (young.age_s, young.word, young.refused_s)
+    assert (56.0, "silent", Level.BROKEN) == (old.age_s, old.word, old.level)
+    assert ["mirrorflow switchover rollback -f pair.yaml"] == [item.command for item in old.commands]
+
+
+def test_a_switchover_whose_job_has_not_started_is_shown():
+    shown = view(resource(written=CREATED), is_running=None, now_s=CREATED_S + 2)
+
+    assert ("Accepted", "under way", "Waits for its Job to start.") == (
+        shown.reading.state,
+        shown.word,
+        shown.sentence,
+    )
+
+
+def test_a_process_that_has_read_no_journal_does_not_hide_what_the_status_has():
+    blank = SwitchoverProgress(id="east-west/move", waits_for="Connects to both clusters.")._given()
+
+    assert "Draining" == view(resource(state="Draining"), blank).reading.state
+
+
+def test_the_end_is_that_of_the_status_for_ever():
+    ended = resource(
+        state="Done",
+        source="east",
+        states=[
+            {"state": state, "entered": "2026-11-30T10:00:03.000Z"}
+            for state in ("Fencing", "Verifying", "ForwardEnded", "Promoting", "Reversing", "Done")
+        ],
+        writesRefused={"since": "2026-11-30T10:00:03.000Z", "milliseconds": 1_300},
+        seal={"partitions": 3, "sha256": "ab"},
+        conditions=[{"type": "Succeeded", "message": "west has become the active member of east-west."}],
+        notes=["Restart producers."],
+    )
+
+    shown = view(ended, now_s=CREATED_S + 1e6, is_running=None, pair={})
+
+    assert (Level.FINE, "succeeded") == (shown.level, shown.word)
+    assert "west has become the active member of east-west." == shown.sentence
+    assert (1.3, False, True) == (shown.refused_s, shown.is_refusing, shown.reading.is_equal)
+    assert ((), ("Restart producers.",)) == (shown.commands, shown.reading.notes)
+
+
+def test_a_comparison_before_the_last_fence_does_not_count():
+    states = [{"state": name, "entered": CREATED} for name in ("Fencing", "GroupsFinal", "Fencing")]
+
+    assert view(resource(state="Fencing", states=states)).reading.is_equal is None
+
+
+def test_an_unplanned_switchover_shows_what_is_lost_and_its_own_states():
+    lost = PartitionLoss(topic="orders", partition=0, copied=60, source_end=85, evidence=EndEvidence.FLOW)
+    shown = view(
+        resource("Unplanned"),
+        report(
+            (_S.ASSESSING, 1.0),
+            (_S.FORWARD_ENDED, 2.0),
+            type=SwitchoverType.UNPLANNED,
+            fenced_ms=0,
+            loss=LossAssessment(partitions=(lost,)),
+        ),
+    )
+
+    assert (25, (("orders", 25),)) == (shown.reading.lost_offsets, shown.reading.lost_topics)
+    assert ["Assessing", "ForwardEnded", "GroupsClamped", "Promoting", "Degraded"] == [
+        cell.name for cell in shown.cells
+    ]
+    assert (None, ["Rolls it back"]) == (shown.left_s, [item.meaning for item in shown.commands])
+
+
+def test_degraded_and_overtaken_are_ends_that_need_attention():
+    for state, word in (("Degraded", "degraded"), ("Overtaken", "overtaken")):
+        shown = view(resource("Unplanned", state=state), is_running=None, now_s=CREATED_S + 1e6)
+
+        assert (Level.WARNING, word, False) == (shown.level, shown.word, shown.is_under_way)
+
+
+def test_values_of_other_types_are_left_out():
+    """A status may be written by an older or a newer operator."""
+    odd = resource(state="Draining", states=7, writesRefused="yes", seal=[], notes={}, source=None, loss=1)
+    odd["metadata"]["managedFields"] = [{"subresource": "status", "time": "never"}, 3]
+
+    document = switchover_document(odd, {"spec": {"members": [], "fence": 1}}, {}, now_s=1.0, runner="")
+
+    assert switchover_reading(document, is_running=None, namespace="kafka") is None  # its age is unknown
