@@ -196,7 +196,7 @@ class ClusterGate:
     def _shown(self, problem: str, status: int = 200) -> Response:
         text = self._templates.get_template("sign_in.html").render(
             title="Sign in", path="/sign-in", at_s=0.0, problem=problem, place="this cluster", version=version(),
-            visitor=Visitor(), view=None, query={}, has_topics=False,
+            visitor=Visitor(), view=None, query={}, has_topics=False, has_switchovers=False,
         )  # fmt: skip
         return HTMLResponse(text, status_code=status, headers=_NO_STORE)
 
