@@ -260,9 +260,13 @@ def test_the_job_of_an_unplanned_switchover_gets_what_the_pods_know_of_the_lost_
     body = json.dumps({"connectors": [{"connector": "s", "source": side}], "partitions": rows}).encode()
     silent = PollTarget(uid="silent", host="127.77.0.4")
     simulation.request(type="Unplanned", acceptLoss=True)
-    with _pod_of_flow(body) as target:
+
+    async def reconcile(target: PollTarget) -> None:
         simulation.reconciler.poller.set_targets((NAMESPACE, "east-to-west"), [target, silent])
-        simulation.run()
+        await simulation.reconciler.reconcile(KEY)
+
+    with _pod_of_flow(body) as target:
+        asyncio.run(reconcile(target))
 
     request = json.loads(simulation.api.objects["ConfigMap", JOB_NAME]["data"]["switchover.json"])
     assert ("Unplanned", True) == (request["type"], request["acceptLoss"])
