@@ -219,11 +219,9 @@ class Operator:
         if self.leader is None:
             return 0.0
         refused = [
-            parse_timestamp(switchover.status.writes_refused.since)
+            parse_timestamp(since)
             for switchover in self.cache.pairs.switchovers.values()
-            if switchover.status.state not in ENDED
-            and switchover.status.writes_refused is not None
-            and switchover.status.writes_refused.milliseconds is None
+            if (since := switchover.refuses_writes_since) is not None
         ]
         since_s = [begun_s for begun_s in refused if begun_s is not None]
         return max(0.0, time.time() - min(since_s)) if since_s else 0.0

@@ -80,6 +80,19 @@ class SwitchoverResource:
         return self.switchover is not None and self.switchover.spec.type == "Unplanned"
 
     @property
+    def refuses_writes_since(self) -> str | None:
+        """Since when applications cannot write; None where they can.
+
+        An unplanned switchover fences nothing that is lost: its applications cannot write until it has ended.
+        """
+        status = self.status
+        if self.has_ended:
+            return None
+        if status.writes_refused is not None:
+            return status.writes_refused.since if status.writes_refused.milliseconds is None else None
+        return status.states[0].entered if self.is_unplanned and status.states else None
+
+    @property
     def seniority(self) -> tuple[float, str]:
         return self.created_s, self.name
 

@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from mirrorflow_operator.api.pair_status import SwitchoverLoss, SwitchoverStatus, TopicLoss
+from mirrorflow_operator.api.pair_status import (
+    RefusedWrites,
+    StateTime,
+    SwitchoverLoss,
+    SwitchoverStatus,
+    TopicLoss,
+)
 from mirrorflow_operator.status.pair_assessment import pair_status, why_not_switched
 from mirrorflow_operator.status.pair_observation import BEGIN_WITHIN_S, PairObservation, SwitchoverResource
 from mirrorflow_operator.status.switchover_assessment import (
@@ -63,6 +69,21 @@ def test_the_loss_is_in_the_status_while_the_switchover_goes_on():
 
     assert LOSS == written.loss
     assert ("Unknown", "UnderWay", "Waits until the flow has ended.") == condition(written)
+
+
+def test_applications_of_a_lost_source_cannot_write_until_it_has_ended():
+    """The metric counts from when it began, and the alert is that of a fence that stands still."""
+    states = (StateTime(state="Assessing", entered=SINCE),)
+    under_way = SwitchoverStatus(state="Promoting", states=states)
+    fenced = SwitchoverStatus(state="Draining", writes_refused=RefusedWrites(since=SINCE))
+
+    assert SINCE == unplanned(status=under_way).refuses_writes_since
+    assert SINCE == switchover_resource(status=fenced).refuses_writes_since
+    assert unplanned(status=degraded()).refuses_writes_since is None
+    assert (
+        switchover_resource(status=SwitchoverStatus(state="Checking", states=states)).refuses_writes_since
+        is None
+    )
 
 
 def test_a_degraded_switchover_has_ended_and_says_what_is_lost():
@@ -167,8 +188,8 @@ def test_the_overtaken_one_ends_with_the_promotion_and_continues_if_that_is_give
 
 
 def test_it_overtakes_none_that_has_promoted_or_goes_elsewhere():
-    for state, fields in (("Promoting", {}), ("Draining", {"to": "east"})):
-        seen = observation(switchover_resource(status=SwitchoverStatus(state=state), **fields), unplanned())
+    for state, to in (("Promoting", "west"), ("Draining", "east")):
+        seen = observation(switchover_resource(status=SwitchoverStatus(state=state), to=to), unplanned())
 
         assert decision(seen).refusal.startswith("spec.pair: Switchover move of east-west has not ended")
         assert JobStep.CREATE_JOB is decision(seen, "move").step
