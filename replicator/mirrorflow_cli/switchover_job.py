@@ -33,6 +33,7 @@ from mirrorflow_core.switchover.loss import LossAssessment
 from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
+from mirrorflow_replicator.switchover.endpoint import endpoint_problem
 from mirrorflow_replicator.switchover.job_settings import SwitchoverJob, load_switchover_job
 from mirrorflow_replicator.switchover.session import SwitchoverSession, switchover_session
 from mirrorflow_replicator.switchover.unplanned_session import UnplannedSession, unplanned_session
@@ -217,6 +218,12 @@ class SwitchoverProcess:
         request = self.job.record(time.time_ns() // 1_000_000)
         if refusal := _refusal(self.job, request, known):
             self.progress.note_refusal(refusal)
+            self._publish()
+            return
+        # A planned one checks it later. This one would promote, and then lead clients nowhere.
+        is_unchecked = known is None and isinstance(session, UnplannedSession)
+        if is_unchecked and (problem := await endpoint_problem(self.job.settings)):
+            self.progress.note_refusal(f"spec.endpoint: {problem}")
             self._publish()
             return
         if known is not None and self.progress.note_superseded(known, session.journal.records):

@@ -12,7 +12,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from mirrorflow_operator.api.load import field_errors, parse_flow, read_documents, validated
-from mirrorflow_operator.api.model import LIST_MAX, PATTERNS_MAX, Alias, ApiModel, ObjectName, Pattern
+from mirrorflow_operator.api.model import (
+    LIST_MAX,
+    PATTERNS_MAX,
+    Alias,
+    ApiModel,
+    DataKey,
+    ObjectName,
+    Pattern,
+)
 from mirrorflow_operator.api.rules.pair_rules import PAIR_RULES, check_object
 from mirrorflow_operator.api.spec import (
     API_VERSION,
@@ -28,6 +36,9 @@ PAIR_KIND = "MirrorPair"
 DAY_S = 86_400
 Principal = Annotated[str, Field(min_length=3, max_length=512, pattern=r"^[^:\s]+:.+$")]
 Word = Annotated[str, Field(min_length=1, max_length=2_048)]
+HostName = Annotated[
+    str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+]  # RFC 1123, as Kubernetes wants an externalName
 
 
 class FenceMethod(Enum):
@@ -88,10 +99,40 @@ class PairGroups(ApiModel):
     )
 
 
-class PairEndpoint(ApiModel):
-    """What applications connect to."""
+class EndpointService(ApiModel):
+    """A Service of type ExternalName that applications connect to."""
 
-    hook: Hook = Field(description="Command that switches the endpoint; its action is promote.")
+    name: ObjectName = Field(description="Name of the Service, in the namespace of the pair.")
+    external_names: dict[Alias, HostName] = Field(
+        min_length=2,
+        max_length=2,
+        description="DNS name of each member, by its alias: the externalName while that member is active.",
+    )
+
+
+class EndpointConfigMap(ApiModel):
+    """A key of a ConfigMap from which applications take their bootstrap servers."""
+
+    name: ObjectName = Field(description="Name of the ConfigMap, in the namespace of the pair.")
+    key: DataKey = Field(description="Key whose value is switched.")
+    values: dict[Alias, Word] | None = Field(
+        None,
+        min_length=2,
+        max_length=2,
+        description="Value for each member, by its alias. If absent, the bootstrapServers of that member.",
+    )
+
+
+class PairEndpoint(ApiModel):
+    """What applications connect to: one of hook, service and configMap."""
+
+    hook: Hook | None = Field(None, description="Command that switches the endpoint; its action is promote.")
+    service: EndpointService | None = Field(
+        None, description="Service of type ExternalName that a Switchover in Kubernetes switches."
+    )
+    config_map: EndpointConfigMap | None = Field(
+        None, description="Key of a ConfigMap that a Switchover in Kubernetes switches."
+    )
 
 
 class Readiness(ApiModel):

@@ -107,7 +107,8 @@ def switchover_objects(
     forward, back = flows[source], flows[to]
     plans = _plans(pair, forward, back, source)
     files = {f"{name}.properties": format_properties(properties) for name, properties in plans.items()}
-    request = _request(switchover, pair, begin_until_ms, last_seen)
+    endpoint = _endpoint(pair, flows)
+    request = _request(switchover, pair, begin_until_ms, last_seen, endpoint)
     name = object_name_of(switchover.metadata.name)
     metadata = {
         "name": name,
@@ -123,7 +124,7 @@ def switchover_objects(
             "data": {REQUEST_FILE: _request_text(request), **files},
         },
         _network_policy(metadata, pair, switchover, operator_namespace),
-        _job(metadata, pair, switchover, forward, plans, image),
+        _job(metadata, pair, switchover, forward, plans, image, needs_token=endpoint is not None),
     ]
 
 
@@ -170,7 +171,11 @@ def _as_identity(flow: MirrorFlow, identity: Authentication) -> MirrorFlow:
 
 
 def _request(
-    switchover: Switchover, pair: MirrorPair, begin_until_ms: int, last_seen: Mapping[str, Any] | None
+    switchover: Switchover,
+    pair: MirrorPair,
+    begin_until_ms: int,
+    last_seen: Mapping[str, Any] | None,
+    endpoint: Object | None,
 ) -> Object:
     spec, wanted = pair.spec, switchover.spec
     return {
@@ -184,6 +189,7 @@ def _request(
         "exceptPrincipals": list(spec.fence.except_principals),
         "fenceHook": _hook(spec.fence.hook),
         "endpointHook": None if spec.endpoint is None else _hook(spec.endpoint.hook),
+        "endpoint": endpoint,
         "maxLagMs": spec.readiness.max_lag_seconds * 1_000,
         "refusedMs": spec.deadline_seconds * 1_000,
         "beginUntilMs": begin_until_ms,
@@ -197,6 +203,29 @@ def _request_text(request: Object) -> str:
     return "{\n" + ",\n".join(fields) + "\n}"
 
 
+def _endpoint(pair: MirrorPair, flows: Mapping[str, FlowOfPair]) -> Object | None:
+    """Returns the object that leads clients, with its value for each member; None where there is none, or a hook."""
+    endpoint = pair.spec.endpoint
+    if endpoint is None or endpoint.hook is not None:
+        return None
+    values: Mapping[str, str]
+    if endpoint.service is not None:
+        kind, name, key, values = "Service", endpoint.service.name, "", endpoint.service.external_names
+    else:
+        assert endpoint.config_map is not None  # one of the three, by a rule
+        kind, name, key = "ConfigMap", endpoint.config_map.name, endpoint.config_map.key
+        values = endpoint.config_map.values or {
+            alias: ",".join(of_pair.flow.spec.source.bootstrap_servers) for alias, of_pair in flows.items()
+        }
+    return {
+        "kind": kind,
+        "namespace": pair.metadata.namespace,
+        "name": name,
+        "key": key,
+        "values": dict(values),
+    }
+
+
 def _hook(hook: Hook | None) -> Object | None:
     return None if hook is None else {"command": list(hook.command), "timeoutSeconds": hook.timeout_seconds}
 
@@ -208,6 +237,8 @@ def _job(
     forward: FlowOfPair,
     plans: Mapping[str, Mapping[str, str]],
     image: str,
+    *,
+    needs_token: bool,
 ) -> Object:
     source = forward.flow.spec.connectors.source
     template, name = source.template, metadata["name"]
@@ -234,7 +265,8 @@ def _job(
                 "spec": {
                     "restartPolicy": "OnFailure",
                     "serviceAccountName": account,
-                    "automountServiceAccountToken": False,
+                    # With it, the process switches the endpoint: a Role limits it to that object.
+                    "automountServiceAccountToken": needs_token,
                     "enableServiceLinks": False,
                     "terminationGracePeriodSeconds": max(
                         ROLLBACK_GRACE_S, template.termination_grace_period_seconds

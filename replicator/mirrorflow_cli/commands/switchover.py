@@ -125,6 +125,12 @@ def execute(arguments: argparse.Namespace) -> int:
         )
         raise UsageError(f"--to: {given}; write {' or '.join(members)}.")
     _refuse_contradictions(arguments)
+    endpoint = loaded.pair.spec.endpoint
+    if endpoint is not None and endpoint.hook is None:
+        field = "service" if endpoint.service is not None else "configMap"
+        raise UsageError(
+            f"spec.endpoint.{field}: only a Switchover in Kubernetes switches it; create one, or write a hook that does it, with kubectl patch."
+        )
     settings = switchover_settings(arguments, loaded, arguments.to)
     return asyncio.run((_switch_unplanned if arguments.unplanned else _switch)(arguments, settings))
 

@@ -6,6 +6,7 @@ MirrorFlowError
     ├── SwitchoverTakenError    another process has taken the switchover
     ├── SwitchoverHeldError     another process carries the switchover out
     ├── HookFailedError         a hook has not done its action
+    ├── EndpointFailedError     the object that leads clients cannot be switched
     ├── TailTakenError          another process writes the diverged tail
     └── TailNotKeptError        the diverged tail cannot be kept as it was asked for
 """
@@ -66,6 +67,15 @@ class HookFailedError(SwitchoverError):
         how = "has not ended in time and was stopped" if status is None else f"has ended with status {status}"
         why = f": {message}" if message else ""
         super().__init__(f"The hook {command[0]} {how} (action {action}){why}.")
+
+
+class EndpointFailedError(SwitchoverError):
+    """The object of Kubernetes that leads clients is not switched: *problem*, and what to do. It may be tried again."""
+
+    reason = "EndpointFailed"
+
+    def __init__(self, *, endpoint: str, problem: str, action: str) -> None:
+        super().__init__(f"{endpoint} cannot be switched: {problem}; {action}.")
 
 
 class TailTakenError(SwitchoverError):

@@ -25,7 +25,7 @@ from mirrorflow_replicator.config.connector_properties import parse_checkpoint
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.switchover.hooks import HookSettings
 from mirrorflow_replicator.switchover.loss_assessment import FlowProgress
-from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings
+from mirrorflow_replicator.switchover.pair_settings import EndpointObject, FenceKind, SwitchoverSettings
 
 REQUEST_FILE: Final = "switchover.json"
 FORMAT: Final = 2  # since 2 there is the type Unplanned, which a process that does not know it would carry out as a planned one
@@ -72,6 +72,7 @@ def load_switchover_job(folder: Path) -> SwitchoverJob:
             except_principals=tuple(given["exceptPrincipals"]),
             fence_hook=_hook(given["fenceHook"]),
             endpoint_hook=_hook(given["endpointHook"]),
+            endpoint_object=_endpoint(given["endpoint"]),
             probe=_probe(folder),
             max_lag_ms=given["maxLagMs"],
             limits=SwitchoverLimits(refused_ms=given["refusedMs"]),
@@ -133,6 +134,18 @@ def _probe(folder: Path) -> ClientSettings | None:
 
 def _hook(given: Mapping[str, Any] | None) -> HookSettings | None:
     return None if given is None else HookSettings(tuple(given["command"]), float(given["timeoutSeconds"]))
+
+
+def _endpoint(given: Mapping[str, Any] | None) -> EndpointObject | None:
+    if given is None:
+        return None
+    return EndpointObject(
+        kind=given["kind"],
+        namespace=given["namespace"],
+        name=given["name"],
+        key=given["key"],
+        values=dict(given["values"]),
+    )
 
 
 def _last_seen(given: Mapping[str, Any] | None) -> FlowProgress:

@@ -1,7 +1,7 @@
 """Defines the settings of a switchover in one direction, and connects to its clusters."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -26,6 +26,22 @@ class FenceKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointObject:
+    """An object of Kubernetes that leads clients: a Service of type ExternalName, or a key of a ConfigMap."""
+
+    kind: str  # Service or ConfigMap
+    namespace: str
+    name: str
+    key: str  # of a ConfigMap; "" for a Service
+    values: Mapping[str, str]  # by the member that clients are led to
+
+    @property
+    def title(self) -> str:
+        """Names it in a sentence."""
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchoverSettings:
     """A switchover from *forward*'s source to its target, after which *back* copies the other way."""
 
@@ -37,6 +53,7 @@ class SwitchoverSettings:
     except_principals: tuple[str, ...] = ()
     fence_hook: HookSettings | None = None
     endpoint_hook: HookSettings | None = None
+    endpoint_object: EndpointObject | None = None
     probe: ClientSettings | None = None  # writes the canary topic of the source; None: as the flow back
     max_lag_ms: int = 5_000
     limits: SwitchoverLimits

@@ -14,6 +14,7 @@ from mirrorflow_core.topics.topic_acls import Operation
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
 from mirrorflow_replicator.switchover.acl_fence import CanaryTimes, try_fence
+from mirrorflow_replicator.switchover.endpoint import endpoint_problem
 from mirrorflow_replicator.switchover.flow_mover import FlowMover
 from mirrorflow_replicator.switchover.journal import RECORD_BYTES_MAX
 from mirrorflow_replicator.switchover.pair_settings import FenceKind, PairClusters, SwitchoverSettings
@@ -181,6 +182,8 @@ class ReadinessChecks:
             for path, hook in hooks.items()
             if hook is not None and shutil.which(hook.command[0]) is None
         ]
+        if problem := await endpoint_problem(self._settings):
+            missing.append(f"spec.endpoint: {problem}")
         return " ".join(missing)
 
     async def _try_fence(self) -> str:

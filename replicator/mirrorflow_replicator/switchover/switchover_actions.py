@@ -23,9 +23,9 @@ from mirrorflow_core.switchover.actions import (
 )
 from mirrorflow_core.switchover.observation import SwitchoverObservation, SwitchoverSide
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.switchover.endpoint import lead_clients
 from mirrorflow_replicator.switchover.flow_end import clear_end, end_flow, give_up
 from mirrorflow_replicator.switchover.flow_mover import FlowMover
-from mirrorflow_replicator.switchover.hooks import HookAction, run_hook
 from mirrorflow_replicator.switchover.journal import SwitchoverJournal
 from mirrorflow_replicator.switchover.loss_assessment import CopiedPartitions
 from mirrorflow_replicator.switchover.lost_source_fence import LostSourceFence
@@ -93,8 +93,7 @@ class SwitchoverActions:
                 await self._flow.clear_end(switchover)
             case SwitchEndpoint(to):
                 await journal.confirm(to)
-                if self._settings.endpoint_hook is not None:
-                    await run_hook(self._settings.endpoint_hook, HookAction.PROMOTE, self._settings.variables)
+                await lead_clients(self._settings)
                 await journal.write_endpoint(to)
             case _:
                 raise AssertionError(f"{action} is of another type of switchover")

@@ -70,6 +70,34 @@ def test_a_job_with_files_that_it_cannot_read_refuses(sides: Sides, tmp_path: Pa
     assert "it was written by another version of the operator" in report.reason
 
 
+def test_an_endpoint_that_cannot_be_switched_refuses_a_switchover_of_each_type(
+    sides: Sides,  # noqa: F811
+    tmp_path: Path,
+):
+    """This process has no API server; nothing has changed, also where the source is not asked."""
+    pair = Pair(sides, tmp_path)
+    endpoint = {"kind": "ConfigMap", "namespace": "kafka", "name": "kafka", "key": "servers"}
+    acls = topic_acls(sides["east"])
+    jobs = (
+        RunningJob(pair, "planned"),
+        RunningJob(pair, "unplanned", type="Unplanned", acceptLoss=True),
+    )
+    reports = []
+    for job in jobs:
+        file = job.folder / "switchover.json"
+        changes = {"endpointHook": None, "endpoint": {**endpoint, "values": {"west": "west:9092"}}}
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+        reports.append(job.ended())
+
+    assert ["Refused", "Refused"] == [report.state for report in reports]
+    for report in reports:
+        assert (
+            "ConfigMap kafka/kafka cannot be switched: this process does not run in Kubernetes"
+            in report.reason
+        )
+    assert acls == topic_acls(sides["east"])
+
+
 def test_a_job_moves_an_application_and_reports_when_the_flow_back_may_start(
     sides: Sides,  # noqa: F811
     tmp_path: Path,

@@ -47,7 +47,7 @@ class LostWorld:
         self.problem = ""
         self.can_fence = True
         self.settings = self.journal = self.source_fence = self.target_fence = self.partitions = self
-        self.target = self.forward = self.forward_groups = self.endpoint_hook = None
+        self.target = self.forward = self.forward_groups = self.endpoint_hook = self.endpoint_object = None
         self.source, self.to = "east", "west"
         self.source_fence_state: FenceState | None = FenceState.ABSENT
         self.hangs = False

@@ -43,6 +43,41 @@ PAIR_RULES: Final = (
         problem="method <<self.method>> has none",
         action="remove it, or set spec.fence.method to DenyAcl",
     ),
+    Rule(
+        paths=("spec.endpoint",),
+        violated_if="[has(self.hook), has(self.service), has(self.configMap)].filter(given, given).size() != 1",
+        is_violated=lambda self: (
+            sum(part is not None for part in (self.hook, self.service, self.config_map)) != 1
+        ),
+        problem="it takes one of hook, service and configMap",
+        action="write one of them",
+    ),
+    Rule(
+        paths=("spec",),
+        field="endpoint.service.externalNames",
+        violated_if="has(self.endpoint) && has(self.endpoint.service) && !self.members.all(m, m in self.endpoint.service.externalNames)",
+        is_violated=lambda self: (
+            self.endpoint is not None
+            and self.endpoint.service is not None
+            and self.endpoint.service.external_names.keys() != self.members.keys()
+        ),
+        problem="a member has none",
+        action="write one for each alias of spec.members",
+    ),
+    Rule(
+        paths=("spec",),
+        field="endpoint.configMap.values",
+        violated_if="has(self.endpoint) && has(self.endpoint.configMap) && has(self.endpoint.configMap.values) "
+        "&& !self.members.all(m, m in self.endpoint.configMap.values)",
+        is_violated=lambda self: (
+            self.endpoint is not None
+            and self.endpoint.config_map is not None
+            and self.endpoint.config_map.values is not None
+            and self.endpoint.config_map.values.keys() != self.members.keys()
+        ),
+        problem="a member has none",
+        action="write one for each alias of spec.members, or remove it",
+    ),
 )
 SWITCHOVER_RULES: Final = (
     Rule(

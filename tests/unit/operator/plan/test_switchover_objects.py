@@ -1,5 +1,6 @@
 """The objects that carry a Switchover out; `MIRRORFLOW_REWRITE_GOLDENS=1` rewrites the golden file."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,39 @@ def pod(planned: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_the_objects_of_a_switchover_are_the_golden_ones():
     check_golden(GOLDEN, yaml.safe_dump_all(objects(), sort_keys=False, width=120))
+
+
+def request(planned: list[dict[str, Any]]) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(planned[0]["data"]["switchover.json"])
+    return value
+
+
+def test_only_a_job_that_switches_an_endpoint_gets_a_token():
+    """A Role of the chart limits it to that object; the connectors of the same ServiceAccount get none."""
+    names = {"east": "kafka.east.example.com", "west": "kafka.west.example.com"}
+    with_service = objects(mirror_pair(endpoint={"service": {"name": "kafka", "externalNames": names}}))
+    with_key = objects(mirror_pair(endpoint={"configMap": {"name": "kafka", "key": "servers"}}))
+    with_hook = objects(mirror_pair(endpoint={"hook": {"command": ["lead"]}}))
+
+    assert [True, True, False, False] == [
+        pod(planned)["automountServiceAccountToken"]
+        for planned in (with_service, with_key, with_hook, objects())
+    ]
+    assert {
+        "kind": "Service",
+        "namespace": "kafka",
+        "name": "kafka",
+        "key": "",
+        "values": names,
+    } == request(with_service)["endpoint"]
+    assert {
+        "kind": "ConfigMap",
+        "namespace": "kafka",
+        "name": "kafka",
+        "key": "servers",
+        "values": {"east": "kafka-east:9092", "west": "kafka-west:9092"},
+    } == request(with_key)["endpoint"]
+    assert request(with_hook)["endpoint"] is None
 
 
 def test_nothing_owns_the_objects():
