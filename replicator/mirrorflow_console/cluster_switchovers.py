@@ -130,7 +130,7 @@ class ClusterSwitchovers:
             now_s=self._clock(),
             runner="" if pod is None else str(pod.metadata.name),
         )
-        # Without a running pod, Kubernetes may be about to start one: it is not known that nobody carries it out.
+        # Without a running pod, Kubernetes may be about to start one: whether a process carries it out is unknown.
         return switchover_reading(document, is_running=None if pod is None else True, namespace=namespace)
 
     def _report(self, host: str) -> Resource:

@@ -72,9 +72,7 @@ class SwitchoverLoss(ApiModel):
         description="Number of offsets that are lost; there may be more. An offset is a record, or a marker of a transaction.",
     )
     partitions_with_loss: Count = Field(0, description="Number of partitions of which something is lost.")
-    partitions_with_unknown_end: Count = Field(
-        0, description="Number of partitions whose end nobody has reported."
-    )
+    partitions_with_unknown_end: Count = Field(0, description="Number of partitions whose end is unknown.")
     known_until: Timestamp | None = Field(
         None, description="Time until which the source was read. What was written after it is unknown."
     )

@@ -35,7 +35,7 @@ class ApiServerAccess:
     credentials: Path = CREDENTIALS
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Returns the object in the response. Raises OSError, ValueError, http.client.HTTPException, _RefusedError."""
+        """Returns the object in the response. Raises OSError, ValueError, http.client.HTTPException, _ApiRefusalError."""
         token = (self.credentials / "token").read_text(encoding="ascii").strip()
         context = ssl.create_default_context(cafile=str(self.credentials / "ca.crt"))
         # Since 3.13 Python refuses certificates without an authority key identifier, which many API servers have.
@@ -56,11 +56,11 @@ class ApiServerAccess:
         if not isinstance(value, dict):
             raise ValueError("the response is no object")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
         if response.status >= http.client.BAD_REQUEST:
-            raise _RefusedError(response.status, str(value.get("message", "")))
+            raise _ApiRefusalError(response.status, str(value.get("message", "")))
         return value
 
 
-class _RefusedError(Exception):
+class _ApiRefusalError(Exception):
     """The API server has refused a request."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -116,7 +116,7 @@ def _switch(endpoint: EndpointObject, to: str, access: ApiServerAccess | None, *
         else:
             patch = {"data": {endpoint.key: value}}
         written = access.request("PATCH", f"{path}?dryRun=All" if is_trial else path, patch)
-    except _RefusedError as error:
+    except _ApiRefusalError as error:
         raise _failed(endpoint, str(error), error.status) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise _failed(endpoint, str(error) or type(error).__name__, 0) from error
@@ -131,9 +131,9 @@ def _switch(endpoint: EndpointObject, to: str, access: ApiServerAccess | None, *
         )
 
 
-def _require_external_name(endpoint: EndpointObject, found: Mapping[str, Any]) -> None:
+def _require_external_name(endpoint: EndpointObject, service: Mapping[str, Any]) -> None:
     """A Service that selects pods would lose its address."""
-    kind = found.get("spec", {}).get("type")
+    kind = service.get("spec", {}).get("type")
     if kind != "ExternalName":
         raise EndpointFailedError(
             endpoint=endpoint.title,

@@ -130,7 +130,7 @@ def flow(name: str) -> dict[str, Any]:
 
 
 def reader(namespace: Kubectl, name: str = "reader", *plurals: str) -> str:
-    """Creates a ServiceAccount that may get MirrorFlows in the namespace, or other resources of ours; returns its token."""
+    """Creates a ServiceAccount that may get MirrorFlows in the namespace, or objects of *plurals*; returns its token."""
     namespace("create", "serviceaccount", name)
     resources = ",".join(f"{plural}.mirrorflow.io" for plural in plurals or ("mirrorflows",))
     namespace("create", "role", name, "--verb=get", f"--resource={resources}")

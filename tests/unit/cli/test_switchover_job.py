@@ -74,7 +74,7 @@ def _record(number: int, **fields: Any) -> SwitchoverRecord:
 def test_a_record_that_a_later_switchover_has_superseded_is_reported_as_it_ended(
     known: SwitchoverRecord, later: SwitchoverRecord, state: str | None
 ):
-    """Nobody can continue it, so a process that tried would wait for ever."""
+    """No process can continue it: one that tried would wait without end."""
     progress = SwitchoverProgress(id=known.id)
 
     is_noted = progress.note_superseded(known, [known, later])

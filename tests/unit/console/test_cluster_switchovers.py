@@ -131,7 +131,7 @@ def test_a_process_that_has_read_no_journal_does_not_hide_what_the_status_has():
     assert "Draining" == view(resource(state="Draining"), blank).reading.state
 
 
-def test_the_end_is_that_of_the_status_for_ever():
+def test_the_end_is_that_of_the_status():
     ended = resource(
         state="Done",
         source="east",

@@ -55,7 +55,7 @@ PAIR_RULES: Final = (
     Rule(
         paths=("spec",),
         field="endpoint.service.externalNames",
-        violated_if="has(self.endpoint) && has(self.endpoint.service) && !self.members.all(m, m in self.endpoint.service.externalNames)",
+        violated_if="has(self.endpoint) && has(self.endpoint.service) && self.members.filter(m, !(m in self.endpoint.service.externalNames)).size() > 0",
         is_violated=lambda self: (
             self.endpoint is not None
             and self.endpoint.service is not None
@@ -68,7 +68,7 @@ PAIR_RULES: Final = (
         paths=("spec",),
         field="endpoint.configMap.values",
         violated_if="has(self.endpoint) && has(self.endpoint.configMap) && has(self.endpoint.configMap.values) "
-        "&& !self.members.all(m, m in self.endpoint.configMap.values)",
+        "&& self.members.filter(m, !(m in self.endpoint.configMap.values)).size() > 0",
         is_violated=lambda self: (
             self.endpoint is not None
             and self.endpoint.config_map is not None

@@ -60,7 +60,7 @@ def degraded() -> SwitchoverStatus:
     )
 
 
-def test_the_loss_is_in_the_status_while_the_switchover_goes_on():
+def test_the_loss_is_in_the_status_while_the_switchover_is_carried_out():
     seen = report("ForwardEnded", "lost-east", loss=LOSS, waits_for="Waits until the flow has ended.")
 
     written = status(
