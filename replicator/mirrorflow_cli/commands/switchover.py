@@ -125,12 +125,9 @@ def execute(arguments: argparse.Namespace) -> int:
         )
         raise UsageError(f"--to: {given}; write {' or '.join(members)}.")
     _refuse_contradictions(arguments)
-    endpoint = loaded.pair.spec.endpoint
-    if endpoint is not None and endpoint.hook is None:
-        field = "service" if endpoint.service is not None else "configMap"
-        raise UsageError(
-            f"spec.endpoint.{field}: only a Switchover in Kubernetes switches it; create one, or write a hook that does it, with kubectl patch."
-        )
+    only_shows = arguments.rehearse or (arguments.unplanned and not arguments.accept_loss)
+    if not only_shows:
+        _refuse_objects_of_kubernetes(loaded)
     settings = switchover_settings(arguments, loaded, arguments.to)
     return asyncio.run((_switch_unplanned if arguments.unplanned else _switch)(arguments, settings))
 
@@ -150,6 +147,17 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
         )
     if arguments.live_groups:
         raise UsageError("--unplanned waits for no consumers; remove --live-groups.")
+
+
+def _refuse_objects_of_kubernetes(loaded: LoadedPair) -> None:
+    """Raises UsageError where an object of Kubernetes leads clients: this command has no access to its API server."""
+    endpoint = loaded.pair.spec.endpoint
+    if endpoint is None or endpoint.hook is not None:
+        return
+    field = "configMap" if endpoint.service is None else "service"
+    raise UsageError(
+        f"spec.endpoint.{field}: only a Switchover in Kubernetes switches it; create one, or write a hook that does it, with kubectl patch."
+    )
 
 
 async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:

@@ -38,6 +38,20 @@ def record(*states: tuple[SwitchoverState, int], reason: str = "") -> Switchover
     )
 
 
+@pytest.mark.parametrize("options", [(), ("--unplanned", "--accept-loss")], ids=["planned", "unplanned"])
+def test_an_endpoint_that_only_a_job_can_switch_is_refused(
+    pair: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+):
+    """A rehearsal and a loss that is only shown lead no client elsewhere, so they are not refused."""
+    endpoint = "  endpoint: {configMap: {name: kafka, key: servers}}\n"
+    pair.write_text(
+        pair.read_text().replace("  fence: {method: DenyAcl}\n", f"  fence: {{method: DenyAcl}}\n{endpoint}")
+    )
+
+    assert EXIT_USAGE == main(["switchover", "-f", str(pair), "--to", "west", *options])
+    assert "spec.endpoint.configMap: only a Switchover in Kubernetes switches it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
