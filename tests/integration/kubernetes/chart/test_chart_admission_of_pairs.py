@@ -95,27 +95,6 @@ def test_a_reference_in_a_text_counts_as_a_name(author: Kubectl):
         author.apply(_pair(probe=custom), "--dry-run=server")
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "named"),
-    [
-        (
-            {"service": {"name": "kafka", "externalNames": {"east": "kafka.east", "west": "kafka.west"}}},
-            "services/kafka",
-        ),
-        ({"configMap": {"name": "kafka", "key": "servers"}}, "configmaps/kafka"),
-    ],
-    ids=["service", "config-map"],
-)
-def test_an_endpoint_may_name_an_object_that_its_author_may_patch(
-    author: Kubectl, administrator: Kubectl, endpoint: dict[str, Any], named: str
-):
-    """The Job of a Switchover patches it by a right of its own."""
-    with pytest.raises(KubectlError, match=f"spec.endpoint names {named}, which pairs-author may not patch"):
-        author.apply(_pair(endpoint=endpoint), "--dry-run=server")
-
-    assert _is_accepted(administrator, _pair(endpoint=endpoint))
-
-
 def test_a_limit_may_be_changed_by_a_user_without_the_right(author: Kubectl, administrator: Kubectl):
     administrator.apply(_pair(endpoint=HOOK))
     author("patch", "mirrorpair", "east-west", "--type=merge", '--patch={"spec":{"deadlineSeconds":90}}')
