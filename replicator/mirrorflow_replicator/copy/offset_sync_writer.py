@@ -130,6 +130,8 @@ class OffsetSyncWriter:
             due = notes.syncs.delivered_with_gaps(offsets, base_offset)
             if runs is not None:
                 runs.delivered_with_gaps(offsets, base_offset, ordinal)
+        if runs is not None and self._maps is not None:
+            self._maps.moved(copier)
         if due:
             self._due[copier] = notes.syncs
             self._wake.set()

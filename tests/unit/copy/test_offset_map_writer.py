@@ -111,6 +111,25 @@ async def test_a_map_is_written_at_its_start_with_each_position_and_at_the_end()
 
 
 @run_in_event_loop
+async def test_a_map_that_grows_is_written_before_positions_are_stored():
+    """Otherwise groups could not follow within seconds."""
+    topic = MapTopic()
+    rig, writer = finished_copy(topic)
+    job = asyncio.create_task(writer.run())
+    await topic.until(lambda: topic.maps)
+    end, count = rig.source.end, rig.source.end - 100
+
+    assert rig.copier.stream is not None
+    ordinal = rig.copier.stream.delivered.ordinal
+    rig.copier.stream.delivered = OffsetPair(end + 4, ordinal + 5, count + 4)
+    writer.delivered(rig.copier, span(end, 5)._replace(first=ordinal + 1), count)
+
+    await topic.until(lambda: topic.maps[ORDERS].upstream_end == end + 5)
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+
+
+@run_in_event_loop
 async def test_a_map_continues_over_records_that_a_killed_process_did_not_map():
     topic = MapTopic()
     rig, writer = finished_copy(topic)
