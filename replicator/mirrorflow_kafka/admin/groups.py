@@ -5,13 +5,13 @@ one group; callers continue with the others. `mirrorflow_core.offsets.checkpoint
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, OffsetFetchRequest
 
-from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.errors import ClusterError, UnreachableError
 from mirrorflow_core.offsets.checkpoints import Group
 from mirrorflow_core.offsets.offset_translation import Committed
 from mirrorflow_core.partitions import TopicPartition
@@ -26,7 +26,7 @@ from mirrorflow_core.wire.error_codes import (
     STALE_MEMBER_EPOCH,
     UNKNOWN_MEMBER_ID,
 )
-from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.cluster import Cluster, chunks
 
 GROUP_COORDINATOR: Final = 0  # FindCoordinator's key type
 # Error codes with which a coordinator refuses a commit by a non-member while the group has members (KIP-98,
@@ -45,6 +45,7 @@ _UNKNOWN_MEMBER = "mirrorflow-permission-probe"
 _OLD_HEARTBEAT = 2  # the last version without instance ids; Kafka 4 still supports it
 _ALL_TOPICS_SINCE = 2  # OffsetFetch
 _TOPIC_NAMES_UNTIL = 9  # OffsetFetch and OffsetCommit: version 10 replaces topic names with topic ids
+_MANY_GROUPS_SINCE = 8  # OffsetFetch (KIP-709)
 _COMMIT_FROM = 2  # the oldest version that Kafka 4 supports
 # A lost commit is retried only within this time. A later retry could overwrite the commit of a consumer that
 # joined and left in between.
@@ -52,6 +53,10 @@ COMMIT_TIMEOUT_S = 5.0
 # Timeout of one request about one group. A moved coordinator is found within a few seconds; a group without a
 # coordinator must not block the other groups for Java's default of one minute.
 GROUP_TIMEOUT_S = 15.0
+# Requests about groups in flight at once: a coordinator answers one request of a connection at a time, in
+# about a millisecond.
+GROUPS_AT_ONCE = 32
+GROUPS_PER_REQUEST_MAX = 100  # a broker builds the response of all of them before it serves the next request
 # A coordinator appends each commit to __consumer_offsets as one batch, of 1 MiB at most by default (max.message.bytes, or
 # offsets.topic.segment.bytes if that is less). Members commit their own partitions; here one request would have all of them.
 COMMIT_BYTES_MAX = 256 << 10
@@ -159,20 +164,92 @@ async def fetch_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Co
     While an offset is committed in an open transaction, the previous one is returned, as by Java's admin
     client. Raises NotAuthorizedError, BrokerError, UnreachableError.
     """
-    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
-    request = OffsetFetchRequest(
-        group_id=group,
-        topics=None,
-        groups=[group_class(group_id=group, member_id=None, member_epoch=-1, topics=None)],
-        require_stable=False,
-        min_version=_ALL_TOPICS_SINCE,
-        max_version=_TOPIC_NAMES_UNTIL,
-    )
+    request = _fetch_request([group], min_version=_ALL_TOPICS_SINCE)
     response = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=GROUP_TIMEOUT_S)
     fetched = response.groups[0] if response.groups else response  # version 8 and later: a list (KIP-709)
     if fetched.error_code == GROUP_ID_NOT_FOUND:
         return {}
     cluster.raise_for(fetched.error_code or 0, "OffsetFetch", group)
+    return _committed_offsets(fetched)
+
+
+async def fetch_offsets_of(
+    cluster: Cluster, names: Iterable[str]
+) -> dict[str, dict[TopicPartition, Committed] | ClusterError]:
+    """Returns for each group what `fetch_offsets` returns or raises, with one request for many groups of a coordinator.
+
+    Brokers before Kafka 3.0 are sent one request for each group.
+    """
+    limit = asyncio.Semaphore(GROUPS_AT_ONCE)
+    results: dict[str, dict[TopicPartition, Committed] | ClusterError] = {}
+    by_node: dict[int, list[str]] = {}
+    silent: dict[int, UnreachableError] = {}  # coordinators that did not answer
+
+    async def locate(name: str) -> None:
+        async with limit:
+            try:
+                by_node.setdefault(await cluster.coordinator((GROUP_COORDINATOR, name)), []).append(name)
+            except ClusterError as error:
+                results[name] = error
+
+    async def fetch_many(node_id: int, asked: Sequence[str]) -> None:
+        async with limit:
+            try:
+                request = _fetch_request(asked, min_version=_MANY_GROUPS_SINCE)
+                response = await cluster.call(request, node_id=node_id, timeout_s=GROUP_TIMEOUT_S)
+            except UnreachableError as error:
+                silent[node_id] = error
+            except ClusterError:
+                return
+            else:
+                results.update(
+                    (group.group_id, _committed_offsets(group))
+                    for group in response.groups
+                    if not group.error_code
+                )
+
+    async def fetch_one(node_id: int, name: str) -> None:
+        async with limit:
+            try:
+                # If the group has moved from a broker that is gone, its new coordinator answers.
+                if node_id in silent and node_id == await cluster.coordinator(
+                    (GROUP_COORDINATOR, name), anew=True
+                ):
+                    results[name] = silent[node_id]
+                else:
+                    results[name] = await fetch_offsets(cluster, name)
+            except ClusterError as error:
+                results[name] = error
+
+    await asyncio.gather(*map(locate, names))
+    several = [
+        (node_id, part)
+        for node_id, of_node in by_node.items()
+        for part in chunks(of_node, GROUPS_PER_REQUEST_MAX)
+        if len(part) > 1
+    ]
+    await asyncio.gather(*(fetch_many(node_id, part) for node_id, part in several))
+    # Groups that have moved or were refused, and all groups of brokers that take one at a time.
+    left = [
+        (node_id, name) for node_id, of_node in by_node.items() for name in of_node if name not in results
+    ]
+    await asyncio.gather(*(fetch_one(node_id, name) for node_id, name in left))
+    return results
+
+
+def _fetch_request(names: Sequence[str], *, min_version: int) -> OffsetFetchRequest:
+    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
+    return OffsetFetchRequest(
+        group_id=names[0],
+        topics=None,
+        groups=[group_class(group_id=name, member_id=None, member_epoch=-1, topics=None) for name in names],
+        require_stable=False,
+        min_version=min_version,
+        max_version=_TOPIC_NAMES_UNTIL,
+    )
+
+
+def _committed_offsets(fetched: Any) -> dict[TopicPartition, Committed]:
     return {
         TopicPartition(topic.name, partition.partition_index): Committed(
             offset=partition.committed_offset, metadata=partition.metadata or ""

@@ -8,7 +8,7 @@ import pytest
 from kafka.protocol.admin import ListGroupsResponse
 from kafka.protocol.consumer import OffsetCommitResponse, OffsetFetchResponse
 
-from mirrorflow_core.errors import BrokerError, NotAuthorizedError
+from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnreachableError, UnsupportedBrokerError
 from mirrorflow_core.offsets.offset_translation import Committed
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin import groups
@@ -33,9 +33,17 @@ class StubCluster:
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
         """The metadata is up to date."""
 
+    async def coordinator(self, _: tuple[int, str], *, anew: bool = False) -> int:
+        """Node 1 coordinates every group."""
+        del anew
+        return 1
+
     async def call(self, request: Any, **options: Any) -> Any:
         self.requests.append((request, options))
-        return self._responses.pop(0)
+        response = self._responses.pop(0)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
 
 def read(response: Any, version: int) -> Any:
@@ -89,6 +97,60 @@ def test_an_unauthorized_group_is_an_error_and_a_missing_one_has_no_offsets(vers
     with pytest.raises(NotAuthorizedError, match="group g"):
         asyncio.run(groups.fetch_offsets(StubCluster(offset_fetch_response(version, error=30)), "g"))  # type: ignore[arg-type]
     assert {} == asyncio.run(groups.fetch_offsets(StubCluster(offset_fetch_response(version, error=69)), "g"))  # type: ignore[arg-type]
+
+
+def many_groups_response(**errors: int) -> Any:
+    """An OffsetFetch response of version 9: each group at offset 7 of FOO, or with its error code."""
+    group = OffsetFetchResponse.OffsetFetchResponseGroup
+    topic = group.OffsetFetchResponseTopics
+    part = topic.OffsetFetchResponsePartitions(
+        partition_index=3, committed_offset=7, metadata="m", error_code=0
+    )
+    rows = [
+        group(group_id=name, topics=[] if code else [topic(name="foo", partitions=[part])], error_code=code)
+        for name, code in errors.items()
+    ]
+    return read(OffsetFetchResponse(groups=rows), 9)
+
+
+def fetched(cluster: StubCluster, *names: str) -> Any:
+    return asyncio.run(groups.fetch_offsets_of(cluster, names))  # type: ignore[arg-type]
+
+
+AT_7 = {FOO: Committed(offset=7, metadata="m")}
+
+
+def test_many_groups_of_a_coordinator_are_read_with_one_request():
+    cluster = StubCluster(many_groups_response(g=0, h=0))
+
+    assert {"g": AT_7, "h": AT_7} == fetched(cluster, "g", "h")
+    assert len(cluster.requests) == 1
+
+
+def test_a_group_that_is_refused_among_many_is_read_alone():
+    """16: its coordinator has moved, which the request for one group handles."""
+    cluster = StubCluster(
+        many_groups_response(g=0, h=16, i=30), many_groups_response(h=0), many_groups_response(i=30)
+    )
+
+    offsets = fetched(cluster, "g", "h", "i")
+
+    assert (AT_7, AT_7) == (offsets["g"], offsets["h"])
+    assert isinstance(offsets["i"], NotAuthorizedError)
+
+
+def test_brokers_that_take_one_group_at_a_time_get_a_request_for_each():
+    old = UnsupportedBrokerError(cluster="west", feature="OffsetFetch 8", needs="Kafka 3.0")
+    cluster = StubCluster(old, offset_fetch_response(7), offset_fetch_response(7))
+
+    assert {"g": AT_7, "h": AT_7} == fetched(cluster, "g", "h")
+
+
+def test_groups_of_a_silent_coordinator_are_not_waited_for_one_by_one():
+    silent = UnreachableError(cluster="west", addresses="west:9092", problem="timed out")
+    cluster = StubCluster(silent)
+
+    assert {"g": silent, "h": silent} == fetched(cluster, "g", "h")
 
 
 def test_groups_of_all_brokers_are_listed_with_any_response_version():
