@@ -2,7 +2,8 @@
 
 An exact translation by the offset map is used as it is. Where it has none, the offset syncs decide. If the map returns a
 bound, both are combined: neither lets a group skip a record, so the higher offset counts; if they contradict each other, the lower
-one counts. A bound of the map widens over time. A process that does not know its predecessor's translations could step back before
+one counts. Of records that a flow in the opposite direction has copied, that flow's map knows the offsets: it is used in reverse,
+after a switchover, for groups that have yet to read what was copied before. A bound of the map widens over time. A process that does not know its predecessor's translations could step back before
 them, as with old syncs (KAFKA-13659), so it uses only exact translations by the map.
 """
 
@@ -21,7 +22,8 @@ class Translator:
     """Translates offsets by offset maps, and by offset syncs where there is no exact translation.
 
     *maps* is by source partition, only for topics that on both clusters are still those of the map.
-    *has_history*: earlier checkpoints are known.
+    *opposite_maps* is by source partition, too: the maps of a flow that copies from the target to this partition. *has_history*:
+    earlier checkpoints are known.
     """
 
     def __init__(
@@ -29,16 +31,22 @@ class Translator:
         syncs: OffsetSyncStore,
         maps: Mapping[TopicPartition, OffsetMap] | None = None,
         *,
+        opposite_maps: Mapping[TopicPartition, OffsetMap] | None = None,
         has_history: bool = True,
     ) -> None:
+        self._opposite_maps: Mapping[TopicPartition, OffsetMap] = (
+            {} if opposite_maps is None else opposite_maps
+        )
         self._syncs = syncs
         self._has_history = has_history
         self._maps: Mapping[TopicPartition, OffsetMap] = {} if maps is None else maps
 
     def translate(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
         """Returns the target offsets for a group that reads *upstream_offset* next; None: unknown."""
-        known = self._maps.get(partition)
+        known, opposite = self._maps.get(partition), self._opposite_maps.get(partition)
         mapped = None if known is None else known.translate(upstream_offset)
+        if opposite is not None:
+            mapped = _combined(opposite.translate_back(upstream_offset), mapped)
         if mapped is not None and mapped.is_exact:
             return mapped
         synced = self._by_syncs(partition, upstream_offset)

@@ -202,3 +202,48 @@ def test_the_known_range_is_that_of_map_and_syncs_together():
     assert known[:4] == (100, 50, 451, 421)
     contradictory = Translator(store((500, 87)), {ORDERS: map_of(0, 400)})
     assert contradictory.extent(ORDERS) is None
+
+
+def opposite_map(*runs, upstream_end=0):
+    """The map of a flow that copied to the source of this one."""
+    partition_map = PartitionMap(MapStream(1, "", ""), OffsetPair(-1, -1, -1))
+    ordinal = 0
+    for upstream, downstream, count in runs:
+        partition_map.delivered(upstream, downstream, count, ordinal)
+        ordinal += count
+    return partition_map.kept(OffsetPair(upstream_end - 1, ordinal - 1, -1))
+
+
+# The opposite flow has copied 40 records with a gap, [0, 30) to [0, 30) and [35, 45) to [30, 40), and its marker lies at 40. Since
+# then this flow copies from 41 on, to 45 on.
+OPPOSITE = opposite_map((0, 0, 30), (35, 30, 10), upstream_end=45)
+
+
+def test_a_group_with_a_backlog_of_the_opposite_flow_is_translated_by_its_map_in_reverse():
+    translator = Translator(store(), {ORDERS: map_of(41, 60, shift=4)}, opposite_maps={ORDERS: OPPOSITE})
+
+    translated = [translator.translate(ORDERS, offset) for offset in (10, 30, 31, 40, 41, 50)]
+
+    assert translated == [MappedOffset(offset, offset) for offset in (10, 35, 36, 45, 45, 54)]
+
+
+def test_a_group_at_the_end_of_the_opposite_flow_is_there_before_anything_is_copied_back():
+    """At 41 it has read the marker of the opposite flow, which its own map does not show."""
+    empty = PartitionMap(MapStream(1, "", ""), OffsetPair(40, -1, 44)).kept(OffsetPair(40, -1, 44))
+    translator = Translator(store(), {ORDERS: empty}, opposite_maps={ORDERS: OPPOSITE})
+
+    assert [translator.translate(ORDERS, offset) for offset in (40, 41)] == [
+        MappedOffset(45, 45),
+        MappedOffset(45, 45),
+    ]
+    assert Translator(store(), {ORDERS: empty}).translate(ORDERS, 40) is None
+
+
+@given(st.integers(0, 40), st.integers(0, 60))
+def test_translations_by_both_maps_never_go_back_with_the_group(first: int, second: int):
+    translator = Translator(store(), {ORDERS: map_of(41, 60, shift=4)}, opposite_maps={ORDERS: OPPOSITE})
+    one, other = (translator.translate(ORDERS, offset) for offset in sorted((first, second)))
+
+    assert one is not None
+    assert other is not None
+    assert one.at_least <= other.at_least
