@@ -173,6 +173,8 @@ class GroupsReport:
     moved: int = 0  # offsets committed for target groups
     passed_s: float | None = None  # monotonic clock at the end of the last successful pass over all groups
     interval_s: float | None = None  # between passes
+    followed_by: str = ""  # how groups are followed between passes: commit-log, polls; "" not at all
+    followed_s: float | None = None  # monotonic clock when the groups were last followed
     translations: Mapping[str, int] = field(
         default_factory=dict
     )  # number of group partitions by precision: exact, bound, unknown

@@ -1,13 +1,13 @@
 """Runs one MirrorCheckpointConnector: schedules its passes, and reports its state.
 
     connect both ──> read checkpoints, syncs ──> list groups, write checkpoints, move groups when due ──┐
-        ^                                              ^────────────────────────────────────────────────┘
+        ^                                              ^──── follow groups that move in the meantime ───┘
         └── any error: reported, retried after a backoff
 
 Guarantees: what it knew before a restart is read back from the checkpoints topic; an error of a cluster is
 reported and retried forever, one of a single group, topic or permission stops only that
-(`connectors.checkpoint_passes`). While a switchover has ended the flow, nothing is written. Passes that a slow one has delayed are not repeated. There is no task
-process: a few requests a minute do not need one.
+(`connectors.checkpoint_passes`). While a switchover has ended the flow, nothing is written. Passes that a slow one has
+delayed are not repeated. There is no task process: a few requests a second do not need one.
 """
 
 import asyncio
@@ -58,6 +58,7 @@ class CheckpointConnector:
         self._retry = RetryState(connector.name, pause_max_s=RETRY_MAX_S)
         self._errors: Counter[str] = Counter()
         self._warned: frozenset[str] = frozenset()
+        self._followed_by = ""  # as last logged
         self.target_cluster_id = ""
         self.has_reported_all = False  # whether a whole pass has succeeded
 
@@ -95,6 +96,7 @@ class CheckpointConnector:
                     reader=await self._cluster(settings.target_consumer),
                 ),
                 await self._cluster(settings.target_producer),
+                follows_groups=settings.sync_s is not None,
             )
         if not self._opened:
             await self._passes.open()
@@ -124,7 +126,7 @@ class CheckpointConnector:
                 refresh_at = now() + wait_s
             emits, syncs = now() >= emit_at, now() >= sync_at
             # Behind a switchover the groups of the target belong to applications alone.
-            has_ended = (emits or syncs) and self._end is not None and await self._end.read()
+            has_ended = (emits or syncs) and await self._has_ended()
             if (emits or syncs) and not has_ended:
                 await passes.translate_groups()
                 # Even if only groups are due: no group is moved to an offset without a checkpoint.
@@ -139,7 +141,24 @@ class CheckpointConnector:
             self._retry.succeeded()
             self.has_reported_all = True
             self._passed_s = time.monotonic()
-            await asyncio.sleep(max(0.0, min(refresh_at, emit_at, sync_at) - now()))
+            if await self._follow_groups(passes, min(refresh_at, emit_at, sync_at)):
+                refresh_at = sync_at = now()
+
+    async def _has_ended(self) -> bool:
+        return self._end is not None and await self._end.read()
+
+    async def _follow_groups(self, passes: CheckpointPasses, until: float) -> bool:
+        """Follows groups in steps; returns True as soon as new groups are to be listed, and False at *until*."""
+        now = asyncio.get_running_loop().time
+        list_at = NEVER if self._settings.refresh_groups_s is None else now() + REFRESH_RETRY_S
+        has_new = False
+        while (left_s := until - now()) > 0:
+            await asyncio.sleep(min(left_s, await passes.follow(self._has_ended)))
+            self._log_warnings(passes)
+            has_new |= passes.lists_new_groups
+            if has_new and now() >= list_at:
+                return True
+        return False
 
     async def _refresh(self, passes: CheckpointPasses) -> float:
         """Lists the groups; returns the seconds until the next listing."""
@@ -161,6 +180,9 @@ class CheckpointConnector:
             if warning not in self._warned:
                 log.warning("%s: %s", self._connector.name, warning)
         self._warned = frozenset(warnings)
+        if passes.followed_by != self._followed_by:
+            self._followed_by = passes.followed_by
+            log.info("%s: follows groups of the source by %s", self._connector.name, self._followed_by)
 
     def _note(self, error: MirrorFlowError) -> None:
         self._retry.failed(error)

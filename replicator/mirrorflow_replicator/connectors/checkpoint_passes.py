@@ -1,4 +1,7 @@
-"""Performs the passes of a checkpoint connector: list groups, write checkpoints, move groups.
+"""Performs the passes of a checkpoint connector: list groups, write checkpoints, move groups; and the steps between them.
+
+A pass reads all groups. A step of `follow` handles only the groups that have moved since, and those whose records the copy has
+reached since, so that groups of the target follow within seconds.
 
 Guarantees: a group, topic or permission that fails stops only itself, and is in `warnings` until it succeeds
 again; errors of a whole cluster are raised. A checkpoint that could not be written is written with the next
@@ -7,9 +10,11 @@ ones. `connectors.checkpoint_connector` decides when each pass is due and handle
 """
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, TypeVar
 
 from mirrorflow_core.connect.mirror_records import (
@@ -39,7 +44,13 @@ from mirrorflow_core.offsets.checkpoints import (
     has_members,
     writable,
 )
-from mirrorflow_core.offsets.offset_translation import Committed, TranslatedOffset, translate_group
+from mirrorflow_core.offsets.offset_translation import (
+    Committed,
+    TranslatedOffset,
+    TranslatedOffsets,
+    Translator,
+    translate_group,
+)
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import CheckpointLatency, GroupsReport
 from mirrorflow_core.settings import CheckpointSettings
@@ -56,13 +67,15 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores import compacted_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.application_offsets import ApplicationOffsets
+from mirrorflow_replicator.connectors.group_follower import GroupFollower
 from mirrorflow_replicator.connectors.internal_topics import correct_topic_configs
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
 from mirrorflow_replicator.http.partition_rates import Window
 
-# Requests about groups in flight at once: a coordinator answers one request of a connection at a time, in
-# about a millisecond.
-GROUPS_AT_ONCE = 32
+# Groups that one step of `follow` handles at most. Each takes some three requests and 2 ms of processor time, so FOLLOWED_PER_S_MAX
+# keeps a connector below a fifth of a core; where more groups move, each of them follows later.
+FOLLOWED_AT_ONCE = 64
+FOLLOWED_PER_S_MAX = 100
 GROUP = "{group}"  # placeholder for the group's name
 WARNINGS_MAX = 100  # warnings shown; the rest is a number
 REPLICATION_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
@@ -82,7 +95,14 @@ _WHOLE_CLUSTER = (UnreachableError, AuthenticationFailedError, IdentityError)
 class CheckpointPasses:
     """The passes of one connector. `open` comes first; the others may follow in any order."""
 
-    def __init__(self, settings: CheckpointSettings, clusters: OffsetReaders, writer: Cluster) -> None:
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        clusters: OffsetReaders,
+        writer: Cluster,
+        *,
+        follows_groups: bool = False,
+    ) -> None:
         self._settings = settings
         self._clusters = clusters
         self._writer = writer  # of the checkpoints topic
@@ -95,6 +115,13 @@ class CheckpointPasses:
         self._unwritten: dict[str, dict[TopicPartition, Point]] = {}
         self._translated: dict[str, dict[TopicPartition, TranslatedOffset]] = {}  # as of the last emission
         self._groups: tuple[str, ...] = ()
+        self._follower = GroupFollower(clusters.source) if follows_groups else None
+        # Groups that have moved and are not handled yet, longest first, with what they have committed.
+        self._moved: dict[str, dict[TopicPartition, Committed | None]] = {}
+        # By source partition: commits that the copy, as far as it is known, has not reached yet.
+        self._ahead: dict[TopicPartition, dict[str, Committed]] = {}
+        self._followed_s: float | None = None  # end of the last step, monotonic clock
+        self._other_groups: set[str] = set()  # known not to be among those of the last listing
         self._translations: Counter[str] = Counter()
         # The target's groups, as last read.
         self._target_offsets: dict[str, Mapping[TopicPartition, Committed]] = {}
@@ -130,6 +157,24 @@ class CheckpointPasses:
         )
 
     @property
+    def followed_by(self) -> str:
+        """How groups are followed between passes, for the log; "" if they are not."""
+        if self._follower is None:
+            return ""
+        why = f", because {self._follower.why_polled}" if self._follower.why_polled else ""
+        return f"{self._follower.followed_by.value}{why}"
+
+    @property
+    def lists_new_groups(self) -> bool:
+        """Whether groups have committed that the last listing did not have, and that the flow may select."""
+        if self._follower is None or not self._follower.other_groups:
+            return False
+        others, self._follower.other_groups = self._follower.other_groups, set()
+        new = others - self._other_groups - set(self._groups)
+        self._other_groups |= new
+        return bool(new)
+
+    @property
     def report(self) -> GroupsReport:
         """The counts and latencies of all passes so far."""
         return GroupsReport(
@@ -139,6 +184,8 @@ class CheckpointPasses:
             active=self._active_groups,
             checkpoints=self._checkpoints_written,
             moved=self._offsets_moved,
+            followed_by="" if self._follower is None else self._follower.followed_by.value,
+            followed_s=self._followed_s,
             translations=self._translations,
             offsets=self.explain,
             translate=self._translate if self._has_read_maps else None,
@@ -295,43 +342,137 @@ class CheckpointPasses:
         # Which groups have members changes faster than which groups there are.
         self._source_groups, problem = await groups.list_reachable_groups(self._clusters.source)
         self._note_listing(self._settings.source_alias, problem)
+        await self._read_syncs(known.read_maps())
+        await self._isolated(
+            ("topic", known.opposite_map_topic, "reading"),
+            "Groups that have yet to read what was copied before a switchover are not translated, because "
+            f"{known.opposite_map_topic} cannot be read",
+            known.read_opposite_maps(),
+        )
+        self._has_read_maps = True
+        self._note_skipped()
+        if self._follower is not None:
+            await self._follower.open()
+        offsets = await groups.fetch_offsets_of(self._clusters.source, self._groups)
+        if self._follower is not None:
+            offsets = await self._follower.rebase(offsets)
+            self._followed_s = time.monotonic()
+        known.take_news()
+        self._moved, self._ahead = {}, {}
+        # Earlier offsets must not move the target's group: the source's group may have been reset since.
+        self._translated = {}
+        await self._translate_offsets(offsets, known.translator, is_pass=True)
+        self._translations = Counter(
+            state.translation for now in self._translated.values() for state in now.values()
+        )
+
+    async def _translate_offsets(
+        self,
+        offsets: Mapping[str, Mapping[TopicPartition, Committed | None] | ClusterError],
+        translator: Translator,
+        *,
+        is_pass: bool,
+    ) -> dict[str, TranslatedOffsets]:
+        """Translates new *offsets* of groups, and decides which checkpoints are due; returns the translations.
+
+        None: the group has no offset any more.
+        """
+        rename = self._known.rename
+        translated: dict[str, TranslatedOffsets] = {}
+        rewound: dict[str, frozenset[TopicPartition]] = {}
+
+        async def translate(group: str) -> None:
+            its = offsets[group]
+            if isinstance(its, ClusterError):
+                raise its
+            current = {partition: committed for partition, committed in its.items() if committed is not None}
+            now = translate_group(current, selects=self._selects_topic, rename=rename, syncs=translator)
+            last, all_of = self._store.of(group), self._translated.setdefault(group, {})
+            for gone in its.keys() - current.keys():
+                all_of.pop(rename(gone), None)
+            all_of.update(now)
+            translated[group] = now
+            rewound[group] = decisions.reset_before_known_syncs(last, now)
+            self._keep(group, decisions.due(last, now))
+            self._note_ahead(group, its, now)
+
+        alias = self._settings.source_alias
+        await self._for_each_group(
+            offsets,
+            translate,
+            "source",
+            f"The offsets of group {GROUP} cannot be read on {alias}",
+            is_pass=is_pass,
+        )
+        await self._rewind(rewound)
+        return translated
+
+    def _note_ahead(
+        self, group: str, offsets: Mapping[TopicPartition, Committed | None], now: TranslatedOffsets
+    ) -> None:
+        """Notes the partitions of *offsets* whose translation *now* becomes more precise with the next news of the copy."""
+        if self._follower is None:
+            return
+        for partition, committed in offsets.items():
+            translated = now.get(self._known.rename(partition))
+            is_ahead = (
+                committed is not None
+                and translated is not None
+                and translated.translation != "exact"
+                and not self._known.reaches(partition, committed.offset)
+            )
+            if is_ahead and committed is not None:
+                self._ahead.setdefault(partition, {})[group] = committed
+            elif partition in self._ahead:
+                self._ahead[partition].pop(group, None)
+                if not self._ahead[partition]:
+                    del self._ahead[partition]
+
+    async def follow(self, has_ended: Callable[[], Awaitable[bool]]) -> float:
+        """Handles groups that have moved since the last pass or step; returns for how many seconds to wait before the next step.
+
+        *has_ended* says whether a switchover has ended the flow: then nothing is written, and the next pass reads all groups. It is
+        asked only before something is to be written. Raises ClusterError, after which `translate_groups` comes first.
+        """
+        follower, known = self._follower, self._known
+        if follower is None:
+            return math.inf
+        for group, moved in (await follower.moved(self._translated.keys())).items():
+            self._moved.setdefault(group, {}).update(moved)
+        if self._moved or self._ahead:
+            await self._read_syncs(known.read_new_maps())
+            for partition in known.take_news():
+                for group, committed in self._ahead.pop(partition, {}).items():
+                    self._moved.setdefault(group, {}).setdefault(partition, committed)
+        taken = {group: self._moved.pop(group) for group in list(islice(self._moved, FOLLOWED_AT_ONCE))}
+        followed = {group: moved for group, moved in taken.items() if group in self._translated}
+        if followed and not await has_ended():
+            partitions = {partition for moved in followed.values() for partition in moved}
+            translator = await known.translator_of(partitions)
+            translated = await self._translate_offsets(followed, translator, is_pass=False)
+            await self._write_unwritten()
+            await self._sync_moved(translated)
+        self._followed_s = time.monotonic()
+        return max(follower.pause_s, len(followed) / FOLLOWED_PER_S_MAX)
+
+    async def _read_syncs(self, read_maps: Awaitable[bool]) -> None:
+        known = self._known
         await self._isolated(
             ("topic", known.syncs_topic, "reading"), "New offset syncs cannot be read", known.read_syncs()
         )
         await self._isolated(
             ("topic", known.map_topic, "reading"),
             f"Groups that lag are translated by offset syncs alone, because {known.map_topic} cannot be read",
-            known.read_maps(),
-        )
-        self._has_read_maps = True
-        self._note_skipped()
-        rewound: dict[str, frozenset[TopicPartition]] = {}
-
-        async def translate(group: str) -> None:
-            # Earlier offsets must not move the target's group: the source's group may have been reset since.
-            self._translated.pop(group, None)
-            offsets = await groups.fetch_offsets(self._clusters.source, group)
-            now = translate_group(
-                offsets, selects=self._selects_topic, rename=known.rename, syncs=known.translator
-            )
-            last = self._store.of(group)
-            self._translated[group] = now
-            rewound[group] = decisions.reset_before_known_syncs(last, now)
-            self._keep(group, decisions.due(last, now))
-
-        alias = self._settings.source_alias
-        await self._for_each_group(
-            self._groups, translate, "source", f"The offsets of group {GROUP} cannot be read on {alias}"
-        )
-        await self._rewind(rewound)
-        self._translations = Counter(
-            state.translation for now in self._translated.values() for state in now.values()
+            read_maps,
         )
 
     async def write_checkpoints(self) -> None:
         """Writes the checkpoints that are due, and all again if the topic has lost them. Raises UnreachableError."""
         if self._settings.emit_s is not None:
             await self._check_topic()
+        await self._write_unwritten()
+
+    async def _write_unwritten(self) -> None:
         if self._unwritten:
             await self._isolated(
                 ("topic", self.topic, "writing"),
@@ -408,6 +549,7 @@ class CheckpointPasses:
         self._note_listing(self._settings.target_alias, problem)
         self._target_groups = listed
         names = [group for group in self._groups if self._store.of(group) and group in self._translated]
+        own = await groups.fetch_offsets_of(target, names)
         active = 0
 
         async def move(name: str) -> None:
@@ -426,7 +568,13 @@ class CheckpointPasses:
                     why = f"it exists there as a group of another kind ({kind})"
                     raise GroupNotMovedError(cluster=target.alias, group=name, why=why)
                 case Writable.YES:
-                    active += await self._move(name)
+                    its = own[name]
+                    if isinstance(its, ClusterError):
+                        raise its
+                    self._target_offsets[name] = its
+                    self._note_refused_metadata(name, its)
+                    if decisions.offsets_to_commit(self._store.of(name), self._translated[name], its):
+                        active += await self._move(name, self._translated[name])
 
         alias = self._settings.target_alias
         await self._for_each_group(
@@ -434,13 +582,36 @@ class CheckpointPasses:
         )
         self._active_groups = active
 
-    async def _move(self, group: str) -> bool:
-        """Commits offsets for an idle *group*; returns whether it was active after all. Raises ClusterError."""
+    async def _sync_moved(self, translated: Mapping[str, TranslatedOffsets]) -> None:
+        """Commits *translated* offsets for the target's groups that were idle at the last pass; coordinators refuse the others."""
+
+        async def move(name: str) -> None:
+            if await self._move(name, translated[name]):
+                self._writable[name] = Writable.ACTIVE
+                self._active_groups += 1
+
+        names = [
+            name
+            for name, now in translated.items()
+            if self._writable.get(name, Writable.YES) is Writable.YES
+            and decisions.offsets_to_commit(self._store.of(name), now, self._target_offsets.get(name, {}))
+        ]
+        alias = self._settings.target_alias
+        await self._for_each_group(
+            names,
+            move,
+            "target",
+            f"The offsets of group {GROUP} are not synchronised on {alias}",
+            is_pass=False,
+        )
+
+    async def _move(self, group: str, now: TranslatedOffsets) -> bool:
+        """Commits *now* for an idle *group*; returns whether it was active after all. Raises ClusterError."""
         target = self._clusters.target
         # Read right before the change, so that nothing committed until now is taken back.
         own = self._target_offsets[group] = await groups.fetch_offsets(target, group)
         self._note_refused_metadata(group, own)
-        due = decisions.offsets_to_commit(self._store.of(group), self._translated[group], own)
+        due = decisions.offsets_to_commit(self._store.of(group), now, own)
         if not due:
             return False
         # Behind the end, a consumer would apply its reset policy: the copy was re-created, or has lost its
@@ -504,15 +675,21 @@ class CheckpointPasses:
         )
 
     async def _for_each_group(
-        self, names: Iterable[str], ask: Callable[[str], Awaitable[None]], side: str, failed: str
+        self,
+        names: Iterable[str],
+        ask: Callable[[str], Awaitable[None]],
+        side: str,
+        failed: str,
+        *,
+        is_pass: bool = True,
     ) -> None:
         """Calls *ask* for each group, GROUPS_AT_ONCE at a time.
 
-        A failure becomes a warning. If all of them fail with an error of the whole cluster, it is raised.
+        A failure becomes a warning. If all groups of a pass fail with an error of the whole cluster, it is raised.
         """
         waiting, has_result = list(names), False
-        for begin in range(0, len(waiting), GROUPS_AT_ONCE):
-            asked = waiting[begin : begin + GROUPS_AT_ONCE]
+        for begin in range(0, len(waiting), groups.GROUPS_AT_ONCE):
+            asked = waiting[begin : begin + groups.GROUPS_AT_ONCE]
             results = await asyncio.gather(*(ask(name) for name in asked), return_exceptions=True)
             for name, result in zip(asked, results, strict=True):
                 subject = ("group", name, side)
@@ -524,7 +701,11 @@ class CheckpointPasses:
                     self._warnings.pop(subject, None)
             lost = [result for result in results if isinstance(result, _WHOLE_CLUSTER)]
             has_result |= len(lost) < len(asked)
-            if len(lost) == len(asked) and (not has_result or len(asked) == GROUPS_AT_ONCE):
+            if (
+                is_pass
+                and len(lost) == len(asked)
+                and (not has_result or len(asked) == groups.GROUPS_AT_ONCE)
+            ):
                 raise lost[0]
 
     async def _isolated(self, subject: Subject, failed: str, step: Awaitable[Result]) -> Result | None:

@@ -56,7 +56,8 @@ class KnownOffsets:
         self.checkpoints_topic = policy.checkpoints_topic(settings.source_alias)
         self.syncs_topic = policy.offset_syncs_topic(other)
         self.map_topic = offset_map_topic(settings.source_alias)
-        self.rename = renaming(make_naming(settings), target_alias=settings.target_alias)
+        naming = make_naming(settings)
+        self.rename = renaming(naming, target_alias=settings.target_alias)
         self.checkpoints = CheckpointStore()
         # A message for each topic with records that cannot be decoded.
         self.skipped: dict[str, str] = {}
@@ -67,11 +68,27 @@ class KnownOffsets:
         self._map_log = MirrorLog(clusters.reader, self.map_topic)
         self._maps: dict[TopicPartition, OffsetMap] = {}
         self._valid_maps: Mapping[TopicPartition, OffsetMap] = {}
+        # Maps of a flow from the target to the source, by partition of the target. Only where names are kept: else groups of
+        # both sides may be active, and a copy must not move the group of its original.
+        self.opposite_map_topic = offset_map_topic(settings.target_alias)
+        self._opposite_log = (
+            MirrorLog(clusters.source, self.opposite_map_topic)
+            if naming.keeps_names and clusters.source is not None
+            else None
+        )
+        self._opposite_maps: dict[TopicPartition, OffsetMap] = {}
+        self._valid_opposite_maps: Mapping[TopicPartition, OffsetMap] = {}
+        self._news: set[TopicPartition] = set()
 
     @property
     def translator(self) -> Translator:
         """A translator of group offsets by what is known now."""
-        return Translator(self._syncs, self._valid_maps, has_history=self._has_history)
+        return Translator(
+            self._syncs,
+            self._valid_maps,
+            opposite_maps=self._valid_opposite_maps,
+            has_history=self._has_history,
+        )
 
     def sources_by_copy(self) -> dict[TopicPartition, list[TopicPartition]]:
         """Returns the source partitions with known offsets by their copy; several of one copy if names collide."""
@@ -133,7 +150,9 @@ class KnownOffsets:
                     undecodable += 1
                     continue
                 sync = Sync(decoded.upstream_offset, decoded.downstream_offset)
-                self._syncs.add(TopicPartition(decoded.topic, decoded.partition), sync)
+                partition = TopicPartition(decoded.topic, decoded.partition)
+                self._syncs.add(partition, sync)
+                self._news.add(partition)
         except BrokerError as error:
             if error.code != UNKNOWN_TOPIC_OR_PARTITION:
                 raise
@@ -143,14 +162,44 @@ class KnownOffsets:
         return True
 
     async def read_maps(self) -> bool:
-        """Reads the new offset maps; returns True. Raises ClusterError.
+        """Reads the new offset maps, and compares all with the topics of today; returns True. Raises ClusterError.
 
         There are none where Java MM2 copies, or nothing.
         """
+        await self.read_new_maps()
+        self._valid_maps = await self._not_lost(await self._of_same_topics(self._maps, self._clusters.source))
+        return True
+
+    async def read_new_maps(self) -> bool:
+        """Reads the new offset maps for `translator_of`; returns True. Raises ClusterError."""
+        self._news |= await self._read_maps_of(self._map_log, self._maps)
+        return True
+
+    async def read_opposite_maps(self) -> bool:
+        """Reads the new maps of a flow in the opposite direction; returns True. Raises ClusterError.
+
+        It has ended while this flow copies, so its maps do not change between two passes. Most flows have no opposite one, and need
+        not be allowed to see its topic.
+        """
+        source, topic = self._clusters.source, self.opposite_map_topic
+        if self._opposite_log is None or source is None:
+            return True
+        await source.refresh([topic])
+        if source.leader(topic, 0) is None:
+            return True
+        await self._read_maps_of(self._opposite_log, self._opposite_maps)
+        await self._clusters.target.refresh({partition.topic for partition in self._opposite_maps})
+        self._valid_opposite_maps = await self._valid_opposites(self._opposite_maps.keys())
+        return True
+
+    async def _read_maps_of(
+        self, log: MirrorLog, maps: dict[TopicPartition, OffsetMap]
+    ) -> set[TopicPartition]:
+        """Reads the new maps of *log* into *maps*; returns their partitions. Raises ClusterError."""
         newest: dict[TopicPartition, bytes | None] = {}
         undecodable = 0
         try:
-            async for record in self._map_log.read_new():
+            async for record in log.read_new():
                 try:
                     newest[decode_map_key(record.key)] = record.value
                 except ValueError:
@@ -158,16 +207,57 @@ class KnownOffsets:
         except BrokerError as error:
             if error.code != UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-            self._maps.clear()
+            maps.clear()
         for partition, value in newest.items():
-            self._maps.pop(partition, None)
+            maps.pop(partition, None)
             try:
-                self._maps[partition] = decode_map(value)
+                maps[partition] = decode_map(value)
             except ValueError:
                 undecodable += 1
-        self._note_skipped(self.map_topic, undecodable, "offset maps of this version")
-        self._valid_maps = await self._not_lost(await self._of_same_topics(self._maps, self._clusters.source))
-        return True
+        self._note_skipped(log.topic, undecodable, "offset maps of this version")
+        return set(newest)
+
+    async def _valid_opposites(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetMap]:
+        """Returns the opposite maps of *partitions*, as far as both sides have the topics and records of then.
+
+        Without topic ids, nothing shows that, so none is used.
+        """
+        source, target = self._clusters.source, self._clusters.target
+        if source is None:
+            return {}
+        maps = {
+            partition: known
+            for partition in partitions
+            if (known := self._opposite_maps.get(partition)) is not None
+        }
+        await source.refresh({partition.topic for partition in maps})
+        same = {
+            partition: known
+            for partition, known in maps.items()
+            if "" not in known.stream[1:]
+            and known.stream.source_topic_id == target.metadata.topic_id(partition.topic)
+            and known.stream.target_topic_id == source.metadata.topic_id(partition.topic)
+        }
+        return await _not_lost(source, same, {partition: partition for partition in same})
+
+    def take_news(self) -> set[TopicPartition]:
+        """Returns the source partitions of which syncs or maps were read since the last call."""
+        news, self._news = self._news, set()
+        return news
+
+    async def translator_of(self, partitions: Collection[TopicPartition]) -> Translator:
+        """Returns a translator for source *partitions*, whose maps are compared with both clusters now. Raises ClusterError."""
+        maps = {partition: self._maps[partition] for partition in partitions if partition in self._maps}
+        valid = await self._not_lost(await self._of_same_topics(maps, self._clusters.source))
+        opposite = await self._valid_opposites(partitions) if self._opposite_maps else {}
+        return Translator(self._syncs, valid, opposite_maps=opposite, has_history=self._has_history)
+
+    def reaches(self, partition: TopicPartition, upstream_offset: int) -> bool:
+        """Returns whether the map that was read last covers *upstream_offset*, so that a newer one is no more precise there."""
+        known = self._maps.get(partition)
+        return known is not None and known.upstream_end >= upstream_offset
 
     async def _of_same_topics(
         self, maps: Mapping[TopicPartition, OffsetMap], source: Cluster | None
@@ -194,23 +284,31 @@ class KnownOffsets:
 
         The copying task stores the shorter map as well, but perhaps later.
         """
-        target, valid = self._clusters.target, dict(maps)
-        moved = {
-            self.rename(partition): partition
-            for partition, known in maps.items()
-            if target.metadata.leader_epoch(*self.rename(partition)) != known.leader_epoch
-        }
-        ends = await ends_of(
-            target, {copy: maps[partition].leader_epoch for copy, partition in moved.items()}
-        )
-        for copy, partition in moved.items():
-            left = maps[partition].before(ends.get(copy, 0))
-            if left is None:
-                del valid[partition]
-            else:
-                valid[partition] = left
-        return valid
+        copies = {partition: self.rename(partition) for partition in maps}
+        return await _not_lost(self._clusters.target, maps, copies)
 
     def _note_skipped(self, topic: str, count: int, what: str) -> None:
         if count:
             self.skipped[topic] = f"{count} records of {topic} cannot be decoded as {what} and were skipped."
+
+
+async def _not_lost(
+    cluster: Cluster,
+    maps: Mapping[TopicPartition, OffsetMap],
+    copies: Mapping[TopicPartition, TopicPartition],
+) -> dict[TopicPartition, OffsetMap]:
+    """Returns *maps* without the offsets that *cluster*, which has the *copies*, has lost since. Raises ClusterError."""
+    valid = dict(maps)
+    moved = {
+        copies[partition]: partition
+        for partition, known in maps.items()
+        if cluster.metadata.leader_epoch(*copies[partition]) != known.leader_epoch
+    }
+    ends = await ends_of(cluster, {copy: maps[partition].leader_epoch for copy, partition in moved.items()})
+    for copy, partition in moved.items():
+        left = maps[partition].before(ends.get(copy, 0))
+        if left is None:
+            del valid[partition]
+        else:
+            valid[partition] = left
+    return valid

@@ -99,6 +99,7 @@ class Target:
         monkeypatch.setattr(groups, "list_reachable_groups", self._list)
         monkeypatch.setattr(groups, "describe_group", self._describe)
         monkeypatch.setattr(groups, "fetch_offsets", self._fetch)
+        monkeypatch.setattr(groups, "fetch_offsets_of", self._fetch_of)
         monkeypatch.setattr(groups, "commit_offsets", self._commit)
         monkeypatch.setattr(admin, "list_offsets", self._list_offsets)
 
@@ -110,6 +111,9 @@ class Target:
 
     async def _fetch(self, *_: object) -> dict[TopicPartition, Committed]:
         return dict(self.offsets)
+
+    async def _fetch_of(self, _: object, names: Iterable[str]) -> dict[str, dict[TopicPartition, Committed]]:
+        return {name: dict(self.offsets) for name in names}
 
     async def _list_offsets(
         self, _: object, partitions: Iterable[TopicPartition], *__: object

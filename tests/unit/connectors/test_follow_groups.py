@@ -1,0 +1,203 @@
+"""Groups that move between two passes are translated and moved alone, and again when the copy has reached their commits."""
+
+import asyncio
+from collections.abc import Collection
+from unittest.mock import create_autospec
+
+import pytest
+
+from mirrorflow_core.offsets.checkpoints import Group
+from mirrorflow_core.offsets.offset_map import MapStream, OffsetMap, PartitionMap
+from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore
+from mirrorflow_core.offsets.offset_translation import Committed, Translator
+from mirrorflow_core.partitions import OffsetPair, TopicPartition
+from mirrorflow_core.wire.records import Record
+from mirrorflow_kafka.admin import groups
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores import compacted_topic
+from mirrorflow_replicator.config.worker_properties import load_standalone
+from mirrorflow_replicator.connectors import checkpoint_passes as module
+from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
+from mirrorflow_replicator.connectors.group_follower import FollowedBy, Moved
+from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
+from tests.unit.connectors.test_checkpoint_passes import CONNECTOR, Target
+
+ORDERS = TopicPartition("orders", 0)
+COPY = TopicPartition("A.orders", 0)
+
+
+class Source:
+    """What groups of the source have committed since the last step, and how far the copy is known."""
+
+    followed_by = FollowedBy.COMMIT_LOG
+    pause_s = 0.25
+
+    def __init__(self, passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.commits: dict[str, Moved] = {}
+        self.other_groups: set[str] = set()
+        self.checkpoints = 0
+        self.has_ended = False  # the flow, by a switchover
+        self._passes = passes
+        self._known = passes._known
+        passes._follower = self  # type: ignore[assignment]
+        passes._groups = ("g",)
+        passes._translated = {"g": {}}
+        known = KnownOffsets
+        monkeypatch.setattr(known, "read_syncs", self._read)
+        monkeypatch.setattr(known, "read_new_maps", self._read)
+        monkeypatch.setattr(known, "translator_of", self._translator)
+        monkeypatch.setattr(compacted_topic, "append", self._append)
+
+    async def moved(self, _: Collection[str]) -> dict[str, Moved]:
+        commits, self.commits = self.commits, {}
+        return commits
+
+    async def _read(self, *_: object) -> bool:
+        return True
+
+    async def _read_end(self) -> bool:
+        return self.has_ended
+
+    async def _translator(self, *_: object) -> Translator:
+        return Translator(OffsetSyncStore(must_read_to_end=False), self._known._maps)
+
+    async def _append(self, _: object, __: str, records: list[Record]) -> None:
+        self.checkpoints += len(records)
+
+    def commit(self, offset: int | None) -> None:
+        """The group commits *offset*, and a step follows; None: it deletes its offset."""
+        self.commits = {"g": {ORDERS: None if offset is None else Committed(offset=offset)}}
+        self.step()
+
+    def copied(self, end: int) -> None:
+        """The map shows copies up to *end*, and a step follows."""
+        self._known._maps[ORDERS] = map_to(end)
+        self._known._news = {ORDERS}
+        self.step()
+
+    def step(self) -> None:
+        asyncio.run(self._passes.follow(self._read_end))
+
+
+def map_to(end: int) -> OffsetMap:
+    partition_map = PartitionMap(MapStream(1, "", ""), OffsetPair(-1, -1, -1))
+    partition_map.delivered(0, 0, end, 0)
+    return partition_map.kept(OffsetPair(end - 1, end - 1, end - 1))
+
+
+@pytest.fixture
+def passes() -> CheckpointPasses:
+    lines = CONNECTOR + "sync.group.offsets.enabled=true\n"
+    (settings,) = load_standalone("bootstrap.servers=127.0.0.1:1\n", [lines]).connectors
+    assert settings.checkpoint is not None
+    cluster = create_autospec(Cluster, instance=True, alias="B")
+    readers = OffsetReaders(source=cluster, syncs=cluster, target=cluster, reader=cluster)
+    return CheckpointPasses(settings.checkpoint, readers, cluster, follows_groups=True)
+
+
+def test_a_group_that_moves_gets_a_checkpoint_and_its_offset(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    target, source = Target(monkeypatch), Source(passes, monkeypatch)
+    source.copied(100)
+
+    source.commit(40)
+    source.commit(90)
+    source.step()
+
+    assert [{COPY: Committed(offset=offset)} for offset in (40, 90)] == target.commits
+    assert (2, 2) == (source.checkpoints, passes.report.moved)
+    assert "commit-log" == passes.report.followed_by
+
+
+def test_a_commit_ahead_of_the_copy_is_translated_again_when_the_copy_has_reached_it(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    target, source = Target(monkeypatch), Source(passes, monkeypatch)
+    source.copied(50)
+
+    source.commit(90)
+    for end in (70, 95, 99):
+        source.copied(end)
+
+    assert [50, 70, 90] == [commit[COPY].offset for commit in target.commits]
+    assert not passes._ahead
+
+
+def test_a_newer_commit_replaces_one_that_is_ahead_of_the_copy(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    """The group was reset on the source; the target's group never goes back."""
+    target, source = Target(monkeypatch), Source(passes, monkeypatch)
+    source.copied(50)
+
+    source.commit(90)
+    source.commit(20)
+    source.copied(95)
+
+    assert [50] == [commit[COPY].offset for commit in target.commits]
+    assert 20 == passes._store.of("g")[COPY].upstream_offset
+
+
+def test_an_offset_that_the_group_has_deleted_is_not_moved_any_more(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    target, source = Target(monkeypatch), Source(passes, monkeypatch)
+    source.copied(50)
+
+    source.commit(90)
+    source.commit(None)
+    source.copied(95)
+
+    assert [50] == [commit[COPY].offset for commit in target.commits]
+    assert [] == list(passes.explain("g"))
+
+
+def test_a_group_with_members_on_the_target_is_left_to_the_next_pass(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    """The coordinator refuses the first commit; no further one is tried until a pass has found the group idle."""
+    target, source = Target(monkeypatch, error_codes={COPY: 25}), Source(passes, monkeypatch)
+    source.copied(100)
+    for offset in (40, 50):
+        source.commit(offset)
+    attempts, active = len(target.commits), passes.report.active
+
+    target._error_codes = {}
+    target.listed_groups = {"g": Group(name="g", protocol_type="consumer", state="Empty")}
+    asyncio.run(passes.sync_groups())
+
+    assert (1, 1) == (attempts, active)
+    assert {COPY: Committed(offset=50)} == target.offsets
+
+
+def test_no_group_follows_in_a_flow_that_a_switchover_has_ended(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    target, source = Target(monkeypatch), Source(passes, monkeypatch)
+    source.copied(100)
+
+    source.has_ended = True
+    source.commit(40)
+
+    assert ([], 0) == (target.commits, source.checkpoints)
+
+
+def test_groups_beyond_one_step_follow_in_later_ones(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "FOLLOWED_AT_ONCE", 2)
+    monkeypatch.setattr(groups, "GROUPS_AT_ONCE", 1)
+    Target(monkeypatch)
+    source = Source(passes, monkeypatch)
+    source.copied(100)
+    names = ("a", "b", "c")
+    passes._translated = {name: {} for name in names}
+    source.commits = {name: {ORDERS: Committed(offset=30)} for name in names}
+
+    source.step()
+    first = {name for name in names if passes._store.of(name)}
+    source.step()
+
+    assert {"a", "b"} == first
+    assert all(passes._store.of(name) for name in names)
