@@ -242,6 +242,7 @@ def companion_line(companion: Companion) -> str:
             counted(groups["checkpoints"], "checkpoint"),
             f"{counted(groups['moved'], 'offset')} committed to groups",
         ]
+        parts += [f"followed by {groups['followedBy']}"] if groups.get("followedBy") else []
         parts += [f"{groups['failing']:,} groups fail"] if groups["failing"] else []
     if schemas := companion.received.get("schemas"):
         parts += [counted(schemas["subjects"], "subject"), counted(schemas["versions"], "schema version")]

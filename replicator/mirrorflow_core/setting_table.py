@@ -223,7 +223,7 @@ KEYS: tuple[Key, ...] = (
         emit.checkpoints.enabled [true]: false together with `sync.group.offsets.enabled=true` synchronizes groups without checkpoints
         emit.checkpoints.interval.seconds [60]:
         sync.group.offsets.enabled [false]: offsets of groups without members on the target are advanced, never set back
-        sync.group.offsets.interval.seconds [60]:
+        sync.group.offsets.interval.seconds [60]: of passes over all groups; groups that move are followed within seconds
         checkpoints.topic.replication.factor [3]: -1: the target's default
         mirrorflow.flow: default `A->B`: the id with which the flow claims the source alias on the target
         mirrorflow.takeover.from: ids of flows that this flow continues, once they have stopped; `FlowExists` and `mirrorflow check` name the id

@@ -19,6 +19,7 @@ from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_cli.pair_arguments import pair_from
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.java.patterns import literal_name
+from mirrorflow_core.offsets.group_commits import GROUP_OFFSETS_TOPIC
 from mirrorflow_core.replication_policy import ReplicationPolicy, make_policy
 from mirrorflow_core.switchover.diverged_tail import TAILS_TOPIC, kept_prefix
 from mirrorflow_core.switchover.record import SWITCHOVERS_TOPIC
@@ -60,6 +61,7 @@ class Grant:
     name: str
     access: Access
     prefixed: bool = False
+    purpose: str = ""  # what the connector does not do without it; "": it does not work without it
 
 
 def source_grants(flow: MirrorFlow) -> Iterator[Grant]:
@@ -167,6 +169,13 @@ def checkpoint_grants(flow: MirrorFlow, side: Side) -> Iterator[Grant]:
         for name, prefixed in patterns(spec.groups.include):
             access = GROUP_MOVED if on_target else GROUP_READ
             yield Grant(kind="group", name=name, access=access, prefixed=prefixed)
+    if moves and not on_target:
+        purpose = "groups follow each commit; without it, groups that have moved lately are read every 2 s"
+        yield Grant(kind="topic", name=GROUP_OFFSETS_TOPIC, access=READ_LOG, purpose=purpose)
+    if not on_target and spec.topics.naming.policy is NamingPolicy.IDENTITY:
+        purpose = "after a switchover, groups follow that have yet to read what was copied before"
+        name = offset_map_topic(spec.target.alias)
+        yield Grant(kind="topic", name=name, access=READ_LOG, purpose=purpose)
     names = internal_names(flow)
     if spec.offset_syncs.location is side:
         other = spec.source.alias if on_target else spec.target.alias
@@ -230,6 +239,8 @@ def execute(arguments: argparse.Namespace) -> int:
         if granted.grants:
             print(f"# {granted.title}")
         for grant in granted.grants:
+            if grant.purpose:
+                print(f"# Optional: {grant.purpose}.")
             print(_command(granted.cluster, granted.principal, grant))
     return EXIT_DONE
 
@@ -304,6 +315,7 @@ def _as_json(granted: _Granted) -> list[dict[str, Any]]:
             "resourceName": grant.name or "kafka-cluster",
             "patternType": "prefixed" if grant.prefixed else "literal",
             "operations": list(grant.access.acl_names),
+            "optional": bool(grant.purpose),
         }
         for grant in granted.grants
     ]

@@ -419,6 +419,15 @@ def _groups(view: WorkerView) -> Iterator[str]:
     yield from _counter(
         _OURS + "group_offsets_total", about, [(own, groups.moved) for own, groups in reports]
     )
+    followed = [
+        ({**own, "followed_by": groups.followed_by}, round(view.monotonic_s - groups.followed_s, 3))
+        for own, groups in reports
+        if groups.followed_s is not None
+    ]
+    about = (
+        "Time since commits of the source's groups were last looked for, in the way that followed_by names."
+    )
+    yield from _gauge(_OURS + "groups_followed_age_seconds", about, followed)
 
 
 def _schemas(view: WorkerView) -> Iterator[str]:

@@ -378,6 +378,7 @@ def _checkpoints(report: ConnectorReport, now_s: float) -> dict[str, object]:
             "failing": groups.failing,
             "ageSeconds": None if groups.passed_s is None else _age_s(1000 * groups.passed_s, now_s),
             "intervalSeconds": groups.interval_s,
+            "followedBy": groups.followed_by,
         }
     }
 
@@ -479,6 +480,7 @@ def _connector(report: ConnectorReport, view: WorkerView) -> dict[str, object]:
             "active": groups.active,
             "checkpoints": groups.checkpoints,
             "moved": groups.moved,
+            "followedBy": groups.followed_by,
         },
         **_schemas(report, view.monotonic_s),
         "heartbeats": [

@@ -74,7 +74,9 @@ def test_acls_reports_one_object_per_acl(capsys: pytest.CaptureFixture[str], tmp
         "resourceName": "*",
         "patternType": "literal",
         "operations": ["Read", "Describe", "DescribeConfigs"],
+        "optional": False,
     } in output["acls"]
+    assert ["__consumer_offsets"] == [acl["resourceName"] for acl in output["acls"] if acl["optional"]]
 
 
 def test_export_reports_properties_and_what_they_cannot_express(

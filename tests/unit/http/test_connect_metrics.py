@@ -208,6 +208,8 @@ GROUPS = GroupsReport(
     active=1,
     checkpoints=40,
     moved=30,
+    followed_by="polls",
+    followed_s=NOW_S - 2,
     translations={"exact": 7, "bound": 2},
     latencies=(
         CheckpointLatency(group='a "b"', topic="A.foo", partition=0, latency_ms=3.0),
@@ -273,6 +275,7 @@ def test_groups_are_counted_by_state_and_translation():
     assert 7 == value(samples, "mirrorflow_group_partitions", translation="exact")
     assert 2 == value(samples, "mirrorflow_group_partitions", translation="bound")
     assert 30 == value(samples, "mirrorflow_group_offsets_total", connector="MirrorCheckpointConnector")
+    assert 2 == value(samples, "mirrorflow_groups_followed_age_seconds", followed_by="polls")
 
 
 def test_other_connectors_have_no_metrics_of_groups():
