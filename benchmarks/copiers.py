@@ -35,6 +35,7 @@ GROUPS_MOVED_ON = {
     "emit.checkpoints.interval.seconds": "1",
     "refresh.groups.interval.seconds": "5",
 }
+GROUPS_BY_DEFAULT = {"sync.group.offsets.enabled": "true"}
 SEED = "MirrorFlow seed"
 EXACTLY_ONCE_MM2 = "MM2 exactly-once"
 INTERNAL_TOPICS = ("offset.storage", "config.storage", "status.storage")
@@ -86,9 +87,15 @@ def end(child: Child) -> None:
     child.kill()
 
 
-def mirrorflow(*, groups: str = "", name: str = "MirrorFlow", tasks: int = 1) -> Copier:
-    """`mirrorflow-replicator standalone` with default settings; it syncs the offsets of *groups* to the target."""
-    return Copier(name=name, launch=lambda flow: _launch_mirrorflow(flow, groups, tasks))
+def mirrorflow(
+    *,
+    groups: str = "",
+    name: str = "MirrorFlow",
+    tasks: int = 1,
+    moved: Mapping[str, str] = GROUPS_MOVED_ON,
+) -> Copier:
+    """`mirrorflow-replicator standalone` with default settings; it syncs the offsets of *groups* to the target as *moved* says."""
+    return Copier(name=name, launch=lambda flow: _launch_mirrorflow(flow, groups, tasks, moved))
 
 
 def seed(*, cores: int, name: str = SEED) -> Copier:
@@ -146,9 +153,9 @@ def _stem(flow: Flow) -> Path:
     return flow.folder / f"copier-{next(_launches)}"
 
 
-def _launch_mirrorflow(flow: Flow, groups: str, tasks: int) -> Child:
+def _launch_mirrorflow(flow: Flow, groups: str, tasks: int, moved: Mapping[str, str]) -> Child:
     stem = _stem(flow)
-    files = _mirrorflow_files(flow, stem, groups, tasks)
+    files = _mirrorflow_files(flow, stem, groups, tasks, moved)
     command = [sys.executable, "-m", "mirrorflow_replicator", "standalone", *files]
     return start("MirrorFlow", command, log=stem.with_suffix(".log"))
 
@@ -159,7 +166,9 @@ def mirrorflow_files(flow: Flow) -> tuple[str, str]:
     return worker, connector
 
 
-def _mirrorflow_files(flow: Flow, stem: Path, groups: str, tasks: int) -> list[str]:
+def _mirrorflow_files(
+    flow: Flow, stem: Path, groups: str, tasks: int, moved: Mapping[str, str] = GROUPS_MOVED_ON
+) -> list[str]:
     connector = {
         "name": "MirrorSourceConnector",
         "connector.class": "MirrorSourceConnector",
@@ -181,7 +190,7 @@ def _mirrorflow_files(flow: Flow, stem: Path, groups: str, tasks: int) -> list[s
     written = {"worker": worker, "connector": connector}
     if groups:
         name = "MirrorCheckpointConnector"
-        checkpoint = {"name": name, "connector.class": name, "groups": groups, **GROUPS_MOVED_ON}
+        checkpoint = {"name": name, "connector.class": name, "groups": groups, **moved}
         written["checkpoint"] = {**connector, **checkpoint, "checkpoints.topic.replication.factor": "1"}
     return [
         str(write_properties(stem.with_suffix(f".{kind}.properties"), lines))
