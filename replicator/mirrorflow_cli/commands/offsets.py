@@ -278,6 +278,10 @@ async def _read_known_offsets(
         await known.read_maps()
     except ClusterError as error:
         problems.append(f"{known.map_topic} cannot be read, so only offset syncs are used: {error}")
+    try:
+        await known.read_opposite_maps()
+    except ClusterError as error:
+        problems.append(f"{known.opposite_map_topic} cannot be read: {error}")
     problems += known.skipped.values()
     return known
 

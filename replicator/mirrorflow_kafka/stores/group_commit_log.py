@@ -29,7 +29,7 @@ class OffsetsLogChangedError(ClusterError):
 
     def __init__(self, *, cluster: str) -> None:
         super().__init__(
-            f"{GROUP_OFFSETS_TOPIC} of {cluster} was created again, or has lost records; all groups are read anew.",
+            f"{GROUP_OFFSETS_TOPIC} of {cluster} was created again, or has lost records; all groups are read again.",
             cluster=cluster,
         )
 

@@ -19,7 +19,7 @@ from mirrorflow_kafka.stores.group_commit_log import GroupCommitLog
 
 # A request about the ends of 50 partitions takes 1 ms of processor time, so four a second cost less than 1 % of a core.
 LOG_EVERY_S: Final = 0.25
-# Of the groups that have moved within the last RECENT_S: consumers commit every 5 s by default.
+# Groups are polled that have moved within the last RECENT_S; consumers commit every 5 s by default.
 POLL_EVERY_S: Final = 2.0
 RECENT_S: Final = 600.0
 # As long as a request about a group; passes report a cluster that does not answer.

@@ -5,6 +5,7 @@ in `skipped`; a map is used only until one of its topics is re-created.
 `connectors.checkpoint_passes` reads repeatedly and the command once; both handle the errors.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -188,7 +189,6 @@ class KnownOffsets:
         if source.leader(topic, 0) is None:
             return True
         await self._read_maps_of(self._opposite_log, self._opposite_maps)
-        await self._clusters.target.refresh({partition.topic for partition in self._opposite_maps})
         self._valid_opposite_maps = await self._valid_opposites(self._opposite_maps.keys())
         return True
 
@@ -232,7 +232,8 @@ class KnownOffsets:
             for partition in partitions
             if (known := self._opposite_maps.get(partition)) is not None
         }
-        await source.refresh({partition.topic for partition in maps})
+        topics = {partition.topic for partition in maps}
+        await asyncio.gather(source.refresh(topics), target.refresh(topics))
         same = {
             partition: known
             for partition, known in maps.items()

@@ -33,9 +33,8 @@ class StubCluster:
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
         """The metadata is up to date."""
 
-    async def coordinator(self, _: tuple[int, str], *, anew: bool = False) -> int:
+    async def coordinator(self, _: tuple[int, str], **__: bool) -> int:
         """Node 1 coordinates every group."""
-        del anew
         return 1
 
     async def call(self, request: Any, **options: Any) -> Any:
