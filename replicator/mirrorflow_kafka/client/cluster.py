@@ -56,7 +56,7 @@ RETRIES_MAX = 100  # more than a minute at the longest backoff; the timeout ends
 REFRESH_INTERVAL_MIN_S = 0.1
 REFRESHES_AT_ONCE = 40
 METADATA_TOPICS_MAX = 2000  # names in one request: 500 kB of the longest names
-COORDINATORS_MAX = 10_000  # cached coordinators; the cache is cleared when it is full
+COORDINATORS_MAX = 50_000  # cached coordinators, some 150 bytes each; the cache is cleared when it is full
 _Item = TypeVar("_Item")
 
 
