@@ -58,8 +58,8 @@ def _committed(data: bytes) -> Committed:
     offset = value.int64()
     if version >= _LEADER_EPOCH_SINCE:
         value.int32()
-    value.flexible = version >= _FLEXIBLE_SINCE
-    return Committed(offset=offset, metadata=value.string())
+    rest = Cursor(value.data, flexible=version >= _FLEXIBLE_SINCE, index=value.index)
+    return Committed(offset=offset, metadata=rest.string())
 
 
 class PartitionCommits:

@@ -180,61 +180,73 @@ async def fetch_offsets_of(
 
     Brokers before Kafka 3.0 are sent one request for each group.
     """
-    limit = asyncio.Semaphore(GROUPS_AT_ONCE)
-    results: dict[str, dict[TopicPartition, Committed] | ClusterError] = {}
-    by_node: dict[int, list[str]] = {}
-    silent: dict[int, UnreachableError] = {}  # coordinators that did not answer
+    return await _OffsetsOfGroups(cluster).fetch(names)
 
-    async def locate(name: str) -> None:
-        async with limit:
+
+class _OffsetsOfGroups:
+    """One call of `fetch_offsets_of`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._limit = asyncio.Semaphore(GROUPS_AT_ONCE)
+        self._results: dict[str, dict[TopicPartition, Committed] | ClusterError] = {}
+        self._by_node: dict[int, list[str]] = {}
+        self._silent: dict[int, UnreachableError] = {}  # coordinators that did not answer
+
+    async def fetch(self, names: Iterable[str]) -> dict[str, dict[TopicPartition, Committed] | ClusterError]:
+        await asyncio.gather(*map(self._locate, names))
+        several = [
+            (node_id, part)
+            for node_id, of_node in self._by_node.items()
+            for part in chunks(of_node, GROUPS_PER_REQUEST_MAX)
+            if len(part) > 1
+        ]
+        await asyncio.gather(*(self._fetch_many(node_id, part) for node_id, part in several))
+        # Groups that have moved or were refused, and all groups of brokers that take one at a time.
+        left = [
+            (node_id, name)
+            for node_id, of_node in self._by_node.items()
+            for name in of_node
+            if name not in self._results
+        ]
+        await asyncio.gather(*(self._fetch_one(node_id, name) for node_id, name in left))
+        return self._results
+
+    async def _locate(self, name: str) -> None:
+        async with self._limit:
             try:
-                by_node.setdefault(await cluster.coordinator((GROUP_COORDINATOR, name)), []).append(name)
+                node_id = await self._cluster.coordinator((GROUP_COORDINATOR, name))
+                self._by_node.setdefault(node_id, []).append(name)
             except ClusterError as error:
-                results[name] = error
+                self._results[name] = error
 
-    async def fetch_many(node_id: int, asked: Sequence[str]) -> None:
-        async with limit:
+    async def _fetch_many(self, node_id: int, names: Sequence[str]) -> None:
+        async with self._limit:
             try:
-                request = _fetch_request(asked, min_version=_MANY_GROUPS_SINCE)
-                response = await cluster.call(request, node_id=node_id, timeout_s=GROUP_TIMEOUT_S)
+                request = _fetch_request(names, min_version=_MANY_GROUPS_SINCE)
+                response = await self._cluster.call(request, node_id=node_id, timeout_s=GROUP_TIMEOUT_S)
             except UnreachableError as error:
-                silent[node_id] = error
+                self._silent[node_id] = error
             except ClusterError:
                 return
             else:
-                results.update(
+                self._results.update(
                     (group.group_id, _committed_offsets(group))
                     for group in response.groups
                     if not group.error_code
                 )
 
-    async def fetch_one(node_id: int, name: str) -> None:
-        async with limit:
+    async def _fetch_one(self, node_id: int, name: str) -> None:
+        async with self._limit:
             try:
                 # If the group has moved from a broker that is gone, its new coordinator answers.
-                if node_id in silent and node_id == await cluster.coordinator(
-                    (GROUP_COORDINATOR, name), anew=True
-                ):
-                    results[name] = silent[node_id]
+                key = (GROUP_COORDINATOR, name)
+                if node_id in self._silent and node_id == await self._cluster.coordinator(key, anew=True):
+                    self._results[name] = self._silent[node_id]
                 else:
-                    results[name] = await fetch_offsets(cluster, name)
+                    self._results[name] = await fetch_offsets(self._cluster, name)
             except ClusterError as error:
-                results[name] = error
-
-    await asyncio.gather(*map(locate, names))
-    several = [
-        (node_id, part)
-        for node_id, of_node in by_node.items()
-        for part in chunks(of_node, GROUPS_PER_REQUEST_MAX)
-        if len(part) > 1
-    ]
-    await asyncio.gather(*(fetch_many(node_id, part) for node_id, part in several))
-    # Groups that have moved or were refused, and all groups of brokers that take one at a time.
-    left = [
-        (node_id, name) for node_id, of_node in by_node.items() for name in of_node if name not in results
-    ]
-    await asyncio.gather(*(fetch_one(node_id, name) for node_id, name in left))
-    return results
+                self._results[name] = error
 
 
 def _fetch_request(names: Sequence[str], *, min_version: int) -> OffsetFetchRequest:

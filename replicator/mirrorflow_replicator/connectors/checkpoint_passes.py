@@ -167,9 +167,9 @@ class CheckpointPasses:
     @property
     def lists_new_groups(self) -> bool:
         """Whether groups have committed that the last listing did not have, and that the flow may select."""
-        if self._follower is None or not self._follower.other_groups:
+        others = set() if self._follower is None else self._follower.take_other_groups()
+        if not others:
             return False
-        others, self._follower.other_groups = self._follower.other_groups, set()
         new = others - self._other_groups - set(self._groups)
         self._other_groups |= new
         return bool(new)

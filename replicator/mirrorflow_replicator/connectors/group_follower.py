@@ -46,7 +46,7 @@ class GroupFollower:
         self._log: GroupCommitLog | None = None
         self._is_readable = True
         self.why_polled = ""  # why the log is not read
-        self.other_groups: set[str] = set()  # that have committed, and are not among those that are followed
+        self._other_groups: set[str] = set()
         self._last: dict[str, Mapping[TopicPartition, Committed]] = {}  # while polled
         self._moved_at: dict[str, float] = {}
         self._poll_at = 0.0
@@ -62,6 +62,11 @@ class GroupFollower:
         if self._log is not None:
             return LOG_EVERY_S
         return max(LOG_EVERY_S, self._poll_at - asyncio.get_running_loop().time())
+
+    def take_other_groups(self) -> set[str]:
+        """Returns the groups that have committed since the last call, and are not among those that are followed."""
+        others, self._other_groups = self._other_groups, set()
+        return others
 
     async def open(self) -> None:
         """Begins to read the log unless it is read, or finds out why it cannot be.
@@ -135,7 +140,7 @@ class GroupFollower:
             if group in names:
                 moved.setdefault(group, {})[partition] = committed
             else:
-                self.other_groups.add(group)
+                self._other_groups.add(group)
         return moved
 
     def _compare(self, offsets: Mapping[str, Mapping[TopicPartition, Committed]]) -> dict[str, Moved]:

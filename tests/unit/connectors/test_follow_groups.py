@@ -34,7 +34,6 @@ class Source:
 
     def __init__(self, passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch) -> None:
         self.commits: dict[str, Moved] = {}
-        self.other_groups: set[str] = set()
         self.checkpoints = 0
         self.has_ended = False  # the flow, by a switchover
         self._passes = passes

@@ -84,7 +84,7 @@ async def test_the_log_names_groups_that_have_moved_with_their_newest_commits(so
     source.commits += [GroupCommit("g", OTHER, None), GroupCommit("new", ORDERS, at(4))]
 
     assert {"g": {ORDERS: at(3), OTHER: None}} == await following.moved({"g", "h"})
-    assert {"new"} == following.other_groups
+    assert {"new"} == following.take_other_groups()
     assert FollowedBy.COMMIT_LOG is following.followed_by
 
 
