@@ -6,8 +6,9 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from benchmarks import copiers
 from benchmarks.arena import FAILURES, Arena
@@ -19,7 +20,7 @@ from mirrorflow_core.partitions import TopicPartition as Partition
 from mirrorflow_kafka.admin import groups
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
-from tests.harness.kafka.processes import Child, HarnessError, cpu_s
+from tests.harness.kafka.processes import Child, HarnessError, cpu_s, wait_until
 from tests.integration.kafka.flows import call_cluster
 
 COPIER = "MirrorFlow"
@@ -75,7 +76,7 @@ def _measure_staleness(
             producer.produce(topic, b"x" * 100)
         producer.flush(LIMIT_S)
         end += RECORDS
-        source.commit(offsets=[TopicPartition(topic, 0, end)], asynchronous=False)
+        wait_until("the source commits", partial(_commits, source, topic, end), poll_s=POLL_S)
         began_s = time.monotonic()
         while _committed(target, remote) < end:
             if not child.running or time.monotonic() - began_s > LIMIT_S:
@@ -136,8 +137,21 @@ def _reader(cluster: KafkaCluster, group: str) -> Consumer:
     )
 
 
+def _commits(reader: Consumer, topic: str, offset: int) -> bool:
+    """Commits *offset*; returns False where the coordinator is not there yet."""
+    try:
+        reader.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    except KafkaException:
+        return False
+    return True
+
+
 def _committed(reader: Consumer, topic: str) -> int:
-    return int(reader.committed([TopicPartition(topic, 0)], timeout=LIMIT_S)[0].offset)
+    """Returns the committed offset; -1: none, or the coordinator is not there yet."""
+    try:
+        return int(reader.committed([TopicPartition(topic, 0)], timeout=LIMIT_S)[0].offset)
+    except KafkaException:
+        return -1
 
 
 def _percentile(values: Sequence[float], percent: int) -> float:
