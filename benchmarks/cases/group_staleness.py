@@ -138,7 +138,7 @@ def _reader(cluster: KafkaCluster, group: str) -> Consumer:
 
 
 def _commits(reader: Consumer, topic: str, offset: int) -> bool:
-    """Commits *offset*; returns False where the coordinator is not there yet."""
+    """Commits *offset*; returns False while the group has no coordinator."""
     try:
         reader.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
     except KafkaException:
@@ -147,7 +147,7 @@ def _commits(reader: Consumer, topic: str, offset: int) -> bool:
 
 
 def _committed(reader: Consumer, topic: str) -> int:
-    """Returns the committed offset; -1: none, or the coordinator is not there yet."""
+    """Returns the committed offset; -1: none, or the group has no coordinator yet."""
     try:
         return int(reader.committed([TopicPartition(topic, 0)], timeout=LIMIT_S)[0].offset)
     except KafkaException:
