@@ -106,6 +106,7 @@ def _converted(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, pat
     if "items" in result:
         result["items"] = _converted(result["items"], definitions, path=f"{path}[]", depth=below)
         result["items"].pop("default", None)
+        result["items"].pop("description", None)  # the list's own says what its entries are
     if result.get("default", ...) in EMPTY or result.get("x-kubernetes-list-type") in MERGED_LIST_TYPES:
         result.pop("default", None)
     if "type" not in result and "x-kubernetes-int-or-string" not in result:

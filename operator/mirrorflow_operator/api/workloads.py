@@ -93,22 +93,22 @@ SECURITY_FIELDS = "tls, authentication and bootstrapServers of spec.source and s
 class ObjectReference(ApiModel):
     """Reference to an object in the namespace of the flow."""
 
-    name: ObjectName = Field(description="Name of the object.")
+    name: ObjectName = Field(description="Name.")
 
 
 class KeyReference(ApiModel):
     """Reference to one key of a Secret or ConfigMap."""
 
-    name: ObjectName = Field(description="Name of the object.")
-    key: DataKey = Field(description="Key in the object.")
-    optional: bool = Field(False, description="Whether the pod starts without the object or the key.")
+    name: ObjectName = Field(description="Name.")
+    key: DataKey = Field(description="Key.")
+    optional: bool = Field(False, description="Whether it may be missing.")
 
 
 class FieldReference(ApiModel):
     """Reference to a field of the pod."""
 
     field_path: Annotated[str, Field(max_length=400, pattern=FIELD_PATH_PATTERN)] = Field(
-        description="Path of the field, for example metadata.name or status.hostIP."
+        description="Path, for example metadata.name."
     )
 
 
@@ -117,24 +117,21 @@ class VariableSource(ApiModel):
 
     secret_key_ref: KeyReference | None = Field(
         None,
-        description="Key of a Secret, read by the kubelet when the container starts. Later changes of the "
-        "Secret take effect when the container restarts.",
+        description="Key of a Secret; changes take effect when the container restarts.",
     )
-    config_map_key_ref: KeyReference | None = Field(
-        None, description="Key of a ConfigMap, read by the kubelet when the container starts."
-    )
+    config_map_key_ref: KeyReference | None = Field(None, description="Key of a ConfigMap.")
     field_ref: FieldReference | None = Field(None, description="Field of the pod.")
 
 
 class CsiVolume(ApiModel):
     """Inline volume of a CSI driver, mounted read-only."""
 
-    driver: LabelName = Field(description="Name of the CSI driver, for example secrets-store.csi.k8s.io.")
+    driver: LabelName = Field(description="Name of the driver.")
     volume_attributes: Annotated[
         dict[LabelName, Annotated[str, Field(max_length=TEXT_MAX)]], Field(max_length=20)
     ] = Field(
         default_factory=dict,
-        description="Attributes for the driver, for example secretProviderClass with the name of one.",
+        description="Attributes for the driver, such as secretProviderClass.",
     )
     node_publish_secret_ref: ObjectReference | None = Field(
         None, description="Secret with the credentials of the driver."
@@ -150,20 +147,20 @@ class SecretVolume(ApiModel):
 class EmptyDirVolume(ApiModel):
     """Temporary directory that init containers and sidecars fill."""
 
-    size_limit: Quantity = Field("64Mi", description="Maximum size in bytes, for example 64Mi.")
+    size_limit: Quantity = Field("64Mi", description="Maximum size in bytes.")
 
 
 class Volume(ApiModel):
     """Volume of the pod; exactly one source is set. The connector's container mounts all of them read-only."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = Field(
-        description="Name of the volume."
+        description="Volume."
     )
     csi: CsiVolume | None = Field(None, description="Inline volume of a CSI driver.")
     secret: SecretVolume | None = Field(None, description="Keys of a Secret as files.")
     config_map: ObjectReference | None = Field(None, description="Keys of a ConfigMap as files.")
     empty_dir: EmptyDirVolume | None = Field(
-        None, description="Temporary directory, which init containers and sidecars may write."
+        None, description="Directory that init containers and sidecars write."
     )
 
 
@@ -171,11 +168,11 @@ class VolumeMount(ApiModel):
     """Folder of the container in which a volume of the template is mounted, read-only."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = Field(
-        description="Name of the volume."
+        description="Volume."
     )
     mount_path: Annotated[
         str, Field(max_length=256, pattern=r"^/mnt/[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$")
-    ] = Field(description="Path of the folder, below /mnt.")
+    ] = Field(description="Path below /mnt.")
 
 
 class LogLevel(Enum):
@@ -198,9 +195,9 @@ class LogFormat(Enum):
 class Logging(ApiModel):
     """Log of the container."""
 
-    level: LogLevel | None = Field(None, description="Minimum level of messages. If absent, Info.")
+    level: LogLevel | None = Field(None, description="Minimum level. If absent, Info.")
     format: LogFormat | None = Field(
-        None, description="Text, or Json with one object per line. If absent, Text."
+        None, description="Text, or Json with one object a line. If absent, Text."
     )
 
 
@@ -208,17 +205,17 @@ class EnvironmentVariable(ApiModel):
     """Environment variable of the container, with a plain value or a reference to one."""
 
     name: Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
-        description="Name of the variable."
+        description="Name."
     )
-    value: Annotated[str, Field(max_length=TEXT_MAX)] = Field("", description="Value of the variable.")
-    value_from: VariableSource | None = Field(None, description="Reference to the value.")
+    value: Annotated[str, Field(max_length=TEXT_MAX)] = Field("", description="Value.")
+    value_from: VariableSource | None = Field(None, description="Reference instead of a value.")
 
 
 class Toleration(ApiModel):
     """A taint that the pod tolerates."""
 
     key: LabelName | None = Field(None, description="Key of the taint. If absent, all keys match.")
-    operator: Literal["Exists", "Equal"] = Field("Equal", description="Exists (any value matches) or Equal.")
+    operator: Literal["Exists", "Equal"] = Field("Equal", description="Exists (any value) or Equal.")
     value: LabelValue | None = Field(None, description="Value of the taint.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         None, description="Effect of the taint. If absent, all effects match."
@@ -227,18 +224,18 @@ class Toleration(ApiModel):
         None,
         ge=0,
         le=86_400 * 365,
-        description="How long the taint is tolerated, in seconds, with effect NoExecute.",
+        description="Seconds for which NoExecute is tolerated.",
     )
 
 
 class TopologySpread(ApiModel):
     """How the pods of a connector are spread; the selector is that of their own labels."""
 
-    topology_key: LabelName = Field(description="Node label by which pods are spread.")
-    max_skew: int = Field(1, ge=1, le=1_000, description="Maximum difference in pod count.")
+    topology_key: LabelName = Field(description="Node label.")
+    max_skew: int = Field(1, ge=1, le=1_000, description="Maximum difference in pods.")
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
         "ScheduleAnyway",
-        description="What to do with a pod that violates the spread: DoNotSchedule or ScheduleAnyway.",
+        description="DoNotSchedule or ScheduleAnyway.",
     )
 
 
@@ -257,23 +254,23 @@ class HostAlias(ApiModel):
 class PodSecurityContext(ApiModel):
     """User and group ids of the pod, for platforms and volumes that prescribe them. All other restrictions stay in force."""
 
-    run_as_user: PosixId | None = Field(None, description="User id of the processes; not 0.")
-    run_as_group: PosixId | None = Field(None, description="Group id of the processes; not 0.")
-    fs_group: PosixId | None = Field(None, description="Group id that owns the volumes; not 0.")
+    run_as_user: PosixId | None = Field(None, description="User id.")
+    run_as_group: PosixId | None = Field(None, description="Group id.")
+    fs_group: PosixId | None = Field(None, description="Group id of volumes.")
     supplemental_groups: Annotated[tuple[PosixId, ...], Field(max_length=LIST_MAX)] = Field(
-        (), description="Further group ids of the processes; not 0."
+        (), description="Further group ids."
     )
 
 
 class ComputeAmounts(ApiModel):
     """CPU, memory and local storage."""
 
-    cpu: Quantity | None = Field(None, description="CPU in cores, for example 500m.")
-    memory: Quantity | None = Field(None, description="Memory in bytes, for example 256Mi.")
+    cpu: Quantity | None = Field(None, description="Cores, such as 500m.")
+    memory: Quantity | None = Field(None, description="Bytes, such as 256Mi.")
     ephemeral_storage: Quantity | None = Field(
         None,
         alias="ephemeral-storage",
-        description="Local storage in bytes, for example 256Mi.",
+        description="Bytes of local storage.",
     )
 
 
@@ -281,31 +278,29 @@ class Resources(ApiModel):
     """Compute resources that a container requests and may use."""
 
     requests: ComputeAmounts = Field(
-        default_factory=ComputeAmounts, description="Minimum resources, used for scheduling."
+        default_factory=ComputeAmounts, description="Minimum, used for scheduling."
     )
-    limits: ComputeAmounts = Field(default_factory=ComputeAmounts, description="Maximum resources.")
+    limits: ComputeAmounts = Field(default_factory=ComputeAmounts, description="Maximum.")
 
 
 class DnsOption(ApiModel):
     """Option of the resolver."""
 
-    name: Annotated[str, Field(min_length=1, max_length=64)] = Field(
-        description="Name of the option, for example ndots."
-    )
-    value: Annotated[str, Field(max_length=64)] | None = Field(None, description="Value of the option.")
+    name: Annotated[str, Field(min_length=1, max_length=64)] = Field(description="Name, such as ndots.")
+    value: Annotated[str, Field(max_length=64)] | None = Field(None, description="Value.")
 
 
 class DnsConfig(ApiModel):
     """Additions to the DNS settings that the cluster gives the pod."""
 
     nameservers: Annotated[tuple[Annotated[str, Field(max_length=45)], ...], Field(max_length=3)] = Field(
-        (), description="IP addresses of DNS servers.", json_schema_extra=LIST_SET
+        (), description="DNS servers.", json_schema_extra=LIST_SET
     )
     searches: Annotated[tuple[Annotated[str, Field(max_length=253)], ...], Field(max_length=32)] = Field(
-        (), description="Domains in which host names are looked up.", json_schema_extra=LIST_SET
+        (), description="Search domains.", json_schema_extra=LIST_SET
     )
     options: Annotated[tuple[DnsOption, ...], Field(max_length=20)] = Field(
-        (), description="Options of the resolver.", json_schema_extra=list_map("name")
+        (), description="Resolver options.", json_schema_extra=list_map("name")
     )
 
 
@@ -313,10 +308,10 @@ class InitVolumeMount(ApiModel):
     """Folder of an init container in which a volume of the template is mounted."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = Field(
-        description="Name of the volume."
+        description="Volume."
     )
     mount_path: Annotated[str, Field(max_length=256, pattern=r"^(/[A-Za-z0-9_.-]+)+$")] = Field(
-        description="Path of the folder."
+        description="Path."
     )
 
 
@@ -324,25 +319,25 @@ class InitContainer(ApiModel):
     """Container that runs before the others, or a sidecar. It is unprivileged, and its root file system is read-only."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = Field(
-        description="Name of the container."
+        description="Name."
     )
     image: ImageName = Field(description="Container image.")
     restart_policy: Literal["Always"] | None = Field(
         None, description="Always: a sidecar, which runs as long as the pod."
     )
     command: _Arguments = Field((), description="Entry point. If empty, that of the image.")
-    args: _Arguments = Field((), description="Arguments. If command and args are empty, those of the image.")
+    args: _Arguments = Field((), description="Arguments. If command is empty too, those of the image.")
     env: tuple[EnvironmentVariable, ...] = Field(
         (),
         max_length=LIST_MAX,
-        description="Environment variables of the container.",
+        description="Environment variables.",
         json_schema_extra=list_map("name"),
     )
-    resources: Resources = Field(default_factory=Resources, description="Compute resources of the container.")
+    resources: Resources = Field(default_factory=Resources, description="Compute resources.")
     volume_mounts: tuple[InitVolumeMount, ...] = Field(
         (),
         max_length=VOLUMES_MAX,
-        description="Folders in which volumes of the template are mounted. Those of emptyDir can be written.",
+        description="Folders of volumes of the template; an emptyDir can be written.",
         json_schema_extra=list_map("mountPath"),
     )
 
@@ -352,58 +347,54 @@ class Template(ApiModel):
 
     labels: Labels = Field(default_factory=dict, description="Additional labels.")
     annotations: Annotations = Field(default_factory=dict, description="Additional annotations.")
-    node_selector: Labels = Field(default_factory=dict, description="Labels that a node must have.")
-    tolerations: tuple[Toleration, ...] = Field(
-        (), max_length=LIST_MAX, description="Taints that the pod tolerates."
-    )
+    node_selector: Labels = Field(default_factory=dict, description="Labels of the node.")
+    tolerations: tuple[Toleration, ...] = Field((), max_length=LIST_MAX, description="Tolerated taints.")
     affinity: Preserved = Field(default_factory=dict, description="Affinity of the pod, as in Kubernetes.")
     topology_spread: tuple[TopologySpread, ...] = Field(
         (),
         max_length=10,
-        description="How pods are spread across nodes.",
+        description="Spread across nodes.",
         json_schema_extra=list_map("topologyKey"),
     )
-    priority_class_name: ObjectName | None = Field(None, description="Name of the PriorityClass of the pod.")
+    priority_class_name: ObjectName | None = Field(None, description="Name of the PriorityClass.")
     image_pull_secrets: tuple[ObjectName, ...] = Field(
         (),
         max_length=10,
-        description="Names of the Secrets with which images are pulled.",
+        description="Secrets with which images are pulled.",
         json_schema_extra=LIST_SET,
     )
     host_aliases: tuple[HostAlias, ...] = Field(
         (),
         max_length=LIST_MAX,
-        description="Host names that the pod resolves without DNS.",
+        description="Host names resolved without DNS.",
         json_schema_extra=list_map("ip"),
     )
-    dns_config: DnsConfig = Field(
-        default_factory=DnsConfig, description="Additions to the DNS settings of the pod."
-    )
+    dns_config: DnsConfig = Field(default_factory=DnsConfig, description="Additions to DNS settings.")
     security_context: PodSecurityContext = Field(
-        default_factory=PodSecurityContext, description="User and group ids of the pod; not 0."
+        default_factory=PodSecurityContext, description="User and group ids; not 0."
     )
     init_containers: tuple[InitContainer, ...] = Field(
         (),
         max_length=INIT_CONTAINERS_MAX,
-        description="Containers that run before the connector, in this order, and sidecars.",
+        description="Containers that run before the pod's own, in this order, and sidecars; unprivileged, with a read-only root file system.",
         json_schema_extra=list_map("name"),
     )
     env: tuple[EnvironmentVariable, ...] = Field(
         (),
         max_length=LIST_MAX,
-        description="Environment variables of the container.",
+        description="Environment variables.",
         json_schema_extra=list_map("name"),
     )
     volumes: tuple[Volume, ...] = Field(
         (),
         max_length=VOLUMES_MAX,
-        description="Additional volumes, for example of the Secrets Store CSI driver.",
+        description="Additional volumes; each has exactly one source.",
         json_schema_extra=list_map("name"),
     )
     volume_mounts: tuple[VolumeMount, ...] = Field(
         (),
         max_length=VOLUMES_MAX,
-        description="Folders in which the additional volumes are mounted.",
+        description="Folders below /mnt in which these volumes are mounted, read-only.",
         json_schema_extra=list_map("mountPath"),
     )
     logging: Logging = Field(default_factory=Logging, description="Log of the container.")
@@ -411,7 +402,7 @@ class Template(ApiModel):
         30,
         ge=1,
         le=3_600,
-        description="How long the pod may take to stop, in seconds; in-flight requests are completed.",
+        description="Seconds that the pod may take to stop.",
     )
 
 
@@ -432,16 +423,14 @@ class Connector(ApiModel):
     )
     image: ImageName | None = Field(
         None,
-        description="Container image to run instead of the operator's default, for example to test a build.",
+        description="Image to run instead of the operator's default.",
     )
     tasks: int = Field(1, ge=1, le=1_000, description="Number of task processes (tasks.max).")
-    resources: Resources = Field(default_factory=Resources, description="Compute resources of the container.")
+    resources: Resources = Field(default_factory=Resources, description="Compute resources.")
     service_account: ServiceAccount = Field(
         default_factory=ServiceAccount, description="ServiceAccount of the connector."
     )
-    template: Template = Field(
-        default_factory=Template, description="Fields of the pod that can be customized."
-    )
+    template: Template = Field(default_factory=Template, description="Customized fields of the pod.")
     config: Properties = Field(
         default_factory=dict,
         description="Further MirrorMaker 2 properties of this connector. Properties that other fields set are "
@@ -472,9 +461,9 @@ class SchemasConnector(ApiModel):
 
     image: ImageName | None = Field(
         None,
-        description="Container image to run instead of the operator's default, for example to test a build.",
+        description="Image to run instead of the operator's default.",
     )
-    resources: Resources = Field(default_factory=Resources, description="Compute resources of the container.")
+    resources: Resources = Field(default_factory=Resources, description="Compute resources.")
 
 
 class Connectors(ApiModel):
@@ -558,7 +547,7 @@ class SparkJob(ApiModel):
     )
     image: ImageName | None = Field(
         None,
-        description="Container image to run instead of the operator's default, for example to test a build.",
+        description="Image to run instead of the operator's default.",
     )
     template: Template = Field(
         default_factory=Template,

@@ -134,8 +134,12 @@ class PythonRule:
 
 
 def quoted(text: str) -> str:
-    """Returns a CEL string literal, which has the syntax of JSON."""
-    return json.dumps(text, ensure_ascii=False)
+    """Returns a CEL string literal; in single quotes where it can be, because JSON escapes double ones in the CRD."""
+    return (
+        f"'{text}'"
+        if text.isprintable() and not set("'\\") & set(text)
+        else json.dumps(text, ensure_ascii=False)
+    )
 
 
 def starts_with(value: str, prefixes: Iterable[str]) -> str:

@@ -76,7 +76,7 @@ JOB_RULES: Final = (
         paths=("spec.limits.bytesPerSecond", "spec.seed.bytesPerSecond", "spec.verify.bytesPerSecond"),
         violated_if=_is_less("1"),
         is_violated=lambda self: amount(self) < 1,
-        problem="<<string(self)>> is not a rate",
+        problem="it is not a rate",
         action="write a number of bytes such as 50Mi, or set spec.state to Paused",
     ),
     Rule(
@@ -109,7 +109,7 @@ JOB_RULES: Final = (
         ),
         violated_if=_is_less(EXECUTOR_MEMORY_MIN),
         is_violated=lambda self: amount(self) < amount(EXECUTOR_MEMORY_MIN),
-        problem="<<string(self)>> is too little for a Spark executor",
+        problem="it is too little for a Spark executor",
         action=f"write at least {EXECUTOR_MEMORY_MIN}",
     ),
 )
@@ -139,7 +139,7 @@ def _limit_below_request(unit: str) -> Rule:
         violated_if=f"has({asked}) && has({most}) && isQuantity(string({asked})) && isQuantity(string({most}))"
         f" && quantity(string({most})).compareTo(quantity(string({asked}))) < 0",
         is_violated=is_violated,
-        problem=f"<<string({most})>> is below the request of <<string({asked})>>",
+        problem="it is below the request",
         action="raise the limit, or lower the request",
     )
 
@@ -151,9 +151,10 @@ _TEMPLATES: Final = tuple(f"{path}.template" for path in (*_OF_MM2, "spec.seed",
 _VARIABLES: Final = _fields_of(_TEMPLATES, "env[]", "initContainers[].env[]")
 _OWN_CONTAINERS: Final = ["replicator", "driver", "executor"]
 # The operator finds its objects by its labels.
-_RESERVED_PREFIXES: Final = ("mirrorflow.io/", "kubernetes.io/", "k8s.io/", "app.kubernetes.io/")
+_RESERVED: Final = "^(mirrorflow|(app[.])?kubernetes|k8s)[.]io/"
 _COLOCATE: Final = "spec.connectors.colocate"
 _ONE_POD: Final = f"connectors of {_COLOCATE} share one pod"
+_WORKER_KEYS: Final = f"^({'|'.join(key.replace('.', '[.]') for key in KEYS_OF_WORKER)})"
 _UNSET: Final = Connector()
 
 
@@ -226,43 +227,47 @@ def _colocation_rules() -> Iterator[Rule]:
             problem=_ONE_POD,
             action="write 1, or remove the connector from the list",
         )
-        for guest in COLOCATABLE[COLOCATABLE.index(name) + 1 :]:
-            yield from _guest_rules(guest, name)
+        if COLOCATABLE.index(name) > 0:
+            yield from _guest_rules(name)
 
 
 def _is_listed(name: ConnectorKind) -> str:
     return f"has(self.colocate) && '{name.value}' in self.colocate"
 
 
-def _guest_rules(guest: ConnectorKind, host: ConnectorKind) -> Iterator[Rule]:
-    """Yields the rules of *guest*, which runs in the pod of *host*: what it sets would be silently ignored."""
-    of_host = f"{_is_listed(guest)} && '{host.value}' in self.colocate"
-    if host is ConnectorKind.CHECKPOINT:
-        of_host += " && !('source' in self.colocate)"
+def _guest_rules(guest: ConnectorKind) -> Iterator[Rule]:
+    """Yields the rules of *guest* in the pod of an earlier connector: what it sets would be silently ignored."""
+    hosts = COLOCATABLE[: COLOCATABLE.index(guest)]
+    one_of = " || ".join(f"'{host.value}' in self.colocate" for host in hosts)
+    is_guest = f"{_is_listed(guest)} && ({one_of})"
 
-    def runs_there(self: Connectors) -> bool:
-        return guest in self.colocate and self.host(guest) is host
+    of_hosts = " or ".join(f"spec.connectors.{host.value}" for host in hosts) + (
+        "" if len(hosts) == 1 else ", the first of the list in this order"
+    )
+
+    def runs_elsewhere(self: Connectors) -> bool:
+        return guest in self.colocate and self.host(guest) is not guest
 
     for name in ("image", "resources", "service_account", "template"):
         field = Connector.model_fields[name].alias or name
         yield Rule(
             paths=("spec.connectors",),
             field=f"{guest.value}.{field}",
-            violated_if=f"{of_host} && ({_sets_pod_field(field, f'self.{guest.value}')})",
+            violated_if=f"{is_guest} && ({_sets_pod_field(field, f'self.{guest.value}')})",
             is_violated=lambda self, name=name: (
-                runs_there(self) and getattr(self.named(guest), name) != getattr(_UNSET, name)
+                runs_elsewhere(self) and getattr(self.named(guest), name) != getattr(_UNSET, name)
             ),
-            problem=f"{_COLOCATE} runs the connector in the pod of {host.value}",
-            action=f"set it in spec.connectors.{host.value}",
+            problem=f"{_COLOCATE} runs the connector in the pod of another",
+            action=f"set it in {of_hosts}",
         )
     yield Rule(
         paths=("spec.connectors",),
         field=f"{guest.value}.config",
         member="key",
-        violated_if=f"{of_host} && ({starts_with('key', KEYS_OF_WORKER)})",
-        is_violated=lambda key, self: runs_there(self) and key.startswith(KEYS_OF_WORKER),
-        problem=f"it is a worker setting, and {_COLOCATE} runs the connector in the worker of {host.value}",
-        action=f"set it in spec.connectors.{host.value}.config",
+        violated_if=f"{is_guest} && key.matches('{_WORKER_KEYS}')",
+        is_violated=lambda key, self: runs_elsewhere(self) and key.startswith(KEYS_OF_WORKER),
+        problem=f"it is a worker setting, and {_COLOCATE} runs the connector in the worker of another",
+        action=f"set it in {of_hosts}",
     )
 
 
@@ -368,8 +373,8 @@ WORKLOAD_RULES: Final[tuple[Rule | PythonRule, ...]] = (
     Rule(
         paths=_fields_of(_TEMPLATES, "labels", "annotations"),
         member="key",
-        violated_if=starts_with("key", _RESERVED_PREFIXES),
-        is_violated=lambda key, _: key.startswith(_RESERVED_PREFIXES),
+        violated_if=f"key.matches('{_RESERVED}')",
+        is_violated=lambda key, _: re.search(_RESERVED, key),
         problem="this prefix is reserved for Kubernetes and the operator",
         action="use a prefix of your own",
     ),
@@ -377,7 +382,7 @@ WORKLOAD_RULES: Final[tuple[Rule | PythonRule, ...]] = (
         paths=_fields_of(_TEMPLATES, "env[]"),
         violated_if="self.name.startsWith('MIRRORFLOW_')",
         is_violated=lambda self: self.name.startswith("MIRRORFLOW_"),
-        problem="<<self.name>> is set by the operator",
+        problem="the operator sets this variable",
         action="remove it",
     ),
     Rule(
@@ -385,7 +390,7 @@ WORKLOAD_RULES: Final[tuple[Rule | PythonRule, ...]] = (
         field="valueFrom",
         violated_if="has(self.valueFrom) && has(self.value) && self.value != ''",
         is_violated=lambda self: self.value_from is not None and self.value,
-        problem="<<self.name>> has both value and valueFrom",
+        problem="it has both value and valueFrom",
         action="set one of them",
     ),
     Rule(
@@ -399,7 +404,7 @@ WORKLOAD_RULES: Final[tuple[Rule | PythonRule, ...]] = (
         paths=_fields_of(_TEMPLATES, "volumes[]"),
         violated_if="[has(self.csi), has(self.secret), has(self.configMap), has(self.emptyDir)].filter(set, set).size() != 1",
         is_violated=lambda self: _count(self.csi, self.secret, self.config_map, self.empty_dir) != 1,
-        problem="volume <<self.name>> must have exactly one source",
+        problem="a volume must have exactly one source",
         action="set one of csi, secret, configMap and emptyDir",
     ),
     Rule(
@@ -407,7 +412,7 @@ WORKLOAD_RULES: Final[tuple[Rule | PythonRule, ...]] = (
         field="name",
         violated_if=f"self.name.matches('{RESERVED_VOLUMES}')",
         is_violated=lambda self: re.search(RESERVED_VOLUMES, self.name),
-        problem="<<self.name>> is reserved for the operator",
+        problem="it is reserved for the operator",
         action="use another name",
     ),
     Rule(
@@ -415,7 +420,7 @@ WORKLOAD_RULES: Final[tuple[Rule | PythonRule, ...]] = (
         field="mountPath",
         violated_if=f"self.mountPath.startsWith('{RESERVED_FOLDER}') || self.mountPath.contains('..')",
         is_violated=lambda self: self.mount_path.startswith(RESERVED_FOLDER) or ".." in self.mount_path,
-        problem="<<self.mountPath>> is reserved for the operator, or contains '..'",
+        problem="it is reserved for the operator, or contains '..'",
         action="use another directory below /mnt",
     ),
     Rule(
@@ -428,12 +433,11 @@ WORKLOAD_RULES: Final[tuple[Rule | PythonRule, ...]] = (
         action="add the volume, or remove the mount",
     ),
     Rule(
-        paths=_TEMPLATES,
-        field="initContainers",
-        member="entry",
-        violated_if=f"entry.name in {_OWN_CONTAINERS}",
-        is_violated=lambda entry, _: entry.name in _OWN_CONTAINERS,
-        problem="<<entry.name>> is the name of the pod's own container",
+        paths=_fields_of(_TEMPLATES, "initContainers[]"),
+        field="name",
+        violated_if=f"self.name in {_OWN_CONTAINERS}",
+        is_violated=lambda self: self.name in _OWN_CONTAINERS,
+        problem="the pod's own container has this name",
         action="use another name",
     ),
     Rule(
@@ -559,24 +563,17 @@ def _required_field(kind: AuthenticationType, field: str) -> Rule:
 
 def _allowed_field(field: str) -> Rule:
     kinds = [kind for kind, fields in _ALLOWED.items() if field in fields]
-    others = [kind for kind in _ALLOWED if kind not in kinds]
-    listed = ", ".join(f"'{kind.value}'" for kind in others)
-    known = ", ".join(f"'{kind.value}': '{', '.join(_ALLOWED[kind])}'" for kind in others)
+    listed = ", ".join(f"'{kind.value}'" for kind in kinds)
     return Rule(
         paths=("spec.source.authentication", "spec.target.authentication"),
         field=field,
-        violated_if=f"has(self.{field}) && self.type in [{listed}]",
-        is_violated=lambda self: value_below(self, field) and self.type in others,
+        violated_if=f"has(self.{field}) && !(self.type in [{listed}])",
+        is_violated=lambda self: value_below(self, field) and self.type not in kinds,
         problem="it has no meaning with <<type>>",
-        action="remove it; this type has <<fields>>",
+        action=f"remove it, or choose {' or '.join(kind.value for kind in kinds)}",
         placeholders={
             "type": Placeholder(
                 cel="'type ' + self.type", python=lambda self: f"type {self.type.value}", plain="this type"
-            ),
-            "fields": Placeholder(
-                cel=f"{{{known}}}[self.type]",
-                python=lambda self: ", ".join(_ALLOWED[self.type]),
-                plain="other fields",
             ),
         },
     )

@@ -239,5 +239,5 @@ def test_a_connector_in_a_shared_pod_may_not_have_its_own_template(part: str) ->
     template = {part: (TEMPLATE | VOLUMES | REFERENCES)[part]}
     connectors = {"colocate": ["source", "checkpoint"], "checkpoint": {"template": template}}
 
-    with pytest.raises(InvalidSpecError, match="runs the connector in the pod of source"):
+    with pytest.raises(InvalidSpecError, match="runs the connector in the pod of another"):
         parse_flow(document(connectors=connectors))
