@@ -134,6 +134,9 @@ class ArchiveReport(_JobReport):
     records: int = 0
     bytes: int = 0
     gap_records: int = 0  # offsets that the source deleted while they were exported
+    commit: int = 0  # of an export: the number of the archive's last commit; 0 before this job has one
+    archived_records: int = 0  # of an export: all those of the archive
+    archived_time: str = ""  # of an export: when all that was new was last found to be archived (RFC 3339)
 
     def as_json(self) -> dict[str, Any]:
         figures = {
@@ -141,6 +144,9 @@ class ArchiveReport(_JobReport):
             "records": self.records,
             "bytes": self.bytes,
             "gapRecords": self.gap_records,
+            "commit": self.commit,
+            "archivedRecords": self.archived_records,
+            "archivedTime": self.archived_time,
         }
         return self._json(self.job, figures)
 

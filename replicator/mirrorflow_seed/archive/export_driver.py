@@ -124,7 +124,9 @@ def run(
         if follows:
             _follow(export, reporter, interval_s)
         else:
-            export.report_success(export.add_increment())
+            result = export.add_increment()
+            _report_commit(reporter, result)
+            export.report_success(result)
     return EXIT_DONE
 
 
@@ -134,7 +136,7 @@ def _follow(export: "ExportJob", reporter: JobReporter, interval_s: float) -> No
     while True:
         began_s = time.monotonic()
         try:
-            reporter.running(message=export.add_increment().message)
+            _report_commit(reporter, export.add_increment())
             failures = 0
         except (ArchiveError, JobSettingError):
             raise
@@ -145,6 +147,15 @@ def _follow(export: "ExportJob", reporter: JobReporter, interval_s: float) -> No
             log.warning("%s Trying again.", error)
             reporter.running(message=str(error))
         wakes_up.wait(max(0.0, began_s + interval_s - time.monotonic()))
+
+
+def _report_commit(reporter: JobReporter, result: "IncrementResult") -> None:
+    """Publishes what the archive has after an increment, also if a topic could not be continued."""
+    reporter.running(
+        commit=result.state.number, archived_records=result.state.manifest.records, message=result.message
+    )
+    if not result.unfit:
+        reporter.running(archived_time=_now())
 
 
 @contextmanager
