@@ -31,6 +31,11 @@ class Metrics:
             "flows_verification_overdue",
             "MirrorFlows without a verification result for longer than their schedule allows.",
         )
+        self.flows_archive_failing = self._gauge(
+            "flows_archive_failing",
+            "MirrorFlows whose last export failed or left topics out, or that are overdue for one.",
+        )
+        self.flows_restore_failed = self._gauge("flows_restore_failed", "MirrorFlows whose restore failed.")
         self._add_pairs()
         self.queue_depth = self._gauge("queue_depth", "Flows and pairs that are due or being reconciled.")
         self.queue_oldest = self._gauge(

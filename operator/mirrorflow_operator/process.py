@@ -181,6 +181,10 @@ class Operator:
         metrics.flows_seed_failed.set_function(lambda: self._flows_with(Reason.SEED_FAILED))
         metrics.flows_different.set_function(lambda: self._flows_with(Reason.DIFFERENCES_FOUND))
         metrics.flows_verification_overdue.set_function(lambda: self._flows_with(Reason.VERIFICATION_OVERDUE))
+        metrics.flows_archive_failing.set_function(
+            lambda: self._flows_with(Reason.ARCHIVE_FAILED, Reason.ARCHIVE_INCOMPLETE, Reason.ARCHIVE_OVERDUE)
+        )
+        metrics.flows_restore_failed.set_function(lambda: self._flows_with(Reason.RESTORE_FAILED))
         metrics.pairs.set_function(lambda: len(self.cache.pairs.pairs))
         metrics.switchovers_under_way.set_function(self._switchovers_under_way)
         metrics.switchover_refuses_writes.set_function(self._refuses_writes_s)
@@ -192,17 +196,17 @@ class Operator:
         flows = self.cache.flows.values()
         return float(sum(is_unready(flow.resource.status.conditions) for flow in flows))
 
-    def _flows_with(self, reason: Reason) -> float:
-        """Returns how many flows have a condition with that reason.
+    def _flows_with(self, *reasons: Reason) -> float:
+        """Returns how many flows have a condition with one of *reasons*.
 
         0 while this process does not lead, because its cache is stale then.
         """
         if self.leader is None:
             return 0.0
-        flows = self.cache.flows.values()
+        flows, values = self.cache.flows.values(), {reason.value for reason in reasons}
         return float(
             sum(
-                any(condition.reason == reason.value for condition in seen.resource.status.conditions)
+                any(condition.reason in values for condition in seen.resource.status.conditions)
                 for seen in flows
             )
         )

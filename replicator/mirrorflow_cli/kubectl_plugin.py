@@ -30,7 +30,7 @@ _PROGRAM: Final = "kubectl mirrorflow"
 STATUS_COLUMNS: Final = ("flow", "ready", "reason", "lag", "source", "target", "version")
 PARTITION_COLUMNS: Final = ("pod", "partition", "target", "lag", "records/s", "phase", "reason")
 OFFSET_COLUMNS: Final = ("group", "partition", "source", "target", "translation", "written", "why")
-CONNECTORS: Final = ("source", "checkpoint", "heartbeat", "schemas", "seed", "verify")
+CONNECTORS: Final = ("source", "checkpoint", "heartbeat", "schemas", "seed", "verify", "archive", "restore")
 FLOWS_PATH: Final = "/apis/mirrorflow.io/v1alpha1/namespaces/{}/mirrorflows"
 PODS_PATH: Final = "/api/v1/namespaces/{}/pods"
 PORT: Final = 8080
@@ -147,7 +147,7 @@ def _offsets(arguments: argparse.Namespace) -> int:
 
 
 def _logs(arguments: argparse.Namespace) -> int:
-    of_job = arguments.connector in {"seed", "verify"}
+    of_job = arguments.connector in {"seed", "verify", "archive", "restore"}
     labels = ("run-of", "run") if of_job else ("flow", "connector")
     values = (arguments.flow, arguments.connector)
     selector = ",".join(f"mirrorflow.io/{label}={value}" for label, value in zip(labels, values, strict=True))
@@ -171,7 +171,8 @@ def problems(status: dict[str, Any]) -> Iterator[str]:
         wrong = "True" if condition["type"] in _TRUE_IS_PROBLEM else "False"
         message = condition.get("message", "")
         is_quiet = (
-            condition["type"] in {"Reconciling", "Seeded", "Verified"} and condition["status"] == "False"
+            condition["type"] in {"Reconciling", "Seeded", "Verified", "Restored"}
+            and condition["status"] == "False"
         )
         if condition["status"] == wrong and not is_quiet and message not in printed:
             printed.add(message)

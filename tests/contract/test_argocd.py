@@ -44,6 +44,13 @@ EXPECTED = {
         "verifying",
         "verification-failed",
         "verification-overdue",
+        "archived",
+        "archived-continuously",
+        "archive-incomplete",
+        "archive-overdue",
+        "archive-source-unreachable",
+        "restored",
+        "restore-failed",
     },
     "Suspended": {"paused", "stopped", "seed-paused", "reconciliation-paused"},
 }

@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 from mirrorflow_operator.api.model import QUANTITY_PATTERN
 from mirrorflow_operator.api.rules.table import check
 from mirrorflow_operator.api.spec import ABSOLUTE_PATH, AWS_REGION, AWS_ROLE, CONTEXT, MirrorFlow
-from mirrorflow_operator.api.workloads import FIELD_PATH_PATTERN
+from mirrorflow_operator.api.workloads import ARCHIVE_URL_PATTERN, FIELD_PATH_PATTERN
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 
 Resource = TypeVar("Resource", bound=BaseModel)
@@ -52,6 +52,7 @@ _FORMS: Mapping[str, str] = MappingProxyType(
         ABSOLUTE_PATH: "a path that begins with /",
         r"^https?://\S+$": "a URL that begins with https:// or http://",
         r"^https?://[^\s@?]+$": "a URL without user and query, such as https://registry.example:8081",
+        ARCHIVE_URL_PATTERN: "the address of a store that all pods reach (s3://, gs://, abfs:// or hdfs://), such as s3://bucket/orders",
         CONTEXT: "the name of a context, which begins with a dot, such as .east",
         FIELD_PATH_PATTERN: "a field of the pod, such as metadata.name, status.podIP or metadata.labels['app']",
         r"^/mnt/[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$": "a path below /mnt, such as /mnt/secrets-store",

@@ -185,6 +185,28 @@ class VerifyStatus(RunStatus):
     cost: RunCost | None = Field(None, description="Resources that the run has used.")
 
 
+class ArchiveStatus(RunStatus):
+    """Last export into the archive; runId is empty."""
+
+    job: Annotated[str, Field(max_length=63)] = Field(
+        "", description="Name of the Job; the log of its driver has details."
+    )
+    commit: Count = Field(0, description="Number of the archive's last commit.")
+    records: Count = Field(0, description="Records in the archive.")
+    success_time: Timestamp | None = Field(
+        None, description="Time at which all that was new was last found to be archived."
+    )
+    next_time: Timestamp | None = Field(None, description="Time of the next scheduled export.")
+
+
+class RestoreStatus(RunStatus):
+    """Last restore. Counts are those of its last driver, and are updated once a minute while it runs."""
+
+    partitions: SeedPartitions | None = Field(None, description="Progress by partitions.")
+    records: Count = Field(0, description="Records that the driver has restored.")
+    bytes: Count = Field(0, description="Bytes that the driver has restored.")
+
+
 class ClusterIds(ApiModel):
     """Cluster ids that the brokers reported; a flow does not copy to or from a different cluster."""
 
@@ -212,6 +234,8 @@ class Status(ApiModel):
     connectors: ConnectorStatuses | None = Field(None, description="Workloads of the connectors.")
     seed: SeedStatus | None = Field(None, description="Last seed.")
     verify: VerifyStatus | None = Field(None, description="Last verification.")
+    archive: ArchiveStatus | None = Field(None, description="Last export into the archive.")
+    restore: RestoreStatus | None = Field(None, description="Last restore.")
     restart: RunStatus | None = Field(None, description="Last restart.")
 
 

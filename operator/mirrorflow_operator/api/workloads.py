@@ -42,6 +42,10 @@ VOLUMES_MAX = 20
 PosixId = Annotated[int, Field(ge=1, le=2**31 - 1, json_schema_extra={"format": "int64"})]
 ImageName = Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")]
 INIT_CONTAINERS_MAX = 5
+TimeZone = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$")]
+# Stores that the pods of driver and executors all reach; they share no disk.
+ARCHIVE_URL_PATTERN = r"^(s3a?|gs|abfss?|hdfs)://\S+$"
+ArchiveUrl = Annotated[str, Field(max_length=1_024, pattern=ARCHIVE_URL_PATTERN)]
 _Arguments = Annotated[tuple[Annotated[str, Field(max_length=TEXT_MAX)], ...], Field(max_length=LIST_MAX)]
 # Set by fields of the resource; if `config` set one as well, one of the two values would silently win.
 FIELD_OF_KEY = {
@@ -592,7 +596,7 @@ class Verify(SparkJob):
     schedule: Annotated[str, Field(max_length=100)] = Field(
         "", description="Cron expression with five fields. If empty, there is no schedule."
     )
-    time_zone: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$")] = Field(
+    time_zone: TimeZone = Field(
         "UTC", description="Time zone of the schedule, as in the IANA time zone database."
     )
     sample: Annotated[str, Field(max_length=10, pattern=r"^(0(\.[0-9]+)?|1(\.0+)?)$")] = Field(
@@ -602,6 +606,49 @@ class Verify(SparkJob):
         None,
         description="Storage for the table, JSON and page of each run. If absent, only the log has a summary.",
     )
+
+
+class Archive(SparkJob):
+    """Parquet files of the flow's topics in an object store, and the pods of its exports and restores."""
+
+    url: ArchiveUrl = Field(
+        description="Address of the archive's folder, such as s3://bucket/orders. Credentials come from template.env "
+        "or the identity of the pods."
+    )
+    schedule: Annotated[str, Field(max_length=100)] = Field(
+        "",
+        description="Cron expression with five fields; each run adds what is new. If empty, there is no schedule.",
+    )
+    time_zone: TimeZone = Field(
+        "UTC", description="Time zone of the schedule, as in the IANA time zone database."
+    )
+    follow: bool = Field(
+        False, description="Whether one job adds what is new again and again, instead of a schedule."
+    )
+    interval_seconds: int = Field(
+        60, ge=1, le=86_400, description="Seconds between the starts of two increments, with follow."
+    )
+    file_bytes: Quantity | None = Field(
+        None, description="Least planned size of a file, in bytes. If absent, 128Mi."
+    )
+
+
+class Restore(ApiModel):
+    """Copy of an archive to the target, after which the source connector continues. Its pods are those of spec.archive."""
+
+    run_id: RunId = Field("", description="Id of the run. A new value starts a restore; if empty, none runs.")
+    url: ArchiveUrl | None = Field(
+        None, description="Address of the archive to restore. If absent, that of spec.archive."
+    )
+    until: Annotated[str, Field(max_length=40)] | None = Field(
+        None,
+        description="Time (RFC 3339). Each partition is restored up to its first record that is later. If absent, all.",
+    )
+    foreign_records: ForeignRecordPolicy = Field(
+        ForeignRecordPolicy.REFUSE,
+        description="Policy for target topics that contain records of other producers: Refuse or Accept.",
+    )
+    compare: bool = Field(True, description="Whether the target is compared with the archive at the end.")
 
 
 class RollingRestart(ApiModel):

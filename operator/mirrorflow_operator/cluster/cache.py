@@ -53,6 +53,7 @@ from mirrorflow_operator.cluster.observed_objects import (
     run_kind_of,
 )
 from mirrorflow_operator.cluster.pair_cache import PairCache
+from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.plan.names import FLOW_LABEL
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
 from mirrorflow_operator.status.observation import Key, ObservedJob, ObservedPod
@@ -87,7 +88,8 @@ class _FlowObjects:
     # By pod name, with the connector name.
     pods: dict[str, tuple[str, ObservedPod]] = field(default_factory=dict)
     jobs: dict[str, ObservedJob] = field(default_factory=dict)  # by name
-    schedules: dict[str, float] = field(default_factory=dict)  # creation times by name
+    # Of CronJobs by name: the kind of their runs and the creation time.
+    schedules: dict[str, tuple[RunKind | None, float]] = field(default_factory=dict)
     drivers: dict[str, tuple[str, ObservedPod]] = field(default_factory=dict)  # by pod name, with their Job's
 
 
@@ -146,9 +148,10 @@ class ClusterCache:
         """Returns the names of the Jobs, possibly deleted, whose drivers have not ended."""
         return frozenset(job for job, pod in self.drivers(key) if pod.is_alive)
 
-    def schedule_created_s(self, key: Key) -> float | None:
-        """Returns when the CronJob of the flow's verification was created; None without one."""
-        return next(iter(self._by_flow[key].schedules.values()), None) if key in self._by_flow else None
+    def schedules_created_s(self, key: Key) -> Mapping[RunKind, float]:
+        """Returns when the flow's CronJobs were created, by the kind of their runs."""
+        schedules = self._by_flow[key].schedules.values() if key in self._by_flow else ()
+        return {kind: created for kind, created in schedules if kind is not None}
 
     def handle_event(
         self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]
@@ -253,7 +256,7 @@ class ClusterCache:
             same = same and objects.jobs.get(object_id[2]) == job
             objects.jobs[object_id[2]] = job
         if kind is CRON_JOB:
-            objects.schedules[object_id[2]] = created_s(body)
+            objects.schedules[object_id[2]] = (run, created_s(body))
         return NO_FLOWS if same else frozenset((key,))
 
     def _drop(self, object_id: ObjectId) -> frozenset[QueueKey]:

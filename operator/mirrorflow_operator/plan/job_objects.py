@@ -1,4 +1,4 @@
-"""Builds the objects of a flow's Spark jobs: a Job for each run, a CronJob for the schedule. Pure and total.
+"""Builds the objects of a flow's Spark jobs: a Job for each run, a CronJob for each schedule. Pure and total.
 
 A Job's name has a hash of its runId and everything its pods get, without its suspension: another runId or
 spec is another Job, because Kubernetes does not allow changes to a Job's pod template. The driver runs in
@@ -11,7 +11,7 @@ defines the keys of job.properties; `spark.*` keys are Spark's and override what
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -20,9 +20,11 @@ from mirrorflow_core.java.properties import format_properties
 from mirrorflow_operator.api.model import amount, rounded_up
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.workloads import (
+    Archive,
     ConnectorKind,
     ForeignRecordPolicy,
     Resources,
+    Restore,
     Seed,
     SparkJob,
     Template,
@@ -57,6 +59,7 @@ MASTER: Final = "k8s://https://kubernetes.default.svc:443"
 DRIVER_PORT: Final = 7078
 BLOCK_PORT: Final = 7079
 SCHEDULED: Final = "scheduled"  # in place of a runId
+FOLLOWING: Final = "following"  # in place of a runId: the export of spec.archive.follow, which has no end
 # Results of verifications, with a folder for each flow.
 OUTPUT_FOLDER: Final = "/mnt/mirrorflow/output"
 SCRATCH_SIZE: Final = "2Gi"  # Spark's temporary files; nothing is shuffled or cached
@@ -75,10 +78,14 @@ GRACE_S: Final = 60
 # Retries after a driver failed; disruptions do not count. The backoff is 10 s, 20 s ... 5 min (Kubernetes).
 SEED_RETRIES: Final = 6
 VERIFY_RETRIES: Final = 2
+ARCHIVE_RETRIES: Final = 2  # the next export continues in any case
+# Seconds after which a failed export that follows the source starts again. The log of its driver can be read meanwhile, and
+# a job that fails at once costs some CPU seconds every ten minutes.
+ARCHIVE_AGAIN_S: Final = 600.0
 # Exit statuses of a driver (`mirrorflow_seed.errors`). A failed verification has another status than a difference.
 EXIT_DIFFERENT, EXIT_USAGE, EXIT_STOPPED, EXIT_FAILED, EXIT_NOTHING_SELECTED = 1, 2, 3, 4, 5
 ENDED_KEPT: Final = 3  # ended Jobs of each kind kept for their logs
-# A scheduled verification that could not start on time may still start within this many seconds.
+# A scheduled job that could not start on time may still start within this many seconds.
 STARTING_DEADLINE_S: Final = 3_600
 _HASH_LENGTH: Final = 8
 _DRIVER_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
@@ -86,10 +93,12 @@ Object = dict[str, Any]
 
 
 class RunKind(Enum):
-    """The purpose of a Spark job, by its name in the resource, in labels and in the job's command."""
+    """The purpose of a Spark job, by its name in the resource and in labels; `COMMANDS` has that of the command."""
 
     SEED = "seed"
     VERIFY = "verify"
+    ARCHIVE = "archive"
+    RESTORE = "restore"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +107,10 @@ class Runs:
 
     seed: bool = False  # the run of spec.seed.runId; no scheduled verification begins meanwhile
     verify: bool = False  # the run of spec.verify.runId
-    replaces_source: bool = False  # the source connector has no pods, because the seed does its work
+    archive: bool = False  # the export of spec.archive.follow
+    restore: bool = False  # the run of spec.restore.runId
+    # The source connector has no pods, because a seed or a restore does its work.
+    replaces_source: bool = False
     # Names of ended Jobs that are kept for their logs and until the status reports them.
     kept: frozenset[str] = frozenset()
 
@@ -115,10 +127,25 @@ class SparkDefaults:
     operator_namespace: str = ""  # that of `names.progress_readers`
 
 
+# The commands of mirrorflow-seed, which also name the job in its reports.
+COMMANDS: Final = {
+    RunKind.SEED: "seed",
+    RunKind.VERIFY: "verify",
+    RunKind.ARCHIVE: "export",
+    RunKind.RESTORE: "restore",
+}
+_RETRIES: Final = {
+    RunKind.SEED: SEED_RETRIES,
+    RunKind.VERIFY: VERIFY_RETRIES,
+    RunKind.ARCHIVE: ARCHIVE_RETRIES,
+    RunKind.RESTORE: SEED_RETRIES,
+}
 # What a retry would only repeat. EXIT_FAILED is retried: a cluster or a folder may be usable again.
 FINAL_EXITS: Final = {
     RunKind.SEED: (EXIT_USAGE, EXIT_NOTHING_SELECTED),
     RunKind.VERIFY: (EXIT_DIFFERENT, EXIT_USAGE, EXIT_NOTHING_SELECTED),
+    RunKind.ARCHIVE: (EXIT_DIFFERENT, EXIT_USAGE, EXIT_NOTHING_SELECTED),
+    RunKind.RESTORE: (EXIT_DIFFERENT, EXIT_USAGE, EXIT_NOTHING_SELECTED),
 }
 
 
@@ -131,6 +158,7 @@ class _Run:
     job: SparkJob
     plan: ConnectorPlan
     defaults: SparkDefaults
+    groups: dict[str, str]  # the groups whose offsets are archived and restored, as properties of the job
 
     @property
     def mounts(self) -> Mounts:
@@ -166,7 +194,7 @@ def job_objects(flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, flow_i
     def run_of(kind: RunKind, job: SparkJob) -> _Run:
         planned = plan_all(running, POD_LAYOUT, flow_id=flow_id).connectors
         plan = next(connector for connector in planned if connector.kind is ConnectorKind.SOURCE)
-        return _Run(flow=flow, kind=kind, job=job, plan=plan, defaults=defaults)
+        return _Run(flow=flow, kind=kind, job=job, plan=plan, defaults=defaults, groups=_groups(planned))
 
     if spec.seed is not None and spec.seed.run_id and runs.seed:
         run = run_of(RunKind.SEED, spec.seed)
@@ -184,7 +212,32 @@ def job_objects(flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, flow_i
             documents.extend(
                 _schedule_objects(run, spec.verify, suspend=is_halted or runs.seed or runs.verify)
             )
+    if spec.archive is not None and (spec.archive.follow or spec.archive.schedule):
+        # An export only reads the source, so it runs beside a seed and on a paused flow.
+        run, is_halted = run_of(RunKind.ARCHIVE, spec.archive), spec.state is State.STOPPED
+        documents.append(_network_policy(run))
+        if runs.archive and spec.archive.follow:
+            documents.extend(_run_objects(run, FOLLOWING, suspend=is_halted))
+        if spec.archive.schedule:
+            documents.extend(_schedule_objects(run, spec.archive, suspend=is_halted))
+    if spec.restore is not None and spec.restore.run_id and runs.restore:
+        # A restore to a point in time is useful on a paused flow, whose connector does not copy the rest.
+        run = run_of(RunKind.RESTORE, spec.archive or SparkJob())
+        documents.append(_network_policy(run))
+        documents.extend(_run_objects(run, spec.restore.run_id, suspend=spec.state is State.STOPPED))
     return documents
+
+
+def _groups(planned: Iterable[ConnectorPlan]) -> dict[str, str]:
+    """Returns the groups whose offsets the flow translates, as properties of a job; none without a checkpoint connector."""
+    for connector in planned:
+        properties = connector.connector_properties
+        if connector.kind is ConnectorKind.CHECKPOINT and properties.get("enabled", "true").lower() == "true":
+            return {
+                "archive.groups": properties["groups"],
+                "archive.groups.exclude": properties["groups.exclude"],
+            }
+    return {"archive.groups": ""}
 
 
 def _run_objects(run: _Run, run_id: str, *, suspend: bool) -> Iterator[Object]:
@@ -201,7 +254,7 @@ def _run_objects(run: _Run, run_id: str, *, suspend: bool) -> Iterator[Object]:
     }
 
 
-def _schedule_objects(run: _Run, verify: Verify, *, suspend: bool) -> Iterator[Object]:
+def _schedule_objects(run: _Run, job: Verify | Archive, *, suspend: bool) -> Iterator[Object]:
     """Yields the ConfigMap and the CronJob; Kubernetes runs one Job at a time and deletes old ended ones."""
     name = f"{run.flow.metadata.name}-{run.kind.value}"
     yield _config_map(run, name, SCHEDULED)
@@ -210,8 +263,8 @@ def _schedule_objects(run: _Run, verify: Verify, *, suspend: bool) -> Iterator[O
         "kind": "CronJob",
         "metadata": run.metadata(name),
         "spec": {
-            "schedule": verify.schedule,
-            "timeZone": verify.time_zone,
+            "schedule": job.schedule,
+            "timeZone": job.time_zone,
             "concurrencyPolicy": "Forbid",
             "startingDeadlineSeconds": STARTING_DEADLINE_S,
             "successfulJobsHistoryLimit": ENDED_KEPT,
@@ -243,14 +296,40 @@ def _job_properties(run: _Run, run_id: str) -> dict[str, str]:
     if limit is not None:
         properties["bytes.per.second"] = str(rounded_up(limit))
     if isinstance(job, Seed):
-        properties["foreign.records"] = (
-            "accept" if job.foreign_records is ForeignRecordPolicy.ACCEPT else "refuse"
-        )
+        properties["foreign.records"] = _foreign_records(job.foreign_records)
     if isinstance(job, Verify):
         properties["sample"] = job.sample
         if job.output is not None:
             properties["output"] = f"{OUTPUT_FOLDER}/{flow.metadata.name}"
+    if run.kind is RunKind.ARCHIVE and flow.spec.archive is not None:
+        properties |= run.groups | _export_properties(flow.spec.archive)
+    if run.kind is RunKind.RESTORE and flow.spec.restore is not None:
+        properties |= run.groups | _restore_properties(flow.spec.restore, flow.spec.archive)
     return properties | _spark_properties(job, run.image)
+
+
+def _foreign_records(policy: ForeignRecordPolicy) -> str:
+    return "accept" if policy is ForeignRecordPolicy.ACCEPT else "refuse"
+
+
+def _export_properties(archive: Archive) -> dict[str, str]:
+    properties = {"archive": archive.url}
+    if archive.follow:
+        properties["archive.follow"] = "true"
+        properties["archive.interval.ms"] = str(archive.interval_seconds * 1_000)
+    if archive.file_bytes is not None:
+        properties["archive.file.bytes"] = str(rounded_up(archive.file_bytes))
+    return properties
+
+
+def _restore_properties(restore: Restore, archive: Archive | None) -> dict[str, str]:
+    url = restore.url or ("" if archive is None else archive.url)
+    properties = {"archive": url, "foreign.records": _foreign_records(restore.foreign_records)}
+    if restore.until is not None:
+        properties["archive.until"] = restore.until
+    if not restore.compare:
+        properties["archive.compare"] = "false"
+    return properties
 
 
 def _spark_properties(job: SparkJob, image: str) -> dict[str, str]:
@@ -332,7 +411,7 @@ def _job(run: _Run, config_map: str, environment: Sequence[Object] = ()) -> Obje
     return {
         "completions": 1,
         "parallelism": 1,
-        "backoffLimit": SEED_RETRIES if run.kind is RunKind.SEED else VERIFY_RETRIES,
+        "backoffLimit": _RETRIES[run.kind],
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {
             "rules": [
@@ -394,7 +473,7 @@ def _driver_pod(run: _Run, config_map: str, extra_variables: Sequence[Object]) -
 
 def _arguments(kind: RunKind) -> list[str]:
     return [
-        kind.value,
+        COMMANDS[kind],
         *("--worker", f"{CONFIG_FOLDER}/{WORKER_FILE}"),
         *("--source", f"{CONFIG_FOLDER}/{SOURCE_FILE}"),
         *("--job", f"{CONFIG_FOLDER}/{JOB_FILE}"),
@@ -441,7 +520,7 @@ def _network_policy(run: _Run) -> Object:
 
 
 def without_source_pods(planned: list[Object], flow: MirrorFlow) -> list[Object]:
-    """Returns *planned* with 0 replicas for the source connector, which a seed replaces.
+    """Returns *planned* with 0 replicas for the source connector, which a seed or a restore replaces.
 
     Running both at once, each would block the other.
     """
@@ -457,25 +536,39 @@ def without_source_pods(planned: list[Object], flow: MirrorFlow) -> list[Object]
 def without_blocked_jobs(
     planned: list[Object], *, existing: frozenset[str], alive: frozenset[str]
 ) -> list[Object]:
-    """Returns *planned* without new Jobs that must not run beside another Job whose driver is still alive.
+    """Returns *planned* without new Jobs and CronJobs that must not run beside a Job whose driver is still alive.
 
     *existing* are the names of existing Jobs, *alive* of Jobs with a live driver. The target would refuse one of
-    two seeds, two verifications would load both clusters twice, and the target differs while a seed ends.
+    two seeds or restores, two verifications would load both clusters twice, and the target differs while it is
+    filled. Of two exports the second to commit would fail.
     """
     return [
         planned_object
         for planned_object in planned
-        if planned_object["kind"] != "Job"
+        if planned_object["kind"] not in {"Job", "CronJob"}
         or planned_object["metadata"]["name"] in existing
         or not any(
-            _excludes(other, planned_object["metadata"])
+            _excludes(other, planned_object, existing)
             for other in alive - {planned_object["metadata"]["name"]}
         )
     ]
 
 
-def _excludes(alive: str, planned: Object) -> bool:
-    """Returns whether Job *alive* delays Job *planned*; a verification does not delay a seed."""
-    labels = planned["labels"]
-    seeds = f"{labels[names.RUN_OF_LABEL]}-{RunKind.SEED.value}-"
-    return labels[names.RUN_LABEL] == RunKind.VERIFY.value or alive.startswith(seeds)
+def _excludes(alive: str, planned: Object, existing: frozenset[str]) -> bool:
+    """Returns whether Job *alive* delays *planned*; a verification does not delay a seed, and an export nothing else."""
+    labels = planned["metadata"]["labels"]
+    flow, kind = labels[names.RUN_OF_LABEL], labels[names.RUN_LABEL]
+    if planned["kind"] == "CronJob":
+        # Only the driver of an export that has followed, and whose Job is deleted, is in its way.
+        return (
+            kind == RunKind.ARCHIVE.value and _is_of(alive, flow, RunKind.ARCHIVE) and alive not in existing
+        )
+    if kind == RunKind.ARCHIVE.value:
+        return _is_of(alive, flow, RunKind.ARCHIVE)
+    if kind == RunKind.VERIFY.value:
+        return not _is_of(alive, flow, RunKind.ARCHIVE)
+    return _is_of(alive, flow, RunKind.SEED) or _is_of(alive, flow, RunKind.RESTORE)
+
+
+def _is_of(job: str, flow: str, kind: RunKind) -> bool:
+    return job.startswith(f"{flow}-{kind.value}-")

@@ -19,6 +19,7 @@ from mirrorflow_operator.cluster.pod_events import REREAD_S, PodEventReader, may
 from mirrorflow_operator.cluster.poll_targets import poll_targets, polled_name
 from mirrorflow_operator.cluster.progress_client import CaBundle
 from mirrorflow_operator.cluster.progress_poller import Poller
+from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.plan.properties import connector_names
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
 from mirrorflow_operator.status.conditions import Problem
@@ -40,7 +41,7 @@ class ObservedFlow:
     deployments: Mapping[str, ObservedDeployment]  # by connector name
     jobs: tuple[ObservedJob, ...]  # with their drivers
     drivers_alive: frozenset[str]  # Jobs, possibly deleted, whose drivers have not ended
-    schedule_created_s: float | None  # of the CronJob
+    schedules_created_s: Mapping[RunKind, float]  # of the CronJobs, by the kind of their runs
     has_stuck_pods: bool
     is_started: bool = False  # by a switchover of its pair
     stopped_by: str = ""  # the pair of which a switchover has ended it; "" if none has
@@ -145,7 +146,7 @@ class Observer:
             drivers_alive=self.cache.drivers_alive(key),
             is_started=self.cache.pairs.is_started(key),
             stopped_by=self.cache.pairs.stopping_pair(key),
-            schedule_created_s=self.cache.schedule_created_s(key),
+            schedules_created_s=self.cache.schedules_created_s(key),
             has_stuck_pods=any(may_be_stuck(pod) for _, pod in (*pods, *drivers)),
         )
         # Reading Events takes requests; changes of the cache meanwhile are left to the next pass.

@@ -96,7 +96,7 @@ class Reconciler:
             now_s=observed.now_s,
             connectors=tuple(_connectors(observed, admission, desired)),
             jobs=observed.jobs,
-            schedule_created_s=observed.schedule_created_s,
+            schedules_created_s=observed.schedules_created_s,
             runs=desired.due_jobs.runs,
             memory=memory.assessment,
             refused=pruned.refused,

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from mirrorflow_operator.api.status import (
+    ArchiveStatus,
     Condition,
     ConditionStatus,
+    RestoreStatus,
     SeedPartitions,
     SeedStatus,
     Status,
@@ -37,7 +39,7 @@ _OF_RUNS: Final = {
     "verdict_time",
     "driver",
 }
-_Run = TypeVar("_Run", SeedStatus, VerifyStatus)
+_Run = TypeVar("_Run", SeedStatus, VerifyStatus, ArchiveStatus, RestoreStatus)
 # Each Deployment's ready count rises one pod at a time; one write covers several steps.
 COUNTS_EVERY_S: Final = 5.0
 
@@ -127,6 +129,8 @@ def _meaning(status: Status) -> Status:
         "conditions": conditions,
         "seed": _without_figures(status.seed),
         "verify": _without_figures(status.verify),
+        "archive": _without_figures(status.archive),
+        "restore": _without_figures(status.restore),
     }
     return status.model_copy(update=cleared)
 
@@ -137,7 +141,7 @@ def _without_figures(run: _Run | None) -> _Run | None:
         return None
     cleared = type(run)(**run.model_dump(include=_OF_RUNS))
     # The totals stay: they are set once, and setting them is worth a write.
-    if isinstance(run, SeedStatus) and run.partitions is not None:
+    if isinstance(run, SeedStatus | RestoreStatus) and run.partitions is not None:
         return cleared.model_copy(update={"partitions": SeedPartitions(total=run.partitions.total)})
     if isinstance(run, VerifyStatus) and run.windows is not None:
         return cleared.model_copy(update={"windows": WindowCounts(total=run.windows.total)})

@@ -27,6 +27,7 @@ from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import (
+    ArchiveStatus,
     Condition,
     ConditionStatus,
     ConnectorStatus,
@@ -39,6 +40,13 @@ from mirrorflow_operator.api.status import (
 )
 from mirrorflow_operator.api.timestamps import timestamp
 from mirrorflow_operator.api.workloads import ConnectorKind
+from mirrorflow_operator.status.archiving import (
+    archive_overdue_in_s,
+    archive_status,
+    archived,
+    restore_status,
+    restored,
+)
 from mirrorflow_operator.status.conditions import IMMEDIATE, ConditionType, Finding, Reason, bounded, yes
 from mirrorflow_operator.status.observation import (
     AssessmentMemory,
@@ -72,7 +80,9 @@ from mirrorflow_operator.status.verification import overdue_in_s, verified, veri
 # The end of such a reason shows at once, too, instead of after a minute.
 _IMMEDIATE: Final = frozenset(reason.value for reason in IMMEDIATE)
 _REACHABILITY: Final = frozenset({ConditionType.SOURCE_REACHABLE, ConditionType.TARGET_REACHABLE})
-_RUNS: Final = frozenset({ConditionType.SEEDED, ConditionType.VERIFIED})
+_RUNS: Final = frozenset(
+    {ConditionType.SEEDED, ConditionType.VERIFIED, ConditionType.ARCHIVED, ConditionType.RESTORED}
+)
 _FROM_PODS: Final = frozenset(ConditionType) - {*_RUNS, ConditionType.RECONCILING, ConditionType.STALLED}
 _NONE: Final = ConnectorStatus()
 # Reachability settles this many times faster than Ready.
@@ -200,9 +210,15 @@ def assess(observation: Observation) -> Assessment:
     ]
     reported_conditions = {condition.type: condition for condition in resource.status.conditions}
     seed, verify = seed_status(observation, flow), verify_status(observation, flow)
+    archive, restore = archive_status(observation, flow), restore_status(observation, flow)
     runs = [
         finding
-        for finding in (seeded(observation, flow, seed), verified(observation, flow, verify))
+        for finding in (
+            seeded(observation, flow, seed),
+            verified(observation, flow, verify),
+            archived(observation, flow, archive),
+            restored(observation, flow, restore),
+        )
         if finding
     ]
     settled = [
@@ -212,7 +228,7 @@ def assess(observation: Observation) -> Assessment:
         )
     ]
     waits = [judgement.again_after_s for judgement in settled if judgement.again_after_s is not None]
-    waits.extend(_overdue(observation, flow, verify))
+    waits.extend(_overdue(observation, flow, verify, archive))
     conditions = tuple(judgement.condition for judgement in settled)
     status = resource.status.model_copy(
         update={
@@ -225,6 +241,8 @@ def assess(observation: Observation) -> Assessment:
             "connectors": _connectors(workloads, flow, observation),
             "seed": seed,
             "verify": verify,
+            "archive": archive,
+            "restore": restore,
             "restart": _restart(observation, flow, workloads),
         }
     )
@@ -347,11 +365,18 @@ def _connectors(
 
 
 def _overdue(
-    observation: Observation, flow: MirrorFlow | None, verify: VerifyStatus | None
+    observation: Observation,
+    flow: MirrorFlow | None,
+    verify: VerifyStatus | None,
+    archive: ArchiveStatus | None,
 ) -> Iterator[float]:
-    """Yields the seconds until the verification becomes overdue, if it is not yet."""
+    """Yields the seconds until the verification or the archive becomes overdue, if it is not yet."""
     if flow is not None and flow.spec.verify is not None:
         left_s = overdue_in_s(observation, flow.spec.verify, verify)
+        if left_s:
+            yield left_s
+    if flow is not None and flow.spec.archive is not None:
+        left_s = archive_overdue_in_s(observation, flow.spec.archive, archive)
         if left_s:
             yield left_s
 

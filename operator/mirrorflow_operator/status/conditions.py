@@ -7,6 +7,7 @@ To add a condition: add its type and reasons here, decide it in the module of it
     replication           TopicsSelected, Replicating, CheckpointsFresh, SchemasInSync
     spark_jobs            Seeded
     verification          Verified
+    archiving             Archived, Restored
     summary_conditions    Accepted, Degraded, Ready, Reconciling, Stalled
 
 docs/conditions.md explains each reason and what to do about it; a test compares it with this list.
@@ -38,6 +39,8 @@ class ConditionType(Enum):
     DEGRADED = "Degraded"
     SEEDED = "Seeded"
     VERIFIED = "Verified"
+    ARCHIVED = "Archived"
+    RESTORED = "Restored"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
 
@@ -114,7 +117,7 @@ class Reason(Enum):
     DELETING = "Deleting"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     NOT_STALLED = "NotStalled"
-    # Seeded, Verified
+    # Seeded, Verified, Archived, Restored
     SEEDING = "Seeding"  # also a reason of Replicating, Ready and Reconciling
     SEEDED = "Seeded"
     SEED_FAILED = "SeedFailed"
@@ -126,6 +129,15 @@ class Reason(Enum):
     VERIFICATION_OVERDUE = "VerificationOverdue"
     JOB_DELETED = "JobDeleted"
     NOT_VERIFIED_YET = "NotVerifiedYet"
+    ARCHIVING = "Archiving"
+    ARCHIVED = "Archived"
+    ARCHIVE_FAILED = "ArchiveFailed"
+    ARCHIVE_INCOMPLETE = "ArchiveIncomplete"
+    ARCHIVE_OVERDUE = "ArchiveOverdue"
+    NOT_ARCHIVED_YET = "NotArchivedYet"
+    RESTORING = "Restoring"  # also a reason of Replicating, Ready and Reconciling
+    RESTORED = "Restored"
+    RESTORE_FAILED = "RestoreFailed"
 
 
 # Caused by the spec: waiting does not help, the user must change it (kstatus: Failed). For Accepted alone: objects that
@@ -169,7 +181,14 @@ _FALSE_IS_PROBLEM: Final = frozenset(
 # A user requested these states, or waits for them.
 _REQUESTED: Final = frozenset(
     reason.value
-    for reason in (Reason.PAUSING, Reason.PAUSED, Reason.STOPPING, Reason.STOPPED, Reason.SEEDING)
+    for reason in (
+        Reason.PAUSING,
+        Reason.PAUSED,
+        Reason.STOPPING,
+        Reason.STOPPED,
+        Reason.SEEDING,
+        Reason.RESTORING,
+    )
 )
 _FAILED_RUNS: Final = frozenset(
     reason.value
@@ -178,6 +197,10 @@ _FAILED_RUNS: Final = frozenset(
         Reason.DIFFERENCES_FOUND,
         Reason.VERIFICATION_FAILED,
         Reason.VERIFICATION_OVERDUE,
+        Reason.ARCHIVE_FAILED,
+        Reason.ARCHIVE_INCOMPLETE,
+        Reason.ARCHIVE_OVERDUE,
+        Reason.RESTORE_FAILED,
     )
 )
 

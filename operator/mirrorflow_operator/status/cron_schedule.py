@@ -1,10 +1,11 @@
-"""Computes the longest interval, in days, between consecutive runs of a cron schedule: then a verification is overdue. Pure."""
+"""Computes from a cron schedule the longest interval between two runs, after which one is overdue, and the next run. Pure."""
 
 import calendar
 import datetime as dt
 import functools
 import itertools
-from collections.abc import Sequence
+import zoneinfo
+from collections.abc import Callable, Sequence
 from typing import Final
 
 # The longest gap between two leap days is eight years (around 2100).
@@ -20,29 +21,60 @@ def days_between_max(schedule: str) -> int | None:
     fields = schedule.lower().split()
     if len(fields) != 5:
         return None
-    _, _, of_month, month, of_week = fields
     try:
-        months = _values(month, 1, 12, _MONTHS)
-        dates = _values(of_month, 1, 31, ())
-        weekdays = _values(of_week, 0, 6, _DAYS)
+        runs_on = _days_of(*fields[2:])
     except ValueError:
         return None
-    # The rule of cron: if both fields restrict days, matching one of them is enough.
-    either = of_month[0] not in _ANY and of_week[0] not in _ANY
     first = dt.date(2096, 1, 1)  # so that the range includes 2100, which has no leap day
     days = [
         number
         for number in range(366 * YEARS)
         for day in (first + dt.timedelta(days=number),)
-        if day.month in months
-        and (
-            (day.day in dates or day.isoweekday() % 7 in weekdays)
-            if either
-            else (day.day in dates and day.isoweekday() % 7 in weekdays)
-        )
+        if runs_on(day)
     ]
     gaps = [later - earlier for earlier, later in itertools.pairwise(days)]
     return max(gaps, default=None)
+
+
+def next_time_s(schedule: str, time_zone: str, now_s: float) -> float | None:
+    """Returns the first time of *schedule* after *now_s*, in seconds since 1970.
+
+    None if the schedule is empty or invalid, or the time zone is unknown here. Times that a change of the clock skips or
+    repeats are as Python maps them, and may differ from those of Kubernetes by that change.
+    """
+    fields = schedule.lower().split()
+    try:
+        zone = zoneinfo.ZoneInfo(time_zone)
+        minute, hour, *of_days = fields
+        runs_on = _days_of(*of_days)
+        times = sorted(
+            dt.time(hour=at_hour, minute=at_minute, tzinfo=zone)
+            for at_hour in _values(hour, 0, 23, ())
+            for at_minute in _values(minute, 0, 59, ())
+        )
+    except (ValueError, TypeError, zoneinfo.ZoneInfoNotFoundError):
+        return None
+    today = dt.datetime.fromtimestamp(now_s, tz=zone).date()
+    days = (today + dt.timedelta(days=number) for number in range(366 * YEARS))
+    moments = (dt.datetime.combine(day, time).timestamp() for day in days if runs_on(day) for time in times)
+    return next((moment for moment in moments if moment > now_s), None)
+
+
+def _days_of(of_month: str, month: str, of_week: str) -> Callable[[dt.date], bool]:
+    """Returns whether a day matches these fields of a schedule. Raises ValueError where one is invalid."""
+    months = _values(month, 1, 12, _MONTHS)
+    dates = _values(of_month, 1, 31, ())
+    weekdays = _values(of_week, 0, 6, _DAYS)
+    # The rule of cron: if both fields restrict days, matching one of them is enough.
+    either = of_month[0] not in _ANY and of_week[0] not in _ANY
+
+    def matches(day: dt.date) -> bool:
+        if day.month not in months:
+            return False
+        is_date, is_weekday = day.day in dates, day.isoweekday() % 7 in weekdays
+        return is_date or is_weekday if either else is_date and is_weekday
+
+    return matches
 
 
 def _values(field: str, minimum: int, maximum: int, names: Sequence[str]) -> frozenset[int]:

@@ -190,7 +190,8 @@ class Observation:
     settle_s: float = SETTLE_S
     fresh_s: float = FRESH_S  # the maximum age of a reading that is used
     jobs: tuple[ObservedJob, ...] = ()  # the flow's existing Spark jobs
-    schedule_created_s: float | None = None  # of the CronJob of the verification
+    # When each CronJob was created, by the kind of its runs.
+    schedules_created_s: Mapping[RunKind, float] = field(default_factory=dict)
     runs: Runs = NO_RUNS  # from `admission.due_jobs`; the plan is based on it
     refused: tuple[RefusedObject, ...] = ()  # by the API server, in this pass
     new_pods_only: bool = False  # readings of pods of an earlier spec do not count

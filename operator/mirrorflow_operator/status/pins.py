@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from mirrorflow_core.java.properties import parse_properties
-from mirrorflow_operator.api.status import SeedStatus, Status, VerifyStatus
+from mirrorflow_operator.api.status import RestoreStatus, RunStatus, SeedStatus, Status, VerifyStatus
 from mirrorflow_operator.status.observation import Admission, Resource
 from mirrorflow_operator.status.spark_jobs import has_ended
 
@@ -20,21 +20,27 @@ FLOW_ID: Final = "mirrorflow.io/flow-id"
 VERSION: Final = "mirrorflow.io/version"
 ENDED_SEED: Final = "mirrorflow.io/ended-seed"  # the run's id and its phase
 ENDED_VERIFICATION: Final = "mirrorflow.io/ended-verification"
+ENDED_RESTORE: Final = "mirrorflow.io/ended-restore"  # the run's id and its phase
 _FLOW_KEY: Final = "mirrorflow.flow"
 _NO_STATUS: Final = "The status of the flow was lost after this run had ended."
 
 
 def pins_of(admission: Admission, status: Status) -> dict[str, str]:
     """Returns the annotations for a flow that is admitted; without empty ones."""
-    seed, verify = status.seed, status.verify
-    has_seeded = seed is not None and has_ended(seed, seed.run_id)
+    verify = status.verify
     pins = {
         FLOW_ID: admission.flow_id,
         VERSION: admission.version,
-        ENDED_SEED: f"{seed.run_id} {seed.phase}" if seed is not None and has_seeded else "",
+        ENDED_SEED: _ended(status.seed),
+        ENDED_RESTORE: _ended(status.restore),
         ENDED_VERIFICATION: verify.ended_run_id if verify is not None else "",
     }
     return {name: value for name, value in pins.items() if value}
+
+
+def _ended(run: RunStatus | None) -> str:
+    """Returns id and phase of a run that has ended; "" for others."""
+    return f"{run.run_id} {run.phase}" if run is not None and has_ended(run, run.run_id) else ""
 
 
 def with_pins(
@@ -57,6 +63,10 @@ def with_pins(
     is_asked_for = run_id and spec is not None and spec.seed is not None and spec.seed.run_id == run_id
     if is_asked_for and not has_ended(status.seed, run_id):
         pinned["seed"] = SeedStatus(run_id=run_id, phase=phase, message=_NO_STATUS)
+    run_id, _, phase = annotations.get(ENDED_RESTORE, "").partition(" ")
+    is_asked_for = run_id and spec is not None and spec.restore is not None and spec.restore.run_id == run_id
+    if is_asked_for and not has_ended(status.restore, run_id):
+        pinned["restore"] = RestoreStatus(run_id=run_id, phase=phase, message=_NO_STATUS)
     run_id = annotations.get(ENDED_VERIFICATION, "")
     is_asked_for = run_id and spec is not None and spec.verify is not None and spec.verify.run_id == run_id
     if is_asked_for and (status.verify is None or status.verify.ended_run_id != run_id):

@@ -15,7 +15,8 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from mirrorflow_operator.api.status import RunCost, SeedPartitions, WindowCounts
-from mirrorflow_operator.plan.job_objects import RunKind
+from mirrorflow_operator.api.timestamps import parse_timestamp
+from mirrorflow_operator.plan.job_objects import COMMANDS, RunKind
 from mirrorflow_operator.plan.properties import POD_LAYOUT
 from mirrorflow_operator.status.conditions import bounded
 
@@ -25,7 +26,7 @@ NUMBER_MAX: Final = 2.0**63  # what a 64-bit counter can hold
 MESSAGE_MAX: Final = 500  # characters of the job's own message
 COUNT_MAX: Final = 2**53  # the largest integer that every JSON reader represents exactly
 _GUARANTEE: Final = re.compile(r"[a-z-]{1,64}")
-_KINDS: Final = {kind.value: kind for kind in RunKind}
+_KINDS: Final = {command: kind for kind, command in COMMANDS.items()}
 # An error right after the start is mostly transient: another connector has yet to create a topic, or a broker
 # answers at the second attempt. And a reported failure disappears only after a minute without it.
 YOUNG_S: Final = 30.0
@@ -85,6 +86,9 @@ class Report:
     source_records: int = 0
     target_records: int = 0
     differences: int = 0
+    commit: int = 0  # the number of the archive's last commit; 0 where the job has not read it
+    archived_records: int = 0  # all those of the archive
+    archived_s: float | None = None  # when all that was new was last found to be archived
     cost: RunCost
     message: str = ""
 
@@ -125,6 +129,9 @@ def report_from_json(value: Mapping[str, Any]) -> Report | None:
         source_records=_count(value.get("sourceRecords")),
         target_records=_count(value.get("targetRecords")),
         differences=_count(value.get("differences")),
+        commit=_count(value.get("commit")),
+        archived_records=_count(value.get("archivedRecords")),
+        archived_s=_time(value.get("archivedTime")),
         cost=RunCost(
             executor_seconds=_count(cost.get("executorSeconds")),
             bytes_read=_count(cost.get("bytesRead")),
@@ -132,6 +139,11 @@ def report_from_json(value: Mapping[str, Any]) -> Report | None:
         ),
         message=bounded(message, MESSAGE_MAX) if isinstance(message, str) else "",
     )
+
+
+def _time(value: Any) -> float | None:
+    """Returns the seconds since 1970 of a text such as 2026-11-22T13:00:00Z; None for any other value."""
+    return parse_timestamp(value) if isinstance(value, str) else None
 
 
 def _count(value: Any) -> int:

@@ -88,6 +88,10 @@ def replicating(observation: Observation, state: State) -> Finding:
     """Returns Replicating: True while records are copied or there is nothing to copy."""
     if state is not State.RUNNING:
         return _halted(_KIND, state, observation, observation.connector(ConnectorKind.SOURCE))
+    if observation.runs.replaces_source and observation.runs.restore:
+        return no(
+            _KIND, Reason.RESTORING, "A restore fills the target; the connector starts when it has ended."
+        )
     if observation.runs.replaces_source:
         return no(_KIND, Reason.SEEDING, "A seed fills the target; the connector starts when it has ended.")
     observed = observation.connector(ConnectorKind.SOURCE)

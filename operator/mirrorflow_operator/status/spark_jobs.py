@@ -19,6 +19,7 @@ from mirrorflow_operator.api.status import (
 )
 from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
 from mirrorflow_operator.plan.job_objects import (
+    EXIT_DIFFERENT,
     EXIT_FAILED,
     EXIT_NOTHING_SELECTED,
     EXIT_USAGE,
@@ -34,6 +35,7 @@ from mirrorflow_operator.status.conditions import (
     unknown,
     yes,
 )
+from mirrorflow_operator.status.cron_schedule import days_between_max
 from mirrorflow_operator.status.observation import Observation, ObservedJob, ObservedPod
 from mirrorflow_operator.status.pod_failures import QUOTE_MAX, pod_problems
 from mirrorflow_operator.status.pod_reports import Report, parse_report
@@ -50,7 +52,15 @@ _EXIT_MEANINGS: Final = {
     EXIT_USAGE: "its settings are invalid",
     EXIT_NOTHING_SELECTED: "the flow selects no topic",
 }
+# A restore has the pods of the archive.
+_JOB_OF: Final = {RunKind.RESTORE: RunKind.ARCHIVE.value}
+_MEANINGS_OF_KIND: Final = {
+    (RunKind.VERIFY, EXIT_FAILED): "it could not compare",
+    (RunKind.ARCHIVE, EXIT_DIFFERENT): "it could not continue some topics",
+    (RunKind.RESTORE, EXIT_DIFFERENT): "the target differs from the archive",
+}
 _KIND: Final = ConditionType.SEEDED
+DAY_S: Final = 86_400
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 _JOB_DELETED: Final = "Its Job was deleted before it ended; a new one continues from there."
 _CONTINUED_IN_ANOTHER_JOB: Final = (
@@ -64,7 +74,7 @@ def is_open(kind: RunKind, run_id: str, status: Status, jobs: Iterable[ObservedJ
     if kind is RunKind.VERIFY:
         is_recorded = status.verify is not None and status.verify.ended_run_id == run_id
     else:
-        is_recorded = has_ended(status.seed, run_id)
+        is_recorded = has_ended(status.restore if kind is RunKind.RESTORE else status.seed, run_id)
     if not run_id or is_recorded:
         return False
     return not any(job.kind is kind and job.run_id == run_id and job.outcome for job in jobs)
@@ -133,7 +143,7 @@ def driver_problem(job: ObservedJob, *, flow: MirrorFlow | None, now_s: float) -
 def _problems(job: ObservedJob, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
     pod = live_driver(job)
     if pod is not None:
-        path = f"spec.{job.kind.value}.driver"
+        path = f"spec.{_JOB_OF.get(job.kind, job.kind.value)}.driver"
         yield from pod_problems(pod, f"{job.kind.value} driver", path, flow, now_s)
     elif job.events:
         quote = bounded(job.events[-1].message, QUOTE_MAX)
@@ -144,8 +154,8 @@ def failure_message(job: ObservedJob, report: Report | None) -> str:
     """Returns a sentence without a final stop: why the job failed, and its own message."""
     pod = max(job.pods, key=lambda pod: (pod.created_s, pod.name), default=None)
     meaning = "" if pod is None else _EXIT_MEANINGS.get(pod.exit_code or 0, "")
-    if pod is not None and pod.exit_code == EXIT_FAILED and job.kind is RunKind.VERIFY:
-        meaning = "it could not compare"
+    if pod is not None:
+        meaning = _MEANINGS_OF_KIND.get((job.kind, pod.exit_code or 0), meaning)
     why = _GIVEN_UP.get(job.reason, bounded(job.message, QUOTE_MAX) or "Kubernetes reports no reason")
     if meaning and job.reason == "PodFailurePolicy":
         why, meaning = meaning, ""
@@ -156,6 +166,21 @@ def failure_message(job: ObservedJob, report: Report | None) -> str:
 def log_hint(job: str) -> str:
     """Returns a sentence with the command that shows the log of the Job of that name."""
     return f"See kubectl logs job/{job}."
+
+
+def schedule_overdue_in_s(
+    observation: Observation, kind: RunKind, schedule: str, last_s: float | None
+) -> float | None:
+    """Returns the seconds until a scheduled run is overdue whose last one succeeded at *last_s*, 0 if it is.
+
+    None without a readable schedule, and before its CronJob exists.
+    """
+    gap_days = days_between_max(schedule) if schedule else None
+    created_s = observation.schedules_created_s.get(kind)
+    if gap_days is None or created_s is None:
+        return None
+    # One day more than the longest gap of the schedule, because a run may take that long.
+    return max(0.0, max(last_s or 0.0, created_s) + (gap_days + 1) * DAY_S - observation.now_s)
 
 
 def seed_totals(before: SeedStatus, reports: Iterable[tuple[ObservedPod, Report]]) -> dict[str, object]:

@@ -169,6 +169,8 @@ def reconciling(
         return yes(kind, Reason.RECONCILIATION_PAUSED, _PAUSED)
     if observation.refused:
         return replace(objects_refused(observation, kind), status=ConditionStatus.TRUE)
+    if observation.runs.replaces_source and observation.runs.restore:
+        return yes(kind, Reason.RESTORING, "A restore fills the target.")
     if observation.runs.replaces_source:
         return yes(kind, Reason.SEEDING, "A seed fills the target.")
     rolling = [workload for workload in workloads if is_rolling(workload.observed)]

@@ -18,7 +18,6 @@ from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
 from mirrorflow_operator.api.workloads import Verify
 from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
-from mirrorflow_operator.status.cron_schedule import days_between_max
 from mirrorflow_operator.status.observation import Observation, ObservedJob
 from mirrorflow_operator.status.spark_jobs import (
     driver_problem,
@@ -28,10 +27,10 @@ from mirrorflow_operator.status.spark_jobs import (
     log_hint,
     newest_job,
     phase_of,
+    schedule_overdue_in_s,
 )
 
 _KIND: Final = ConditionType.VERIFIED
-DAY_S: Final = 86_400
 _UNFINISHED: Final = frozenset({RunPhase.PENDING.value, RunPhase.RUNNING.value, RunPhase.PAUSED.value})
 _VERDICTS: Final = frozenset({Reason.EQUAL, Reason.DIFFERENCES_FOUND, Reason.UNDECIDED})
 
@@ -143,6 +142,8 @@ def _finding_while_running(observation: Observation, flow: MirrorFlow | None, ve
     """Returns the finding while the run of runId has not ended."""
     if observation.runs.seed:
         return unknown(_KIND, Reason.SEEDING, "The verification starts when the seed has ended.")
+    if observation.runs.restore:
+        return unknown(_KIND, Reason.RESTORING, "The verification starts when the restore has ended.")
     job = newest_job(observation.jobs, RunKind.VERIFY, verify.run_id)
     problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
     if problem is not None:
@@ -201,10 +202,5 @@ def _reported_verdict(observation: Observation) -> Finding | None:
 
 def overdue_in_s(observation: Observation, verify: Verify, status: VerifyStatus | None) -> float | None:
     """Returns the seconds until a verification is overdue, 0 if it is; None without a readable schedule."""
-    gap_days = days_between_max(verify.schedule) if verify.schedule else None
-    if gap_days is None or observation.schedule_created_s is None:
-        return None
     verdict_s = None if status is None else parse_timestamp(status.verdict_time or "")
-    since_s = max(verdict_s or 0.0, observation.schedule_created_s)
-    # One day more than the longest gap of the schedule, because a run may take that long.
-    return max(0.0, since_s + (gap_days + 1) * DAY_S - observation.now_s)
+    return schedule_overdue_in_s(observation, RunKind.VERIFY, verify.schedule, verdict_s)

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from mirrorflow_operator.plan.job_objects import DRIVER, PROGRESS_PORT
-from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, SeedReport, VerifyReport, encode
+from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, Report, SeedReport, VerifyReport, encode
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.kubectl import Kubectl
@@ -83,7 +83,7 @@ def start_driver(team: Kubectl, pod: str) -> None:
     _set_pod_status(team, pod, "Running", {"running": {"startedAt": "2026-01-01T00:00:00Z"}})
 
 
-def end_driver(team: Kubectl, pod: str, report: SeedReport | VerifyReport, exit_code: int = 0) -> None:
+def end_driver(team: Kubectl, pod: str, report: Report, exit_code: int = 0) -> None:
     finished_at = "2026-01-01T00:10:00Z"
     terminated = {
         "exitCode": exit_code,
@@ -96,7 +96,7 @@ def end_driver(team: Kubectl, pod: str, report: SeedReport | VerifyReport, exit_
 
 
 @contextmanager
-def driver_progress(report: SeedReport) -> Iterator[None]:
+def driver_progress(report: Report) -> Iterator[None]:
     """Serves *report* as a driver does over HTTP."""
 
     class Handler(BaseHTTPRequestHandler):

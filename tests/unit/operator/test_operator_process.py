@@ -133,7 +133,7 @@ def test_a_driver_is_alive_until_its_pod_has_ended(job: str, ending: dict[str, s
 
 
 def test_the_leader_counts_flows_with_failed_runs():
-    """The alerts for Spark jobs use these three metrics."""
+    """The alerts for Spark jobs use these metrics."""
     operator = Operator(settings=Settings())
     operator._gauges()
     for name, reason in (
@@ -141,6 +141,9 @@ def test_the_leader_counts_flows_with_failed_runs():
         ("b", "DifferencesFound"),
         ("c", "DifferencesFound"),
         ("d", "Equal"),
+        ("e", "ArchiveOverdue"),
+        ("f", "ArchiveIncomplete"),
+        ("g", "RestoreFailed"),
     ):
         condition = {
             "type": "Verified",
@@ -153,12 +156,18 @@ def test_the_leader_counts_flows_with_failed_runs():
         )
 
     def figures() -> list[float | None]:
-        names = ("flows_seed_failed", "flows_different", "flows_verification_overdue")
+        names = (
+            "flows_seed_failed",
+            "flows_different",
+            "flows_verification_overdue",
+            "flows_archive_failing",
+            "flows_restore_failed",
+        )
         return [operator.metrics.registry.get_sample_value(f"mirrorflow_operator_{name}") for name in names]
 
-    assert figures() == [0, 0, 0]
+    assert figures() == [0, 0, 0, 0, 0]
     operator.leader = cast("Leader", SimpleNamespace())
-    assert figures() == [1, 2, 0]
+    assert figures() == [1, 2, 0, 2, 1]
 
 
 def test_the_leader_counts_flows_that_are_not_ready_except_paused_ones():

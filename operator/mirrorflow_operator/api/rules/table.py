@@ -56,6 +56,9 @@ from mirrorflow_operator.api.workloads import (
 )
 from mirrorflow_operator.errors import FieldError
 
+# The server checks the shape, Python also the date.
+_TIMESTAMP: Final = "^[0-9-]{8,10}T[0-9:.]+(Z|[+-][0-9:]+)$"
+FILE_BYTES_MIN: Final = "1Mi"
 SAMPLE_MIN: Final = "0.000001"  # one window in a million
 EXECUTOR_MEMORY_MIN: Final = "768Mi"  # Spark's Java alone takes two thirds of it
 _FIVE_FIELDS: Final = "^[^ ]+( +[^ ]+){4}$"
@@ -71,23 +74,73 @@ def _is_less(minimum: str) -> str:
     )
 
 
+def _of_jobs(field: str) -> tuple[str, ...]:
+    """Returns the path of *field* in each kind of Spark job that has pods of its own."""
+    return tuple(f"spec.{job}.{field}" for job in ("seed", "verify", "archive"))
+
+
+_SCHEDULES: Final = ("spec.verify.schedule", "spec.archive.schedule")
+_URLS: Final = ("spec.archive.url", "spec.restore.url")
+# A user and a password, or a key as pyarrow reads it from a query. Everyone who may read the flow would see them.
+_URL_WITH_SECRET: Final = "://[^/]*:[^/]*@|[?&](access_key|secret_key|session_token)="  # noqa: S105  a pattern
+ARCHIVE_RULES: Final = (
+    Rule(
+        paths=_URLS,
+        violated_if=f"self.matches('{_URL_WITH_SECRET}')",
+        is_violated=lambda self: re.search(_URL_WITH_SECRET, self),
+        problem="it contains credentials",
+        action="set them in spec.archive.template.env by valueFrom.secretKeyRef, or use the identity of the pods",
+    ),
+    Rule(
+        paths=("spec.archive",),
+        field="schedule",
+        violated_if="self.follow && has(self.schedule) && self.schedule != ''",
+        is_violated=lambda self: self.follow and self.schedule,
+        problem="with follow, one job runs all the time",
+        action="remove schedule, or set follow to false",
+    ),
+    Rule(
+        paths=("spec.archive.fileBytes",),
+        violated_if=_is_less(FILE_BYTES_MIN),
+        is_violated=lambda self: amount(self) < amount(FILE_BYTES_MIN),
+        problem="files of this size are too many to be read well",
+        action=f"write at least {FILE_BYTES_MIN}",
+    ),
+    Rule(
+        paths=("spec",),
+        field="restore.url",
+        violated_if="has(self.restore) && !has(self.restore.url) && !has(self.archive)",
+        is_violated=lambda self: (
+            self.restore is not None and self.restore.url is None and self.archive is None
+        ),
+        problem="it is missing, and there is no spec.archive",
+        action="write the address of the archive, such as s3://bucket/orders",
+    ),
+    Rule(
+        paths=("spec.restore.until",),
+        violated_if=f"!self.matches('{_TIMESTAMP}')",
+        is_violated=lambda self: parse_timestamp(self) is None,
+        problem="'<<self>>' is not a timestamp with a time zone",
+        action="write it as 2026-01-31T00:00:00Z",
+    ),
+)
 JOB_RULES: Final = (
     Rule(
-        paths=("spec.limits.bytesPerSecond", "spec.seed.bytesPerSecond", "spec.verify.bytesPerSecond"),
+        paths=("spec.limits.bytesPerSecond", *_of_jobs("bytesPerSecond")),
         violated_if=_is_less("1"),
         is_violated=lambda self: amount(self) < 1,
         problem="it is not a rate",
         action="write a number of bytes such as 50Mi, or set spec.state to Paused",
     ),
     Rule(
-        paths=("spec.verify.schedule",),
+        paths=_SCHEDULES,
         violated_if=f"self != '' && !self.matches('{_FIVE_FIELDS}')",
         is_violated=lambda self: self and not re.search(_FIVE_FIELDS, self),
         problem="'<<self>>' does not have five fields",
         action='write minute, hour, day, month and weekday, such as "0 3 * * *"',
     ),
     Rule(
-        paths=("spec.verify.schedule",),
+        paths=_SCHEDULES,
         violated_if=f"self.matches('{_NEVER}')",
         is_violated=lambda self: re.search(_NEVER, self),
         problem="'<<self>>' names a day that no month of it has, so it would never run",
@@ -103,9 +156,7 @@ JOB_RULES: Final = (
     ),
     Rule(
         paths=tuple(
-            f"spec.{job}.executors.resources.{part}.memory"
-            for job in ("seed", "verify")
-            for part in ("requests", "limits")
+            path for part in ("requests", "limits") for path in _of_jobs(f"executors.resources.{part}.memory")
         ),
         violated_if=_is_less(EXECUTOR_MEMORY_MIN),
         is_violated=lambda self: amount(self) < amount(EXECUTOR_MEMORY_MIN),
@@ -132,7 +183,7 @@ def _limit_below_request(unit: str) -> Rule:
             f"{path}.resources"
             for path in (
                 *_CONNECTORS,
-                *(f"spec.{job}.{part}" for job in ("seed", "verify") for part in ("driver", "executors")),
+                *(path for part in ("driver", "executors") for path in _of_jobs(part)),
             )
         ),
         field=f"limits.{unit}",
@@ -147,7 +198,7 @@ def _limit_below_request(unit: str) -> Rule:
 _CONNECTORS: Final = tuple(f"spec.connectors.{name.value}" for name in ConnectorKind)
 _OF_MM2: Final = tuple(f"spec.connectors.{kind.value}" for kind in COLOCATABLE)
 _CONFIGS: Final = _fields_of(_OF_MM2, "config")
-_TEMPLATES: Final = tuple(f"{path}.template" for path in (*_OF_MM2, "spec.seed", "spec.verify"))
+_TEMPLATES: Final = tuple(f"{path}.template" for path in _OF_MM2) + _of_jobs("template")
 _VARIABLES: Final = _fields_of(_TEMPLATES, "env[]", "initContainers[].env[]")
 _OWN_CONTAINERS: Final = ["replicator", "driver", "executor"]
 # The operator finds its objects by its labels.
@@ -771,8 +822,6 @@ _PATTERNS: Final = (
 _NOT_A_REGEX: Final = "is not a Java regular expression"
 _REGEX_ACTION: Final = "correct it; a lone * is written .*"
 _LONE_QUANTIFIER: Final = "^[*+?]"
-# The server checks the shape, Python also the date.
-_TIMESTAMP: Final = "^[0-9-]{8,10}T[0-9:.]+(Z|[+-][0-9:]+)$"
 
 
 def _invalid_patterns(patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
@@ -898,6 +947,7 @@ RULES: Final[tuple[Rule | PythonRule, ...]] = (
     *CLUSTER_RULES,
     *TOPIC_RULES,
     *JOB_RULES,
+    *ARCHIVE_RULES,
     *WORKLOAD_RULES,
 )
 

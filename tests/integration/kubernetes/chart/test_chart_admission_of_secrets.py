@@ -178,7 +178,7 @@ TEMPLATES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("part", TEMPLATES)
-@pytest.mark.parametrize("owner", ["source", "heartbeat", "seed", "verify"])
+@pytest.mark.parametrize("owner", ["source", "heartbeat", "seed", "verify", "archive"])
 def test_a_secret_in_a_template_is_checked(alice: Kubectl, owner: str, part: str):
     flow = copy.deepcopy(SMALLEST)
     template = {"template": TEMPLATES[part]}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan import job_objects as plan_of_jobs
@@ -30,8 +31,8 @@ from tests.harness.goldens import check_golden, text_difference
 from tests.unit.operator.plan.test_connector_objects import EXAMPLES, GOLDENS, _Dumper
 
 DEFAULTS = SparkDefaults(image="registry.example/mirrorflow-seed:1.0.0")
-ALL_RUNS = Runs(seed=True, verify=True)
-NAMES = ("everything", "seeded-and-verified")
+ALL_RUNS = Runs(seed=True, verify=True, archive=True, restore=True)
+NAMES = ("everything", "seeded-and-verified", "archived-and-restored", "archived-continuously")
 FILES = ("worker.properties", "source.properties", "job.properties")
 
 
@@ -138,7 +139,11 @@ def test_driver_and_executors_mount_the_same_secrets_as_the_connector(name: str)
             if mount["mountPath"].startswith("/mnt/") and mount["name"] != "output"
         ]
         assert volumes == [volume for volume in spec["volumes"] if "secret" in volume]
-        assert not any("secretKeyRef" in str(variable) for variable in spec["containers"][0]["env"])
+        given = flow.spec.archive.template.env if flow.spec.archive is not None else ()
+        own = [
+            item for item in spec["containers"][0]["env"] if item["name"] not in {env.name for env in given}
+        ]
+        assert not any("secretKeyRef" in str(variable) for variable in own)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -160,9 +165,97 @@ def test_the_job_accepts_the_files_of_its_config_map(name: str, tmp_path: Path) 
         assert job_settings.extra["spark.kubernetes.container.image"].startswith(
             ("registry.example/mirrorflow-seed:", "mirrorflow/seed:")
         )
-    scheduled = load_job(str(job), {})
-    assert flow.spec.verify is not None
-    assert (scheduled.run_id, scheduled.sample) == ("scheduled", float(flow.spec.verify.sample))
+    if flow.spec.verify is not None:
+        scheduled = load_job(str(job), {})
+        assert (scheduled.run_id, scheduled.sample) == ("scheduled", float(flow.spec.verify.sample))
+
+
+def _properties(planned: list[Object], name: str) -> dict[str, str]:
+    config = next(
+        item for item in _of_kind(planned, "ConfigMap") if item["metadata"]["name"].startswith(name)
+    )
+    return parse_properties(config["data"]["job.properties"])
+
+
+def test_the_spec_of_an_archive_sets_the_settings_of_its_jobs() -> None:
+    """The groups are those of which the flow translates the offsets, and a restore has the pods of the archive."""
+    planned = _jobs("archived-and-restored")
+    export, restore = (_properties(planned, f"east-to-west-{kind}") for kind in ("archive", "restore-"))
+    [cron_job], [job] = _of_kind(planned, "CronJob"), _of_kind(planned, "Job")
+
+    assert "s3://backups/orders?endpoint_override=objects.example:9000" == export["archive"]
+    assert (str(64 * 1024 * 1024), ".*") == (export["archive.file.bytes"], export["archive.groups"])
+    assert export["archive.groups.exclude"].startswith("test-.*,")
+    assert "archive.follow" not in export
+    assert (
+        "s3://backups/orders-2026?endpoint_override=objects.example:9000",
+        "2026-11-22T13:00:00Z",
+        "accept",
+        "false",
+    ) == tuple(restore[key] for key in ("archive", "archive.until", "foreign.records", "archive.compare"))
+    assert ("export", "restore") == tuple(
+        spec["template"]["spec"]["containers"][0]["args"][0]
+        for spec in (cron_job["spec"]["jobTemplate"]["spec"], job["spec"])
+    )
+    assert "2" == restore["executors.max"] == export["executors.max"]
+    assert ("Forbid", False, False) == (
+        cron_job["spec"]["concurrencyPolicy"],
+        cron_job["spec"]["suspend"],
+        job["spec"]["suspend"],  # a paused flow is restored, and its connector does not copy the rest
+    )
+
+
+def test_an_archive_that_follows_the_source_is_one_job() -> None:
+    planned = _jobs("archived-continuously")
+    properties = _properties(planned, "east-to-west-archive-")
+
+    assert ("true", "300000") == (properties["archive.follow"], properties["archive.interval.ms"])
+    assert [] == _of_kind(planned, "CronJob")
+    assert "gs://backups/orders" == _properties(planned, "east-to-west-restore-")["archive"]
+    assert [] == _of_kind(_jobs("archived-continuously", Runs()), "Job")
+
+
+def test_a_stopped_flow_neither_archives_nor_restores() -> None:
+    planned = _jobs("archived-and-restored", state="Stopped")
+
+    assert [True, True] == [
+        item["spec"]["suspend"] for kind in ("CronJob", "Job") for item in _of_kind(planned, kind)
+    ]
+
+
+def test_two_exports_never_run_at_once() -> None:
+    """Neither a new Job nor the first schedule starts before the driver of an earlier one has ended."""
+    followed, scheduled = (
+        _jobs("archived-continuously", Runs(archive=True)),
+        _jobs("archived-and-restored", Runs()),
+    )
+    [job] = _of_kind(followed, "Job")
+    earlier, at_two = "east-to-west-archive-0a1b2c3d", "east-to-west-archive-29387460"
+
+    def remaining(planned: list[Object], kind: str, existing: set[str], alive: set[str]) -> list[Object]:
+        blocked = without_blocked_jobs(planned, existing=frozenset(existing), alive=frozenset(alive))
+        return _of_kind(blocked, kind)
+
+    assert (
+        [] == remaining(followed, "Job", set(), {earlier}) == remaining(followed, "Job", {at_two}, {at_two})
+    )
+    assert [job] == remaining(followed, "Job", set(), {job["metadata"]["name"]})
+    assert [job] == remaining(followed, "Job", set(), {"east-to-west-seed-1a2b3c4d"})
+    assert [] == remaining(scheduled, "CronJob", set(), {earlier})
+    assert _of_kind(scheduled, "CronJob") == remaining(scheduled, "CronJob", {at_two}, {at_two})
+
+
+def test_an_export_delays_no_other_job_and_a_restore_waits_for_a_seed() -> None:
+    for name, runs in (("everything", Runs(verify=True)), ("archived-and-restored", Runs(restore=True))):
+        planned = _jobs(name, runs)
+        at_two = frozenset({"east-to-west-archive-29387460"})
+        assert planned == without_blocked_jobs(planned, existing=at_two, alive=at_two)
+        assert [] == _of_kind(
+            without_blocked_jobs(
+                planned, existing=frozenset(), alive=frozenset({"east-to-west-seed-1a2b3c4d"})
+            ),
+            "Job",
+        )
 
 
 def test_only_the_driver_mounts_the_volume_for_results() -> None:

@@ -9,13 +9,22 @@ from hypothesis import strategies as st
 
 from mirrorflow_operator.admission.due_jobs import HOLD_S, DueJobs, due_jobs
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.api.status import SeedStatus, Status, VerifyStatus
-from mirrorflow_operator.plan.job_objects import ENDED_KEPT, RunKind
-from mirrorflow_operator.status.cron_schedule import days_between_max
+from mirrorflow_operator.api.status import RestoreStatus, SeedStatus, Status, VerifyStatus
+from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
+from mirrorflow_operator.plan.job_objects import ARCHIVE_AGAIN_S, ENDED_KEPT, FOLLOWING, RunKind
+from mirrorflow_operator.status.cron_schedule import days_between_max, next_time_s
 from mirrorflow_operator.status.observation import ObservedJob
 from mirrorflow_operator.status.pod_reports import Report, parse_reading, parse_report
 from mirrorflow_operator.status.spark_jobs import failure_message
-from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, SeedReport, VerifyReport, encode
+from mirrorflow_seed.job_report import (
+    ArchiveReport,
+    Cost,
+    JobPhase,
+    OutcomeCounts,
+    SeedReport,
+    VerifyReport,
+    encode,
+)
 from tests.unit.operator.observations import NOW_S, driver, job, mirror_flow, seed_reading
 
 SEEDED = Status(seed=SeedStatus(run_id="1", phase="Succeeded"))
@@ -104,6 +113,51 @@ def test_the_last_ended_jobs_are_kept_except_scheduled_ones() -> None:
     kept = due_jobs(None, Status(), [*ended, scheduled], None, NOW_S).runs.kept
 
     assert kept == {f"seed-{number}" for number in range(ENDED_KEPT)}
+
+
+URL = "s3://backups/orders"
+FOLLOWED: dict[str, Any] = {"seed": {"runId": ""}, "archive": {"url": URL, "follow": True}}
+
+
+def test_an_export_that_follows_is_due_all_the_time_and_starts_again_after_a_failure() -> None:
+    """The failed Job stays for ten minutes, for its log; then it is deleted, and the next pass creates a new one."""
+    flow = _flow(**FOLLOWED)
+    running = job(name="archive", kind=RunKind.ARCHIVE, run_id=FOLLOWING)
+    failed = replace(running, outcome="Failed", ended_s=NOW_S)
+    early = _decide(failed, flow=flow, now_s=NOW_S + 60)
+    late = _decide(failed, flow=flow, now_s=NOW_S + ARCHIVE_AGAIN_S)
+
+    assert _decide(flow=flow).runs.archive
+    assert _decide(running, flow=flow).runs.archive
+    assert early.runs.archive
+    assert early.runs.kept == {"archive"}
+    assert early.again_after_s == ARCHIVE_AGAIN_S - 60
+    assert not late.runs.archive
+    assert late.runs.kept == frozenset()
+    assert not _decide(flow=_flow(archive={"url": URL, "schedule": "0 3 * * *"})).runs.archive
+    assert not _decide(flow=_flow(archive={"url": URL})).runs.archive
+
+
+def test_a_restore_runs_once_after_the_seed_and_replaces_the_source_connector() -> None:
+    """Its end is in the status and in the Job. If one of them is lost, it still does not start again."""
+    flow = _flow(restore={"runId": "r", "url": URL}, verify={"runId": "v"})
+    restoring = job(name="restore", kind=RunKind.RESTORE, run_id="r")
+    done = Status(seed=SEEDED.seed, restore=RestoreStatus(run_id="r", phase="Failed"))
+    runs = _decide(flow=flow, status=SEEDED).runs
+
+    assert not _decide(flow=flow).runs.restore
+    assert (runs.restore, runs.replaces_source, runs.verify) == (True, True, False)
+    assert not _decide(flow=flow, status=done).runs.restore
+    assert _decide(flow=flow, status=done).runs.verify
+    assert not _decide(replace(restoring, outcome="Complete"), flow=flow, status=SEEDED).runs.restore
+
+
+@pytest.mark.parametrize(("state", "replaces"), [("Running", True), ("Paused", True), ("Stopped", False)])
+def test_a_paused_flow_is_restored(state: str, *, replaces: bool) -> None:
+    """So its connector does not copy what is later than the point in time."""
+    flow = _flow(seed={"runId": ""}, restore={"runId": "r", "url": URL}, state=state)
+
+    assert _decide(flow=flow).runs.replaces_source is replaces
 
 
 jobs = st.builds(
@@ -261,3 +315,39 @@ def test_an_invalid_estimate_is_none(estimate: str) -> None:
 def test_the_longest_interval_of_a_schedule_is_found(schedule: str, days: int | None) -> None:
     """A verification is overdue after this time."""
     assert days == days_between_max(schedule)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "time_zone", "after"),
+    [
+        ("0 3 * * *", "UTC", "2026-11-23T03:00:00Z"),
+        ("17 * * * *", "UTC", "2026-11-22T13:17:00Z"),
+        ("*/20 9-17 * * mon-fri", "Europe/Berlin", "2026-11-23T08:00:00Z"),
+        ("0 0 29 2 *", "UTC", "2028-02-29T00:00:00Z"),
+        ("0 0 30 2 *", "UTC", None),
+        ("often", "UTC", None),
+        ("", "UTC", None),
+        ("0 3 * * *", "Nowhere/Town", None),
+        ("0 3 * * *", "../etc/passwd", None),
+    ],
+)
+def test_the_next_time_of_a_schedule_is_found(schedule: str, time_zone: str, after: str | None) -> None:
+    """It is a Sunday, 13:00."""
+    now_s = parse_timestamp("2026-11-22T13:00:00Z")
+    assert now_s is not None
+
+    next_s = next_time_s(schedule, time_zone, now_s)
+
+    assert after == (None if next_s is None else timestamp(next_s))
+
+
+def test_the_report_of_an_export_is_parsed() -> None:
+    export = ArchiveReport(
+        job="export", run_id="1", phase=JobPhase.SUCCEEDED, records=3, commit=7, archived_records=40,
+        archived_time="2026-11-22T13:00:00+00:00", message="m",
+    )  # fmt: skip
+    report = parse_report(encode(export).decode())
+
+    assert report is not None
+    assert (report.kind, report.commit, report.archived_records) == (RunKind.ARCHIVE, 7, 40)
+    assert report.archived_s == parse_timestamp("2026-11-22T13:00:00Z")

@@ -296,7 +296,93 @@ def _verified(
         pods=(ended,),
     )
     return observed(
-        flow=mirror_flow(**(spec or NIGHTLY)), jobs=(verification,), schedule_created_s=NOW_S - 9e5
+        flow=mirror_flow(**(spec or NIGHTLY)),
+        jobs=(verification,),
+        schedules_created_s={RunKind.VERIFY: NOW_S - 9e5},
+    )
+
+
+ARCHIVED: dict[str, Any] = {"archive": {"url": "s3://backups/orders", "schedule": "0 3 * * *"}}
+FOLLOWED: dict[str, Any] = {"archive": {"url": "s3://backups/orders", "follow": True}}
+RESTORED: dict[str, Any] = {"restore": {"runId": "1", "url": "s3://backups/orders"}}
+
+
+def _archived(
+    *, outcome: str = "Complete", exit_code: int = 0, ended_s: float = NOW_S - 30, **report: Any
+) -> Observation:
+    """The last scheduled export has ended."""
+    message = json.dumps(
+        {
+            "version": 1,
+            "job": "export",
+            "phase": "Succeeded",
+            "commit": 12,
+            "archivedRecords": 6_650_000,
+            "archivedTime": timestamp(ended_s),
+            "message": "9000 records of 3 topics are archived (commit 12).",
+            **report,
+        }
+    )
+    ended = driver(
+        phase="Failed", ready=False, started_s=None, exit_code=exit_code, terminated_message=message
+    )
+    export = job(
+        name="east-to-west-archive-29393940",
+        kind=RunKind.ARCHIVE,
+        run_id="",
+        outcome=outcome,
+        reason="PodFailurePolicy" if outcome == "Failed" else "",
+        ended_s=ended_s,
+        pods=(ended,),
+    )
+    return observed(
+        flow=mirror_flow(**ARCHIVED), jobs=(export,), schedules_created_s={RunKind.ARCHIVE: NOW_S - 9e5}
+    )
+
+
+def _following(**report: Any) -> Observation:
+    """The driver adds increment after increment."""
+    shown = report_from_json({"version": 1, "job": "export", "phase": "Running", **report})
+    export = job(
+        name="east-to-west-archive-5e6f7a8b",
+        kind=RunKind.ARCHIVE,
+        run_id="following",
+        created_s=NOW_S - 9e4,
+        reading=Reading(read_at_s=NOW_S - 5, report=shown),
+    )
+    return observed(flow=mirror_flow(**FOLLOWED), jobs=(export,))
+
+
+def _restore(outcome: str = "", exit_code: int | None = None, **report: Any) -> Observation:
+    figures = {
+        "version": 1,
+        "job": "restore",
+        "partitions": {"total": 16, "done": 3},
+        "records": 9_000,
+        **report,
+    }
+    pod = driver(
+        phase="Failed" if outcome else "Running",
+        ready=False,
+        exit_code=exit_code,
+        terminated_message=json.dumps(figures) if outcome else "",
+        reading=Reading(read_at_s=NOW_S - 5, report=report_from_json(figures)),
+    )
+    restore = job(
+        name="east-to-west-restore-5e6f7a8b",
+        kind=RunKind.RESTORE,
+        outcome=outcome,
+        reason="PodFailurePolicy" if outcome == "Failed" else "",
+        ended_s=NOW_S - 30 if outcome else None,
+        pods=(pod,),
+    )
+    flow = mirror_flow(**RESTORED)
+    runs = due_jobs(flow, Status(), (restore,), None, NOW_S).runs
+    first = connector()
+    if runs.replaces_source:
+        first = connector(deployment=deployment(wanted=0, replicas=0, updated=0, ready=0), pods=())
+    return observed(
+        flow=flow, connectors=(first, connector(CHECKPOINT), connector(HEARTBEAT)), jobs=(restore,), runs=runs
     )
 
 
@@ -340,6 +426,47 @@ QUOTA = DeploymentCondition(
 )
 # Maps a situation to its observation, and to status and reason of Ready after several minutes.
 SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
+    "archived": (_archived, "True", "Replicating"),
+    "archive-incomplete": (
+        lambda: _archived(
+            outcome="Failed",
+            exit_code=1,
+            phase="Failed",
+            archivedTime="",
+            message="9000 records of 3 topics are archived (commit 12). Not archived: orders was created again.",
+        ),
+        "True",
+        "Replicating",
+    ),
+    "archive-overdue": (lambda: _archived(ended_s=NOW_S - 3 * 86_400), "True", "Replicating"),
+    "archived-continuously": (
+        lambda: _following(commit=40, archivedRecords=7, archivedTime=timestamp(NOW_S - 20)),
+        "True",
+        "Replicating",
+    ),
+    "archive-source-unreachable": (
+        lambda: _following(
+            commit=40,
+            archivedRecords=7,
+            archivedTime=timestamp(NOW_S - 9_000),
+            message="kafka-east:9092: connection refused.",
+        ),
+        "True",
+        "Replicating",
+    ),
+    "restoring": (_restore, "False", "Restoring"),
+    "restored": (
+        lambda: _restore(
+            "Complete", 0, partitions={"total": 16, "done": 16}, message="16 files are restored."
+        ),
+        "True",
+        "Replicating",
+    ),
+    "restore-failed": (
+        lambda: _restore("Failed", 1, message="3 of 16 files differ."),
+        "True",
+        "Replicating",
+    ),
     "starting": (_starting, "Unknown", "Starting"),
     "idle": (observed, "True", "Replicating"),
     "advancing": (
