@@ -48,6 +48,7 @@ EXPECTED = {
         "archived-continuously",
         "archive-incomplete",
         "archive-overdue",
+        "archive-queued",
         "archive-source-unreachable",
         "restored",
         "restore-failed",

@@ -52,6 +52,7 @@ _FORMS: Mapping[str, str] = MappingProxyType(
         ABSOLUTE_PATH: "a path that begins with /",
         r"^https?://\S+$": "a URL that begins with https:// or http://",
         r"^https?://[^\s@?]+$": "a URL without user and query, such as https://registry.example:8081",
+        r"^[a-z][a-z0-9+.-]*://\S+$": "an address such as hdfs://namenode:8020/spark-events",
         ARCHIVE_URL_PATTERN: "the address of a store that all pods reach (s3://, gs://, abfs:// or hdfs://), such as s3://bucket/orders",
         CONTEXT: "the name of a context, which begins with a dot, such as .east",
         FIELD_PATH_PATTERN: "a field of the pod, such as metadata.name, status.podIP or metadata.labels['app']",

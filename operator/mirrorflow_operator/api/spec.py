@@ -26,7 +26,15 @@ from mirrorflow_operator.api.model import (
     Quantity,
     list_map,
 )
-from mirrorflow_operator.api.workloads import Archive, Connectors, Restore, RollingRestart, Seed, Verify
+from mirrorflow_operator.api.workloads import (
+    Archive,
+    Connectors,
+    Restore,
+    RollingRestart,
+    Seed,
+    SparkSettings,
+    Verify,
+)
 
 # Each has two lists; with more, the API server would refuse the rules on their entries as too costly.
 EXCEPTIONS_MAX = 20
@@ -500,6 +508,7 @@ class Spec(ApiModel):
     verify: Verify | None = Field(None, description="Comparison of the records on both clusters.")
     archive: Archive | None = Field(None, description="Archive of the topics in an object store.")
     restore: Restore | None = Field(None, description="Copy of an archive to the target.")
+    spark: SparkSettings | None = Field(None, description="What all Spark jobs of the flow share.")
     restart: RollingRestart = Field(
         default_factory=RollingRestart, description="Rolling restart of the connectors."
     )

@@ -22,7 +22,7 @@ from mirrorflow_operator.api.model import (
 )
 
 # The operator's own volumes in pods of connectors and jobs.
-RESERVED_VOLUMES = "^(config|tmp|output|(secret|config-map)-[0-9]+)$"
+RESERVED_VOLUMES = "^(config|tmp|output|event-log|(secret|config-map)-[0-9]+)$"
 RESERVED_FOLDER = "/mnt/mirrorflow"
 FIELD_PATH_PATTERN = (
     r"^(metadata\.(name|namespace|uid|(labels|annotations)\['[^']+'\])"
@@ -92,6 +92,18 @@ KEYS_OF_WORKER = (
 # Security and addresses of one client or of all; CEL and Python use the same expression.
 SECURITY = "^((source|target)[.])?((consumer|producer|admin)[.])?(override[.])?((security|ssl|sasl)[.]|bootstrap[.]servers)"
 SECURITY_FIELDS = "tls, authentication and bootstrapServers of spec.source and spec.target"
+
+
+# Keys of `spark.conf` that fields or the operator set; CEL and Python use the same expression.
+SPARK_KEYS_SET = (
+    "^spark[.](master|remote|app[.]name|submit[.]|executor[.](cores|memory|memoryOverhead|instances)$"
+    "|driver[.](host|bindAddress|port|blockManager[.]port)$|blockManager[.]port$|authenticate|network[.]crypto[.]"
+    "|dynamicAllocation[.](enabled|initialExecutors|maxExecutors)$|eventLog[.](enabled|dir)$"
+    "|kubernetes[.](namespace$|authenticate|container[.]image|driver[.]"
+    "|executor[.](container[.]image|podTemplate|disableConfigMap|request[.]cores|limit[.]cores)))"
+)
+# Spark shows its settings to everyone who sees the job.
+SPARK_SECRETS = "(?i)(password|passwd|secret|token|credential|access[.]?key)"
 
 
 class ObjectReference(ApiModel):
@@ -539,6 +551,16 @@ class Driver(ApiModel):
     )
 
 
+class SparkEventLog(ApiModel):
+    """Folder of Spark's event log, for a history server. The driver writes it."""
+
+    url: Annotated[str, Field(max_length=1_024, pattern=r"^[a-z][a-z0-9+.-]*://\S+$")] | None = Field(
+        None, description="Address of a folder that Spark reaches, such as hdfs://namenode:8020/spark-events."
+    )
+    claim_name: ObjectName | None = Field(None, description="PersistentVolumeClaim that the driver mounts.")
+    fs_group: PosixId | None = Field(None, description="Group id that can write to the volume.")
+
+
 class SparkJob(ApiModel):
     """Settings that all Spark jobs of a flow have."""
 
@@ -557,6 +579,19 @@ class SparkJob(ApiModel):
         default_factory=Template,
         description="Fields of the driver and executor pods that can be customized. The grace period of a "
         "driver is at least one minute.",
+    )
+
+
+class SparkSettings(ApiModel):
+    """What all Spark jobs of a flow share."""
+
+    conf: Properties = Field(
+        default_factory=dict,
+        description="Further properties of Spark. Those that fields or the operator set, and secrets, are refused.",
+    )
+    event_log: SparkEventLog | None = Field(None, description="Folder of Spark's event log.")
+    queue: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] | None = Field(
+        None, description="Name of a LocalQueue of Kueue, which then decides when a Job starts."
     )
 
 

@@ -25,6 +25,7 @@ from mirrorflow_operator.plan.names import (
     MANAGED_BY,
     MANAGER,
     PAUSE_ANNOTATION,
+    QUEUE_LABEL,
     RUN_LABEL,
     SCHEME_ANNOTATION,
 )
@@ -232,6 +233,7 @@ def observed_job(body: Object, kind: RunKind) -> ObservedJob:
         reason=ended.get("reason", ""),
         message=ended.get("message", "")[:MESSAGE_MAX],
         suspended=bool(body["spec"].get("suspend")),
+        queue=_label(body, QUEUE_LABEL),
     )
 
 

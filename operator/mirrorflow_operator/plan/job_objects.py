@@ -27,6 +27,7 @@ from mirrorflow_operator.api.workloads import (
     Restore,
     Seed,
     SparkJob,
+    SparkSettings,
     Template,
     Verify,
 )
@@ -73,6 +74,8 @@ RUN_ID_ANNOTATION: Final = "mirrorflow.io/run-id"
 # Holds the name of the Job that a CronJob created for one scheduled time.
 JOB_NAME_FIELD: Final = "metadata.labels['batch.kubernetes.io/job-name']"
 OUTPUT: Final = "output"
+EVENT_LOG: Final = "event-log"
+EVENT_LOG_FOLDER: Final = "/mnt/mirrorflow/event-log"
 # In this time a driver stops its tasks, waits for their in-flight requests and ends its executors.
 GRACE_S: Final = 60
 # Retries after a driver failed; disruptions do not count. The backoff is 10 s, 20 s ... 5 min (Kubernetes).
@@ -174,6 +177,12 @@ class _Run:
         return names.run_labels(self.flow.metadata.name, self.kind.value)
 
     @property
+    def queue_labels(self) -> dict[str, str]:
+        """The label by which Kueue takes a Job into its queue; empty without a queue."""
+        spark = self.flow.spec.spark
+        return {} if spark is None or spark.queue is None else {names.QUEUE_LABEL: spark.queue}
+
+    @property
     def selector(self) -> dict[str, str]:
         return names.run_selector(self.flow.metadata.name, self.kind.value)
 
@@ -241,16 +250,26 @@ def _groups(planned: Iterable[ConnectorPlan]) -> dict[str, str]:
 
 
 def _run_objects(run: _Run, run_id: str, *, suspend: bool) -> Iterator[Object]:
-    """Yields the ConfigMap and the Job of run *run_id*."""
+    """Yields the ConfigMap and the Job of run *run_id*.
+
+    Kueue suspends and resumes the Jobs in its queues, so there is no Job while one of them should be suspended.
+    """
+    queue = run.queue_labels
+    if queue and suspend:
+        return
     # The name is a hash of the content, and the content includes the name: so the hash uses an empty name.
     content = {"run": run_id, "files": _config_map(run, "", run_id)["data"], "spec": _job(run, "")}
+    content |= {"queue": queue} if queue else {}
     name = f"{run.flow.metadata.name}-{run.kind.value}-{content_hash(content)[:_HASH_LENGTH]}"
     yield _config_map(run, name, run_id)
     yield {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": run.metadata(name, annotations={RUN_ID_ANNOTATION: run_id}),
-        "spec": {**_job(run, name), "suspend": suspend},
+        "metadata": {
+            **run.metadata(name, annotations={RUN_ID_ANNOTATION: run_id}),
+            "labels": run.labels | queue,
+        },
+        "spec": {**_job(run, name), **({} if queue else {"suspend": suspend})},
     }
 
 
@@ -271,7 +290,7 @@ def _schedule_objects(run: _Run, job: Verify | Archive, *, suspend: bool) -> Ite
             "failedJobsHistoryLimit": ENDED_KEPT,
             "suspend": suspend,
             "jobTemplate": {
-                "metadata": {"labels": run.labels},
+                "metadata": {"labels": run.labels | run.queue_labels},
                 # Each scheduled time is a separate run, with its own sample and results folder.
                 "spec": _job(run, name, environment=[pod_field_variable("RUN_ID", JOB_NAME_FIELD)]),
             },
@@ -305,7 +324,18 @@ def _job_properties(run: _Run, run_id: str) -> dict[str, str]:
         properties |= run.groups | _export_properties(flow.spec.archive)
     if run.kind is RunKind.RESTORE and flow.spec.restore is not None:
         properties |= run.groups | _restore_properties(flow.spec.restore, flow.spec.archive)
-    return properties | _spark_properties(job, run.image)
+    # What users set first: the settings of pods and the folder of the event log have fields of their own.
+    return properties | _shared_properties(flow.spec.spark) | _spark_properties(job, run.image)
+
+
+def _shared_properties(spark: SparkSettings | None) -> dict[str, str]:
+    if spark is None:
+        return {}
+    properties = dict(spark.conf)
+    if spark.event_log is not None:
+        properties["spark.eventLog.enabled"] = "true"
+        properties["spark.eventLog.dir"] = spark.event_log.url or f"file://{EVENT_LOG_FOLDER}"
+    return properties
 
 
 def _foreign_records(policy: ForeignRecordPolicy) -> str:
@@ -432,15 +462,20 @@ def _exit_rule(action: str, statuses: list[int]) -> Object:
 def _driver_pod(run: _Run, config_map: str, extra_variables: Sequence[Object]) -> Object:
     template = run.job.template
     output = run.job.output if isinstance(run.job, Verify) else None
+    event_log = None if run.flow.spec.spark is None else run.flow.spec.spark.event_log
     written: list[Object] = []
     claims: list[Object] = []
     security = pod_security(template)
     if output is not None:
-        written = [{"name": OUTPUT, "mountPath": OUTPUT_FOLDER}]
-        claims = [{"name": OUTPUT, "persistentVolumeClaim": {"claimName": output.claim_name}}]
-        if output.fs_group is not None:
-            # Kubernetes gives a new volume, which root owns, to this group.
-            security["fsGroup"] = output.fs_group
+        written.append({"name": OUTPUT, "mountPath": OUTPUT_FOLDER})
+        claims.append(_claim(OUTPUT, output.claim_name))
+    if event_log is not None and event_log.claim_name is not None:
+        written.append({"name": EVENT_LOG, "mountPath": EVENT_LOG_FOLDER})
+        claims.append(_claim(EVENT_LOG, event_log.claim_name))
+    groups = [volume.fs_group for volume in (output, event_log) if volume is not None and volume.fs_group]
+    if groups:
+        # Kubernetes gives a new volume, which root owns, to this group.
+        security["fsGroup"] = groups[0]
     container = {
         "name": DRIVER,
         "image": run.image,
@@ -469,6 +504,10 @@ def _driver_pod(run: _Run, config_map: str, extra_variables: Sequence[Object]) -
             **scheduling(template, run.selector),
         },
     }
+
+
+def _claim(volume: str, name: str) -> Object:
+    return {"name": volume, "persistentVolumeClaim": {"claimName": name}}
 
 
 def _arguments(kind: RunKind) -> list[str]:

@@ -24,6 +24,7 @@ PAUSE_ANNOTATION: Final = "mirrorflow.io/pause-reconciliation"
 # Labels of Spark jobs. The driver, not the operator, manages executors: they have these two, not FLOW_LABEL.
 RUN_LABEL: Final = "mirrorflow.io/run"  # seed, verify
 RUN_OF_LABEL: Final = "mirrorflow.io/run-of"  # the flow
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"  # Kueue's, on Jobs
 # Labels of what carries a Switchover out.
 PAIR_LABEL: Final = "mirrorflow.io/pair"
 SWITCHOVER_LABEL: Final = "mirrorflow.io/switchover"

@@ -99,7 +99,7 @@ def archived(
     if status.phase == RunPhase.PAUSED.value:
         return unknown(_ARCHIVED, Reason.STOPPED, "spec.state is Stopped: the export is suspended.")
     problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
-    if problem is not None:
+    if problem is not None and not (problem.reason is Reason.QUEUED and status.success_time):
         return no(_ARCHIVED, problem.reason, problem.message)
     if archive_overdue_in_s(observation, archive, status) == 0:
         why = f" {status.message}" if status.message and status.phase == RunPhase.RUNNING.value else ""

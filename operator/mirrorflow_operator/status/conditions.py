@@ -128,6 +128,7 @@ class Reason(Enum):
     VERIFICATION_FAILED = "VerificationFailed"
     VERIFICATION_OVERDUE = "VerificationOverdue"
     JOB_DELETED = "JobDeleted"
+    QUEUED = "Queued"
     NOT_VERIFIED_YET = "NotVerifiedYet"
     ARCHIVING = "Archiving"
     ARCHIVED = "Archived"

@@ -133,6 +133,7 @@ class ObservedJob:
     reason: str = ""
     message: str = ""
     suspended: bool = False
+    queue: str = ""  # of Kueue, which alone suspends and resumes the Job then
     pods: tuple[ObservedPod, ...] = ()
     events: tuple[PodEvent, ...] = ()  # of the Job itself, where it has no pods
 

@@ -128,13 +128,15 @@ def phase_of(job: ObservedJob) -> RunPhase:
     if job.outcome in _FINAL:
         return _FINAL[job.outcome]
     if job.suspended:
-        return RunPhase.PAUSED
+        return RunPhase.PENDING if job.queue else RunPhase.PAUSED
     pod = live_driver(job)
     return RunPhase.RUNNING if pod is not None and pod.phase == "Running" else RunPhase.PENDING
 
 
 def driver_problem(job: ObservedJob, *, flow: MirrorFlow | None, now_s: float) -> Problem | None:
     """Returns why an active job does not run; None where no cause is known or the job is not active."""
+    if job.suspended and job.queue and not job.outcome:
+        return Problem(Reason.QUEUED, f"Kueue has not admitted the Job yet: it is in queue {job.queue}.")
     if job.outcome or job.suspended:
         return None
     return next(_problems(job, flow, now_s), None)

@@ -49,6 +49,8 @@ from mirrorflow_operator.api.workloads import (
     RESERVED_VOLUMES,
     SECURITY,
     SECURITY_FIELDS,
+    SPARK_KEYS_SET,
+    SPARK_SECRETS,
     Connector,
     ConnectorKind,
     Connectors,
@@ -122,6 +124,39 @@ ARCHIVE_RULES: Final = (
         is_violated=lambda self: parse_timestamp(self) is None,
         problem="'<<self>>' is not a timestamp with a time zone",
         action="write it as 2026-01-31T00:00:00Z",
+    ),
+)
+SPARK_CONF_RULES: Final = (
+    Rule(
+        paths=("spec.spark.conf",),
+        member="key",
+        violated_if="!key.startsWith('spark.')",
+        is_violated=lambda key, _: not key.startswith("spark."),
+        problem="it is no property of Spark",
+        action="write a key that begins with spark.",
+    ),
+    Rule(
+        paths=("spec.spark.conf",),
+        member="key",
+        violated_if=f"key.matches('{SPARK_KEYS_SET}')",
+        is_violated=lambda key, _: re.search(SPARK_KEYS_SET, key),
+        problem="the operator sets it",
+        action="remove it; executors, driver, image and template of a job, and spec.spark.eventLog, set what can be changed",
+    ),
+    Rule(
+        paths=("spec.spark.conf",),
+        member="key",
+        violated_if=f"key.matches('{SPARK_SECRETS}')",
+        is_violated=lambda key, _: re.search(SPARK_SECRETS, key),
+        problem="everyone who sees the job sees its value",
+        action="set a variable in the template.env of a job by valueFrom.secretKeyRef",
+    ),
+    Rule(
+        paths=("spec.spark.eventLog",),
+        violated_if="has(self.url) == has(self.claimName)",
+        is_violated=lambda self: (self.url is None) == (self.claim_name is None),
+        problem="it needs either url or claimName",
+        action="write one of them",
     ),
 )
 JOB_RULES: Final = (
@@ -948,6 +983,7 @@ RULES: Final[tuple[Rule | PythonRule, ...]] = (
     *TOPIC_RULES,
     *JOB_RULES,
     *ARCHIVE_RULES,
+    *SPARK_CONF_RULES,
     *WORKLOAD_RULES,
 )
 

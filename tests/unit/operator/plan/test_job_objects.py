@@ -5,6 +5,7 @@ The golden files are `golden/everything.jobs.yaml`, and for the other example th
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.workloads import SPARK_KEYS_SET
 from mirrorflow_operator.plan import job_objects as plan_of_jobs
 from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
@@ -25,8 +27,8 @@ from mirrorflow_operator.plan.job_objects import (
     without_source_pods,
 )
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
-from mirrorflow_seed import errors
-from mirrorflow_seed.settings import FlowFiles, load_job
+from mirrorflow_seed import errors, kubernetes_backend
+from mirrorflow_seed.settings import POD_TEMPLATE_KEY, FlowFiles, job_of, load_job
 from tests.harness.goldens import check_golden, text_difference
 from tests.unit.operator.plan.test_connector_objects import EXAMPLES, GOLDENS, _Dumper
 
@@ -136,7 +138,7 @@ def test_driver_and_executors_mount_the_same_secrets_as_the_connector(name: str)
         assert mounted == [
             mount
             for mount in spec["containers"][0]["volumeMounts"]
-            if mount["mountPath"].startswith("/mnt/") and mount["name"] != "output"
+            if mount["mountPath"].startswith("/mnt/") and mount["name"] not in {"output", "event-log"}
         ]
         assert volumes == [volume for volume in spec["volumes"] if "secret" in volume]
         given = flow.spec.archive.template.env if flow.spec.archive is not None else ()
@@ -213,6 +215,57 @@ def test_an_archive_that_follows_the_source_is_one_job() -> None:
     assert [] == _of_kind(planned, "CronJob")
     assert "gs://backups/orders" == _properties(planned, "east-to-west-restore-")["archive"]
     assert [] == _of_kind(_jobs("archived-continuously", Runs()), "Job")
+
+
+def test_properties_of_spark_reach_all_jobs_and_override_no_field() -> None:
+    """Only the driver writes the event log, so only it mounts the claim."""
+    planned = _jobs("archived-continuously")
+    for kind in ("archive", "restore"):
+        properties = _properties(planned, f"east-to-west-{kind}-")
+        assert ("120s", "true", "file:///mnt/mirrorflow/event-log") == tuple(
+            properties[f"spark.{key}"] for key in ("network.timeout", "eventLog.enabled", "eventLog.dir")
+        )
+    for driver, executor in _templates(planned):
+        claims = [volume for volume in driver["spec"]["volumes"] if "persistentVolumeClaim" in volume]
+        assert [{"name": "event-log", "persistentVolumeClaim": {"claimName": "spark-events"}}] == claims
+        assert 65532 == driver["spec"]["securityContext"]["fsGroup"]
+        assert "persistentVolumeClaim" not in json.dumps(executor)
+    url = _properties(_jobs("archived-and-restored"), "east-to-west-restore-")["spark.eventLog.dir"]
+    assert "hdfs://namenode:8020/spark-events" == url
+
+
+def test_what_the_operator_sets_is_no_property_that_users_may_set() -> None:
+    """Neither the keys that have fields, nor those by which the driver finds its executors and keeps them to itself."""
+    own = {key for key in _properties(_jobs("everything"), "east-to-west-seed-") if key.startswith("spark.")}
+    pod = {"POD_NAME": "a", "POD_NAMESPACE": "b", "POD_IP": "10.0.0.1"}
+    template = {kubernetes_backend.IMAGE_KEY: "x", POD_TEMPLATE_KEY: "y"}
+    of_driver = set(kubernetes_backend.conf(job_of(template), pod)) - set(kubernetes_backend.FIXED)
+    refused = {key for key in own | of_driver if re.search(SPARK_KEYS_SET, key)}
+
+    assert {"spark.default.parallelism", "spark.driver.memory", "spark.executor.maxNumFailures"} == (
+        of_driver - refused
+    )
+    assert own <= refused
+    for key in ("spark.authenticate", "spark.network.crypto.enabled", "spark.dynamicAllocation.enabled"):
+        assert re.search(SPARK_KEYS_SET, key), key
+    for key in ("spark.network.timeout", "spark.executor.heartbeatInterval", "spark.hadoop.fs.s3a.endpoint"):
+        assert not re.search(SPARK_KEYS_SET, key), key
+
+
+def test_kueue_decides_when_a_job_in_its_queue_starts() -> None:
+    """The operator then sets no suspension, which Kueue would undo: a stopped flow has no such Job."""
+    planned = _jobs("archived-continuously")
+    queued = _of_kind(planned, "Job")
+
+    assert [("batch", False)] * 2 == [
+        (job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "suspend" in job["spec"]) for job in queued
+    ]
+    assert [] == _of_kind(_jobs("archived-continuously", state="Stopped"), "Job")
+    [cron_job] = _of_kind(
+        _jobs("archived-and-restored", spark={"queue": "batch"}, state="Stopped"), "CronJob"
+    )
+    of_jobs = cron_job["spec"]["jobTemplate"]["metadata"]["labels"]
+    assert ("batch", True) == (of_jobs["kueue.x-k8s.io/queue-name"], cron_job["spec"]["suspend"])
 
 
 def test_a_stopped_flow_neither_archives_nor_restores() -> None:

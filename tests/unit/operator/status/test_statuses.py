@@ -353,6 +353,15 @@ def _following(**report: Any) -> Observation:
     return observed(flow=mirror_flow(**FOLLOWED), jobs=(export,))
 
 
+def _queued() -> Observation:
+    """Kueue has suspended the first Job until its queue has room."""
+    export = job(
+        name="east-to-west-archive-5e6f7a8b", kind=RunKind.ARCHIVE, run_id="following", suspended=True,
+        queue="batch", started_s=None, pods=(),
+    )  # fmt: skip
+    return observed(flow=mirror_flow(**FOLLOWED), jobs=(export,))
+
+
 def _restore(outcome: str = "", exit_code: int | None = None, **report: Any) -> Observation:
     figures = {
         "version": 1,
@@ -454,6 +463,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "True",
         "Replicating",
     ),
+    "archive-queued": (_queued, "True", "Replicating"),
     "restoring": (_restore, "False", "Restoring"),
     "restored": (
         lambda: _restore(
