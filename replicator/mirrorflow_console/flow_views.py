@@ -42,6 +42,7 @@ _WAITING_REASONS: Final = frozenset(
         "Stopping",
         "Stopped",
         "Seeding",
+        "Restoring",
         "Starting",
         "Waiting",
         "RollingOut",

@@ -100,7 +100,7 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
     yield from group_grants(flow, ConnectorKind.SOURCE, spec.connectors.source)
     ids = TransactionalIds(spec.source.alias).prefix
     yield Grant(kind="transactional-id", name=ids, access=TRANSACTIONAL_ID, prefixed=True)
-    if spec.topics.acls.sync is SyncMode.APPLY or spec.seed is not None:
+    if spec.topics.acls.sync is SyncMode.APPLY or spec.seed is not None or spec.restore is not None:
         # It records which ACLs and which retention the flow has set.
         yield Grant(kind="topic", name=identity_topic(spec.source.alias), access=LOG)
     if spec.topics.acls.sync is not SyncMode.OFF:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -341,7 +342,9 @@ def test_an_export_continues_where_the_last_one_ended(
     load(flow.source, second, 200, size_bytes=300)
     added = archive(files, spark, folder)
 
-    assert added.records == 700
+    assert (unchanged.commit, unchanged.archived_records) == (1, 3_000)
+    assert (added.records, added.commit, added.archived_records) == (700, 2, 3_700)
+    assert datetime.fromisoformat(unchanged.archived_time) <= datetime.fromisoformat(added.archived_time)
     assert added.cost.bytes_read < 1_000_000
     assert {path: path.read_bytes() for path in before} == before
     assert sorted(offsets_of(spark, folder)) == sorted(

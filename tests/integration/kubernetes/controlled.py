@@ -19,7 +19,7 @@ from tests.harness.kubernetes.kubectl import Kubectl
 
 IMAGE = "mirrorflow/replicator:0.1.0"
 SEED_IMAGE = "mirrorflow/seed:0.1.0"
-EVERY_RUN = Runs(seed=True, verify=True)
+EVERY_RUN = Runs(seed=True, verify=True, archive=True, restore=True)
 KINDS = "serviceaccounts,networkpolicies,configmaps,services,poddisruptionbudgets,deployments,jobs,cronjobs"
 OF_FLOWS = "--selector=mirrorflow.io/flow"
 _ports = itertools.count(1024)

@@ -182,7 +182,10 @@ TEMPLATES: dict[str, Any] = {
 def test_a_secret_in_a_template_is_checked(alice: Kubectl, owner: str, part: str):
     flow = copy.deepcopy(SMALLEST)
     template = {"template": TEMPLATES[part]}
-    flow["spec"] |= {owner: template} if owner in {"seed", "verify"} else {"connectors": {owner: template}}
+    job = {"url": "s3://backups/orders", **template} if owner == "archive" else template
+    flow["spec"] |= (
+        {owner: job} if owner in {"seed", "verify", "archive"} else {"connectors": {owner: template}}
+    )
 
     assert _is_refused(alice, flow)
 
