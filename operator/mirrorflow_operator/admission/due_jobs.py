@@ -60,8 +60,8 @@ def due_jobs(
         seed=is_seeding,
         # A target that is still being filled differs from the source, so verifying it is useless.
         verify=is_verifying and not is_seeding and not is_restoring,
-        # A failed Job is deleted before the next one of that name is created.
-        archive=archive is not None and archive.follow and not ended,
+        # A failed Job is deleted before the next one of that name is created. Those of earlier specs have other names.
+        archive=archive is not None and archive.follow and _newest_export(jobs) not in ended,
         # Only one job owns the flow.
         restore=is_restoring and not is_seeding,
         kept=kept,
@@ -93,6 +93,13 @@ def _is_to_start_again(job: ObservedJob, now_s: float) -> bool:
 
 def _follows_no_more(job: ObservedJob) -> bool:
     return job.kind is RunKind.ARCHIVE and job.run_id == FOLLOWING and bool(job.outcome)
+
+
+def _newest_export(jobs: Sequence[ObservedJob]) -> str:
+    """Returns the name of the newest Job of an export that follows the source; "" without one."""
+    exports = [job for job in jobs if job.kind is RunKind.ARCHIVE and job.run_id == FOLLOWING]
+    newest = max(exports, key=lambda job: (job.created_s, job.name), default=None)
+    return "" if newest is None else newest.name
 
 
 def _archive_again_after_s(jobs: Sequence[ObservedJob], now_s: float) -> float | None:

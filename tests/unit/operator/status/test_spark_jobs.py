@@ -134,6 +134,9 @@ def test_an_export_that_follows_is_due_all_the_time_and_starts_again_after_a_fai
     assert early.again_after_s == ARCHIVE_AGAIN_S - 60
     assert not late.runs.archive
     assert late.runs.kept == frozenset()
+    of_next_spec = replace(running, name="next", created_s=NOW_S)
+    with_earlier = _decide(failed, of_next_spec, flow=flow, now_s=NOW_S + ARCHIVE_AGAIN_S)
+    assert (with_earlier.runs.archive, "archive" in with_earlier.runs.kept) == (True, False)
     assert not _decide(flow=_flow(archive={"url": URL, "schedule": "0 3 * * *"})).runs.archive
     assert not _decide(flow=_flow(archive={"url": URL})).runs.archive
 
