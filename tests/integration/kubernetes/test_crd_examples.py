@@ -21,7 +21,8 @@ from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.requests import ApiResponse, Requests
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-VALID = sorted((EXAMPLES / "valid").glob("*.yaml"))
+ARCHIVES = Path(__file__).parents[3] / "examples" / "archive"
+VALID = sorted((*(EXAMPLES / "valid").glob("*.yaml"), *ARCHIVES.glob("*.yaml")))
 INVALID = sorted((EXAMPLES / "invalid").glob("*.yaml"))
 FIELD = re.compile(r"# expect: ((?:spec|metadata|kind|apiVersion)\b[^:]*?)(?:\[[^]]*\])?: ")
 # A document that is refused before it is known as a MirrorFlow gets a response without a field's path.

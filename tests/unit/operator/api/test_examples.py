@@ -9,7 +9,8 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import InvalidSpecError
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-VALID = sorted((EXAMPLES / "valid").glob("*.yaml"))
+ARCHIVES = Path(__file__).parents[4] / "examples" / "archive"
+VALID = sorted((*(EXAMPLES / "valid").glob("*.yaml"), *ARCHIVES.glob("*.yaml")))
 INVALID = sorted((EXAMPLES / "invalid").glob("*.yaml"))
 
 
