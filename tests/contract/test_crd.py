@@ -13,7 +13,8 @@ from mirrorflow_operator.api.crd import RESOURCE_TYPES, ResourceType, definition
 ROOT = Path(__file__).parents[2]
 WRITTEN = ROOT / "crds"
 CHART_COPIES = ROOT / "charts" / "mirrorflow" / "crds"
-# Client-side apply stores the CRD as JSON in an annotation, and all annotations of an object have at most 262,144 bytes.
+# Client-side apply stores the CRD as JSON in an annotation, and all annotations of an object have at most 262,144 bytes. The rest
+# is left to those of other tools, such as Argo CD and Helm.
 SIZE_MAX_BYTES = 254_000
 FORBIDDEN = {
     "$ref",
