@@ -159,8 +159,8 @@ def test_a_restore_runs_once_and_the_connector_continues_after_it(flows: Kubectl
     flows("patch", "mirrorflow", FLOW, "--subresource=status", "--type=merge", '--patch={"status":null}')
     document["spec"]["limits"] = {"bytesPerSecond": "1Mi"}
     flows.apply(document)
+    wait_for_condition(flows, "Restored", "True", "Restored")  # so the status is written again
     wait_until("the change is observed", lambda: is_observed(flows))
-    wait_for_condition(flows, "Restored", "True", "Restored")
     assert jobs(flows, "restore") == []
 
     document["spec"]["restore"]["runId"] = "2"
