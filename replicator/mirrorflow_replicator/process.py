@@ -44,6 +44,22 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Turns the garbage collector off for work whose objects are freed by reference counting, or stay."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def keep_objects() -> None:
+    """Takes all objects of this moment out of the garbage collector's sight, after collecting garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 def tune_memory() -> None:
     """Tunes a process that copies or compares, once its imports are done. Further calls do nothing."""
     if gc.get_threshold()[0] == GC_THRESHOLD:
