@@ -26,6 +26,10 @@ def changes(before: FlowView | None, now: FlowView, at_s: float) -> Iterator[His
             Level.BROKEN,
             f"{counted(now.losses - before.losses, 'loss').replace('losss', 'losses')} of source or target data.",
         )
+    if now.conditions and before.is_reported != now.is_reported:
+        # A page of the flow has opened or closed. Pods and status describe one trouble differently; the conditions have its events.
+        yield from _changed_conditions(before, now, at_s)
+        return
     known = {trouble.key for trouble in before.troubles}
     current = {trouble.key for trouble in now.troubles}
     for trouble in now.troubles:
@@ -36,10 +40,16 @@ def changes(before: FlowView | None, now: FlowView, at_s: float) -> Iterator[His
             yield event("repaired", Level.FINE, f"Resolved: {trouble.text}")
     if before.state != now.state:
         yield event("state", now.level, f"{before.state} → {now.state}")
+    yield from _changed_conditions(before, now, at_s)
+
+
+def _changed_conditions(before: FlowView, now: FlowView, at_s: float) -> Iterator[HistoryEvent]:
     statuses = {condition.type: (condition.status, condition.reason) for condition in before.conditions}
     for condition in now.conditions:
         if condition.type in statuses and statuses[condition.type] != (condition.status, condition.reason):
             text = f"{condition.type} is {condition.status} ({condition.reason})" + (
                 f": {condition.message}" if condition.message else "."
             )
-            yield event("condition", condition.level, text)
+            yield HistoryEvent(
+                at_s=at_s, flow=now.key, kind="condition", level=condition.level.value, text=text
+            )

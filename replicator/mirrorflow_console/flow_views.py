@@ -52,6 +52,15 @@ _WAITING_REASONS: Final = frozenset(
 )
 DIFFERENCES_FOUND: Final = "DifferencesFound"  # as the reason of the condition Verified
 SWITCHOVER_UNDER_WAY: Final = "SwitchoverUnderWay"
+# The ranges of `status.lag`, in words.
+_LAG_RANGES: Final = {
+    "0": "0 s",
+    "<1s": "below 1 s",
+    "<10s": "below 10 s",
+    "<1m": "below 1 min",
+    "<10m": "below 10 min",
+    "more": "over 10 min",
+}
 _CLUSTER_CONDITIONS: Final = {"SourceReachable": "source", "TargetReachable": "target"}
 
 
@@ -144,6 +153,7 @@ class FlowView:
     troubles: tuple[Trouble, ...] = ()
     notes: tuple[str, ...] = ()
     lag: str = "?"  # in records, as `mirrorflow status` prints it
+    lag_range: str = ""  # in time, from the status, while no process reports its lag: "<10s"
     lag_records: int | None = None
     lag_s: float | None = None
     is_lag_at_least: bool = False  # partitions with a lag of unknown age are not in `lag_s`
@@ -165,6 +175,11 @@ class FlowView:
     @property
     def worst(self) -> Trouble | None:
         return self.troubles[0] if self.troubles else None
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether a process of the flow reports it. Otherwise the view has what the resource's status has."""
+        return self.uptime_s is not None
 
 
 def worst_first(views: Iterable[FlowView], figures: Mapping[str, Figures]) -> list[FlowView]:
@@ -259,7 +274,7 @@ def _unanswered(reading: FlowReading, base: dict[str, Any]) -> FlowView:
         level=min([level, *(trouble.level for trouble in troubles)]),
         state=state,
         notes=notes_,
-        lag=lag if isinstance(lag, str) else "?",
+        lag_range=_LAG_RANGES.get(lag, "") if isinstance(lag, str) else "",
         source_level=_side_level(base["conditions"], "source"),
         target_level=_side_level(base["conditions"], "target"),
     )
@@ -527,7 +542,7 @@ def summary_words(view: FlowView) -> str:
         parts.append(f"{counted(view.stopped, 'partition')} stopped")
     if view.stalled:
         parts.append(f"{counted(view.stalled, 'partition')} stalled")
-    parts.append(f"lag {view.lag}")
+    parts.append(f"behind {view.lag_range}" if view.lag_range else f"lag {view.lag}")
     return ", ".join(parts)
 
 

@@ -103,6 +103,14 @@ def test_a_paused_flow_is_waiting():
     assert flow_view(FlowReading(key="f", name="f", status=status)).level is Level.WAITING
 
 
+def test_a_resource_without_a_response_shows_the_lag_of_its_status():
+    """The status has a range of time, which is no number of records."""
+    status = {**conditions(("Ready", "True", "Replicating", "")), "lag": "<10s"}
+    view = flow_view(FlowReading(key="f", name="f", status=status))
+
+    assert (view.lag_range, view.lag, view.lag_records, view.is_reported) == ("below 10 s", "?", None, False)
+
+
 def test_a_flow_without_a_response_is_unknown():
     view = flow_view(FlowReading(key="f", name="f", problem="Its process does not report its progress: no."))
 

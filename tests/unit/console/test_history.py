@@ -1,5 +1,6 @@
 """The history of flows has bounded samples, and an event for each change."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,23 @@ def test_a_changed_condition_is_an_event():
     texts = [event.text for event in changes(view("True", "Reachable"), view("False", "Unreachable"), 1.0)]
 
     assert "SourceReachable is False (Unreachable)." in texts
+
+
+def test_a_page_of_a_resource_that_opens_or_closes_is_no_event():
+    """Without a page, a flow has what its status has; with one, its pods report each partition."""
+    status = conditions(
+        ("Ready", "False", "Degraded", ""), ("Replicating", "False", "Stuck", "Nothing advances.")
+    )
+    closed = FlowReading(key="f", name="f", namespace="n", status=status)
+    stopped = reading(healthy(partition(3, **STOPPED)))
+    views = flow_view(closed), flow_view(replace(stopped, key="f", status=status))
+
+    assert [*changes(views[0], views[1], 1.0)] == []
+    assert [*changes(views[1], views[0], 2.0)] == []
+    recovered = conditions(("Ready", "True", "Replicating", ""), ("Replicating", "True", "Advancing", ""))
+    events = [*changes(flow_view(replace(closed, status=recovered)), views[1], 3.0)]
+    assert {event.kind for event in events} == {"condition"}
+    assert len(events) == 2
 
 
 def test_the_timeline_shows_the_worst_of_several_events_at_one_position():
