@@ -157,6 +157,7 @@
 
   // -- charts
 
+  const SPAN_MIN_S = 300; // of a history that has just begun: its axis has whole minutes
   const charts = new Map();
   function dropCharts() { for (const { plot } of charts.values()) plot.destroy(); charts.clear(); }
 
@@ -179,7 +180,7 @@
     const options = {
       width: element.clientWidth, height: element.clientHeight,
       cursor: { points: { size: 7 }, drag: { x: false, y: false } }, legend: { show: false },
-      scales: { x: { time: true }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+      scales: { x: { time: true, range: (_, from, to) => (from === null ? [from, to] : [Math.min(from, to - SPAN_MIN_S), to]) }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
       tzDate: (at) => (isLocal ? new Date(at * 1000) : uPlot.tzDate(new Date(at * 1000), "Etc/UTC")),
       axes: [
         { stroke: muted, font, grid: { show: false }, ticks: { stroke: line, size: 4 }, size: 26, values: days(data) > 2 ? "{MMM} {DD}" : "{HH}:{mm}" },
