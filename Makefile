@@ -102,7 +102,7 @@ test-spark: $(READY) $(SPARK) $(KAFKA)  ## seeds, verification and archives
 test-cluster: $(READY) $(SPARK) $(KAFKA)  ## the operator on a real Kubernetes; the first time builds it, 15 minutes; REQUIRE_CLUSTER=1
 	@[ -z "$(NODE)" ] || $(KUBERNETES) packages
 	@$(KUBERNETES) $(NODE)
-	@[ -z "$(NODE)" ] || $(KUBERNETES) argocd
+	@[ -z "$(NODE)" ] || { $(KUBERNETES) argocd && $(KUBERNETES) oauth2-proxy; }
 	@[ -z "$(NODE)" ] || $(BIN)/python -m tests.harness.kubernetes images
 	@$(MAKE) release-dry-run
 	$(PYTEST) -m '$(SELECT_cluster)' tests/integration tests/e2e

@@ -99,6 +99,7 @@ class ApiServer:
     folder: Path
     controllers: bool = True
     controller_calls_per_s: int = 20  # kube-controller-manager's own default
+    api_arguments: Sequence[str] = ()  # more of the API server's
     port: int = field(default_factory=free_port, init=False)
     etcd: Child = field(init=False)
     api: Child = field(init=False)
@@ -194,6 +195,7 @@ class ApiServer:
             f"--service-account-signing-key-file={pki / 'tokens.key'}",
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self._audit_log}",
+            *self.api_arguments,
         )
         wait_until("the API server is ready", self._ready, timeout_s=START_WAIT_S)
 

@@ -15,6 +15,7 @@ HELM = CACHE / "helm"
 KIND = CACHE / "kind"
 MONITORING = CACHE / "monitoring"
 ARGO_CD = CACHE / "argocd"
+OAUTH2_PROXY = CACHE / "oauth2-proxy"
 # Debian's packages and the plugins' releases install into these folders.
 CNI_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 CGROUPS = Path("/sys/fs/cgroup")
@@ -50,6 +51,12 @@ def require_helm() -> None:
         raise HarnessError(
             "No Helm is built: `tests/harness/kubernetes/setup.sh cluster` builds it, or says what it lacks."
         )
+
+
+def require_oauth2_proxy() -> None:
+    """Raises `HarnessError` if setup.sh has not built oauth2-proxy."""
+    if not (OAUTH2_PROXY / ".complete").exists():
+        raise HarnessError("oauth2-proxy is not built: run tests/harness/kubernetes/setup.sh oauth2-proxy.")
 
 
 def require_node() -> None:

@@ -5,6 +5,7 @@
 #   setup.sh kind     also kind and Helm, instead of a node; it expects Docker with a node image
 #   setup.sh helm     only Helm
 #   setup.sh argocd   also Argo CD's application controller and repo server; needs Go 1.27, which Go fetches itself
+#   setup.sh oauth2-proxy  also oauth2-proxy, a proxy for OpenID Connect
 #   setup.sh packages only Debian's packages, including those that build images
 # It is idempotent: a build is kept under the hash of its sources, and so is a part of an interrupted build.
 # If two run at the same time, the second waits for the first.
@@ -110,6 +111,11 @@ build_argocd() {
   install "$module"/hack/git-verify-wrapper.sh "$unfinished/"  # the repo server calls it for each commit
 }
 
+build_oauth2-proxy() {
+  compile "$here/oauth2-proxy" github.com/oauth2-proxy/oauth2-proxy/v7
+  ln -sf v7 "$unfinished/oauth2-proxy"
+}
+
 build_helm() {
   compile "$here/helm" helm.sh/helm/v3/cmd/helm
 }
@@ -183,6 +189,8 @@ if [ "${1:-}" = kind ]; then
   provide_helm
 elif [ "${1:-}" = argocd ]; then
   provide argocd "five minutes" "$here"/argocd/{go.mod,go.sum,main.go}
+elif [ "${1:-}" = oauth2-proxy ]; then
+  provide oauth2-proxy "two minutes" "$here"/oauth2-proxy/go.{mod,sum}
 elif [ "${1:-}" = cluster ]; then
   install_packages
   provide node "three minutes" "$here"/go/go.{mod,sum} "$here"/go/{node,pause,probe}/*.go "$here"/coredns/{go.mod,go.sum,main.go}

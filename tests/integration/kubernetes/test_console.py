@@ -98,7 +98,12 @@ def served(api: client.ApiClient, *, port: int = 1, job_port: int = 1) -> Iterat
 @pytest.fixture(scope="module")
 def api(mirrorflows: ApiServer) -> client.ApiClient:
     """The official client as the console's own user, who has the permissions of the chart."""
-    administrator = mirrorflows.kubectl
+    return console_client(mirrorflows)
+
+
+def console_client(server: ApiServer) -> client.ApiClient:
+    """Grants the console's user the permissions of the chart; returns its client."""
+    administrator = server.kubectl
     meta = {"name": "mirrorflow-console"}
     rbac = "rbac.authorization.k8s.io"
     administrator.apply(
@@ -112,7 +117,7 @@ def api(mirrorflows: ApiServer) -> client.ApiClient:
         }
     )  # fmt: skip
     api_client: client.ApiClient = config.new_client_from_config(
-        config_file=str(mirrorflows.user(USER).kubeconfig)
+        config_file=str(server.user(USER).kubeconfig)
     )
     return api_client
 
