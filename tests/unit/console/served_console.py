@@ -1,12 +1,13 @@
 """Serves a console on a loopback port, for tests that send HTTP requests to it."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
+from starlette.routing import BaseRoute
 
 from mirrorflow_console.gate import Gate
 from mirrorflow_console.history import History
@@ -41,12 +42,13 @@ def served(
     internal: InternalTopics | None = None,
     results: ResultFiles | None = None,
     switchovers: SwitchoverSource | None = None,
+    routes: Sequence[BaseRoute] = (),
 ) -> Iterator[ServedConsole]:
-    """Serves the flows of *source* until the block ends."""
+    """Serves the flows of *source* until the block ends. *routes*: further ones, such as those of a gate."""
     history = History(None)
     poller = SharedPoller(source, history)
     console = Console(poller, history, gate=gate, internal=internal, results=results, switchovers=switchovers)
-    server = uvicorn.Server(server_config(console, hosts=HOSTS))
+    server = uvicorn.Server(server_config(console, hosts=HOSTS, routes=routes))
     listener = listening_socket(0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
