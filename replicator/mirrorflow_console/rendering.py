@@ -15,6 +15,7 @@ from mirrorflow_replicator.http.progress_text import duration
 
 _CODE: Final = re.compile(r"`([^`]+)`")
 _SEPARATOR: Final = re.compile(r"([._-])")
+_LONG_NAME: Final = re.compile(r"[\w.]{30,}")  # longer than a line of a narrow box has room for
 
 
 def environment() -> Environment:
@@ -47,8 +48,9 @@ def environment() -> Environment:
 
 
 def with_code(text: str) -> Markup:
-    """Returns *text*, escaped, with what stands in backquotes as code."""
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped above
+    """Returns *text*, escaped, with what stands in backquotes as code, and places to break long names."""
+    breakable = _LONG_NAME.sub(lambda name: name[0].replace(".", ".<wbr>"), str(escape(text)))
+    return Markup(_CODE.sub(r"<code>\1</code>", breakable))  # noqa: S704  escaped above
 
 
 def moment(time: float | str, form: str = "time") -> Markup:

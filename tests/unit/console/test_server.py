@@ -21,6 +21,7 @@ from mirrorflow_console import local_flows, server
 from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.gate import Visitor
 from mirrorflow_console.pages import PAGES, Page
+from mirrorflow_console.rendering import with_code
 from mirrorflow_core.reports import GroupsReport, HeartbeatReport, SchemasReport
 from tests.harness.kafka.processes import wait_until
 from tests.unit.console.flow_readings import STOPPED, FixedFlows, conditions, healthy, reading
@@ -429,3 +430,11 @@ def test_an_error_of_the_source_does_not_end_the_console(monkeypatch: pytest.Mon
         assert get(console, "/")[0] == 200
         monkeypatch.undo()
         wait_until("the source is read again", lambda: "east-to-west" in get(console, "/")[2])
+
+
+def test_long_names_in_a_sentence_can_break_and_its_markup_is_text():
+    shown = with_code("Raise `max.message.bytes`, <b>or</b> mirrorflow.config.properties.exclude.by.topic.")
+
+    assert "<code>max.message.bytes</code>" in shown
+    assert "&lt;b&gt;or&lt;/b&gt;" in shown
+    assert "mirrorflow.<wbr>config." in shown
