@@ -11,7 +11,7 @@ from tests.harness.kafka.processes import accepts, free_port, start, wait_until
 from tests.harness.kubernetes.installation import OAUTH2_PROXY
 
 EXAMPLE: Final = Path(__file__).parents[3] / "examples" / "console-oidc" / "oauth2-proxy.yaml"
-# Of the example, in the order in which a test replaces them.
+# The values of the example that a test replaces.
 ISSUER: Final = "https://issuer.example"
 CONSOLE: Final = "http://mirrorflow-console:8080"
 PUBLIC: Final = "https://console.example"
@@ -44,9 +44,9 @@ def oauth2_proxy(
         SECRETS: str(folder),
     }
     arguments = example_arguments()
-    for example, ours in replaced.items():
+    for example, value in replaced.items():
         assert any(example in argument for argument in arguments), example
-        arguments = [argument.replace(example, ours) for argument in arguments]
+        arguments = [argument.replace(example, value) for argument in arguments]
     # The issuer's authority is one of the test; the test's client keeps cookies without TLS.
     arguments += [f"--provider-ca-file={issuer_ca}", f"--metrics-address=127.0.0.1:{free_port()}"]
     child = start(

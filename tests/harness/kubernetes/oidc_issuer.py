@@ -134,7 +134,7 @@ class OidcIssuer:
         )
 
     def sign_in(self, request: Mapping[str, str], form: Mapping[str, str]) -> str | None:
-        """Returns where the browser goes on after the password was right; None if it was not."""
+        """Returns the address of the redirect after a sign-in; None if the password is wrong."""
         user = next((user for user in self.users if user.email == form.get("email")), None)
         if user is None or form.get("password") != user.password:
             return None

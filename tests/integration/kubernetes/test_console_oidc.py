@@ -215,7 +215,7 @@ def test_the_proxy_replaces_a_token_that_the_visitor_sends(
 def test_an_id_token_of_a_different_client_or_key_opens_no_page(
     cluster: TrustingCluster, administrator: Kubectl
 ):
-    """The API server verifies the token, whoever sends it to the console."""
+    """The API server verifies each token that reaches the console."""
     assert administrator is cluster.server.kubectl
     issuer = cluster.issuer
     with served(cluster.api) as console:
