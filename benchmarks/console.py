@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import uvicorn
 
-from benchmarks.machine import operator_facts
+from benchmarks.machine import console_facts
 from benchmarks.results import Result, document
 from mirrorflow_console.connector_client import ConnectorAddress
 from mirrorflow_console.documents import Figures, FlowReading
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str]) -> int:
         setting="One page, then 200 open pages, for the same time. CPU and memory are the console's process alone; a poll reads"
         f" all {FLOWS + 1:,} connectors over HTTP, whose figures all change; an update renders the page and sends it.",
     )
-    heading = operator_facts(" ".join(["python -m benchmarks console", *arguments]))
+    heading = console_facts(" ".join(["python -m benchmarks console", *arguments]))
     with tempfile.TemporaryDirectory(prefix="mf-console-") as folder, ExitStack() as stack:
         connectors = _child(stack, "connectors", Path(folder), "connectors")
         console = _child(stack, "console", Path(folder), "serve", str(connectors[1]), folder)

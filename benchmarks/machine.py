@@ -37,6 +37,15 @@ def operator_facts(command: str) -> list[str]:
     return text.splitlines()
 
 
+def console_facts(command: str) -> list[str]:
+    """Returns the facts without Kafka and Kubernetes."""
+    text = f"""\
+- taken {_taken()} by `{command}`, load average before {load_average():.2f}
+- {_hardware()}; stubs of connectors and Chromium share them
+- MirrorFlow {version("mirrorflow")} ({_commit()}), {_python()}"""
+    return text.splitlines()
+
+
 def node_facts(command: str) -> list[str]:
     """Returns the facts for a node of Kubernetes."""
     text = f"""\
