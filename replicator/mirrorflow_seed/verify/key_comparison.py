@@ -154,12 +154,13 @@ class DifferingKey(NamedTuple):
 class KeyClassComparison:
     """Compares the newest records of the keys of one class, which are added one after the other."""
 
-    def __init__(self, verify_range: VerifyRange, key_class: int) -> None:
+    def __init__(self, verify_range: VerifyRange, key_class: int, *, lists_all: bool = False) -> None:
+        """*lists_all*: the result has the offsets of all differences."""
         self.behind = self.bytes_read = self.memory_bytes = 0
         self.seconds = 0.0
         self.verify_range = verify_range
         self._key_class = key_class
-        self._tally = WindowTally(0)
+        self._tally = WindowTally(0, lists_all=lists_all)
         self._problem = ""
         self._differing: list[DifferingKey] = []
         self._undecided_keys: dict[bytes, str] = {}  # with the reason of each
@@ -397,10 +398,12 @@ def rows_of(batches: "Iterable[RecordBatch]") -> Iterator[KeyRow]:
         yield from map(KeyRow._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
-def compare_key_rows(rows: Iterable[KeyRow], ranges: Sequence[VerifyRange]) -> Iterator[KeyClassComparison]:
+def compare_key_rows(
+    rows: Iterable[KeyRow], ranges: Sequence[VerifyRange], *, lists_all: bool = False
+) -> Iterator[KeyClassComparison]:
     """Yields the comparison of each class of keys; the rows are sorted by GROUP and ORDER."""
     for (number, key_class), of_class in groupby(rows, key=itemgetter(0, 1)):
-        comparison = KeyClassComparison(ranges[number], key_class)
+        comparison = KeyClassComparison(ranges[number], key_class, lists_all=lists_all)
         for key, of_key in groupby(of_class, key=itemgetter(2)):
             newest: list[NewestRecord | None] = [None, None]
             for row in of_key:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.record_digests import DIGEST_BYTES, SUM_MODULUS, DigestedRecord
@@ -146,6 +146,14 @@ class Difference:
     fields: tuple[str, ...] = ()  # of a changed record: which of key, value, headers, timestamp differ
 
 
+class DifferenceRun(NamedTuple):
+    """Records at consecutive offsets that differ in one way: source offsets, of EXTRA target offsets. *end* is exclusive."""
+
+    kind: DifferenceKind
+    begin: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowResult:
     """The result of one window. Offsets are source offsets unless named otherwise; ends are exclusive."""
@@ -170,18 +178,21 @@ class WindowResult:
     key_class: int = -1  # for a compacted topic, whose keys are compared class by class; else -1
     reason: str = ""  # why it is undecided
     differences: tuple[Difference, ...] = ()  # the first differences
+    difference_runs: tuple[DifferenceRun, ...] = ()  # all differences, if the comparison lists them
 
 
 class WindowTally:
     """Counts, sums and differences of a window that is being compared."""
 
     __slots__ = (
-        "_chains", "_sums", "differences", "differing", "digested", "has_changed", "index", "is_ordered", "reason",
+        "_chains", "_runs", "_sums", "differences", "differing", "digested", "has_changed", "index", "is_ordered", "reason",
         "source_count", "target_count", "target_from", "target_to",
     )  # fmt: skip
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, *, lists_all: bool = False) -> None:
+        """*lists_all*: the result has the offsets of all differences."""
         self.index = index
+        self._runs: list[DifferenceRun] | None = [] if lists_all else None
         self.source_count = self.target_count = self.digested = self.differing = 0
         self.target_from = self.target_to = -1
         self.is_ordered = True
@@ -230,6 +241,8 @@ class WindowTally:
         self.is_ordered = False
         self.has_changed |= kind is not DifferenceKind.MOVED
         self.differing += 1
+        if self._runs is not None:
+            add_to_runs(self._runs, kind, _offset_of(source, target))
         if len(self.differences) < DIFFERENCES_MAX:
             self.differences.append(
                 Difference(
@@ -281,6 +294,7 @@ class WindowTally:
             key_class=key_class,
             reason=self.reason,
             differences=tuple(self.differences),
+            difference_runs=tuple(self._runs or ()),
         )
 
     def _add_digest(self, side: int, record: DigestedRecord) -> None:
@@ -291,3 +305,17 @@ class WindowTally:
         if self.target_from < 0:
             self.target_from = begin
         self.target_to = max(self.target_to, end)
+
+
+def add_to_runs(runs: list[DifferenceRun], kind: DifferenceKind, offset: int) -> None:
+    """Adds a record to *runs*, to the last of them if it follows that."""
+    if runs and runs[-1].kind is kind and runs[-1].end == offset:
+        runs[-1] = DifferenceRun(kind, runs[-1].begin, offset + 1)
+    else:
+        runs.append(DifferenceRun(kind, offset, offset + 1))
+
+
+def _offset_of(source: DigestedRecord | None, target: DigestedRecord | None) -> int:
+    record = target if source is None else source
+    assert record is not None
+    return record.offset

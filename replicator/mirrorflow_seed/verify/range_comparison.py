@@ -91,9 +91,12 @@ class InOrderComparison:
         source: RecordDigester,
         target: RecordDigester,
         decode_all: bool = False,
+        lists_all: bool = False,
     ) -> None:
+        """*decode_all*: also batches of equal bytes. *lists_all*: windows have the offsets of all their differences."""
         self.behind = 0  # records at the end of the source that the target may not have yet
         self._range = verify_range
+        self._lists_all = lists_all
         self._compares_bytes = source.allows_byte_comparison and not decode_all
         self._source = _Side("source", source, verify_range.source_from, verify_range.source_to)
         self._target = _Side("target", target, verify_range.target_from, verify_range.target_to)
@@ -161,7 +164,7 @@ class InOrderComparison:
         index = offset // self._range.window_offsets
         tally = self._tallies.get(index)
         if tally is None:
-            tally = self._tallies[index] = WindowTally(index)
+            tally = self._tallies[index] = WindowTally(index, lists_all=self._lists_all)
         return tally
 
     def _skip_equal_batches(self) -> bool:
@@ -378,6 +381,7 @@ class CompareSettings:
     run_id: str
     decode_all: bool = False
     bytes_per_second: float | None = None
+    lists_all: bool = False  # windows have the offsets of all their differences
 
     async def pace(self, began_s: float, bytes_read: int) -> None:
         """Waits until *bytes_read* since *began_s* (`time.monotonic`) keep to the rate."""
@@ -466,7 +470,11 @@ async def compare_range(
     began = time.perf_counter()
     of_source, of_target = digesters(settings, verify_range, compare_settings)
     comparison = InOrderComparison(
-        verify_range, source=of_source, target=of_target, decode_all=compare_settings.decode_all
+        verify_range,
+        source=of_source,
+        target=of_target,
+        decode_all=compare_settings.decode_all,
+        lists_all=compare_settings.lists_all,
     )
     reason = ""
     async with range_readers(sides, settings, verify_range) as readers:

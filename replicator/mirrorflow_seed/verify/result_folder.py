@@ -27,10 +27,11 @@ from mirrorflow_seed.verify.verification_result import (
     WindowSegment,
     unpack,
 )
-from mirrorflow_seed.verify.window_table import WindowTable
+from mirrorflow_seed.verify.window_table import UnequalRow, WindowTable, read_unequal_rows
 
 SUMMARY: Final = "verification.json"
 PAGE: Final = "report.html"
+REPAIR: Final = "repair.json"
 # More cells cannot be distinguished on a screen: several windows then share a cell, with the worst outcome.
 CELLS_MAX: Final = 200
 # Limits of what a browser renders well; partitions that are not equal come first.
@@ -66,10 +67,15 @@ def output_folder(output: str, run_id: str) -> str:
     A run id is free text: other characters than letters, digits, `_`, `.`, `-` are replaced and a digest is
     added.
     """
+    return f"{output.rstrip('/')}/run-{name_of_run(run_id)}"
+
+
+def name_of_run(run_id: str) -> str:
+    """Returns *run_id* with the characters alone that names of folders and topics have; different ids have different names."""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", run_id)
     if name != run_id:
         name = f"{name}-{blake2b(run_id.encode(), digest_size=4).hexdigest()}"
-    return f"{output.rstrip('/')}/run-{name}"
+    return name
 
 
 class ResultFolder:
@@ -84,6 +90,21 @@ class ResultFolder:
         """Checks that the folder can be written. Raises FileSystemError."""
         if self._folder is not None:
             self._folder.prepare()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a run with this id has ended and its result is here. Raises FileSystemError."""
+        return self._folder is not None and self._folder.read(SUMMARY) is not None
+
+    def unequal_rows(self) -> Iterator[UnequalRow]:
+        """Yields the rows of the table that are not equal. Raises FileSystemError."""
+        if self._folder is not None:
+            yield from read_unequal_rows(self._folder)
+
+    def write_repair(self, content: Mapping[str, object]) -> None:
+        """Writes the plan of a repair. Raises FileSystemError."""
+        if self._folder is not None:
+            self._folder.write(REPAIR, (json.dumps(content, indent=2) + "\n").encode())
 
     def begin_table(self, flow: str) -> WindowTable | None:
         """Returns the table that tasks write; None without a folder. Raises FileSystemError."""

@@ -135,6 +135,7 @@ class VerifyTaskResult:
     unwritten: bytes = (
         b""  # packed, the windows that the driver writes, because the task does not reach its folder
     )
+    listed: bytes = b""  # packed, all windows that are not equal, if the comparison lists all differences
     behind: int  # records that the target may not have yet
     bytes_read: int
     seconds: float

@@ -97,7 +97,7 @@ TASKS_MAX: Final = 20_000
 TASKS_PER_SLOT_MIN: Final = 4  # so that the job does not end with one long task
 
 
-class _StoppedError(BaseException):
+class StoppedError(BaseException):
     """A signal arrived. It is no `Exception`, which py4j would treat as a lost connection within a call to the JVM."""
 
 
@@ -119,9 +119,9 @@ def run(
     progress = VerifyProgress()
     status_server = JobStatusServer(VerifyReport(run_id=job.run_id), display=display, handler=progress)
     try:
-        with _raise_on_sigterm():
+        with raise_on_sigterm():
             verification = _verify(files, job, status_server, progress, spark, verify)
-    except _StoppedError:
+    except StoppedError:
         _publish_end(status_server, JobPhase.PAUSED, "Stopped by a signal; the next run starts over.")
         return EXIT_STOPPED
     except (SeedError, MirrorFlowError) as error:
@@ -250,15 +250,19 @@ async def _plan_layouts(
 
 
 def plan_verification(
-    settings: SourceSettings, job: JobSettings, planning_tasks: PlanningTasks | None = None
+    settings: SourceSettings,
+    job: JobSettings,
+    planning_tasks: PlanningTasks | None = None,
+    *,
+    selects: Callable[[PartitionLayout], bool] = lambda _: True,
 ) -> VerifyPlan:
-    """Reads both clusters and returns the plan; with *planning_tasks*, large plans are made there.
+    """Reads both clusters and returns the plan of the partitions that *selects* selects; with *planning_tasks*, large plans are made there.
 
     Raises JobSettingError, SettingError, ClusterError, JobFailedError.
     """
     plan_settings = plan_settings_of(job)
     notes: list[str] = []
-    layouts = asyncio.run(_partition_layouts(settings, plan_settings, notes))
+    layouts = list(filter(selects, asyncio.run(_partition_layouts(settings, plan_settings, notes))))
     groups = planning_groups(layouts, plan_settings)
     if planning_tasks is None or len(groups) < 2:
         plans = [asyncio.run(_plan_layouts(settings, plan_settings, layouts))]
@@ -320,14 +324,14 @@ def _publish_end(status_server: JobStatusServer, phase: JobPhase, message: str) 
 
 
 @contextlib.contextmanager
-def _raise_on_sigterm() -> Iterator[None]:
-    """Raises _StoppedError on SIGTERM, if in the main thread; Ctrl-C still raises KeyboardInterrupt."""
+def raise_on_sigterm() -> Iterator[None]:
+    """Raises StoppedError on SIGTERM, if in the main thread; Ctrl-C still raises KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(*_: object) -> None:
-        raise _StoppedError
+        raise StoppedError
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
@@ -440,7 +444,10 @@ def run_groups(
                     compare_settings=replace(compare_settings, bytes_per_second=lookup_rate),
                     sides=sides,
                     collector=WindowCollector(
-                        url=progress.url, table=table, not_equal_max=not_equal_max(combining_tasks)
+                        url=progress.url,
+                        table=table,
+                        not_equal_max=not_equal_max(combining_tasks),
+                        lists_all=compare_settings.lists_all,
                     ),
                 ),
             ),
@@ -462,7 +469,12 @@ def compare_groups(
 ) -> list[VerifyTaskResult]:
     """Compares *ranges* in order, as `run_groups`. Raises JobFailedError."""
     groups = _with_rates(ranges, tasks, compare_settings)
-    collector = WindowCollector(url=progress.url, table=table, not_equal_max=not_equal_max(len(groups)))
+    collector = WindowCollector(
+        url=progress.url,
+        table=table,
+        not_equal_max=not_equal_max(len(groups)),
+        lists_all=compare_settings.lists_all,
+    )
     work = partial(_compare_numbered, compare=compare, compare_settings=compare_settings, collector=collector)
     inputs = [(number, inputs_of(group), rate) for number, (group, rate) in enumerate(groups)]
     try:
@@ -502,7 +514,7 @@ def _compare_keys(
     """Compares classes of keys in a Spark task."""
     from pyspark import TaskContext  # noqa: PLC0415 the extra `seed`
 
-    comparisons = compare_key_rows(rows_of(batches), ranges)
+    comparisons = compare_key_rows(rows_of(batches), ranges, lists_all=compare_settings.lists_all)
     results = asyncio.run(
         settle_key_classes(comparisons, compare_settings, load=sides.load, open_sides=sides.open)
     )
@@ -531,6 +543,9 @@ class WindowCollector:
     url: str
     table: WindowTable | None
     not_equal_max: int  # windows that are not equal and that the task returns
+    lists_all: bool = (
+        False  # it returns all windows that are not equal, with the offsets of all their differences
+    )
 
     def collect(self, number: int, results: Sequence[VerifyRangeResult]) -> VerifyTaskResult:
         """Returns the summary of *results* of task *number*, which is negative for tasks of keys. Raises FileSystemError."""
@@ -540,10 +555,14 @@ class WindowCollector:
             name = f"{number:05}" if number >= 0 else f"keys-{-1 - number:05}"
             part = self.table.write_in_task(windows, name)
             unwritten = b"" if part else pack(windows)
+        listed = [
+            window for window in windows if self.lists_all and window.outcome is not WindowOutcome.EQUAL
+        ]
         result = VerifyTaskResult(
             windows=WindowSummary.of(windows, not_equal_max=self.not_equal_max),
             part=part,
             unwritten=unwritten,
+            listed=pack(listed) if listed else b"",
             behind=sum(part.behind for part in results),
             bytes_read=sum(part.bytes_read for part in results),
             seconds=sum(part.seconds for part in results),
@@ -565,11 +584,11 @@ class WindowCollector:
 class VerifyProgress:
     """Receives the counts of ended tasks, only for reports while the job runs; a task that is repeated counts once."""
 
-    def __init__(self) -> None:
+    def __init__(self, publish: Callable[[VerifyReport], None] = lambda _: None) -> None:
         # Unguessable, so that only tasks of this job can post
         self.path = f"/task-reports/{secrets.token_hex(16)}"
         self.url = ""  # where tasks post
-        self.publish: Callable[[VerifyReport], None] = lambda _: None
+        self.publish = publish
         self._first = VerifyReport(run_id="")
         self._counts: dict[int, Counter[str]] = {}
         self._total: Counter[str] = Counter()

@@ -10,7 +10,7 @@ that no task has returned: of attempts that were lost, and of earlier runs.
 import contextlib
 import itertools
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
@@ -18,7 +18,7 @@ from typing import Any, Final
 from mirrorflow_core.reports import known_number
 from mirrorflow_seed.errors import FileSystemError, SparkMissingError
 from mirrorflow_seed.storage_folder import StorageFolder
-from mirrorflow_seed.verify.offset_windows import WindowResult
+from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
 
 TABLE: Final = "windows"
 ROWS_AT_ONCE: Final = 10_000
@@ -165,3 +165,41 @@ def row(run_id: str, flow: str, window: WindowResult) -> dict[str, Any]:
             for difference in window.differences
         ],
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnequalRow:
+    """A row of the table that is not equal. Offsets are source offsets; *end* is exclusive."""
+
+    flow: str
+    topic: str
+    partition: int
+    begin: int
+    end: int
+    is_of_keys: bool  # of a compacted topic, which is compared key by key
+
+    def covers(self, begin: int, end: int) -> bool:
+        """Returns whether the source offsets *begin* to *end* have some of this row's; keys are those of the whole partition."""
+        # A row without source offsets has records of the target only.
+        return self.is_of_keys or (begin < self.end and self.begin < end) or begin == self.begin
+
+
+def read_unequal_rows(folder: StorageFolder) -> Iterator[UnequalRow]:
+    """Yields the rows that are not equal of the table in a run's *folder*, file by file. Raises FileSystemError."""
+    from pyarrow import parquet  # noqa: PLC0415 the extra `seed`
+
+    columns = ["flow", "topic", "partition", "from_offset", "to_offset", "key_class"]
+    for path in sorted(folder.files(TABLE)):
+        with folder.reading(path) as stream:
+            table = parquet.read_table(
+                stream, columns=columns, filters=[("outcome", "!=", WindowOutcome.EQUAL.value)]
+            )
+        for row_of_table in table.to_pylist():
+            yield UnequalRow(
+                flow=row_of_table["flow"],
+                topic=row_of_table["topic"],
+                partition=row_of_table["partition"],
+                begin=row_of_table["from_offset"],
+                end=row_of_table["to_offset"],
+                is_of_keys=row_of_table["key_class"] is not None,
+            )
