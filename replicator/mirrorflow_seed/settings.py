@@ -18,13 +18,17 @@ from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_seed.errors import JobSettingError
 
 RUN_ID_MAX = 63  # the limit of the MirrorFlow resource
+REPAIR_KEY: Final = "repair"  # true: what a verification has found is repaired
+CONFIRMED_KEY: Final = "repair.confirmed"  # true: not only planned
 KEYS: Final = frozenset(
     {
         *("run.id", "master", "executors.max", "bytes.per.second", "sample", "output", "archive"),
         *("waves.max", "wave.ms", "stalled.ms", "lag.max", "foreign.records"),
         *("window.offsets", "split.windows", "keys.max", "ignore.timestamps", "decode.all"),
+        *(REPAIR_KEY, CONFIRMED_KEY),
         *("archive.file.bytes", "archive.compare", "archive.compact", "archive.follow"),
         *("archive.interval.ms", "archive.groups", "archive.groups.exclude", "archive.until"),
+        "archive.partitions",
     }
 )
 SPARK_PREFIX: Final = "spark."

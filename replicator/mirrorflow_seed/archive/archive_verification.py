@@ -27,6 +27,7 @@ from mirrorflow_seed.archive.commit_log import read_archive
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, part_of
 from mirrorflow_seed.archive.parquet_files import read_records
 from mirrorflow_seed.archive.restore_driver import require_isolation
+from mirrorflow_seed.archive.restore_point import ArchivePoint, cut_manifest, find_cuts, until_of
 from mirrorflow_seed.archive.restore_task import without_source
 from mirrorflow_seed.job_status_server import Display
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
@@ -112,14 +113,16 @@ def verify_archive(
     began = time.perf_counter()
     settings = without_source(files.load())
     folder = StorageFolder(require_archive(job))
-    manifest = read_archive(folder)
-    require_isolation(manifest, settings, folder.address)
     task_files = share_files(spark, files, are_mounted=job.has_mounted_files)
     tasks = SparkTasks(spark)
+    until_ms, whole = until_of(job.extra), read_archive(folder)
+    require_isolation(whole, settings, folder.address)
+    cuts = () if until_ms is None else find_cuts(tasks, folder, whole, until_ms)
+    point, manifest = ArchivePoint(address=folder.address, cuts=cuts), cut_manifest(whole, cuts)
     plan_settings = replace(verify_driver.plan_settings_of(job), target_may_be_ahead=True)
     notes: list[str] = []
     layouts = asyncio.run(_layouts(settings, plan_settings, manifest, folder, notes))
-    work = partial(plan_archived, plan_settings=plan_settings, files=task_files, address=folder.address)
+    work = partial(plan_archived, plan_settings=plan_settings, files=task_files, point=point)
     groups = planning_groups(layouts, plan_settings)
     plans = (
         verify_driver.plan_in_tasks(tasks, work, groups, progress)
@@ -133,9 +136,7 @@ def verify_archive(
         verify_plan.ranges,
         lambda ranges: [_task(manifest, verify_range) for verify_range in ranges],
         partial(compare_archived, files=task_files, address=folder.address),
-        verify_driver.KeySides(
-            load=partial(_load, task_files), open=partial(_archive_sides, address=folder.address)
-        ),
+        verify_driver.KeySides(load=partial(_load, task_files), open=partial(_archive_sides, point=point)),
         verify_driver.compare_settings_of(settings, job),
         progress,
         result.begin_table(flow_name(settings.flow)),
@@ -160,12 +161,16 @@ async def _layouts(
 
 
 def plan_archived(
-    layouts: list[PartitionLayout], *, plan_settings: VerifyPlanSettings, files: FlowFiles, address: str
+    layouts: list[PartitionLayout],
+    *,
+    plan_settings: VerifyPlanSettings,
+    files: FlowFiles,
+    point: ArchivePoint,
 ) -> VerifyPlan:
-    """Plans these partitions of the archive at *address* in a Spark task."""
+    """Plans these partitions of the archive in a Spark task."""
     process.tune_memory()
-    settings, folder = without_source(files.load()), StorageFolder(address)
-    return asyncio.run(_plan(settings, plan_settings, read_archive(folder), folder, layouts))
+    settings, (folder, manifest) = without_source(files.load()), point.read()
+    return asyncio.run(_plan(settings, plan_settings, manifest, folder, layouts))
 
 
 async def _plan(
@@ -225,11 +230,10 @@ async def _compare(
 
 
 async def _archive_sides(
-    settings: SourceSettings, ranges: Sequence[VerifyRange], *, address: str
+    settings: SourceSettings, ranges: Sequence[VerifyRange], *, point: ArchivePoint
 ) -> AsyncIterator[Mapping[str, Cluster]]:
-    """Yields the archive at *address* and the target, for each of *ranges* (`range_comparison.OpenSides`)."""
-    folder = StorageFolder(address)
-    manifest = read_archive(folder)
+    """Yields the archive and the target, for each of *ranges* (`range_comparison.OpenSides`)."""
+    folder, manifest = point.read()
     for verify_range in ranges:
         async with _open(_task(manifest, verify_range), settings, folder) as sides:
             yield sides

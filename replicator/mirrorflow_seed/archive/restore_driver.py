@@ -41,7 +41,8 @@ from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.commit_log import FILES_NAMED_MAX, CommitLog, read_archive
 from mirrorflow_seed.archive.group_restorer import GroupRestorer
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest, part_of
-from mirrorflow_seed.archive.restore_point import UNTIL_KEY, cut_file, cut_manifest, cut_tasks, until_of
+from mirrorflow_seed.archive.partition_selection import select_partitions, selected_partitions
+from mirrorflow_seed.archive.restore_point import cut_manifest, damaged_file, find_cuts, until_of
 from mirrorflow_seed.archive.restore_task import (
     PartitionRestored,
     RestoreTask,
@@ -53,7 +54,6 @@ from mirrorflow_seed.errors import (
     EXIT_DIFFERENT,
     EXIT_DONE,
     EXIT_STOPPED,
-    ArchiveDamagedError,
     ArchiveUnfitError,
     FlowLostError,
     JobFailedError,
@@ -268,6 +268,7 @@ class RestoreJob:
         self.tasks, self.reporter, self.coordinator = SparkTasks(spark), reporter, coordinator
         self.folder = StorageFolder(require_archive(job))
         self._until_ms = until_of(job.extra)
+        self._selected = selected_partitions(job.extra)
         self.manifest = self._read_manifest()
         self._url = reporter.url_for_tasks(*driver_address(spark))
         self._files = share_files(spark, files, are_mounted=job.has_mounted_files)
@@ -278,26 +279,21 @@ class RestoreJob:
         self._compares = flag_of(job.extra, COMPARE_KEY, default=True)
 
     def _read_manifest(self) -> Manifest:
-        """Returns the archive, up to the point in time of the restore.
+        """Returns what is restored of the archive: the selected partitions, up to the point in time.
 
-        Raises ArchiveIncompleteError, ArchiveDamagedError, JobFailedError.
+        Raises ArchiveIncompleteError, ArchiveDamagedError, JobSettingError, JobFailedError.
         """
         manifest = read_archive(self.folder)
-        if self._until_ms is None:
-            return manifest
-        tasks = cut_tasks(manifest, self._until_ms, self.folder.address)
-        try:
-            cuts = self.tasks.run(cut_file, tasks)
-        except Exception as error:
-            raise job_error(error, "The archive cannot be read") from error
-        if damaged := [cut.path for cut in cuts if cut.is_damaged]:
-            raise damaged_file(self.folder, damaged[0])
-        then = CommitLog(self.folder).groups_at(self._until_ms)
-        return replace(
-            cut_manifest(manifest, cuts),
-            groups=then.groups if then else (),
-            groups_read_ms=then.groups_read_ms if then else None,
-        )
+        if self._until_ms is not None:
+            then = CommitLog(self.folder).groups_at(self._until_ms)
+            manifest = replace(
+                manifest,
+                groups=then.groups if then else (),
+                groups_read_ms=then.groups_read_ms if then else None,
+            )
+        if self._selected is not None:
+            manifest = select_partitions(manifest, self._selected)
+        return cut_manifest(manifest, find_cuts(self.tasks, self.folder, manifest, self._until_ms))
 
     async def run(self) -> int:
         """Restores and compares; returns the exit status.
@@ -443,26 +439,19 @@ class RestoreJob:
                 )
 
     def _require_not_beyond(self, flow: ClaimedFlow, names: Mapping[str, str]) -> None:
-        """Raises ArchiveUnfitError if the flow has copied more of a partition than it held at the point in time."""
-        if self._until_ms is None:
+        """Raises ArchiveUnfitError if the flow has copied more of a partition than is to be restored."""
+        if self._until_ms is None and self._selected is None:
             return
-        for key, archived in self.manifest.partitions.items():
-            copied_until = flow.next_offsets.get(key, 0)
+        partitions = self.manifest.partitions
+        wanted = partitions if self._selected is None else [item.partition for item in self._selected]
+        for key in wanted:
+            archived, copied_until = partitions[key], flow.next_offsets.get(key, 0)
             if key.topic in names and copied_until > archived.end:
                 raise ArchiveUnfitError(
                     location=self.folder.address,
-                    problem=f"the flow has copied {key} up to offset {copied_until}, and up to the time of {UNTIL_KEY} the archive has it up to {archived.end}",
-                    action="restore into a cluster that the flow has not copied to, or up to a later time",
+                    problem=f"the flow has copied {key} up to offset {copied_until}, and is to restore it up to {archived.end}",
+                    action="restore into a cluster that the flow has not copied to, or up to a later time or offset",
                 )
-
-
-def damaged_file(folder: StorageFolder, path: str) -> ArchiveDamagedError:
-    """Returns the error for a file that differs from its commit."""
-    return ArchiveDamagedError(
-        location=folder.address,
-        problem=f"the records of {path} differ from its commit",
-        action="restore an intact copy of it; nothing of that file was restored",
-    )
 
 
 def require_isolation(manifest: Manifest, settings: SourceSettings, location: str) -> None:

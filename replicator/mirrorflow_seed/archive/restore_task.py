@@ -136,8 +136,8 @@ def _fill(spool: Spool, folder: StorageFolder, file: ArchivedFile, tally_builder
     before = file.start - 1
     try:
         with folder.reading(file.path) as source:
-            # A restore up to a point in time ends in the middle of a file.
-            for records in read_records(source, end=file.end):
+            # A restore may begin and end in the middle of a file.
+            for records in read_records(source, start=file.start, end=file.end):
                 for record in records:
                     if not before < record.offset < file.end:
                         return False  # a foreign record, or a wrong order

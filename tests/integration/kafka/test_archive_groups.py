@@ -17,6 +17,7 @@ from tests.integration.kafka.seeding import files_of
 from tests.integration.kafka.test_acl_sync import acl, add, topic_acls
 from tests.integration.kafka.test_archive import archive, manifest_of, restore
 from tests.integration.kafka.test_failures_access import client
+from tests.integration.kafka.verifying import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,8 +154,74 @@ def test_a_restore_up_to_a_point_in_time_has_the_records_and_groups_of_then(
     ]
     assert "not" not in restored.message
     assert group_offsets(flow.target, group)[flow.remote(topic), 0] <= 100
+    point = {"archive": folder.as_uri(), "archive_until": until, "window_offsets": "1000"}
+    then = verify(files, spark, tmp_path / "then", **point)
+    assert (0, len(before)) == (then.status, then.report.source_records), then.not_equal
     # The rest can be restored later; then an earlier time is refused.
     restore(files, spark, folder, **wanted)
     flow.assert_exact(topic)
+    later = verify(files, spark, tmp_path / "later", **point)
+    counts = (later.report.source_records, later.report.target_records)
+    assert (0, (len(before), len(before))) == (later.status, counts), later.not_equal
+    whole = verify(files, spark, tmp_path / "whole", archive=folder.as_uri())
+    assert (0, 6_000) == (whole.status, whole.report.source_records), whole.not_equal
+    flow.target.delete_records(flow.remote(topic), {0: 10})
+    damaged = verify(files, spark, tmp_path / "damaged", **point)
+    assert 1 == damaged.status
+    assert {("missing", offset, -1) for offset in range(10)} == set(damaged.differences()), damaged.not_equal
     with pytest.raises(ArchiveUnfitError, match="up to a later time"):
         restore(files, spark, folder, archive_until=until, **wanted)
+
+
+def test_ranges_of_partitions_are_restored_and_the_connector_and_groups_continue_there(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+) -> None:
+    """Files are cut inside. What is not selected stays empty, and the connector copies it; no group skips a record of the copy."""
+    topic, other = (
+        flow.source.create_topic(unique_topic(), partitions=3),
+        flow.source.create_topic(unique_topic()),
+    )
+    for partition in range(3):
+        load(flow.source, topic, 1_000, partition=partition)
+    load(flow.source, other, 10)
+    inside, before, beyond = (f"{topic}-{name}" for name in ("inside", "before", "beyond"))
+    for group, offset in ((inside, 500), (before, 50), (beyond, 950)):
+        put_group(flow.source, group, {(topic, 0): 300, (topic, 1): offset, (topic, 2): offset})
+    files, folder = files_of(flow, f"{topic}|{other}"), tmp_path / "archive"
+    wanted = {"archive.groups": f"{topic}-.*"}
+    archive(files, spark, folder, **wanted)
+    archived, copy = records(flow.source, topic), flow.remote(topic)
+    ranges = {"archive_partitions": f"{topic}-1:100:900,{topic}-2"}
+
+    restored = restore(files, spark, folder, **ranges, **wanted)
+
+    assert "not" not in restored.message
+    kept = [
+        (record.partition, record.timestamp, record.value)
+        for record in archived
+        if record.partition == 2 or (record.partition == 1 and 100 <= record.offset < 900)
+    ]
+    assert kept == [
+        (record.partition, record.timestamp, record.value) for record in records(flow.target, copy)
+    ]
+    assert not flow.target.has_topic(flow.remote(other))
+    restore(files, spark, folder, **ranges, **wanted)
+    assert 1_800 == len(records(flow.target, copy)), "a second start restores nothing again"
+    with pytest.raises(ArchiveUnfitError, match="later time or offset"):
+        restore(files, spark, folder, archive_partitions=f"{topic}-1:100:800", **wanted)
+    with pytest.raises(ArchiveUnfitError, match="begins at offset 950"):
+        restore(files, spark, folder, archive_partitions=f"{topic}-1:950:", **wanted)
+
+    load(flow.source, topic, 100, partition=1)
+    with flow.replicator(f"{topic}|{other}") as replicator:
+        wait_until("everything is copied", lambda: len(records(flow.target, copy)) == 3_000)
+        replicator.stop()
+    source = [(record.partition, record.offset, record.value) for record in records(flow.source, topic)]
+    copied = [(record.partition, record.value) for record in records(flow.target, copy)]
+    assert [(number, value) for number, offset, value in source if number != 1 or offset >= 100] == copied
+    for group, first in ((inside, 500), (before, 100), (beyond, 900)):
+        # The connector of groups sets the offsets of partitions that were not restored.
+        assert {1, 2} == {partition for _, partition in group_offsets(flow.target, group)}
+        put_group(flow.target, group, {(copy, 0): 0})
+        read = [value for partition, _, value in consume(flow.target, group, copy) if partition == 1]
+        assert read == [value for number, offset, value in source if number == 1 and offset >= first], group
