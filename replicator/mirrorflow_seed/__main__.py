@@ -7,7 +7,8 @@
 
 The files are the source connector's own. `executor` is internal: Spark starts it in executor pods. Exit
 status: 0 done; 1 what was compared or copied is not the same on both sides; 2 invalid arguments or settings; 3 stopped
-by a signal; 4 it could not run, or failed; 5 no topic is selected (docs/seeding.md has a table).
+by a signal; 4 it could not run, or failed; 5 no topic is selected; 6 the plan of a repair was shown
+(docs/seeding.md and docs/verification.md have tables).
 """
 
 import argparse
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from mirrorflow_core.errors import MirrorFlowError, SettingError
 from mirrorflow_seed import kubernetes_backend
 from mirrorflow_seed.errors import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, SeedError
-from mirrorflow_seed.settings import FlowFiles, load_job
+from mirrorflow_seed.settings import REPAIR_KEY, FlowFiles, flag_of, load_job
 
 _LOG = logging.getLogger(__name__)
 # Name -> module and summary; a module is imported only when its command runs.
@@ -53,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module = COMMANDS[parsed.command][0]
         if parsed.command == "verify" and job.archive:
             module = "archive.archive_verification"
+        if parsed.command == "verify" and flag_of(job.extra, REPAIR_KEY):
+            module = "repair.repair_driver"
         return int(importlib.import_module(f"mirrorflow_seed.{module}").run(files, job))
     except KeyboardInterrupt:
         status, sentence = EXIT_STOPPED, "Stopped by Ctrl-C."

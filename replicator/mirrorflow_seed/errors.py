@@ -7,6 +7,7 @@
     ├── JobFailedError       the job started and failed
     │   ├── NothingSelectedError   the flow selects no topic (status 5)
     │   ├── IncompleteExportError  a topic of the archive cannot be continued; the others were exported (status 1)
+    │   ├── QuarantineError  a quarantine topic cannot be used
     │   ├── FlowLostError    another job has taken the flow
     │   └── StalledError     its tasks make no progress
     ├── FileSystemError      a folder, or its file system, cannot be used
@@ -29,6 +30,7 @@ EXIT_USAGE = 2
 EXIT_STOPPED = 3  # gracefully, by a signal; the next start continues
 EXIT_FAILED = 4  # it could not run, or failed before its end
 EXIT_NOTHING_SELECTED = 5
+EXIT_PLANNED = 6  # it has shown what it would write, and has written nothing
 
 
 class SeedError(Exception):
@@ -79,6 +81,14 @@ class IncompleteExportError(JobFailedError):
     """Topics of an archive cannot be continued; the others were exported."""
 
     status = EXIT_DIFFERENT
+
+
+class QuarantineError(JobFailedError):
+    """The quarantine topic *topic* cannot be used."""
+
+    def __init__(self, *, topic: str, problem: str, action: str) -> None:
+        self.topic = topic
+        super().__init__(f"{topic}: {problem}; {action}.")
 
 
 class FlowLostError(JobFailedError):

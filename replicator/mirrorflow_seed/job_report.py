@@ -125,6 +125,20 @@ class VerifyReport(_JobReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepairReport(_JobReport):
+    """The current state of a repair. `plan`, once it is made, names topics, so it is not in the JSON."""
+
+    windows: int = 0  # that are not equal
+    differing: int = 0  # records to copy
+    copied: int = 0  # of these, in the quarantine topics
+    plan: Any = None
+
+    def as_json(self) -> dict[str, Any]:
+        figures = {"windows": self.windows, "differing": self.differing, "copied": self.copied}
+        return self._json("repair", figures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveReport(_JobReport):
     """The current state of an export or a restore. Records and bytes are of this run."""
 
@@ -151,7 +165,7 @@ class ArchiveReport(_JobReport):
         return self._json(self.job, figures)
 
 
-Report = SeedReport | VerifyReport | ArchiveReport
+Report = SeedReport | VerifyReport | RepairReport | ArchiveReport
 
 
 def encode(report: Report) -> bytes:

@@ -16,12 +16,22 @@ from mirrorflow_cli.spark_jobs import LINE_EVERY_S, JobProgressFormat, LineDispl
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_seed.__main__ import main as seed_main
 from mirrorflow_seed.errors import (
+    EXIT_PLANNED,
     FileSystemError,
     IncompleteExportError,
     JobFailedError,
     NothingSelectedError,
 )
-from mirrorflow_seed.job_report import ArchiveReport, JobPhase, OutcomeCounts, SeedReport, VerifyReport
+from mirrorflow_seed.job_report import (
+    ArchiveReport,
+    JobPhase,
+    OutcomeCounts,
+    RepairReport,
+    SeedReport,
+    VerifyReport,
+)
+from mirrorflow_seed.repair.repair_plan import plan_repair
+from mirrorflow_seed.verify.offset_windows import DifferenceKind, DifferenceRun, WindowOutcome, WindowResult
 
 COMMANDS: dict[str, Any] = {"seed": seed, "verify": verify, "archive": archive, "restore": restore}
 FLAGS = ["--from", "a:1", "--to", "b:1"]
@@ -258,3 +268,65 @@ def test_json_output_has_one_object_per_line(capsys: pytest.CaptureFixture[str])
     display.show(SeedReport(run_id="7"))
     display.close()
     assert "7" == json.loads(capsys.readouterr().out)["runId"]
+
+
+def test_a_repair_shows_its_plan_before_it_writes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --yes it is not confirmed, and ends with the status of a plan."""
+    run = DifferenceRun(DifferenceKind.MISSING, 5, 9)
+    window = WindowResult(
+        topic="orders",
+        partition=0,
+        target_topic="east.orders",
+        from_offset=0,
+        to_offset=100,
+        outcome=WindowOutcome.DIFFERENT,
+        difference_runs=(run,),
+    )
+    started: list[tuple[str, dict[str, str]]] = []
+
+    def run_job(_: argparse.Namespace, job: str, properties: dict[str, str], display: Any) -> int:
+        started.append((job, properties))
+        display.show(RepairReport(run_id="7", plan=plan_repair("7", [window])))
+        assert "offsets 0 to 100: 4 missing" in capsys.readouterr().out, "shown while the job runs"
+        display.show(RepairReport(run_id="7", phase=JobPhase.SUCCEEDED, message="4 records differ."))
+        return EXIT_PLANNED
+
+    monkeypatch.setattr(verify, "run_job", run_job)
+
+    assert EXIT_PLANNED == verify.execute(parse("verify", "--repair", "--out", "/r"))
+    assert "4 records differ.\nTo copy them, add --yes.\n" == capsys.readouterr().out
+    verify.execute(parse("verify", "--repair", "--yes", "--out", "/r"))
+    planned = {"output": "/r", "repair": "true"}
+    assert [
+        ("repair.repair_driver", planned),
+        ("repair.repair_driver", {**planned, "repair.confirmed": "true"}),
+    ] == started
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--repair"], "name its folder with --out"),
+        (["--repair", "--out", "/r", "--archive", "/a"], "leave out --archive"),
+        (["--yes"], "add --repair"),
+        (["--until", "2026-11-22T13:00:00Z"], "add --archive"),
+    ],
+)
+def test_flags_of_verify_that_do_not_fit_together_are_refused(flags: list[str], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        verify.execute(parse("verify", *flags))
+
+
+def test_partitions_and_points_in_time_reach_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, str]] = []
+
+    def run_archive_job(_: argparse.Namespace, __: str, more: dict[str, str]) -> int:
+        given.append(more)
+        return 0
+
+    monkeypatch.setattr(restore, "run_archive_job", run_archive_job)
+    restore.execute(parse("restore", "--partition", "a-0:1:2", "--partition", "b-1"))
+
+    assert [{"archive.partitions": "a-0:1:2,b-1"}] == given

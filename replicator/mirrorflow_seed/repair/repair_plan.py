@@ -1,0 +1,243 @@
+"""Plans a repair from the windows that are not equal: which records of the source are copied, and what no repair covers. Pure.
+
+    rows of the result table ──> comparison of their ranges, which lists all differences ──> RepairPlan
+
+Records that are missing, changed or moved on the target are copied from the source. An extra record is on the target only, so
+there is nothing to copy. An undecided window is not repaired: it is unknown whether it differs.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.records import Record
+from mirrorflow_seed.errors import JobSettingError
+from mirrorflow_seed.verify.offset_windows import (
+    DifferenceKind,
+    DifferenceRun,
+    VerifyRange,
+    WindowOutcome,
+    WindowResult,
+)
+from mirrorflow_seed.verify.result_folder import name_of_run
+from mirrorflow_seed.verify.window_table import UnequalRow
+
+VERSION: Final = 1
+OFFSET_HEADER: Final = b"mirrorflow.repair.offset"  # of the record on the source, in decimal digits
+KIND_HEADER: Final = b"mirrorflow.repair.kind"
+TOPIC_NAME_LENGTH_MAX: Final = 249
+COPIED_KINDS: Final = (DifferenceKind.MISSING, DifferenceKind.CHANGED, DifferenceKind.MOVED)
+
+
+class UnequalRows:
+    """The rows of a result table that are not equal, by partition of the source."""
+
+    def __init__(self, rows: Iterable[UnequalRow]) -> None:
+        self._rows: dict[TopicPartition, list[UnequalRow]] = {}
+        for row in rows:
+            self._rows.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rows.values()))
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that have rows."""
+        return frozenset(self._rows)
+
+    def cover(self, item: VerifyRange | WindowResult) -> bool:
+        """Returns whether some row has source offsets of *item*."""
+        begin, end = (
+            (item.source_from, item.source_to)
+            if isinstance(item, VerifyRange)
+            else (item.from_offset, item.to_offset)
+        )
+        rows = self._rows.get(TopicPartition(item.topic, item.partition), ())
+        return any(row.covers(begin, end) for row in rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWindow:
+    """A window that still is not equal: how many records differ, by kind, and why it is undecided."""
+
+    topic: str
+    partition: int
+    target_topic: str
+    begin: int
+    end: int
+    key_class: int  # -1 without
+    counts: Mapping[DifferenceKind, int]
+    reason: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "targetTopic": self.target_topic,
+            "fromOffset": self.begin,
+            "toOffset": self.end,
+            "keyClass": None if self.key_class < 0 else self.key_class,
+            **{kind.value: self.counts.get(kind, 0) for kind in DifferenceKind},
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRepair:
+    """The records of one partition of the source to copy, as runs of offsets in their order."""
+
+    source: TopicPartition
+    target_topic: str  # of the copy
+    runs: tuple[DifferenceRun, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(run.end - run.begin for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairPlan:
+    """What is copied, partition by partition, and the windows that it is for."""
+
+    run_id: str
+    windows: tuple[PlannedWindow, ...]
+    partitions: tuple[PartitionRepair, ...]
+
+    @property
+    def records(self) -> int:
+        """The number of records to copy."""
+        return sum(partition.records for partition in self.partitions)
+
+    @property
+    def extra(self) -> int:
+        """The number of records that only the target has."""
+        return sum(window.counts.get(DifferenceKind.EXTRA, 0) for window in self.windows)
+
+    @property
+    def undecided(self) -> int:
+        """The number of windows for which it is unknown whether, or where, they differ."""
+        return sum(bool(window.reason) for window in self.windows)
+
+    @property
+    def topics(self) -> Mapping[str, str]:
+        """The quarantine topic of each copy. Raises JobSettingError."""
+        copies = sorted({partition.target_topic for partition in self.partitions})
+        return {copy: quarantine_topic(copy, self.run_id) for copy in copies}
+
+    @property
+    def rest(self) -> str:
+        """What no repair covers, as a sentence after a space; "" if that is nothing."""
+        parts = []
+        if self.extra:
+            parts.append(f"{self.extra} records are only on the target, so there is nothing to copy for them")
+        if self.undecided:
+            parts.append(f"{self.undecided} windows are undecided and are not repaired")
+        return f" {'; '.join(parts)}." if parts else ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the plan as JSON. It names topics, so it is not for a public status."""
+        return {
+            "version": VERSION,
+            "runId": self.run_id,
+            "records": self.records,
+            "extra": self.extra,
+            "undecided": self.undecided,
+            "quarantineTopics": dict(self.topics),
+            "windows": [window.as_json() for window in self.windows],
+        }
+
+
+def plan_repair(run_id: str, windows: Iterable[WindowResult]) -> RepairPlan:
+    """Returns the plan for *windows*, which list all their differences."""
+    ordered = sorted(
+        windows, key=lambda window: (window.topic, window.partition, window.from_offset, window.key_class)
+    )
+    runs: dict[tuple[TopicPartition, str], list[DifferenceRun]] = {}
+    for window in ordered:
+        source = TopicPartition(window.topic, window.partition)
+        of_partition = runs.setdefault((source, window.target_topic), [])
+        of_partition += (run for run in window.difference_runs if run.kind in COPIED_KINDS)
+    return RepairPlan(
+        run_id=run_id,
+        windows=tuple(map(_planned, ordered)),
+        partitions=tuple(
+            PartitionRepair(
+                source=source, target_topic=copy, runs=tuple(sorted(found, key=lambda run: run.begin))
+            )
+            for (source, copy), found in runs.items()
+            if found
+        ),
+    )
+
+
+def _planned(window: WindowResult) -> PlannedWindow:
+    counts: Counter[DifferenceKind] = Counter()
+    for run in window.difference_runs:
+        counts[run.kind] += run.end - run.begin
+    is_undecided = window.outcome is WindowOutcome.UNDECIDED
+    return PlannedWindow(
+        topic=window.topic,
+        partition=window.partition,
+        target_topic=window.target_topic,
+        begin=window.from_offset,
+        end=window.to_offset,
+        key_class=window.key_class,
+        counts=counts,
+        reason=window.reason or ("undecided" if is_undecided else ""),
+    )
+
+
+def quarantine_topic(copy: str, run_id: str) -> str:
+    """Returns the name of the topic that has the records of *copy* that differ. Raises JobSettingError if it is too long."""
+    name = f"{copy}.repair.{name_of_run(run_id)}"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        raise JobSettingError(
+            key="run.id",
+            problem=f"{name} has {len(name)} characters, and Kafka allows {TOPIC_NAME_LENGTH_MAX}",
+            action="verify with a shorter run id",
+        )
+    return name
+
+
+def marked(record: Record, kind: DifferenceKind) -> Record:
+    """Returns *record* of the source with the headers of a record in a quarantine topic."""
+    added = ((OFFSET_HEADER, b"%d" % record.offset), (KIND_HEADER, kind.value.encode()))
+    return record._replace(headers=(*record.headers, *added))
+
+
+def source_offset_of(record: Record) -> int | None:
+    """Returns the source offset of a *record* in a quarantine topic; None if no repair has written it."""
+    names = [name for name, _ in record.headers[-2:]]
+    if names != [OFFSET_HEADER, KIND_HEADER]:
+        return None
+    text = record.headers[-2][1] or b""
+    return int(text) if text.isdigit() else None
+
+
+class DifferenceCursor:
+    """Finds the kind of difference of records whose source offsets ascend. *runs* are in their order."""
+
+    def __init__(self, runs: Sequence[DifferenceRun]) -> None:
+        self._runs = runs
+        self._index = 0
+
+    def kind_at(self, offset: int) -> DifferenceKind | None:
+        """Returns how the record at *offset* differs; None if it does not."""
+        while self._index < len(self._runs) and self._runs[self._index].end <= offset:
+            self._index += 1
+        if self._index == len(self._runs) or offset < self._runs[self._index].begin:
+            return None
+        return self._runs[self._index].kind
+
+
+def ranges_to_read(runs: Sequence[DifferenceRun], gap_offsets: int) -> list[tuple[int, int]]:
+    """Returns the ranges of source offsets that have *runs*; those with at most *gap_offsets* between them are one."""
+    ranges: list[tuple[int, int]] = []
+    for run in runs:
+        if ranges and run.begin - ranges[-1][1] <= gap_offsets:
+            ranges[-1] = ranges[-1][0], max(ranges[-1][1], run.end)
+        else:
+            ranges.append((run.begin, run.end))
+    return ranges
