@@ -6,9 +6,11 @@ Records that are missing, changed or moved on the target are copied from the sou
 there is nothing to copy. An undecided window is not repaired: it is unknown whether it differs.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 from mirrorflow_core.partitions import TopicPartition
@@ -36,8 +38,18 @@ class UnequalRows:
 
     def __init__(self, rows: Iterable[UnequalRow]) -> None:
         self._rows: dict[TopicPartition, list[UnequalRow]] = {}
-        for row in rows:
+        for row in sorted(rows, key=lambda row: row.begin):
             self._rows.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
+        # The largest end of each row and those before it, by partition.
+        self._ends = {
+            partition: list(accumulate((row.end for row in of_partition), max))
+            for partition, of_partition in self._rows.items()
+        }
+        self._of_keys = {
+            partition
+            for partition, of_partition in self._rows.items()
+            if any(row.is_of_keys for row in of_partition)
+        }
 
     def __len__(self) -> int:
         return sum(map(len, self._rows.values()))
@@ -48,14 +60,26 @@ class UnequalRows:
         return frozenset(self._rows)
 
     def cover(self, item: VerifyRange | WindowResult) -> bool:
-        """Returns whether some row has source offsets of *item*."""
+        """Returns whether some row has source offsets of *item*. Rows of keys have those of the whole partition."""
+        partition = TopicPartition(item.topic, item.partition)
+        if partition not in self._rows or partition in self._of_keys:
+            return partition in self._rows
         begin, end = (
             (item.source_from, item.source_to)
             if isinstance(item, VerifyRange)
             else (item.from_offset, item.to_offset)
         )
-        rows = self._rows.get(TopicPartition(item.topic, item.partition), ())
-        return any(row.covers(begin, end) for row in rows)
+        rows = self._rows[partition]
+        before_end = bisect_left(rows, end, key=_begin)
+        if before_end and self._ends[partition][before_end - 1] > begin:
+            return True
+        # A row without source offsets has records of the target only.
+        same = bisect_left(rows, begin, key=_begin)
+        return same < len(rows) and rows[same].begin == begin
+
+
+def _begin(row: UnequalRow) -> int:
+    return row.begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

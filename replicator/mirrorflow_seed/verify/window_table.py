@@ -178,11 +178,6 @@ class UnequalRow:
     end: int
     is_of_keys: bool  # of a compacted topic, which is compared key by key
 
-    def covers(self, begin: int, end: int) -> bool:
-        """Returns whether the source offsets *begin* to *end* have some of this row's; keys are those of the whole partition."""
-        # A row without source offsets has records of the target only.
-        return self.is_of_keys or (begin < self.end and self.begin < end) or begin == self.begin
-
 
 def read_unequal_rows(folder: StorageFolder) -> Iterator[UnequalRow]:
     """Yields the rows that are not equal of the table in a run's *folder*, file by file. Raises FileSystemError."""
