@@ -121,7 +121,7 @@ class CheckpointPasses:
         # By source partition: commits that the copy, as far as it is known, has not reached yet.
         self._ahead: dict[TopicPartition, dict[str, Committed]] = {}
         self._followed_s: float | None = None  # end of the last step, monotonic clock
-        self._other_groups: set[str] = set()  # known not to be among those of the last listing
+        self._other_groups: set[str] = set()  # that have committed and are not followed, as far as they exist
         self._translations: Counter[str] = Counter()
         # The target's groups, as last read.
         self._target_offsets: dict[str, Mapping[TopicPartition, Committed]] = {}
@@ -168,11 +168,14 @@ class CheckpointPasses:
     def lists_new_groups(self) -> bool:
         """Whether groups have committed that the last listing did not have, and that the flow may select."""
         others = set() if self._follower is None else self._follower.take_other_groups()
-        if not others:
+        if not others or self._settings.refresh_groups_s is None:
             return False
         new = others - self._other_groups - set(self._groups)
         self._other_groups |= new
-        return bool(new)
+        try:
+            return any(map(self._selection.selects, new))
+        except InvalidSettingError:
+            return True  # the listing says so
 
     @property
     def report(self) -> GroupsReport:
@@ -296,6 +299,9 @@ class CheckpointPasses:
         """
         listed, problem = await groups.list_reachable_groups(self._clusters.source)
         self._note_listing(self._settings.source_alias, problem)
+        if problem is None:
+            # A group that is deleted and created again is a new one.
+            self._other_groups &= listed.keys()
         subject = ("setting", "groups", "listing")
         try:
             selected = [group for name, group in sorted(listed.items()) if self._selection.selects(name)]

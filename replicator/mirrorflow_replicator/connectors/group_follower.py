@@ -139,7 +139,7 @@ class GroupFollower:
         for group, partition, committed in commits:
             if group in names:
                 moved.setdefault(group, {})[partition] = committed
-            else:
+            elif committed is not None:  # the offsets of a deleted group are deleted, too
                 self._other_groups.add(group)
         return moved
 

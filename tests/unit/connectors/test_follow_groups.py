@@ -33,6 +33,7 @@ class Source:
     pause_s = 0.25
 
     def __init__(self, passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.others: set[str] = set()
         self.commits: dict[str, Moved] = {}
         self.checkpoints = 0
         self.has_ended = False  # the flow, by a switchover
@@ -50,6 +51,10 @@ class Source:
     async def moved(self, _: Collection[str]) -> dict[str, Moved]:
         commits, self.commits = self.commits, {}
         return commits
+
+    def take_other_groups(self) -> set[str]:
+        others, self.others = self.others, set()
+        return others
 
     async def _read(self, *_: object) -> bool:
         return True
@@ -200,3 +205,35 @@ def test_groups_beyond_one_step_follow_in_later_ones(
 
     assert {"a", "b"} == first
     assert all(passes._store.of(name) for name in names)
+
+
+def lists_after_commits_of(passes: CheckpointPasses, source: Source, *names: str) -> bool:
+    source.others = set(names)
+    return passes.lists_new_groups
+
+
+def test_groups_that_the_flow_excludes_start_no_listing(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    source = Source(passes, monkeypatch)
+
+    assert not lists_after_commits_of(passes, source, "console-consumer-1", "h-1")
+    assert lists_after_commits_of(passes, source, "console-consumer-2", "g-a")
+
+
+def test_a_group_that_is_deleted_and_created_again_is_new_again(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    """Names of groups that exist no more are not kept."""
+    target, source = Target(monkeypatch), Source(passes, monkeypatch)
+    existing = {"g-a": Group(name="g-a", protocol_type="consumer"), "other": Group(name="other")}
+    first = lists_after_commits_of(passes, source, "g-a", "other", "console-consumer-1")
+    target.listed_groups = existing
+    asyncio.run(passes.refresh())
+    kept = set(passes._other_groups)
+    target.listed_groups = {"other": existing["other"]}
+    asyncio.run(passes.refresh())
+
+    again = lists_after_commits_of(passes, source, "g-a", "other")
+
+    assert (first, {"g-a", "other"}, True) == (True, kept, again)

@@ -89,6 +89,18 @@ async def test_the_log_names_groups_that_have_moved_with_their_newest_commits(so
 
 
 @in_event_loop
+async def test_a_group_whose_offsets_are_deleted_is_not_new(source: Source):
+    """An expired group has no offsets that could be moved."""
+    following = follower()
+    await following.open()
+
+    source.commits = [GroupCommit("expired", ORDERS, None)]
+
+    assert {} == await following.moved({"g"})
+    assert set() == following.take_other_groups()
+
+
+@in_event_loop
 async def test_commits_made_during_a_pass_are_newer_than_what_it_has_read(source: Source):
     """Otherwise a pass could take back what the log has shown."""
     following = follower()
