@@ -46,7 +46,7 @@ class Translator:
         known, opposite = self._maps.get(partition), self._opposite_maps.get(partition)
         mapped = None if known is None else known.translate(upstream_offset)
         if opposite is not None:
-            mapped = _combined(opposite.translate_back(upstream_offset), mapped)
+            mapped = _both_ways(opposite.translate_back(upstream_offset), mapped, known, upstream_offset)
         if mapped is not None and mapped.is_exact:
             return mapped
         synced = self._by_syncs(partition, upstream_offset)
@@ -98,6 +98,24 @@ class Translator:
 
 def _ends(run: Run) -> tuple[int, int]:
     return run.upstream_end, run.downstream_end
+
+
+def _both_ways(
+    opposite: MappedOffset | None, mapped: MappedOffset | None, known: OffsetMap | None, upstream_offset: int
+) -> MappedOffset | None:
+    """Returns the translation by the opposite flow's map and by *known*, the map of this flow; the lower one if they contradict
+    each other.
+
+    They do where the target has lost records that the opposite flow had copied: this flow's map shows what lies there now.
+    """
+    if known is not None and mapped is None and upstream_offset <= known.runs[0].upstream:
+        begin = known.runs[0].downstream  # all that this flow has copied lies there or behind
+        is_behind = opposite is not None and opposite.at_least > begin
+        return MappedOffset(begin, begin) if is_behind else opposite
+    at_most = None if mapped is None else mapped.at_most
+    if opposite is not None and at_most is not None and opposite.at_least > at_most:
+        return mapped
+    return _combined(opposite, mapped)
 
 
 def _combined(mapped: MappedOffset | None, synced: MappedOffset | None) -> MappedOffset | None:

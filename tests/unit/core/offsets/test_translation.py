@@ -247,3 +247,12 @@ def test_translations_by_both_maps_never_go_back_with_the_group(first: int, seco
     assert one is not None
     assert other is not None
     assert one.at_least <= other.at_least
+
+
+def test_no_record_is_skipped_after_the_target_has_lost_what_the_opposite_flow_had_copied_from_it():
+    """The target ends at 38 after the loss, so the copies of 41 and later lie from there on."""
+    translator = Translator(store(), {ORDERS: map_of(41, 60, shift=-3)}, opposite_maps={ORDERS: OPPOSITE})
+
+    translated = [translator.translate(ORDERS, offset) for offset in (20, 32, 36, 41, 42)]
+
+    assert translated == [MappedOffset(offset, offset) for offset in (20, 37, 38, 38, 39)]
