@@ -134,7 +134,8 @@ class CheckpointConnector:
             if emits:
                 emit_at = now() + (settings.emit_s or NEVER)
             if syncs:
-                if not has_ended:
+                # It is asked again: the translation of many groups takes long enough for a switchover.
+                if not has_ended and not await self._has_ended():
                     await passes.sync_groups()
                 sync_at = now() + (settings.sync_s or NEVER)
             self._log_warnings(passes)

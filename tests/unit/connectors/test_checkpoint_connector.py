@@ -3,10 +3,16 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from unittest.mock import create_autospec
 
+import pytest
+
+from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.connectors.checkpoint_connector import CheckpointConnector
+from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
+from mirrorflow_replicator.connectors.claim_reader import FlowEndWatch
 from mirrorflow_replicator.connectors.connector_host import create_connector
 from mirrorflow_replicator.http.progress import is_ready, replicating, totals
 from tests.unit.http.reports import view
@@ -80,3 +86,20 @@ def test_unreachable_cluster_is_reported_and_retried():
 
 def test_disabled_connector_is_not_run():
     assert () == connectors("enabled=false")
+
+
+def test_no_group_is_moved_if_a_switchover_ends_the_flow_during_the_translation():
+    (connector,) = connectors("sync.group.offsets.enabled=true")
+    assert isinstance(connector, CheckpointConnector)
+    end = create_autospec(FlowEndWatch, instance=True, ended_by="")
+    end.read.side_effect = [False, True]
+    connector._end = end
+    passes = create_autospec(CheckpointPasses, instance=True, warnings=(), followed_by="")
+    passes.refresh.return_value = True
+    passes.follow.side_effect = ClusterError("the test ends here", cluster="A")
+
+    with pytest.raises(ClusterError):
+        asyncio.run(connector._follow(passes))
+
+    passes.write_checkpoints.assert_awaited_once()
+    passes.sync_groups.assert_not_awaited()
