@@ -1,7 +1,7 @@
 """Follows `__consumer_offsets` from its current end: which groups have committed which offsets since.
 
 Needs Read on that topic. Guarantees: after `open`, each commit that counts later is returned once, in the order of its
-partition; also those of transactions that are open at `open`. A log that lost records, was created again or got other partitions
+partition; also those of transactions that are open at `open` and began at most REREAD_OFFSETS_MAX before. A log that lost records, was created again or got other partitions
 raises OffsetsLogChangedError: the caller opens it again and reads all groups. `mirrorflow_core.offsets.group_commits` decodes.
 """
 
@@ -19,6 +19,9 @@ from mirrorflow_kafka.client.cluster import Cluster
 
 # The topic is created with the first group; until then there is nothing to read.
 _CREATED_POLL_S: Final = 1.0
+# Some seconds to read. A transaction that never ends holds the last stable offset, and all commits since could take
+# longer than the caller waits, each time.
+REREAD_OFFSETS_MAX: Final = 100_000
 
 
 class OffsetsLogChangedError(ClusterError):
@@ -29,7 +32,7 @@ class OffsetsLogChangedError(ClusterError):
 
     def __init__(self, *, cluster: str) -> None:
         super().__init__(
-            f"{GROUP_OFFSETS_TOPIC} of {cluster} was created again, or has lost records; all groups are read again.",
+            f"{GROUP_OFFSETS_TOPIC} of {cluster} was created again, has lost records, or has more partitions; all groups are read again.",
             cluster=cluster,
         )
 
@@ -47,8 +50,13 @@ class GroupCommitLog:
     async def open(self) -> None:
         """Notes where the log ends. Raises NotAuthorizedError without Read on the topic, and ClusterError."""
         partitions = await self._partitions()
+        ends = await admin.offsets_at(self._cluster, partitions, LATEST)
         # From the first open transaction on, because its commits count with a marker that is still to come.
-        self._next = await admin.offsets_at(self._cluster, partitions, LATEST, read_committed=True)
+        stable = await admin.offsets_at(self._cluster, partitions, LATEST, read_committed=True)
+        self._next = {
+            partition: stable[partition] if end - stable[partition] <= REREAD_OFFSETS_MAX else end
+            for partition, end in ends.items()
+        }
         self._commits = {partition: PartitionCommits() for partition in partitions}
         for partition in partitions[:1]:
             await read_once(self._cluster, partition, self._next[partition], max_bytes=1)
@@ -58,8 +66,12 @@ class GroupCommitLog:
         if not self._next and not await self._appeared():
             return []
         ends = await admin.offsets_at(self._cluster, self._next, LATEST)
-        if self._cluster.metadata.topic_id(GROUP_OFFSETS_TOPIC) != self._topic_id or any(
-            end < self._next[partition] for partition, end in ends.items()
+        metadata = self._cluster.metadata
+        topic = metadata.topics.get(GROUP_OFFSETS_TOPIC)
+        if (
+            metadata.topic_id(GROUP_OFFSETS_TOPIC) != self._topic_id
+            or (topic is not None and len(topic.partitions) > len(self._next))
+            or any(end < self._next[partition] for partition, end in ends.items())
         ):
             raise OffsetsLogChangedError(cluster=self._cluster.alias)
         grown = [partition for partition, end in ends.items() if end > self._next[partition]]
