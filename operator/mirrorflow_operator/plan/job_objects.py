@@ -108,10 +108,11 @@ class RunKind(Enum):
 class Runs:
     """The Spark jobs that should exist now. With none set, ended Jobs are kept and running ones deleted."""
 
-    seed: bool = False  # the run of spec.seed.runId; no scheduled verification begins meanwhile
+    # The runs of spec.seed.runId and spec.restore.runId; no scheduled verification begins meanwhile.
+    seed: bool = False
+    restore: bool = False
     verify: bool = False  # the run of spec.verify.runId
     archive: bool = False  # the export of spec.archive.follow
-    restore: bool = False  # the run of spec.restore.runId
     # The source connector has no pods, because a seed or a restore does its work.
     replaces_source: bool = False
     # Names of ended Jobs that are kept for their logs and until the status reports them.
@@ -217,10 +218,10 @@ def job_objects(flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, flow_i
         if runs.verify and spec.verify.run_id:
             documents.extend(_run_objects(run, spec.verify.run_id, suspend=is_halted))
         if spec.verify.schedule:
-            # Never two at once: a run by runId has priority, and the schedule may start up to an hour late.
-            documents.extend(
-                _schedule_objects(run, spec.verify, suspend=is_halted or runs.seed or runs.verify)
-            )
+            # Never two at once: a run by runId has priority, and the schedule may start up to an hour late. A target that is
+            # being filled differs.
+            is_delayed = runs.seed or runs.restore or runs.verify
+            documents.extend(_schedule_objects(run, spec.verify, suspend=is_halted or is_delayed))
     if spec.archive is not None and (spec.archive.follow or spec.archive.schedule):
         # An export only reads the source, so it runs beside a seed and on a paused flow.
         run, is_halted = run_of(RunKind.ARCHIVE, spec.archive), spec.state is State.STOPPED

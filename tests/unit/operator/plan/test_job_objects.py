@@ -377,6 +377,13 @@ def test_names_of_jobs_are_short_enough_for_the_longest_flow_name() -> None:
     assert max(len(item["metadata"]["name"]) for item in _of_kind(planned, "CronJob")) <= 52
 
 
+@pytest.mark.parametrize("runs", [Runs(seed=True), Runs(restore=True), Runs(verify=True)], ids=str)
+def test_no_scheduled_verification_begins_while_the_target_is_filled_or_verified(runs: Runs) -> None:
+    by_schedule = _of_kind(_jobs("everything", runs), "CronJob")
+
+    assert [True] == [cron_job["spec"]["suspend"] for cron_job in by_schedule]
+
+
 def test_a_verification_runs_while_the_flow_is_paused_but_not_during_a_seed() -> None:
     """Before a cutover a flow is paused and verified. During a seed the target differs."""
     runs = Runs(verify=True)
