@@ -103,7 +103,9 @@ SPARK_KEYS_SET = (
     "|executor[.](container[.]image|podTemplate|disableConfigMap|request[.]cores|limit[.]cores)))"
 )
 # Spark shows its settings to everyone who sees the job.
-SPARK_SECRETS = "(?i)(password|passwd|secret|token|credential|access[.]?key)"
+SPARK_SECRETS = (
+    "(?i)(password|passwd|secret|token|credential|(access|account|private|encryption)[._-]?key|[.]sas[.])"
+)
 
 
 class ObjectReference(ApiModel):

@@ -82,16 +82,17 @@ def _of_jobs(field: str) -> tuple[str, ...]:
 
 
 _SCHEDULES: Final = ("spec.verify.schedule", "spec.archive.schedule")
-_URLS: Final = ("spec.archive.url", "spec.restore.url")
-# A user and a password, or a key as pyarrow reads it from a query. Everyone who may read the flow would see them.
-_URL_WITH_SECRET: Final = "://[^/]*:[^/]*@|[?&](access_key|secret_key|session_token)="  # noqa: S105  a pattern
+_URLS: Final = ("spec.archive.url", "spec.restore.url", "spec.spark.eventLog.url")
+# A user and a password, or a key or the signature of a SAS token as pyarrow reads it from a query. Everyone who may read the
+# flow would see them.
+_URL_WITH_SECRET: Final = "://[^/]*:[^/]*@|[?&](access_key|secret_key|session_token|client_secret|sig)="  # noqa: S105  a pattern
 ARCHIVE_RULES: Final = (
     Rule(
         paths=_URLS,
         violated_if=f"self.matches('{_URL_WITH_SECRET}')",
         is_violated=lambda self: re.search(_URL_WITH_SECRET, self),
         problem="it contains credentials",
-        action="set them in spec.archive.template.env by valueFrom.secretKeyRef, or use the identity of the pods",
+        action="set them in the template.env of a job by valueFrom.secretKeyRef, or use the identity of the pods",
     ),
     Rule(
         paths=("spec.archive",),
