@@ -5,7 +5,7 @@ flow's connector copies them from the source.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -88,6 +88,17 @@ def select_partitions(manifest: Manifest, selected: Sequence[SelectedPartition])
         topics=tuple(_topic(topic, ranges) for topic in manifest.topics if topic.name in topics),
         groups=tuple(_group(group, ranges) for group in manifest.groups),
     )
+
+
+def require_copied(selected: Sequence[SelectedPartition], copied: Collection[str]) -> None:
+    """Raises JobSettingError if a selected partition is of a topic that is not among the *copied* ones of the flow."""
+    for item in selected:
+        if item.partition.topic not in copied:
+            raise JobSettingError(
+                key=PARTITIONS_KEY,
+                problem=f"the flow does not copy {item.partition.topic}, so {item.partition} would not be restored",
+                action="name partitions of topics that the flow selects",
+            )
 
 
 def _narrowed(partition: ArchivedPartition, start: int, end: int) -> ArchivedPartition:

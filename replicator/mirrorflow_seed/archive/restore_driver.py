@@ -41,7 +41,11 @@ from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.commit_log import FILES_NAMED_MAX, CommitLog, read_archive
 from mirrorflow_seed.archive.group_restorer import GroupRestorer
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest, part_of
-from mirrorflow_seed.archive.partition_selection import select_partitions, selected_partitions
+from mirrorflow_seed.archive.partition_selection import (
+    require_copied,
+    select_partitions,
+    selected_partitions,
+)
 from mirrorflow_seed.archive.restore_point import cut_manifest, damaged_file, find_cuts, until_of
 from mirrorflow_seed.archive.restore_task import (
     PartitionRestored,
@@ -320,6 +324,8 @@ class RestoreJob:
             raise NothingSelectedError(
                 f"{self.folder.address}: {arrangement.nothing_selected or 'the flow selects none of its topics.'}"
             )
+        if self._selected is not None:
+            require_copied(self._selected, names)
         initial = await flow.claim()
         if not self._job.accept_foreign:
             await flow.require_no_foreign_records(arrangement)

@@ -15,7 +15,12 @@ from mirrorflow_seed.archive.manifest import (
     ArchivedTopic,
     Manifest,
 )
-from mirrorflow_seed.archive.partition_selection import PARTITIONS_KEY, select_partitions, selected_partitions
+from mirrorflow_seed.archive.partition_selection import (
+    PARTITIONS_KEY,
+    require_copied,
+    select_partitions,
+    selected_partitions,
+)
 from mirrorflow_seed.archive.restore_point import cut_file, cut_manifest, cut_tasks
 from mirrorflow_seed.errors import JobSettingError
 from mirrorflow_seed.storage_folder import StorageFolder
@@ -126,3 +131,12 @@ def test_names_of_topics_may_end_with_numbers() -> None:
 
     assert ("a-1.b", 2, 3, None) == (*selected.partition, selected.start, selected.end)
     assert selected_partitions({}) is None
+
+
+def test_a_partition_of_a_topic_that_the_flow_does_not_copy_is_refused() -> None:
+    """Otherwise the restore would end well without it."""
+    selected = selected_partitions({PARTITIONS_KEY: "orders-0,other-1"}) or ()
+
+    require_copied(selected, ["orders", "other"])
+    with pytest.raises(JobSettingError, match="does not copy other"):
+        require_copied(selected, ["orders"])
