@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_configs import CLEANUP_POLICY, ConfigEntry, ConfigSource
@@ -43,6 +44,7 @@ from mirrorflow_seed.settings import CONFIRMED_KEY, REPAIR_KEY, FlowFiles, JobSe
 from mirrorflow_seed.spark_session import job_error, spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
 from mirrorflow_seed.verify.offset_windows import WindowResult
+from mirrorflow_seed.verify.partition_planner import PartitionLayout
 from mirrorflow_seed.verify.range_comparison import connect_clusters
 from mirrorflow_seed.verify.result_folder import ResultFolder, name_of_run
 from mirrorflow_seed.verify.verification_result import unpack
@@ -148,7 +150,8 @@ class _Repair:
                 return EXIT_DONE
             tasks = SparkTasks(session)
             task_files = share_files(session, self._files, are_mounted=self._job.has_mounted_files)
-            plan = plan_repair(self._job.run_id, self._differing_windows(tasks, task_files, rows))
+            windows, starts = self._differing_windows(tasks, task_files, rows)
+            plan = plan_repair(self._job.run_id, windows, deleted=rows.deleted(starts))
             self._show(plan)
             if not plan.records:
                 return self._end_without_records(plan)
@@ -184,8 +187,17 @@ class _Repair:
 
     def _differing_windows(
         self, tasks: SparkTasks, task_files: FlowFiles, rows: UnequalRows
-    ) -> list[WindowResult]:
-        """Compares the ranges of *rows* again, and returns the windows that are not equal with all their differences."""
+    ) -> tuple[list[WindowResult], dict[TopicPartition, int]]:
+        """Compares the ranges of *rows* again.
+
+        Returns the windows that are not equal, with all their differences, and where the source's partitions begin now.
+        """
+        starts: dict[TopicPartition, int] = {}
+
+        def selects(layout: PartitionLayout) -> bool:
+            starts[layout.source] = layout.source_offsets.start
+            return layout.source in rows.partitions
+
         settings, job, progress = self._settings, self._job, self._progress()
         # A sample chooses windows; here they are known.
         whole = replace(job, sample=1.0)
@@ -193,7 +205,7 @@ class _Repair:
             settings,
             whole,
             PlanningTasks(tasks, task_files, progress),
-            selects=lambda layout: layout.source in rows.partitions,
+            selects=selects,
         )
         results = compare_on_spark(
             tasks,
@@ -204,7 +216,7 @@ class _Repair:
             None,
         )
         listed = (window for result in results for window in unpack(result.listed))
-        return [window for window in (*verify_plan.undecided, *listed) if rows.cover(window)]
+        return [window for window in (*verify_plan.undecided, *listed) if rows.cover(window)], starts
 
     def _show(self, plan: RepairPlan) -> None:
         """Shows the plan before anything is written: in the log, in the result's folder, and to the display."""

@@ -59,6 +59,17 @@ class UnequalRows:
         """The partitions that have rows."""
         return frozenset(self._rows)
 
+    def deleted(self, starts: Mapping[TopicPartition, int]) -> int:
+        """Returns how many rows have source offsets before *starts*, where the source begins now, or are of a partition without one.
+
+        What differed there can neither be compared nor copied any more.
+        """
+        return sum(
+            partition not in starts or (row.begin < starts[partition] and not row.is_of_keys)
+            for partition, of_partition in self._rows.items()
+            for row in of_partition
+        )
+
     def cover(self, item: VerifyRange | WindowResult) -> bool:
         """Returns whether some row has source offsets of *item*. Rows of keys have those of the whole partition."""
         partition = TopicPartition(item.topic, item.partition)
@@ -128,6 +139,7 @@ class RepairPlan:
     run_id: str
     windows: tuple[PlannedWindow, ...]
     partitions: tuple[PartitionRepair, ...]
+    deleted: int = 0  # windows that differed, and of which the source has deleted offsets since
 
     @property
     def records(self) -> int:
@@ -158,6 +170,10 @@ class RepairPlan:
             parts.append(f"{self.extra} records are only on the target, so there is nothing to copy for them")
         if self.undecided:
             parts.append(f"{self.undecided} windows are undecided and are not repaired")
+        if self.deleted:
+            parts.append(
+                f"{self.deleted} windows differed, and the source has deleted offsets of them since, so that the rest is unknown"
+            )
         return f" {'; '.join(parts)}." if parts else ""
 
     def as_json(self) -> dict[str, Any]:
@@ -168,13 +184,14 @@ class RepairPlan:
             "records": self.records,
             "extra": self.extra,
             "undecided": self.undecided,
+            "deletedWindows": self.deleted,
             "quarantineTopics": dict(self.topics),
             "windows": [window.as_json() for window in self.windows],
         }
 
 
-def plan_repair(run_id: str, windows: Iterable[WindowResult]) -> RepairPlan:
-    """Returns the plan for *windows*, which list all their differences."""
+def plan_repair(run_id: str, windows: Iterable[WindowResult], *, deleted: int = 0) -> RepairPlan:
+    """Returns the plan for *windows*, which list all their differences; *deleted* is that of the plan."""
     ordered = sorted(
         windows, key=lambda window: (window.topic, window.partition, window.from_offset, window.key_class)
     )
@@ -186,6 +203,7 @@ def plan_repair(run_id: str, windows: Iterable[WindowResult]) -> RepairPlan:
     return RepairPlan(
         run_id=run_id,
         windows=tuple(map(_planned, ordered)),
+        deleted=deleted,
         partitions=tuple(
             PartitionRepair(
                 source=source, target_topic=copy, runs=tuple(sorted(found, key=lambda run: run.begin))

@@ -79,6 +79,25 @@ def test_records_on_the_target_only_are_counted_and_not_copied() -> None:
     assert "3 records are only on the target" in plan.rest
 
 
+def test_windows_that_the_source_has_deleted_since_are_not_taken_as_equal() -> None:
+    def row(topic: str, begin: int, *, is_of_keys: bool = False) -> UnequalRow:
+        return UnequalRow(
+            flow="f", topic=topic, partition=0, begin=begin, end=begin + 100, is_of_keys=is_of_keys
+        )
+
+    rows = UnequalRows(
+        [*(row("plain", begin) for begin in (0, 100, 200)), row("keys", 0, is_of_keys=True), row("gone", 0)]
+    )
+
+    deleted = rows.deleted({TopicPartition("plain", 0): 150, TopicPartition("keys", 0): 50})
+    plan = plan_repair("7", [], deleted=deleted)
+
+    assert (3, 0) == (deleted, plan.records)
+    assert plan.rest == (
+        " 3 windows differed, and the source has deleted offsets of them since, so that the rest is unknown."
+    )
+
+
 def test_a_name_that_kafka_does_not_allow_is_refused() -> None:
     with pytest.raises(JobSettingError, match="Kafka allows 249"):
         quarantine_topic("t" * 240, "run-with-a-name")
