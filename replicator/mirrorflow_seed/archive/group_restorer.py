@@ -35,7 +35,7 @@ from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
 from mirrorflow_seed.archive.archive_source import ArchiveCluster
-from mirrorflow_seed.archive.manifest import ArchivedGroup, ArchivedPartition
+from mirrorflow_seed.archive.manifest import ArchivedGroup
 from mirrorflow_seed.archive.source_metadata import GROUPS_AT_ONCE
 
 log = logging.getLogger("mirrorflow.restore")
@@ -99,11 +99,21 @@ def position_on_target(translated: TranslatedOffset, *, start: int, end: int) ->
 
 
 class GroupRestorer:
-    """Restores the groups of *archive* on *target*; *names* maps source topics to the restored ones."""
+    """Restores the groups of *archive* on *target*; *names* maps source topics to the restored ones.
+
+    *begins*: where the partitions of the whole archive begin, of which *archive* may be a selection.
+    """
 
     def __init__(
-        self, settings: SourceSettings, archive: ArchiveCluster, target: Cluster, names: Mapping[str, str]
+        self,
+        settings: SourceSettings,
+        archive: ArchiveCluster,
+        target: Cluster,
+        names: Mapping[str, str],
+        *,
+        begins: Mapping[TopicPartition, int],
     ) -> None:
+        self._begins = begins
         self._groups = archive.manifest.groups
         self._partitions = archive.manifest.partitions
         self._target = target
@@ -159,7 +169,7 @@ class GroupRestorer:
             case Writable.OTHER_KIND:
                 return GroupResult(problem="the target has groups of another kind under their names")
         translated = translate_group(
-            committed_offsets(archived, self._partitions),
+            committed_offsets(archived, self._begins),
             selects=self._names.__contains__,
             rename=self._known.rename,
             syncs=self._known.translator,
@@ -191,16 +201,17 @@ class GroupRestorer:
 
 
 def committed_offsets(
-    group: ArchivedGroup, archived: Mapping[TopicPartition, ArchivedPartition]
+    group: ArchivedGroup, begins: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Committed]:
-    """Returns the offsets of *group* in *archived* partitions, none before the start of its partition: no such record exists."""
+    """Returns the offsets of *group* in the partitions of *begins*, none before where its partition begins: no such record exists.
+
+    The start of a selected range is no such offset: the flow may have copied earlier records.
+    """
     committed = {}
     for offset in group.offsets:
         key = TopicPartition(offset.topic, offset.partition)
-        if key in archived:
-            committed[key] = Committed(
-                offset=max(offset.offset, archived[key].start), metadata=offset.metadata
-            )
+        if key in begins:
+            committed[key] = Committed(offset=max(offset.offset, begins[key]), metadata=offset.metadata)
     return committed
 
 

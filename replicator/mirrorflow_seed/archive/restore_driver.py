@@ -288,6 +288,7 @@ class RestoreJob:
         Raises ArchiveIncompleteError, ArchiveDamagedError, JobSettingError, JobFailedError.
         """
         manifest = read_archive(self.folder)
+        self._begins = {key: archived.start for key, archived in manifest.partitions.items()}
         if self._until_ms is not None:
             then = CommitLog(self.folder).groups_at(self._until_ms)
             manifest = replace(
@@ -393,7 +394,7 @@ class RestoreJob:
             )
         archive = ArchiveCluster(self._settings.source_alias, self.manifest)
         try:
-            restorer = GroupRestorer(self._settings, archive, flow.target, names)
+            restorer = GroupRestorer(self._settings, archive, flow.target, names, begins=self._begins)
             return (await restorer.restore(self._selected_groups)).summary
         except ClusterError as error:
             return f"No offsets of groups are restored: {error}"
