@@ -121,11 +121,12 @@ def test_a_user_without_the_right_may_pause_and_label_a_flow(alice: Kubectl, for
         '{"spec":{"source":{"tls":{"verifyHostname":false}}}}',
         '{"spec":{"source":{"authentication":{"username":{"value":"other"}}}}}',
         '{"spec":{"connectors":{"source":{"config":{"source.consumer.client.rack":"a"}}}}}',
+        '{"spec":{"spark":{"conf":{"spark.jars":"https://of-alice/code.jar"}}}}',
     ],
-    ids=["address", "trust", "user", "config"],
+    ids=["address", "trust", "user", "config", "code"],
 )
 def test_a_user_without_the_right_may_not_redirect_the_secret(alice: Kubectl, foreign: str, patch: str):
-    """The flow would send its password to any address that alice writes into it."""
+    """The flow would send its password to any address that alice writes into it, and code of hers in its jobs could."""
     with pytest.raises(KubectlError, match=REFUSAL):
         alice("patch", "mirrorflow", foreign, "--type=merge", f"--patch={patch}")
 
