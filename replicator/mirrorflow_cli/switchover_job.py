@@ -6,6 +6,9 @@ serves its report as `GET /progress` on `HTTP_PORT`, and leaves the last one in 
 Exit status: 0 when the switchover has ended, however it did: the report says how. Any other status means that it has not ended, so
 that Kubernetes starts the process again, which continues by the journal: 143 after SIGTERM, 1 after any other error. SIGTERM rolls
 back before promoting, as Ctrl-C does for the command.
+
+While the source does not respond, a planned switchover that has promoted continues with the target alone, as far as the state
+Reversing. The process then tries the source again and again, and starts the flow back once it responds.
 """
 
 import asyncio
@@ -26,8 +29,8 @@ from typing import Any, Final
 
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_SIGNAL_BASE, EXIT_USAGE
 from mirrorflow_cli.loss_report import degraded_sentence, loss_sentences
-from mirrorflow_cli.switchover_report import StepDisplay, refused_ms
-from mirrorflow_core.errors import MirrorFlowError, SettingError
+from mirrorflow_cli.switchover_report import StepDisplay, continues_alone, refused_ms
+from mirrorflow_core.errors import ClusterError, MirrorFlowError, SettingError
 from mirrorflow_core.switchover.guards import is_overtaken
 from mirrorflow_core.switchover.loss import LossAssessment
 from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
@@ -36,7 +39,12 @@ from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, Switcho
 from mirrorflow_replicator.switchover.endpoint import endpoint_problem
 from mirrorflow_replicator.switchover.job_settings import SwitchoverJob, load_switchover_job
 from mirrorflow_replicator.switchover.session import SwitchoverSession, switchover_session
-from mirrorflow_replicator.switchover.unplanned_session import UnplannedSession, unplanned_session
+from mirrorflow_replicator.switchover.unplanned_session import (
+    UnplannedSession,
+    complete_alone,
+    journal_of_target,
+    unplanned_session,
+)
 
 PORT_KEY: Final = "HTTP_PORT"
 MESSAGE_KEY: Final = "TERMINATION_MESSAGE"
@@ -87,6 +95,10 @@ class SwitchoverProgress:
         self.epoch = 0 if newest is None else newest.epoch
         self.active = "" if promoted is None else promoted.to
         self.promoted_by = "" if promoted is None else promoted.id
+
+    def note_known(self, record: SwitchoverRecord) -> None:
+        """Notes what the journal has of the switchover, which this process cannot continue now."""
+        self.record = record
 
     def note_wait(self, problem: str) -> bool:
         """Notes what is waited for; returns whether that is new."""
@@ -202,8 +214,48 @@ class SwitchoverProcess:
                     return
             except MirrorFlowError as error:
                 # Nothing may end this process while writes may be refused. A newcomer begins nothing after its time.
-                self._wait(str(error))
+                if await self._ends_without_source(error):
+                    return
                 await asyncio.sleep(RETRY_S)
+
+    async def _ends_without_source(self, error: MirrorFlowError) -> bool:
+        """Does what needs the target alone after *error*, and notes what is waited for; returns whether the switchover has ended."""
+        problem = str(error)
+        # Only opening the session raises it: what fails later is repeated.
+        if isinstance(error, ClusterError) and self.job.type is not SwitchoverType.UNPLANNED:
+            try:
+                known = await self._completed_alone(problem)
+            except MirrorFlowError as failed:
+                known, problem = None, str(failed)
+            if known is not None and known.is_final:
+                return True
+            if known is not None:
+                problem = f"Applications run on {known.to}. Waits until {known.source} responds again, to start the flow back: {error}"
+        self._wait(problem)
+        return False
+
+    async def _completed_alone(self, problem: str) -> SwitchoverRecord | None:
+        """Returns the switchover once it needs the source, or has ended, by the target's journal; None if it has not promoted."""
+        settings = self.job.settings
+        journal = await journal_of_target(settings)
+        known = newest_record(record for record in journal.records if record.id == self.job.id)
+        request = self.job.record(time.time_ns() // 1_000_000)
+        if known is None or _refusal(self.job, request, known):
+            return None
+        if known.state is SwitchoverState.PROMOTING:
+            print(f"{problem} {continues_alone(known)}", file=sys.stderr, flush=True)
+            async with unplanned_session(settings, on_step=self._show) as session:
+                known = await complete_alone(session, known)
+                journal = session.journal
+        if known.state not in PROMOTED and not known.is_final:
+            return None
+        self.progress.note_journal(journal.records)
+        if known.is_final:
+            self.progress.note_end(known, ())
+            self._publish()
+        else:
+            self.progress.note_known(known)
+        return known
 
     def _opened(self) -> contextlib.AbstractAsyncContextManager[_Session]:
         """Opens the session; that of an unplanned switchover does not need the source."""

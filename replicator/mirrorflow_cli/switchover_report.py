@@ -165,6 +165,11 @@ def _timestamp(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
 
 
+def continues_alone(promoted: SwitchoverRecord) -> str:
+    """Returns why the switchover *promoted* does not wait for its source, as a sentence."""
+    return f"Switchover {promoted.id} has promoted {promoted.to}, so it continues without {promoted.source}."
+
+
 def sentence_of(record: SwitchoverRecord) -> str:
     """Returns how a switchover stands, as a sentence or two for its user."""
     waited_ms = refused_ms(record)

@@ -20,7 +20,13 @@ from mirrorflow_cli.loss_report import degraded_sentence, loss_report, loss_sent
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
 from mirrorflow_cli.switchover_progress import fence_text, refresh_local_switchover, shown_session
-from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of, session_report
+from mirrorflow_cli.switchover_report import (
+    StepDisplay,
+    continues_alone,
+    report_of,
+    sentence_of,
+    session_report,
+)
 from mirrorflow_cli.switchover_report_files import check_report_files, write_report_files
 from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.switchover.observation import FenceState
@@ -30,8 +36,9 @@ from mirrorflow_operator.api.mirror_pair import LoadedPair
 from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
 from mirrorflow_replicator.switchover.session import SwitchoverSession, readable_journal
 from mirrorflow_replicator.switchover.unplanned_session import (
-    ENDS_ALONE,
     UnplannedSession,
+    complete_alone,
+    journal_of_target,
     needs_target_alone,
     unplanned_session,
 )
@@ -190,19 +197,18 @@ async def _switch_with_both(arguments: argparse.Namespace, settings: SwitchoverS
 async def _complete_alone(
     arguments: argparse.Namespace, settings: SwitchoverSettings, error: ClusterError
 ) -> int | None:
-    """Continues a switchover that has promoted, although its source does not respond; None if the target's journal has none."""
-    async with readable_journal(settings) as read:
-        newest = read.journal.newest
-    if settings.to in read.problems or newest is None or not needs_target_alone(newest, settings):
+    """Continues a switchover that has promoted, although its source does not respond; None if the target's journal shows none."""
+    try:
+        newest = (await journal_of_target(settings)).newest
+    except ClusterError:
         return None
-    print(
-        f"{error} Switchover {newest.id} has promoted {settings.to}, so it continues without {settings.source}.",
-        file=sys.stderr,
-    )
+    if newest is None or not needs_target_alone(newest, settings):
+        return None
+    print(f"{error} {continues_alone(newest)}", file=sys.stderr)
     display = StepDisplay()
     async with unplanned_session(settings, on_step=display.show) as session:
         with rolling_back_at_signals(session, display):
-            last = await session.runner.run(session.journal.newest or newest, until=ENDS_ALONE)
+            last = await complete_alone(session, newest)
     refresh_local_switchover(last)
     _finish(arguments, report_of(last), [_outcome(last), *_completion(arguments, last)])
     return EXIT_DONE

@@ -1,7 +1,7 @@
 """Carries out an unplanned switchover, which needs the target alone: its journal, its lock, its claims and its logs count.
 
-A planned switchover that has promoted needs no more either, so it is carried on in the same session when the source is lost then:
-up to the state REVERSING, as the flow back writes to the source.
+A planned switchover that has promoted needs no more either, so `complete_alone` continues it in the same session when the source
+is lost then: up to the state REVERSING, as the flow back writes to the source.
 The source is used only while it answers: its ends are shown, and it is fenced. Nothing waits for it for longer than seconds.
 """
 
@@ -22,7 +22,7 @@ from mirrorflow_core.switchover.observation import (
     PartitionEnd,
     SwitchoverObservation,
 )
-from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import AT_REST, PROMOTED, SwitchoverState
 from mirrorflow_kafka.client.cluster import Cluster
@@ -62,6 +62,31 @@ def needs_target_alone(newest: SwitchoverRecord, settings: SwitchoverSettings) -
     return (
         newest.to == settings.to and newest.state in PROMOTED and not (newest.is_unplanned or newest.is_final)
     )
+
+
+async def journal_of_target(settings: SwitchoverSettings) -> SwitchoverJournal:
+    """Returns the target's journal, read without its lock, so that nothing can be written. Raises SettingError, ClusterError.
+
+    A source that responds in part cannot fail it: from promoting on, the target's records count.
+    """
+    forward = settings.forward
+    target = await Cluster.connect(forward.target_admin, resolve=Resolver(forward.providers).resolve_client)
+    try:
+        journal = SwitchoverJournal([ClusterJournal(target, settings.pair)])
+        await journal.read()
+        return journal
+    finally:
+        await target.close()
+
+
+async def complete_alone(session: "UnplannedSession", promoted: SwitchoverRecord) -> SwitchoverRecord:
+    """Continues *promoted* as far as that needs no source; returns its last revision.
+
+    *promoted* was read before the session had the lock, so its newest revision counts. Raises SwitchoverTakenError if a later
+    switchover has begun since.
+    """
+    known = newest_record(record for record in session.journal.records if record.id == promoted.id)
+    return await session.runner.run(known or promoted, until=ENDS_ALONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -206,8 +206,9 @@ class Moving:
         self._numbers = self._reading.result(COMMAND_S)
         back = self._back or self._stack.enter_context(self.pair.running("west-to-east", "back"))
         out, err = switchover.communicate(timeout=COMMAND_S)
-        assert 0 == switchover.returncode, out + err + self._forward.output() + back.output()
-        return out + err
+        output = f"{out or ''}{err}"  # a Job writes to stderr alone
+        assert 0 == switchover.returncode, output + self._forward.output() + back.output()
+        return output
 
     def assert_each_record_is_read_once(self) -> None:
         """Stops writing. Each record that was acknowledged is on both sides once, and the group has read it once."""

@@ -5,12 +5,18 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.harness.kafka.processes import wait_until
 from tests.integration.kafka.mirror_pairs import APP, COMMAND_S, Application, Pair, Sides
 from tests.integration.kafka.running_switchover_job import RunningJob
-from tests.integration.kafka.test_switchover import sides, topic_acls  # noqa: F401 a fixture
+from tests.integration.kafka.test_switchover import (
+    Moving,
+    own_sides,  # noqa: F401 a fixture
+    sides,  # noqa: F401 a fixture
+    topic_acls,
+)
 
 
 def test_a_job_that_is_stopped_before_promoting_rolls_back_and_the_next_process_reports_it(
@@ -96,6 +102,39 @@ def test_an_endpoint_that_cannot_be_switched_refuses_a_switchover_of_each_type(
             in report.reason
         )
     assert acls == topic_acls(sides["east"])
+
+
+@pytest.mark.faults
+def test_the_next_process_of_a_job_completes_a_promotion_without_the_source_and_ends_when_that_responds(
+    own_sides: Sides,  # noqa: F811
+    tmp_path: Path,
+):
+    """The pod is killed while it leads clients to the target, and then the source."""
+    pair = Pair(own_sides, tmp_path, has_slow_hook=True)
+    job = RunningJob(pair, "lost-after-promoting")
+    with Moving(pair) as moving:
+        with job.started():
+            wait_until("the hook runs", pair.hook_started.exists)
+        own_sides["east"].broker(1).kill()
+        pair.go.touch()
+        with job.started() as process:
+            wait_until(
+                "it waits for the source",
+                lambda: (
+                    ((report := job.report()) is not None and "until east responds again" in report.waits_for)
+                    or process.poll() is not None
+                ),
+            )
+            waiting = job.report()
+            assert waiting is not None, process.communicate()
+            assert ("Reversing", "west", False) == (waiting.state, waiting.active, waiting.may_copy_back)
+            assert "west" == pair.endpoint.read_text()
+            own_sides["east"].broker(1).start()
+            moving.complete(process)
+        moving.assert_each_record_is_read_once()
+
+    done = job.last_report()
+    assert ("Done", "west", True) == (done.state, done.active, done.may_copy_back)
 
 
 def test_a_job_moves_an_application_and_reports_when_the_flow_back_may_start(

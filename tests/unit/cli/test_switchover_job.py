@@ -1,17 +1,25 @@
 """The process of a Switchover's Job runs in the replicator's image, which has no reader of resources."""
 
+import asyncio
+import contextlib
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from mirrorflow_cli import switchover_job
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_USAGE
-from mirrorflow_cli.switchover_job import SwitchoverProgress, main
+from mirrorflow_cli.switchover_job import SwitchoverProcess, SwitchoverProgress, main
+from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
-from mirrorflow_operator.status.switchover_reports import parse_switchover_report
+from mirrorflow_operator.status.switchover_reports import SwitchoverReport, parse_switchover_report
+from mirrorflow_replicator.switchover.job_settings import SwitchoverJob
 
 # What the extra `replicator` does not install, and the part of our code that needs it.
 NOT_IN_THE_IMAGE = ("pydantic", "yaml", "rich", "kubernetes", "shtab", "mirrorflow_operator")
@@ -86,3 +94,123 @@ def test_a_record_that_a_later_switchover_has_superseded_is_reported_as_it_ended
 
 def test_it_takes_one_folder():
     assert EXIT_USAGE == main([])
+
+
+class LostSource:
+    """A pair whose source does not respond until a new process has tried *attempts* times; runs and reports are noted."""
+
+    def __init__(self, record: SwitchoverRecord, *, attempts: int = 3) -> None:
+        self.record = record
+        self.attempts = attempts
+        self.runs: list[str] = []
+        self.reports: list[SwitchoverReport] = []  # of each failed attempt but the first
+        self.checks = SimpleNamespace(notes=())
+        self.flows = SimpleNamespace(reverse=lambda: asyncio.sleep(0, SimpleNamespace(started_by="")))
+        self.journal = self.runner = self
+
+    @property
+    def records(self) -> tuple[SwitchoverRecord, ...]:
+        return (self.record,)
+
+    async def read(self) -> None:
+        """Everything is read already."""
+
+    async def run(self, record: SwitchoverRecord, *, until: Any = None) -> SwitchoverRecord:
+        assert record == self.record
+        self.runs.append("both" if until is None else "target alone")
+        state = SwitchoverState.DONE if until is None else SwitchoverState.REVERSING
+        self.record = record if record.state is state else record.moved_to(state, 2_000)
+        return self.record
+
+    def process(self, monkeypatch: pytest.MonkeyPatch, **job: Any) -> SwitchoverProcess:
+        settings = SimpleNamespace(pair="pair", source="east", to="west", limits=self.record.limits)
+        given = {"id": self.record.id, "type": SwitchoverType.PLANNED, **job}
+        process = SwitchoverProcess(
+            job=SwitchoverJob(
+                settings=cast("Any", settings), allows_live_groups=False, begin_until_ms=0, **given
+            ),
+            progress=SwitchoverProgress(id=given["id"]),
+        )
+
+        @contextlib.asynccontextmanager
+        async def both(*_: object, **__: object) -> AsyncIterator[Any]:
+            self.attempts -= 1
+            if process.progress.record is not None:
+                report = parse_switchover_report(process.progress.body())
+                assert report is not None
+                self.reports.append(report)
+            if self.attempts >= 0:
+                raise UnreachableError(cluster="east", addresses="east:9092", problem="no response")
+            yield self
+
+        @contextlib.asynccontextmanager
+        async def alone(*_: object, on_step: Any, **__: object) -> AsyncIterator[Any]:
+            on_step(SwitchoverStep(self.record), "")
+            yield self
+
+        async def journal(_: object) -> Any:
+            return self
+
+        monkeypatch.setattr(switchover_job, "switchover_session", both)
+        monkeypatch.setattr(switchover_job, "unplanned_session", alone)
+        monkeypatch.setattr(switchover_job, "journal_of_target", journal)
+        monkeypatch.setattr(switchover_job, "RETRY_S", 0)
+        return process
+
+
+def test_a_new_process_completes_a_promotion_without_the_source_and_starts_the_flow_back_when_it_responds(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Clients are led to the target once, not at each attempt to reach the source."""
+    world = LostSource(_record(1, state=SwitchoverState.PROMOTING))
+    process = world.process(monkeypatch)
+
+    asyncio.run(asyncio.wait_for(process.run(), 60))
+
+    assert ["target alone", "both"] == world.runs
+    assert {("Reversing", "west", "pair/1", False)} == {
+        (report.state, report.active, report.promoted_by, report.may_copy_back) for report in world.reports
+    }
+    assert all(
+        report.waits_for.startswith("Applications run on west. Waits until east responds again")
+        for report in world.reports
+    )
+    ended = parse_switchover_report(process.progress.body())
+    assert ended is not None
+    assert ("Done", True) == (ended.state, ended.may_copy_back)
+
+
+def test_a_switchover_that_has_ended_is_reported_although_its_source_is_lost(monkeypatch: pytest.MonkeyPatch):
+    """Its last report was lost with its pod. While the status says Reversing, no other Switchover of the pair may begin."""
+    world = LostSource(_record(1, state=SwitchoverState.DONE), attempts=1)
+    process = world.process(monkeypatch)
+
+    asyncio.run(asyncio.wait_for(process.run(), 60))
+
+    assert [] == world.runs
+    report = parse_switchover_report(process.progress.body())
+    assert report is not None
+    assert ("Done", "west", True) == (report.state, report.active, report.may_copy_back)
+
+
+@pytest.mark.parametrize(
+    ("record", "job"),
+    [
+        (_record(1, state=SwitchoverState.FORWARD_ENDED), {}),
+        (_record(1, state=SwitchoverState.PROMOTING), {"id": "pair/2"}),
+        (_record(1, state=SwitchoverState.PROMOTING), {"type": SwitchoverType.REHEARSAL}),
+    ],
+    ids=["not-promoted", "of-another-switchover", "of-another-type"],
+)
+def test_nothing_else_is_continued_without_the_source(
+    monkeypatch: pytest.MonkeyPatch, record: SwitchoverRecord, job: dict[str, Any]
+):
+    world = LostSource(record)
+    process = world.process(monkeypatch, **job)
+
+    error = UnreachableError(cluster="east", addresses="east:9092", problem="no response")
+
+    is_ended = asyncio.run(process._ends_without_source(error))
+
+    assert (False, []) == (is_ended, world.runs)
+    assert (None, str(error)) == (process.progress.record, process.progress.waits_for)
