@@ -18,6 +18,7 @@ from typing import Final
 
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import TOPICS_EXCLUDE
 from mirrorflow_core.topics.topic_acls import (
     ANY_NAME,
     TOPIC,
@@ -43,21 +44,46 @@ LISTED_POLL_S: Final = 0.02
 _PRODUCE_TIMEOUT_MS: Final = 10_000
 # A literal beginning, then anything; in a topic's name only the dot has a meaning in an expression.
 _PREFIX: Final = re.compile(r"((?:[a-zA-Z0-9_-]|\\\.)+)\.\*")
+_LITERAL_HEAD: Final = re.compile(r"(?:[a-zA-Z0-9_-]|\\\.)*")
+# Excluded by default whatever a name begins with: no prefix would be left.
+_ANYWHERE: Final = frozenset(pattern for pattern in TOPICS_EXCLUDE if pattern.startswith(".*"))
 _WRITES: Final = frozenset({int(Operation.WRITE), int(Operation.ALL)})
 
 
 def fenced_prefixes(
-    patterns: Iterable[str], existing: Collection[str], selects: Callable[[str], bool]
+    patterns: Iterable[str],
+    existing: Collection[str],
+    selects: Callable[[str], bool],
+    *,
+    excluded: Collection[str] = (),
 ) -> frozenset[str]:
     """Returns what the topics begin with that *patterns* select whole: `orders.*`, but not `.*`, nor `orders-[0-9]+`.
 
-    A beginning that an *existing* topic has which the flow does not select is left out: its writers must not be denied.
+    A beginning is left out if an *existing* topic has it which the flow does not select, or if a later one may have it which an
+    expression of *excluded* matches: its writers must not be denied.
     """
     matches = (_PREFIX.fullmatch(pattern) for pattern in patterns)
     prefixes = {match[1].replace("\\", "") for match in matches if match is not None}
     return frozenset(
-        prefix for prefix in prefixes if all(selects(topic) for topic in existing if topic.startswith(prefix))
+        prefix
+        for prefix in prefixes
+        if all(selects(topic) for topic in existing if topic.startswith(prefix))
+        and not any(_may_match(pattern, prefix) for pattern in excluded if pattern not in _ANYWHERE)
     )
+
+
+def _may_match(pattern: str, prefix: str) -> bool:
+    """Returns whether *pattern* may match a name that begins with *prefix*; True if that is not known."""
+    match = _LITERAL_HEAD.match(pattern)
+    assert match is not None, "it may be empty"
+    head, rest = match[0].replace("\\", ""), pattern[match.end() :]
+    if not rest:
+        return head.startswith(prefix)
+    if "|" in rest:
+        return True
+    if rest[0] in "?*{":
+        head = head[:-1]  # the last character may be missing
+    return head.startswith(prefix) or prefix.startswith(head)
 
 
 def fence_acls(

@@ -125,7 +125,10 @@ class DenyAclFence:
         if self._flow is None or self._flow.topic_filter:
             return frozenset()  # a filter of the user's own selects any topic
         existing = await admin.list_topics(self._cluster)
-        return fenced_prefixes(self._flow.topics, existing, make_selection(self._flow).selects)
+        flow = self._flow
+        return fenced_prefixes(
+            flow.topics, existing, make_selection(flow).selects, excluded=flow.topics_exclude
+        )
 
 
 class NotedFence:

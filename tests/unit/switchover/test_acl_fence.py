@@ -107,6 +107,32 @@ def test_a_beginning_that_a_topic_has_which_the_flow_does_not_copy_is_not_fenced
     assert fenced_prefixes(["orders.*"], [*existing, "other"], lambda topic: topic != "other") == {"orders"}
 
 
+@pytest.mark.parametrize(
+    ("excluded", "is_fenced"),
+    [
+        ("orders-private", False),
+        ("orders-private.*", False),
+        ("ord.*-tmp", False),
+        ("ordersx?", False),
+        (".*-tmp", False),
+        ("(a|orders)-tmp", False),
+        ("payments|orders-tmp", False),
+        ("\\Qorders-tmp\\E", False),
+        ("ord", True),
+        ("payments.*", True),
+        ("payments?-tmp", True),
+        (r".*\.replica", True),
+    ],
+)
+def test_a_beginning_that_a_later_topic_may_have_which_the_flow_excludes_is_not_fenced(
+    excluded: str, *, is_fenced: bool
+):
+    """Its writers are of someone else. What MM2 excludes by default, such as copies of MM2, does not count."""
+    fenced = fenced_prefixes(["orders.*"], [], lambda _: True, excluded=[excluded])
+
+    assert fenced == ({"orders"} if is_fenced else set())
+
+
 def later(*acls: AclBinding, except_principals: tuple[str, ...]) -> set[tuple[str, str, int]]:
     """Returns name, principal and pattern of each DENY of topics that begin with `orders`, none of which exists yet."""
     fence = fence_acls([], acls, except_principals=except_principals, prefixes=["orders"])
