@@ -26,6 +26,7 @@ PROGRESS_PORT: Final = 8083
 REPORT_MAX_BYTES: Final = 4_096
 POD_MAX_S: Final = 1.0  # a pod of the same cluster answers within milliseconds
 EVERY_S: Final = 1.0
+REFUSED_MAX_MS: Final = 1e12  # three decades; a pod may report anything
 # The states after which no process carries a switchover out. Overtaken: an unplanned one was carried out in its place.
 ENDED: Final = frozenset({"Done", "Lifted", "Rehearsed", "Refused", "Degraded", "Overtaken"})
 # A switchover is rolled back if the comparison has found a difference, so these states mean that it has not.
@@ -168,7 +169,7 @@ def switchover_document(
     state, states = str(known.get("state") or "Accepted"), known.get("states")
     fence, refused, source = _object(of_pair.get("fence")), _refused(status, newest), known.get("source")
     members = _object(of_pair.get("members"))
-    if not source:
+    if not isinstance(source, str) or not source:
         source = next((alias for alias in members if alias != spec.get("to")), "")
     conditions = [item for item in status.get("conditions") or () if isinstance(item, dict)]
     succeeded: Resource = next((item for item in conditions if item.get("type") == "Succeeded"), {})
@@ -208,13 +209,15 @@ def switchover_document(
 
 def _refused(status: Resource, report: Resource) -> tuple[str | None, float | None]:
     """Returns since when writes were refused, and for how many milliseconds; None while they are."""
+    milliseconds: Any
     if report.get("fenced"):
         since, milliseconds = report["fenced"], report.get("writesRefusedMs")
     else:
         written = _object(status.get("writesRefused"))
         since, milliseconds = written.get("since"), written.get("milliseconds")
     is_number = isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool)
-    return (since if isinstance(since, str) else None), (milliseconds if is_number else None)
+    is_known = is_number and 0 <= milliseconds <= REFUSED_MAX_MS
+    return (since if isinstance(since, str) else None), (milliseconds if is_known else None)
 
 
 def _is_compared(spec: Resource, states: Any) -> bool:

@@ -13,6 +13,7 @@ NAME_MAX: Final = 512
 TEXT_MAX: Final = 2_000
 LISTED_MAX: Final = 100
 _SECONDS_MAX: Final = 1e9
+_COUNT_MAX: Final = 2**63  # an offset has 64 bits with the sign
 Kind = TypeVar("Kind")
 
 
@@ -133,7 +134,7 @@ def switchover_reading(
         checks=tuple(_checks(document.get("checks"))),
         is_equal=_typed(verification.get("equal"), bool, None),
         differences=tuple(_sentences(verification.get("differences"))),
-        lost_offsets=_typed(loss.get("lostOffsetsAtLeast"), int, None),
+        lost_offsets=_known_count(loss.get("lostOffsetsAtLeast")),
         lost_topics=tuple(
             (_text(row.get("topic"), NAME_MAX), _count(row.get("lostOffsetsAtLeast")))
             for row in _objects(loss.get("topics"))
@@ -156,7 +157,11 @@ def _text(value: Any, longest: int) -> str:
 
 
 def _count(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0
+    return _known_count(value) or 0
+
+
+def _known_count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < _COUNT_MAX else None
 
 
 def _seconds(value: Any) -> float | None:
@@ -217,7 +222,7 @@ def _groups(value: Any) -> list[SwitchedGroup]:
         SwitchedGroup(
             group=_text(row.get("group"), NAME_MAX),
             outcome=_text(row.get("outcome"), NAME_MAX),
-            again=_typed(row.get("recordsReadAgain"), int, None),
+            again=_known_count(row.get("recordsReadAgain")),
             why=_text(row.get("why"), TEXT_MAX),
         )
         for row in _objects(value)

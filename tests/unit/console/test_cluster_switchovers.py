@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from mirrorflow_cli.switchover_job import SwitchoverProgress
 from mirrorflow_console.cluster_switchovers import ENDED, switchover_document
 from mirrorflow_console.flow_views import Level
@@ -194,3 +196,34 @@ def test_values_of_other_types_are_left_out():
     document = switchover_document(odd, {"spec": {"members": [], "fence": 1}}, {}, now_s=1.0, runner="")
 
     assert switchover_reading(document, is_running=None, namespace="kafka") is None  # its age is unknown
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        {"writesRefusedMs": 10**400},
+        {"writesRefusedMs": -5},
+        {"source": ["east"]},
+        {"seal": {"partitions": 10**400, "sha256": "ab"}},
+        {
+            "loss": {
+                "lostOffsetsAtLeast": 10**400,
+                "topics": [{"topic": "orders", "lostOffsetsAtLeast": 10**400}],
+            }
+        },
+        {"loss": {"lostOffsetsAtLeast": -1}},
+        {"waitsFor": {}, "reason": [1], "notes": {"a": 1}, "states": "Fencing"},
+    ],
+    ids=["long", "negative", "no-member", "partitions", "loss", "negative-loss", "texts"],
+)
+def test_what_no_job_reports_is_left_out_and_keeps_no_other_switchover_from_being_shown(
+    garbage: dict[str, Any],
+):
+    """Whoever may create a pod with the label of a Job can report anything."""
+    reported = {"state": "Draining", "fenced": CREATED, **garbage}
+    shown = view(resource(state="Fencing", writesRefused={"since": CREATED}), reported)
+
+    assert ("Draining", 10.0, 80.0) == (shown.reading.state, shown.refused_s, shown.left_s)
+    assert (("east", "set"),) == shown.reading.fences
+    assert (0, None, ()) == (shown.reading.seal_partitions, shown.reading.lost_offsets, shown.reading.notes)
+    assert {0} >= {offsets for _, offsets in shown.reading.lost_topics}
