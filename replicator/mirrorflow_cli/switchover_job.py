@@ -227,7 +227,7 @@ class SwitchoverProcess:
                 known = await self._completed_alone(problem)
             except MirrorFlowError as failed:
                 known, problem = None, str(failed)
-            if known is not None and known.is_final:
+            if known is not None and (known.is_final or self.progress.overtaken_by):
                 return True
             if known is not None:
                 problem = f"Applications run on {known.to}. Waits until {known.source} responds again, to start the flow back: {error}"
@@ -235,7 +235,7 @@ class SwitchoverProcess:
         return False
 
     async def _completed_alone(self, problem: str) -> SwitchoverRecord | None:
-        """Returns the switchover once it needs the source, or has ended, by the target's journal; None if it has not promoted."""
+        """Returns the switchover once it needs the source, or has ended or was overtaken, by the target's journal; None otherwise."""
         settings = self.job.settings
         journal = await journal_of_target(settings)
         known = newest_record(record for record in journal.records if record.id == self.job.id)
@@ -247,11 +247,13 @@ class SwitchoverProcess:
             async with unplanned_session(settings, on_step=self._show) as session:
                 known = await complete_alone(session, known)
                 journal = session.journal
-        if known.state not in PROMOTED and not known.is_final:
+        is_overtaken = self.progress.note_superseded(known, journal.records)
+        if known.state not in PROMOTED and not known.is_final and not is_overtaken:
             return None
         self.progress.note_journal(journal.records)
         if known.is_final:
             self.progress.note_end(known, ())
+        if known.is_final or is_overtaken:
             self._publish()
         else:
             self.progress.note_known(known)

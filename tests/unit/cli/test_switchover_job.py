@@ -101,6 +101,7 @@ class LostSource:
 
     def __init__(self, record: SwitchoverRecord, *, attempts: int = 3) -> None:
         self.record = record
+        self.later: tuple[SwitchoverRecord, ...] = ()
         self.attempts = attempts
         self.runs: list[str] = []
         self.reports: list[SwitchoverReport] = []  # of each failed attempt but the first
@@ -110,7 +111,7 @@ class LostSource:
 
     @property
     def records(self) -> tuple[SwitchoverRecord, ...]:
-        return (self.record,)
+        return (self.record, *self.later)
 
     async def read(self) -> None:
         """Everything is read already."""
@@ -191,6 +192,20 @@ def test_a_switchover_that_has_ended_is_reported_although_its_source_is_lost(mon
     report = parse_switchover_report(process.progress.body())
     assert report is not None
     assert ("Done", "west", True) == (report.state, report.active, report.may_copy_back)
+
+
+def test_a_switchover_that_was_overtaken_does_not_wait_for_the_source(monkeypatch: pytest.MonkeyPatch):
+    """The unplanned Switchover was deleted, so the operator created the Job of the planned one again."""
+    world = LostSource(_record(1, state=SwitchoverState.DRAINING), attempts=1)
+    world.later = (_record(3, type=SwitchoverType.UNPLANNED, state=SwitchoverState.DEGRADED),)
+    process = world.process(monkeypatch)
+
+    asyncio.run(asyncio.wait_for(process.run(), 60))
+
+    assert [] == world.runs
+    report = parse_switchover_report(process.progress.body())
+    assert report is not None
+    assert ("Overtaken", "west", "pair/3") == (report.state, report.active, report.promoted_by)
 
 
 @pytest.mark.parametrize(
