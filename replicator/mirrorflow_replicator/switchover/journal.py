@@ -56,7 +56,7 @@ _TRANSACTION_TIMEOUT_MS: Final = 10_000
 class FenceNote:
     """The fence of a cluster as it was noted, PARTIAL while it is being changed, and the ACLs that may have been created for it.
 
-    *methods* are those of `spec.fence.method` by which it was set; "": it was noted by an earlier version, and has no ACLs.
+    *methods* are those of `spec.fence.method` by which it was set.
     """
 
     state: FenceState = FenceState.ABSENT
@@ -242,9 +242,7 @@ class SwitchoverJournal:
         states = {FenceState(note["state"]) for note in notes}
         set_notes = [note for note in notes if note["state"] != FenceState.ABSENT.value]
         return FenceNote(
-            methods=frozenset(
-                note.get("method") or (FenceKind.DENY_ACL.value if note["acls"] else "") for note in set_notes
-            ),
+            methods=frozenset(note["method"] for note in set_notes),
             state=states.pop() if len(states) == 1 else FenceState.PARTIAL if states else FenceState.ABSENT,
             acls=frozenset(AclBinding(**acl) for note in notes for acl in note["acls"]),
         )

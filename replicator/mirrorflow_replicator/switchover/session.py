@@ -110,13 +110,11 @@ def require_same_method(settings: SwitchoverSettings, journal: SwitchoverJournal
     Method None has set nothing, so any other one may follow it.
     """
     liftable = {settings.fence.value, FenceKind.NONE.value}
-    if settings.fence is not FenceKind.DENY_ACL:
-        liftable.add("")  # of an earlier version, which did not note which of the other two it was
     for alias in (settings.source, settings.to):
         for method in sorted(journal.fence_of(alias).methods - liftable):
             raise FenceUnavailableError(
                 cluster=alias,
-                problem=f"it has a fence of method {method or 'Hook or None'}, which method {settings.fence.value} does not lift",
+                problem=f"it has a fence of method {method}, which method {settings.fence.value} does not lift",
                 action="set spec.fence back to what it was until that fence is lifted",
             )
 

@@ -126,7 +126,7 @@ def test_the_newer_of_two_copies_counts(
         alone = ClusterJournal(clusters[1], older.pair)
         await alone.take()
         await alone.write_record(newer)
-        await alone.write_note("fence:east", {"state": "complete", "acls": []})
+        await alone.write_note("fence:east", {"state": "complete", "method": "None", "acls": []})
         next_journal = open_journal()
         await next_journal.take()
         return next_journal

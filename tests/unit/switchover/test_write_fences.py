@@ -182,22 +182,6 @@ def test_any_method_may_follow_the_method_none_which_has_set_nothing():
         require_same_method(settings(kind), notes)
 
 
-@pytest.mark.parametrize(("acls", "refused"), [(True, FenceKind.HOOK), (False, FenceKind.DENY_ACL)])
-def test_a_fence_that_an_earlier_version_has_noted_has_the_method_that_its_acls_show(
-    acls: bool,  # noqa: FBT001 a parameter
-    refused: FenceKind,
-):
-    notes, *copies = journal()
-    noted = fence_acls(["orders"], (), except_principals=()) if acls else ()
-    asyncio.run(notes.write_fence("east", FenceState.COMPLETE, method=refused, acls=noted))
-    for copy in copies:
-        copy.notes["fence:east"].pop("method", None)
-
-    with pytest.raises(FenceUnavailableError):
-        require_same_method(settings(refused), notes)
-    require_same_method(settings(FenceKind.DENY_ACL if acls else FenceKind.HOOK), notes)
-
-
 def test_a_fence_of_acls_is_complete_when_the_brokers_list_it_although_its_note_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ):
