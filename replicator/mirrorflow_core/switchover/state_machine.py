@@ -18,6 +18,7 @@ An unplanned switchover reads and writes the target's journal alone. ASSESSING n
 `can_fence_source` and the fences of both. Where the source does not respond, its fence is None.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -91,7 +92,7 @@ def step(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: i
             break
         decided = following
     if record.state in FENCED and not record.is_unplanned and decided.record is record:
-        left = _seconds(record.fenced_ms + record.limits.refused_ms - now_ms)
+        left = _whole_seconds(record.fenced_ms + record.limits.refused_ms - now_ms)
         return replace(decided, waits_for=f"{decided.waits_for} Rolled back in {left} otherwise.")
     return decided
 
@@ -171,7 +172,9 @@ def _check(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms:
         return _announce(record.moved_to(_S.REFUSED, now_ms, reason=" ".join(reasons)))
     if missing:
         actions = (TryFence(),) if ReadinessCheck.FENCE in missing else ()
-        waits_for = f"Waits for the checks {names}; refused in {_seconds(left_ms)} without their results."
+        waits_for = (
+            f"Waits for the checks {names}; refused in {_whole_seconds(left_ms)} without their results."
+        )
         return SwitchoverStep(record, actions, waits_for)
     return _announce(_fencing(record, now_ms, record.runner))
 
@@ -463,6 +466,10 @@ def _seal(record: SwitchoverRecord) -> Seal:
 
 def _seconds(duration_ms: int) -> str:
     return f"{duration_ms / 1000:g} s"
+
+
+def _whole_seconds(left_ms: int) -> str:
+    return f"{max(0, math.ceil(left_ms / 1000))} s"
 
 
 def _work(record: SwitchoverRecord) -> _Work:

@@ -292,7 +292,7 @@ def test_a_comparison_that_is_missing_at_the_last_check_is_made_again():
 def test_groups_may_stay_if_the_user_allows_it():
     active = GroupPass(active=("billing",))
     record = in_state(S.GROUPS_FINAL)
-    waiting = next_step(record, 48_000, groups=active)
+    waiting = next_step(record, 48_051, groups=active)
 
     assert waiting.waits_for == (
         "Waits until the consumers of these groups are stopped at east: billing. Rolled back in 12 s otherwise."
