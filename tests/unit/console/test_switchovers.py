@@ -255,6 +255,15 @@ def test_an_unknown_switchover_is_404_and_none_at_all_is_a_page():
         assert "No switchover yet" in get(console, "/switchovers")[1]
 
 
+def test_a_pair_whose_producers_are_stopped_by_hand_has_no_fence_that_is_complete():
+    given = switchover(*DRAINING, fence="None", fences={"east": "complete", "west": "absent"})
+    with served(FixedFlows(), switchovers=FixedSwitchovers(given)) as console:
+        _, text = get(console, "/switchovers")
+
+    assert "producers are stopped by hand" in text
+    assert "east: complete" not in text
+
+
 def test_a_console_without_a_source_of_switchovers_has_no_link_to_them():
     with served(FixedFlows()) as console:
         assert "/switchovers" not in get(console, "/")[1]
