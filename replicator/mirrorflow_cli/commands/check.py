@@ -287,8 +287,8 @@ async def check_flow_owner(
     *source_cluster_id* is "" if the source did not answer, and is not compared then.
     """
     claim = await _newest_claim(target, settings)
-    if claim is None:
-        return
+    if claim is None or not (claim.has_run or claim.ended):
+        return  # at most a switchover that was rolled back has held it
     source, owner = settings.source_alias, claim.flow
     if runs_elsewhere(settings.flow, owner):
         findings.note(

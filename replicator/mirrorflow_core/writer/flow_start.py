@@ -108,7 +108,8 @@ def hold_flow(
     taken = yield from _take(plan, lock, claims, starts)
     if not isinstance(taken, Mapping):
         return taken
-    claim = claims.committed[-1] if claims.committed else replace(plan.claim, process="")
+    newest = claims.committed[-1] if claims.committed else None
+    claim = newest if newest is not None and newest.has_run else replace(plan.claim, process="")
     held = replace(plan, claim=claim)
     is_held = yield from commit_claim(held, lock, left=True, ended=switchover)
     return Held(is_new=True) if is_held else Fenced()

@@ -43,7 +43,7 @@ from mirrorflow_kafka.writer.fencing import why_unfenced
 from mirrorflow_kafka.writer.partition_availability import unwritable_copies
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_owner import LEAVE_S, RENEW_S
-from mirrorflow_replicator.connectors.flow_takeover import newest_claim
+from mirrorflow_replicator.connectors.flow_takeover import last_claim, newest_claim
 from mirrorflow_replicator.copy.task_parts import flow_topics
 
 NO_BARRIER: Final = Producer("", UNKNOWN, UNKNOWN)  # nothing is taken from a flow that runs
@@ -171,7 +171,7 @@ async def ownerless_plan(clusters: FlowClusters) -> FlowPlan:
     It continues the newest claim, so that the next owner fences as many tasks, and compares both clusters. A loss is not decided:
     the flow reports it if it continues.
     """
-    settings, newest = clusters.settings, await newest_claim(clusters)
+    settings, newest = clusters.settings, await last_claim(clusters)
     if newest is not None and newest.flow not in {settings.flow, *settings.takes_over}:
         raise FlowExistsError(
             source=settings.source_alias,

@@ -129,6 +129,20 @@ def test_the_end_of_a_started_flow_keeps_the_id_of_its_start() -> None:
     assert (ended.started, ended.ended) == ("second", "third")
 
 
+def test_a_flow_that_never_ran_is_held_under_the_name_that_it_has_now() -> None:
+    """A switchover that was rolled back has left a claim, and the flow was renamed since."""
+    earlier = replace(PLAN.claim, flow="earlier", process="", left=True)
+    brokers = ClaimingBrokers(earlier)
+    brokers.positions = []
+
+    assert hold(brokers) == Held(is_new=True)
+    assert (PLAN.claim.flow, "", "second") == (
+        brokers.claims[-1].flow,
+        brokers.claims[-1].process,
+        brokers.claims[-1].ended,
+    )
+
+
 @pytest.mark.parametrize("refuses", ["lock", "claim"])
 def test_a_fenced_switchover_starts_nothing(refuses: str) -> None:
     brokers = brokers_with(position(60), ended="first", refuses=refuses)
