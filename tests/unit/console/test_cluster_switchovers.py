@@ -219,7 +219,7 @@ def test_values_of_other_types_are_left_out():
 def test_what_no_job_reports_is_left_out_and_keeps_no_other_switchover_from_being_shown(
     garbage: dict[str, Any],
 ):
-    """Whoever may create a pod with the label of a Job can report anything."""
+    """A user who may create a pod with the label of a Job can report anything."""
     reported = {"state": "Draining", "fenced": CREATED, **garbage}
     shown = view(resource(state="Fencing", writesRefused={"since": CREATED}), reported)
 
