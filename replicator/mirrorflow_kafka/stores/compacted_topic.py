@@ -12,6 +12,7 @@ interpret the bytes; those of a `CompactedTopic` hold a lock: one call at a time
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from mirrorflow_core.backoff import Backoff
@@ -21,7 +22,9 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import StorageTopicSettings
 from mirrorflow_core.topics.topic_configs import ConfigChange
 from mirrorflow_core.wire.error_codes import (
+    INVALID_CONFIG,
     INVALID_REPLICATION_FACTOR,
+    POLICY_VIOLATION,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     is_retriable,
@@ -45,6 +48,9 @@ WRITE_RETRY_S, WRITE_RETRY_MAX_S = 0.2, 3.2
 OWN_PREFIXES = ("mm2-offsets.", "mm2-claims.")  # a topic with any other name may hold foreign data
 SETTLE_S = 0.05  # a transaction with source offsets is open for a few milliseconds
 MIRROR_TOPIC_CONFIGS = {"cleanup.policy": "compact"}  # Java's MirrorUtils.createSinglePartitionCompactedTopic
+_REFUSED_CONFIGS = frozenset(
+    {INVALID_CONFIG, POLICY_VIOLATION}
+)  # some managed clusters take few settings of topics
 
 
 class CompactedTopic:
@@ -231,18 +237,25 @@ def batches_of(records: Iterable[Record]) -> list[bytearray]:
     return [batch for batch, _ in encode_split(list(records), max_bytes=BATCH_BYTES_MAX, codec=0)]
 
 
-async def create_mirror_topic(cluster: Cluster, topic: str, *, replication_factor: int, key: str) -> None:
+async def create_mirror_topic(
+    cluster: Cluster, topic: str, *, replication_factor: int, key: str, segment_bytes: int | None = None
+) -> None:
     """Creates *topic* if it is missing; the setting *key* holds its replication factor.
 
-    Raises ClusterError, and InvalidSettingError if the cluster has too few brokers.
+    *segment_bytes*: the size of its segments, if the cluster accepts one. The cleaner compacts all but the newest, so that is what
+    readers have to read of superseded records. Raises ClusterError, and InvalidSettingError if the cluster has too few brokers.
     """
     await cluster.refresh([topic])
     if cluster.leader(topic, 0) is not None:
         return
-    new = admin.NewTopic(
-        name=topic, partitions=1, replication_factor=replication_factor, configs=MIRROR_TOPIC_CONFIGS
-    )
+    configs = MIRROR_TOPIC_CONFIGS
+    if segment_bytes is not None:
+        configs = {**configs, "segment.bytes": str(segment_bytes)}
+    new = admin.NewTopic(name=topic, partitions=1, replication_factor=replication_factor, configs=configs)
     refusal = (await admin.create_topics(cluster, [new]))[topic]
+    if segment_bytes is not None and refusal is not None and refusal.code in _REFUSED_CONFIGS:
+        new = replace(new, configs=MIRROR_TOPIC_CONFIGS)
+        refusal = (await admin.create_topics(cluster, [new]))[topic]
     if refusal is not None and refusal.code == INVALID_REPLICATION_FACTOR:
         raise InvalidSettingError(
             key=key,

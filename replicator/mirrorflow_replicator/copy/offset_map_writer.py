@@ -35,6 +35,8 @@ WRITE_EVERY_S = 0.25
 # A map of one run takes 0.1 kB, and 20 us to encode. Above this rate, maps are further apart: 1,000 busy partitions are
 # written every 0.4 s, or every 12 s if each has RUNS_MAX runs.
 BYTES_PER_S_MAX = 256 << 10
+# Each start reads the newest segment, which the cleaner leaves alone. Some managed clusters accept no less than 50 MiB.
+SEGMENT_BYTES = 50 << 20
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0  # missing ACLs take people a while to fix
 LEAVE_S = 1.0  # at stop; the next copier finds what did not arrive
 REPLICATION_FACTOR_KEY = "offset.storage.replication.factor"
@@ -281,6 +283,7 @@ class MapLog:
                 self._topic,
                 replication_factor=self._replication_factor,
                 key=REPLICATION_FACTOR_KEY,
+                segment_bytes=SEGMENT_BYTES,
             )
         values: dict[TopicPartition, bytes | None] = {}
         with self._told_as("Read"):

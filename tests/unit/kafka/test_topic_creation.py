@@ -3,11 +3,15 @@
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import create_autospec
 
 import pytest
 
 from mirrorflow_core.errors import UnreachableError
+from mirrorflow_core.wire.error_codes import INVALID_CONFIG, POLICY_VIOLATION
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.compacted_topic import create_mirror_topic
 
 REFUSED = 38  # INVALID_REPLICATION_FACTOR
 
@@ -91,3 +95,30 @@ def test_successive_calls_send_their_own_requests(calls: int):
         create_concurrently(controller, ["a"])
 
     assert [["a"]] * calls == controller.requests
+
+
+@pytest.mark.parametrize("code", [INVALID_CONFIG, POLICY_VIOLATION])
+def test_a_cluster_that_refuses_the_size_of_segments_gets_the_topic_without_it(
+    code: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Some managed clusters take few settings of topics."""
+    cluster = create_autospec(Cluster, instance=True, alias="west")
+    cluster.leader.return_value = None
+    created: list[dict[str, str]] = []
+
+    async def create_topics(_: Cluster, topics: list[admin.NewTopic]) -> dict[str, Any]:
+        (topic,) = topics
+        created.append(dict(topic.configs))
+        is_refused = "segment.bytes" in topic.configs
+        return {topic.name: SimpleNamespace(code=code, message="") if is_refused else None}
+
+    async def wait_for_leaders(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(admin, "create_topics", create_topics)
+    monkeypatch.setattr(admin, "wait_for_leaders", wait_for_leaders)
+
+    asyncio.run(create_mirror_topic(cluster, "maps", replication_factor=1, key="k", segment_bytes=50 << 20))
+
+    compact = {"cleanup.policy": "compact"}
+    assert created == [{**compact, "segment.bytes": "52428800"}, compact]
