@@ -4,7 +4,9 @@ Most trials expect the copy to equal its source. Four kinds of trial allow more 
 
 - compacted topics: the latest record of each key, in the order of the log;
 - an isolation level that changes: at least the committed records, at most all of them;
-- a flow without transactional ids: no record is missing, and the first occurrences are in order;
+- a flow without transactional ids: no record is missing, and the first occurrences are in order. Where its isolation level
+  changes, too, this holds for the committed records: after a failure it may copy again what it has copied, and then also
+  the aborted records between;
 - a source that loses records: at least those that it still has, in order, and each at most as often as the source has
   had it (producers send some lost records again). With the policy `restart`, this holds for each piece of the copy that
   begins with the source's first record.
@@ -28,7 +30,7 @@ class Expected:
 
     *rewrites*: how often the source has had a record in addition to the first time. *restarts*: a record may occur once in
     each piece that begins with the first of *least*. *repeats*: only first occurrences count, except for records of
-    *rewrites*.
+    *rewrites*, and only *least* has an order.
     """
 
     least: Sequence[Mark]
@@ -59,7 +61,9 @@ def difference(expected: Expected, copy: Sequence[Mark]) -> str:
     if expected.repeats:
         copy = _first_occurrences(copy, expected.rewrites)
     sentences = []
-    if expected.most is not None:
+    if expected.most is not None and expected.repeats:
+        sentences.append(_foreign(copy, expected.most))
+    elif expected.most is not None:
         sentences.append(_unmatched(copy, expected.most, "not expected, or not there"))
     elif not expected.repeats:
         pieces = _pieces(copy, expected.least[0]) if expected.restarts and expected.least else [copy]
@@ -74,6 +78,13 @@ def repetition(copy: Sequence[Mark], rewrites: Mapping[Mark, int]) -> str:
     repeated = [mark for mark, count in excess.items() if count > 0]
     total = sum(excess[mark] for mark in repeated)
     return f"{total} records repeated, of them {_name(repeated[0])}" if repeated else ""
+
+
+def _foreign(copy: Sequence[Mark], most: Sequence[Mark]) -> str:
+    """Describes the first record of *copy* that is not in *most*; returns "" if there is none."""
+    known = set(most)
+    foreign = [mark for mark in copy if mark not in known]
+    return f"{len(foreign)} records are not expected, of them {_name(foreign[0])}" if foreign else ""
 
 
 def _first_occurrences(copy: Sequence[Mark], rewrites: Mapping[Mark, int]) -> list[Mark]:

@@ -74,6 +74,17 @@ def test_a_flow_without_transactional_ids_may_repeat_records_but_not_lose_or_swa
     )
 
 
+def test_an_at_least_once_flow_may_copy_aborted_records_after_committed_ones_when_its_isolation_level_changes() -> (
+    None
+):
+    """Record 2 is aborted: the flow left it out, was killed, and copies again from record 1 with read_uncommitted."""
+    expected = Expected(least=[*SOURCE[:2], *SOURCE[3:]], most=SOURCE, repeats=True)
+
+    assert not difference(expected, [*SOURCE[:2], *SOURCE[3:5], *SOURCE[1:]])
+    assert difference(expected, [*SOURCE[:2], *SOURCE[4:], *SOURCE[1:]])
+    assert difference(expected, [*SOURCE, mark(9)])
+
+
 def test_an_at_least_once_flow_is_judged_from_its_last_restart() -> None:
     """The source lost records 4 and 5, and producers sent some of them again in a different order."""
     expected = Expected(least=SOURCE, most=None, restarts=True, repeats=True)
