@@ -508,6 +508,12 @@ def lose_marker_and_die(world: World) -> None:
             process.die_after(world.random.randint(5, 60))
 
 
+def abort_positions(world: World) -> None:
+    """Loses the next commit before it arrives; the abort that follows leaves no marker in the offsets topic."""
+    world.lost_next.add("EndTxn")
+    _lose_marker(world, world.positions, {ABORT})
+
+
 def _lose_marker(world: World, partitions: Sequence[TopicPartition], kinds: set[int]) -> None:
     def go_offline_before(partition: TopicPartition, marker: Marker) -> None:
         leader = world.leaders[partition]

@@ -230,6 +230,11 @@ SCENARIOS = {
             options=Options(old_share=0.5, gap_share=0.2, on_request=f.go_offline_while_completing),
         ),
         Scenario(
+            name="aborted_positions",
+            faults=(f.abort_positions, f.abort_positions, f.newcomer, f.append_to_source),
+            options=Options(old_share=0.7, gap_share=0.1),
+        ),
+        Scenario(
             name="held_positions",
             faults=(
                 f.lose_internal_marker,
