@@ -1,9 +1,13 @@
 """One copied partition, from the start of a session to its end: a state machine without I/O and without a clock.
 
-        ┌── resync: new connection, refusal, lost response, pause, discontinuity ──────────────────────┐
-        v                                                                                              │
-    RESUMING ── `resumed`: it is known where to continue ──> COPYING ──────────────────────────────────┘
-        └─ error ──> STOPPED ── `resumed`, after a pause ──> RESUMING                 any ── `leave` ──> LEAVING
+        ┌── resync: new connection, refusal, lost response, pause, discontinuity ──┐
+        v                                                                          │
+    RESUMING ── `resumed`: it is known where to continue ────────────────────> COPYING
+      │   ^                                                                        │
+      │   └── `resumed`, after a pause; `left_out` ──┐                             │
+      └── error ─────────────────────────────────> STOPPED <───────────── error ───┘
+
+`leave` makes each of them LEAVING, which is final. `copying.membership` draws where it stands in the transaction of its task.
 
 Events come in as method calls, and each returns the effects that its shell carries out (`copying.effects`). The way of a batch:
 `next_fetch` says where to fetch, `fetched` queues what was fetched, `next_batch` packs and numbers the next batch when a
@@ -90,6 +94,14 @@ class CopierState(Enum):
     COPYING = "copying"
     STOPPED = "stopped"
     LEAVING = "leaving"
+
+
+LEGAL_STATES: Final[dict[CopierState, frozenset[CopierState]]] = {
+    CopierState.RESUMING: frozenset({CopierState.COPYING, CopierState.STOPPED, CopierState.LEAVING}),
+    CopierState.COPYING: frozenset({CopierState.RESUMING, CopierState.STOPPED, CopierState.LEAVING}),
+    CopierState.STOPPED: frozenset({CopierState.RESUMING, CopierState.LEAVING}),
+    CopierState.LEAVING: frozenset(),
+}
 
 
 class Surroundings(NamedTuple):
@@ -564,7 +576,7 @@ class PartitionCopier:
         is_member = self.membership in MEMBERS
         self._enter(TransactionMembership.RESYNCED if is_member else TransactionMembership.OUTSIDE)
         if self.state is CopierState.COPYING:
-            self.state = CopierState.RESUMING
+            self._become(CopierState.RESUMING)
             return *FETCH, *self._when_drained()
         return self._when_drained()
 
@@ -583,7 +595,7 @@ class PartitionCopier:
         """Determines where to continue, or why the session must end. A stopped partition is tried again."""
         start = self.session.start
         if self.state is CopierState.STOPPED:
-            self.state = CopierState.RESUMING
+            self._become(CopierState.RESUMING)
         if self.state is not CopierState.RESUMING or not self.is_drained:
             return NOTHING  # the last response to what is in flight asks again
         if (problem := start.problems.get(self.source)) is not None:
@@ -680,7 +692,7 @@ class PartitionCopier:
         self.single_in_flight = True
         self._confirmed_ms = now_ms
         self.cursor.seek(stream.next_offset, pair.source_epoch)
-        self.state = CopierState.COPYING
+        self._become(CopierState.COPYING)
         if not self.is_halted:
             self.error = None
         is_member = self.membership in MEMBERS
@@ -781,23 +793,30 @@ class PartitionCopier:
     def _stop(self, error: MirrorFlowError) -> Effects:
         if self.state is CopierState.LEAVING:
             return NOTHING  # its next owner meets it
-        self.state = CopierState.STOPPED
+        self._become(CopierState.STOPPED)
         self.is_halted, self.error = True, error.with_traceback(None)  # whose frames hold a fetch response
         self.packer.clear()
         return StopPartition(error), Signal.FETCH, Signal.REPORT
 
     @unusual
-    def wait(self, error: MirrorFlowError) -> Effects:
-        """Copies nothing while *error* lasts, because this session left it out."""
-        self.state, self.is_halted, self.error = CopierState.RESUMING, False, error
+    def left_out(self, error: MirrorFlowError) -> Effects:
+        """Copies nothing while *error* lasts, for which this session leaves it out."""
+        self._become(CopierState.RESUMING)
+        self.is_halted, self.error = False, error
         return REPORT
 
     @unusual
     def leave(self) -> Effects:
         """Takes and sends nothing more; responses to what is in flight are still handled."""
-        self.state = CopierState.LEAVING
+        self._become(CopierState.LEAVING)
         self.packer.clear()
         return self._when_drained()
+
+    def _become(self, state: CopierState) -> None:
+        assert state is self.state or state in LEGAL_STATES[self.state], (
+            f"{self.source}: {self.state.value} became {state.value}"
+        )
+        self.state = state
 
     def _continue_after_loss(self, error: PartitionError, now_ms: int, *, lost_records: int = 0) -> Effects:
         self.counts.note_loss(error, now_ms, lost_records=lost_records)
@@ -840,7 +859,7 @@ class PartitionCopier:
         self.stalled = stalled
 
     @unusual
-    def note(self, error: MirrorFlowError) -> Effects:
+    def delayed(self, error: MirrorFlowError) -> Effects:
         """Notes an error that delays copying. An error that stopped the partition stays until it copies again."""
         if self.is_halted:
             return NOTHING

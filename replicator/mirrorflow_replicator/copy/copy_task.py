@@ -322,7 +322,7 @@ class CopyTask:
             log.warning("%s", error)
         for copier in self.copiers.values():
             if copier.state is CopierState.RESUMING and not self._resumer.leaves_out(copier):
-                self._effects.apply(copier, copier.note(error))
+                self._effects.apply(copier, copier.delayed(error))
 
     def _reader_lost(self, node_id: int, error: MirrorFlowError) -> None:
         self._note_cluster_error(error)
@@ -331,7 +331,7 @@ class CopyTask:
         for copier in self.copiers.values():
             dispatch = self._routes.dispatch_of(copier)
             if copier.state is CopierState.COPYING and dispatch is not None and dispatch.reader is reader:
-                dispatch.apply(copier.note(error))
+                dispatch.apply(copier.delayed(error))
 
     def _writer_lost(self, node_id: int, error: MirrorFlowError) -> None:
         self._note_cluster_error(error)
@@ -344,7 +344,7 @@ class CopyTask:
                 and dispatch is not None
                 and dispatch.connection in connections
             ):
-                dispatch.apply(copier.note(error))
+                dispatch.apply(copier.delayed(error))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         job = asyncio.create_task(work)

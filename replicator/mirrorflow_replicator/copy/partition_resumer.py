@@ -143,7 +143,7 @@ class PartitionResumer:
         if str(copier.error) == str(error):
             return
         is_stopped = isinstance(error, NotAuthorizedError)
-        self._apply(copier, copier.stop(error) if is_stopped else copier.wait(error))
+        self._apply(copier, copier.stop(error) if is_stopped else copier.left_out(error))
 
     async def _examine_repeats(self, copiers: Sequence[PartitionCopier]) -> None:
         """Examines responses which say that the leader already had plain batches: none was sent twice."""

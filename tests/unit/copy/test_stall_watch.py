@@ -334,7 +334,7 @@ def test_a_recurring_error_keeps_its_reason(task):
     error = UnreachableError(cluster="west", addresses="b:9092", problem="refused")
 
     def fail():
-        task.apply(copier, copier.note(error))
+        task.apply(copier, copier.delayed(error))
         task.reconnect(copier)
         task.fetch(copier)
 
