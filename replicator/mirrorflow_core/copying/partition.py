@@ -56,6 +56,7 @@ from mirrorflow_core.copying.event_log import VERSION, EventLog, to_json, unusua
 from mirrorflow_core.copying.loss_errors import DetectedLoss, loss_error, problem_error, source_lost
 from mirrorflow_core.copying.membership import CHANGES, MEMBERS, SILENT, TransactionMembership, moved
 from mirrorflow_core.copying.partition_counts import PartitionCounts
+from mirrorflow_core.copying.partition_health import PartitionHealth
 from mirrorflow_core.copying.read_cursor import ReadCursor
 from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.copying.write_mode_tracker import WriteModeTracker
@@ -63,7 +64,7 @@ from mirrorflow_core.errors import CorruptBatchError, MirrorFlowError, NotAuthor
 from mirrorflow_core.offsets.offset_map import MapStream
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.settings import LossPolicy
-from mirrorflow_core.stall_detection import Obstacle, ObstacleKind, Stalled
+from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.error_codes import (
     CORRUPT_MESSAGE,
     INVALID_TXN_STATE,
@@ -175,11 +176,8 @@ class PartitionCopier:
         self.refusals = 0  # in a row; the next attempt is delayed by them
         self.failed_starts = 0  # sessions that left it out, although nothing was wrong with it before them
         # -- what is reported
-        self.error: MirrorFlowError | None = None
-        self.is_halted = False  # it was stopped, and nothing has shown yet that the cause is gone
+        self.health = PartitionHealth()
         self.counts = PartitionCounts()
-        self.obstacle: Obstacle | None = None  # the newest one since the last progress
-        self.stalled: Stalled | None = None  # why it makes no progress
         self.start_end = -1  # the source's end when the task began
 
     def started(self, earlier: "PartitionCopier | None") -> Effects:
@@ -191,8 +189,8 @@ class PartitionCopier:
         self.packer.inherit(earlier.packer)
         self.mode = earlier.mode
         # A batch that ended the last session (UNKNOWN_SERVER_ERROR) would end each one, and delay the other partitions.
-        if earlier.is_halted and isinstance(earlier.error, RefusedBatchError):
-            return self._stop(earlier.error)
+        if earlier.health.is_halted and isinstance(earlier.health.error, RefusedBatchError):
+            return self._stop(earlier.health.error)
         return NOTHING
 
     # -- reading
@@ -238,7 +236,7 @@ class PartitionCopier:
             self.packer.end_with(error)
         if len(response.records):
             return REPORT_AND_READY
-        return REPORT if self._recover() or self.cursor.is_held_back else NOTHING
+        return REPORT if self.health.recovered() or self.cursor.is_held_back else NOTHING
 
     def _fetch_failed(self, response: PartitionFetchResponse) -> Effects:
         """Reacts to an error, another replica to read from, or a diverging epoch."""
@@ -247,7 +245,7 @@ class PartitionCopier:
             return (ReadFrom(response.preferred_replica),)
         if response.diverging is not None:
             self.cursor.note_ends(response)
-            self.note_obstacle(Obstacle(kind=ObstacleKind.DIVERGED))
+            self.health.note_obstacle(Obstacle(kind=ObstacleKind.DIVERGED))
             if self._write_first():
                 return REPORT
             # The next session compares the source with the target and finds what was lost.
@@ -255,7 +253,7 @@ class PartitionCopier:
             self.has_diverged = True
             return *REPORT, *self._resync()
         name = name_of(code)
-        self.note_obstacle(Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name))
+        self.health.note_obstacle(Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name))
         reported: Effects = (Count(name), Signal.REPORT)
         action = action_for_fetch_error(code)
         if action is ErrorAction.RESOLVE_LOSS:
@@ -413,8 +411,8 @@ class PartitionCopier:
         self._confirmed_ms = self._sent_ms
         self.counts.note_acknowledged(span, now_ms)
         self.refusals = 0
-        if self.error is not None and self.state is not CopierState.STOPPED:
-            self._recover()
+        if self.health.error is not None and self.state is not CopierState.STOPPED:
+            self.health.recovered()
         if not continues:
             return *REPORT, *self._resync()  # another producer has written to this partition
         if self.state is not CopierState.COPYING or self.is_held:
@@ -426,7 +424,7 @@ class PartitionCopier:
         """Handles the refusal of the oldest batch in flight; *records* are the indexes of its refused records."""
         stream, name = self.stream, name_of(code)
         assert stream is not None
-        self.note_obstacle(Obstacle(kind=ObstacleKind.WRITE_REFUSED, name=name, message=message))
+        self.health.note_obstacle(Obstacle(kind=ObstacleKind.WRITE_REFUSED, name=name, message=message))
         is_first = not stream.has_refusals
         span = stream.refuse(is_absent=code == INVALID_TXN_STATE)
         if is_first and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -693,8 +691,7 @@ class PartitionCopier:
         self._confirmed_ms = now_ms
         self.cursor.seek(stream.next_offset, pair.source_epoch)
         self._become(CopierState.COPYING)
-        if not self.is_halted:
-            self.error = None
+        self.health.resumed()
         is_member = self.membership in MEMBERS
         self._enter(TransactionMembership.RESYNCED if is_member else TransactionMembership.OUTSIDE)
         joins = JOIN if is_member else NOTHING
@@ -794,7 +791,7 @@ class PartitionCopier:
         if self.state is CopierState.LEAVING:
             return NOTHING  # its next owner meets it
         self._become(CopierState.STOPPED)
-        self.is_halted, self.error = True, error.with_traceback(None)  # whose frames hold a fetch response
+        self.health.stopped(error)
         self.packer.clear()
         return StopPartition(error), Signal.FETCH, Signal.REPORT
 
@@ -802,7 +799,7 @@ class PartitionCopier:
     def left_out(self, error: MirrorFlowError) -> Effects:
         """Copies nothing while *error* lasts, for which this session leaves it out."""
         self._become(CopierState.RESUMING)
-        self.is_halted, self.error = False, error
+        self.health.left_out(error)
         return REPORT
 
     @unusual
@@ -826,11 +823,12 @@ class PartitionCopier:
 
     def state_values(self) -> dict[str, Any]:
         """Returns everything that decides what it does next, for its event log; not the payloads."""
-        left_out = {"log", "session", "packer", "obstacle", "stalled"}
+        left_out = {"log", "session", "packer", "health"}
         values = {name: value for name, value in vars(self).items() if name not in left_out}
         return {
             **values,
             "packer": self.packer.state_values(),
+            "health": self.health.without_stall(),
             "plain_age_limit_ms": self.session.plain_age_limit_ms,
             "is_log_append_time": self.target_topic in self.session.log_append_time_topics,
         }
@@ -850,21 +848,10 @@ class PartitionCopier:
         if self.log.events is not None:
             self.log.events.append((name, values, {}))
 
-    def note_obstacle(self, obstacle: Obstacle | None) -> None:
-        """Notes what it has met since the last progress; None: it has made progress."""
-        self.obstacle = None if obstacle is None else obstacle.after(self.obstacle)
-
-    def note_stall(self, stalled: Stalled | None) -> None:
-        """Notes why it makes no progress; None: it does."""
-        self.stalled = stalled
-
     @unusual
     def delayed(self, error: MirrorFlowError) -> Effects:
         """Notes an error that delays copying. An error that stopped the partition stays until it copies again."""
-        if self.is_halted:
-            return NOTHING
-        self.error = error.with_traceback(None)
-        return REPORT
+        return REPORT if self.health.delayed(error) else NOTHING
 
     @usual
     def note_end(self, end_offset: int, *, is_start: bool = False) -> None:
@@ -877,13 +864,6 @@ class PartitionCopier:
     def count_failed_start(self) -> None:
         """Counts a session which may leave it out once more, until it begins."""
         self.failed_starts += 1
-
-    def _recover(self) -> bool:
-        """Clears the error: it copies again. Returns whether there was one."""
-        if self.error is None:
-            return False
-        self.is_halted, self.error = False, None
-        return True
 
 
 def _was_recreated(known_id: str, present_id: str) -> bool:

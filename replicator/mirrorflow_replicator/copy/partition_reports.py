@@ -53,7 +53,7 @@ def partition_report(copier: PartitionCopier, now_ms: int) -> PartitionReport:
         topic=copier.topic,
         target_topic=copier.target_topic,
         partition=copier.partition,
-        phase=PartitionPhase.STOPPED if copier.is_halted else phase,
+        phase=PartitionPhase.STOPPED if copier.health.is_halted else phase,
         source_offset=next_offset,
         source_end_offset=_source_end(copier),
         target_offset=-1 if stream is None else stream.delivered.target_offset + 1,
@@ -75,7 +75,7 @@ def partition_report(copier: PartitionCopier, now_ms: int) -> PartitionReport:
         guarantee_reason=copier.session.unfenced_reason,
         reason=reason,
         message=message,
-        stalled_since_ms=-1 if copier.stalled is None else copier.stalled.since_ms,
+        stalled_since_ms=-1 if copier.health.stalled is None else copier.health.stalled.since_ms,
         source_leader_epoch=copier.cursor.leader_epoch,
         target_leader_epoch=copier.target_epoch,
         write_mode=_write_mode(copier),
@@ -105,7 +105,7 @@ def _source_end(copier: PartitionCopier) -> int:
 
     While an open transaction stalls a reader of committed records, what it hides counts as not copied.
     """
-    stalled, cursor = copier.stalled, copier.cursor
+    stalled, cursor = copier.health.stalled, copier.cursor
     is_held_back = stalled is not None and stalled.stall.reason == StallReason.OPEN_TRANSACTION.value
     return cursor.high_watermark if is_held_back and cursor.is_held_back else cursor.end_offset
 
@@ -115,9 +115,9 @@ def _reason_and_message(copier: PartitionCopier, now_ms: int) -> tuple[str, str]
 
     That is what stopped it, else its stall, a transient error, or a recent loss.
     """
-    error = copier.error
-    if copier.stalled is not None and not copier.is_halted:
-        stall = copier.stalled.stall
+    error = copier.health.error
+    if copier.health.stalled is not None and not copier.health.is_halted:
+        stall = copier.health.stalled.stall
         return stall.reason, stall.sentence
     if error is None and now_ms - copier.counts.alerted_ms < ALERT_SHOWN_MS:
         error = copier.counts.alert

@@ -140,7 +140,7 @@ class PartitionResumer:
 
     def _report_waiting(self, copier: PartitionCopier, error: MirrorFlowError) -> None:
         """Reports that *copier* waits because of *error*: as stopped where a permission is missing, as while it is copied."""
-        if str(copier.error) == str(error):
+        if str(copier.health.error) == str(error):
             return
         is_stopped = isinstance(error, NotAuthorizedError)
         self._apply(copier, copier.stop(error) if is_stopped else copier.left_out(error))

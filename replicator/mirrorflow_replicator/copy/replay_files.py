@@ -48,4 +48,4 @@ class ReplayFiles:
 
 
 def _is_copying(copier: PartitionCopier) -> bool:
-    return copier.state is CopierState.COPYING and copier.stalled is None
+    return copier.state is CopierState.COPYING and copier.health.stalled is None

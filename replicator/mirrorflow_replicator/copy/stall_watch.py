@@ -120,9 +120,9 @@ class StallWatch:
             # Resyncs since then count as one, however long ago they were.
             resyncs = max(self._idle_resyncs.pop(copier, copier.resyncs), copier.resyncs - 1)
             self._seen[copier] = _seen(copier, self._reader_of(copier), self._awake_s, resyncs=resyncs)
-        error = copier.error
+        error = copier.health.error
         if error is not None:
-            copier.note_obstacle(_failed(error))
+            copier.health.note_obstacle(_failed(error))
 
     def paused(self) -> None:
         """Discounts one resync of every partition.
@@ -139,7 +139,7 @@ class StallWatch:
         """Drops *copier*, which belongs to another task now."""
         self._seen.pop(copier, None)
         self._idle_resyncs.pop(copier, None)
-        copier.note_stall(None)
+        copier.health.note_stall(None)
 
     async def run(self) -> None:
         """Checks until cancelled."""
@@ -200,7 +200,9 @@ class StallWatch:
             if copier.counts.records != seen.records or _source_offset(copier) > seen.source_offset:
                 self._moved(copier, seen)
             elif (
-                copier.is_halted or copier.state is CopierState.STOPPED or copier.state is CopierState.LEAVING
+                copier.health.is_halted
+                or copier.state is CopierState.STOPPED
+                or copier.state is CopierState.LEAVING
             ):
                 self._drop(copier)  # it has stopped and reports the reason
             else:
@@ -213,9 +215,9 @@ class StallWatch:
 
     def _moved(self, copier: PartitionCopier, seen: _Seen) -> None:
         """Notes that *copier* delivered records or skipped some that are not copied."""
-        if copier.stalled is not None:
+        if copier.health.stalled is not None:
             self._recovered(copier)
-        copier.note_obstacle(None)
+        copier.health.note_obstacle(None)
         seen.obstacle = seen.open_transaction = None
         seen.describe_s = 0.0
         seen.records, seen.source_offset = copier.counts.records, _source_offset(copier)
@@ -228,21 +230,21 @@ class StallWatch:
 
     def _drop(self, copier: PartitionCopier) -> None:
         self._recovered(copier)
-        copier.note_obstacle(None)
+        copier.health.note_obstacle(None)
         del self._seen[copier]
         self._idle_resyncs[copier] = copier.resyncs
 
     def _recovered(self, copier: PartitionCopier) -> None:
-        if copier.stalled is not None:
-            if not copier.is_halted:
+        if copier.health.stalled is not None:
+            if not copier.health.is_halted:
                 log.info("%s is copied again.", copier.source)
-            copier.note_stall(None)
+            copier.health.note_stall(None)
             self._on_change(copier)
 
     def _note_obstacle(self, copier: PartitionCopier, seen: _Seen) -> None:
         """Notes when the newest obstacle was met. Each obstacle is a new object."""
-        if copier.obstacle is not seen.obstacle:
-            seen.obstacle, seen.obstacle_s = copier.obstacle, self._awake_s
+        if copier.health.obstacle is not seen.obstacle:
+            seen.obstacle, seen.obstacle_s = copier.health.obstacle, self._awake_s
         if copier.resyncs != seen.resyncs_seen:
             seen.resyncs_seen, seen.resynced_s = copier.resyncs, self._awake_s
             seen.reader = None
@@ -258,7 +260,7 @@ class StallWatch:
             or self._awake_s - seen.resynced_s < RESYNCED_S
         ):
             return False
-        if copier.error is not None and not self._is_of_target(copier.error):
+        if copier.health.error is not None and not self._is_of_target(copier.health.error):
             return False  # the source may have more than was seen
         obstacle = seen.obstacle
         if (
@@ -275,19 +277,19 @@ class StallWatch:
     def _judge(self, copier: PartitionCopier, seen: _Seen, stalls: list[Stall]) -> None:
         seen.due_s = self._awake_s + JUDGE_AGAIN_S
         stall = find_stall(self._facts(copier, seen))
-        known = copier.stalled
+        known = copier.health.stalled
         if stall is None:
             self._recovered(copier)
         elif known is None or not stall.is_same(known.stall):
             since_ms = round(1000 * (time.monotonic() - (self._awake_s - seen.progress_s)))
-            copier.note_stall(Stalled(stall, since_ms if known is None else known.since_ms))
+            copier.health.note_stall(Stalled(stall, since_ms if known is None else known.since_ms))
             self._on_change(copier)
             if stall.reason not in seen.logged:
                 seen.logged |= {stall.reason}
                 stalls.append(stall)
 
     def _facts(self, copier: PartitionCopier, seen: _Seen) -> CopyFacts:
-        error = copier.error
+        error = copier.health.error
         obstacle = seen.obstacle if error is None else _failed(error).after(seen.obstacle)
         limited_s = time.monotonic() - LIMITED_S  # a wait that ended earlier explains nothing
         dispatch = self._routes.dispatch_of(copier)

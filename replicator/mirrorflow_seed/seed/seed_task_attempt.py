@@ -323,10 +323,10 @@ class SeedTaskAttempt:
         copier = self._copiers.get(seed_range.index)
         if copier is None:
             return
-        error = copier.error
+        error = copier.health.error
         if copier.settled_next_offset >= seed_range.end:
             self._finish(seed_range, PartitionOutcome.DONE, None)
-        elif copier.is_halted and error is not None and not error.retriable:
+        elif copier.health.is_halted and error is not None and not error.retriable:
             self._finish(seed_range, PartitionOutcome.FAILED, error)
 
     def _finish(
@@ -348,7 +348,9 @@ class SeedTaskAttempt:
         if self._flow_lost is not None:
             return self._flow_lost
         copier = self._copiers.get(seed_range.index)
-        return self._connection_error if copier is None or copier.error is None else copier.error
+        return (
+            self._connection_error if copier is None or copier.health.error is None else copier.health.error
+        )
 
     def _must_end(self) -> bool:
         return self._flow_lost is not None or time.monotonic() > self._until_s or self._wants_end()

@@ -185,8 +185,8 @@ def test_an_unexplained_refusal_of_a_single_record_stops_the_partition(topics: T
         await task.settle()
 
     run_scenario(scenario)
-    assert isinstance(copier.error, RecordTooLargeError)
-    assert 100 == copier.error.offset
+    assert isinstance(copier.health.error, RecordTooLargeError)
+    assert 100 == copier.health.error.offset
     assert copier.packer.limit is UNLIMITED
 
 
@@ -200,7 +200,7 @@ def test_a_refused_single_record_is_packed_again_with_newly_read_settings() -> N
         await task.settle()
 
     run_scenario(scenario)
-    assert (None, 20_000) == (copier.error, copier.packer.limit.max_batch_bytes)
+    assert (None, 20_000) == (copier.health.error, copier.packer.limit.max_batch_bytes)
 
 
 def test_an_estimate_is_kept_while_the_settings_are_unchanged(topics: Topics) -> None:

@@ -177,7 +177,7 @@ def test_writes_that_are_refused_for_30_s_are_a_stall(task):
     copier = task.lagging()
 
     task.wait(STALLED_AFTER_S - 1, each=lambda: task.refuse(copier))
-    before = copier.stalled
+    before = copier.health.stalled
     task.wait(2, each=lambda: task.refuse(copier))
 
     report = partition_report(copier)
@@ -207,7 +207,7 @@ def test_an_idle_partition_is_not_checked_and_never_stalls(task):
     task.wait(100)
 
     assert checked_count == 0
-    assert [copier for copier in copiers if copier.stalled] == []
+    assert [copier for copier in copiers if copier.health.stalled] == []
 
 
 def test_a_partition_that_copies_never_stalls(task):
@@ -219,7 +219,7 @@ def test_a_partition_that_copies_never_stalls(task):
 
     task.wait(60, each=copy)
 
-    assert copier.stalled is None
+    assert copier.health.stalled is None
 
 
 def test_a_source_that_does_not_send_its_records_is_a_stall(task):
@@ -248,7 +248,7 @@ def test_a_rate_limit_is_not_a_stall(task):
 
     task.wait()
 
-    assert copier.stalled is None
+    assert copier.health.stalled is None
 
 
 def test_a_rate_limit_on_a_different_broker_does_not_hide_an_unresponsive_source(task):
@@ -287,7 +287,7 @@ def test_a_quota_is_not_a_stall(task):
 
     task.wait()
 
-    assert copier.stalled is None
+    assert copier.health.stalled is None
 
 
 def test_a_read_limit_does_not_hide_an_unresponsive_target(task):
@@ -326,7 +326,7 @@ def test_an_idle_partition_without_a_leader_is_a_stall(task):
 
     task.wait()
 
-    assert copier.stalled is not None
+    assert copier.health.stalled is not None
 
 
 def test_a_recurring_error_keeps_its_reason(task):
@@ -341,7 +341,7 @@ def test_a_recurring_error_keeps_its_reason(task):
     task.wait(each=fail)
 
     report = partition_report(copier)
-    assert copier.error is None
+    assert copier.health.error is None
     assert (report.reason, report.is_stalled) == ("Unreachable", True)
     assert "Cluster west cannot be reached at b:9092" in report.message
 
@@ -407,7 +407,7 @@ def test_pauses_of_the_process_are_not_a_stall(task):
 
     task.wait(each=pause)
 
-    assert copier.stalled is None
+    assert copier.health.stalled is None
 
 
 def test_acknowledged_batches_that_do_not_count_are_a_stall(task):
@@ -418,7 +418,7 @@ def test_acknowledged_batches_that_do_not_count_are_a_stall(task):
         task.fetch(copier)
         assert send(copier, TIMESTAMP_MS) is not None
     task.apply(copier, copier.refused(NOT_ENOUGH_REPLICAS, ""))
-    copier.note_obstacle(None)  # the refusal explains the stall only for a while
+    copier.health.note_obstacle(None)  # the refusal explains the stall only for a while
     task.apply(copier, copier.acknowledged(0, -1, TIMESTAMP_MS))
 
     task.wait(each=lambda: resume_into_session_end(task, copier))
@@ -447,7 +447,7 @@ def test_a_frozen_process_detects_no_stall_when_it_continues(task):
     task.now_s += 3600
     task.watch.check(task.now_s)
 
-    assert copier.stalled is None
+    assert copier.health.stalled is None
 
 
 def test_a_stall_is_logged_once_and_again_when_it_recurs(task, caplog):
@@ -506,7 +506,7 @@ def test_a_leaving_partition_is_forgotten(task):
     task.watch.forget(copier)
     task.wait()
 
-    assert (copier.stalled, len(task.watch)) == (None, 0)
+    assert (copier.health.stalled, len(task.watch)) == (None, 0)
 
 
 STABLE = 100  # the last stable offset at which copiers of `held_copier` wait
@@ -575,7 +575,7 @@ def test_transactions_that_end_in_time_are_not_a_stall(task):
         fetch_response(task, copier, stable=offset + 10, end=offset + 50, records=10)
         task.copy(copier)
 
-    assert copier.stalled is None
+    assert copier.health.stalled is None
 
 
 def test_the_stall_ends_with_the_transaction(task, monkeypatch):

@@ -157,7 +157,7 @@ def test_the_records_before_a_refused_one_are_sent_first(records, cut_at):
 
     refuse(copier, 15, INVALID_TIMESTAMP, records=records)
 
-    assert (copier.packer.cut_at, copier.error, copier.skip) == (cut_at, None, None)
+    assert (copier.packer.cut_at, copier.health.error, copier.skip) == (cut_at, None, None)
 
 
 def test_a_refused_record_stops_the_partition():
@@ -165,9 +165,9 @@ def test_a_refused_record_stops_the_partition():
 
     effects = refuse(copier, 15, INVALID_RECORD, "no key", (0, 1))
 
-    assert "the record at source offset 100" in str(copier.error)
-    assert copier.error is not None
-    assert StopPartition(copier.error) in effects
+    assert "the record at source offset 100" in str(copier.health.error)
+    assert copier.health.error is not None
+    assert StopPartition(copier.health.error) in effects
     assert (copier.state, copier.skip) == (CopierState.STOPPED, None)
 
 
@@ -183,7 +183,7 @@ def test_a_batch_that_fails_at_the_target_stops_its_partition_in_the_next_sessio
     for copier in (failed_again, other_again):
         copier.connected()
 
-    assert "the batch at source offset 100 with UNKNOWN_SERVER_ERROR" in str(failed_again.error)
+    assert "the batch at source offset 100 with UNKNOWN_SERVER_ERROR" in str(failed_again.health.error)
     assert (failed_again.state, other_again.state) == (CopierState.STOPPED, CopierState.RESUMING)
     resume(failed_again, 0)
     assert failed_again.state is CopierState.COPYING
@@ -204,7 +204,7 @@ def test_refused_records_are_skipped_if_configured(records, count, next_offset, 
     refuse(copier, count, INVALID_RECORD, "no key", records)
 
     assert copier.skip is not None
-    assert (copier.skip.ordinal, copier.skip.next_offset, copier.error) == (0, next_offset, None)
+    assert (copier.skip.ordinal, copier.skip.next_offset, copier.health.error) == (0, next_offset, None)
     assert (
         f"refuses {subject} with INVALID_RECORD: no key; left out, as mirrorflow.refused.records=skip says"
         in str(copier.skip.error)
@@ -222,7 +222,7 @@ def test_a_refusal_of_a_batch_in_flight_after_a_refused_one_is_ignored():
     copier.refused(NOT_ENOUGH_REPLICAS, "")
     copier.refused(INVALID_RECORD, "no key", (0,))
 
-    assert (copier.packer.cut_at, copier.error, copier.skip) == (-1, None, None)
+    assert (copier.packer.cut_at, copier.health.error, copier.skip) == (-1, None, None)
     assert copier.refusals == 1
 
 
@@ -240,7 +240,7 @@ def test_a_refused_fetch_is_recorded_as_an_obstacle():
 
     effects = [copier.fetched(response, copier.cursor.offset) for _ in range(2)]
 
-    assert copier.obstacle == Obstacle(
+    assert copier.health.obstacle == Obstacle(
         kind=ObstacleKind.FETCH_REFUSED, name="NOT_LEADER_OR_FOLLOWER", times=2
     )
     assert effects == 2 * [(Count("NOT_LEADER_OR_FOLLOWER"), Signal.REPORT, Signal.REFRESH_LEADER)]
@@ -252,7 +252,7 @@ def test_a_diverging_epoch_counts_as_a_refusal_and_updates_the_source_end():
 
     effects = copier.fetched(fetch_response(diverging=(3, 40)), copier.cursor.offset)
 
-    assert copier.obstacle == Obstacle(kind=ObstacleKind.DIVERGED)
+    assert copier.health.obstacle == Obstacle(kind=ObstacleKind.DIVERGED)
     assert (copier.cursor.end_offset, copier.cursor.log_start, copier.refusals, copier.resyncs) == (
         70,
         5,
@@ -268,7 +268,7 @@ def test_a_preferred_replica_is_not_an_error():
     effects = copier.fetched(fetch_response(preferred_replica=4), copier.cursor.offset)
 
     assert effects == (ReadFrom(4),)
-    assert copier.obstacle is None
+    assert copier.health.obstacle is None
 
 
 def test_only_one_request_to_resolve_a_loss_is_pending():
@@ -292,8 +292,8 @@ def test_a_stopped_partition_does_not_keep_the_fetch_response() -> None:
 
     copier.stop(raised.value)
 
-    assert copier.error is not None
-    assert copier.error.__traceback__ is None
+    assert copier.health.error is not None
+    assert copier.health.error.__traceback__ is None
 
 
 def test_a_leaving_partition_is_not_stopped_by_a_refusal() -> None:
