@@ -1,4 +1,4 @@
-"""Carries out the effects that the partitions of a task ask for (`mirrorflow_core.copying.effects`)."""
+"""Carries out the rare effects that the partitions of a task ask for (`mirrorflow_core.copying.effects`)."""
 
 import asyncio
 import logging
@@ -45,7 +45,6 @@ log = logging.getLogger("mirrorflow.task")
 # Errors that end only when a person decides and restarts the process. The cause of any other may be fixed
 # without any event here.
 _FINAL = (SourceDataLostError, TargetDataLostError)
-_READY, _FETCH, _REPORT = Signal.READY, Signal.FETCH, Signal.REPORT
 
 
 class EffectHandler:
@@ -67,13 +66,13 @@ class EffectHandler:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self.now_ms = now_ms()
+        self.changed = on_change
         self.buffered_bytes = 0
         self._source = source
         self._routes = routes
         self._syncs = syncs
         self._errors = errors
         self._replays = replays
-        self._on_change = on_change
         self._spawn = spawn
         self._limits = BatchLimits(target, apply=self.apply, spawn=spawn)
         self._last_logged: WeakKeyDictionary[PartitionCopier, str] = WeakKeyDictionary()
@@ -101,20 +100,9 @@ class EffectHandler:
         if self._syncs is not None:
             self._syncs.delivered(copier, span, base_offset)
 
-    def carry_out(self, dispatch: PartitionDispatch, effects: Effects) -> None:
-        """Carries out *effects* of the partition of *dispatch*."""
-        for effect in effects:
-            if effect is _READY:
-                dispatch.ready()
-            elif effect is _REPORT:
-                self._on_change(dispatch.copier)
-            elif effect is _FETCH:
-                dispatch.fetch()
-            else:
-                self._carry_out(dispatch.copier, dispatch, effect)
-
-    def _carry_out(self, copier: PartitionCopier, dispatch: PartitionDispatch, effect: Effect) -> None:
-        """Carries out an effect that is rare."""
+    def carry_out(self, dispatch: PartitionDispatch, effect: Effect) -> None:
+        """Carries out *effect* of the partition of *dispatch*, which is none of those that it carries out itself."""
+        copier = dispatch.copier
         match effect:
             case Signal.JOIN_TRANSACTION:
                 self._committer.want(copier)

@@ -5,15 +5,16 @@
     client.broker_writer      calls `next_batch` when its connection has room, and later says what became of the batch
     copying.transaction       decides when positions are committed; `transaction_runner` asks the brokers
 
-Each event is passed to the partition's state machine, and the effects that it returns are carried out in order by the task
-(`TaskServices`). Nothing is queued in between, so that a record is sent in the same turn of the loop in which it arrived.
+Each event is passed to the partition's state machine, and the effects that it returns are carried out in order: the usual ones
+here (`apply`), the rare ones by the task (`TaskServices`). Nothing is queued in between, so that a record is sent in the same turn
+of the loop in which it arrived.
 """
 
 import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from mirrorflow_core.copying.effects import Effects
+from mirrorflow_core.copying.effects import Effect, Effects, Signal
 from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
 from mirrorflow_core.wire.produce import Buffer
@@ -21,14 +22,19 @@ from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.broker_writer import ProduceConnection
 
+_READY, _FETCH, _REPORT = Signal.READY, Signal.FETCH, Signal.REPORT
+
 
 class TaskServices(Protocol):
     """What the dispatch of a partition uses of its task."""
 
     now_ms: int  # wall clock, as of the beginning of this turn of the loop
 
-    def carry_out(self, dispatch: "PartitionDispatch", effects: Effects) -> None:
-        """Carries out *effects* of the partition of *dispatch*."""
+    def changed(self, copier: PartitionCopier) -> None:
+        """Notes that the report of *copier* has changed."""
+
+    def carry_out(self, dispatch: "PartitionDispatch", effect: Effect) -> None:
+        """Carries out a rare *effect* of the partition of *dispatch*."""
 
     def count_buffered(self, bytes_more: int) -> None:
         """Counts what was fetched and not yet sent, over all partitions."""
@@ -112,23 +118,22 @@ class PartitionDispatch:
     # -- carry out
 
     def apply(self, effects: Effects) -> None:
-        """Has the effects of an event carried out."""
+        """Carries out the effects of an event."""
         queued_bytes = self._packer.queued_bytes
         if queued_bytes != self._counted_bytes:
             self._services.count_buffered(queued_bytes - self._counted_bytes)
             self._counted_bytes = queued_bytes
-        if effects:
-            self._services.carry_out(self, effects)
-
-    def ready(self) -> None:
-        """Lets its connection take a batch."""
-        if self.connection is not None and self.copier.stream is not None:
-            self.connection.ready(self)
-
-    def fetch(self) -> None:
-        """Lets its reader ask again what it fetches next."""
-        if self.reader is not None:
-            self.reader.changed(self.copier.topic, self.copier.partition)
+        for effect in effects:
+            if effect is _READY:
+                if self.connection is not None and self.copier.stream is not None:
+                    self.connection.ready(self)
+            elif effect is _REPORT:
+                self._services.changed(self.copier)
+            elif effect is _FETCH:
+                if self.reader is not None:
+                    self.reader.changed(self.copier.topic, self.copier.partition)
+            else:
+                self._services.carry_out(self, effect)
 
     def drained(self) -> None:
         """Nothing is in flight any more, and nothing more is sent for now."""

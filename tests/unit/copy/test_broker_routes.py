@@ -65,7 +65,9 @@ class Task:
         clusters: dict[str, Any] = {"source": self.source, "target": self.target}
         broker: Any = Broker
         self.routes = BrokerRoutes(**clusters, reader=broker, writer=broker, on_error=print)
-        services: Any = SimpleNamespace(carry_out=lambda *_: None, count_buffered=lambda _: None)
+        services: Any = SimpleNamespace(
+            changed=lambda _: None, carry_out=lambda *_: None, count_buffered=lambda _: None
+        )
         self.copier: PartitionCopier = new_copier(new_session(), 0)
         self.dispatch = PartitionDispatch(self.copier, services)
         self.routes.add(self.dispatch)
