@@ -75,7 +75,7 @@ from mirrorflow_core.wire.error_codes import (
 )
 from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
 from mirrorflow_core.wire.produce import BatchLimit, Buffer
-from mirrorflow_core.writer import task_restart_reason
+from mirrorflow_core.writer import session_end_reason
 from mirrorflow_core.writer.flow_plan import TopicIds, WritePoint
 from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_core.writer.stream import Span, Stream
@@ -602,20 +602,20 @@ class PartitionCopier:
             return NOTHING  # the connection asks again
         point = start.points[self.source]
         self.target_epoch = max(self.target_epoch, point.target_epoch)
-        if reason := self._restart_reason(seen):
+        if reason := self._end_reason(seen):
             return (EndSession(reason),)
         if self.stream is None:
             return self._begin(seen, point, now_ms)
         return self._continue(self.stream, now_ms)
 
-    def _restart_reason(self, seen: Surroundings) -> str:
-        """Returns why it cannot continue in this session; "" if it can."""
+    def _end_reason(self, seen: Surroundings) -> str | None:
+        """Returns why it cannot continue in this session; None if it can."""
         ids = self.session.start.topic_ids.get(self.topic, TopicIds())
         if _was_recreated(ids.source, seen.source_topic_id):
             return f"topic {self.topic} was created again"
         if _was_recreated(ids.target, seen.target_topic_id):
             return f"topic {self.target_topic} was created again"
-        return task_restart_reason.restart_reason(
+        return session_end_reason.session_end_reason(
             self.target,
             self.stream,
             has_lost_responses=self.lost_batches > 0,
@@ -625,9 +625,9 @@ class PartitionCopier:
             has_diverged=self.has_diverged,
         )
 
-    def uncommittable_reason(self, target_epoch: int) -> str:
-        """Returns why a transaction with its records must not be committed; "" if it may. *target_epoch* is by metadata."""
-        return task_restart_reason.restart_reason(
+    def uncommittable_reason(self, target_epoch: int) -> str | None:
+        """Returns why a transaction with its records must not be committed; None if it may. *target_epoch* is by metadata."""
+        return session_end_reason.session_end_reason(
             self.target,
             self.stream,
             has_lost_responses=not self.is_drained or self.lost_batches > 0,

@@ -31,7 +31,7 @@ class WriteModeTracker:
         is_fenced: bool = True,
         earlier: "WriteModeTracker | None" = None,
     ) -> None:
-        """If others cannot be fenced, all batches are plain. *earlier* is of the task's start before."""
+        """If others cannot be fenced, all batches are plain. *earlier* is of the last session."""
         self.change: ChangeMode | None = None  # what the partition waits for
         self._producers = producers
         self._is_fenced = is_fenced

@@ -1,4 +1,4 @@
-"""What a process wants to own, and what it gets: the plan of a flow, and the start of each of its tasks."""
+"""What a process wants to own, and what it gets: the plan of a flow, and the start of each task session."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -47,7 +47,7 @@ class TopicIds(NamedTuple):
 class FlowPlan:
     """What a process wants to own: `assignment` has the partitions of each task.
 
-    Those in `unavailable` cannot be read or written now. They are not taken, and wait for another start.
+    Those in `unavailable` cannot be read or written now. They are not taken, and wait for another session.
     """
 
     claim: Claim
@@ -84,7 +84,7 @@ class TaskProducers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePoint:
-    """How far a partition is written: the state behind its last acknowledged record."""
+    """How far a partition is written: the state after its last acknowledged record."""
 
     next_source_offset: int
     source_epoch: int  # leader epoch of the last record; -1: unknown
@@ -94,7 +94,7 @@ class WritePoint:
     target_epoch: int
     records: int = UNKNOWN  # copied in this count
     generation: int = UNKNOWN  # which count, for offset maps; a new one where `records` is unknown
-    records_end: int = UNKNOWN  # of the target, behind the last copied record
+    records_end: int = UNKNOWN  # of the target, after the last copied record
     plain_start: int = UNKNOWN  # of the target: no plain batch of the present epoch lies before it
     revision: int = 0  # of the position that is stored
     was_cut_off: bool = False  # the last writer has not left; it may not have written its last offset sync
@@ -102,9 +102,9 @@ class WritePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStart:
-    """Where a task starts: its producers, its partitions, those that have stopped, and what the loss policy was applied to.
+    """Where a task session starts: its producers, its partitions, those that have stopped, and what the loss policy was applied to.
 
-    Those in `waiting`, with the reason, are not taken: their last writers may not be fenced. Only another start may write to them.
+    Those in `waiting`, with the reason, are not taken: their last writers may not be fenced. Only another session may write to them.
     """
 
     producers: TaskProducers
@@ -120,9 +120,9 @@ class SessionStart:
 
 
 def point_after(start: WritePoint, stream: Stream, *, sequence: int, target_epoch: int) -> WritePoint:
-    """Returns the point behind the last acknowledged record of *stream*, which began at *start*.
+    """Returns the point after the last acknowledged record of *stream*, which began at *start*.
 
-    Behind a loss the epoch before it is kept until a record is copied, so that a second loss is found.
+    After a loss, the previous epoch is kept until a record is copied, so that a second loss is found.
     """
     delivered = stream.delivered
     is_start = delivered.source_offset + 1 == start.next_source_offset
@@ -146,7 +146,7 @@ def start_position(
     time_ms: int,
     topic_ids: TopicIds,
 ) -> WriterPosition:
-    """Returns the position that is stored when a task starts at *point*."""
+    """Returns the position that is stored when a session starts at *point*."""
     point = replace(point, target_end=point.records_end)
     return position_at(
         partition, point, producers, mode=WriteMode.PLAIN, time_ms=time_ms, topic_ids=topic_ids

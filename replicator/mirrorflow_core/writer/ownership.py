@@ -140,7 +140,7 @@ def recover_task(
 ) -> Steps[SessionStart | Fenced]:
     """Takes a task's partitions over from ourselves, after a refusal or an unknown outcome.
 
-    *acknowledged* is what the start before had no time to store.
+    *acknowledged* is what the last session had no time to store.
     """
     plan, lock = ownership.plan, ownership.lock
     wanted = {ids: tuple(partitions)}

@@ -443,7 +443,7 @@ def start_unfenced(
     positions: Mapping[TopicPartition, WriterPosition],
     why: str,
 ) -> Steps[SessionStart]:
-    """Returns the start of a task beside writers that cannot be fenced: after the positions that are stored.
+    """Returns the start of a session beside writers that cannot be fenced: after the positions that are stored.
 
     What was written behind them is written again. *producer* has no transactional id.
     """

@@ -73,7 +73,7 @@ class OwnedFlow:
         return await self.clusters.runner.run(holds_lock(self.ownership.lock))
 
     async def start_task(self, task: int, wanted: TaskAssignment, ids: WriterIds | None) -> Assign | Fenced:
-        """Returns *wanted* with the start of a task, which writes with *ids*, or its own. Raises MirrorFlowError."""
+        """Returns *wanted* with the start of a session, which writes with *ids*, or its own. Raises MirrorFlowError."""
         start = self.starts.pop(task, None)
         if start is None or {*start.points, *start.problems, *start.waiting} != {*wanted.partitions}:
             recovered = await self._recover(ids or self.ownership.plan.ids.task(task), wanted)

@@ -1,9 +1,9 @@
-"""Claims the starts of a task, and sends each to the task's process.
+"""Claims the sessions of a task, and sends the start of each to the task's process.
 
-    assign ──> claim, with retries ──> send ──> the process reports that its start has ended ──┐
+    assign ──> claim, with retries ──> send ──> the process reports that the session has ended ┐
                    ^───────────────────────────────────────────────────────────────────────────┘
 
-With a start, the process is the only writer of its partitions: others may have to be fenced before.
+During a session, the process is the only writer of its partitions: others may have to be fenced before.
 """
 
 import asyncio

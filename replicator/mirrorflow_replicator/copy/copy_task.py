@@ -112,13 +112,13 @@ class CopyTask:
     def _new_session(self) -> CopySession:
         parts, settings = self._parts, self._settings
         return CopySession(
-            start=parts.fenced.start,
+            start=parts.session.start,
             source_alias=parts.source.alias,
             target_alias=parts.target.alias,
             loss_policy=settings.on_source_loss,
             read_committed=settings.read_committed,
             skips_refused=settings.skips_refused_records,
-            log_append_time_topics=parts.fenced.log_append_time_topics,
+            log_append_time_topics=parts.session.log_append_time_topics,
         )
 
     def _new_resumer(self) -> PartitionResumer:
@@ -132,11 +132,11 @@ class CopyTask:
         )
 
     def _new_committer(self) -> PositionCommitter:
-        parts, fenced = self._parts, self._parts.fenced
+        parts, session = self._parts, self._parts.session
         if not self._session.is_fenced:
-            return AtLeastOnceCommitter(parts.positions, end_session=fenced.end)
+            return AtLeastOnceCommitter(parts.positions, end_session=session.end)
         return TransactionRunner(
-            parts.target, fenced.transactions, self._session, self._effects, end_session=fenced.end
+            parts.target, session.transactions, self._session, self._effects, end_session=session.end
         )
 
     def _is_connected(self, copier: PartitionCopier) -> bool:
@@ -177,7 +177,7 @@ class CopyTask:
     async def _follow_internal_topics(self) -> None:
         """Writes again what the topics of positions, offset syncs and offset maps have lost, until cancelled."""
         parts, offsets = self._parts, self._settings.offsets
-        positions = RecordLosses(parts.target, offsets.topic, parts.fenced.offsets_topic)
+        positions = RecordLosses(parts.target, offsets.topic, parts.session.offsets_topic)
         while True:
             try:
                 if offsets.store is OffsetStore.KAFKA and await positions.has_lost_records():
@@ -209,7 +209,7 @@ class CopyTask:
         packer = Packer(source.topic, source.partition, route.name, plain, route.edits)
         copier = self.copiers[source] = PartitionCopier(source, route.name, self._session, packer)
         self._routes.add(PartitionDispatch(copier, self._effects))
-        self._effects.apply(copier, copier.started(self._parts.fenced.earlier.get(source)))
+        self._effects.apply(copier, copier.started(self._parts.session.earlier.get(source)))
         self._stalls.changed(copier)
         return copier
 

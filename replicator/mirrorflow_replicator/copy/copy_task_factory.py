@@ -17,7 +17,7 @@ from mirrorflow_replicator.copy.offset_sync_writer import (
     SyncTarget,
     UnwrittenSyncs,
 )
-from mirrorflow_replicator.copy.task_parts import FencedStart, TaskParts
+from mirrorflow_replicator.copy.task_parts import SessionParts, TaskParts
 from mirrorflow_replicator.process import now_ms
 
 
@@ -28,7 +28,7 @@ async def start_copy_task(
     *,
     resolve: Resolve,
     task: int,
-    fenced: FencedStart,
+    session: SessionParts,
 ) -> CopyTask:
     """Returns a running copy task without partitions; *clusters* are source and target. Raises ClusterError."""
     source, target = clusters
@@ -41,7 +41,7 @@ async def start_copy_task(
         rack=settings.source_consumer.properties.get("client.rack", ""),
         errors=errors,
         syncs=_offset_sync_writer(settings, errors, target, resolve),
-        fenced=fenced,
+        session=session,
     )
     copy_task = CopyTask(settings, task, parts)
     await copy_task.start()

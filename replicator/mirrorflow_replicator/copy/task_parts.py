@@ -1,4 +1,4 @@
-"""The parts that a copy task is built from: clusters, its start, and what it shares with other tasks."""
+"""The parts that a copy task is built from: clusters, its session, and what it shares with other tasks."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -29,19 +29,16 @@ class TaskParts:
     rack: str = ""
     errors: Counter[str]  # by reason
     syncs: OffsetSyncWriter | None = None
-    fenced: "FencedStart"
+    session: "SessionParts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FencedStart:
-    """The start of a task that is the only writer of its partitions.
-
-    *end* is called when the task cannot continue: its next session finds what it wrote.
-    """
+class SessionParts:
+    """What one session of the task gets. *end* is called when it cannot continue: the next one finds what it wrote."""
 
     start: SessionStart
     transactions: ProducerTransactions
-    earlier: Mapping[TopicPartition, PartitionCopier]  # of the starts before, for their counts
+    earlier: Mapping[TopicPartition, PartitionCopier]  # of the sessions before, for their counts
     log_append_time_topics: set[str]  # target topics that are known to have LogAppendTime
     end: Callable[[str], None]  # takes the reason
     offsets_topic: TopicState | None = None  # before the positions of `start` were stored

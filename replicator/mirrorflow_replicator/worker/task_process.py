@@ -37,7 +37,7 @@ from mirrorflow_replicator.connectors.task_messages import (
 from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.copy_task_factory import start_copy_task
 from mirrorflow_replicator.copy.partition_reports import encode_report
-from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
+from mirrorflow_replicator.copy.task_parts import SessionParts, flow_topics
 from mirrorflow_replicator.process import die_with_parent
 
 STOP_WAIT_S = 1.0  # for work in progress when a stop arrives; an assignment takes milliseconds
@@ -127,7 +127,7 @@ class TaskProcess:
     async def _end_session(self, number: int, *, leaves: bool, why: str) -> None:
         """Ends start *number* of the task, unless it has ended; the worker then sends the next start.
 
-        A start ends when it was fenced, or cannot determine which of its writes are in the target. *leaves*: it finishes first.
+        A session ends when it was fenced, or cannot determine which of its writes are in the target. *leaves*: it finishes first.
         """
         async with self._changing:
             task = self._task
@@ -136,7 +136,7 @@ class TaskProcess:
             if why:
                 log.warning("Restarting the task: %s", why)
             self._earlier_copiers |= task.copiers
-            # Where nothing can be fenced, the next start finds only what is stored.
+            # Where nothing can be fenced, the next session finds only what is stored.
             await task.end(leaves=leaves or not task.is_fenced)
             self._task, self._end_reason, self._acknowledged = None, why, task.acknowledged()
             self._sessions_ended += 1
@@ -196,7 +196,7 @@ class TaskProcess:
         store = position_store(self._settings, target)
         if message.start.unfenced_reason:
             await store.open()
-        fenced = FencedStart(
+        session = SessionParts(
             start=message.start,
             transactions=ProducerTransactions(
                 target, topics, sequences=message.sequences, timeout_ms=message.transaction_timeout_ms
@@ -212,7 +212,7 @@ class TaskProcess:
             store,
             resolve=self._resolver.resolve_client,
             task=self._begin.task,
-            fenced=fenced,
+            session=session,
         )
 
     async def _report(self) -> None:

@@ -46,7 +46,7 @@ from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.task_messages import TaskAssignment
 from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.copy_task_factory import start_copy_task
-from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
+from mirrorflow_replicator.copy.task_parts import SessionParts, flow_topics
 from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask
 from mirrorflow_seed.seed.task_messages import (
     TASK_REPORT_EVERY_S,
@@ -216,14 +216,14 @@ class SeedTaskAttempt:
         task = None
         checking = None
         try:
-            fenced = await self._fence_earlier_attempts(clusters, owner)
+            session = await self._fence_earlier_attempts(clusters, owner)
             task = await start_copy_task(
                 self._settings,
                 clusters,
                 position_store(self._settings, clusters[1]),
                 resolve=self._resolve,
                 task=0,
-                fenced=fenced,
+                session=session,
             )
             checking = asyncio.create_task(self._check_lock_periodically(owner))
             await self._copy(task)
@@ -244,7 +244,7 @@ class SeedTaskAttempt:
 
     async def _fence_earlier_attempts(
         self, clusters: tuple[Cluster, Cluster], owner: FlowOwner
-    ) -> FencedStart:
+    ) -> SessionParts:
         """Initializes the task's transactional ids, and returns where each unfinished partition resumes.
 
         Raises FlowUnfencedError if the target cannot fence, FlowTakenError if the job has lost the flow.
@@ -265,7 +265,7 @@ class SeedTaskAttempt:
             sequences=given.sequences,
             timeout_ms=given.transaction_timeout_ms,
         )
-        return FencedStart(
+        return SessionParts(
             start=given.start,
             transactions=transactions,
             earlier=self._previous_copiers,

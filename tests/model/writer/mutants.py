@@ -24,9 +24,9 @@ from mirrorflow_core.writer import (
     flow_plan,
     ownership,
     partition_start,
+    session_end_reason,
     stored_positions,
     takeover,
-    task_restart_reason,
     transaction_log,
     write_mode,
 )
@@ -149,11 +149,11 @@ def _no_reason(**ignored: Any) -> Callable[[], tuple[Replaced, ...]]:
     """No session ends for the reason in *ignored*."""
 
     def replaced() -> tuple[Replaced, ...]:
-        original = task_restart_reason.restart_reason
+        original = session_end_reason.session_end_reason
         return (
             (
-                task_restart_reason,
-                "restart_reason",
+                session_end_reason,
+                "session_end_reason",
                 lambda target, stream, **fields: original(target, stream, **fields | ignored),
             ),
         )

@@ -26,8 +26,8 @@ from mirrorflow_core.writer.end_lookup import (
 from mirrorflow_core.writer.flow_plan import WritePoint, point_after
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
+from mirrorflow_core.writer.session_end_reason import session_end_reason
 from mirrorflow_core.writer.stream import Span, Stream
-from mirrorflow_core.writer.task_restart_reason import restart_reason
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker, decided_records
 from mirrorflow_core.writer.transactional_ids import WriterIds
 from mirrorflow_core.writer.write_mode import (
@@ -117,13 +117,14 @@ def test_a_position_keeps_its_source_epoch_until_a_record_is_copied(delivered, e
     )
 
 
-def restart_reason_of(stream=None, **fields):
+def end_reason_of(stream=None, **fields):
     defaults = {"has_lost_responses": False, "has_new_leader": False}
-    return restart_reason(PARTITION, stream, **defaults | fields)
+    return session_end_reason(PARTITION, stream, **defaults | fields)
 
 
 def test_a_session_continues_without_uncertainty():
-    assert restart_reason_of() == restart_reason_of(Stream(OffsetPair(9, -1, 19))) == ""
+    assert end_reason_of() is None
+    assert end_reason_of(Stream(OffsetPair(9, -1, 19))) is None
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_a_session_continues_without_uncertainty():
     ],
 )
 def test_uncertainty_ends_the_session(cause, reason):
-    assert restart_reason_of(Stream(OffsetPair(9, -1, 19)), **cause) == reason
+    assert end_reason_of(Stream(OffsetPair(9, -1, 19)), **cause) == reason
 
 
 def test_an_acknowledgement_below_the_expected_offset_ends_the_session():
@@ -146,7 +147,7 @@ def test_an_acknowledgement_below_the_expected_offset_ends_the_session():
     stream.take(Span(0, 5, 10, 15, NOW_MS, 0))
     stream.acknowledge(18)
 
-    assert restart_reason_of(stream) == "orders-0 has lost records"
+    assert end_reason_of(stream) == "orders-0 has lost records"
 
 
 def data(base, sequence, *, epoch=17, producer_id=7, count=5, transactional=False):

@@ -1,15 +1,15 @@
-"""Decides whether a running copy task must be started again.
+"""Decides whether the session of a task must end.
 
-It must be when the acknowledged records do not show where one of its partitions continues: the next start finds in the logs
-what was written (`takeover`). After a refusal that appended nothing, and behind records of other producers, a partition
-continues behind its last acknowledged record, without another start.
+It must when the acknowledged records do not show where one of its partitions continues: the next session finds in the logs what
+was written (`takeover`). After a refusal that appended nothing, and after records of other producers, a partition continues in
+the same session, after its last acknowledged record.
 """
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.stream import Stream
 
 
-def restart_reason(
+def session_end_reason(
     target: TopicPartition,
     stream: Stream | None,
     *,
@@ -18,8 +18,8 @@ def restart_reason(
     has_repeat: bool = False,
     refused_next: int | None = None,
     has_diverged: bool = False,
-) -> str:
-    """Returns why the task must be started again because of partition *target*; "" if it need not.
+) -> str | None:
+    """Returns why the session must end because of partition *target*; None if it need not.
 
     *stream* is None before the partition begins to copy.
 
@@ -38,4 +38,4 @@ def restart_reason(
         return f"{target} has lost records"
     if has_diverged:
         return f"the source of {target} has other records than before"
-    return ""
+    return None
