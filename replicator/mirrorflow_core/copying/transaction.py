@@ -232,7 +232,12 @@ class TaskTransaction:
         for producer in producers:
             response, now = yield Transaction(producer)
             if isinstance(response, Refused):
-                self.end(f"{producer.transactional_id} was refused with {name_of(response.error_code)}")
+                code, name = response.error_code, producer.transactional_id
+                self.end(
+                    f"a request of {name} was not answered"
+                    if code is None
+                    else f"{name} was refused with {name_of(code)}"
+                )
         return now
 
     def _join(self, now: Now) -> Steps:

@@ -18,7 +18,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.position import WriterPosition
 
-NO_RESPONSE: Final = -1
+NO_RESPONSE: Final = None  # in place of an error code: the response to a request is lost
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -32,9 +32,12 @@ class Producer(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The response to a request that a broker did not execute, or whose response is lost."""
+    """The response to a request that a broker did not execute, or whose response is lost.
 
-    error_code: int
+    A step of the protocol returns it without a code if it has to be repeated by another session.
+    """
+
+    error_code: int | None = NO_RESPONSE
 
 
 class Done(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from mirrorflow_core.partitions import UNKNOWN
+from mirrorflow_core.wire.error_codes import UNKNOWN_SERVER_ERROR
 from mirrorflow_core.writer.broker_requests import (
     NO_RESPONSE,
     Busy,
@@ -28,8 +28,9 @@ from mirrorflow_core.writer.transaction_log import DecidedRecords, decided_recor
 RETRY_MS: Final = 50
 SPARE_AFTER_MS: Final = 5_000  # a new leader is usually elected before
 _INVALID_TXN_STATE: Final = 48
+_UNCLEAR: Final = {NO_RESPONSE, UNKNOWN_SERVER_ERROR}  # they do not show who has the lock
 _CHECKS_MAX: Final = 100  # a check takes some 20 ms, and each task of a group makes three when it starts
-_UNANSWERED_MAX: Final = (
+_UNCLEAR_MAX: Final = (
     2  # checks; a broken connection costs one response, and each wait for a coordinator is long
 )
 # Producer ids are unique within one cluster only. A client that moves here from another cluster with the same id
@@ -45,19 +46,19 @@ class Fenced:
 
 
 def holds_lock(lock: Producer) -> Steps[bool]:
-    """Returns whether no other process has taken the lock since; no response, twice, counts as no.
+    """Returns whether no other process has taken the lock since; no clear response, twice, counts as no.
 
     What is read from the claims and offsets topics afterwards is not older than this check. The processes of a group
     check one lock: a transaction that another of them has ended meanwhile is repeated. So the lock's id need not be
     initialized after a lost response: a late EndTxn is as one of another process.
     """
-    unanswered = 0
+    unclear = 0
     for _ in range(_CHECKS_MAX):
         response = yield from ask(Transaction(lock, is_barrier=True))
         if not isinstance(response, Refused):
             return True
-        unanswered += response.error_code == NO_RESPONSE
-        if response.error_code not in {_INVALID_TXN_STATE, NO_RESPONSE} or unanswered == _UNANSWERED_MAX:
+        unclear += response.error_code in _UNCLEAR
+        if response.error_code not in {_INVALID_TXN_STATE, *_UNCLEAR} or unclear == _UNCLEAR_MAX:
             return False
         yield from ask(Pause(RETRY_MS))
     return False
@@ -74,7 +75,7 @@ def take_ids(
     producers = yield from initialize(names, spares)
     if isinstance(producers, Refused) or (yield from holds_lock(lock)):
         return producers
-    return Refused(UNKNOWN)
+    return Refused()
 
 
 def initialize(

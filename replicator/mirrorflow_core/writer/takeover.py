@@ -109,7 +109,7 @@ def take_partitions(
         key: _revised(start, decided.newest.get(key)) for key, start in starts.items() if key not in left_out
     }
     if refused is not None or any(start.lacks_marker for start in starts.values()):
-        return refused or Refused(UNKNOWN)
+        return refused or Refused()
     others = yield from _replacements(lock, producers, wanted, decided.held)
     if isinstance(others, Refused):
         return others
@@ -223,7 +223,7 @@ def _replacements(
     used_up = [ids.plain for ids in wanted if producers[ids.plain].epoch >= LAST_EPOCH]
     spares = {ids.transactional: ids.spare for ids in wanted if ids.transactional in held}
     if not held.isdisjoint(spares.values()):
-        return Refused(UNKNOWN)
+        return Refused()
     missing = [*used_up, *(spare for spare in spares.values() if spare not in producers)]
     taken = (yield from take_ids(lock, missing)) if missing else {}
     if isinstance(taken, Refused):
@@ -310,7 +310,7 @@ def _decide_open_transactions(
         if start.open_transactions and partition not in left_out
     }
     are_decided = yield from each_available(decided, left_out)
-    return None if all(are_decided.values()) else Refused(UNKNOWN)
+    return None if all(are_decided.values()) else Refused()
 
 
 def _is_decided(partition: TopicPartition, producers: Iterable[Producer]) -> Steps[bool]:

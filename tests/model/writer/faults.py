@@ -5,7 +5,6 @@ from typing import Any
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import (
-    NO_RESPONSE,
     InitProducerId,
     ReportLoss,
     Request,
@@ -18,7 +17,7 @@ from tests.model.batches import ABORT, COMMIT
 from tests.model.coordinator import Marker
 from tests.model.writer.partition_logs import ModelLeader, ProducedBatch
 from tests.model.writer.process import Ender, Process
-from tests.model.writer.world import CLAIMS, POSITIONS, TIMESTAMP_TYPE, Until, World
+from tests.model.writer.world import CLAIMS, NO_RESPONSE, POSITIONS, TIMESTAMP_TYPE, Until, World
 
 Fault = Callable[[World], None]
 HOUR_MS = 3_600_000

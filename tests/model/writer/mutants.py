@@ -479,7 +479,7 @@ def _read_until_available() -> tuple[Replaced, ...]:
 def _refused_fences_are_repeated() -> tuple[Replaced, ...]:
     def refuse(responses: Any, _left_out: Any) -> Any:
         return next(
-            (Refused(-1) for response in responses if isinstance(response, Refused) or response.left_out),
+            (Refused() for response in responses if isinstance(response, Refused) or response.left_out),
             None,
         )
 

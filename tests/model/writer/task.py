@@ -29,14 +29,14 @@ from mirrorflow_core.send_window import LEAST_BYTES
 from mirrorflow_core.wire.error_codes import OFFSET_OUT_OF_RANGE, OPERATION_NOT_ATTEMPTED
 from mirrorflow_core.wire.fetch import FetchFrom, FetchKey, PartitionFetchResponse
 from mirrorflow_core.writer import write_mode as modes
-from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Done, Producer, Refused
+from mirrorflow_core.writer.broker_requests import Done, Producer
 from mirrorflow_core.writer.flow_plan import SessionStart
 from mirrorflow_core.writer.position import WriterPosition
 from tests.model.batches import LOG_APPEND_TIME
 from tests.model.errors import NONE, TOPIC_AUTHORIZATION_FAILED
 from tests.model.writer.packer import ModelPacker
 from tests.model.writer.partition_logs import SkippedOffsets, SourceLog, SourceRecords, control_batch
-from tests.model.writer.world import CLAIMS, Call, Connection, Coroutine, Until
+from tests.model.writer.world import CLAIMS, NO_RESPONSE, Call, Connection, Coroutine, Until, refused
 
 if TYPE_CHECKING:
     from tests.model.writer.process import Process
@@ -457,7 +457,7 @@ class Task:
         code = yield from self.world.add_partitions(self.process, producer, {CLAIMS})
         if code == NONE:
             code = yield from self.world.end_transaction(self.process, producer, commit=True)
-        return Done() if code == NONE else Refused(code)
+        return Done() if code == NONE else refused(code)
 
     def _leave(self) -> Coroutine:
         """Stops in order: waits for batches in flight, then stores the positions as left."""

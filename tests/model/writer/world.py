@@ -18,7 +18,6 @@ from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer import broker_requests as requests
 from mirrorflow_core.writer.broker_requests import (
-    NO_RESPONSE,
     Busy,
     Done,
     LogEnd,
@@ -51,6 +50,7 @@ UNAVAILABLE_MS: Final = 50  # the product's five seconds; then a partition witho
 IDLE_LIMIT_MS: Final = 600_000  # connections.max.idle.ms
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 FIRST_EPOCH = 16  # of the ids of a new cluster, which saves the first InitProducerId requests
+NO_RESPONSE: Final = -1  # in place of an error code: the response is lost
 RETRIABLE: Final = {NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS}
 
 
@@ -451,7 +451,7 @@ class World:
         if code == CONCURRENT_TRANSACTIONS:
             return Busy()
         if code != NONE:
-            return Refused(code)
+            return refused(code)
         self.epochs_given += 1
         self.names.add(transactional_id)
         if previous is None:
@@ -725,14 +725,14 @@ class World:
         try:
             code = yield from self.add_partitions(process, producer, partitions)
             if code != NONE:
-                return Refused(code)
+                return refused(code)
             appends: list[tuple[TopicPartition, tuple[object, ...]]]
             appends = [(CLAIMS, (request.claim,))] if request.claim is not None else []
             appends += [*by_offsets_partition.items()]
             for partition, values in appends:
                 response = yield from self.append_in_transaction(process, producer, partition, values)
                 if isinstance(response, int):
-                    return Refused(response)
+                    return refused(response)
             self._start_counts(request.positions)
             if request.commit:
                 revived = {
@@ -745,8 +745,8 @@ class World:
                 }
             code = yield from self.end_transaction(process, producer, commit=request.commit)
             if code == NONE and request.positions and not (yield from self.await_marker(producer)):
-                return Refused(NO_RESPONSE)
-            return Done(left_out) if code == NONE else Refused(code)
+                return refused(NO_RESPONSE)
+            return Done(left_out) if code == NONE else refused(code)
         finally:
             self.busy.discard(key)
 
@@ -849,6 +849,11 @@ class World:
         if leader.loses_replicas:
             return NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return NOT_LEADER_OR_FOLLOWER if leader.epoch != epoch else response
+
+
+def refused(code: int) -> Refused:
+    """The response of the protocol to a request that failed with *code*."""
+    return Refused(None if code == NO_RESPONSE else code)
 
 
 def _late(operation: Call) -> Coroutine:

@@ -23,7 +23,7 @@ from mirrorflow_core.copying.transaction_requests import (
     StorePositions,
     TransactionRequest,
 )
-from mirrorflow_core.writer.broker_requests import Done, Producer, Transaction
+from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Done, Producer, Refused, Transaction
 from mirrorflow_replicator.copy.partition_reports import partition_report
 from tests.unit.core.copying.stubs import (
     PRODUCERS,
@@ -226,6 +226,24 @@ def test_plain_batches_wait_for_the_marker_of_the_previous_transaction() -> None
     assert copier.mode.is_plain
     assert not copier.is_held
     assert not rig.transaction.end_reason
+
+
+@pytest.mark.parametrize(
+    ("response", "sentence"),
+    [
+        (Refused(NO_RESPONSE), "a request of t was not answered"),
+        (Refused(-1), "t was refused with UNKNOWN_SERVER_ERROR"),
+    ],
+)
+def test_a_lost_response_is_not_reported_as_an_error_of_the_broker(response: Refused, sentence: str) -> None:
+    rig = Rig(begun_copier(TIMESTAMP_MS))
+    steps = rig.transaction._use_ids([PRODUCERS.transactional], rig.now)
+    next(steps)
+
+    with pytest.raises(StopIteration):
+        steps.send((response, rig.now))
+
+    assert rig.transaction.end_reason == sentence
 
 
 def test_leaving_partitions_store_positions_although_one_has_not_started() -> None:

@@ -6,7 +6,7 @@ from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Done, Pause, Pro
 from mirrorflow_core.writer.flow_lock import holds_lock
 
 LOCK = Producer("mirrorflow:east:lock", 1, 16)
-FENCED, ENDED, LOST = Refused(47), Refused(48), Refused(NO_RESPONSE)
+FENCED, ENDED, LOST, FAILED = Refused(47), Refused(48), Refused(NO_RESPONSE), Refused(-1)
 
 
 def check(responses: list[Done | Refused]) -> bool:
@@ -30,6 +30,8 @@ def check(responses: list[Done | Refused]) -> bool:
         ([LOST, Done()], True),
         ([LOST, FENCED], False),
         ([LOST, ENDED, LOST], False),
+        ([FAILED, Done()], True),  # UNKNOWN_SERVER_ERROR
+        ([FAILED, LOST], False),
     ],
 )
 def test_the_lock_is_held_only_if_a_check_succeeds(responses: list[Done | Refused], *, is_held: bool) -> None:
