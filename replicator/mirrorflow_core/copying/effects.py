@@ -31,10 +31,13 @@ class ReadFrom(NamedTuple):
 
 
 class ResolveLoss(NamedTuple):
-    """Ask where the source's log begins and ends: *offset* is not in it. Answered by `loss_resolved`."""
+    """Ask where the source's log begins and ends: *offset* is not in it. Answered by `loss_resolved`.
+
+    *resyncs* is the number of resyncs of the partition so far.
+    """
 
     offset: int
-    generation: int
+    resyncs: int
 
 
 class ReadBatchLimit(NamedTuple):

@@ -16,7 +16,7 @@ connection has room for one, and `acknowledged`, `refused` or `response_lost` sa
 
 Guarantees: batches are sent in the order of the source, under consecutive numbers, and only while the partition is COPYING.
 A partition that is RESUMING sends nothing, and continues only when there is a response to everything that it had in flight, or it is lost.
-An awaited response of an earlier generation (`resyncs`) is discarded.
+What was asked before the last resync is discarded when it is answered (`resyncs`).
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.copying.write_mode_tracker import WriteModeTracker
 from mirrorflow_core.errors import CorruptBatchError, MirrorFlowError, NotAuthorizedError, PartitionError
 from mirrorflow_core.offsets.offset_map import MapStream
-from mirrorflow_core.partitions import OffsetPair, TopicPartition
+from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.error_codes import (
@@ -84,7 +84,6 @@ from mirrorflow_core.writer.write_mode import ChangeMode
 RESPONSE_BYTES_MIN: Final = 1 << 20  # as Java's max.partition.fetch.bytes
 # Fetched and not yet sent: two responses' worth, so that the next one arrives while this one is being sent.
 QUEUED_RESPONSES_MAX: Final = 2
-UNKNOWN_EPOCH: Final = -1
 _NO_BATCH: Final[tuple[None, Effects]] = (None, NOTHING)
 
 
@@ -105,7 +104,7 @@ LEGAL_STATES: Final[dict[CopierState, frozenset[CopierState]]] = {
 }
 
 
-class Surroundings(NamedTuple):
+class ResumeFacts(NamedTuple):
     """What the shell knows of both clusters when a partition is to continue."""
 
     is_connected: bool  # to the leader of the target partition
@@ -145,7 +144,7 @@ class PartitionCopier:
         self.log = EventLog(session.entries_max)
         self.cursor = ReadCursor(source, read_committed=session.read_committed)
         self.state = CopierState.RESUMING
-        self.resyncs = 0  # generation counter: an awaited result of an earlier generation is discarded
+        self.resyncs = 0  # so far; what was asked before the last one is discarded when it is answered
         self._writes_first = False  # what was read is written before more is read
         self._is_full = False  # it reads no more until there is room
         self._response_bytes = RESPONSE_BYTES_MIN
@@ -154,7 +153,7 @@ class PartitionCopier:
         self.stream: Stream | None = None
         self.mode: WriteModeTracker | None = None  # also of an earlier session
         self.map_stream: MapStream | None = None  # names what this session copies in offset maps
-        self.target_epoch = UNKNOWN_EPOCH  # the newest known leader epoch of the target partition
+        self.target_epoch = UNKNOWN  # the newest known leader epoch of the target partition
         self.single_in_flight = True  # the leader may not remember the producer
         self.lost_batches = 0  # batches without a known outcome
         self.repeat: Repeat | None = None  # the leader reported another batch with these numbers
@@ -163,7 +162,7 @@ class PartitionCopier:
         )
         self.has_diverged = False  # the source has other records before the next one than were copied
         # Source offset after the last record that is committed in a transaction, or where this session begins.
-        self._committed_next = -1
+        self._committed_next = UNKNOWN
         self._confirmed_ms = 0  # wall clock of the leader's last confirmation, or earlier
         self._sent_ms = 0  # when the oldest batch in flight was sent, or before
         # -- the transaction of its task
@@ -178,7 +177,7 @@ class PartitionCopier:
         # -- what is reported
         self.health = PartitionHealth()
         self.counts = PartitionCounts()
-        self.start_end = -1  # the source's end when the task began
+        self.start_end = UNKNOWN  # the source's end when the task began
 
     def started(self, earlier: "PartitionCopier | None") -> Effects:
         """Continues the counts that *earlier* had of this partition in the last session, and what it has learned."""
@@ -282,7 +281,7 @@ class PartitionCopier:
         loss. A loss handled twice would be taken for a beginning, and skip what the policy wants copied.
         """
         self._is_resolving_loss = False
-        if asked.generation != self.resyncs:
+        if asked.resyncs != self.resyncs:
             return NOTHING
         wanted = asked.offset
         if log_start is None or log_end is None or log_start <= wanted <= log_end:
@@ -527,9 +526,9 @@ class PartitionCopier:
 
     @property
     def settled_next_offset(self) -> int:
-        """The source offset after the last record that no abort can remove; -1: it has not begun."""
+        """The source offset after the last record that no abort can remove; UNKNOWN: it has not begun."""
         if self.stream is None or self.mode is None:
-            return -1
+            return UNKNOWN
         return self.stream.delivered.source_offset + 1 if self.mode.is_plain else self._committed_next
 
     # -- the leaders
@@ -589,7 +588,7 @@ class PartitionCopier:
         return (Signal.DRAINED,) if self.is_held else NOTHING
 
     @unusual
-    def resumed(self, seen: Surroundings, now_ms: int) -> Effects:
+    def resumed(self, seen: ResumeFacts, now_ms: int) -> Effects:
         """Determines where to continue, or why the session must end. A stopped partition is tried again."""
         start = self.session.start
         if self.state is CopierState.STOPPED:
@@ -608,7 +607,7 @@ class PartitionCopier:
             return self._begin(seen, point, now_ms)
         return self._continue(self.stream, now_ms)
 
-    def _end_reason(self, seen: Surroundings) -> str | None:
+    def _end_reason(self, seen: ResumeFacts) -> str | None:
         """Returns why it cannot continue in this session; None if it can."""
         ids = self.session.start.topic_ids.get(self.topic, TopicIds())
         if _was_recreated(ids.source, seen.source_topic_id):
@@ -634,7 +633,7 @@ class PartitionCopier:
             has_new_leader=target_epoch > self.target_epoch,
         )
 
-    def _begin(self, seen: Surroundings, point: WritePoint, now_ms: int) -> Effects:
+    def _begin(self, seen: ResumeFacts, point: WritePoint, now_ms: int) -> Effects:
         """Begins at *point*, which the takeover has found."""
         start = self.session.start
         producers = {
@@ -669,13 +668,13 @@ class PartitionCopier:
             if self.session.loss_policy is LossPolicy.FAIL:
                 return self._stop(error)
             alerts = self._continue_after_loss(error, now_ms, lost_records=max(0, loss.found - loss.wanted))
-            pair = pair._replace(source_offset=loss.found - 1, source_epoch=UNKNOWN_EPOCH)
+            pair = pair._replace(source_offset=loss.found - 1, source_epoch=UNKNOWN)
         elif skip is not None and pair.ordinal + 1 == skip.ordinal:
             alerts = self._continue_after_loss(
                 skip.error, now_ms, lost_records=skip.next_offset - pair.source_offset - 1
             )
             self.refusals = 0
-            pair = pair._replace(source_offset=skip.next_offset - 1, source_epoch=UNKNOWN_EPOCH)
+            pair = pair._replace(source_offset=skip.next_offset - 1, source_epoch=UNKNOWN)
         mode.rewind(pair.source_offset + 1)
         return *alerts, *self._align(stream, mode, pair, now_ms, was_cut_off=False)
 
@@ -728,9 +727,9 @@ class PartitionCopier:
         self.packer.set_transactional(transactional=is_inside)
 
     @usual
-    def joined(self, generation: int, *, is_full: bool) -> Effects:
-        """It is a member of the open transaction; *generation* is its own when that was asked. *is_full*: a commit follows."""
-        if self.state is not CopierState.COPYING or self.resyncs != generation:
+    def joined(self, resyncs: int, *, is_full: bool) -> Effects:
+        """It is a member of the open transaction; it had so many *resyncs* when that was asked. *is_full*: a commit follows."""
+        if self.state is not CopierState.COPYING or self.resyncs != resyncs:
             self._enter(TransactionMembership.RESYNCED)
         elif self.membership is TransactionMembership.CHANGING:
             self._enter(TransactionMembership.CHANGING_INSIDE)

@@ -8,12 +8,10 @@ in its next fetch response (KIP-595, `DivergingEpoch`) instead of returning othe
 from mirrorflow_core.copying.batch_packer import Packer
 from mirrorflow_core.copying.event_log import EventLog
 from mirrorflow_core.errors import CorruptBatchError, CorruptRecordsError
-from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.wire.batch import header_of
 from mirrorflow_core.wire.fetch import AbortedFilter, FetchFrom, PartitionFetchResponse
 from mirrorflow_core.writer.stream import Stream
-
-UNKNOWN = -1
 
 
 class ReadCursor:

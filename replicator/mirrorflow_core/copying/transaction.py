@@ -15,7 +15,7 @@ the time. A request that fails ends the session, and its generator is dropped.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Final
@@ -82,7 +82,7 @@ class TaskTransaction:
         now_s: float,
     ) -> None:
         """A transaction may stay open for *timeout_ms*. *metadata_epoch* knows leader epochs of the target as last read."""
-        self.end_reason = ""  # why the session must end; "" while it need not
+        self.end_reason: str | None = None  # why the session must end; None while it need not
         # Durations of the newest commits, without the wait for markers.
         self.took_ms: deque[float] = deque(maxlen=TIMES_AVERAGED)
         self._session = session
@@ -242,43 +242,43 @@ class TaskTransaction:
 
     def _join(self, now: Now) -> Steps:
         """Adds those that want it to the transaction; returns when the markers of the previous one are written."""
-        generations = {
+        joining = {
             copier: copier.resyncs
             for copier in self._wanted
             if copier.state is CopierState.COPYING and copier.membership in JOINING
         }
         self._wanted.clear()
-        if not generations:
+        if not joining:
             return now
         producer = self._producers.transactional
         if not self._members:
-            positions = [self._position(copier, now.wall_ms) for copier in generations]
+            positions = [self._position(copier, now.wall_ms) for copier in joining]
             _, now = yield BeginTransaction(producer, positions)
         # A partition that had no leader may miss the marker of the last transaction (KAFKA-20734). If it were in the
         # next one, and that is aborted, its committed records would be aborted.
-        now = yield from self._ask_leaders(generations, now)
+        now = yield from self._ask_leaders(joining, now)
         if self.end_reason:
             return now
-        codes, now = yield AddPartitions(producer, [copier.target for copier in generations])
-        return (yield from self._admit(generations, codes, now))
+        codes, now = yield AddPartitions(producer, [copier.target for copier in joining])
+        return (yield from self._admit(joining, codes, now))
 
     def _admit(
-        self, generations: Mapping[PartitionCopier, int], codes: Mapping[TopicPartition, int], now: Now
+        self, joining: Mapping[PartitionCopier, int], codes: Mapping[TopicPartition, int], now: Now
     ) -> Steps:
-        """Handles the coordinator's responses; *generations* has the `resyncs` of the partitions at its request."""
+        """Handles the coordinator's responses; *joining* has the `resyncs` of each partition when it was asked."""
         for code in codes.values():
             if code in _OF_TRANSACTIONAL_ID:
                 subject, alias = self._producers.transactional.transactional_id, self._session.target_alias
                 raise_for(code, cluster=alias, request="AddPartitionsToTxn", subject=subject)
-        for copier, generation in generations.items():
+        for copier, resyncs in joining.items():
             code = codes.get(copier.target, OPERATION_NOT_ATTEMPTED)
             if code == NONE:
                 if not self._members:
                     self._began_s = now.monotonic_s
                 self._members[copier] = None
-                if copier.resyncs == generation:
+                if copier.resyncs == resyncs:
                     self._wanted.pop(copier, None)  # it has asked again meanwhile
-                effects = copier.joined(generation, is_full=self.is_full)
+                effects = copier.joined(resyncs, is_full=self.is_full)
             elif code == OPERATION_NOT_ATTEMPTED:
                 self.want(copier)
                 continue
@@ -304,7 +304,7 @@ class TaskTransaction:
         if self._has_problem(members):
             return now  # a response that comes later is not in the positions
         changes = self._ready_changes()
-        generations = {copier: copier.resyncs for copier in members}
+        resyncs = {copier: copier.resyncs for copier in members}
         alone = [copier for copier in self._to_store if not copier.has_uncertain_writes]
         self._to_store.clear()
         positions = {
@@ -328,12 +328,12 @@ class TaskTransaction:
         self._sent_bytes = 0
         for copier, position in positions.items():
             copier.committed(position.next_source_offset)
-        for copier, generation in generations.items():
+        for copier, before in resyncs.items():
             if copier not in changes:
-                is_marked = generation == copier.resyncs
+                is_marked = before == copier.resyncs
                 _, now = yield CarryOut(copier, copier.released(is_marked=is_marked))
         self._ended_s = now.monotonic_s
-        return (yield from self._change_modes(changes, generations, now))
+        return (yield from self._change_modes(changes, resyncs.keys(), now))
 
     def _hold(self, members: Sequence[PartitionCopier], now: Now) -> Steps:
         """Has *members* send nothing more, and waits for the responses to what is in flight."""
@@ -351,7 +351,7 @@ class TaskTransaction:
     def _change_modes(
         self,
         changes: Mapping[PartitionCopier, ChangeMode],
-        members: Mapping[PartitionCopier, int],
+        members: Collection[PartitionCopier],
         now: Now,
     ) -> Steps:
         """Has partitions continue in another mode, whose positions are committed."""
@@ -410,10 +410,10 @@ class TaskTransaction:
         """Returns the changes of mode that are still wanted; everything before them is acknowledged."""
         changes = {
             copier: copier.wanted_change
-            for copier, generation in self._changing.items()
+            for copier, resyncs in self._changing.items()
             if copier.wanted_change is not None
             and copier.state is CopierState.COPYING
-            and copier.resyncs == generation
+            and copier.resyncs == resyncs
             and copier.is_drained
             and not copier.has_uncertain_writes
         }

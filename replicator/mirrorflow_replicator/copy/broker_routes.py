@@ -10,8 +10,9 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from mirrorflow_core.copying.partition import UNKNOWN_EPOCH, CopierState, PartitionCopier
+from mirrorflow_core.copying.partition import CopierState, PartitionCopier
 from mirrorflow_core.errors import MirrorFlowError, TopicGoneError
+from mirrorflow_core.partitions import UNKNOWN
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.broker_writer import BrokerWriter
 from mirrorflow_kafka.client.cluster import Cluster
@@ -196,7 +197,7 @@ class BrokerRoutes:
             dispatch.write_to(connection)
             return
         epoch = self._target.metadata.leader_epoch(*copier.target)
-        if copier.target_epoch not in {UNKNOWN_EPOCH, epoch}:
+        if copier.target_epoch not in {UNKNOWN, epoch}:
             # The same leader was elected again: it may have lost records.
             dispatch.apply(copier.leader_changed())
 

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier
-from mirrorflow_core.copying.read_cursor import UNKNOWN
 from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.partitions import UNKNOWN
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from mirrorflow_core.copying.effects import Effects
-from mirrorflow_core.copying.partition import CopierState, PartitionCopier, Surroundings
+from mirrorflow_core.copying.partition import CopierState, PartitionCopier, ResumeFacts
 from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_kafka.admin.log_reader import batches_between
@@ -103,7 +103,7 @@ class PartitionResumer:
             self._wake.clear()
 
     def _resume(self, copier: PartitionCopier) -> None:
-        seen = Surroundings(
+        seen = ResumeFacts(
             is_connected=self._is_connected(copier),
             source_topic_id=self._source.metadata.topic_id(copier.topic),
             target_topic_id=self._target.metadata.topic_id(copier.target_topic),

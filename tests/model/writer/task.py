@@ -19,7 +19,7 @@ from mirrorflow_core.copying.effects import (
     Signal,
     StopPartition,
 )
-from mirrorflow_core.copying.partition import PartitionCopier, Surroundings
+from mirrorflow_core.copying.partition import PartitionCopier, ResumeFacts
 from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.copying.transaction import TaskTransaction
 from mirrorflow_core.copying.transaction_requests import Now
@@ -96,7 +96,7 @@ class Task:
         )
         self.record_bytes = SLOW_RECORD_BYTES if options.record_ms else 0
         self.depth = SLOW_DEPTH if options.record_ms else DEPTH
-        self.end_reason = ""  # why the session has ended
+        self.end_reason: str | None = None  # why the session has ended
         self.losses_seen = losses_seen
         self.is_leaving = False  # whether sending has stopped
         self.has_left = False
@@ -151,7 +151,7 @@ class Task:
                 if link.connection.actor is not None and self.random.random() < 0.3:
                     self.world.slow_down(link.connection.actor)
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str | None) -> None:
         if reason and not self.end_reason:
             self.end_reason = reason
             self.transaction.end(reason)
@@ -284,7 +284,7 @@ class Task:
                 if batch.base_offset == offset
             )
             copier.repeat_answered(is_log_append_time=is_stamped)
-        seen = Surroundings(link.is_connected, "", "", link.leader_epoch)
+        seen = ResumeFacts(link.is_connected, "", "", link.leader_epoch)
         self.apply(copier, copier.resumed(seen, self.world.now_ms))
 
     def _fetch(self, copier: PartitionCopier) -> None:

@@ -3,7 +3,7 @@
 from mirrorflow_core.copying.batch_packer import Packer
 from mirrorflow_core.copying.effects import Effects, Signal
 from mirrorflow_core.copying.membership import TransactionMembership
-from mirrorflow_core.copying.partition import PartitionCopier, Surroundings
+from mirrorflow_core.copying.partition import PartitionCopier, ResumeFacts
 from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.offsets.offset_map import MapStream
 from mirrorflow_core.partitions import TopicPartition
@@ -27,7 +27,7 @@ POINT = WritePoint(
     records=0,
     records_end=0,
 )
-SURROUNDINGS = Surroundings(is_connected=True, source_topic_id="s", target_topic_id="t", target_epoch=0)
+RESUME_FACTS = ResumeFacts(is_connected=True, source_topic_id="s", target_topic_id="t", target_epoch=0)
 REQUEST_BYTES = 1 << 20
 
 
@@ -68,7 +68,7 @@ def begun_copier(now_ms: int, session: CopySession | None = None, partition: int
 
 def resume(copier: PartitionCopier, now_ms: int) -> Effects:
     """Resumes *copier*, which has nothing in flight."""
-    return copier.resumed(SURROUNDINGS, now_ms)
+    return copier.resumed(RESUME_FACTS, now_ms)
 
 
 def send(copier: PartitionCopier, now_ms: int) -> Buffer | None:

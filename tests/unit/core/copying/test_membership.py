@@ -162,11 +162,11 @@ def test_a_partition_resynced_while_it_is_added_becomes_a_resynced_member(
     membership: TransactionMembership, then: Callable[[PartitionCopier], None], *, is_full: bool
 ) -> None:
     copier = COPIER_IN[membership]()
-    generation = copier.resyncs
+    resyncs = copier.resyncs
     copier.resync()
     then(copier)
 
-    copier.joined(generation, is_full=is_full)
+    copier.joined(resyncs, is_full=is_full)
 
     assert copier.membership is TransactionMembership.RESYNCED
 

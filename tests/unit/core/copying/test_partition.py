@@ -20,7 +20,7 @@ from mirrorflow_core.copying.effects import (
     EndSession,
     Signal,
 )
-from mirrorflow_core.copying.partition import CopierState, PartitionCopier, Surroundings
+from mirrorflow_core.copying.partition import CopierState, PartitionCopier, ResumeFacts
 from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.copying.transaction import TaskTransaction
 from mirrorflow_core.copying.transaction_requests import (
@@ -305,7 +305,7 @@ class CopierRig:
             self.begin_session()
         elif self.needs_resume:
             self.needs_resume = False
-            seen = Surroundings(True, "s", "t", self._metadata_epoch(self.copier.target))
+            seen = ResumeFacts(True, "s", "t", self._metadata_epoch(self.copier.target))
             self.apply(self.copier.resumed(seen, self.now_ms))
 
     def wait(self, hours):
