@@ -17,7 +17,7 @@ class OffsetPair(NamedTuple):
     source_offset: int
     ordinal: int
     target_offset: int
-    source_epoch: int = -1  # leader epoch of the source record; -1: unknown
+    source_epoch: int = UNKNOWN  # leader epoch of the source record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

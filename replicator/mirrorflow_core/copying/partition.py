@@ -642,9 +642,7 @@ class PartitionCopier:
         }
         self.map_stream = MapStream(point.generation, seen.source_topic_id, seen.target_topic_id)
         self.mode = WriteModeTracker(point, producers, is_fenced=self.session.is_fenced, earlier=self.mode)
-        pair = OffsetPair(
-            point.next_source_offset - 1, point.records - 1, point.records_end - 1, point.source_epoch
-        )
+        pair = point.last_record
         self.stream = Stream(pair, point.epochs)
         self._committed_next = point.next_source_offset
         alerts: Effects = ()

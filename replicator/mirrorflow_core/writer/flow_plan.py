@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from mirrorflow_core.errors import MirrorFlowError
-from mirrorflow_core.partitions import UNKNOWN, TopicPartition
+from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.source_epochs import SourceEpochs
 from mirrorflow_core.writer.broker_requests import Producer
@@ -84,7 +84,11 @@ class TaskProducers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePoint:
-    """How far a partition is written: the state after its last acknowledged record."""
+    """How far a partition is written: the state after its last acknowledged record.
+
+    A session begins at a point: its stream continues after `last_record`. `point_after` returns the point that the stream has
+    reached, `position_at` the position that is stored of a point.
+    """
 
     next_source_offset: int
     source_epoch: int  # leader epoch of the last record; -1: unknown
@@ -98,6 +102,13 @@ class WritePoint:
     plain_start: int = UNKNOWN  # of the target: no plain batch of the present epoch lies before it
     revision: int = 0  # of the position that is stored
     was_cut_off: bool = False  # the last writer has not left; it may not have written its last offset sync
+
+    @property
+    def last_record(self) -> OffsetPair:
+        """The last record before the point."""
+        return OffsetPair(
+            self.next_source_offset - 1, self.records - 1, self.records_end - 1, self.source_epoch
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
