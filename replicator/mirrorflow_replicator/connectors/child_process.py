@@ -19,8 +19,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 from mirrorflow_core.reports import TaskReport
+from mirrorflow_replicator.connectors.report_lines import decode_report
 from mirrorflow_replicator.connectors.task_messages import Message, encode
-from mirrorflow_replicator.copy.partition_reports import decode_report
 
 KILLED_S = 5.0  # a killed process ends at once, unless the machine itself hangs
 STARTED_S = 15.0  # a start takes one second, and some on a busy machine; then another process may be luckier

@@ -1,7 +1,7 @@
 """The messages from a worker to a task process, through the process's stdin.
 
 They are pickled, because both are the same program on the same machine; the process answers with the JSON
-lines of `copy.partition_reports`.
+lines of `report_lines`.
 """
 
 import asyncio

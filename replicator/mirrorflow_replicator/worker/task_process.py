@@ -24,6 +24,7 @@ from mirrorflow_replicator import logs, process
 from mirrorflow_replicator.config.connector_properties import for_task
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.connector_state import ClusterClients
+from mirrorflow_replicator.connectors.report_lines import encode_report
 from mirrorflow_replicator.connectors.task_messages import (
     Assign,
     Begin,
@@ -36,7 +37,6 @@ from mirrorflow_replicator.connectors.task_messages import (
 )
 from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.copy_task_factory import start_copy_task
-from mirrorflow_replicator.copy.partition_reports import encode_report
 from mirrorflow_replicator.copy.task_parts import SessionParts, flow_topics
 from mirrorflow_replicator.process import die_with_parent
 

@@ -25,8 +25,8 @@ from mirrorflow_replicator.connectors import (
 from mirrorflow_replicator.connectors.child_process import spawn
 from mirrorflow_replicator.connectors.connector_host import create_connector
 from mirrorflow_replicator.connectors.connector_state import ClusterClients, missing_of
+from mirrorflow_replicator.connectors.report_lines import decode_report, encode_report
 from mirrorflow_replicator.connectors.source_connector import SourceParts
-from mirrorflow_replicator.copy.partition_reports import decode_report, encode_report
 from mirrorflow_replicator.http.partition_rates import Samples
 from tests.unit.connectors.flow_settings import settings
 from tests.unit.http.reports import partition, task

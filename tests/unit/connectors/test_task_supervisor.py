@@ -14,6 +14,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, PartitionPhase, PartitionReport, TaskReport
 from mirrorflow_replicator.connectors import child_process, task_starter, task_supervisor
 from mirrorflow_replicator.connectors.child_process import ChildProcess
+from mirrorflow_replicator.connectors.report_lines import encode_report
 from mirrorflow_replicator.connectors.task_messages import (
     Assign,
     Begin,
@@ -24,7 +25,6 @@ from mirrorflow_replicator.connectors.task_messages import (
     TaskAssignment,
 )
 from mirrorflow_replicator.connectors.task_supervisor import TaskSupervisor
-from mirrorflow_replicator.copy.partition_reports import encode_report
 from mirrorflow_replicator.logs import LOGGERS
 from tests.unit.connectors.flow_settings import settings
 

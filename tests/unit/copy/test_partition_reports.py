@@ -1,57 +1,16 @@
-"""A task report is encoded as one line and shows the current state of each partition."""
+"""A report shows the current state of a partition."""
 
 from dataclasses import fields
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mirrorflow_core.copying.partition import CopierState
 from mirrorflow_core.errors import CorruptBatchError
-from mirrorflow_core.reports import Guarantee, PartitionPhase, PartitionReport, TaskReport
-from mirrorflow_replicator.copy.partition_reports import (
-    decode_report,
-    encode_report,
-)
+from mirrorflow_core.reports import Guarantee, PartitionPhase, PartitionReport
 from mirrorflow_replicator.copy.partition_reports import partition_report as report_at
 from tests.unit.core.copying.stubs import begun_copier, new_copier, new_session, send
 from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS, small_records
 from tests.unit.core.wire.strategies import batch_of
-
-REPORTS = st.builds(
-    TaskReport,
-    task=st.integers(0, 99),
-    state=st.sampled_from(["RUNNING", "FAILED", "UNASSIGNED"]),
-    trace=st.text(max_size=30),
-    partitions=st.lists(
-        st.builds(
-            PartitionReport,
-            topic=st.text(max_size=9),
-            target_topic=st.text(max_size=9),
-            partition=st.integers(0, 999),
-            phase=st.sampled_from(PartitionPhase),
-            source_offset=st.integers(-1, 2**63 - 1),
-            record_age_ms=st.floats(-1, 1e15),
-            guarantee=st.sampled_from(Guarantee),
-            reached_start_end=st.booleans(),
-            message=st.text(max_size=30),
-        ),
-        max_size=3,
-    ).map(tuple),
-    errors=st.dictionaries(st.text(max_size=9), st.integers(0, 2**40), max_size=3),
-    throttle_ms=st.integers(0, 2**40),
-    refused_settings=st.lists(st.text(max_size=9), max_size=3).map(tuple),
-)
-
-
-@given(REPORTS)
-def test_a_report_is_decoded_as_it_was_encoded(report):
-    """Line breaks in its texts do not break the line."""
-    line = encode_report(report)
-
-    assert report == decode_report(line)
-    assert (1, b"\n") == (line.count(b"\n"), line[-1:])
-
 
 NOW_MS = TIMESTAMP_MS + 5_000
 
