@@ -7,7 +7,7 @@ import argparse
 import json
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mirrorflow_core.copying.batch_packer import Packer, _Encoded
@@ -128,11 +128,24 @@ def differences(document: Mapping[str, Any]) -> list[str]:
     for number, segment in enumerate(document["segments"]):
         state, after = replayed(document, segment), dict(segment["after"]["items"])
         found += [
-            f"segment {number}: {name} is {state[name]}, was {after[name]}"
-            for name in after.keys() - OF_SESSION
-            if state[name] != after[name]
+            f"segment {number}: {difference}"
+            for name in after
+            if name not in OF_SESSION
+            for difference in _differences(name, state[name], after[name])
         ]
     return found
+
+
+def _differences(name: str, replayed_value: Any, recorded: Any) -> Iterator[str]:
+    """Yields the fields of *name* whose JSON forms differ."""
+    if replayed_value == recorded:
+        return
+    forms = replayed_value, recorded
+    if all(isinstance(form, dict) and "fields" in form for form in forms):
+        for field, value in recorded["fields"].items():
+            yield from _differences(f"{name}.{field}", replayed_value["fields"].get(field), value)
+    else:
+        yield f"{name} is {from_json(replayed_value)!r}, was {from_json(recorded)!r}"
 
 
 def main() -> int:
