@@ -129,7 +129,7 @@ class ReadBatches(NamedTuple):
 class ReadAborted(NamedTuple):
     """Read which transactions begin before *offset* of a target partition and were aborted there or later.
 
-    Response: their first offsets, by producer id. Those behind the last stable offset are not in it.
+    Response: their first offsets, by producer id. Those after the last stable offset are not in it.
     """
 
     partition: TopicPartition

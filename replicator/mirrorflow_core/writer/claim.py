@@ -97,7 +97,7 @@ def ids_to_take(
 ) -> tuple[str, ...]:
     """Returns every transactional id that a newcomer must initialize before it claims the flow.
 
-    Those are its own, those of the last committed claim and of all claims behind it, and those that a position
+    Those are its own, those of the last committed claim and of all claims after it, and those that a position
     without `left` names: the smaller claim of an owner that has died since would hide them.
     """
     effective = (*claims.committed[-1:], *claims.undecided, own)

@@ -1,7 +1,7 @@
 """Finds where a fenced writer ended on the target, by reading a partition's log backwards from its end.
 
-Plain batches behind the stored position are counted by their sequence numbers: the position names the producer's
-epoch and its last sequence then, and plain batches behind a position have no gaps on the source (`write_mode`),
+Plain batches after the stored position are counted by their sequence numbers: the position names the producer's
+epoch and its last sequence then, and plain batches after a position have no gaps on the source (`write_mode`),
 so the next source offset follows by addition. Nothing of the source is read and no record is compared.
 """
 
@@ -36,7 +36,7 @@ class EndLookup:
     fence: Producer | None
     is_fenced: bool = False
     last_sequence: int | None = None
-    records_end: int = UNKNOWN  # of the target, behind the last batch
+    records_end: int = UNKNOWN  # of the target, after the last batch
 
     @property
     def copied(self) -> int:

@@ -40,7 +40,7 @@ class FlowStart(NamedTuple):
 class StartConflict(Enum):
     """Why a stored position contradicts a start."""
 
-    AHEAD = "it has copied records behind the start"
+    AHEAD = "it has copied records after the start"
     BEHIND = "it has not copied the records before the start, and no switchover has ended it"
 
 

@@ -1,4 +1,4 @@
-"""Finds where a partition starts: behind what its last writer copied, unless either log has changed since.
+"""Finds where a partition starts: after what its last writer copied, unless either log has changed since.
 
 All functions are generators, see `broker_requests`.
 """
@@ -125,7 +125,7 @@ def _missing_markers(
     """Finds transactions that have lost their markers; *kept* is where the target's loss begins.
 
     A transaction whose records the position counts was committed: both are in the same transaction. If the target has lost
-    records, the position may count others: those that were copied again behind the abort marker, which is lost, too.
+    records, the position may count others: those that were copied again after the abort marker, which is lost, too.
     """
     partition = position.topic_partition
     by_id = {producer.producer_id: producer for producer in producers.values()}
@@ -151,8 +151,8 @@ def _is_mapped(position: WriterPosition, target_offset: int) -> Steps[bool]:
     """Returns whether the offset map has the record at *target_offset*, or does not show that it lacks it."""
     partition, generation = position.topic_partition, position.generation
     before: int | None = yield from ask(ReadOffsetMap(partition, target_offset, generation))
-    behind: int | None = yield from ask(ReadOffsetMap(partition, target_offset + 1, generation))
-    return before is None or before != behind
+    after: int | None = yield from ask(ReadOffsetMap(partition, target_offset + 1, generation))
+    return before is None or before != after
 
 
 def _problem_of_target(
@@ -161,20 +161,20 @@ def _problem_of_target(
     """Returns why the target's log does not show where the writer of *position* ended."""
     if kept is not None:
         return PartitionProblem.TARGET_LOST_RECORDS
-    # Up to `plain_start` the log had only markers behind the last record, and what others wrote.
+    # Up to `plain_start` the log had only markers after the last record, and what others wrote.
     is_trimmed = deleted_offsets(position, log_end) > 0 and log_end.start > position.plain_start
     return PartitionProblem.TARGET_TRIMMED if lookup.last_sequence is None and is_trimmed else None
 
 
 def deleted_offsets(position: WriterPosition, log_end: LogEnd) -> int:
-    """Returns how many offsets behind the last record of *position* are deleted, if its writer may have used them."""
+    """Returns how many offsets after the last record of *position* are deleted, if its writer may have used them."""
     if position.open_writer is None or position.mode is not WriteMode.PLAIN or position.target_end == UNKNOWN:
         return 0
     return max(0, log_end.start - position.target_end)
 
 
 def _point_after(position: WriterPosition, lookup: EndLookup, log_end: LogEnd) -> WritePoint:
-    """Returns the point behind what was copied since *position*."""
+    """Returns the point after what was copied since *position*."""
     point = _point(position.next_source_offset + lookup.copied, position, log_end)
     point = replace(point, was_cut_off=position.open_writer is not None)
     if position.records == UNKNOWN:
@@ -258,7 +258,7 @@ def _fenced_lookup(
         is_shorter = UNKNOWN < kept < position.target_end
         known = replace(position, target_end=kept) if is_shorter else position
         lookup = EndLookup(position=known, fence=fence)
-        if position.open_writer is None:  # nothing was written behind it
+        if position.open_writer is None:  # nothing was written after it
             log_end = yield from ask(ReadEnd(position.topic_partition))
         else:
             lookup, log_end = yield from look_up_end(lookup)
@@ -331,7 +331,7 @@ def _first_point(first: SourceStart, log_end: LogEnd) -> WritePoint:
 
 
 def _point(next_source_offset: int, position: WriterPosition, log_end: LogEnd) -> WritePoint:
-    """Returns the point from which a new epoch writes, behind source records with the leader epochs of *position*."""
+    """Returns the point from which a new epoch writes, after source records with the leader epochs of *position*."""
     return _write_point(next_source_offset, position.source_epoch, position.epochs, log_end)
 
 

@@ -72,7 +72,7 @@ class WriterPosition:
     java_offset: int = UNKNOWN  # the last offset that Java may skip to; in transactions one commit behind
     source_epoch: int = UNKNOWN  # leader epoch of the last copied record
     epochs: SourceEpochs = ()  # of all that is copied
-    target_end: int = UNKNOWN  # not beyond the offset behind the last copied record
+    target_end: int = UNKNOWN  # not beyond the offset after the last copied record
     target_epoch: int = UNKNOWN  # leader epoch of the target's record before `target_end`
     target_topic: str = ""
     source_topic_id: str = ""
@@ -85,7 +85,7 @@ class WriterPosition:
     plain_start: int = UNKNOWN  # of the target: no plain batch of that epoch lies before it; markers do
     records: int = UNKNOWN  # copied in this count
     generation: int = UNKNOWN  # which count, for offset maps
-    left: bool = False  # the writer has stopped: nothing was written behind this position
+    left: bool = False  # the writer has stopped: nothing was written after this position
     time_ms: int = UNKNOWN  # wall clock of the writer
     revision: int | None = None  # as in `Recency`
 
@@ -96,7 +96,7 @@ class WriterPosition:
 
     @property
     def open_writer(self) -> WriterIds | None:
-        """The writer that may have written behind this position; None if copying continues exactly here."""
+        """The writer that may have written after this position; None if copying continues exactly here."""
         return None if self.left else self.writer
 
     @property

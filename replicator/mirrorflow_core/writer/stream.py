@@ -24,7 +24,7 @@ def sequence_of(ordinal: int) -> int:
 
 
 def skip(skipped: SourceEpochs, record_epoch: int, offset: int, epoch: int) -> SourceEpochs:
-    """Returns the epochs that begin in offsets skipped behind records of *record_epoch*: *skipped*, and now *epoch* at *offset*."""
+    """Returns the epochs that begin in offsets skipped after records of *record_epoch*: *skipped*, and now *epoch* at *offset*."""
     return skipped if not skipped and epoch == record_epoch else followed_by(skipped, epoch, offset)
 
 
@@ -34,12 +34,12 @@ class Span(NamedTuple):
     first: int  # ordinal of the first record
     count: int  # type: ignore[assignment]  # tuple.count is of no use here
     base_offset: int  # source offset of the first record
-    next_offset: int  # source offset after the last record and after offsets skipped behind it
+    next_offset: int  # source offset after the last record, and after the offsets skipped there
     max_timestamp: int
     size_bytes: int
     offsets: Sequence[int] | None = None  # of each record, if they have gaps
     source_epoch: int = -1  # leader epoch of the records; -1: unknown
-    skipped_epochs: SourceEpochs = ()  # other epochs, of the offsets skipped behind them
+    skipped_epochs: SourceEpochs = ()  # other epochs, of the offsets skipped after them
 
     @property
     def last(self) -> int:
@@ -54,7 +54,7 @@ class Span(NamedTuple):
         return self.base_offset + index if self.offsets is None else self.offsets[index]
 
     def skip_to(self, next_offset: int, source_epoch: int) -> "Span":
-        """Returns the span with the offsets up to *next_offset*, of leader epoch *source_epoch*, skipped behind it."""
+        """Returns the span with the offsets up to *next_offset*, of leader epoch *source_epoch*, skipped after it."""
         skipped = skip(self.skipped_epochs, self.source_epoch, self.next_offset, source_epoch)
         return self._replace(next_offset=next_offset, skipped_epochs=skipped)
 
@@ -172,8 +172,8 @@ class Stream:
         return self.refuse()
 
     def align(self, last: OffsetPair) -> None:
-        """Restarts behind *last*, the target's last record; everything after it is sent (again)."""
-        assert not self.in_flight, "what is in flight is answered or lost before the target is asked"
+        """Restarts after *last*, the target's last record; everything after it is sent (again)."""
+        assert not self.in_flight, "what is in flight is answered or lost before the stream is aligned"
         self.epochs = up_to(self.epochs, last.source_epoch, last.source_offset + 1)
         self.delivered = last
         self.has_refusals = self.is_suspect = False

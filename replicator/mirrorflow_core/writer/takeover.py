@@ -445,7 +445,7 @@ def start_unfenced(
 ) -> Steps[SessionStart]:
     """Returns the start of a session beside writers that cannot be fenced: after the positions that are stored.
 
-    What was written behind them is written again. *producer* has no transactional id.
+    What was written after them is written again. *producer* has no transactional id.
     """
     wanted, left_out = tuple(partitions), dict(plan.unavailable)
     starts = yield from each_available(

@@ -1,7 +1,7 @@
 """Finds which records of a log are committed, up to the high watermark.
 
 A consumer with `read_committed` stops at the first open transaction of any producer. The protocol must see what
-lies behind: a frozen task can hold such a transaction open while a rival commits.
+lies after it: a frozen task can hold such a transaction open while a rival commits.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
-SEQUENCES = 1 << 31  # sequence numbers wrap behind 2^31 - 1
+SEQUENCES = 1 << 31  # sequence numbers wrap after 2^31 - 1
 R = TypeVar("R")
 
 

@@ -24,7 +24,7 @@ class SourceBatch(NamedTuple):
     """What decides about a batch of the source."""
 
     first_offset: int
-    next_offset: int  # behind its last record
+    next_offset: int  # after its last record
     records: int
     leader_epoch: int
     max_timestamp: int  # the leader expires the producer by it
