@@ -548,6 +548,10 @@ class PartitionCopier:
         """The process did not run for a while."""
         return self._resync()
 
+    def reads_topic(self, topic_id: str) -> bool:
+        """Returns whether the source topic with *topic_id* may be the one that it reads, not another of the same name."""
+        return self.map_stream is None or not _was_recreated(self.map_stream.source_topic_id, topic_id)
+
     def note_source_epoch(self, epoch: int) -> None:
         """Notes the leader epoch of the source, by metadata."""
         if epoch != self.cursor.leader_epoch:
@@ -864,4 +868,5 @@ class PartitionCopier:
 
 
 def _was_recreated(known_id: str, present_id: str) -> bool:
+    """Returns whether a topic has another id than before; "" is an unknown one."""
     return bool(known_id and present_id) and known_id != present_id

@@ -16,7 +16,6 @@ from mirrorflow_core.partitions import UNKNOWN
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.broker_writer import BrokerWriter
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.metadata import NO_TOPIC_ID, TopicMetadata
 from mirrorflow_replicator.copy.partition_dispatch import PartitionDispatch
 
 METADATA_S = 60.0  # leaders are looked up again even without an error (Java: metadata.max.age.ms, 5 minutes)
@@ -151,7 +150,7 @@ class BrokerRoutes:
             self._stale.pop(copier, None)
         if source_leader is not None:
             metadata = self._source.metadata.topics[copier.topic]
-            was_recreated = _was_recreated(metadata, copier)
+            was_recreated = not copier.reads_topic(self._source.metadata.topic_id(copier.topic))
             if was_recreated:
                 # A different topic of the same name: none of its records may be taken for one of the old topic.
                 dispatch.apply(copier.leader_changed())
@@ -200,8 +199,3 @@ class BrokerRoutes:
         if copier.target_epoch not in {UNKNOWN, epoch}:
             # The same leader was elected again: it may have lost records.
             dispatch.apply(copier.leader_changed())
-
-
-def _was_recreated(metadata: TopicMetadata, copier: PartitionCopier) -> bool:
-    known = "" if copier.map_stream is None else copier.map_stream.source_topic_id
-    return bool(known) and metadata.topic_id != NO_TOPIC_ID and str(metadata.topic_id) != known

@@ -2,17 +2,21 @@
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from mirrorflow_core.copying.partition import PartitionCopier
-from mirrorflow_kafka.client.metadata import EMPTY, PartitionMetadata, TopicMetadata
+import pytest
+
+from mirrorflow_core.copying.partition import PartitionCopier, ResumeFacts
+from mirrorflow_kafka.client.metadata import EMPTY, NO_TOPIC_ID, PartitionMetadata, TopicMetadata
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.partition_dispatch import PartitionDispatch
 from tests.unit.core.copying.stubs import new_copier, new_session
 
+FIRST_ID, SECOND_ID = uuid.UUID(int=1), uuid.UUID(int=2)
 SOON_S = 60.0  # without a refresh request, metadata would be refreshed after five minutes
 
 
@@ -32,6 +36,9 @@ class Broker:
     def remove(self, *arguments: Any) -> None:
         pass
 
+    def changed(self, *arguments: Any) -> None:
+        pass
+
     async def close(self) -> None:
         pass
 
@@ -45,12 +52,13 @@ class LedPartition:
         self.name = name
         self.leaders = list(leaders)
         self.epoch = 0
+        self.topic_id = NO_TOPIC_ID
         self.metadata = EMPTY
 
     async def refresh(self, topics: Iterable[str]) -> None:
         leader = self.leaders.pop(0) if len(self.leaders) > 1 else self.leaders[0]
         partition = PartitionMetadata(leader=leader, leader_epoch=self.epoch, replicas=(), isr=())
-        topics = {self.name: TopicMetadata(name=self.name, partitions={0: partition})}
+        topics = {self.name: TopicMetadata(name=self.name, partitions={0: partition}, topic_id=self.topic_id)}
         self.metadata = replace(EMPTY, topics=topics)
 
     def leader(self, topic: str, partition: int) -> int:
@@ -119,3 +127,28 @@ def test_a_reelected_leader_causes_a_resync() -> None:
 
     # The connection itself causes the first resync.
     assert asyncio.run(main()) == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "is_resynced"), [(NO_TOPIC_ID, False), (FIRST_ID, False), (SECOND_ID, True)]
+)
+def test_a_source_topic_that_was_created_again_causes_a_resync(
+    topic_id: uuid.UUID, *, is_resynced: bool
+) -> None:
+    """None of its records may be taken for a record of the earlier topic."""
+    task = Task(1)
+    task.source.topic_id = FIRST_ID
+
+    async def main() -> list[int]:
+        await task.connect()
+        facts = ResumeFacts(
+            is_connected=True, source_topic_id=str(FIRST_ID), target_topic_id="", target_epoch=0
+        )
+        task.copier.resumed(facts, 0)
+        resyncs = [task.copier.resyncs]
+        task.source.topic_id = topic_id
+        await task.connect()
+        return [*resyncs, task.copier.resyncs]
+
+    before, after = asyncio.run(main())
+    assert after - before == is_resynced
