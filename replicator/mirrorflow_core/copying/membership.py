@@ -6,7 +6,10 @@
        └──────────────────────────── released: the transaction is committed ────────────────────────────┘
 
 A resync makes a member RESYNCED: records of it are in the transaction, and it sends nothing until it has joined again, or the
-transaction is committed. Of others it makes OUTSIDE.
+transaction is committed. It makes others OUTSIDE.
+
+A partition may ask to join, and be in another state when the coordinator has added it: one that wants another mode is then
+CHANGING_INSIDE, and one that was resynced is RESYNCED.
 """
 
 from enum import Enum
