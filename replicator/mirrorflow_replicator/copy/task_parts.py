@@ -1,4 +1,4 @@
-"""The parts that a copy task is built from: clusters, its session, and what it shares with other tasks."""
+"""The parts that a session of a task is built from: clusters, its start, and what it shares with other sessions."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskParts:
-    """Everything that `CopyTask` gets when it is created, beside its settings."""
+    """Everything that `TaskSession` gets when it is created, beside its settings."""
 
     source: Cluster
     target: Cluster

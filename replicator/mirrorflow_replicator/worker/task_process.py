@@ -35,9 +35,9 @@ from mirrorflow_replicator.connectors.task_messages import (
     WriteReplays,
     read,
 )
-from mirrorflow_replicator.copy.copy_task import CopyTask
-from mirrorflow_replicator.copy.copy_task_factory import start_copy_task
 from mirrorflow_replicator.copy.task_parts import SessionParts, flow_topics
+from mirrorflow_replicator.copy.task_session import TaskSession
+from mirrorflow_replicator.copy.task_session_factory import start_task_session
 from mirrorflow_replicator.process import die_with_parent
 
 STOP_WAIT_S = 1.0  # for work in progress when a stop arrives; an assignment takes milliseconds
@@ -55,7 +55,7 @@ class TaskProcess:
         self._begin = begin
         self._settings = for_task(begin.settings, begin.task)
         self._resolver = Resolver(begin.settings.providers)
-        self._task: CopyTask | None = None
+        self._task: TaskSession | None = None
         self._failure: MirrorFlowError | None = None
         self._clusters: tuple[Cluster, ...] = ()  # both, once they are connected
         self._sides = ClusterClients(begin.settings.source_alias, begin.settings.target_alias)
@@ -191,7 +191,7 @@ class TaskProcess:
                 self._failure = None
                 return
 
-    async def _begin_task(self, clusters: tuple[Cluster, Cluster], message: Assign) -> CopyTask:
+    async def _begin_task(self, clusters: tuple[Cluster, Cluster], message: Assign) -> TaskSession:
         topics, target = flow_topics(self._settings), clusters[1]
         store = position_store(self._settings, target)
         if message.start.unfenced_reason:
@@ -206,7 +206,7 @@ class TaskProcess:
             end=partial(self._end_soon, self._sessions_ended),
             offsets_topic=message.offsets_topic,
         )
-        return await start_copy_task(
+        return await start_task_session(
             self._settings,
             clusters,
             store,

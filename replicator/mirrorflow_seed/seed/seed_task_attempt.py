@@ -5,7 +5,7 @@ attempt then runs this module. `_fence_earlier_attempts` initializes the task's 
 owns the flow may do; so the target refuses what Spark runs twice or too late. The start offsets are the positions that
 the earlier attempts have stored. `_run_until_done` retries the errors of a cluster within the attempt.
 
-The partitions are copied by the replicator's own copy task. An attempt ends when each range has reached its frozen
+The partitions are copied by the replicator's own task. An attempt ends when each range has reached its frozen
 end, when its time is over, or when nothing more can be copied. It then stores that it has left its partitions. Its
 result is used only for the report. A job that stops lets Spark cancel its tasks. An attempt that Spark cannot reach,
 for example on a node that is cut off, ends by itself: it checks the lock of the flow (`_check_lock_periodically`).
@@ -44,9 +44,9 @@ from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.task_messages import TaskAssignment
-from mirrorflow_replicator.copy.copy_task import CopyTask
-from mirrorflow_replicator.copy.copy_task_factory import start_copy_task
 from mirrorflow_replicator.copy.task_parts import SessionParts, flow_topics
+from mirrorflow_replicator.copy.task_session import TaskSession
+from mirrorflow_replicator.copy.task_session_factory import start_task_session
 from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask
 from mirrorflow_seed.seed.task_messages import (
     TASK_REPORT_EVERY_S,
@@ -146,7 +146,7 @@ class SeedTaskAttempt:
         self._wants_end = wants_end
         # Names the task's transactional ids, which all its attempts share.
         self._chain = min(seed_range.index for seed_range in seed_task.ranges)
-        # Passed from one start of the copy task to the next, so that the next resumes exactly where it ended.
+        # Passed from one session of the copy to the next, so that the next resumes exactly where it ended.
         self._previous_copiers: dict[TopicPartition, PartitionCopier] = {}
         self._log_append_time_topics: set[str] = set()
         self._acknowledged: tuple[AcknowledgedPosition, ...] = ()
@@ -209,7 +209,7 @@ class SeedTaskAttempt:
                 self._connection_error, failures = None, 0
 
     async def _run_once(self) -> None:
-        """Fences the earlier attempts, then copies the unfinished ranges until this start of the copy task ends."""
+        """Fences the earlier attempts, then copies the unfinished ranges until this session ends."""
         self._restart_reason = ""
         clusters = await self._connect(self._settings, self._resolve)
         owner = FlowOwner(self._settings, on_lost=lambda: None, group=self._wave.group)
@@ -217,7 +217,7 @@ class SeedTaskAttempt:
         checking = None
         try:
             session = await self._fence_earlier_attempts(clusters, owner)
-            task = await start_copy_task(
+            task = await start_task_session(
                 self._settings,
                 clusters,
                 position_store(self._settings, clusters[1]),
@@ -240,7 +240,7 @@ class SeedTaskAttempt:
         if self._bug is not None:
             raise self._bug
         for seed_range in list(self._unfinished.values()):
-            self._finish_if_done(seed_range)  # acknowledgements may have arrived while the copy task stopped
+            self._finish_if_done(seed_range)  # acknowledgements may have arrived while the session stopped
 
     async def _fence_earlier_attempts(
         self, clusters: tuple[Cluster, Cluster], owner: FlowOwner
@@ -290,8 +290,8 @@ class SeedTaskAttempt:
         log.warning("Restarting the copy after its last commit: %s", why)
         self._restart_reason = why
 
-    async def _copy(self, task: CopyTask) -> None:
-        """Copies until nothing is left to do in this start of the copy task."""
+    async def _copy(self, task: TaskSession) -> None:
+        """Copies until nothing is left to do in this session."""
         assigned: frozenset[int] = frozenset()
         while self._unfinished and not self._must_end() and self._bug is None and not self._restart_reason:
             wanted = frozenset(self._unfinished)
@@ -316,7 +316,7 @@ class SeedTaskAttempt:
                 _delivered(self._copiers[index]) >= seed_range.end
                 for index, seed_range in self._unfinished.items()
             ):
-                return  # stopping the copy task commits the rest; the caller then checks the ranges once more
+                return  # stopping the session commits the rest; the caller then checks the ranges once more
 
     def _finish_if_done(self, seed_range: SeedRange) -> None:
         """Records the outcome of *seed_range* if it has reached its end or cannot be copied."""

@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from mirrorflow_replicator.copy.copy_task import BUFFERED_BYTES_MAX, CopyTask
+from mirrorflow_replicator.copy.task_session import BUFFERED_BYTES_MAX, TaskSession
 
 
 def test_a_reader_that_waits_for_buffer_space_lets_responses_arrive() -> None:
@@ -28,7 +28,7 @@ def test_a_reader_that_waits_for_buffer_space_lets_responses_arrive() -> None:
         asyncio.get_running_loop().call_later(0.01, on_response)
         await asyncio.wait_for(task._wait_for_room(1, 1, 1), timeout=10)
 
-    task: Any = object.__new__(CopyTask)
+    task: Any = object.__new__(TaskSession)
     task._effects = SimpleNamespace(buffered_bytes=BUFFERED_BYTES_MAX, update_clock=lambda: None)
     task._routes = SimpleNamespace(pump=pump)
     task._room = asyncio.Event()

@@ -1,6 +1,6 @@
-"""A copy task: fetches, copies and stores offsets for the partitions that are assigned to it.
+"""One session of a task: fetches, copies and stores offsets for the partitions that are assigned to it.
 
-It holds the partitions of one session (`copying.partition`) and carries their effects out; `copy.partition_dispatch` shows the
+It holds their state machines (`copying.partition`) and carries effects out; `copy.partition_dispatch` shows the
 way of a batch. It notices when this process did not run for a while. Guarantees: after `stop`, everything acknowledged is in a
 stored position that is marked as left. The worker decides which partitions it has (`assign`).
 """
@@ -56,8 +56,8 @@ QUIET_S = 3.0  # without large responses: then free buffers are returned to the 
 QUIET_BYTES = 256 << 10
 
 
-class CopyTask:
-    """Composes the parts that copy the assigned partitions."""
+class TaskSession:
+    """Composes the parts that copy the assigned partitions, until the session ends or the task stops."""
 
     def __init__(self, settings: SourceSettings, index: int, parts: TaskParts) -> None:
         self.copiers: dict[TopicPartition, PartitionCopier] = {}

@@ -1,4 +1,4 @@
-"""Builds the copy task of a task process or of a Spark task, with the parts that its settings ask for."""
+"""Builds the sessions of a task process or of a Spark task, with the parts that its settings ask for."""
 
 from collections import Counter
 
@@ -9,7 +9,6 @@ from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_kafka.stores.position_store import PositionStore
 from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_naming
-from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.offset_map_writer import MapLog, OffsetMaps
 from mirrorflow_replicator.copy.offset_sync_writer import (
     OffsetSyncWriter,
@@ -18,10 +17,11 @@ from mirrorflow_replicator.copy.offset_sync_writer import (
     UnwrittenSyncs,
 )
 from mirrorflow_replicator.copy.task_parts import SessionParts, TaskParts
+from mirrorflow_replicator.copy.task_session import TaskSession
 from mirrorflow_replicator.process import now_ms
 
 
-async def start_copy_task(
+async def start_task_session(
     settings: SourceSettings,
     clusters: tuple[Cluster, Cluster],
     store: PositionStore,
@@ -29,8 +29,8 @@ async def start_copy_task(
     resolve: Resolve,
     task: int,
     session: SessionParts,
-) -> CopyTask:
-    """Returns a running copy task without partitions; *clusters* are source and target. Raises ClusterError."""
+) -> TaskSession:
+    """Returns a running session without partitions; *clusters* are source and target. Raises ClusterError."""
     source, target = clusters
     errors: Counter[str] = Counter()
     parts = TaskParts(
@@ -43,9 +43,9 @@ async def start_copy_task(
         syncs=_offset_sync_writer(settings, errors, target, resolve),
         session=session,
     )
-    copy_task = CopyTask(settings, task, parts)
-    await copy_task.start()
-    return copy_task
+    started = TaskSession(settings, task, parts)
+    await started.start()
+    return started
 
 
 def _offset_sync_writer(
