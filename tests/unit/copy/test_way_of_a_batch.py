@@ -7,6 +7,7 @@ from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
+from mirrorflow_core.copying.effects import NOTHING, REPORT, REPORT_AND_READY
 from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
 from mirrorflow_core.writer.position import WriteMode
@@ -53,11 +54,17 @@ def response_at(offset: int) -> PartitionFetchResponse:
     return PartitionFetchResponse(key, 0, end, end, 0, (), -1, memoryview(bytearray(batch.data)))
 
 
-def files_of_a_batch() -> set[str]:
-    """The product's files with a function that is called from a fetch response to the acknowledgement."""
+def plain_copier() -> PartitionCopier:
+    """A copier that writes plain batches from source offset 100 on, outside of a segment of its event log."""
     copier = begun_copier(TIMESTAMP_MS)
     copier.change_mode(ChangeMode(WriteMode.PLAIN, 100, 0), TIMESTAMP_MS)
     copier.log.end(copier.state_values)
+    return copier
+
+
+def files_of_a_batch() -> set[str]:
+    """The product's files with a function that is called from a fetch response to the acknowledgement."""
+    copier = plain_copier()
     dispatch = dispatch_of(copier)
     response = response_at(100)
     files: set[str] = set()
@@ -93,3 +100,16 @@ def test_the_architecture_names_each_file_on_the_way_of_a_batch() -> None:
 
     assert len(diagram) <= FILES_MAX
     assert files_of_a_batch() - named == set()
+
+
+def test_the_effects_of_a_usual_batch_are_constants() -> None:
+    """They cost no allocation."""
+    copier = plain_copier()
+
+    fetched = copier.fetched(response_at(100), 100)
+    _, sent = copier.next_batch(TIMESTAMP_MS, 1 << 20)
+    acknowledged = copier.acknowledged(40, -1, TIMESTAMP_MS)
+
+    assert fetched is REPORT_AND_READY
+    assert sent is NOTHING
+    assert acknowledged is REPORT
