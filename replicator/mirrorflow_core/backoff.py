@@ -1,18 +1,23 @@
 """Exponential backoff with jitter, between the attempts of a loop or after a count of failures."""
 
-import asyncio
 import random
 from typing import Self
 
 JITTER = 0.2
+GROWTH = 2.0
 
 
-def backoff_s(failures: int, *, lowest_s: float, highest_s: float, jitter: float = JITTER) -> float:
-    """Returns the exponential backoff with jitter after *failures* in a row, in seconds; 0 after none."""
+def backoff_s(
+    failures: int, *, lowest_s: float, highest_s: float, jitter: float = JITTER, growth: float = GROWTH
+) -> float:
+    """Returns the exponential backoff with jitter after *failures* in a row, in seconds; 0 after none.
+
+    Each is *growth* times the one before. A smaller growth notices sooner that the cause is over, after more attempts.
+    """
     if failures == 0:
         return 0.0
-    exponent = min(failures - 1, 30)  # 2 ** 30 exceeds every upper limit and does not overflow
-    return jittered_s(min(lowest_s * float(2**exponent), highest_s), jitter=jitter)
+    exponent = min(failures - 1, 30)  # it exceeds every upper limit and does not overflow
+    return jittered_s(min(lowest_s * growth**exponent, highest_s), jitter=jitter)
 
 
 def jittered_s(wait_s: float, *, jitter: float = JITTER) -> float:
@@ -21,7 +26,7 @@ def jittered_s(wait_s: float, *, jitter: float = JITTER) -> float:
 
 
 class Backoff:
-    """The attempts of a loop, numbered from 1: waits before each but the first, twice as long each time.
+    """The attempts of a loop, numbered from 1: waits before each but the first, *growth* times as long each time.
 
         async for attempt in Backoff(min_s=0.1, max_s=15):
             try:
@@ -32,8 +37,11 @@ class Backoff:
     The loop ends after *attempts_max* attempts, if given. `next_s` is the pause before the next attempt.
     """
 
-    def __init__(self, *, min_s: float, max_s: float, attempts_max: int | None = None) -> None:
+    def __init__(
+        self, *, min_s: float, max_s: float, attempts_max: int | None = None, growth: float = GROWTH
+    ) -> None:
         self.next_s = 0.0
+        self._growth = growth
         self._min_s, self._max_s = min_s, max_s
         self._attempts_max = attempts_max
         self._attempts = 0
@@ -48,7 +56,11 @@ class Backoff:
     async def __anext__(self) -> int:
         if self._attempts == self._attempts_max:
             raise StopAsyncIteration
+        import asyncio  # noqa: PLC0415 the command uses `backoff_s` alone, and runs no loop
+
         await asyncio.sleep(self.next_s)
         self._attempts += 1
-        self.next_s = backoff_s(self._attempts, lowest_s=self._min_s, highest_s=self._max_s)
+        self.next_s = backoff_s(
+            self._attempts, lowest_s=self._min_s, highest_s=self._max_s, growth=self._growth
+        )
         return self._attempts

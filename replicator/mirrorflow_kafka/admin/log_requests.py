@@ -25,13 +25,14 @@ from mirrorflow_core.wire import produce as wire
 from mirrorflow_kafka.client.cluster import REQUEST_TIMEOUT_S, Cluster, chunks
 from mirrorflow_kafka.client.connection import Connection
 
-# An election takes under a second, detecting a dead broker up to broker.session.timeout.ms (9 s): 15 rounds
+# An election takes under a second, detecting a dead broker up to broker.session.timeout.ms (9 s): 24 rounds
 # are 9 s.
-ROUNDS_MAX = 15
-# Every broker knows a new topic within a second; a deleted topic must not cost ten seconds.
-UNKNOWN_ROUNDS_MAX = 6
+ROUNDS_MAX = 24
+# Every broker knows a new topic within a second (0.7 s here); a deleted topic must not cost ten seconds.
+UNKNOWN_ROUNDS_MAX = 11
 ROUND_BACKOFF_MIN_S = 0.02  # a leader is in the metadata some milliseconds before it leads a new partition
 ROUND_BACKOFF_MAX_S = 1.0
+ROUND_BACKOFF_GROWTH = 1.25  # the first start of a flow waits for such leaders
 # A request with 5,000 partitions is 20 to 100 kB and was answered in 50 ms; a larger one would block a broker
 # thread.
 PARTITIONS_MAX = 5000
@@ -82,7 +83,12 @@ async def _of_leaders(
         except (UnreachableError, TimeoutError):
             return nothing
 
-    rounds = Backoff(min_s=ROUND_BACKOFF_MIN_S, max_s=ROUND_BACKOFF_MAX_S, attempts_max=rounds_max)
+    rounds = Backoff(
+        min_s=ROUND_BACKOFF_MIN_S,
+        max_s=ROUND_BACKOFF_MAX_S,
+        attempts_max=rounds_max,
+        growth=ROUND_BACKOFF_GROWTH,
+    )
     async for number in rounds:
         if number > 1:
             await _refresh(cluster, {partition.topic for partition in waiting}, limit_s)

@@ -40,7 +40,7 @@ from mirrorflow_kafka.client.pool import retrieve_error
 TOPICS_MAX = 100
 CONTROLLER_TIMEOUT_MS = 30_000
 CREATED_TIMEOUT_S = 30.0  # until every partition of a new topic has a known leader
-CREATED_POLL_MIN_S, CREATED_POLL_MAX_S = 0.01, 0.1  # brokers learn of a new topic within some 10 ms
+CREATED_POLL_MIN_S, CREATED_POLL_MAX_S = 0.01, 0.05  # brokers learn of a new topic within some 10 ms
 BROKER_RESPONSE_S = 5.0  # for the settings of one of several brokers; a dead one is in the metadata for 9 s
 CREATED_TOGETHER_S = (
     0.02  # the topics of a start are wanted within some 10 ms, and a controller takes 30 ms for a request

@@ -35,7 +35,7 @@ from mirrorflow_kafka.client.metadata import NO_LEADER
 # For a leader to answer a small read about its partitions. It takes milliseconds; a leader that needs longer is down, frozen or
 # cut off from this process, and the metadata names it for some seconds more, or for ever.
 RESPONSE_S: Final = 5.0
-_ROUNDS_MAX: Final = 6  # within a second: most elections are over then, and the others are not waited for
+_ROUNDS_MAX: Final = 11  # within a second: most elections are over then, and the others are not waited for
 _MIN_IN_SYNC: Final = "min.insync.replicas"
 _GONE: Final = {UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID}
 

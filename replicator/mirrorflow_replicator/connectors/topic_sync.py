@@ -59,7 +59,7 @@ TOPICS_PER_REQUEST = 200  # about 40 settings of 100 bytes each are returned for
 # New partitions have leaders within a second or two; a partition copier that starts earlier retries by
 # itself.
 LEADERS_WAIT_S = 10.0
-LEADERS_POLL_S = 0.05
+LEADERS_POLL_S = 0.02
 _UNAUTHORIZED = (TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED)
 
 

@@ -39,6 +39,19 @@ def test_attempts_are_numbered_and_end_without_a_pause(pauses: list[float]) -> N
     ]
 
 
+def test_pauses_grow_by_another_factor(pauses: list[float]) -> None:
+    async def run() -> None:
+        async for _ in Backoff(min_s=0.1, max_s=0.2, attempts_max=5, growth=1.5):
+            pass
+
+    asyncio.run(run())
+
+    assert pauses == [
+        0.0,
+        *(pytest.approx(expected, rel=JITTER + 0.01) for expected in (0.1, 0.15, 0.2, 0.2)),
+    ]
+
+
 def test_after_a_reset_the_next_attempt_follows_at_once(pauses: list[float]) -> None:
     async def run() -> None:
         backoff = Backoff(min_s=0.1, max_s=1)
