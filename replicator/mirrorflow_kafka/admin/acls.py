@@ -9,13 +9,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import astuple
 from typing import Any, Final
 
-from kafka.protocol.admin import (
-    CreateAclsRequest,
-    DeleteAclsRequest,
-    DescribeAclsRequest,
-    DescribeClusterRequest,
-)
-
 from mirrorflow_core.errors import NotAuthorizedError, UnreachableError
 from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
 from mirrorflow_core.wire import error_codes
@@ -51,6 +44,8 @@ async def describe_acls(
 
     Raises NotAuthorizedError (needs Describe on the cluster), BrokerError (SECURITY_DISABLED).
     """
+    from kafka.protocol.admin.acl import DescribeAclsRequest  # noqa: PLC0415 most flows sync no ACLs
+
     request = DescribeAclsRequest(
         resource_type_filter=resource_type,
         resource_name_filter=resource_name,
@@ -83,6 +78,8 @@ async def create_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclB
 
     Raises NotAuthorizedError (needs Alter on the cluster), BrokerError (SECURITY_DISABLED), ClusterError.
     """
+    from kafka.protocol.admin.acl import CreateAclsRequest  # noqa: PLC0415 as in `describe_acls`
+
     responses: dict[AclBinding, BrokerRefusal | None] = {}
     for chunk in chunks(acls, ACLS_MAX):
         creations = [CreateAclsRequest.AclCreation(*astuple(acl)) for acl in chunk]
@@ -93,6 +90,8 @@ async def create_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclB
 
 async def delete_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclBinding, BrokerRefusal | None]:
     """Deletes exactly *acls*; returns None for each ACL that no longer exists. Raises as `create_acls`."""
+    from kafka.protocol.admin.acl import DeleteAclsRequest  # noqa: PLC0415 as in `describe_acls`
+
     responses: dict[AclBinding, BrokerRefusal | None] = {}
     for chunk in chunks(acls, ACLS_MAX):
         filters = [DeleteAclsRequest.DeleteAclsFilter(*astuple(acl)) for acl in chunk]
@@ -122,6 +121,8 @@ def _raise_for_all(cluster: Cluster, request: str, operation: str, response: Any
 
 async def cluster_operations(cluster: Cluster) -> frozenset[int]:
     """Returns the AclOperation codes this client has on the cluster (KIP-430, KIP-700). Raises ClusterError."""
+    from kafka.protocol.admin.cluster import DescribeClusterRequest  # noqa: PLC0415 as in `describe_acls`
+
     response = await cluster.call(DescribeClusterRequest(include_cluster_authorized_operations=True))
     cluster.raise_for(response.error_code, "DescribeCluster", message=response.error_message)
     return frozenset(response.authorized_operations or ())

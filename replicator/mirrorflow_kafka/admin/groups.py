@@ -8,9 +8,6 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
-from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, OffsetFetchRequest
-
 from mirrorflow_core.errors import ClusterError, UnreachableError
 from mirrorflow_core.offsets.checkpoints import Group
 from mirrorflow_core.offsets.offset_translation import Committed
@@ -104,6 +101,8 @@ async def list_reachable_groups(cluster: Cluster) -> GroupListing:
 
 
 async def _list_of(cluster: Cluster, node_id: int) -> dict[str, Group]:
+    from kafka.protocol.admin.groups import ListGroupsRequest  # noqa: PLC0415 groups follow the first record
+
     request = ListGroupsRequest(states_filter=[], types_filter=[])
     response = await cluster.call(request, node_id=node_id, timeout_s=GROUP_TIMEOUT_S)
     cluster.raise_for(response.error_code, "ListGroups")
@@ -120,6 +119,8 @@ async def _list_of(cluster: Cluster, node_id: int) -> dict[str, Group]:
 
 async def describe_group(cluster: Cluster, group: str) -> Group:
     """Returns a classic group with its state ("Dead" if unknown), for brokers whose ListGroups has none. Raises ClusterError."""
+    from kafka.protocol.admin.groups import DescribeGroupsRequest  # noqa: PLC0415 as in `_list_of`
+
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
     response = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=GROUP_TIMEOUT_S)
     described = response.groups[0]
@@ -135,6 +136,8 @@ async def may_describe(cluster: Cluster, group: str) -> bool:
     The request goes to any broker: brokers check the ACL before they check whether they coordinate the group.
     FindCoordinator is avoided because it could create `__consumer_offsets`.
     """
+    from kafka.protocol.admin.groups import DescribeGroupsRequest  # noqa: PLC0415 as in `_list_of`
+
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
     response = await _call_any_broker(cluster, request)
     return bool(response.groups[0].error_code != GROUP_AUTHORIZATION_FAILED)
@@ -142,6 +145,8 @@ async def may_describe(cluster: Cluster, group: str) -> bool:
 
 async def may_read(cluster: Cluster, group: str) -> bool:
     """As `may_describe`, for READ on *group*, by the heartbeat of an unknown member."""
+    from kafka.protocol.consumer.group import HeartbeatRequest  # noqa: PLC0415 as in `_list_of`
+
     request = HeartbeatRequest(
         group_id=group,
         generation_id=-1,
@@ -249,7 +254,9 @@ class _OffsetsOfGroups:
                 self._results[name] = error
 
 
-def _fetch_request(names: Sequence[str], *, min_version: int) -> OffsetFetchRequest:
+def _fetch_request(names: Sequence[str], *, min_version: int) -> Any:
+    from kafka.protocol.consumer.group import OffsetFetchRequest  # noqa: PLC0415 as in `_list_of`
+
     group_class = OffsetFetchRequest.OffsetFetchRequestGroup
     return OffsetFetchRequest(
         group_id=names[0],
@@ -309,6 +316,8 @@ def _parts(
 async def _commit(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, int]:
+    from kafka.protocol.consumer.group import OffsetCommitRequest  # noqa: PLC0415 as in `_list_of`
+
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     by_topic: dict[str, list[Any]] = {}
     for partition, committed in offsets.items():

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kafka.protocol.admin import DeleteRecordsRequest, DescribeLogDirsRequest, DescribeProducersRequest
-from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kafka.protocol.admin.topics import DeleteRecordsRequest
+from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import UnreachableError
@@ -352,6 +352,8 @@ async def describe_producers(
     A broker that was frozen and does not know yet that it lost leadership returns its old state without an
     error. Raises ClusterError.
     """
+    from kafka.protocol.admin.transactions import DescribeProducersRequest  # noqa: PLC0415 few starts need it
+
     topic_class = DescribeProducersRequest.TopicRequest
     results = await _call_leaders(
         cluster,
@@ -383,6 +385,8 @@ async def log_sizes(cluster: Cluster) -> dict[TopicPartition, int]:
 
     Partitions that no broker reports are absent. Raises NotAuthorizedError, ClusterError.
     """
+    from kafka.protocol.admin.cluster import DescribeLogDirsRequest  # noqa: PLC0415 for plans and checks alone
+
     nodes = list(cluster.metadata.brokers)
     responses = await asyncio.gather(
         *(cluster.call(DescribeLogDirsRequest(topics=None), node_id=node) for node in nodes)

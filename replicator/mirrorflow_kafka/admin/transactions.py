@@ -7,8 +7,11 @@ Version 1 of both reports fencing only as INVALID_PRODUCER_EPOCH (47), as Produc
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from kafka.protocol.admin import ListTransactionsRequest
-from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+from kafka.protocol.producer.transaction import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+)
 
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
@@ -192,6 +195,8 @@ async def transactional_ids_of(cluster: Cluster, producer_ids: Iterable[int]) ->
 
     Those that this client may not describe are absent. Raises ClusterError.
     """
+    from kafka.protocol.admin.transactions import ListTransactionsRequest  # noqa: PLC0415 for stalls alone
+
     wanted = sorted(set(producer_ids))
     names: dict[int, str] = {}
     for node_id in sorted(cluster.metadata.brokers) if wanted else ():
