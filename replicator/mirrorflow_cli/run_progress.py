@@ -7,7 +7,6 @@ The process's own rates cover up to 30 seconds, as Kafka's metrics do: good for 
 display. `RecentRates` covers the last 5 seconds, computed from successive answers and the process's own clock.
 """
 
-import http.client
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -129,6 +128,8 @@ def progress_of(summary: Mapping[str, Any], rows: Mapping[str, Any]) -> Progress
 
 
 def _get(url: str, path: str) -> dict[str, Any] | None:
+    import http.client  # noqa: PLC0415 with all of email; the first request comes after the start
+
     address = urlsplit(url)
     connection = http.client.HTTPConnection(
         address.hostname or "127.0.0.1", address.port, timeout=RESPONSE_TIMEOUT_S

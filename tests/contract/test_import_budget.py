@@ -20,6 +20,10 @@ NEVER = (
 )
 RESOURCE_MODULES = ("mirrorflow_cli.flow_arguments", "mirrorflow_operator", "pydantic", "yaml")
 BROKER_MODULES = ("asyncio", "kafka", "mirrorflow_kafka", "ssl")
+REPLICATOR_IMPORTS = {
+    "worker": "from mirrorflow_replicator.__main__ import _import_modules; _import_modules()",
+    "task": "import mirrorflow_replicator.worker.task_process",
+}
 VERSION_MODULE = "importlib.metadata"  # pydantic and crc32c import it too
 
 
@@ -49,21 +53,47 @@ def test_the_command_starts_the_replicator_before_it_imports_modules_to_read_a_f
 def test_reading_a_flow_imports_no_kafka_client():
     modules = imported_by("import mirrorflow_cli.flow_runner")
 
-    unneeded = ("kafka.protocol", "mirrorflow_kafka.client", "mirrorflow_replicator.connectors", "h11")
+    unneeded = (
+        "asyncio",
+        "h11._connection",
+        "http.client",
+        "kafka.protocol.api_message",
+        "mirrorflow_kafka.client",
+        "mirrorflow_replicator.connectors",
+    )
     assert [] == imported_packages(modules, (*NEVER, *unneeded))
 
 
 @pytest.mark.parametrize("mode", ["worker", "task"])
 def test_a_replicator_imports_no_modules_of_the_resource(mode: str):
-    modules = imported_by(
-        "from mirrorflow_replicator.__main__ import _import_modules; _import_modules()"
-        if mode == "worker"
-        else "import mirrorflow_replicator.worker.task_process"
-    )
+    modules = imported_by(REPLICATOR_IMPORTS[mode])
 
     assert [] == imported_packages(
         modules, (*NEVER, *RESOURCE_MODULES, "mirrorflow_cli", "kafka.consumer", "kafka.producer")
     )
+
+
+@pytest.mark.parametrize("mode", ["worker", "task"])
+def test_a_replicator_imports_only_what_comes_before_the_first_record(mode: str):
+    """Classes of Kafka's requests are made from JSON files, each of which takes a millisecond."""
+    modules = imported_by(REPLICATOR_IMPORTS[mode])
+
+    later = (
+        "h11._connection",
+        "kafka.protocol.admin.acl",
+        "kafka.protocol.admin.cluster",
+        "kafka.protocol.admin.groups",
+        "kafka.protocol.admin.transactions",
+        "kafka.protocol.admin.users",
+        "kafka.protocol.consumer.fetch",
+        "kafka.protocol.consumer.group",
+        "kafka.protocol.producer.produce",
+        "mirrorflow_kafka.stores.group_membership",
+        "mirrorflow_replicator.worker.distributed_herder",
+        "mirrorflow_replicator.worker.group_node",
+        "mirrorflow_replicator.worker.internal_rest",
+    )
+    assert [] == imported_packages(modules, later)
 
 
 def test_the_operator_imports_only_login_and_transport_of_the_kubernetes_package():

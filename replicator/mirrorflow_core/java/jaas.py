@@ -13,6 +13,7 @@ there a quote in a password ends the value.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.properties import Reference, reference_at
@@ -23,15 +24,6 @@ FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
 OPTIONS_MAX = 100
 
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-# Alternatives in the order of StreamTokenizer.nextToken; 0 to space are blanks, 0xA0 and above are letters.
-_TOKEN = re.compile(
-    r"""(?P<blank>[\x00-\x20]+ | //[^\r\n]* | /\*.*?(?:\*/|\Z) | /(?![/*])[^\r\n]*)
-      | (?P<number>-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]*))
-      | (?P<word>[A-Za-z_$\u00a0-\U0010ffff][A-Za-z0-9_$.\u00a0-\U0010ffff-]*)
-      | (?P<quote>["'])
-      | (?P<other>.)""",
-    re.VERBOSE | re.DOTALL,
-)
 _ESCAPED = {"\\": "\\\\", '"': '\\"', "'": "\\'", "\n": "\\n", "\r": "\\r"}
 _OCTAL = re.compile(r"[0-3][0-7]{0,2}|[4-7][0-7]?")
 # Option names that errors may show: Kafka's own, never a word that could be part of a value.
@@ -50,6 +42,20 @@ class LoginModule:
 class _Token:
     kind: str  # "text": a word or a quoted string; "number"; "mark"
     text: str = field(repr=False)
+
+
+@cache
+def _token() -> re.Pattern[str]:
+    """Returns the pattern of a token. It is compiled when it is used: that takes 5 ms, and many flows have no login."""
+    # Alternatives in the order of StreamTokenizer.nextToken; 0 to space are blanks, 0xA0 and above are letters.
+    return re.compile(
+        r"""(?P<blank>[\x00-\x20]+ | //[^\r\n]* | /\*.*?(?:\*/|\Z) | /(?![/*])[^\r\n]*)
+          | (?P<number>-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]*))
+          | (?P<word>[A-Za-z_$\u00a0-\U0010ffff][A-Za-z0-9_$.\u00a0-\U0010ffff-]*)
+          | (?P<quote>["'])
+          | (?P<other>.)""",
+        re.VERBOSE | re.DOTALL,
+    )
 
 
 def parse_jaas(text: str) -> LoginModule:
@@ -105,7 +111,7 @@ def resolve_jaas(text: str, lookup: Callable[[Reference], str]) -> str:
             quote = "" if text[index] == quote or text[index] in "\r\n" else quote
             parts.append(text[index:end])
             index = end
-        elif match := _TOKEN.match(text, index):  # always: `other` takes any character
+        elif match := _token().match(text, index):  # always: `other` takes any character
             end = match.end()
             if match.lastgroup == "quote":
                 quote = match.group()
@@ -148,7 +154,7 @@ def _options(tokens: list[_Token], index: int) -> tuple[dict[str, str], int]:
 
 def _tokens(text: str) -> Iterator[_Token]:
     index = 0
-    while match := _TOKEN.match(text, index):  # until the end: `other` takes any character
+    while match := _token().match(text, index):  # until the end: `other` takes any character
         index = match.end()
         if match.lastgroup == "quote":
             value, index = _quoted(text, index, match.group())

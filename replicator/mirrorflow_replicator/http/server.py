@@ -6,6 +6,8 @@ error body and a log line, and the server keeps running. If the input is not HTT
 is closed.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import ssl

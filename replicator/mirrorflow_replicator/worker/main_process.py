@@ -1,8 +1,10 @@
 """The main process of a worker: runs its connectors and its HTTP server until it is stopped.
 
 With an mm2.properties it runs all flows of the file (`DedicatedHerders`); each flow is a group on its target, which other
-processes may join.
+processes may join. The modules of groups are imported only where the settings ask for one.
 """
+
+from __future__ import annotations
 
 import asyncio
 import logging
@@ -16,7 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mirrorflow_core.connect.group_assignment import NO_URL
@@ -44,11 +46,11 @@ from mirrorflow_replicator.http.worker_view import (
 from mirrorflow_replicator.logs import LOGGERS
 from mirrorflow_replicator.process import resource_usage, stdin_ended
 from mirrorflow_replicator.version import connect_version, version
-from mirrorflow_replicator.worker.distributed_herder import DistributedHerder
-from mirrorflow_replicator.worker.group_node import GroupNode
 from mirrorflow_replicator.worker.herder import FixedHerder, Herder, StateFiles, States
-from mirrorflow_replicator.worker.internal_rest import Flow, flow_of, route
-from mirrorflow_replicator.worker.worker_node import NodeContext, SingleNode
+
+if TYPE_CHECKING:
+    from mirrorflow_replicator.worker.distributed_herder import DistributedHerder
+    from mirrorflow_replicator.worker.internal_rest import Flow
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -126,14 +128,19 @@ class Worker:
 
     async def _internal_server(self, tls: ServerTls | None) -> HttpServer:
         """Starts the server for other nodes; without listeners where nodes call the first public one."""
-        flows = [group.flow for group in map(_group, self._settings) if group is not None and group.flow]
+        listeners, route = self._settings[0].http.internal, None
+        # Where users may change connectors at any node, nodes forward those calls.
+        if listeners and not self._serves_peers:
+            from mirrorflow_replicator.worker import internal_rest  # noqa: PLC0415
+
+            flows = [group.flow for group in map(_group, self._settings) if group is not None and group.flow]
+            route = partial(internal_rest.route, flows=flows or None)
         server = await HttpServer.start(
-            self._settings[0].http.internal,
+            listeners,
             self.view,
             carry_out=self._carry_out,
             tls=_context(tls),
-            # Where users may change connectors at any node, nodes forward those calls.
-            route=None if self._serves_peers else partial(route, flows=flows or None),
+            route=route,
         )
         for address in server.addresses:
             log.info("Listening for group members on %s", address)
@@ -174,6 +181,10 @@ class Worker:
         self, worker: WorkerSettings, distributed: DistributedSettings, suffix: str
     ) -> DistributedHerder:
         """Returns a herder whose worker id ends with *suffix*."""
+        from mirrorflow_replicator.worker.distributed_herder import DistributedHerder  # noqa: PLC0415
+        from mirrorflow_replicator.worker.group_node import GroupNode  # noqa: PLC0415
+        from mirrorflow_replicator.worker.worker_node import NodeContext, SingleNode  # noqa: PLC0415
+
         context = NodeContext(
             settings=worker,
             distributed=distributed,
@@ -371,6 +382,8 @@ class DedicatedHerders:
 
     async def carry_out(self, command: Command, request: Request) -> Response:
         """Carries out another node's call for one of the flows. Raises ConnectError, MirrorFlowError."""
+        from mirrorflow_replicator.worker.internal_rest import flow_of  # noqa: PLC0415
+
         herder = self._herders.get(flow_of(request) or ("", ""))
         if herder is None:
             raise ConnectError(501, f"{type(command).__name__} is for a distributed worker.")
