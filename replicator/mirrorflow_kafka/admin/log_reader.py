@@ -61,7 +61,7 @@ ATTEMPTS_MAX: Final = 30
 BACKOFF_MIN_S: Final = 0.1
 BACKOFF_MAX_S: Final = 1.0
 RETRY_TIMEOUT_S: Final = 60.0
-MARKER_POLL_S: Final = 0.02
+MARKER_POLL_MIN_S, MARKER_POLL_S = 0.005, 0.02  # a marker takes some milliseconds
 FORMER_LEADER_S: Final = 1.0  # a marker that takes longer may be in the log of another leader
 BYTES_PER_OFFSET: Final = 4096  # of a fetch; the first batch is returned whole anyway
 T = TypeVar("T")
@@ -376,20 +376,21 @@ async def read_log(
         return batches
 
     now = asyncio.get_running_loop().time
-    since_s = now()
+    since_s, reads = now(), 0
     if span is None and cache is not None:
         # Metadata that is older than a new topic would have the id of the one before.
         await cluster.refresh([partition.topic])
     while True:
         with admin.naming_leaderless(cluster, partition.topic):
             batches = await retrying(read)
+        reads += 1
         if marker is None or marker.is_in(batches):
             return batches
         if now() - since_s >= RETRY_TIMEOUT_S:
             raise MissingMarkerError(cluster=cluster.alias, partitions=str(partition))
         if now() - since_s >= FORMER_LEADER_S:
             await cluster.refresh([partition.topic])
-        await asyncio.sleep(MARKER_POLL_S)
+        await asyncio.sleep(backoff_s(reads, lowest_s=MARKER_POLL_MIN_S, highest_s=MARKER_POLL_S))
 
 
 async def read_batches(

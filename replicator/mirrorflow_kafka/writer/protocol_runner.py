@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, TypeVar
 
+from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import (
     ClusterError,
     CorruptRecordsError,
@@ -55,6 +56,8 @@ from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import (
+    MARKER_POLL_MIN_S,
+    MARKER_POLL_S,
     Decode,
     LogCache,
     LogSpan,
@@ -71,6 +74,7 @@ from mirrorflow_kafka.writer.partition_availability import RESPONSE_S
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions, partition_numbers
 
 FETCHES_MAX: Final = 32  # at the same time; each may return a megabyte
+MARKER_POLLS_MAX: Final = 20  # in 0.4 s
 POSITIONS_MAX: Final = 1_000  # in one transaction, which must not take longer than its timeout
 _IDLE_KEY: Final = "connections.max.idle.ms"
 _IDLE_LIMIT_MS: Final = 600_000  # Kafka's default
@@ -224,7 +228,7 @@ class ProtocolRunner:
         offsets = self._topics.offsets
         numbers = await retrying(lambda: partition_numbers(self._target, offsets, is_fresh=True))
         partitions = [TopicPartition(offsets, number) for number in numbers]
-        spans = await log_spans(self._target, partitions)
+        spans = await self._spans_after(barrier, partitions)
         return tuple(
             await asyncio.gather(
                 *(
@@ -235,6 +239,24 @@ class ProtocolRunner:
                 )
             )
         )
+
+    async def _spans_after(
+        self, barrier: Producer, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, LogSpan]:
+        """Returns the spans of *partitions*, once they are long enough for the markers of *barrier*.
+
+        A coordinator writes markers some milliseconds after its answer. Two requests find that out for all partitions, and a read
+        that comes too early takes three for each. After MARKER_POLLS_MAX the reads themselves wait.
+        """
+        markers = {partition: self.transactions.barrier(barrier, partition) for partition in partitions}
+        async for attempt in Backoff(min_s=MARKER_POLL_MIN_S, max_s=MARKER_POLL_S):
+            spans = await log_spans(self._target, partitions)
+            if attempt == MARKER_POLLS_MAX or not any(
+                marker is not None and partition in spans and spans[partition].end <= marker.offset
+                for partition, marker in markers.items()
+            ):
+                return spans
+        raise AssertionError("the attempts do not end")
 
     async def _last_sequence(
         self, partition: TopicPartition, producer_id: int, producer_epoch: int

@@ -10,7 +10,7 @@ from mirrorflow_core.connect.position_records import PositionKey, encode_key
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import Record
-from mirrorflow_core.writer.broker_requests import Pause, ReadWallClock
+from mirrorflow_core.writer.broker_requests import Pause, Producer, ReadPositions, ReadWallClock
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
@@ -127,6 +127,46 @@ def test_the_first_read_of_several_logs_requests_their_offsets_together(
     single = [(1, LATEST), (1, EARLIEST)]
     together = [(2, LATEST), (2, EARLIEST)] if is_available else [(2, LATEST), *single]
     assert together + single == requests[: len(together) + len(single)]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [[20, 20], [21, 20], [21, 21]],
+        [[20, 20], []],  # a log is not available
+        [[21, 21]],
+    ],
+    ids=["late markers", "unavailable", "markers there"],
+)
+def test_positions_are_read_when_their_logs_are_long_enough_for_the_marker(
+    monkeypatch: pytest.MonkeyPatch, answers: list[list[int]]
+):
+    lock = Producer("lock", 7, 3)
+    remaining = list(answers)
+    reads: list[LogSpan | None] = []
+
+    async def log_spans(_: object, partitions: list[TopicPartition]) -> dict[TopicPartition, LogSpan]:
+        ends = remaining.pop(0)
+        return {partition: LogSpan(0, end) for partition, end in zip(partitions, ends, strict=False)}
+
+    async def read_log(*_: object, span: LogSpan | None, **__: object) -> tuple[LogBatch, ...]:
+        reads.append(span)
+        return ()
+
+    async def partition_numbers(*_: object, **__: object) -> tuple[int, ...]:
+        return 0, 1
+
+    monkeypatch.setattr(protocol_runner, "log_spans", log_spans)
+    monkeypatch.setattr(protocol_runner, "read_log", read_log)
+    monkeypatch.setattr(protocol_runner, "partition_numbers", partition_numbers)
+    runner = protocol_runner.ProtocolRunner(cast("Any", None), cast("Any", None), TOPICS)
+    monkeypatch.setattr(runner.transactions, "barrier", lambda *_: ExpectedMarker(7, 3, 20))
+
+    asyncio.run(runner.respond((ReadPositions(lock),)))
+
+    assert [] == remaining
+    last: list[LogSpan | None] = [LogSpan(0, end) for end in answers[-1]]
+    assert reads == (last or [None, None])
 
 
 def batch(offset: int) -> LogBatch:
