@@ -57,10 +57,14 @@ class FlowClusters:
         self._mapping = asyncio.Lock()
 
     async def open(self, *, has_claims: bool) -> None:
-        """Creates the flow's own topics. Raises MirrorFlowError."""
+        """Creates the flow's own topics; their records are read when the flow is taken. Raises MirrorFlowError."""
         settings, target = self.settings, self.target
         # Together, because each waits for its leaders.
-        opening: list[Awaitable[object]] = [position_store(settings, target).open()]
+        opening: list[Awaitable[object]] = []
+        if settings.offsets.store is OffsetStore.KAFKA:
+            opening.append(CompactedTopic(target, settings.offsets, key=TOPIC_KEY).open())
+        else:
+            opening.append(position_store(settings, target).open())
         if has_claims:
             opening.append(open_claims_topic(target, settings.offsets, settings.source_alias))
         await asyncio.gather(*opening)
