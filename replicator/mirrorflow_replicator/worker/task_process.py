@@ -66,6 +66,7 @@ class TaskProcess:
         self._acknowledged: tuple[AcknowledgedPosition, ...] = ()
         self._log_append_time_topics: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()
+        self._opening: asyncio.Task[None] | None = None
 
     async def serve(self, stream: asyncio.StreamReader) -> None:
         """Carries out messages until a stop arrives or the worker is gone."""
@@ -83,8 +84,9 @@ class TaskProcess:
             if serving.done():
                 serving.result()
         finally:
-            for job in (serving, warm, reporting, receiving):
-                job.cancel()
+            for job in (serving, warm, reporting, receiving, self._opening):
+                if job is not None:
+                    job.cancel()
             await asyncio.gather(serving, return_exceptions=True)
             if self._task is not None:
                 await self._task.stop()
@@ -164,7 +166,18 @@ class TaskProcess:
                 for cluster in clusters:
                     self._sides.connected(cluster)
                 self._clusters, self._failure = clusters, None
+                self._opening = asyncio.create_task(self._open_connections(clusters))
                 return clusters
+
+    async def _open_connections(self, clusters: tuple[Cluster, Cluster]) -> None:
+        """Opens a connection to a broker of each cluster, which the first assignment needs."""
+        for result in await asyncio.gather(
+            *(cluster.refresh([]) for cluster in clusters), return_exceptions=True
+        ):
+            if isinstance(result, MirrorFlowError):
+                log.info("%s", result)  # the request that needs it tries again, and reports it
+            elif isinstance(result, BaseException):
+                raise result
 
     def _note(self, error: MirrorFlowError) -> None:
         """Keeps *error* for the report, but logs it only if its cause is new.
