@@ -11,7 +11,7 @@ all markers. `mirrorflow_core.writer.transaction_log` decides which of those rec
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
@@ -180,10 +180,14 @@ async def batches_between(
     read_committed: bool = False,
     max_bytes: int = STRETCH_BYTES,
     leader_epoch: int = -1,
+    first: PartitionFetchResponse | None = None,
 ) -> AsyncIterator[tuple[Batch, PartitionFetchResponse]]:
-    """Yields the batches that hold offsets from *start* up to (not including) *end*, in order. *leader_epoch* is as in `read_once`."""
+    """Yields the batches that hold offsets from *start* up to (not including) *end*, in order. *leader_epoch* is as in `read_once`.
+
+    *first*: what was fetched from *start* already.
+    """
     while start < end:
-        fetched = await read_once(
+        fetched = first or await read_once(
             cluster,
             partition,
             start,
@@ -191,6 +195,7 @@ async def batches_between(
             max_bytes=max_bytes,
             leader_epoch=leader_epoch,
         )
+        first = None
         moved = False
         for batch in split(fetched.records):
             if batch.next_offset <= start:
@@ -345,6 +350,48 @@ async def _spans(cluster: Cluster, partitions: Sequence[TopicPartition]) -> dict
     }
 
 
+async def read_starts(
+    cluster: Cluster, spans: Mapping[TopicPartition, LogSpan]
+) -> dict[TopicPartition, PartitionFetchResponse]:
+    """Returns what *spans* begin with, fetched by one request to each leader; what did not arrive is absent.
+
+    Most logs of a flow's own are so short that they need no other request.
+    """
+    of_leader: dict[int, dict[TopicPartition, LogSpan]] = {}
+    for partition, span in spans.items():
+        leader = cluster.leader(*partition)
+        if leader is not None and span.start < span.end:
+            of_leader.setdefault(leader, {})[partition] = span
+
+    async def fetch_from(
+        leader: int, wanted: Mapping[TopicPartition, LogSpan]
+    ) -> dict[TopicPartition, PartitionFetchResponse]:
+        connection = await cluster.connection(leader, purpose="scan")
+        version = min(FETCH_VERSION_MAX, connection.versions[fetch.API_KEY][1])
+        keys = {FetchKey(partition.topic.encode(), partition.partition): partition for partition in wanted}
+        starts = tuple(
+            (key, FetchFrom(wanted[partition].start, max_bytes=_span_bytes(wanted[partition])))
+            for key, partition in keys.items()
+        )
+        body = fetch.fetch_request(
+            version, SessionRequest(0, NO_SESSION, starts), max_wait_ms=0, max_bytes=STRETCH_BYTES
+        )
+        response = await connection.send(fetch.API_KEY, version, (body,), flexible=version >= 12)
+        fetched = _understood(connection, version, response)
+        cluster.add_throttle_ms(fetched.throttle_ms)
+        connection.throttled(fetched.throttle_ms)
+        return {keys[part.key]: part for part in fetched.partitions if not part.error and part.records}
+
+    requests = (fetch_from(leader, wanted) for leader, wanted in of_leader.items())
+    fetched: dict[TopicPartition, PartitionFetchResponse] = {}
+    for outcome in await asyncio.gather(*requests, return_exceptions=True):
+        if isinstance(outcome, dict):
+            fetched |= outcome
+        elif not isinstance(outcome, ClusterError):
+            raise outcome
+    return fetched
+
+
 async def read_log(
     cluster: Cluster,
     partition: TopicPartition,
@@ -352,20 +399,24 @@ async def read_log(
     *,
     marker: ExpectedMarker | None = None,
     span: LogSpan | None = None,
+    first: PartitionFetchResponse | None = None,
     cache: LogCache | None = None,
 ) -> tuple[LogBatch, ...]:
     """Returns all batches of *partition*, of a topic of the flow's own; *decode* returns the content of a record, or None to leave it out.
 
     It waits until *marker* is in the log: a former leader, which was frozen, answers with an old high watermark. *span* is what
-    `log_spans` has returned; it is asked for again where a read is repeated. *cache* is only used with this *decode*, and a
+    `log_spans` has returned, and *first* what `read_starts` has; both are asked for again where a read is repeated. *cache* is only used with this *decode*, and a
     *span* beside it is newer than the metadata of the topic, which is newer than the previous read. Raises ClusterError, CorruptRecordsError.
     """
-    spans = [] if span is None else [span]
+    given = [] if span is None else [(span, first)]
 
     async def read() -> tuple[LogBatch, ...]:
-        present = spans.pop() if spans else (await _spans(cluster, [partition]))[partition]
+        if given:
+            present, begin = given.pop()
+        else:
+            present, begin = (await _spans(cluster, [partition]))[partition], None
         if cache is None:
-            return await _collect(cluster, partition, present.start, present.end, decode)
+            return await _collect(cluster, partition, present.start, present.end, decode, first=begin)
         topic_id = cluster.metadata.topic_id(partition.topic)
         known = cache.known(partition, topic_id, present)
         start = known[-1].last_offset + 1 if known else present.start
@@ -436,16 +487,28 @@ async def _collect(
     end: int,
     decode: Decode | None,
     leader_epoch: int = -1,
+    first: PartitionFetchResponse | None = None,
 ) -> tuple[LogBatch, ...]:
-    max_bytes = min(STRETCH_BYTES, max(1, end - start) * BYTES_PER_OFFSET)
+    max_bytes = _span_bytes(LogSpan(start, end))
     return tuple(
         [
             _log_batch(batch, decode, partition)
             async for batch, _ in batches_between(
-                cluster, partition, start, end, max_bytes=max_bytes, leader_epoch=leader_epoch
+                cluster,
+                partition,
+                start,
+                end,
+                max_bytes=max_bytes,
+                leader_epoch=leader_epoch,
+                first=first,
             )
         ]
     )
+
+
+def _span_bytes(span: LogSpan) -> int:
+    """Returns how much of *span* is fetched at once."""
+    return min(STRETCH_BYTES, max(1, span.end - span.start) * BYTES_PER_OFFSET)
 
 
 def _log_batch(batch: Batch, decode: Decode | None, partition: TopicPartition) -> LogBatch:

@@ -27,6 +27,7 @@ from mirrorflow_core.errors import (
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS
 from mirrorflow_core.wire.error_codes import NONE, partition_error
+from mirrorflow_core.wire.fetch import PartitionFetchResponse
 from mirrorflow_core.writer.broker_requests import (
     InitProducerId,
     LeaderEpochEnd,
@@ -65,6 +66,7 @@ from mirrorflow_kafka.admin.log_reader import (
     log_spans,
     read_batches,
     read_log,
+    read_starts,
     retrying,
 )
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST, ListedOffset
@@ -219,21 +221,30 @@ class ProtocolRunner:
         barrier: Producer | None,
         *,
         span: LogSpan | None = None,
+        first: PartitionFetchResponse | None = None,
     ) -> tuple[LogBatch, ...]:
         marker = self.transactions.barrier(barrier, partition)
         async with self._fetches:
-            return await read_log(self._target, partition, decode, marker=marker, span=span, cache=self._logs)
+            return await read_log(
+                self._target, partition, decode, marker=marker, span=span, first=first, cache=self._logs
+            )
 
     async def _positions(self, barrier: Producer) -> tuple[tuple[LogBatch, ...], ...]:
         offsets = self._topics.offsets
         numbers = await retrying(lambda: partition_numbers(self._target, offsets, is_fresh=True))
         partitions = [TopicPartition(offsets, number) for number in numbers]
         spans = await self._spans_after(barrier, partitions)
+        # With a cache, most of the logs is known.
+        starts = await read_starts(self._target, spans) if self._logs is None else {}
         return tuple(
             await asyncio.gather(
                 *(
                     self._read_internal(
-                        partition, self._topics.position_in, barrier, span=spans.get(partition)
+                        partition,
+                        self._topics.position_in,
+                        barrier,
+                        span=spans.get(partition),
+                        first=starts.get(partition),
                     )
                     for partition in partitions
                 )

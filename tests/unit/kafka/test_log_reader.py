@@ -9,8 +9,16 @@ import pytest
 from mirrorflow_core.errors import BrokerError, ConnectionLostError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.fetch import PartitionFetchResponse
+from mirrorflow_core.wire.records import Record, encode_split
 from mirrorflow_kafka.admin import log_reader
-from mirrorflow_kafka.admin.log_reader import ThrottledError, read_once, read_through_elections
+from mirrorflow_kafka.admin.log_reader import (
+    LogSpan,
+    ThrottledError,
+    read_log,
+    read_once,
+    read_starts,
+    read_through_elections,
+)
 from tests.unit.core.wire.messages import FetchResponse
 
 ORDERS = TopicPartition("orders", 3)
@@ -18,7 +26,9 @@ VERSION = 12
 NOT_LEADER, OUT_OF_RANGE = 6, 1
 
 
-def fetch_response(*, throttle_ms: int = 0, error: int = 0, is_empty: bool = False) -> bytearray:
+def fetch_response(
+    *, throttle_ms: int = 0, error: int = 0, is_empty: bool = False, records: bytes = b""
+) -> bytearray:
     """A response for `ORDERS`; a throttled or *is_empty* response has no partition."""
     topic = FetchResponse.FetchableTopicResponse
     partition = topic.PartitionData(
@@ -30,7 +40,7 @@ def fetch_response(*, throttle_ms: int = 0, error: int = 0, is_empty: bool = Fal
         log_start_offset=0,
         aborted_transactions=None,
         preferred_read_replica=-1,
-        records=b"",
+        records=records,
     )
     parts = [topic(version=VERSION, topic=ORDERS.topic, partitions=[partition])]
     message = FetchResponse(
@@ -80,6 +90,38 @@ def read(cluster: Any, **more: Any) -> PartitionFetchResponse:
 def read_with_retries(cluster: Any) -> PartitionFetchResponse:
     """Calls `read_through_elections` for `ORDERS`."""
     return asyncio.run(read_through_elections(cluster, ORDERS, 5))
+
+
+def batch_of_two_records() -> bytes:
+    [(data, _)] = encode_split([Record(0, 9, b"k", b"v")] * 2, max_bytes=1 << 20, codec=0)
+    return bytes(data)
+
+
+def test_the_start_of_several_logs_is_fetched_by_one_request() -> None:
+    """A log that it holds whole needs no request of its own."""
+    other = TopicPartition("orders", 4)  # for which the response has nothing
+    cluster: Any = FakeCluster(fetch_response(records=batch_of_two_records()))
+    spans = {ORDERS: LogSpan(0, 2), other: LogSpan(0, 2), TopicPartition("orders", 5): LogSpan(7, 7)}
+
+    async def read_both() -> tuple[list[TopicPartition], list[int]]:
+        starts = await read_starts(cluster, spans)
+        log = await read_log(
+            cluster, ORDERS, lambda record: record.value, span=spans[ORDERS], first=starts[ORDERS]
+        )
+        return [*starts], [len(batch.records) for batch in log]
+
+    assert ([ORDERS], [2]) == asyncio.run(read_both())
+
+
+@pytest.mark.parametrize(
+    "response",
+    [fetch_response(error=NOT_LEADER), fetch_response(throttle_ms=3), fetch_response(is_empty=True)],
+    ids=["not leader", "throttled", "invalid"],
+)
+def test_a_start_that_did_not_arrive_is_absent(response: bytearray) -> None:
+    cluster: Any = FakeCluster(response)
+
+    assert {} == asyncio.run(read_starts(cluster, {ORDERS: LogSpan(0, 2)}))
 
 
 @pytest.fixture(autouse=True)

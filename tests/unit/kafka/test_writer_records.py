@@ -107,7 +107,7 @@ def test_the_first_read_of_several_logs_requests_their_offsets_together(
             for partition, offset in (await offsets_at(*arguments)).items()
         }
 
-    async def collect(*_: object) -> list[LogBatch]:
+    async def collect(*_: object, **__: object) -> list[LogBatch]:
         return next(batches)
 
     monkeypatch.setattr(admin, "offsets_at", offsets_at)
@@ -153,11 +153,15 @@ def test_positions_are_read_when_their_logs_are_long_enough_for_the_marker(
         reads.append(span)
         return ()
 
+    async def read_starts(*_: object) -> dict[object, object]:
+        return {}
+
     async def partition_numbers(*_: object, **__: object) -> tuple[int, ...]:
         return 0, 1
 
     monkeypatch.setattr(protocol_runner, "log_spans", log_spans)
     monkeypatch.setattr(protocol_runner, "read_log", read_log)
+    monkeypatch.setattr(protocol_runner, "read_starts", read_starts)
     monkeypatch.setattr(protocol_runner, "partition_numbers", partition_numbers)
     runner = protocol_runner.ProtocolRunner(cast("Any", None), cast("Any", None), TOPICS)
     monkeypatch.setattr(runner.transactions, "barrier", lambda *_: ExpectedMarker(7, 3, 20))
@@ -190,7 +194,7 @@ class CachedLog:
         )
         return [batch.base_offset for batch in asyncio.run(batches)]
 
-    async def _collect(self, *arguments: Any) -> tuple[LogBatch, ...]:
+    async def _collect(self, *arguments: Any, **_: object) -> tuple[LogBatch, ...]:
         start, end = arguments[2:4]
         self.fetches.append((start, end))
         return tuple(batch(offset) for offset in range(start, end))
