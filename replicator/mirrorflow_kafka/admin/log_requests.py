@@ -83,13 +83,7 @@ async def _of_leaders(
         except (UnreachableError, TimeoutError):
             return nothing
 
-    rounds = Backoff(
-        min_s=ROUND_BACKOFF_MIN_S,
-        max_s=ROUND_BACKOFF_MAX_S,
-        attempts_max=rounds_max,
-        growth=ROUND_BACKOFF_GROWTH,
-    )
-    async for number in rounds:
+    async for number in _rounds(rounds_max):
         if number > 1:
             await _refresh(cluster, {partition.topic for partition in waiting}, limit_s)
         groups: dict[int, list[TopicPartition]] = {}
@@ -111,6 +105,15 @@ async def _of_leaders(
             return responses
     await _refresh(cluster, {partition.topic for partition in waiting}, limit_s)
     return responses
+
+
+def _rounds(rounds_max: int) -> Backoff:
+    return Backoff(
+        min_s=ROUND_BACKOFF_MIN_S,
+        max_s=ROUND_BACKOFF_MAX_S,
+        attempts_max=rounds_max,
+        growth=ROUND_BACKOFF_GROWTH,
+    )
 
 
 async def _refresh(cluster: Cluster, topics: Iterable[str], limit_s: float | None) -> None:
