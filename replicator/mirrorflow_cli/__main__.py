@@ -21,7 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report: Callable[[str], None] = _report
     try:
         command = next((argument for argument in given if argument in COMMANDS), "")
-        parser = command_parser({command})
+        # Where the command comes first, no help or error lists the others.
+        parser = command_parser({command}, [command] if given[:1] == [command] else COMMANDS.keys())
         parser.set_defaults(is_own_process=arguments is None)
         parsed, rest = parser.parse_known_args(given)
         if rest and not ("add_files" in parsed and parsed.add_files(parsed, rest)):

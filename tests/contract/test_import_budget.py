@@ -88,6 +88,7 @@ def test_a_replicator_imports_only_what_comes_before_the_first_record(mode: str)
         "kafka.protocol.consumer.fetch",
         "kafka.protocol.consumer.group",
         "kafka.protocol.producer.produce",
+        "mirrorflow_core.schemas",
         "mirrorflow_kafka.stores.group_membership",
         "mirrorflow_replicator.worker.distributed_herder",
         "mirrorflow_replicator.worker.group_node",

@@ -84,8 +84,10 @@ def _suggestion(name: str, known: Collection[str]) -> str:
     return f"; did you mean {close[0]}? " if close else "; "
 
 
-def command_parser(loaded: Container[str]) -> argparse.ArgumentParser:
-    """Returns the parser; the commands in *loaded* have their flags, the others only their help text."""
+def command_parser(
+    loaded: Container[str], listed: Collection[str] = COMMANDS.keys()
+) -> argparse.ArgumentParser:
+    """Returns the parser of the commands in *listed*; those in *loaded* have their flags, the others only their help text."""
     parser = _CommandParser(
         prog="mirrorflow",
         description="Replicate Kafka topics from one cluster to another.",
@@ -94,7 +96,8 @@ def command_parser(loaded: Container[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=VersionAction)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, summary in COMMANDS.items():
+    for name in listed:
+        summary = COMMANDS[name]
         command = commands.add_parser(
             name,
             help=summary,

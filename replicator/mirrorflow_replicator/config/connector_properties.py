@@ -15,7 +15,6 @@ from typing import Self
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.patterns import compile_patterns, meant_by_glob
 from mirrorflow_core.java.properties import PropertyReader, parse_duration_ms, parse_instant_ms
-from mirrorflow_core.schemas.subject_mapping import CONTEXTS_KEY, PREFIX_KEY, SUBJECTS_KEY, read_contexts
 from mirrorflow_core.setting_table import DEFAULTS
 from mirrorflow_core.settings import (
     CONFIG_EXCLUDE,
@@ -545,6 +544,14 @@ def parse_schemas(properties: Mapping[str, str], worker: Mapping[str, str]) -> S
 
     Raises InvalidSettingError.
     """
+    # Most flows have no registries.
+    from mirrorflow_core.schemas.subject_mapping import (  # noqa: PLC0415
+        CONTEXTS_KEY,
+        PREFIX_KEY,
+        SUBJECTS_KEY,
+        read_contexts,
+    )
+
     basics = CommonSettings.of(properties, worker)
     read = basics.read
 
