@@ -238,7 +238,7 @@ class _Applications:
         with _running(self._pair.line("--to", to, "--report", report)) as command:
             wait_until(
                 "the producer writes to the other side",
-                lambda: len(self._writing.written_to(to)) > begun or command.poll() is not None,
+                lambda: len(self._writing.written_to(to)) > begun or command.poll(),
                 timeout_s=WAIT_S,
             )
             self._reading.join(WAIT_S)
