@@ -23,6 +23,7 @@ from mirrorflow_kafka.admin.log_requests import (
     log_sizes,
     offsets_at,
     produce,
+    produce_in_transaction,
 )
 from mirrorflow_kafka.admin.topics import (
     NewTopic,

@@ -22,6 +22,7 @@ from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire import produce as wire
+from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split
 from mirrorflow_kafka.client.cluster import REQUEST_TIMEOUT_S, Cluster, chunks
 from mirrorflow_kafka.client.connection import Connection
 
@@ -36,6 +37,8 @@ ROUND_BACKOFF_GROWTH = 1.25  # the first start of a flow waits for such leaders
 # A request with 5,000 partitions is 20 to 100 kB and was answered in 50 ms; a larger one would block a broker
 # thread.
 PARTITIONS_MAX = 5000
+# A batch before compression; brokers and consumers hold it decompressed.
+BATCH_UNCOMPRESSED_BYTES_MAX = 1 << 20
 Key = tuple[str, int]
 Codes = dict[TopicPartition, int]
 LATEST, EARLIEST = -1, -2  # ListOffsets timestamps
@@ -480,3 +483,39 @@ async def append(
         partition: result if isinstance(result, Appended) else Appended(result.error_code, None)
         for partition, result in results.items()
     }
+
+
+async def produce_in_transaction(
+    cluster: Cluster,
+    partition: TopicPartition,
+    records: Sequence[Record],
+    *,
+    transactional_id: str,
+    producer: tuple[int, int],
+    base_sequence: int,
+    max_bytes: int,
+    timeout_ms: int,
+    codec: int = 0,
+) -> int:
+    """Appends *records* in the open transaction, in batches of at most *max_bytes*; returns the sequence number after them.
+
+    *producer* is the id and epoch, *base_sequence* the sequence number of the first record. Raises RecordOverLimitError, before
+    anything is sent, and ClusterError: then only a new epoch can continue.
+    """
+    sequence = base_sequence
+    for data, count in encode_split(
+        records,
+        max_bytes=max_bytes,
+        max_uncompressed_bytes=BATCH_UNCOMPRESSED_BYTES_MAX,
+        codec=codec,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=base_sequence,
+        transactional=True,
+    ):
+        codes = await produce(
+            cluster, {partition: data}, timeout_ms=timeout_ms, transactional_id=transactional_id
+        )
+        cluster.raise_for(codes[partition], "Produce", str(partition))
+        sequence = (sequence + count) & SEQUENCE_MASK
+    return sequence

@@ -25,17 +25,12 @@ from mirrorflow_core.switchover.diverged_tail import (
     encode_progress,
     encode_start,
 )
-from mirrorflow_core.wire.error_codes import EPOCH_IS_OVER, NONE, raise_for
-from mirrorflow_core.wire.records import (
-    SEQUENCE_MASK,
-    Record,
-    RecordOverLimitError,
-    encode_split,
-)
+from mirrorflow_core.wire.error_codes import EPOCH_IS_OVER
+from mirrorflow_core.wire.records import Record, RecordOverLimitError
 from mirrorflow_core.writer.transactional_ids import TAIL_WRITERS
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import MARKER_POLL_S, ExpectedMarker, read_batches
-from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_kafka.admin.log_requests import BATCH_UNCOMPRESSED_BYTES_MAX, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import PRODUCE_TIMEOUT_MS, MirrorLog, create_mirror_topic
 from mirrorflow_replicator.switchover.errors import SwitchoverError, TailTakenError
@@ -44,8 +39,6 @@ PROGRESS: Final = TopicPartition(TAILS_TOPIC, 0)
 # Of keys, values and headers in one transaction: a transaction of this size takes some tens of milliseconds, which is how long
 # consumers of committed records wait for it.
 TRANSACTION_BYTES: Final = 4 << 20
-# A batch before compression; brokers and consumers hold it decompressed.
-BATCH_UNCOMPRESSED_BYTES_MAX: Final = 1 << 20
 # A process that dies in a transaction delays consumers of committed records for so long.
 TRANSACTION_TIMEOUT_MS: Final = 30_000
 MARKER_WAIT_S: Final = 60.0  # an election takes seconds, the detection of a dead broker 9 s
@@ -158,27 +151,17 @@ class TailWriter:
         max_bytes: int = BATCH_UNCOMPRESSED_BYTES_MAX,
     ) -> None:
         """Appends *records* in the open transaction. Raises RecordOverLimitError, ClusterError."""
-        for data, count in encode_split(
+        self._sequences[partition] = await admin.produce_in_transaction(
+            self._cluster,
+            partition,
             records,
-            max_bytes=max_bytes,
-            max_uncompressed_bytes=BATCH_UNCOMPRESSED_BYTES_MAX,
-            codec=codec,
-            producer_id=self._producer[0],
-            producer_epoch=self._producer[1],
+            transactional_id=self._transactional_id,
+            producer=self._producer,
             base_sequence=self._sequences.get(partition, 0),
-            transactional=True,
-        ):
-            codes = await admin.produce(
-                self._cluster,
-                {partition: data},
-                timeout_ms=PRODUCE_TIMEOUT_MS,
-                transactional_id=self._transactional_id,
-            )
-            if codes[partition] != NONE:
-                raise_for(
-                    codes[partition], cluster=self._cluster.alias, request="Produce", subject=str(partition)
-                )
-            self._sequences[partition] = (self._sequences.get(partition, 0) + count) & SEQUENCE_MASK
+            max_bytes=max_bytes,
+            timeout_ms=PRODUCE_TIMEOUT_MS,
+            codec=codec,
+        )
 
     async def _add(self, partitions: Collection[TopicPartition]) -> None:
         await admin.add_partitions_to_txn(self._cluster, self._transactional_id, *self._producer, partitions)

@@ -15,8 +15,7 @@ from typing import Final
 
 from mirrorflow_core.errors import MissingMarkerError, RecordTooLargeError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.wire.error_codes import NONE, raise_for
-from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, RecordOverLimitError, decode, encode_split
+from mirrorflow_core.wire.records import Record, RecordOverLimitError, decode
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import MARKER_POLL_S, ExpectedMarker, read_batches
@@ -27,8 +26,6 @@ from mirrorflow_seed.errors import QuarantineError
 from mirrorflow_seed.repair.repair_plan import source_offset_of
 from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader
 
-# A batch before compression; brokers and consumers hold it decompressed.
-BATCH_UNCOMPRESSED_BYTES_MAX: Final = 1 << 20
 # A process that dies in a transaction delays consumers of committed records for so long.
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 MARKER_WAIT_S: Final = 60.0  # an election takes seconds, the detection of a dead broker 9 s
@@ -92,15 +89,16 @@ class QuarantineWriter:
     async def _append(self, codec: int, records: Sequence[Record]) -> None:
         partition = self._partition
         try:
-            batches = encode_split(
+            self._sequence = await admin.produce_in_transaction(
+                self._cluster,
+                partition,
                 records,
-                max_bytes=self._max_bytes,
-                max_uncompressed_bytes=BATCH_UNCOMPRESSED_BYTES_MAX,
-                codec=codec,
-                producer_id=self._producer[0],
-                producer_epoch=self._producer[1],
+                transactional_id=self._transactional_id,
+                producer=self._producer,
                 base_sequence=self._sequence,
-                transactional=True,
+                max_bytes=self._max_bytes,
+                timeout_ms=PRODUCE_TIMEOUT_MS,
+                codec=codec,
             )
         except RecordOverLimitError as error:
             raise RecordTooLargeError(
@@ -110,18 +108,6 @@ class QuarantineWriter:
                 size_bytes=error.size_bytes,
                 target_topic=partition.topic,
             ) from error
-        for data, count in batches:
-            codes = await admin.produce(
-                self._cluster,
-                {partition: data},
-                timeout_ms=PRODUCE_TIMEOUT_MS,
-                transactional_id=self._transactional_id,
-            )
-            if codes[partition] != NONE:
-                raise_for(
-                    codes[partition], cluster=self._cluster.alias, request="Produce", subject=str(partition)
-                )
-            self._sequence = (self._sequence + count) & SEQUENCE_MASK
 
     async def _begin(self) -> None:
         await admin.add_partitions_to_txn(

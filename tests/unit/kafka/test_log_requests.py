@@ -1,13 +1,20 @@
-"""Requests about partition logs: an unresponsive leader does not delay the others."""
+"""Requests about partition logs: an unresponsive leader does not delay the others; batches of a transaction are numbered."""
 
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 
+import pytest
+
+from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.wire.error_codes import NETWORK_EXCEPTION
-from mirrorflow_kafka.admin import admin
+from mirrorflow_core.wire.batch import Batch, split
+from mirrorflow_core.wire.error_codes import INVALID_PRODUCER_EPOCH, NETWORK_EXCEPTION, raise_for
+from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, RecordOverLimitError
+from mirrorflow_kafka.admin import admin, log_requests
 from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.metadata import Metadata, PartitionMetadata, TopicMetadata
 
 UNRESPONSIVE, RESPONSIVE = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -75,3 +82,80 @@ def test_an_unresponsive_leader_has_an_error_and_the_others_have_offsets():
 
     assert offsets[UNRESPONSIVE].error == NETWORK_EXCEPTION
     assert (offsets[RESPONSIVE].error, offsets[RESPONSIVE].offset) == (0, END)
+
+
+class TransactionLog:
+    """A partition that accepts *accepted* batches of a transaction, and refuses the next one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, accepted: int = 1_000) -> None:
+        self.batches: list[Batch] = []
+        self.cluster = create_autospec(Cluster, instance=True, alias="west")
+        self.cluster.raise_for.side_effect = lambda code, request, subject: raise_for(
+            code, cluster="west", request=request, subject=subject
+        )
+        self._accepted = accepted
+        monkeypatch.setattr(log_requests, "produce", self._produce)
+
+    async def _produce(
+        self, _: Cluster, batches: dict[TopicPartition, bytearray], **named: object
+    ) -> dict[TopicPartition, int]:
+        assert named == {"timeout_ms": 9, "transactional_id": "own"}
+        ((partition, data),) = batches.items()
+        if len(self.batches) == self._accepted:
+            return {partition: INVALID_PRODUCER_EPOCH}
+        self.batches += split(memoryview(data))
+        return {partition: 0}
+
+    def append(self, records: list[Record], *, base_sequence: int = 0, max_bytes: int = 1_000) -> int:
+        return asyncio.run(
+            admin.produce_in_transaction(
+                self.cluster,
+                RESPONSIVE,
+                records,
+                transactional_id="own",
+                producer=(4, 2),
+                base_sequence=base_sequence,
+                max_bytes=max_bytes,
+                timeout_ms=9,
+            )
+        )
+
+
+def record(size_bytes: int = 300) -> Record:
+    return Record(0, 0, None, b"x" * size_bytes)
+
+
+def test_batches_of_a_transaction_are_numbered_without_a_gap_also_over_the_largest_number(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    log = TransactionLog(monkeypatch)
+    first = SEQUENCE_MASK - 4
+
+    after = log.append([record()] * 9, base_sequence=first)
+
+    assert len(log.batches) > 1
+    assert all((batch.producer_id, batch.producer_epoch) == (4, 2) for batch in log.batches)
+    assert all(batch.is_transactional for batch in log.batches)
+    expected = first
+    for batch in log.batches:
+        assert batch.base_sequence == expected
+        expected = (expected + batch.count) & SEQUENCE_MASK
+    assert (9, after) == (sum(batch.count for batch in log.batches), expected)
+
+
+def test_a_refused_batch_of_a_transaction_is_raised_and_no_later_one_is_sent(monkeypatch: pytest.MonkeyPatch):
+    log = TransactionLog(monkeypatch, accepted=1)
+
+    with pytest.raises(ClusterError):
+        log.append([record()] * 9)
+
+    assert len(log.batches) == 1
+
+
+def test_nothing_is_sent_of_records_of_which_one_is_too_large(monkeypatch: pytest.MonkeyPatch):
+    log = TransactionLog(monkeypatch)
+
+    with pytest.raises(RecordOverLimitError) as refused:
+        log.append([record(), record(2_000)])
+
+    assert (1, []) == (refused.value.index, log.batches)
