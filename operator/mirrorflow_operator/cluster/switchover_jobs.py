@@ -4,18 +4,15 @@ They are read by requests, not by a watch: a switchover is rare and short, and i
 been deleted are read, also those of Switchovers that have been.
 """
 
-import logging
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import aiohttp
-from yarl import URL
-
 from mirrorflow_operator.cluster.client import JOB, POD, Client
 from mirrorflow_operator.cluster.observed_objects import created_s, observed_pod
-from mirrorflow_operator.cluster.progress_client import PATH, session
+from mirrorflow_operator.cluster.progress_client import PATH, PollTarget, get_or_none, session
 from mirrorflow_operator.plan.job_objects import PROGRESS_PORT
 from mirrorflow_operator.plan.names import PAIR_LABEL, SWITCHOVER_LABEL
 from mirrorflow_operator.plan.switchover_objects import REQUEST_ANNOTATION, SWITCHOVER_CONTAINER
@@ -27,7 +24,6 @@ from mirrorflow_operator.status.switchover_reports import (
     parse_switchover_report,
 )
 
-_LOG: Final = logging.getLogger(__name__)
 _JOB_NAME: Final = "batch.kubernetes.io/job-name"
 Body = Mapping[str, Any]
 
@@ -55,7 +51,7 @@ class SwitchoverJobReader:
             async for _, bodies in self.client.chunks(POD, key.namespace, labels=selector)
             for body in bodies
         ]
-        observed = [await self._observed(job, _pods_of(job, pods)) for job in jobs]
+        observed = await asyncio.gather(*(self._observed(job, _pods_of(job, pods)) for job in jobs))
         return {job.switchover: job for job in observed}
 
     async def _observed(self, job: Body, pods: Sequence[Body]) -> ObservedSwitchoverJob:
@@ -97,18 +93,10 @@ class SwitchoverJobReader:
 
 async def request_switchover_report(host: str, port: int = PROGRESS_PORT) -> SwitchoverReport | None:
     """Requests the report of a pod; None where it does not answer with one."""
-    url = URL.build(scheme="http", host=host, port=port, path=PATH)
-    try:
-        async with session() as http, http.get(url, allow_redirects=False) as response:
-            if response.status != 200:
-                return None
-            body = b""
-            while len(body) <= REPORT_MAX_BYTES and (part := await response.content.read(REPORT_MAX_BYTES)):
-                body += part
-            return parse_switchover_report(body)
-    except (TimeoutError, OSError, aiohttp.ClientError, ValueError) as error:
-        _LOG.debug("%s: %s", url, error)
-        return None
+    target = PollTarget(uid=host, host=host, port=port)
+    async with session() as client:
+        body = await get_or_none(client, target, PATH, {}, max_bytes=REPORT_MAX_BYTES)
+    return None if body is None else parse_switchover_report(body)
 
 
 def _pods_of(job: Body, pods: Sequence[Body]) -> list[Body]:

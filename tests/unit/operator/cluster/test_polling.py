@@ -1,16 +1,25 @@
 """The poller reads the progress of connectors over real sockets."""
 
 import asyncio
+import itertools
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Self
 
 import pytest
 
 from mirrorflow_operator.cluster import progress_client, progress_poller
-from mirrorflow_operator.cluster.progress_client import PollTarget, TlsParameters, request_progress, session
+from mirrorflow_operator.cluster.progress_client import (
+    PARTITIONS_MAX_BYTES,
+    PollTarget,
+    TlsParameters,
+    request_progress,
+    request_source_ends,
+    session,
+)
 from mirrorflow_operator.cluster.progress_poller import Poller
+from mirrorflow_operator.cluster.switchover_jobs import request_switchover_report
 from mirrorflow_operator.metrics import NAMESPACE
 from mirrorflow_operator.status.observation import Key
 from mirrorflow_operator.status.pod_reports import BODY_MAX_BYTES, PollFailure, Reading, Replicating
@@ -123,6 +132,95 @@ def test_a_pod_that_accepts_a_connection_and_never_responds_is_unreachable(monke
     monkeypatch.setattr(progress_client, "RESPONSE_MAX_S", 0.1)
 
     assert _poll_once(SILENT).failure is PollFailure.UNREACHABLE
+
+
+class _EndlessPod:
+    """A pod that answers each request with *start*, and then with *parts*, which may never end."""
+
+    def __init__(self, start: bytes, parts: Iterable[bytes], *, pause_s: float) -> None:
+        self._start, self._parts, self._pause_s = start, parts, pause_s
+        self.sent_bytes = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, HOST)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(self._start)
+            for part in self._parts:
+                writer.write(part)
+                await writer.drain()
+                self.sent_bytes += len(part)
+                await asyncio.sleep(self._pause_s)
+        except OSError:
+            pass  # the operator has closed the connection
+        finally:
+            writer.transport.abort()
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+BODY = OK + b"Connection: close\r\n\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "part", "pause_s"),
+    [
+        (b"", b"H", 0.02),
+        (OK, b"X", 0.02),
+        (BODY, b" ", 0.02),
+        (CHUNKED, b"1\r\n \r\n", 0.02),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.0),
+        (OK, b"X: y\r\n", 0.0),
+        (OK, b"x" * 65_536, 0.0),
+        (BODY, b" " * 65_536, 0.0),
+        (CHUNKED + b"1;", b"x" * 65_536, 0.0),
+    ],
+    ids=[
+        "status byte by byte",
+        "header byte by byte",
+        "body byte by byte",
+        "chunk by chunk",
+        "endless provisional responses",
+        "endless headers",
+        "endless header",
+        "endless body",
+        "endless extension of a chunk",
+    ],
+)
+@pytest.mark.parametrize("asked", ["progress", "source ends", "switchover"])
+def test_a_pod_that_never_completes_its_response_is_left_in_time_and_with_few_bytes(
+    monkeypatch: pytest.MonkeyPatch, asked: str, start: bytes, part: bytes, pause_s: float
+):
+    """It may send anything, and as fast as it can: the operator has no result, and the next pod is asked."""
+    monkeypatch.setattr(progress_client, "RESPONSE_MAX_S", 0.3)
+
+    async def ask(port: int) -> object:
+        async with session() as client:
+            target = _target(port)
+            match asked:
+                case "progress":
+                    return (await request_progress(client, target, now_s=0.0)).summary
+                case "source ends":
+                    return await request_source_ends(client, target, now_s=0.0)
+            return await request_switchover_report(HOST, port)
+
+    async def scenario() -> int:
+        async with _EndlessPod(start, itertools.repeat(part), pause_s=pause_s) as pod:
+            async with asyncio.timeout(WAIT_S):
+                assert await ask(pod.port) is None
+            return pod.sent_bytes
+
+    sent_bytes = asyncio.run(scenario())
+    if start == BODY:
+        # A socket takes some megabytes before it holds the sender.
+        assert sent_bytes < PARTITIONS_MAX_BYTES + 32 * 1024 * 1024
 
 
 def test_a_certificate_must_contain_the_expected_name(tmp_path: Path):
