@@ -15,9 +15,11 @@ from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason
 from mirrorflow_operator.status.cron_schedule import next_time_s
 from mirrorflow_operator.status.observation import Observation, ObservedJob
 from mirrorflow_operator.status.spark_jobs import (
+    UNFINISHED,
     driver_problem,
     failure_message,
     has_ended,
+    is_older,
     last_report,
     log_hint,
     newest_job,
@@ -27,7 +29,6 @@ from mirrorflow_operator.status.spark_jobs import (
 
 _ARCHIVED: Final = ConditionType.ARCHIVED
 _RESTORED: Final = ConditionType.RESTORED
-_UNFINISHED: Final = frozenset({RunPhase.PENDING.value, RunPhase.RUNNING.value, RunPhase.PAUSED.value})
 # An export that follows the source is overdue after this time without a complete increment: twenty failures of its
 # driver at the default interval, three Jobs, and the time between two of them.
 FOLLOW_OVERDUE_S: Final = 7_200.0
@@ -42,9 +43,9 @@ def archive_status(observation: Observation, flow: MirrorFlow | None) -> Archive
     if flow is None or archive is None:
         return before
     job, current = newest_job(observation.jobs, RunKind.ARCHIVE), before or ArchiveStatus()
-    if job is not None and not _is_older(job, current):
+    if job is not None and not is_older(job, current):
         current = _exported(job, current, observation)
-    elif current.phase in _UNFINISHED and current.job:
+    elif current.phase in UNFINISHED and current.job:
         current = current.model_copy(update={"phase": RunPhase.LOST.value, "message": _JOB_DELETED})
     is_halted = flow.spec.state is State.STOPPED
     next_s = None if is_halted else next_time_s(archive.schedule, archive.time_zone, observation.now_s)
@@ -56,14 +57,6 @@ def _requested(flow: MirrorFlow | None) -> Archive | None:
     """Returns `spec.archive` if it requests exports; None also where it only names the archive of restores."""
     archive = None if flow is None else flow.spec.archive
     return archive if archive is not None and (archive.schedule or archive.follow) else None
-
-
-def _is_older(job: ObservedJob, before: ArchiveStatus) -> bool:
-    """Whether *job* ended before the export in the status, which stays reported after its Job is deleted."""
-    if job.name == before.job or before.phase in _UNFINISHED:
-        return False
-    ended_s = parse_timestamp(before.completion_time or "") or 0.0
-    return bool(job.outcome) and (job.ended_s or job.created_s) < ended_s
 
 
 def _exported(job: ObservedJob, current: ArchiveStatus, observation: Observation) -> ArchiveStatus:

@@ -11,11 +11,13 @@ from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import (
+    ArchiveStatus,
     RunPhase,
     RunStatus,
     SeedDriver,
     SeedStatus,
     Status,
+    VerifyStatus,
 )
 from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
 from mirrorflow_operator.plan.job_objects import (
@@ -41,6 +43,7 @@ from mirrorflow_operator.status.pod_failures import QUOTE_MAX, pod_problems
 from mirrorflow_operator.status.pod_reports import Report, parse_report
 
 _ENDED: Final = frozenset({RunPhase.SUCCEEDED.value, RunPhase.FAILED.value})
+UNFINISHED: Final = frozenset({RunPhase.PENDING.value, RunPhase.RUNNING.value, RunPhase.PAUSED.value})
 _FINAL: Final = {"Complete": RunPhase.SUCCEEDED, "Failed": RunPhase.FAILED}
 _GIVEN_UP: Final = {
     "BackoffLimitExceeded": "its driver failed repeatedly",
@@ -83,6 +86,14 @@ def is_open(kind: RunKind, run_id: str, status: Status, jobs: Iterable[ObservedJ
 def has_ended(status: RunStatus | None, run_id: str) -> bool:
     """Whether *status* belongs to that run and records its end."""
     return status is not None and status.run_id == run_id and status.phase in _ENDED
+
+
+def is_older(job: ObservedJob, recorded: ArchiveStatus | VerifyStatus) -> bool:
+    """Whether *job* ended before the run in the status, which stays reported after its Job is deleted."""
+    if job.name == recorded.job or recorded.phase in UNFINISHED:
+        return False
+    ended_s = parse_timestamp(recorded.completion_time or "") or 0.0
+    return bool(job.outcome) and (job.ended_s or job.created_s) < ended_s
 
 
 def newest_job(jobs: Iterable[ObservedJob], kind: RunKind, run_id: str | None = None) -> ObservedJob | None:

@@ -20,8 +20,10 @@ from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import Observation, ObservedJob
 from mirrorflow_operator.status.spark_jobs import (
+    UNFINISHED,
     driver_problem,
     failure_message,
+    is_older,
     is_open,
     last_report,
     log_hint,
@@ -31,7 +33,6 @@ from mirrorflow_operator.status.spark_jobs import (
 )
 
 _KIND: Final = ConditionType.VERIFIED
-_UNFINISHED: Final = frozenset({RunPhase.PENDING.value, RunPhase.RUNNING.value, RunPhase.PAUSED.value})
 _VERDICTS: Final = frozenset({Reason.EQUAL, Reason.DIFFERENCES_FOUND, Reason.UNDECIDED})
 
 
@@ -43,23 +44,15 @@ def verify_status(observation: Observation, flow: MirrorFlow | None) -> VerifySt
         return before
     job = newest_job(observation.jobs, RunKind.VERIFY)
     current = before or VerifyStatus()
-    if job is not None and (before is None or not _is_older(job, before)):
+    if job is not None and (before is None or not is_older(job, before)):
         current = _with_job(job, current, observation)
-    elif current.phase in _UNFINISHED and current.job:
+    elif current.phase in UNFINISHED and current.job:
         message = "Its Job was deleted before it reported a result."
         current = current.model_copy(update={"phase": RunPhase.LOST.value, "message": message})
     requested = newest_job(observation.jobs, RunKind.VERIFY, verify.run_id) if verify.run_id else None
     if requested is not None and requested.outcome:
         current = current.model_copy(update={"ended_run_id": verify.run_id})
     return current if current != VerifyStatus() else None
-
-
-def _is_older(job: ObservedJob, before: VerifyStatus) -> bool:
-    """Whether *job* ended before the run in the status, which stays reported after its Job is deleted."""
-    if job.name == before.job or before.phase in _UNFINISHED:
-        return False
-    ended_s = parse_timestamp(before.completion_time or "") or 0.0
-    return bool(job.outcome) and (job.ended_s or job.created_s) < ended_s
 
 
 def _with_job(job: ObservedJob, current: VerifyStatus, observation: Observation) -> VerifyStatus:
@@ -167,7 +160,7 @@ def _last_run(observation: Observation, flow: MirrorFlow | None, status: VerifyS
     """Returns the finding of the last run; while a scheduled run is in progress, the reported verdict."""
     if status is None or not status.job:
         return unknown(_KIND, Reason.NOT_VERIFIED_YET, "No verification has started yet.")
-    if status.phase in _UNFINISHED:
+    if status.phase in UNFINISHED:
         before = _reported_verdict(observation)
         if before is not None:
             return before
