@@ -1,6 +1,4 @@
-import java.io.IOException;
 import java.io.PrintStream;
-import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -36,12 +34,13 @@ public final class PairConsumer {
     private static final long PAUSE_NANOS = 50_000_000L;
 
     private final Options options;
+    private final PairEndpoint endpoint;
     private final PrintStream out;
-    private String member;
     private volatile boolean stopping;
 
     private PairConsumer(Options options) throws Exception {
         this.options = options;
+        this.endpoint = new PairEndpoint(options);
         this.out = new PrintStream(Files.newOutputStream(Path.of(options.text("out"))), true, StandardCharsets.UTF_8);
     }
 
@@ -72,32 +71,16 @@ public final class PairConsumer {
         return Files.exists(Path.of(options.text("hold")));
     }
 
-    private String endpoint() {
-        try {
-            return Files.readString(Path.of(options.text("endpoint"))).strip();
-        } catch (IOException error) {
-            throw new UncheckedIOException(error);
-        }
-    }
-
-    /** Returns whether clients were led to the other member. */
-    private boolean isMoved() {
-        return !endpoint().equals(member);
-    }
-
     private void session() throws Exception {
-        member = endpoint();
-        Properties client = new Properties();
-        try (var reader = Files.newBufferedReader(Path.of(options.text("clients"), member + ".consumer.properties"))) {
-            client.load(reader);
-        }
+        String member = endpoint.follow();
+        Properties client = endpoint.client("consumer");
         print("session " + member);
         var text = new StringDeserializer();
         boolean assigned = false;
         var consumer = new KafkaConsumer<>(client, text, text);
         try {
             consumer.subscribe(List.of(options.text("topic")));
-            while (!stopping && !isHeld() && !isMoved()) {
+            while (!stopping && !isHeld() && !endpoint.isMoved()) {
                 ConsumerRecords<String, String> records = consumer.poll(POLL);
                 if (!assigned && !consumer.assignment().isEmpty()) {
                     assigned = true;
@@ -113,7 +96,7 @@ public final class PairConsumer {
         }
         try {
             // A coordinator that is lost does not answer that the member has left.
-            consumer.close(CloseOptions.timeout(isMoved() ? Duration.ZERO : CLOSE));
+            consumer.close(CloseOptions.timeout(endpoint.isMoved() ? Duration.ZERO : CLOSE));
         } catch (KafkaException error) {
             print("failed " + error.getClass().getSimpleName());
         }
@@ -132,7 +115,7 @@ public final class PairConsumer {
                 consumer.commitSync(offsets);
                 committed = true;
             } catch (TimeoutException error) {
-                if (isMoved()) {
+                if (endpoint.isMoved()) {
                     return false;
                 }
             } catch (KafkaException error) {
@@ -165,7 +148,7 @@ public final class PairConsumer {
                     return at != null && at.offset() >= entry.getValue().offset();
                 });
             } catch (TimeoutException error) {
-                if (isMoved()) {
+                if (endpoint.isMoved()) {
                     return false;
                 }
             }

@@ -1,6 +1,4 @@
-import java.io.IOException;
 import java.io.PrintStream;
-import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -35,11 +33,11 @@ public final class PairProducer {
     private static final Duration CLOSE = Duration.ofSeconds(5);
 
     private final Options options;
+    private final PairEndpoint endpoint;
     private final PrintStream out;
     private final Random random;
     private final TreeSet<Long> outbox = new TreeSet<>();
     private final AtomicInteger unanswered = new AtomicInteger();
-    private String member;
     private long nextNumber;
     private long nextAttempt;
     private volatile boolean stopping;
@@ -47,6 +45,7 @@ public final class PairProducer {
 
     private PairProducer(Options options) throws Exception {
         this.options = options;
+        this.endpoint = new PairEndpoint(options);
         this.out = new PrintStream(Files.newOutputStream(Path.of(options.text("out"))), true, StandardCharsets.UTF_8);
         this.random = new Random(options.number("seed", 1));
     }
@@ -69,11 +68,8 @@ public final class PairProducer {
     }
 
     private void session() throws Exception {
-        member = endpoint();
-        Properties client = new Properties();
-        try (var reader = Files.newBufferedReader(Path.of(options.text("clients"), member + ".producer.properties"))) {
-            client.load(reader);
-        }
+        String member = endpoint.follow();
+        Properties client = endpoint.client("producer");
         String id = options.text("transactional_id", "");
         if (!id.isEmpty()) {
             client.setProperty("transactional.id", id);
@@ -84,13 +80,13 @@ public final class PairProducer {
         KafkaProducer<String, String> producer = new KafkaProducer<>(client, text, text);
         try {
             if (id.isEmpty()) {
-                while (!stopping && !refused && !isMoved()) {
+                while (!stopping && !refused && !endpoint.isMoved()) {
                     send(producer, takeNumber(), null);
                     pause(1);
                 }
             } else {
                 producer.initTransactions();
-                while (!stopping && !refused && !isMoved()) {
+                while (!stopping && !refused && !endpoint.isMoved()) {
                     transaction(producer);
                 }
             }
@@ -98,26 +94,13 @@ public final class PairProducer {
             refuse(error);
         } finally {
             awaitAnswers();
-            producer.close(isMoved() ? Duration.ZERO : CLOSE);
+            producer.close(endpoint.isMoved() ? Duration.ZERO : CLOSE);
         }
-    }
-
-    private String endpoint() {
-        try {
-            return Files.readString(Path.of(options.text("endpoint"))).strip();
-        } catch (IOException error) {
-            throw new UncheckedIOException(error);
-        }
-    }
-
-    /** Returns whether clients were led to the other member, although this one has refused nothing: it is lost then. */
-    private boolean isMoved() {
-        return !endpoint().equals(member);
     }
 
     /** Waits until each record that was sent is acknowledged or refused, or the endpoint has another alias. */
     private void awaitAnswers() {
-        while (unanswered.get() > 0 && !isMoved()) {
+        while (unanswered.get() > 0 && !endpoint.isMoved()) {
             LockSupport.parkNanos(CHECK_NANOS);
         }
     }
@@ -172,11 +155,11 @@ public final class PairProducer {
         try {
             producer.beginTransaction();
             long records = 1 + random.nextInt((int) options.number("transaction_records", 20));
-            for (long i = 0; i < records && !refused && !isMoved(); i++) {
+            for (long i = 0; i < records && !refused && !endpoint.isMoved(); i++) {
                 send(producer, takeNumber(), written);
                 pause(1);
             }
-            if (isMoved()) {
+            if (endpoint.isMoved()) {
                 return;
             }
             if (random.nextInt(100) < options.number("abort_percent", 0)) {
@@ -206,7 +189,7 @@ public final class PairProducer {
                 producer.commitTransaction();
                 return true;
             } catch (TimeoutException error) {
-                if (isMoved()) {
+                if (endpoint.isMoved()) {
                     throw error;
                 }
                 continue; // the only one after which a commit may be repeated
@@ -218,7 +201,7 @@ public final class PairProducer {
                     producer.abortTransaction();
                     return false;
                 } catch (TimeoutException error) {
-                    if (isMoved()) {
+                    if (endpoint.isMoved()) {
                         throw error;
                     }
                 }
