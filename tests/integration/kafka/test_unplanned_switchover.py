@@ -3,18 +3,16 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from mirrorflow_cli.run_progress import read_progress
-from tests.harness.kafka.processes import free_port, wait_until
-from tests.integration.kafka.groups import group_offsets, put_group
-from tests.integration.kafka.mirror_pairs import APP, Pair, Sides, all_numbers, pair_sides, read
-from tests.integration.kafka.running import RunningCommand
+from tests.harness.kafka.processes import wait_until
+from tests.integration.kafka.groups import group_offsets
+from tests.integration.kafka.lost_sources import COPIED, LOST, READ, lost_source, write
+from tests.integration.kafka.mirror_pairs import Sides, all_numbers, pair_sides, read
 
-COPIED, LOST, NEW, READ = 60, 25, 20, 40
+NEW = 20
 
 
 @pytest.fixture(scope="module")
@@ -24,58 +22,15 @@ def sides() -> Iterator[Sides]:
         yield clusters
 
 
-class QuickPair(Pair):
-    """A pair whose groups follow within a second."""
-
-    def _flow(self, source: str, target: str) -> dict[str, Any]:
-        flow = super()._flow(source, target)
-        intervals = ("emit.checkpoints", "sync.group.offsets", "refresh.groups")
-        config = {f"{name}.interval.seconds": "1" for name in intervals}
-        flow["spec"]["connectors"]["checkpoint"] = {"config": config}
-        return flow
-
-
-def write(pair: Pair, member: str, numbers: range) -> None:
-    """Writes *numbers* with acks=all; returns when all are acknowledged."""
-    errors: list[Any] = []
-    producer = Producer(pair.sides[member].client("SASL_PLAINTEXT", user=APP))
-    for number in numbers:
-        producer.produce(pair.topic, str(number).encode(), on_delivery=lambda error, _: errors.append(error))
-    assert not producer.flush(30)
-    assert errors == [None] * len(numbers)
-
-
-def source_end(url: str) -> int | None:
-    """Returns the end of the source that the flow at *url* has seen."""
-    progress = read_progress(url)
-    rows = () if progress is None else progress.partitions
-    return next((row["sourceEndOffset"] for row in rows), None)
-
-
 @pytest.mark.faults
 def test_a_lost_source_is_left_with_a_known_loss_and_its_flow_writes_nothing_more(
     sides: Sides, tmp_path: Path
 ):
     """The records that never crossed are refused by the target; afterwards the source comes back with them."""
-    east, west, pair = sides["east"], sides["west"], QuickPair(sides, tmp_path)
-    report, port = tmp_path / "report.json", free_port()
-    url = f"http://127.0.0.1:{port}"
-    own = tmp_path / "forward"
-    own.mkdir()
-    flow = RunningCommand(
-        pair.flow_file("east-to-west"), own, "--secrets", tmp_path, "--http-port", str(port)
-    )
-    write(pair, "east", range(COPIED))
-    put_group(east, pair.group, {(pair.topic, 0): READ})
-    with flow:
-        wait_until("the records are copied", lambda: west.total_end_offset(pair.topic) == COPIED)
-        wait_until("the group follows", lambda: bool(group_offsets(west, pair.group)))
-        west.allow("WRITE", "TOPIC", pair.topic, deny=True)
-        write(pair, "east", range(COPIED, COPIED + LOST))
-        wait_until("the flow has seen their end", lambda: source_end(url) == COPIED + LOST)
-        east.broker(1).kill()
-        west.remove_acl("WRITE", "TOPIC", pair.topic, deny=True)
-
+    east, west = sides["east"], sides["west"]
+    report = tmp_path / "report.json"
+    with lost_source(sides, tmp_path) as lost:
+        pair, flow, url = lost.pair, lost.flow, lost.url
         shown = pair.command("--to", "west", "--unplanned", "--progress", url, "--report", report)
         assert 1 == shown.returncode, shown.stdout + shown.stderr
         loss = json.loads(report.read_text())["loss"]["lostOffsetsAtLeast"]

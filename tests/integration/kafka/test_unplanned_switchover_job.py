@@ -8,20 +8,12 @@ from typing import Any
 import pytest
 
 from mirrorflow_operator.status.source_ends import parse_source_ends
-from tests.harness.kafka.processes import free_port, wait_until
-from tests.integration.kafka.groups import group_offsets, put_group
+from tests.harness.kafka.processes import wait_until
+from tests.integration.kafka.groups import group_offsets
+from tests.integration.kafka.lost_sources import COPIED, LOST, READ, lost_source
 from tests.integration.kafka.mirror_pairs import Sides, all_numbers
-from tests.integration.kafka.running import RunningCommand
 from tests.integration.kafka.running_switchover_job import RunningJob
-from tests.integration.kafka.test_unplanned_switchover import (
-    COPIED,
-    LOST,
-    READ,
-    QuickPair,
-    sides,  # noqa: F401 a fixture
-    source_end,
-    write,
-)
+from tests.integration.kafka.test_unplanned_switchover import sides  # noqa: F401 a fixture
 
 
 def last_seen(url: str) -> dict[str, Any]:
@@ -38,25 +30,10 @@ def test_a_job_moves_applications_without_a_source_and_reports_when_both_are_rec
     tmp_path: Path,
 ):
     """The process that reads the journal again is that of a Job which its user has deleted."""
-    east, west, pair = sides["east"], sides["west"], QuickPair(sides, tmp_path)
-    port, own = free_port(), tmp_path / "forward"
-    url = f"http://127.0.0.1:{port}"
-    own.mkdir()
-    flow = RunningCommand(
-        pair.flow_file("east-to-west"), own, "--secrets", tmp_path, "--http-port", str(port)
-    )
-    write(pair, "east", range(COPIED))
-    put_group(east, pair.group, {(pair.topic, 0): READ})
-    with flow:
-        wait_until("the records are copied", lambda: west.total_end_offset(pair.topic) == COPIED)
-        wait_until("the group follows", lambda: bool(group_offsets(west, pair.group)))
-        west.allow("WRITE", "TOPIC", pair.topic, deny=True)
-        write(pair, "east", range(COPIED, COPIED + LOST))
-        wait_until("the flow has seen their end", lambda: source_end(url) == COPIED + LOST)
-        seen = last_seen(url)
-        east.broker(1).kill()
-        west.remove_acl("WRITE", "TOPIC", pair.topic, deny=True)
-
+    east, west = sides["east"], sides["west"]
+    seen: dict[str, Any] = {}
+    with lost_source(sides, tmp_path, before=lambda url: seen.update(last_seen(url))) as lost:
+        pair = lost.pair
         request: dict[str, Any] = {"type": "Unplanned", "acceptLoss": True}
         moved = RunningJob(pair, "lost-east", last_seen=seen, **request).ended()
         assert "west" == pair.endpoint.read_text()

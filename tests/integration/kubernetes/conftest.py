@@ -13,7 +13,9 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.installation import require_control_plane
 from tests.harness.kubernetes.kubectl import Kubectl
+from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.skipping import skip_without
+from tests.integration.kubernetes.spark_jobs import SETTINGS
 
 DEFINITIONS = Path(__file__).parents[3] / "crds"
 
@@ -70,3 +72,23 @@ def team(namespace: Kubectl) -> Kubectl:
     """A namespace with the drivers' ServiceAccount, as the chart creates it."""
     namespace("create", "serviceaccount", SEED_ACCOUNT)
     return namespace
+
+
+@pytest.fixture(scope="module")
+def operator_of_jobs(
+    mirrorflows: ApiServer, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """One operator for the tests of a module about Spark jobs, except those that kill theirs."""
+    name = request.module.__name__.rpartition(".")[2].replace("_", "-")
+    user = mirrorflows.user(f"operator-of-{name}", groups=["system:masters"])
+    folder = tmp_path_factory.mktemp("operator")
+    with OperatorProcess(kubeconfig=user.kubeconfig, folder=folder, environment=SETTINGS) as process:
+        process.wait_until_leading()
+        yield process
+
+
+@pytest.fixture
+def flows(operator_of_jobs: OperatorProcess, team: Kubectl) -> Kubectl:
+    """The namespace `team`, served by the operator of the module."""
+    operator_of_jobs.child.must_run()
+    return team

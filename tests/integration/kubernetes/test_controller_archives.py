@@ -1,20 +1,14 @@
 """Archives and restores of a running operator on a real API server: no two exports at once, each restore once, and reported."""
 
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from mirrorflow_seed.job_report import ArchiveReport, JobPhase
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.kubectl import Kubectl
-from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.integration.kubernetes.controlled import manifest
 from tests.integration.kubernetes.spark_jobs import (
     FLOW,
-    SETTINGS,
     desired_source_pods,
     driver,
     driver_progress,
@@ -27,7 +21,6 @@ from tests.integration.kubernetes.spark_jobs import (
     wait_for_condition,
 )
 
-USER = "operator-of-archives"
 URL = "s3://backups/orders"
 SCHEDULED: dict[str, Any] = {"url": URL, "schedule": "0 3 * * *", "timeZone": "Europe/Berlin"}
 EXPORTED = ArchiveReport(
@@ -43,23 +36,6 @@ EXPORTED = ArchiveReport(
 RESTORED = ArchiveReport(
     job="restore", run_id="1", phase=JobPhase.SUCCEEDED, partitions=16, done=16, records=4_000
 )
-
-
-@pytest.fixture(scope="module")
-def operator(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    """One operator for all tests of this module."""
-    user = mirrorflows.user(USER, groups=["system:masters"])
-    folder = tmp_path_factory.mktemp("operator")
-    with OperatorProcess(kubeconfig=user.kubeconfig, folder=folder, environment=SETTINGS) as process:
-        process.wait_until_leading()
-        yield process
-
-
-@pytest.fixture
-def flows(operator: OperatorProcess, team: Kubectl) -> Kubectl:
-    """The namespace `team`, served by the operator of this module."""
-    operator.child.must_run()
-    return team
 
 
 def _status(flows: Kubectl, part: str) -> dict[str, Any]:

@@ -1,23 +1,16 @@
 """Spark jobs of a running operator on a real API server: each run once, despite deletions and pauses, and reported."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from mirrorflow_operator.settings import SEED_ACCOUNT
 from mirrorflow_seed.job_report import JobPhase, OutcomeCounts, SeedReport, VerifyReport
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.kubectl import Kubectl
-from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.integration.kubernetes.controlled import manifest
 from tests.integration.kubernetes.spark_jobs import (
     DIFFERENT,
     FILLED,
     FLOW,
     HALFWAY,
-    SETTINGS,
     desired_source_pods,
     driver,
     driver_progress,
@@ -30,25 +23,6 @@ from tests.integration.kubernetes.spark_jobs import (
     status_and_reason,
     wait_for_condition,
 )
-
-USER = "operator-of-runs"
-
-
-@pytest.fixture(scope="module")
-def operator(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    """One operator for all tests of this module except those that kill theirs."""
-    user = mirrorflows.user(USER, groups=["system:masters"])
-    folder = tmp_path_factory.mktemp("operator")
-    with OperatorProcess(kubeconfig=user.kubeconfig, folder=folder, environment=SETTINGS) as process:
-        process.wait_until_leading()
-        yield process
-
-
-@pytest.fixture
-def flows(operator: OperatorProcess, team: Kubectl) -> Kubectl:
-    """The namespace `team`, served by the operator of this module."""
-    operator.child.must_run()
-    return team
 
 
 def test_a_seed_runs_once_and_the_connector_continues_after_it(flows: Kubectl):
