@@ -53,7 +53,7 @@ from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.compacted_topic import MIRROR_TOPIC_CONFIGS
+from mirrorflow_kafka.stores.own_topics import new_mirror_topic
 from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_replication_policy, make_selection
 from mirrorflow_replicator.connectors.acl_sync import acl_rules, doubtful_access
@@ -310,7 +310,7 @@ def own_topics(
         factors[checkpoints_topic(checkpoint)] = checkpoint.replication_factor
     if heartbeat is not None and any(_is_to_target(heartbeat, beat) for beat in heartbeat.beats):
         factors[heartbeats_topic(heartbeat)] = heartbeat.replication_factor
-    return [_topic(name, factor) for name, factor in factors.items()]
+    return [new_mirror_topic(name, factor) for name, factor in factors.items()]
 
 
 def heartbeat_topics(settings: HeartbeatSettings) -> Needed:
@@ -335,7 +335,7 @@ async def check_heartbeats_on_source(
     await source.refresh([topic])
     if source.leader(topic, 0) is not None:
         return
-    new = _topic(topic, settings.replication_factor)
+    new = new_mirror_topic(topic, settings.replication_factor)
     refusal = (await admin.create_topics(source, [new], validate_only=True))[topic]
     if refusal is None:
         findings.would("create", [f"{topic} of {alias}"])
@@ -352,9 +352,3 @@ def heartbeats_topic(settings: HeartbeatSettings) -> str:
 
 def _is_to_target(settings: HeartbeatSettings, beat: BeatSettings) -> bool:
     return beat.target_alias == settings.target_alias
-
-
-def _topic(name: str, replication_factor: int) -> admin.NewTopic:
-    return admin.NewTopic(
-        name=name, partitions=1, replication_factor=replication_factor, configs=MIRROR_TOPIC_CONFIGS
-    )

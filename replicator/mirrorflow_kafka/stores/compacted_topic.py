@@ -27,6 +27,7 @@ from mirrorflow_core.wire.error_codes import (
     POLICY_VIOLATION,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
+    BrokerRefusal,
     is_retriable,
     raise_for,
 )
@@ -36,7 +37,13 @@ from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
+from mirrorflow_kafka.admin.topics import NewTopic
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.own_topics import (
+    new_mirror_topic,
+    new_storage_topic,
+    without_optional_settings,
+)
 
 BATCH_BYTES_MAX = 512 << 10  # half of the smallest usual max.message.bytes
 # How long the leader waits for its replicas: as Java's request.timeout.ms, and as long as
@@ -46,11 +53,8 @@ PRODUCE_TIMEOUT_MS = 30_000
 WRITE_ATTEMPTS_MAX = 6
 WRITE_RETRY_S, WRITE_RETRY_MAX_S = 0.2, 3.2
 OWN_PREFIXES = ("mm2-offsets.", "mm2-claims.")  # a topic with any other name may hold foreign data
+_OF_A_SETTING = frozenset({INVALID_CONFIG, POLICY_VIOLATION})
 SETTLE_S = 0.05  # a transaction with source offsets is open for a few milliseconds
-MIRROR_TOPIC_CONFIGS = {"cleanup.policy": "compact"}  # Java's MirrorUtils.createSinglePartitionCompactedTopic
-_REFUSED_CONFIGS = frozenset(
-    {INVALID_CONFIG, POLICY_VIOLATION}
-)  # some managed clusters take few settings of topics
 
 
 class CompactedTopic:
@@ -79,13 +83,10 @@ class CompactedTopic:
         topic = self._settings.topic
         await self.refresh()
         if not self._partitions():
-            new = admin.NewTopic(
-                name=topic,
-                partitions=1 if self._single else self._settings.partitions,
-                replication_factor=self._settings.replication_factor,
-                configs={**self._settings.topic_configs, "cleanup.policy": "compact"},
+            new = new_storage_topic(self._settings)
+            await admin.create_topic_and_wait(
+                self._cluster, replace(new, partitions=1) if self._single else new
             )
-            await admin.create_topic_and_wait(self._cluster, new)
         count = len(self._partitions())
         if self._single and count > 1:
             raise InvalidSettingError(
@@ -237,34 +238,38 @@ def batches_of(records: Iterable[Record]) -> list[bytearray]:
     return [batch for batch, _ in encode_split(list(records), max_bytes=BATCH_BYTES_MAX, codec=0)]
 
 
-async def create_mirror_topic(
-    cluster: Cluster, topic: str, *, replication_factor: int, key: str, segment_bytes: int | None = None
-) -> None:
+async def create_mirror_topic(cluster: Cluster, topic: str, *, replication_factor: int, key: str) -> None:
+    """Creates *topic* with MM2's settings if it is missing; see `create_own_topic`."""
+    await create_own_topic(cluster, new_mirror_topic(topic, replication_factor), key=key)
+
+
+async def create_own_topic(cluster: Cluster, topic: NewTopic, *, key: str) -> None:
     """Creates *topic* if it is missing; the setting *key* holds its replication factor.
 
-    *segment_bytes*: the size of its segments, if the cluster accepts one. The cleaner compacts all but the newest, so that is what
-    readers have to read of superseded records. Raises ClusterError, and InvalidSettingError if the cluster has too few brokers.
+    Raises ClusterError, and InvalidSettingError if the cluster has too few brokers.
     """
-    await cluster.refresh([topic])
-    if cluster.leader(topic, 0) is not None:
+    await cluster.refresh([topic.name])
+    if cluster.leader(topic.name, 0) is not None:
         return
-    configs = MIRROR_TOPIC_CONFIGS
-    if segment_bytes is not None:
-        configs = {**configs, "segment.bytes": str(segment_bytes)}
-    new = admin.NewTopic(name=topic, partitions=1, replication_factor=replication_factor, configs=configs)
-    refusal = (await admin.create_topics(cluster, [new]))[topic]
-    if segment_bytes is not None and refusal is not None and refusal.code in _REFUSED_CONFIGS:
-        new = replace(new, configs=MIRROR_TOPIC_CONFIGS)
-        refusal = (await admin.create_topics(cluster, [new]))[topic]
+    refusal = await try_to_create(cluster, topic)
     if refusal is not None and refusal.code == INVALID_REPLICATION_FACTOR:
         raise InvalidSettingError(
             key=key,
-            problem=f"{topic} cannot be created on {cluster.alias} with {replication_factor} replicas ({refusal.message})",
+            problem=f"{topic.name} cannot be created on {cluster.alias} with {topic.replication_factor} replicas ({refusal.message})",
             action="write at most the number of its brokers, or -1 for its own default",
         )
     if refusal is not None:
-        cluster.raise_for(refusal.code, "CreateTopics", topic, message=refusal.message)
-    await admin.wait_for_leaders(cluster, topic)
+        cluster.raise_for(refusal.code, "CreateTopics", topic.name, message=refusal.message)
+    await admin.wait_for_leaders(cluster, topic.name)
+
+
+async def try_to_create(cluster: Cluster, topic: NewTopic) -> BrokerRefusal | None:
+    """Creates *topic*, one of the flow's own, without its optional settings if the cluster refuses them; returns its refusal. Raises ClusterError."""
+    refusal = (await admin.create_topics(cluster, [topic]))[topic.name]
+    required = without_optional_settings(topic)
+    if refusal is not None and refusal.code in _OF_A_SETTING and required != topic:
+        refusal = (await admin.create_topics(cluster, [required]))[topic.name]
+    return refusal
 
 
 class MirrorLog:

@@ -14,9 +14,7 @@ from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import MirrorLog, append
-
-# The first record of a hold counts, so nothing may be removed: neither by time nor by size nor by key.
-TOPIC_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+from mirrorflow_kafka.stores.own_topics import new_identity_topic
 
 
 class AclMarks:
@@ -58,6 +56,7 @@ class HoldLog:
     def __init__(self, cluster: Cluster, source_alias: str, *, replication_factor: int) -> None:
         self._holds = Holds()
         self._cluster = cluster
+        self._source_alias = source_alias
         self._log = MirrorLog(cluster, identity_topic(source_alias), read_committed=False)
         self._replication_factor = replication_factor
 
@@ -66,12 +65,7 @@ class HoldLog:
         topic = self._log.topic
         await self._cluster.refresh([topic])
         if self._cluster.leader(topic, 0) is None:
-            new = admin.NewTopic(
-                name=topic,
-                partitions=1,
-                replication_factor=self._replication_factor,
-                configs=TOPIC_CONFIGS,
-            )
+            new = new_identity_topic(self._source_alias, self._replication_factor)
             await admin.create_topic_and_wait(self._cluster, new)
 
     async def exists(self) -> bool:

@@ -19,6 +19,7 @@ from mirrorflow_core.writer.position import (
 )
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
+from mirrorflow_kafka.stores.own_topics import new_claims_topic
 
 log = logging.getLogger(__name__)
 
@@ -28,15 +29,15 @@ async def open_claims_topic(cluster: Cluster, storage: OffsetStorageSettings, so
 
     Raises InvalidSettingError if it is not compacted and cannot be, or has several partitions; ClusterError.
     """
-    topic = claims_topic(source_alias)
+    new = new_claims_topic(storage, source_alias)
     settings = StorageTopicSettings(
-        topic=topic,
-        partitions=1,
-        replication_factor=storage.replication_factor,
-        topic_configs=storage.topic_configs,
+        topic=new.name,
+        partitions=new.partitions,
+        replication_factor=new.replication_factor,
+        topic_configs=new.configs,
         client=storage.client,
     )
-    return await CompactedTopic(cluster, settings, key=topic, single=True).open()
+    return await CompactedTopic(cluster, settings, key=new.name, single=True).open()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

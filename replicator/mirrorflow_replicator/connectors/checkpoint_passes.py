@@ -65,6 +65,7 @@ from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores import compacted_topic
+from mirrorflow_kafka.stores.own_topics import new_mirror_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.application_offsets import ApplicationOffsets
 from mirrorflow_replicator.connectors.group_follower import GroupFollower
@@ -269,7 +270,7 @@ class CheckpointPasses:
 
     async def _check_topic(self) -> None:
         """Corrects the topic's settings; creates it again and makes all checkpoints due if it has lost its records."""
-        own = admin.NewTopic(name=self.topic, partitions=1, configs=compacted_topic.MIRROR_TOPIC_CONFIGS)
+        own = new_mirror_topic(self.topic, self._settings.replication_factor)
         subject = ("topic", self.topic, "settings")
         uncorrected = await self._isolated(
             subject,

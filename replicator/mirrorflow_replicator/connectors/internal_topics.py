@@ -12,14 +12,12 @@ from typing import Final
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.settings import OffsetStore, OffsetSyncSettings, SourceSettings
-from mirrorflow_core.topics.retention_hold import identity_topic
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry
 from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.compacted_topic import MIRROR_TOPIC_CONFIGS
-from mirrorflow_kafka.stores.identity_topic import TOPIC_CONFIGS
+from mirrorflow_kafka.stores import own_topics
+from mirrorflow_kafka.stores.compacted_topic import try_to_create
 from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 
 log = logging.getLogger(__name__)
@@ -58,27 +56,19 @@ def internal_topics(settings: SourceSettings, *, has_owner: bool = True) -> list
 
     They are the topics for claims (only where the flow has an owner), marks of ACLs, offsets, offset map and offset syncs.
     """
-    offsets = settings.offsets
-    kept = {**offsets.topic_configs, "cleanup.policy": "compact"}
+    offsets, alias = settings.offsets, settings.source_alias
     topics = []
     if has_owner:
-        topics.append(_own_topic(claims_topic(settings.source_alias), settings, kept))
+        topics.append(own_topics.new_claims_topic(offsets, alias))
     if settings.sync_acls_s is not None and not settings.acls_report_only:
-        topics.append(_own_topic(identity_topic(settings.source_alias), settings, TOPIC_CONFIGS))
+        topics.append(own_topics.new_identity_topic(alias, offsets.replication_factor))
     if offsets.store is OffsetStore.KAFKA:
-        topics.append(_own_topic(offsets.topic, settings, kept, partitions=offsets.partitions))
+        topics.append(own_topics.new_storage_topic(offsets))
     if settings.syncs is not None:
-        topics.append(_own_topic(offset_map_topic(settings.source_alias), settings, MIRROR_TOPIC_CONFIGS))
+        topics.append(own_topics.new_offset_map(offset_map_topic(alias), offsets.replication_factor))
     if settings.syncs is not None and not settings.syncs.on_source:
         topics.append(_offset_syncs(settings, settings.syncs))
     return topics
-
-
-def _own_topic(
-    name: str, settings: SourceSettings, configs: Mapping[str, str], *, partitions: int = 1
-) -> admin.NewTopic:
-    factor = settings.offsets.replication_factor
-    return admin.NewTopic(name=name, partitions=partitions, replication_factor=factor, configs=configs)
 
 
 def internal_topics_of_source(settings: SourceSettings) -> list[admin.NewTopic]:
@@ -92,11 +82,8 @@ def internal_topics_of_source(settings: SourceSettings) -> list[admin.NewTopic]:
 
 
 def _offset_syncs(settings: SourceSettings, syncs: OffsetSyncSettings) -> admin.NewTopic:
-    return admin.NewTopic(
-        name=offset_syncs_topic(settings, on_source=syncs.on_source),
-        partitions=1,
-        replication_factor=syncs.replication_factor,
-        configs=MIRROR_TOPIC_CONFIGS,
+    return own_topics.new_mirror_topic(
+        offset_syncs_topic(settings, on_source=syncs.on_source), syncs.replication_factor
     )
 
 
@@ -157,7 +144,10 @@ async def create_again(cluster: Cluster, topics: Iterable[admin.NewTopic], seen:
         if known is not None and not known.error:
             seen.add(name)
         elif name in seen and (known is None or known.error == UNKNOWN_TOPIC_OR_PARTITION):
-            await admin.create_topic_and_wait(cluster, topic)
+            refusal = await try_to_create(cluster, topic)
+            if refusal is not None:
+                cluster.raise_for(refusal.code, "CreateTopics", name, message=refusal.message)
+            await admin.wait_for_leaders(cluster, name)
             log.warning(
                 "Topic %s on %s was deleted while the flow runs; it is created again.", name, cluster.alias
             )

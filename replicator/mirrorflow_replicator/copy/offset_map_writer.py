@@ -28,15 +28,14 @@ from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin.log_requests import ends_of
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.compacted_topic import MirrorLog, RecordLosses, append, create_mirror_topic
+from mirrorflow_kafka.stores.compacted_topic import MirrorLog, RecordLosses, append, create_own_topic
+from mirrorflow_kafka.stores.own_topics import new_offset_map
 
 MAPS_PER_WRITE_MAX = 500  # at most 4 kB each, mostly less than 0.1
 WRITE_EVERY_S = 0.25
 # A map of one run takes 0.1 kB, and 20 us to encode. Above this rate, maps are further apart: 1,000 busy partitions are
 # written every 0.4 s, or every 12 s if each has RUNS_MAX runs.
 BYTES_PER_S_MAX = 256 << 10
-# Each start reads the newest segment, which the cleaner leaves alone. Some managed clusters accept no less than 50 MiB.
-SEGMENT_BYTES = 50 << 20
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0  # missing ACLs take people a while to fix
 LEAVE_S = 1.0  # at stop; the next copier finds what did not arrive
 REPLICATION_FACTOR_KEY = "offset.storage.replication.factor"
@@ -278,13 +277,8 @@ class MapLog:
     async def read(self, wanted: set[TopicPartition]) -> dict[TopicPartition, OffsetMap]:
         """Reads the newest maps; see `OffsetMapTarget.read`."""
         with self._told_as("Create"):
-            await create_mirror_topic(
-                self._cluster,
-                self._topic,
-                replication_factor=self._replication_factor,
-                key=REPLICATION_FACTOR_KEY,
-                segment_bytes=SEGMENT_BYTES,
-            )
+            new = new_offset_map(self._topic, self._replication_factor)
+            await create_own_topic(self._cluster, new, key=REPLICATION_FACTOR_KEY)
         values: dict[TopicPartition, bytes | None] = {}
         with self._told_as("Read"):
             await (

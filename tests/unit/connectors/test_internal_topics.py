@@ -1,15 +1,26 @@
 """Settings of internal topics that would lose records are corrected."""
 
+import asyncio
+from collections.abc import Sequence
+from unittest.mock import AsyncMock, create_autospec
+
 import pytest
 
+from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry
+from mirrorflow_core.wire.error_codes import BrokerRefusal
+from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.topics import NewTopic
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.metadata import EMPTY
 from mirrorflow_replicator.connectors.internal_topics import (
     UncorrectedTopics,
     corrections,
+    create_again,
     internal_topics,
     internal_topics_of_source,
 )
+from mirrorflow_replicator.copy import offset_map_writer
 from tests.unit.connectors.flow_settings import settings
 
 KEPT_FOREVER = NewTopic(
@@ -75,3 +86,33 @@ def test_internal_topics_except_the_identity_topic_are_compacted() -> None:
         "mm2-offset-map.east.internal": "compact",
         "mm2-offset-syncs.west.internal": "compact",
     }
+
+
+def test_topics_that_were_deleted_are_created_again_with_the_settings_of_their_first_creation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Readers of the offset map have to read its newest segment."""
+    cluster = create_autospec(Cluster, instance=True, alias="west")
+    cluster.leader.return_value = None
+    cluster.metadata = EMPTY
+    created: list[NewTopic] = []
+
+    async def create(_: Cluster, topics: Sequence[NewTopic]) -> dict[str, BrokerRefusal | None]:
+        created.extend(topics)
+        return {topic.name: None for topic in topics}
+
+    monkeypatch.setattr(admin, "create_topics", create)
+    monkeypatch.setattr(admin, "wait_for_leaders", AsyncMock())
+    name = "mm2-offset-map.east.internal"
+    [again] = (topic for topic in internal_topics(settings()) if topic.name == name)
+
+    asyncio.run(create_again(cluster, [again], {name}))
+    first = AsyncMock(side_effect=ClusterError("the test ends here", cluster="west"))
+    monkeypatch.setattr(offset_map_writer, "create_own_topic", first)
+    maps = offset_map_writer.MapLog(cluster, name, replication_factor=again.replication_factor)
+    with pytest.raises(ClusterError):
+        asyncio.run(maps.read(set()))
+
+    assert first.await_args is not None
+    assert [first.await_args.args[1]] == created
+    assert "52428800" == again.configs["segment.bytes"]

@@ -8,10 +8,11 @@ from unittest.mock import create_autospec
 import pytest
 
 from mirrorflow_core.errors import UnreachableError
-from mirrorflow_core.wire.error_codes import INVALID_CONFIG, POLICY_VIOLATION
+from mirrorflow_core.wire.error_codes import INVALID_CONFIG, POLICY_VIOLATION, BrokerRefusal
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.compacted_topic import create_mirror_topic
+from mirrorflow_kafka.stores.compacted_topic import create_own_topic
+from mirrorflow_kafka.stores.own_topics import new_offset_map
 
 REFUSED = 38  # INVALID_REPLICATION_FACTOR
 
@@ -110,7 +111,7 @@ def test_a_cluster_that_refuses_the_size_of_segments_gets_the_topic_without_it(
         (topic,) = topics
         created.append(dict(topic.configs))
         is_refused = "segment.bytes" in topic.configs
-        return {topic.name: SimpleNamespace(code=code, message="") if is_refused else None}
+        return {topic.name: BrokerRefusal.of(code, "") if is_refused else None}
 
     async def wait_for_leaders(*_: object) -> None:
         pass
@@ -118,7 +119,7 @@ def test_a_cluster_that_refuses_the_size_of_segments_gets_the_topic_without_it(
     monkeypatch.setattr(admin, "create_topics", create_topics)
     monkeypatch.setattr(admin, "wait_for_leaders", wait_for_leaders)
 
-    asyncio.run(create_mirror_topic(cluster, "maps", replication_factor=1, key="k", segment_bytes=50 << 20))
+    asyncio.run(create_own_topic(cluster, new_offset_map("maps", 1), key="k"))
 
     compact = {"cleanup.policy": "compact"}
     assert created == [{**compact, "segment.bytes": "52428800"}, compact]
