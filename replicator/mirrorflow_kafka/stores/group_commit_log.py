@@ -1,17 +1,22 @@
 """Follows `__consumer_offsets` from its current end: which groups have committed which offsets since.
 
 Needs Read on that topic. Guarantees: after `open`, each commit that counts later is returned once, in the order of its
-partition; also those of transactions that are open at `open` and began at most REREAD_OFFSETS_MAX before. A log that lost records, was created again or got other partitions
+partition, if that had a leader at `open`, and no partition without a leader delays the others; also those of transactions that are open at `open` and began at most REREAD_OFFSETS_MAX before. A log that lost records, was created again or got other partitions
 raises OffsetsLogChangedError: the caller opens it again and reads all groups. `mirrorflow_core.offsets.group_commits` decodes.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.offsets.group_commits import GROUP_OFFSETS_TOPIC, GroupCommit, PartitionCommits
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from mirrorflow_core.wire.error_codes import (
+    UNKNOWN_TOPIC_OR_PARTITION,
+    is_metadata_stale,
+    is_retriable,
+)
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import batches_between, read_once
 from mirrorflow_kafka.admin.log_requests import LATEST
@@ -22,6 +27,9 @@ _CREATED_POLL_S: Final = 1.0
 # Some seconds to read. A transaction that never ends holds the last stable offset, and all commits since could take
 # longer than the caller waits, each time.
 REREAD_OFFSETS_MAX: Final = 100_000
+# A leader that has just moved is found in the second round, after 20 ms. All partitions wait for the rounds of one without a leader.
+OPEN_ROUNDS_MAX: Final = 3
+AWAY_POLL_S: Final = 1.0  # an election takes about as long
 
 
 class OffsetsLogChangedError(ClusterError):
@@ -45,38 +53,83 @@ class GroupCommitLog:
         self._topic_id = ""
         self._next: dict[TopicPartition, int] = {}  # the offset to read next
         self._commits: dict[TopicPartition, PartitionCommits] = {}
+        self._unopened: set[TopicPartition] = (
+            set()
+        )  # partitions without a leader, whose ends are not known yet
+        self._away: set[TopicPartition] = set()  # those that were opened and have no leader now
+        self._ask_away_at = 0.0  # loop time
         self._looked_s = 0.0
 
     async def open(self) -> None:
-        """Notes where the log ends. Raises NotAuthorizedError without Read on the topic, and ClusterError."""
-        partitions = await self._partitions()
-        ends = await admin.offsets_at(self._cluster, partitions, LATEST)
+        """Notes where the log ends, as far as its partitions have leaders: no group commits where there is none.
+
+        Call it again to follow the others: it notes the ends of those that have a leader since. Raises NotAuthorizedError without
+        Read on the topic, and ClusterError, also if no partition has a leader.
+        """
+        is_first = not self._next
+        partitions = await self._partitions() if is_first else sorted(self._unopened)
+        if not partitions:
+            return
+        ends = await self._ends(partitions, rounds_max=OPEN_ROUNDS_MAX, must_have=is_first)
         # From the first open transaction on, because its commits count with a marker that is still to come.
-        stable = await admin.offsets_at(self._cluster, partitions, LATEST, read_committed=True)
-        self._next = {
-            partition: stable[partition] if end - stable[partition] <= REREAD_OFFSETS_MAX else end
-            for partition, end in ends.items()
+        stable = await self._ends(ends, rounds_max=OPEN_ROUNDS_MAX, must_have=is_first, read_committed=True)
+        self._next |= {
+            partition: offset if ends[partition] - offset <= REREAD_OFFSETS_MAX else ends[partition]
+            for partition, offset in stable.items()
         }
-        self._commits = {partition: PartitionCommits() for partition in partitions}
-        for partition in partitions[:1]:
-            await read_once(self._cluster, partition, self._next[partition], max_bytes=1)
+        self._commits |= {partition: PartitionCommits() for partition in stable}
+        self._unopened = set(partitions) - stable.keys()
+        if is_first:
+            for partition in sorted(stable)[:1]:
+                await read_once(self._cluster, partition, self._next[partition], max_bytes=1)
 
     async def read_new(self) -> list[GroupCommit]:
-        """Returns the commits that count since the last call. Raises OffsetsLogChangedError and ClusterError."""
+        """Returns the commits that count since the last call. Raises OffsetsLogChangedError and ClusterError.
+
+        Those of a partition without a leader are returned when it has one again.
+        """
         if not self._next and not await self._appeared():
             return []
-        ends = await admin.offsets_at(self._cluster, self._next, LATEST)
+        now = asyncio.get_running_loop().time()
+        asks_all = now >= self._ask_away_at
+        asked = [partition for partition in self._next if asks_all or partition not in self._away]
+        ends = await self._ends(asked, rounds_max=1, must_have=False)
+        self._away = self._next.keys() - ends.keys()
+        if asks_all:
+            self._ask_away_at = now + AWAY_POLL_S
         metadata = self._cluster.metadata
         topic = metadata.topics.get(GROUP_OFFSETS_TOPIC)
         if (
             metadata.topic_id(GROUP_OFFSETS_TOPIC) != self._topic_id
-            or (topic is not None and len(topic.partitions) > len(self._next))
+            or (topic is not None and len(topic.partitions) > len(self._next) + len(self._unopened))
             or any(end < self._next[partition] for partition, end in ends.items())
         ):
             raise OffsetsLogChangedError(cluster=self._cluster.alias)
         grown = [partition for partition, end in ends.items() if end > self._next[partition]]
         read = await asyncio.gather(*(self._read(partition, ends[partition]) for partition in grown))
         return [commit for commits in read for commit in commits]
+
+    async def _ends(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        rounds_max: int,
+        must_have: bool,
+        read_committed: bool = False,
+    ) -> dict[TopicPartition, int]:
+        """Returns the ends of those of *partitions* that have a leader.
+
+        Raises ClusterError for any other reason than a missing leader, and with *must_have* if none of them has one.
+        """
+        listed = await admin.list_offsets(
+            self._cluster, partitions, LATEST, read_committed, rounds_max=rounds_max
+        )
+        ends = {partition: result.offset for partition, result in listed.items() if not result.error}
+        for partition, result in listed.items():
+            may_heal = is_metadata_stale(result.error) or is_retriable(result.error)
+            if not may_heal or (must_have and not ends):
+                self._cluster.raise_for(result.error, "ListOffsets", str(partition))
+        return ends
 
     async def _appeared(self) -> bool:
         """Returns whether the topic exists now; it is read from its beginning then."""

@@ -69,21 +69,22 @@ class GroupFollower:
         return others
 
     async def open(self) -> None:
-        """Begins to read the log unless it is read, or finds out why it cannot be.
+        """Begins to read the log, or those of its partitions that have a leader now; or finds out why it cannot be read.
 
-        Groups are polled then: a partition without a leader, or a broker that is down, concerns only some of them.
+        Groups are polled then: a broker that is down concerns only some of them.
         """
-        if self._log is not None or not self._is_readable:
+        if not self._is_readable:
             return
-        log = GroupCommitLog(self._source)
+        log = self._log or GroupCommitLog(self._source)
         try:
             async with asyncio.timeout(LOG_TIMEOUT_S):
                 await log.open()
         except (ClusterError, TimeoutError) as error:
-            self.why_polled = str(error) or SILENT
+            self._log, self.why_polled = None, str(error) or SILENT
             return
-        self._log, self.why_polled = log, ""
-        self._last, self._moved_at = {}, {}
+        if log is not self._log:
+            self._log, self.why_polled = log, ""
+            self._last, self._moved_at = {}, {}
 
     async def rebase(self, offsets: Offsets) -> dict[str, dict[TopicPartition, Committed] | ClusterError]:
         """Returns *offsets*, as just read of all groups, with what has been committed since."""

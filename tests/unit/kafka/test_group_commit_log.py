@@ -1,19 +1,25 @@
-"""The log of group commits is read from a bounded distance before its end, and not when it is a different log."""
+"""The log of group commits is read from a bounded distance before its end, and not when it is a different log.
+
+A partition without a leader does not delay the others.
+"""
 
 import asyncio
 from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import AsyncMock, create_autospec
 
 import pytest
 
-from mirrorflow_core.offsets.group_commits import GROUP_OFFSETS_TOPIC
+from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.offsets.group_commits import GROUP_OFFSETS_TOPIC, GroupCommit
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.error_codes import LEADER_NOT_AVAILABLE, raise_for
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import ListedOffset
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores import group_commit_log as module
 from mirrorflow_kafka.stores.group_commit_log import (
+    OPEN_ROUNDS_MAX,
     REREAD_OFFSETS_MAX,
     GroupCommitLog,
     OffsetsLogChangedError,
@@ -21,22 +27,54 @@ from mirrorflow_kafka.stores.group_commit_log import (
 
 
 class Log:
-    """A log of one partition that has `end` offsets, of which an open transaction leaves `stable`."""
+    """A log whose partitions have `end` offsets each, of which an open transaction leaves `stable`; `leaderless` ones have no leader."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, end: int, stable: int) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, end: int, stable: int, partitions: int = 1
+    ) -> None:
         self.end, self.stable = end, stable
-        self.topic = SimpleNamespace(error=0, partitions={0: None})
+        self.leaderless: set[int] = set()
+        self.asked: list[list[int]] = []
+        self.topic = SimpleNamespace(error=0, partitions=dict.fromkeys(range(partitions)))
         self.cluster = create_autospec(Cluster, instance=True, alias="A")
         self.cluster.metadata = SimpleNamespace(
             topics={GROUP_OFFSETS_TOPIC: self.topic}, topic_id=lambda _: "id"
         )
-        monkeypatch.setattr(admin, "offsets_at", self._offsets_at)
+        self.cluster.raise_for.side_effect = lambda code, request, subject: raise_for(
+            code, cluster="A", request=request, subject=subject
+        )
+        monkeypatch.setattr(admin, "list_offsets", self._list_offsets)
         monkeypatch.setattr(module, "read_once", AsyncMock())
+        monkeypatch.setattr(GroupCommitLog, "_read", self._read)
 
-    async def _offsets_at(
-        self, _: object, partitions: Iterable[TopicPartition], __: int, **named: Any
-    ) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions, self.stable if named.get("read_committed") else self.end)
+    async def _list_offsets(
+        self,
+        _: object,
+        partitions: Iterable[TopicPartition],
+        __: int,
+        read_committed: bool,  # noqa: FBT001 as of `admin.list_offsets`
+        *,
+        rounds_max: int,
+    ) -> dict[TopicPartition, ListedOffset]:
+        assert rounds_max <= OPEN_ROUNDS_MAX, "more rounds take seconds"
+        wanted = list(partitions)
+        self.asked.append([partition.partition for partition in wanted])
+        offset = self.stable if read_committed else self.end
+        return {
+            partition: ListedOffset(error=LEADER_NOT_AVAILABLE)
+            if partition.partition in self.leaderless
+            else ListedOffset(offset=offset)
+            for partition in wanted
+        }
+
+    async def _read(self, partition: TopicPartition, end: int) -> list[GroupCommit]:
+        own = self.commits
+        first, own._next[partition] = own._next[partition], end
+        return [GroupCommit(f"g{offset}", partition, None) for offset in range(first, end)]
+
+    def follow(self) -> GroupCommitLog:
+        self.commits = GroupCommitLog(self.cluster)
+        return self.commits
 
 
 @pytest.mark.parametrize(
@@ -65,3 +103,52 @@ def test_a_log_that_got_partitions_is_not_followed_any_more(monkeypatch: pytest.
 
     with pytest.raises(OffsetsLogChangedError):
         asyncio.run(commits.read_new())
+
+
+def test_a_partition_that_loses_its_leader_delays_no_other_and_is_read_when_it_has_one_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    log = Log(monkeypatch, end=5, stable=5, partitions=2)
+    commits = log.follow()
+
+    async def scenario() -> list[list[tuple[int, str]]]:
+        await commits.open()
+        read = []
+        log.leaderless = {1}
+        for log.end in (6, 7):
+            read.append(await commits.read_new())
+        log.leaderless = set()
+        commits._ask_away_at = 0.0
+        read.append(await commits.read_new())
+        return [[(commit.partition.partition, commit.group) for commit in part] for part in read]
+
+    assert [[(0, "g5")], [(0, "g6")], [(1, "g5"), (1, "g6")]] == asyncio.run(scenario())
+    assert [[0, 1], [0, 1], [0, 1], [0], [0, 1]] == log.asked, "it is asked once a second"
+
+
+def test_a_partition_without_a_leader_at_the_start_is_followed_from_a_later_pass_on(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Its groups cannot be read until then: they have no coordinator."""
+    log = Log(monkeypatch, end=5, stable=5, partitions=2)
+    log.leaderless = {1}
+    commits = log.follow()
+
+    async def scenario() -> list[tuple[int, str]]:
+        await commits.open()
+        await commits.open()
+        assert [] == await commits.read_new()
+        log.leaderless = set()
+        await commits.open()
+        log.end = 6
+        return [(commit.partition.partition, commit.group) for commit in await commits.read_new()]
+
+    assert [(0, "g5"), (1, "g5")] == asyncio.run(scenario())
+
+
+def test_a_log_without_any_leader_cannot_be_followed(monkeypatch: pytest.MonkeyPatch):
+    log = Log(monkeypatch, end=5, stable=5, partitions=2)
+    log.leaderless = {0, 1}
+
+    with pytest.raises(ClusterError):
+        asyncio.run(log.follow().open())
