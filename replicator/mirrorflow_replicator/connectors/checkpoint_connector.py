@@ -6,7 +6,8 @@
 
 Guarantees: what it knew before a restart is read back from the checkpoints topic; an error of a cluster is
 reported and retried forever, one of a single group, topic or permission stops only that
-(`connectors.checkpoint_passes`). While a switchover has ended the flow, nothing is written. Passes that a slow one has
+(`connectors.checkpoint_passes`). While a switchover has ended the flow, nothing is written: the groups of the target belong to
+applications alone then. Passes that a slow one has
 delayed are not repeated. There is no task process: a few requests a second do not need one.
 """
 
@@ -97,6 +98,7 @@ class CheckpointConnector:
                 ),
                 await self._cluster(settings.target_producer),
                 follows_groups=settings.sync_s is not None,
+                end=self._end,
             )
         if not self._opened:
             await self._passes.open()
@@ -125,18 +127,15 @@ class CheckpointConnector:
                 wait_s = await self._refresh(passes)
                 refresh_at = now() + wait_s
             emits, syncs = now() >= emit_at, now() >= sync_at
-            # Behind a switchover the groups of the target belong to applications alone.
-            has_ended = (emits or syncs) and await self._has_ended()
-            if (emits or syncs) and not has_ended:
+            if (emits or syncs) and await passes.may_write():
                 await passes.translate_groups()
                 # Even if only groups are due: no group is moved to an offset without a checkpoint.
                 await passes.write_checkpoints()
+                if syncs:
+                    await passes.sync_groups()
             if emits:
                 emit_at = now() + (settings.emit_s or NEVER)
             if syncs:
-                # It is asked again: the translation of many groups takes long enough for a switchover.
-                if not has_ended and not await self._has_ended():
-                    await passes.sync_groups()
                 sync_at = now() + (settings.sync_s or NEVER)
             self._log_warnings(passes)
             self._retry.succeeded()
@@ -145,16 +144,13 @@ class CheckpointConnector:
             if await self._follow_groups(passes, min(refresh_at, emit_at, sync_at)):
                 refresh_at = sync_at = now()
 
-    async def _has_ended(self) -> bool:
-        return self._end is not None and await self._end.read()
-
     async def _follow_groups(self, passes: CheckpointPasses, until: float) -> bool:
         """Follows groups in steps; returns True as soon as new groups are to be listed, and False at *until*."""
         now = asyncio.get_running_loop().time
         list_at = NEVER if self._settings.refresh_groups_s is None else now() + REFRESH_RETRY_S
         has_new = False
         while (left_s := until - now()) > 0:
-            await asyncio.sleep(min(left_s, await passes.follow(self._has_ended)))
+            await asyncio.sleep(min(left_s, await passes.follow()))
             self._log_warnings(passes)
             has_new |= passes.lists_new_groups
             if has_new and now() >= list_at:

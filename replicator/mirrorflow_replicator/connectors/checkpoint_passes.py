@@ -1,11 +1,10 @@
 """Performs the passes of a checkpoint connector: list groups, write checkpoints, move groups; and the steps between them.
 
-A pass reads all groups. A step of `follow` handles only the groups that have moved since, and those whose records the copy has
-reached since, so that groups of the target follow within seconds.
+A pass reads all groups. A step handles only some of them (`connectors.group_steps`), by the same functions.
 
-Guarantees: a group, topic or permission that fails stops only itself, and is in `warnings` until it succeeds
-again; errors of a whole cluster are raised. A checkpoint that could not be written is written with the next
-ones. `connectors.checkpoint_connector` decides when each pass is due and handles errors;
+Guarantees: nothing is written after a switchover has ended the flow (`may_write` is asked before each write); a group, topic or
+permission that fails stops only itself, and is in `warnings` until it succeeds again; errors of a whole cluster are raised. A
+checkpoint that could not be written is written with the next ones. `connectors.checkpoint_connector` decides when each pass is due and handles errors;
 `mirrorflow_core.offsets.checkpoints` decides what is written, and `offset_translation` translates the offsets.
 """
 
@@ -14,7 +13,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Final, TypeVar
 
 from mirrorflow_core.connect.mirror_records import (
@@ -68,15 +66,13 @@ from mirrorflow_kafka.stores import compacted_topic
 from mirrorflow_kafka.stores.own_topics import new_mirror_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.application_offsets import ApplicationOffsets
-from mirrorflow_replicator.connectors.group_follower import GroupFollower
+from mirrorflow_replicator.connectors.claim_reader import FlowEndWatch
+from mirrorflow_replicator.connectors.group_follower import GroupFollower, Offsets
+from mirrorflow_replicator.connectors.group_steps import GroupSteps
 from mirrorflow_replicator.connectors.internal_topics import correct_topic_configs
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
 from mirrorflow_replicator.http.partition_rates import Window
 
-# Groups that one step of `follow` handles at most. Each takes some three requests and 2 ms of processor time, so FOLLOWED_PER_S_MAX
-# keeps a connector below a fifth of a core; where more groups move, each of them follows later.
-FOLLOWED_AT_ONCE = 64
-FOLLOWED_PER_S_MAX = 100
 GROUP = "{group}"  # placeholder for the group's name
 WARNINGS_MAX = 100  # warnings shown; the rest is a number
 REPLICATION_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
@@ -103,8 +99,11 @@ class CheckpointPasses:
         writer: Cluster,
         *,
         follows_groups: bool = False,
+        end: FlowEndWatch | None = None,
     ) -> None:
+        """*end*: of the flow; None: it is written whether a switchover has ended the flow or not."""
         self._settings = settings
+        self._end = end
         self._clusters = clusters
         self._writer = writer  # of the checkpoints topic
         self._selection = make_group_selection(settings)
@@ -113,15 +112,11 @@ class CheckpointPasses:
         self.topic = self._known.checkpoints_topic
         self._store = self._known.checkpoints
         self._losses = compacted_topic.RecordLosses(clusters.target, self.topic)
+        self._has_created_topic = False  # as far as it was possible
         self._unwritten: dict[str, dict[TopicPartition, Point]] = {}
         self._translated: dict[str, dict[TopicPartition, TranslatedOffset]] = {}  # as of the last emission
         self._groups: tuple[str, ...] = ()
-        self._follower = GroupFollower(clusters.source) if follows_groups else None
-        # Groups that have moved and are not handled yet, longest first, with what they have committed.
-        self._moved: dict[str, dict[TopicPartition, Committed | None]] = {}
-        # By source partition: commits that the copy, as far as it is known, has not reached yet.
-        self._ahead: dict[TopicPartition, dict[str, Committed]] = {}
-        self._followed_s: float | None = None  # end of the last step, monotonic clock
+        self._steps = GroupSteps(GroupFollower(clusters.source), self._known) if follows_groups else None
         self._other_groups: set[str] = set()  # that have committed and are not followed, as far as they exist
         self._translations: Counter[str] = Counter()
         # The target's groups, as last read.
@@ -160,15 +155,12 @@ class CheckpointPasses:
     @property
     def followed_by(self) -> str:
         """How groups are followed between passes, for the log; "" if they are not."""
-        if self._follower is None:
-            return ""
-        why = f", because {self._follower.why_polled}" if self._follower.why_polled else ""
-        return f"{self._follower.followed_by.value}{why}"
+        return "" if self._steps is None else self._steps.description
 
     @property
     def lists_new_groups(self) -> bool:
         """Whether groups have committed that the last listing did not have, and that the flow may select."""
-        others = set() if self._follower is None else self._follower.take_other_groups()
+        others = set() if self._steps is None else self._steps.take_other_groups()
         if not others or self._settings.refresh_groups_s is None:
             return False
         new = others - self._other_groups - set(self._groups)
@@ -188,8 +180,8 @@ class CheckpointPasses:
             active=self._active_groups,
             checkpoints=self._checkpoints_written,
             moved=self._offsets_moved,
-            followed_by="" if self._follower is None else self._follower.followed_by.value,
-            followed_s=self._followed_s,
+            followed_by="" if self._steps is None else self._steps.followed_by,
+            followed_s=None if self._steps is None else self._steps.ended_s,
             translations=self._translations,
             offsets=self.explain,
             translate=self._translate if self._has_read_maps else None,
@@ -239,13 +231,16 @@ class CheckpointPasses:
         )
         return await translator.translate(offsets, reverse=reverse)
 
+    async def may_write(self) -> bool:
+        """Returns whether no switchover has ended the flow: then the target belongs to applications. Raises ClusterError."""
+        return self._end is None or not await self._end.has_ended()
+
     async def open(self) -> None:
         """Creates the checkpoints topic, and reads it and all offset syncs.
 
         Raises ClusterError if offset syncs cannot be read.
         """
         if self._settings.emit_s is not None:
-            await self._create_topic()
             await self._check_topic()
         read = await self._isolated(
             ("topic", self.topic, "reading"),
@@ -267,9 +262,14 @@ class CheckpointPasses:
                 key=REPLICATION_FACTOR_KEY,
             ),
         )
+        self._has_created_topic = True
 
     async def _check_topic(self) -> None:
-        """Corrects the topic's settings; creates it again and makes all checkpoints due if it has lost its records."""
+        """Creates the topic and corrects its settings; creates it again and makes all checkpoints due if it has lost its records."""
+        if not await self.may_write():
+            return
+        if not self._has_created_topic:
+            await self._create_topic()
         own = new_mirror_topic(self.topic, self._settings.replication_factor)
         subject = ("topic", self.topic, "settings")
         uncorrected = await self._isolated(
@@ -358,14 +358,11 @@ class CheckpointPasses:
         )
         self._has_read_maps = True
         self._note_skipped()
-        if self._follower is not None:
-            await self._follower.open()
-        offsets = await groups.fetch_offsets_of(self._clusters.source, self._groups)
-        if self._follower is not None:
-            offsets = await self._follower.rebase(offsets)
-            self._followed_s = time.monotonic()
-        known.take_news()
-        self._moved, self._ahead = {}, {}
+        if self._steps is not None:
+            await self._steps.open()
+        offsets: Offsets = await groups.fetch_offsets_of(self._clusters.source, self._groups)
+        if self._steps is not None:
+            offsets = await self._steps.begin(offsets)
         # Earlier offsets must not move the target's group: the source's group may have been reset since.
         self._translated = {}
         await self._translate_offsets(offsets, known.translator, is_pass=True)
@@ -401,7 +398,8 @@ class CheckpointPasses:
             translated[group] = now
             rewound[group] = decisions.reset_before_known_syncs(last, now)
             self._keep(group, decisions.due(last, now))
-            self._note_ahead(group, its, now)
+            if self._steps is not None:
+                self._steps.note_ahead(group, its, now)
 
         alias = self._settings.source_alias
         await self._for_each_group(
@@ -414,53 +412,24 @@ class CheckpointPasses:
         await self._rewind(rewound)
         return translated
 
-    def _note_ahead(
-        self, group: str, offsets: Mapping[TopicPartition, Committed | None], now: TranslatedOffsets
-    ) -> None:
-        """Notes the partitions of *offsets* whose translation *now* becomes more precise with the next news of the copy."""
-        if self._follower is None:
-            return
-        for partition, committed in offsets.items():
-            translated = now.get(self._known.rename(partition))
-            is_ahead = (
-                committed is not None
-                and translated is not None
-                and translated.translation != "exact"
-                and not self._known.reaches(partition, committed.offset)
-            )
-            if is_ahead and committed is not None:
-                self._ahead.setdefault(partition, {})[group] = committed
-            elif partition in self._ahead:
-                self._ahead[partition].pop(group, None)
-                if not self._ahead[partition]:
-                    del self._ahead[partition]
-
-    async def follow(self, has_ended: Callable[[], Awaitable[bool]]) -> float:
+    async def follow(self) -> float:
         """Handles groups that have moved since the last pass or step; returns for how many seconds to wait before the next step.
 
-        *has_ended* says whether a switchover has ended the flow: then nothing is written, and the next pass reads all groups. It is
-        asked only before something is to be written. Raises ClusterError, after which `translate_groups` comes first.
+        Raises ClusterError, after which `translate_groups` comes first.
         """
-        follower, known = self._follower, self._known
-        if follower is None:
+        steps, known = self._steps, self._known
+        if steps is None:
             return math.inf
-        for group, moved in (await follower.moved(self._translated.keys())).items():
-            self._moved.setdefault(group, {}).update(moved)
-        if self._moved or self._ahead:
-            await self._read_syncs(known.read_new_maps())
-            for partition in known.take_news():
-                for group, committed in self._ahead.pop(partition, {}).items():
-                    self._moved.setdefault(group, {}).setdefault(partition, committed)
-        taken = {group: self._moved.pop(group) for group in list(islice(self._moved, FOLLOWED_AT_ONCE))}
-        followed = {group: moved for group, moved in taken.items() if group in self._translated}
-        if followed and not await has_ended():
-            partitions = {partition for moved in followed.values() for partition in moved}
+        step = await steps.next(self._translated.keys(), lambda: self._read_syncs(known.read_new_maps()))
+        # If the flow has ended, the next pass reads all groups.
+        if step.groups and await self.may_write():
+            partitions = {partition for moved in step.groups.values() for partition in moved}
             translator = await known.translator_of(partitions)
-            translated = await self._translate_offsets(followed, translator, is_pass=False)
+            translated = await self._translate_offsets(step.groups, translator, is_pass=False)
             await self._write_unwritten()
             await self._sync_moved(translated)
-        self._followed_s = time.monotonic()
-        return max(follower.pause_s, len(followed) / FOLLOWED_PER_S_MAX)
+        steps.end()
+        return step.pause_s
 
     async def _read_syncs(self, read_maps: Awaitable[bool]) -> None:
         known = self._known
@@ -508,6 +477,8 @@ class CheckpointPasses:
                 self._unwritten.setdefault(group, {}).update(points)
 
     async def _write(self) -> bool:
+        if not await self.may_write():
+            return False
         now_ms, began_s = time.time_ns() // 1_000_000, time.monotonic()
         written = {group: dict(points) for group, points in self._unwritten.items()}
         records = []
@@ -615,6 +586,8 @@ class CheckpointPasses:
     async def _move(self, group: str, now: TranslatedOffsets) -> bool:
         """Commits *now* for an idle *group*; returns whether it was active after all. Raises ClusterError."""
         target = self._clusters.target
+        if not await self.may_write():
+            return False
         # Read right before the change, so that nothing committed until now is taken back.
         own = self._target_offsets[group] = await groups.fetch_offsets(target, group)
         self._note_refused_metadata(group, own)

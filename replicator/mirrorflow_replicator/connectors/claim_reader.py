@@ -1,11 +1,17 @@
 """Reads the claims of a flow, for those that do not own it: they need the target alone, and change nothing."""
 
+import asyncio
+from typing import Final
+
 from mirrorflow_core.errors import NotAuthorizedError
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_kafka.admin.log_reader import LogCache, log_spans, read_log
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
+
+# How old an answer of `FlowEndWatch.has_ended` may be: reading the claims takes three requests, and each write asks.
+ANSWER_MAX_AGE_S: Final = 0.5
 
 
 async def read_newest_claim(
@@ -29,6 +35,18 @@ class FlowEndWatch:
         self._topics = FlowTopics(source_alias=source_alias, connector="", offsets="", target_topic=str)
         self._target = target
         self._logs = LogCache()
+        self._lock = asyncio.Lock()
+        self._asked_s = float("-inf")  # loop time
+
+    async def has_ended(self) -> bool:
+        """As `read`, with an answer that is at most ANSWER_MAX_AGE_S old, which concurrent callers share."""
+        now = asyncio.get_running_loop().time
+        async with self._lock:
+            if now() - self._asked_s > ANSWER_MAX_AGE_S:
+                asked_s = now()
+                await self.read()
+                self._asked_s = asked_s
+            return self.ended_by != ""
 
     async def read(self) -> bool:
         """Returns whether the flow has ended. While its claims have no leader, it is as before. Raises ClusterError.

@@ -3,13 +3,16 @@
 import asyncio
 import socket
 from collections.abc import Callable
-from unittest.mock import create_autospec
+from unittest.mock import AsyncMock, create_autospec
 
 import pytest
 
 from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.reports import ConnectorReport
+from mirrorflow_core.writer.claim import Claim
+from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.worker_properties import load_standalone
+from mirrorflow_replicator.connectors import claim_reader
 from mirrorflow_replicator.connectors.checkpoint_connector import CheckpointConnector
 from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
 from mirrorflow_replicator.connectors.claim_reader import FlowEndWatch
@@ -88,18 +91,33 @@ def test_disabled_connector_is_not_run():
     assert () == connectors("enabled=false")
 
 
-def test_no_group_is_moved_if_a_switchover_ends_the_flow_during_the_translation():
+def test_a_flow_that_a_switchover_has_ended_is_not_translated_and_not_written():
     (connector,) = connectors("sync.group.offsets.enabled=true")
     assert isinstance(connector, CheckpointConnector)
-    end = create_autospec(FlowEndWatch, instance=True, ended_by="")
-    end.read.side_effect = [False, True]
-    connector._end = end
     passes = create_autospec(CheckpointPasses, instance=True, warnings=(), followed_by="")
     passes.refresh.return_value = True
+    passes.may_write.return_value = False
     passes.follow.side_effect = ClusterError("the test ends here", cluster="A")
 
     with pytest.raises(ClusterError):
         asyncio.run(connector._follow(passes))
 
-    passes.write_checkpoints.assert_awaited_once()
+    passes.translate_groups.assert_not_awaited()
+    passes.write_checkpoints.assert_not_awaited()
     passes.sync_groups.assert_not_awaited()
+
+
+def test_the_end_of_a_flow_is_asked_again_once_the_answer_is_old(monkeypatch: pytest.MonkeyPatch):
+    """Each write asks, and many writes at the same time share an answer."""
+    answers = iter([None, create_autospec(Claim, ended="sw")])
+    monkeypatch.setattr(claim_reader, "read_newest_claim", AsyncMock(side_effect=lambda *_: next(answers)))
+    monkeypatch.setattr(claim_reader, "ANSWER_MAX_AGE_S", 3_600.0)
+    end = FlowEndWatch("A", create_autospec(Cluster, instance=True))
+
+    async def ask() -> list[bool]:
+        first = await asyncio.gather(*(end.has_ended() for _ in range(5)))
+        monkeypatch.setattr(claim_reader, "ANSWER_MAX_AGE_S", -1.0)
+        return [*first, await end.has_ended()]
+
+    assert [*[False] * 5, True] == asyncio.run(ask())
+    assert "sw" == end.ended_by

@@ -1,6 +1,7 @@
 """Groups that move between two passes are translated and moved alone, and again when the copy has reached their commits."""
 
 import asyncio
+import itertools
 from collections.abc import Collection
 from unittest.mock import create_autospec
 
@@ -16,9 +17,11 @@ from mirrorflow_kafka.admin import groups
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores import compacted_topic
 from mirrorflow_replicator.config.worker_properties import load_standalone
-from mirrorflow_replicator.connectors import checkpoint_passes as module
+from mirrorflow_replicator.connectors import group_steps
 from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
+from mirrorflow_replicator.connectors.claim_reader import FlowEndWatch
 from mirrorflow_replicator.connectors.group_follower import FollowedBy, Moved
+from mirrorflow_replicator.connectors.group_steps import GroupSteps
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
 from tests.unit.connectors.test_checkpoint_passes import CONNECTOR, Target
 
@@ -39,7 +42,9 @@ class Source:
         self.has_ended = False  # the flow, by a switchover
         self._passes = passes
         self._known = passes._known
-        passes._follower = self  # type: ignore[assignment]
+        passes._steps = GroupSteps(self, passes._known)  # type: ignore[arg-type]
+        passes._end = create_autospec(FlowEndWatch, instance=True)
+        passes._end.has_ended = self._has_ended  # type: ignore[method-assign]
         passes._groups = ("g",)
         passes._translated = {"g": {}}
         known = KnownOffsets
@@ -59,7 +64,7 @@ class Source:
     async def _read(self, *_: object) -> bool:
         return True
 
-    async def _read_end(self) -> bool:
+    async def _has_ended(self) -> bool:
         return self.has_ended
 
     async def _translator(self, *_: object) -> Translator:
@@ -80,7 +85,7 @@ class Source:
         self.step()
 
     def step(self) -> None:
-        asyncio.run(self._passes.follow(self._read_end))
+        asyncio.run(self._passes.follow())
 
 
 def map_to(end: int) -> OffsetMap:
@@ -125,7 +130,8 @@ def test_a_commit_ahead_of_the_copy_is_translated_again_when_the_copy_has_reache
         source.copied(end)
 
     assert [50, 70, 90] == [commit[COPY].offset for commit in target.commits]
-    assert not passes._ahead
+    assert passes._steps is not None
+    assert not passes._steps._ahead
 
 
 def test_a_newer_commit_replaces_one_that_is_ahead_of_the_copy(
@@ -187,10 +193,34 @@ def test_no_group_follows_in_a_flow_that_a_switchover_has_ended(
     assert ([], 0) == (target.commits, source.checkpoints)
 
 
+@pytest.mark.parametrize("writes_before", [0, 1, 2])
+def test_nothing_is_written_from_the_moment_on_at_which_a_switchover_ends_the_flow(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch, writes_before: int
+):
+    """It may end while the offsets of many groups are translated, checkpoints are written, or groups are moved."""
+    target, source = Target(monkeypatch), Source(passes, monkeypatch)
+    source.copied(100)
+    passes._translated = {"a": {}, "b": {}}
+    monkeypatch.setattr(groups, "GROUPS_AT_ONCE", 1)
+    answers = itertools.chain([False] * (1 + writes_before), itertools.repeat(True))
+
+    async def has_ended() -> bool:
+        return next(answers)
+
+    assert passes._end is not None
+    passes._end.has_ended = has_ended  # type: ignore[method-assign]
+    source.commits = {name: {ORDERS: Committed(offset=40)} for name in ("a", "b")}
+    source.step()
+
+    # Both checkpoints are one write, and each group is one.
+    assert writes_before == bool(source.checkpoints) + len(target.commits)
+    assert writes_before <= 1 or passes._unwritten == {}
+
+
 def test_groups_beyond_one_step_follow_in_later_ones(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "FOLLOWED_AT_ONCE", 2)
+    monkeypatch.setattr(group_steps, "FOLLOWED_AT_ONCE", 2)
     monkeypatch.setattr(groups, "GROUPS_AT_ONCE", 1)
     Target(monkeypatch)
     source = Source(passes, monkeypatch)
