@@ -38,6 +38,9 @@ GATHERED_PARTS_MAX = 512  # IOV_MAX is 1024 on Linux
 # The bytes of a large body to wait for before waking up, because a wake-up costs more than the system call.
 # Much less than the kernel's socket buffer, or the sender would stall meanwhile.
 WAKE_BYTES = 512 * 1024
+# A body is still arriving if so much of it comes within the time of a response (40 s): a slower peer would never end, because
+# one byte at a time can take any time. The slowest links that can replicate anything are faster than these 1.6 kB/s.
+ARRIVING_BYTES_MIN = 64 * 1024
 _SIZE = struct.Struct(">i")
 _TLS_ALERT, _TLS_HANDSHAKE = 0x15, 0x16
 
@@ -103,7 +106,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._view = self._scratch_view
         self._wake_bytes = 1  # SO_RCVLOWAT of the socket
         self._received = 0  # bytes in the body, or in the scratch buffer if there is no body
-        self._received_s = -math.inf  # when a part of a body came
+        self._received_s = -math.inf  # when a part of a body came, of ARRIVING_BYTES_MIN
+        self._counted = 0  # bytes of the body that had come then
         self._plain: socket.socket | None = None  # None with TLS
         self._plain_fd = -1  # its file descriptor, cached for speed
         self._fault: Exception | None = None
@@ -114,7 +118,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     @property
     def arriving_s(self) -> float:
-        """When the newest part came of a large frame that is still arriving (monotonic clock); -inf if there is none."""
+        """When the newest ARRIVING_BYTES_MIN came of a large frame that is still arriving (monotonic clock); -inf if there is none."""
         return -math.inf if self._body is None else self._received_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -172,7 +176,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._wake_at(1)
             self._on_frame(body)
         else:
-            self._received_s = monotonic()
+            if self._received - self._counted >= ARRIVING_BYTES_MIN:
+                self._received_s, self._counted = monotonic(), self._received
             if len(body) - self._received < self._wake_bytes:
                 self._wake_at(len(body) - self._received)
 
@@ -188,7 +193,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
             begin, index = index + _SIZE.size, index + _SIZE.size + size
             if index > end:
                 self._body = self._view = self._buffers.take(size)
-                self._received, self._received_s = end - begin, monotonic()
+                self._received = self._counted = end - begin
+                self._received_s = monotonic()
                 self._view[: self._received] = scratch[begin:end]
                 self._wake_at(min(size - self._received, WAKE_BYTES))
                 return

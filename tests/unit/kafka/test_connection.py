@@ -1,6 +1,7 @@
 """A connection keeps the order of requests, and each request gets a response or an error."""
 
 import asyncio
+import itertools
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Coroutine
@@ -18,8 +19,9 @@ from mirrorflow_core.errors import (
     UnreachableError,
     UnsupportedBrokerError,
 )
+from mirrorflow_kafka.client import frames as frames_module
 from mirrorflow_kafka.client.connection import Connection
-from mirrorflow_kafka.client.frames import FRAME_BYTES_MAX, FrameProtocol
+from mirrorflow_kafka.client.frames import ARRIVING_BYTES_MIN, FRAME_BYTES_MAX, FrameProtocol
 from mirrorflow_kafka.client.pool import connect_problem, open_connection
 from tests.unit.kafka.scripted import Broker, scripted
 
@@ -108,6 +110,24 @@ def test_frames_do_not_depend_on_how_bytes_arrive(bodies: list[bytes], cuts: lis
         turn += 1
 
     assert bodies == frames
+
+
+def test_single_bytes_of_a_large_frame_do_not_extend_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that sends one byte at a time would otherwise hold a request without end."""
+    clock = itertools.count(1.0)
+    monkeypatch.setattr(frames_module, "monotonic", lambda: next(clock))
+    protocol = FrameProtocol(on_frame=lambda _: None, on_lost=lambda _: None)
+
+    def receive(data: bytes) -> float:
+        buffer = protocol.get_buffer(-1)
+        buffer[: len(data)] = data
+        protocol.buffer_updated(len(data))
+        return protocol.arriving_s
+
+    began_s = receive(struct.pack(">i", 1 << 20) + b"x")
+
+    assert {began_s} == {receive(b"x") for _ in range(1_000)}
+    assert began_s < receive(bytes(ARRIVING_BYTES_MIN)) < receive(bytes(ARRIVING_BYTES_MIN))
 
 
 def test_pipelined_responses_are_matched_to_their_requests() -> None:
