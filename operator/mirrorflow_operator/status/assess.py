@@ -38,7 +38,6 @@ from mirrorflow_operator.api.status import (
     Status,
     VerifyStatus,
 )
-from mirrorflow_operator.api.timestamps import timestamp
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.status.archiving import (
     archive_overdue_in_s,
@@ -47,7 +46,14 @@ from mirrorflow_operator.status.archiving import (
     restore_status,
     restored,
 )
-from mirrorflow_operator.status.conditions import IMMEDIATE, ConditionType, Finding, Reason, bounded, yes
+from mirrorflow_operator.status.conditions import (
+    IMMEDIATE,
+    ConditionType,
+    Finding,
+    Reason,
+    condition_of,
+    yes,
+)
 from mirrorflow_operator.status.observation import (
     AssessmentMemory,
     Observation,
@@ -138,17 +144,7 @@ def settle(judgement: Judgement, reported: Condition | None, observation: Observ
         if left_s > 0:
             kept = reported.model_copy(update={"observed_generation": generation})
             return Settled(condition=kept, since=since, again_after_s=left_s)
-    is_same = reported is not None and reported.status is finding.status
-    condition = Condition(
-        type=finding.kind.value,
-        status=finding.status,
-        observed_generation=generation,
-        last_transition_time=reported.last_transition_time
-        if is_same and reported is not None
-        else timestamp(now_s),
-        reason=finding.reason.value,
-        message=bounded(finding.message),
-    )
+    condition = condition_of(finding, reported, generation=generation, now_s=now_s)
     return Settled(condition=condition, since=since, causes=finding.causes)
 
 

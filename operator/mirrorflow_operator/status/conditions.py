@@ -17,9 +17,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from mirrorflow_operator.api.status import MESSAGE_MAX, Condition, ConditionStatus
+from mirrorflow_operator.api.timestamps import timestamp
 
 _MORE: Final = " ..."
 _WORD: Final = re.compile(r"[A-Za-z0-9]+")
@@ -252,6 +253,36 @@ def bounded(text: str, length_max: int = MESSAGE_MAX) -> str:
         "".join(letter if letter.isprintable() else " " for letter in text[: 4 * length_max]).split()
     )
     return line if len(line) <= length_max else line[: length_max - len(_MORE)] + _MORE
+
+
+class ReportedFinding(Protocol):
+    """What a condition is made of: a finding about a flow, a pair or a switchover."""
+
+    @property
+    def kind(self) -> Enum: ...
+    @property
+    def status(self) -> ConditionStatus: ...
+    @property
+    def reason(self) -> Enum: ...
+    @property
+    def message(self) -> str: ...
+
+
+def condition_of(
+    finding: ReportedFinding, reported: Condition | None, *, generation: int, now_s: float
+) -> Condition:
+    """Returns the condition; its time is that of the *reported* one if the status is the same."""
+    is_same = reported is not None and reported.status is finding.status
+    return Condition(
+        type=finding.kind.value,
+        status=finding.status,
+        observed_generation=generation,
+        last_transition_time=reported.last_transition_time
+        if is_same and reported is not None
+        else timestamp(now_s),
+        reason=finding.reason.value,
+        message=bounded(finding.message),
+    )
 
 
 def new_problems(

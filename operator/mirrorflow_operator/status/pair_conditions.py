@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mirrorflow_operator.api.status import Condition, ConditionStatus
-from mirrorflow_operator.api.timestamps import timestamp
-from mirrorflow_operator.status.conditions import bounded
+from mirrorflow_operator.status.conditions import condition_of
 
 
 class PairConditionType(Enum):
@@ -75,20 +74,7 @@ def conditions_of(
 ) -> tuple[Condition, ...]:
     """Returns *findings* as conditions; the time of one whose status is that of *before* stays."""
     known = {condition.type: condition for condition in before}
-    conditions = []
-    for finding in findings:
-        reported = known.get(finding.kind.value)
-        is_same = reported is not None and reported.status is finding.status
-        conditions.append(
-            Condition(
-                type=finding.kind.value,
-                status=finding.status,
-                observed_generation=generation,
-                last_transition_time=reported.last_transition_time
-                if is_same and reported is not None
-                else timestamp(now_s),
-                reason=finding.reason.value,
-                message=bounded(finding.message),
-            )
-        )
-    return tuple(conditions)
+    return tuple(
+        condition_of(finding, known.get(finding.kind.value), generation=generation, now_s=now_s)
+        for finding in findings
+    )
