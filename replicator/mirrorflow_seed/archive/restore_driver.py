@@ -9,10 +9,7 @@ target. If the target has lost its last records, their files are restored again.
 cannot be copied, fails the restore. After a kill, the next start continues from the positions on the target, and the
 target has each record once.
 
-At the end `compare_with_target` checks by the archive's digests that the target has the archive's records. The flow
-has copied nothing after the archive, so each copy ends with these records, in the same order. They are assigned to the
-files by the files' record counts, and compared with each file's digests; one task reads one partition. If the copy has
-another number of records, it is read twice: the archive's records may be the first or the last ones of it.
+At the end `restore_comparison` checks by the archive's digests that the target has the archive's records.
 """
 
 import asyncio
@@ -21,24 +18,19 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from mirrorflow_core.errors import ClusterError, FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.wire.batch import Batch
-from mirrorflow_core.wire.records import decode as decode_records
-from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.acl_sync import AclSync
 from mirrorflow_seed.archive.archive_source import ArchiveCluster
-from mirrorflow_seed.archive.commit_log import FILES_NAMED_MAX, CommitLog, read_archive
+from mirrorflow_seed.archive.commit_log import CommitLog, read_archive
 from mirrorflow_seed.archive.group_restorer import GroupRestorer
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest, part_of
 from mirrorflow_seed.archive.partition_selection import (
@@ -46,6 +38,7 @@ from mirrorflow_seed.archive.partition_selection import (
     select_partitions,
     selected_partitions,
 )
+from mirrorflow_seed.archive.restore_comparison import compare_with_target
 from mirrorflow_seed.archive.restore_point import cut_manifest, damaged_file, find_cuts, until_of
 from mirrorflow_seed.archive.restore_task import (
     PartitionRestored,
@@ -80,7 +73,6 @@ from mirrorflow_seed.settings import (
 from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
 from mirrorflow_seed.storage_folder import StorageFolder
-from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,158 +81,6 @@ TOPICS_NAMED_MAX = 10  # topics in an error
 COMPARE_KEY = "archive.compare"  # false: skip the comparison
 NO_LIMIT_S = 1e9  # a task has no time limit: another one could not restore a later file meanwhile
 log = logging.getLogger("mirrorflow.restore")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchivedCopy:
-    """A target partition to compare with the archive."""
-
-    archived: ArchivedPartition
-    target: TopicPartition
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreComparison:
-    """The result of the comparison: the number of equal files, and the paths of the others."""
-
-    equal: int
-    different: tuple[str, ...]
-    undecided: int  # partitions that the flow has copied beyond the archive, or whose headers it edits
-
-    @property
-    def summary(self) -> str:
-        """The result as one sentence."""
-        parts = [f"The target holds {self.equal} of them record by record"]
-        if self.different:
-            more = " and others" if len(self.different) > FILES_NAMED_MAX else ""
-            parts.append(f"but not {', '.join(self.different[:FILES_NAMED_MAX])}{more}")
-        if self.undecided:
-            parts.append(
-                f"{self.undecided} partitions cannot be compared by record counts; use mirrorflow verify --archive for them"
-            )
-        return "; ".join(parts) + "."
-
-
-def compare_with_target(
-    tasks: SparkTasks,
-    manifest: Manifest,
-    names: Mapping[str, str],
-    next_offsets: Mapping[TopicPartition, int],
-    files: FlowFiles,
-    *,
-    is_edited: bool,
-) -> RestoreComparison:
-    """Compares the partitions of *names*, which maps source to target topics, with the archive.
-
-    *next_offsets* are the next source offsets that the flow will copy. *is_edited*: the flow edits headers. *files* are as
-    tasks find them; with Spark Connect, the driver does not. Raises JobFailedError.
-    """
-    copies, undecided = [], 0
-    for key, archived in manifest.partitions.items():
-        if key.topic not in names or not archived.files:
-            continue
-        if is_edited or next_offsets.get(key, 0) > archived.end:
-            undecided += 1
-            continue
-        copies.append(ArchivedCopy(archived=archived, target=TopicPartition(names[key.topic], key.partition)))
-    verdicts: list[tuple[str, bool]] = []
-    if copies:
-        work = partial(_compare_partition, files=files, archive_id=manifest.archive_id)
-        try:
-            verdicts = [verdict for compared in tasks.run(work, copies) for verdict in compared]
-        except Exception as error:
-            raise job_error(error, "The target cannot be compared") from error
-    return RestoreComparison(
-        equal=sum(is_equal for _, is_equal in verdicts),
-        different=tuple(path for path, is_equal in verdicts if not is_equal),
-        undecided=undecided,
-    )
-
-
-def _compare_partition(copy: ArchivedCopy, files: FlowFiles, archive_id: str) -> list[tuple[str, bool]]:
-    """Returns the path of each file and whether the target has its records; in a Spark task."""
-    return asyncio.run(_compare_copy(copy, files.load(), archive_id))
-
-
-async def _compare_copy(
-    copy: ArchivedCopy, settings: SourceSettings, archive_id: str
-) -> list[tuple[str, bool]]:
-    resolve = Resolver(settings.providers).resolve_client
-    cluster = await Cluster.connect(settings.target_admin, resolve=resolve)
-    try:
-        checker = await _check_digests(cluster, copy, archive_id)
-        alternatives = [checker.verdicts]
-        if surplus := checker.records - copy.archived.records:
-            alternatives.append((await _check_digests(cluster, copy, archive_id, skip=surplus)).verdicts)
-        return max(alternatives, key=lambda verdicts: sum(is_equal for _, is_equal in verdicts))
-    finally:
-        await cluster.close()
-
-
-async def _check_digests(
-    cluster: Cluster, copy: ArchivedCopy, archive_id: str, *, skip: int = 0
-) -> "FileDigestChecker":
-    """Returns the checker after all committed records of *copy* were added to it."""
-    start = (await admin.offsets_at(cluster, [copy.target], EARLIEST))[copy.target]
-    end = (await admin.offsets_at(cluster, [copy.target], LATEST, read_committed=True))[copy.target]
-    checker = FileDigestChecker(copy.archived, archive_id, start=start, skip=skip)
-    reader = OffsetRangeReader(cluster, copy.target, OffsetRange(start, end), read_committed=True)
-    try:
-        while (batches := await reader.more()) is not None:
-            for batch in batches:
-                checker.add(batch)
-    finally:
-        await reader.close()
-    return checker
-
-
-class FileDigestChecker:
-    """Assigns the records of a copy, from offset *start* on, to the archive's files, and compares their digests.
-
-    The first *skip* records are not the archive's; a negative *skip* is the number of first records that are missing.
-    """
-
-    def __init__(self, archived: ArchivedPartition, archive_id: str, *, start: int, skip: int = 0) -> None:
-        self.records = 0  # of the copy
-        self._archive_id = archive_id
-        self._partition = archived.number
-        self._start = start
-        self._pending = list(reversed(archived.files))
-        self._compared: list[tuple[str, bool]] = []
-        missing = -skip
-        while missing > 0 and self._pending:
-            file = self._pending.pop()
-            self._compared.append((file.path, False))
-            missing -= file.tally.records
-        self._skip = -missing
-        self._begin_file()
-
-    def _begin_file(self) -> None:
-        self._tally_builder = TallyBuilder(self._archive_id, self._partition)
-        self._left = self._pending[-1].tally.records if self._pending else 0
-
-    def add(self, batch: Batch) -> None:
-        """Adds the records of *batch*."""
-        is_counted = batch.magic == 2 and batch.base_offset >= self._start
-        if is_counted and (not self._pending or self.records + batch.count <= self._skip):
-            self.records += batch.count
-            return
-        for record in decode_records(batch):
-            if record.offset < self._start:
-                continue
-            self.records += 1
-            if self.records > self._skip and self._pending:
-                self._tally_builder.add(record)
-                self._left -= 1
-                if not self._left:
-                    file = self._pending.pop()
-                    self._compared.append((file.path, self._tally_builder.tally == file.tally))
-                    self._begin_file()
-
-    @property
-    def verdicts(self) -> list[tuple[str, bool]]:
-        """The path of each file and whether it is equal; a file with missing records is not."""
-        return [*self._compared, *((file.path, False) for file in reversed(self._pending))]
 
 
 def run(

@@ -7,7 +7,11 @@ import pytest
 from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition, Manifest
-from mirrorflow_seed.archive.restore_driver import FileDigestChecker, RestoreComparison, compare_with_target
+from mirrorflow_seed.archive.restore_comparison import (
+    FileDigestChecker,
+    RestoreComparison,
+    compare_with_target,
+)
 from mirrorflow_seed.settings import FlowFiles
 from tests.unit.core.wire.strategies import batch_of
 
