@@ -35,6 +35,7 @@ from mirrorflow_seed.settings import job_of
 from mirrorflow_seed.spark_session import spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks
 from mirrorflow_seed.storage_folder import StorageFolder
+from mirrorflow_seed.verify.comparison_tasks import compare_groups
 from mirrorflow_seed.verify.offset_windows import (
     RANGE_WINDOWS,
     WINDOW_OFFSETS,
@@ -45,7 +46,7 @@ from mirrorflow_seed.verify.offset_windows import (
 from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from mirrorflow_seed.verify.verification_result import VerificationResult
-from mirrorflow_seed.verify.verify_driver import VerifyProgress, compare_groups
+from mirrorflow_seed.verify.verify_progress import VerifyProgress
 from tests.harness.kafka.processes import cpu_s, family, program_of
 
 SLOTS: Final = 2

@@ -94,12 +94,10 @@ def _compared(
 ) -> None:
     """Measures one run without its output; planning has its own column."""
     from mirrorflow_seed.spark_tasks import SparkTasks  # noqa: PLC0415
+    from mirrorflow_seed.verify.comparison_tasks import compare_on_spark  # noqa: PLC0415
+    from mirrorflow_seed.verify.planning_tasks import plan_verification  # noqa: PLC0415
     from mirrorflow_seed.verify.range_comparison import CompareSettings  # noqa: PLC0415
-    from mirrorflow_seed.verify.verify_driver import (  # noqa: PLC0415
-        VerifyProgress,
-        compare_on_spark,
-        plan_verification,
-    )
+    from mirrorflow_seed.verify.verify_progress import VerifyProgress  # noqa: PLC0415
 
     try:
         plan_s, plan = _timed(lambda: plan_verification(files.load(), job_of(job)))
@@ -142,7 +140,7 @@ def _empty_task_ms(spark: "SparkSession", cores: int) -> float:
 
 
 def _ranges_of(files: FlowFiles, job: dict[str, str]) -> list[VerifyRange]:
-    from mirrorflow_seed.verify.verify_driver import plan_verification  # noqa: PLC0415
+    from mirrorflow_seed.verify.planning_tasks import plan_verification  # noqa: PLC0415
 
     return plan_verification(files.load(), job_of(job)).ranges
 

@@ -33,13 +33,14 @@ from mirrorflow_seed.job_status_server import Display
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
 from mirrorflow_seed.spark_tasks import SparkTasks, share_files
 from mirrorflow_seed.storage_folder import StorageFolder
-from mirrorflow_seed.verify import verify_driver
+from mirrorflow_seed.verify import comparison_tasks, planning_tasks, verify_driver
 from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings, VerifyRange
 from mirrorflow_seed.verify.partition_planner import PartitionLayout, VerifyPlan
 from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult, compare_range
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from mirrorflow_seed.verify.verification_result import VerificationResult
 from mirrorflow_seed.verify.verify_plan import joined_plan, partition_layouts, plan_layouts, planning_groups
+from mirrorflow_seed.verify.verify_progress import VerifyProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +107,7 @@ def verify_archive(
     files: FlowFiles,
     job: JobSettings,
     spark: "SparkSession",
-    progress: verify_driver.VerifyProgress,
+    progress: VerifyProgress,
     result: ResultFolder,
 ) -> VerificationResult:
     """Plans and compares archive and target, and writes the table of *result*. Raises SeedError, SettingError, ClusterError."""
@@ -119,25 +120,25 @@ def verify_archive(
     require_isolation(whole, settings, folder.address)
     cuts = () if until_ms is None else find_cuts(tasks, folder, whole, until_ms)
     point, manifest = ArchivePoint(address=folder.address, cuts=cuts), cut_manifest(whole, cuts)
-    plan_settings = replace(verify_driver.plan_settings_of(job), target_may_be_ahead=True)
+    plan_settings = replace(planning_tasks.plan_settings_of(job), target_may_be_ahead=True)
     notes: list[str] = []
     layouts = asyncio.run(_layouts(settings, plan_settings, manifest, folder, notes))
     work = partial(plan_archived, plan_settings=plan_settings, files=task_files, point=point)
     groups = planning_groups(layouts, plan_settings)
     plans = (
-        verify_driver.plan_in_tasks(tasks, work, groups, progress)
+        planning_tasks.plan_in_tasks(tasks, work, groups, progress)
         if len(groups) > 1
         else [asyncio.run(_plan(settings, plan_settings, manifest, folder, layouts))]
     )
     verify_plan = joined_plan(plans, notes)
     progress.begin(verify_driver.first_report(job, verify_plan))
-    results = verify_driver.run_groups(
+    results = comparison_tasks.run_groups(
         tasks,
         verify_plan.ranges,
         lambda ranges: [_task(manifest, verify_range) for verify_range in ranges],
         partial(compare_archived, files=task_files, address=folder.address),
-        verify_driver.KeySides(load=partial(_load, task_files), open=partial(_archive_sides, point=point)),
-        verify_driver.compare_settings_of(settings, job),
+        comparison_tasks.KeySides(load=partial(_load, task_files), open=partial(_archive_sides, point=point)),
+        comparison_tasks.compare_settings_of(settings, job),
         progress,
         result.begin_table(flow_name(settings.flow)),
     )

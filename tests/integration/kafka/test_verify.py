@@ -20,7 +20,7 @@ from mirrorflow_seed.archive import archive_verification, export_driver, restore
 from mirrorflow_seed.errors import EXIT_NOTHING_SELECTED, NothingSelectedError
 from mirrorflow_seed.seed import seed_driver
 from mirrorflow_seed.settings import FlowFiles, job_of
-from mirrorflow_seed.verify import verify_driver, verify_plan
+from mirrorflow_seed.verify import planning_tasks, verify_driver, verify_plan
 from mirrorflow_seed.verify.key_comparison import REWRITTEN
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.compaction import COMPACTED, force_compaction
@@ -230,7 +230,7 @@ def test_a_topic_that_is_deleted_after_the_plan_is_undecided_and_the_others_are_
 
 def after_plan(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
     """Makes verifications call *change* between their plan and their comparison."""
-    plan = verify_driver.plan_verification
+    plan = planning_tasks.plan_verification
 
     def plan_then_change(*arguments: Any, **named: Any) -> Any:
         planned = plan(*arguments, **named)

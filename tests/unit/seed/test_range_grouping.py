@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_seed.verify import verify_driver
+from mirrorflow_seed.verify import comparison_tasks
+from mirrorflow_seed.verify.comparison_tasks import GROUP_OFFSETS_MAX, group_ranges
 from mirrorflow_seed.verify.offset_windows import VerifyRange
-from mirrorflow_seed.verify.verify_driver import GROUP_OFFSETS_MAX, group_ranges
 
 
 def range_of(offsets: int) -> VerifyRange:
@@ -38,7 +38,7 @@ def test_idle_partitions_share_few_tasks() -> None:
 
 def test_a_large_job_has_a_limited_number_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether its ranges are many or large."""
-    monkeypatch.setattr(verify_driver, "TASKS_MAX", 50)
+    monkeypatch.setattr(comparison_tasks, "TASKS_MAX", 50)
     assert 50 == len(group_ranges([range_of(1_000_000)] * 250, 8))
     assert 50 == len(group_ranges([range_of(0)] * (150 * 50), 8))
 
