@@ -144,6 +144,9 @@ def plan_lines(plan: Any) -> list[str]:
     lines = [_window_line(window.as_json()) for window in plan.windows[:WINDOWS_SHOWN_MAX]]
     if (more := len(plan.windows) - WINDOWS_SHOWN_MAX) > 0:
         lines.append(f"and {counted(more, 'window')} more; repair.json has all")
+    lines += [_deleted_line(window.as_json()) for window in plan.deleted[:WINDOWS_SHOWN_MAX]]
+    if (more := len(plan.deleted) - WINDOWS_SHOWN_MAX) > 0:
+        lines.append(f"and {counted(more, 'window')} more that cannot be repaired; repair.json has all")
     for copy, topic in plan.topics.items():
         records = sum(partition.records for partition in plan.partitions if partition.target_topic == copy)
         lines.append(f"{topic}: {counted(records, 'record')} of {copy}")
@@ -157,6 +160,13 @@ def _window_line(window: dict[str, Any]) -> str:
     keys = "" if window["keyClass"] is None else f" (keys of class {window['keyClass']})"
     offsets = f"{window['fromOffset']} to {window['toOffset']}"
     return f"{window['topic']}-{window['partition']}, offsets {offsets}{keys}: {', '.join(kinds)}"
+
+
+def _deleted_line(window: dict[str, Any]) -> str:
+    begin = window["sourceFromOffset"]
+    why = "has no such partition now" if begin is None else f"begins at offset {begin} now"
+    offsets = f"{window['fromOffset']} to {window['toOffset']}"
+    return f"{window['topic']}-{window['partition']}, offsets {offsets}: cannot be repaired any more, the source {why}"
 
 
 def repair_line_of(report: Any) -> str:

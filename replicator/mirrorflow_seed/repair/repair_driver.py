@@ -7,8 +7,8 @@ The rows are those of an earlier verification with the same run id, or, without 
 equal by now is not copied. The copy itself is never written. A repair that was killed continues: each record is in its quarantine
 topic once (`quarantine_writer`).
 
-Exit status: 0 nothing differs, or each record that differs is copied; 1 what differs is not covered as a whole by the copied
-records; 6 the plan was shown, and nothing was written; the others as those of a verification.
+Exit status: 0 nothing differs, or each record that differs is copied, by this start or an earlier one; 1 what differs is not
+covered as a whole by the copied records, for example because the source has deleted it since; 6 the plan was shown, and nothing was written; the others as those of a verification.
 """
 
 import asyncio
@@ -39,7 +39,13 @@ from mirrorflow_seed.errors import (
 from mirrorflow_seed.job_report import Cost, JobPhase, RepairReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer
 from mirrorflow_seed.repair.quarantine_task import QuarantineResult, QuarantineTask, quarantine_partition
-from mirrorflow_seed.repair.repair_plan import RepairPlan, UnequalRows, plan_repair
+from mirrorflow_seed.repair.repair_plan import (
+    RepairedWindow,
+    RepairPlan,
+    UnequalRows,
+    covered_windows,
+    plan_repair,
+)
 from mirrorflow_seed.settings import CONFIRMED_KEY, REPAIR_KEY, FlowFiles, JobSettings, flag_of
 from mirrorflow_seed.spark_session import job_error, spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
@@ -128,6 +134,9 @@ class _Repair:
         self._result = ResultFolder(job)
         self._status_server = status_server
         self._report = RepairReport(run_id=job.run_id)
+        self._covered: list[
+            RepairedWindow
+        ] = []  # by the records that this start or an earlier one has copied
 
     def run(self, spark: "SparkSession | None") -> int:
         """Runs all steps. Raises SeedError, MirrorFlowError."""
@@ -145,9 +154,17 @@ class _Repair:
             tasks = SparkTasks(session)
             task_files = share_files(session, self._files, are_mounted=self._job.has_mounted_files)
             windows, starts = self._differing_windows(tasks, task_files, rows)
-            plan = plan_repair(self._job.run_id, windows, deleted=rows.deleted(starts))
+            deleted = rows.deleted(starts)
+            self._covered = covered_windows(self._result.read_repair())
+            known = {window.key for window in self._covered}
+            # The source does not have them any more, and an earlier start has copied what differed.
+            copied_before = [window for window in deleted if window.key in known]
+            plan = plan_repair(
+                self._job.run_id, windows, deleted=[window for window in deleted if window.key not in known]
+            )
             self._show(plan)
             if not plan.records:
+                self._covered = copied_before + rows.covered(plan, starts)
                 return self._end_without_records(plan)
             if not flag_of(self._job.extra, CONFIRMED_KEY):
                 self.publish(
@@ -156,7 +173,10 @@ class _Repair:
                 )
                 return EXIT_PLANNED
             sizes = asyncio.run(_create_topics(self._settings, plan))
-            return self._end(plan, self._copy(tasks, task_files, plan, sizes))
+            results = self._copy(tasks, task_files, plan, sizes)
+            incomplete = {partition for partition, result in results.items() if result.deleted}
+            self._covered = copied_before + rows.covered(plan, starts, incomplete)
+            return self._end(plan, list(results.values()))
 
     def _verify(self, session: "SparkSession") -> None:
         """Runs the verification that no earlier run with this id has completed. Raises SeedError, MirrorFlowError."""
@@ -216,13 +236,18 @@ class _Repair:
         """Shows the plan before anything is written: in the log, in the result's folder, and to the display."""
         for window in plan.windows[:WINDOWS_LOGGED_MAX]:
             _LOG.info("%s", json.dumps(window.as_json()))
-        self._result.write_repair({**plan.as_json(), "copied": 0})
+        for deleted in plan.deleted[:WINDOWS_LOGGED_MAX]:
+            _LOG.warning("Cannot be repaired any more: %s", json.dumps(deleted.as_json()))
+        self._write(plan, copied=0)
         self.publish(windows=len(plan.windows), differing=plan.records, plan=plan)
 
     def _copy(
         self, tasks: SparkTasks, task_files: FlowFiles, plan: RepairPlan, sizes: Mapping[str, int]
-    ) -> list[QuarantineResult]:
-        """Copies the records of all partitions, the largest first. Raises JobFailedError."""
+    ) -> dict[TopicPartition, QuarantineResult]:
+        """Copies the records of all partitions, the largest first; returns the result of each partition of the source.
+
+        Raises JobFailedError.
+        """
         repairs = sorted(plan.partitions, key=lambda repair: -repair.records)
         rates = rates_of_tasks(
             self._job.bytes_per_second or self._settings.bytes_per_second,
@@ -240,12 +265,14 @@ class _Repair:
         ]
         work = partial(quarantine_partition, files=task_files)
         try:
-            return run_watched(tasks, work, inputs, lambda problem: self.publish(message=problem))
+            results = run_watched(tasks, work, inputs, lambda problem: self.publish(message=problem))
         except Exception as error:
             raise job_error(error, "The repair has failed") from error
+        return {repair.source: result for repair, result in zip(repairs, results, strict=True)}
 
     def _end_without_records(self, plan: RepairPlan) -> int:
-        message = plan.rest.strip() or "All windows are equal by now: nothing is to be repaired."
+        message = plan.rest.strip() or "All windows are equal by now, or repaired: nothing is to be repaired."
+        self._write(plan, copied=0)
         self.publish(phase=JobPhase.SUCCEEDED, message=message)
         return EXIT_DIFFERENT if plan.rest else EXIT_DONE
 
@@ -258,7 +285,7 @@ class _Repair:
         message += f", {found} of them since an earlier start." if found else "."
         if deleted:
             message += f" {deleted} could not be copied: the source has deleted them meanwhile."
-        self._result.write_repair({**plan.as_json(), "copied": added + found, "deleted": deleted})
+        self._write(plan, copied=added + found, deleted=deleted)
         self.publish(
             phase=JobPhase.SUCCEEDED,
             copied=added + found,
@@ -270,6 +297,11 @@ class _Repair:
             message=message + plan.rest,
         )
         return EXIT_DIFFERENT if deleted or plan.rest else EXIT_DONE
+
+    def _write(self, plan: RepairPlan, **counts: int) -> None:
+        """Writes the plan with *counts*, and which windows are covered, for the next start."""
+        covered = [window.as_json() for window in self._covered]
+        self._result.write_repair({**plan.as_json(), **counts, "coveredWindows": covered})
 
     def publish(self, **changes: Any) -> None:
         """Publishes the report with *changes*."""

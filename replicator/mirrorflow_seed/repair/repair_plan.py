@@ -8,7 +8,7 @@ there is nothing to copy. An undecided window is not repaired: it is unknown whe
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
@@ -59,27 +59,62 @@ class UnequalRows:
         """The partitions that have rows."""
         return frozenset(self._rows)
 
-    def deleted(self, starts: Mapping[TopicPartition, int]) -> int:
-        """Returns how many rows have source offsets before *starts*, where the source begins now, or are of a partition without one.
+    def deleted(self, starts: Mapping[TopicPartition, int]) -> list["RepairedWindow"]:
+        """Returns the rows with source offsets before *starts*, where the source begins now, or of a partition without one.
 
         What differed there can neither be compared nor copied any more.
         """
-        return sum(
-            partition not in starts or (row.begin < starts[partition] and not row.is_of_keys)
+        return [
+            _window_of(row, starts.get(partition))
             for partition, of_partition in self._rows.items()
             for row in of_partition
-        )
+            if partition not in starts or (row.begin < starts[partition] and not row.is_of_keys)
+        ]
 
-    def cover(self, item: VerifyRange | WindowResult) -> bool:
+    def covered(
+        self,
+        plan: "RepairPlan",
+        starts: Mapping[TopicPartition, int],
+        incomplete: Collection[TopicPartition] = (),
+    ) -> list["RepairedWindow"]:
+        """Returns the rows of which each record that still differs was copied, now that *plan* was carried out.
+
+        *starts* are those of the plan; not each record of the partitions *incomplete* was copied.
+        """
+        uncovered = UnequalRows(
+            UnequalRow(
+                flow="",
+                topic=window.topic,
+                partition=window.partition,
+                begin=window.begin,
+                end=window.end,
+                is_of_keys=window.key_class >= 0,
+            )
+            for window in plan.windows
+            if window.reason or window.counts.get(DifferenceKind.EXTRA, 0)
+        )
+        deleted = {window.key for window in self.deleted(starts)}
+        windows = [
+            _window_of(row, starts.get(partition))
+            for partition, of_partition in self._rows.items()
+            if partition not in incomplete
+            for row in of_partition
+            if not uncovered.cover(row)
+        ]
+        return [window for window in windows if window.key not in deleted]
+
+    def cover(self, item: VerifyRange | WindowResult | UnequalRow) -> bool:
         """Returns whether some row has source offsets of *item*. Rows of keys have those of the whole partition."""
         partition = TopicPartition(item.topic, item.partition)
         if partition not in self._rows or partition in self._of_keys:
             return partition in self._rows
-        begin, end = (
-            (item.source_from, item.source_to)
-            if isinstance(item, VerifyRange)
-            else (item.from_offset, item.to_offset)
-        )
+        match item:
+            case VerifyRange():
+                begin, end = item.source_from, item.source_to
+            case WindowResult():
+                begin, end = item.from_offset, item.to_offset
+            case UnequalRow():
+                begin, end = item.begin, item.end
         rows = self._rows[partition]
         before_end = bisect_left(rows, end, key=_begin)
         if before_end and self._ends[partition][before_end - 1] > begin:
@@ -91,6 +126,52 @@ class UnequalRows:
 
 def _begin(row: UnequalRow) -> int:
     return row.begin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairedWindow:
+    """A row of the result as a repair's file names it, with the offset where the source begins now; None: it has no such partition."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+    source_begin: int | None
+
+    @property
+    def key(self) -> tuple[str, int, int, int]:
+        """What names the row: topic, partition, and its offsets."""
+        return self.topic, self.partition, self.begin, self.end
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "fromOffset": self.begin,
+            "toOffset": self.end,
+            "sourceFromOffset": self.source_begin,
+        }
+
+
+def _window_of(row: UnequalRow, source_begin: int | None) -> RepairedWindow:
+    return RepairedWindow(
+        topic=row.topic, partition=row.partition, begin=row.begin, end=row.end, source_begin=source_begin
+    )
+
+
+def covered_windows(content: Mapping[str, Any]) -> list[RepairedWindow]:
+    """Returns the windows that an earlier repair of the same result covers; *content* is its file, {} without one."""
+    windows = content.get("coveredWindows")
+    return [
+        RepairedWindow(
+            topic=str(window["topic"]),
+            partition=int(window["partition"]),
+            begin=int(window["fromOffset"]),
+            end=int(window["toOffset"]),
+            source_begin=window.get("sourceFromOffset"),
+        )
+        for window in (windows if isinstance(windows, list) else ())
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +220,8 @@ class RepairPlan:
     run_id: str
     windows: tuple[PlannedWindow, ...]
     partitions: tuple[PartitionRepair, ...]
-    deleted: int = 0  # windows that differed, and of which the source has deleted offsets since
+    # Windows that differed, that no repair covers, and of which the source has deleted offsets since.
+    deleted: tuple[RepairedWindow, ...] = ()
 
     @property
     def records(self) -> int:
@@ -172,7 +254,7 @@ class RepairPlan:
             parts.append(f"{self.undecided} windows are undecided and are not repaired")
         if self.deleted:
             parts.append(
-                f"{self.deleted} windows differed, and the source has deleted offsets of them since, so that the rest is unknown"
+                f"{len(self.deleted)} windows cannot be repaired any more: they differed, and the source has deleted offsets of them since"
             )
         return f" {'; '.join(parts)}." if parts else ""
 
@@ -184,13 +266,15 @@ class RepairPlan:
             "records": self.records,
             "extra": self.extra,
             "undecided": self.undecided,
-            "deletedWindows": self.deleted,
+            "deletedWindows": [window.as_json() for window in self.deleted],
             "quarantineTopics": dict(self.topics),
             "windows": [window.as_json() for window in self.windows],
         }
 
 
-def plan_repair(run_id: str, windows: Iterable[WindowResult], *, deleted: int = 0) -> RepairPlan:
+def plan_repair(
+    run_id: str, windows: Iterable[WindowResult], *, deleted: Iterable[RepairedWindow] = ()
+) -> RepairPlan:
     """Returns the plan for *windows*, which list all their differences; *deleted* is that of the plan."""
     ordered = sorted(
         windows, key=lambda window: (window.topic, window.partition, window.from_offset, window.key_class)
@@ -203,7 +287,7 @@ def plan_repair(run_id: str, windows: Iterable[WindowResult], *, deleted: int = 
     return RepairPlan(
         run_id=run_id,
         windows=tuple(map(_planned, ordered)),
-        deleted=deleted,
+        deleted=tuple(sorted(deleted, key=lambda window: window.key)),
         partitions=tuple(
             PartitionRepair(
                 source=source, target_topic=copy, runs=tuple(sorted(found, key=lambda run: run.begin))

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from html import escape
-from typing import Final
+from typing import Any, Final
 
 from mirrorflow_seed.settings import JobSettings
 from mirrorflow_seed.storage_folder import StorageFolder, uri_of_address
@@ -102,9 +102,25 @@ class ResultFolder:
             yield from read_unequal_rows(self._folder)
 
     def write_repair(self, content: Mapping[str, object]) -> None:
-        """Writes the plan of a repair. Raises FileSystemError."""
+        """Writes the plan of a repair, and of which verification it is. Raises FileSystemError."""
         if self._folder is not None:
-            self._folder.write(REPAIR, (json.dumps(content, indent=2) + "\n").encode())
+            own = {**content, "verification": self._verification_digest()}
+            self._folder.write(REPAIR, (json.dumps(own, indent=2) + "\n").encode())
+
+    def read_repair(self) -> dict[str, Any]:
+        """Returns what `write_repair` has written for this verification; {} if that is nothing. Raises FileSystemError."""
+        text = None if self._folder is None else self._folder.read(REPAIR)
+        try:
+            content = json.loads(text or b"{}")
+        except ValueError:
+            content = {}
+        is_own = isinstance(content, dict) and content.get("verification") == self._verification_digest()
+        return content if is_own else {}
+
+    def _verification_digest(self) -> str:
+        """Returns a digest of the summary: a later verification with the same run id replaces it."""
+        summary = None if self._folder is None else self._folder.read(SUMMARY)
+        return blake2b(summary or b"", digest_size=16).hexdigest()
 
     def begin_table(self, flow: str) -> WindowTable | None:
         """Returns the table that tasks write; None without a folder. Raises FileSystemError."""

@@ -63,8 +63,8 @@ def quarantine_of(copy: str) -> str:
     return f"{copy}.repair.{name_of_run(RUN)}"
 
 
-def plan_of(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((Path(output_folder(str(folder), RUN)) / REPAIR).read_text())
+def plan_of(folder: Path, run: str = RUN) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((Path(output_folder(str(folder), run)) / REPAIR).read_text())
     return content
 
 
@@ -192,3 +192,31 @@ def test_a_topic_that_no_repair_has_written_is_not_used(
         repair(files_of(flow, topic), spark, tmp_path / "out", repair_confirmed="true")
 
     assert 1 == len(records(flow.target, other, isolation="read_committed"))
+
+
+def test_windows_that_the_source_has_deleted_are_named_unless_an_earlier_start_has_covered_them(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+):
+    """Without the earlier start, what differed there is lost, and the repair ends with 1 although it copies the rest."""
+    topic, out = flow.source.create_topic(unique_topic()), tmp_path / "out"
+    copy = flow.target.create_topic(flow.remote(topic))
+    write(flow.source, topic, plain(2_500))
+    write(flow.target, copy, [record for record in plain(2_500) if record[2] not in (b"k100", b"k2200")])
+    files = files_of(flow, topic)
+    for run in (RUN, "late"):
+        assert 1 == verify(files, spark, out, run_id=run, **SMALL).status
+    assert EXIT_DONE == repair(files, spark, out, repair_confirmed="true")[0]
+    flow.source.delete_records(topic, {0: 1_500})
+
+    status, again = repair(files, spark, out, repair_confirmed="true")
+    late_status, late = repair(files, spark, out, repair_confirmed="true", run_id="late")
+
+    assert EXIT_DONE == status, again
+    assert [(0, offset, "missing", plain(2_500)[offset]) for offset in (100, 2_200)] == quarantined(
+        flow.target, copy
+    )
+    assert (EXIT_DIFFERENT, 1) == (late_status, late.copied), late
+    assert "1 windows cannot be repaired any more" in late.message
+    assert [
+        {"topic": topic, "partition": 0, "fromOffset": 0, "toOffset": 1_000, "sourceFromOffset": 1_500}
+    ] == (plan_of(out, "late")["deletedWindows"])

@@ -30,7 +30,7 @@ from mirrorflow_seed.job_report import (
     SeedReport,
     VerifyReport,
 )
-from mirrorflow_seed.repair.repair_plan import plan_repair
+from mirrorflow_seed.repair.repair_plan import RepairedWindow, plan_repair
 from mirrorflow_seed.verify.offset_windows import DifferenceKind, DifferenceRun, WindowOutcome, WindowResult
 
 COMMANDS: dict[str, Any] = {"seed": seed, "verify": verify, "archive": archive, "restore": restore}
@@ -288,8 +288,14 @@ def test_a_repair_shows_its_plan_before_it_writes(
 
     def run_job(_: argparse.Namespace, job: str, properties: dict[str, str], display: Any) -> int:
         started.append((job, properties))
-        display.show(RepairReport(run_id="7", plan=plan_repair("7", [window])))
-        assert "offsets 0 to 100: 4 missing" in capsys.readouterr().out, "shown while the job runs"
+        deleted = RepairedWindow(topic="orders", partition=1, begin=0, end=100, source_begin=90)
+        display.show(RepairReport(run_id="7", plan=plan_repair("7", [window], deleted=[deleted])))
+        shown = capsys.readouterr().out
+        assert "offsets 0 to 100: 4 missing" in shown, "shown while the job runs"
+        assert (
+            "orders-1, offsets 0 to 100: cannot be repaired any more, the source begins at offset 90 now"
+            in shown
+        )
         display.show(RepairReport(run_id="7", phase=JobPhase.SUCCEEDED, message="4 records differ."))
         return EXIT_PLANNED
 

@@ -1,5 +1,7 @@
 """Tests which records a repair copies, and that a list of differences has each of them."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from mirrorflow_seed.repair.repair_driver import MAX_MESSAGE_BYTES_DEFAULT, quar
 from mirrorflow_seed.repair.repair_plan import (
     DifferenceCursor,
     UnequalRows,
+    covered_windows,
     marked,
     plan_repair,
     quarantine_topic,
@@ -92,10 +95,46 @@ def test_windows_that_the_source_has_deleted_since_are_not_taken_as_equal() -> N
     deleted = rows.deleted({TopicPartition("plain", 0): 150, TopicPartition("keys", 0): 50})
     plan = plan_repair("7", [], deleted=deleted)
 
-    assert (3, 0) == (deleted, plan.records)
+    assert plan.records == 0
+    assert [
+        ("gone", 0, 0, 100, None),
+        ("plain", 0, 0, 100, 150),
+        ("plain", 0, 100, 200, 150),
+    ] == [tuple(entry.values()) for entry in plan.as_json()["deletedWindows"]]
     assert plan.rest == (
-        " 3 windows differed, and the source has deleted offsets of them since, so that the rest is unknown."
+        " 3 windows cannot be repaired any more: they differed, and the source has deleted offsets of them since."
     )
+
+
+def test_windows_whose_records_are_all_copied_or_equal_are_covered_and_known_to_the_next_start() -> None:
+    """Not covered: an extra record, an undecided window, a partition whose records the source deleted meanwhile, and what it has deleted."""
+    rows = UnequalRows(
+        UnequalRow(
+            flow="f", topic="orders", partition=partition, begin=begin, end=begin + 100, is_of_keys=False
+        )
+        for partition in (3, 4, 5)
+        for begin in (0, 100, 200, 300)
+    )
+    plan = plan_repair(
+        "7",
+        [
+            window(100, DifferenceRun(CHANGED, 107, 108)),
+            window(200, DifferenceRun(MISSING, 207, 208), DifferenceRun(EXTRA, 90, 93)),
+            window(300, outcome=WindowOutcome.UNDECIDED, reason="its end is unknown"),
+        ],
+    )
+    starts = {
+        TopicPartition("orders", 3): 0,
+        TopicPartition("orders", 4): 0,
+        TopicPartition("orders", 5): 250,
+    }
+
+    covered = rows.covered(plan, starts, {TopicPartition("orders", 4)})
+
+    assert [(3, 0), (3, 100), (5, 300)] == [(window.partition, window.begin) for window in covered]
+    written = json.loads(json.dumps({"coveredWindows": [window.as_json() for window in covered]}))
+    assert covered == covered_windows(written)
+    assert [] == covered_windows({})
 
 
 def test_a_name_that_kafka_does_not_allow_is_refused() -> None:
