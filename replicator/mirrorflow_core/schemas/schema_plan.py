@@ -9,7 +9,7 @@ both contexts copies; both report it as long as neither has a schema.
 
 The order of steps: references before what refers to them, versions of a subject ascending, then soft deletes in reverse, because a
 registry deletes nothing that is referred to. A version that returns under the id of a deleted one is registered after
-that deletion. Any prefix of the steps may have been carried out: the next plan continues from the contents.
+that deletion, also if the source has deleted the earlier one for good. Any prefix of the steps may have been carried out: the next plan continues from the contents.
 
 The highest id of a source context is reserved by a placeholder if no copied version has it, so that the target issues higher ids
 once it leaves IMPORT. What only the target has is left as it is: records may still need it.
@@ -125,11 +125,13 @@ class _TargetState:
     by_id: dict[tuple[str, int], SchemaVersion] = field(default_factory=dict)
     reserved: dict[tuple[str, int], SchemaVersion] = field(default_factory=dict)
     referrers: dict[VersionKey, set[VersionKey]] = field(default_factory=dict)
+    under_one_id: dict[tuple[SubjectName, int], set[VersionKey]] = field(default_factory=dict)
 
     def add(self, version: SchemaVersion) -> None:
         self.versions[version.key] = version
         by_id = self.reserved if version.subject.name == RESERVED_SUBJECT else self.by_id
         by_id.setdefault((version.subject.context, version.schema_id), version)
+        self.under_one_id.setdefault((version.subject, version.schema_id), set()).add(version.key)
         for reference in version.references:
             self.referrers.setdefault((reference.subject, reference.version), set()).add(version.key)
 
@@ -334,6 +336,7 @@ def _copy_version(
             writes.append(DeleteVersion(*placeholder.key, permanently=True))
         # Registries take a schema that a subject has already for the same version, unless that one is deleted.
         writes += _taken_out(deletes, copy, state)
+        writes += _replaced(deletes, copy, state)
         writes.append(RegisterVersion(copy))
     if copy.is_deleted and not (present is not None and present.is_deleted):
         deletes.append(DeleteVersion(*copy.key))
@@ -343,11 +346,35 @@ def _copy_version(
 def _taken_out(
     deletes: list[DeleteVersion], copy: SchemaVersion, state: _TargetState
 ) -> Iterator[DeleteVersion]:
+    """Yields those of *deletes* that must come before *copy* is registered, because they have its schema and subject."""
     for delete in [delete for delete in deletes if delete.subject == copy.subject]:
         key = delete.subject, delete.version
         if state.versions[key].schema_id == copy.schema_id and state.referrer_of(key) is None:
-            deletes.remove(delete)
-            yield delete
+            yield from _with_referrers(delete, deletes, state)
+
+
+def _replaced(
+    deletes: list[DeleteVersion], copy: SchemaVersion, state: _TargetState
+) -> Iterator[DeleteVersion]:
+    """As `_taken_out`, for versions that only the target has: the source has deleted them for good."""
+    for key in sorted(state.under_one_id.get((copy.subject, copy.schema_id), ())):
+        version = state.versions[key]
+        if key != copy.key and not version.is_deleted and state.referrer_of(key) is None:
+            state.add(replace(version, is_deleted=True))
+            yield from _with_referrers(DeleteVersion(*key), deletes, state)
+
+
+def _with_referrers(
+    delete: DeleteVersion, deletes: list[DeleteVersion], state: _TargetState
+) -> Iterator[DeleteVersion]:
+    """Takes *delete* out of *deletes*, and yields it after those of what refers to it."""
+    if delete in deletes:
+        deletes.remove(delete)
+    referrers = state.referrers.get((delete.subject, delete.version), ())
+    for other in [other for other in deletes if (other.subject, other.version) in referrers]:
+        if other in deletes:
+            yield from _with_referrers(other, deletes, state)
+    yield delete
 
 
 def _possible(
