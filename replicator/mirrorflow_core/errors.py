@@ -419,7 +419,8 @@ class FlowEndedError(IdentityError):
         self.switchover = switchover
         super().__init__(
             f"The flow from {source} to {target} was ended by switchover {switchover}, or is held until that starts it; nothing is "
-            f"copied to {target} until that switchover has started it or is rolled back, or a later one back to {source} is complete."
+            f"copied to {target} until that switchover has started it or is rolled back, or a later one back to {source} is complete. "
+            "After an unplanned switchover, `mirrorflow diverged start-back` starts the flow."
         )
 
 

@@ -2,6 +2,8 @@
 
 Until then it is held: its claim names the switchover as an end, so that no process takes it. The starts are stored as positions
 under the flow's lock, and the claim that names the switchover comes last. Then the flow is free, and its process copies from there.
+A cluster that is lost cannot be asked to hold the flow, so a process also waits for a switchover that has ended the other flow
+(`awaited_switchover`).
 All functions are generators, see `broker_requests`.
 """
 
@@ -86,6 +88,22 @@ def conflict_of(
         return StartConflict.AHEAD
     is_final = was_ended and position.left
     return None if position.next_source_offset == start.offset or is_final else StartConflict.BEHIND
+
+
+def awaited_switchover(own: Claim | None, opposite: Claim | None, *, target_cluster_id: str = "") -> str:
+    """Returns the id of the switchover that has to start a flow before a process takes it; "": none.
+
+    *own* is the newest claim of the flow, and *opposite* that of the flow in the opposite direction, which is stored on the flow's source.
+    A switchover that has ended that one starts this one, which would copy back what came by the other before that. If *own* is
+    ended, it is waited for itself. A cluster that has taken the place of the one that was left has none of these copies:
+    *target_cluster_id* is that of the present one, "" if it is not known.
+    """
+    if opposite is None or not opposite.ended:
+        return ""
+    if own is not None and (own.ended or own.started == opposite.ended):
+        return ""
+    was = opposite.source_cluster_id
+    return "" if was and target_cluster_id and was != target_cluster_id else opposite.ended
 
 
 def hold_flow(

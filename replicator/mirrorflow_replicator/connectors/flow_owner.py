@@ -300,6 +300,7 @@ class FlowOwner:
             waits_for_group=waits_for_group,
             preempts=preempts,
             waits_for_end=not preempts,
+            is_to_copy=True,
         )
         if isinstance(taken, Fenced):
             self._note_loss(self._flow)

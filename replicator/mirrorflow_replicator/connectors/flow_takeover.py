@@ -4,6 +4,7 @@
 `mirrorflow_core.writer.ownership`.
 """
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -19,14 +20,25 @@ from mirrorflow_core.errors import (
     NotAuthorizedError,
 )
 from mirrorflow_core.partition_assignment import Assignment
-from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.settings import PolicyKind, SourceSettings
 from mirrorflow_core.stall_detection import STALLED_AFTER_S
 from mirrorflow_core.wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.flow_lock import Fenced, read_claims
 from mirrorflow_core.writer.flow_plan import FlowPlan
-from mirrorflow_core.writer.ownership import FlowEnded, FlowExists, Ownership, take_flow, wait_for_turn
+from mirrorflow_core.writer.flow_start import awaited_switchover
+from mirrorflow_core.writer.ownership import (
+    POLL_MS,
+    FlowEnded,
+    FlowExists,
+    Ownership,
+    take_flow,
+    wait_for_turn,
+)
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.writer.flow_topics import FlowTopics
+from mirrorflow_replicator.connectors.claim_reader import read_newest_claim
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_ownership_states import OwnedFlow
 from mirrorflow_replicator.copy.task_parts import flow_topics
@@ -131,12 +143,16 @@ class FlowTakeover:
         waits_for_group: bool = False,
         preempts: bool = False,
         waits_for_end: bool = False,
+        is_to_copy: bool = False,
     ) -> OwnedFlow | Fenced:
         """Takes the flow with as many tasks as *assignment* has, after its present owner. Raises MirrorFlowError.
 
         *is_owner*: that is this process. *waits_for_end*: waits until the end of an ended flow is cleared, instead of raising
-        FlowEndedError. The other flags are as in `must_wait`.
+        FlowEndedError. *is_to_copy*: the same for a switchover that has ended the flow in the opposite direction, until it has
+        started this one. The other flags are as in `must_wait`.
         """
+        if is_to_copy:
+            await self._wait_for_switchover(clusters, waits=waits_for_end)
         newest = await last_claim(clusters)
         if newest is None and self._held_by:
             raise self._not_started()
@@ -197,10 +213,37 @@ class FlowTakeover:
         if known is not None and known.error not in {UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED}:
             with contextlib.suppress(NotAuthorizedError):
                 newest = await newest_claim(clusters)
-        self.owner = newest if newest is not None and newest.ended else None
+        is_ended = newest is not None and newest.ended
+        self.owner = newest if is_ended else await self._awaiting(clusters, newest)
         self.is_waiting = self.owner is not None
         if self.owner is not None:
             raise self._flow_ended(self.owner)
+
+    async def _wait_for_switchover(self, clusters: FlowClusters, *, waits: bool) -> None:
+        """Waits until the switchover that has ended the flow in the opposite direction has started this one.
+
+        Raises FlowEndedError if not *waits*; FlowNotStartedError if the switchover is rolled back meanwhile, and the flow never ran.
+        """
+        awaited = ""
+        while (awaiting := await self._awaiting(clusters, await newest_claim(clusters))) is not None:
+            if not waits:
+                raise self._flow_ended(awaiting)
+            self.owner, self.is_waiting, awaited = awaiting, True, awaiting.ended
+            await asyncio.sleep(POLL_MS / 1000)
+        if awaited and await last_claim(clusters) is None:
+            self._held_by, self.is_waiting = awaited, False
+            raise self._not_started()
+
+    async def _awaiting(self, clusters: FlowClusters, own: Claim | None) -> Claim | None:
+        """Returns a claim that names the switchover which has to start the flow as its end; None if none has to. Raises ClusterError.
+
+        Only where topics keep their names does a flow copy what came by the one in the opposite direction.
+        """
+        if self._settings.policy.kind is not PolicyKind.IDENTITY:
+            return None
+        opposite = await opposite_claim(clusters.source, self._settings)
+        switchover = awaited_switchover(own, opposite, target_cluster_id=clusters.target.cluster_id)
+        return replace(self.plan(clusters).claim, left=True, ended=switchover) if switchover else None
 
     async def _wait_for_end(
         self, clusters: FlowClusters, plan: FlowPlan, ended: Claim, *, waits: bool
@@ -251,6 +294,15 @@ async def last_claim(clusters: FlowClusters) -> Claim | None:
     """As `newest_claim`; also None if a switchover held the flow before it ever ran, and was rolled back."""
     newest = await newest_claim(clusters)
     return None if newest is not None and not newest.has_run and not newest.ended else newest
+
+
+async def opposite_claim(source: Cluster, settings: SourceSettings) -> Claim | None:
+    """Returns the newest claim of the flow in the opposite direction, which is on *source*; None if it may not be read. Raises ClusterError."""
+    topics = FlowTopics(source_alias=settings.target_alias, connector="", offsets="", target_topic=str)
+    try:
+        return await read_newest_claim(source, topics)
+    except NotAuthorizedError:
+        return None
 
 
 async def newest_claim(clusters: FlowClusters) -> Claim | None:

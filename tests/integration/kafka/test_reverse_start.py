@@ -163,6 +163,25 @@ def test_a_flow_back_that_is_started_before_its_switchover_copies_nothing_back(
         wait_until_equal(reverse, topic, 1_300)
 
 
+def test_a_flow_back_waits_although_nobody_could_hold_it_on_a_cluster_that_was_lost(
+    forward: Flow, reverse: Flow, topic: str
+):
+    """Its source says that a switchover has ended the other flow. Until that starts it, nothing follows the diverged tail."""
+    load(forward.source, topic, 1_000, keys=True)
+    with ExitStack() as stack:
+        there = stack.enter_context(forward.replicator(topic))
+        there.wait_until_caught_up(partitions=PARTITIONS)
+        first = end(there, forward.target, "first")
+        load(reverse.source, topic, 300, keys=True, first=1_000)
+        back = stack.enter_context(reverse.replicator(topic))
+        wait_until_warned(back, "ended by switchover first, or is held until that starts it")
+        assert forward.source.total_end_offset(topic) == 1_000
+
+        assert start(reverse, back, "first", first)
+
+        wait_until_equal(reverse, topic, 1_300)
+
+
 def test_the_flow_back_copies_no_copy_of_a_deleted_topic_and_all_of_a_topic_that_was_never_copied(
     forward: Flow, reverse: Flow, unique_topic: Callable[[], str]
 ):

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from mirrorflow_core.switchover.states import FENCED, PROMOTED, SwitchoverState
+from mirrorflow_core.writer import flow_start
+from mirrorflow_core.writer.claim import Claim
 from tests.model.switchover.world import (
     LONG_MS,
     MARKERS,
@@ -29,6 +31,7 @@ BYPASS, FOREIGN, UNFENCE, REVERT = "bypass", "foreign", "unfence", "revert"
 SOURCE_DOWN, TARGET_DOWN, TAKEOVER, SLEEP = "source down", "target down", "takeover", "sleep"
 REVERSE_COPY = "reverse copy of "
 EARLY = "flow back is started early"
+TOO_SOON = "flow back is started before the clusters are reconciled"
 # Not these: a switchover must succeed in spite of them.
 FAILURES = frozenset({LIMIT, ROLLBACK, BYPASS, FOREIGN, UNFENCE, EARLY})
 
@@ -160,11 +163,14 @@ def _written(world: World, number: int, fetched: tuple[int, int]) -> World:
 def _reverse_flow_copies(world: World) -> Iterator[Event]:
     """The reverse flow, which the fence lets pass, copies what was written since it started, and emits heartbeats.
 
-    A process that someone starts before its time copies from the beginning, unless the flow is held.
+    A process that someone starts before its time copies from the beginning, unless the flow is held, or has to wait for a switchover.
     """
     reverse = world.reverse
     may_run = (reverse.started_by or reverse.has_process) and not reverse.held_by
     if not may_run or not world.is_source_up or not world.is_target_up:
+        return
+    own, opposite = _claim(started=reverse.started_by), _claim(ended=world.flow.ended_by)
+    if not reverse.is_copying and flow_start.awaited_switchover(own, opposite):
         return
     if not reverse.is_copying:
         yield "reverse heartbeat", world._replace(reverse=reverse._replace(is_copying=True))
@@ -181,6 +187,13 @@ def _reverse_flow_copies(world: World) -> Iterator[Event]:
                     is_quiet=False,
                 ),
             )
+
+
+def _claim(**fields: str) -> Claim:
+    """Returns the newest claim of a flow with *fields*."""
+    return Claim(
+        flow="flow", process="process", source_alias="alias", tasks=1, lock_epoch=1, time_ms=0, **fields
+    )
 
 
 # -- time and troubles
@@ -220,12 +233,18 @@ def _troubles(world: World) -> Iterator[Event]:
             changes = {"target": _append(world.target, 0, "f")}
         elif trouble == UNFENCE and world.source_fence and state in FENCED - {SwitchoverState.FORWARD_ENDED}:
             changes = {"source_fence": 0, "is_quiet": False, "is_enforced": False}
-        elif trouble == EARLY and not world.reverse.started_by:
+        elif _may_start_back(world, trouble):
             changes = {"reverse": world.reverse._replace(has_process=True)}
         elif trouble == REVERT and state is SwitchoverState.DONE:
             changes = {"endpoint": world.source_name}  # the endpoint of a Git repository is applied again
         if changes is not None:
             yield trouble, after_trouble(world, trouble, **changes)
+
+
+def _may_start_back(world: World, trouble: str) -> bool:
+    """Returns whether someone starts the flow back before a switchover does."""
+    is_its_time = trouble == EARLY or (trouble == TOO_SOON and world.flow.ended_by != "")
+    return is_its_time and not world.reverse.started_by
 
 
 def _is_before_verification(state: SwitchoverState | None) -> bool:

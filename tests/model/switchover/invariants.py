@@ -46,6 +46,8 @@ from tests.model.switchover.world import (
 _S = SwitchoverState
 # In which the reverse flow is held or started. In FENCING it may be started right before it is held.
 _HOLDING = (FENCED | PROMOTED) - {_S.FENCING}
+# In which the reverse flow waits until the clusters are reconciled, unless it ran before.
+_ALONE = PROMOTED | {_S.GROUPS_CLAMPED}
 # I7: the states in which the journal must be before an action is carried out.
 ANNOUNCED = {
     TryFence: {_S.CHECKING},
@@ -107,9 +109,13 @@ def broken_by_event(before: World, name: str, after: World) -> Iterator[str]:
 
 
 def _is_holding(world: World) -> bool:
-    """Returns whether the newest switchover holds the reverse flow, or has started it."""
+    """Returns whether the newest switchover holds the reverse flow, or has started it, or nobody has started it after a lost source."""
     record = newest((*world.source_journal, *world.target_journal))
-    return record is not None and record.type is SwitchoverType.PLANNED and record.state in _HOLDING
+    if record is None:
+        return False
+    if record.is_unplanned:
+        return record.state in _ALONE and not world.reverse.is_copying
+    return record.type is SwitchoverType.PLANNED and record.state in _HOLDING
 
 
 def _comes_from_source(before: World, after: World) -> bool:

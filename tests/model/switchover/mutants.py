@@ -7,6 +7,7 @@ from typing import Any
 
 from mirrorflow_core.switchover import guards, state_machine
 from mirrorflow_core.switchover.observation import FenceState
+from mirrorflow_core.writer import flow_start
 from tests.model.switchover.exploring import Explored, explore
 from tests.model.switchover.scenarios import SCENARIOS
 
@@ -38,7 +39,7 @@ class Mutant:
 
 
 def _always(value: Any) -> Callable[..., Any]:
-    return lambda *_: value
+    return lambda *_, **__: value
 
 
 def _is_stored_on_target(record, observation) -> bool:
@@ -158,6 +159,13 @@ MUTANTS = (
     Mutant("A rehearsal does not hold it.", "rehearsal", "needs_reverse_held", _always(True)),
     Mutant("It starts behind the copies.", "standby is fenced", "reverse_starts", _starts_at_the_beginning),
     Mutant("It skips nothing.", "standby is fenced", "reverse_starts", _starts_too_late),
+    Mutant(
+        "It waits until the clusters are reconciled.",
+        "unplanned, flow back is started too soon",
+        "awaited_switchover",
+        _always(""),
+        flow_start,
+    ),
     Mutant("A loss must be accepted.", "unplanned, not accepted", "why_loss_is_refused", _always("")),
     Mutant(
         "The lost source is not needed to begin.",

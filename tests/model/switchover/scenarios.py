@@ -16,6 +16,7 @@ from tests.model.switchover.events import (
     SOURCE_DOWN,
     TAKEOVER,
     TARGET_DOWN,
+    TOO_SOON,
     UNFENCE,
 )
 from tests.model.switchover.world import EAST, PARTITIONS, WEST, Producer, World, kept_record, requested
@@ -158,6 +159,11 @@ SCENARIOS: Final = {
         ),
         Scenario("unplanned, takeover", World((UNPLANNED,), (TAKEOVER, SLEEP), producers=IDLE), _DEGRADED),
         Scenario("unplanned, target down", World((UNPLANNED,), (TARGET_DOWN,)), _DEGRADED),
+        Scenario(
+            "unplanned, flow back is started too soon",
+            World((UNPLANNED,), (TOO_SOON, SOURCE_DOWN), producers=IDLE),
+            _DEGRADED,
+        ),
         Scenario(
             "unplanned, group",
             World((UNPLANNED,), (SOURCE_DOWN,), has_members=True, has_checkpoints=True, producers=IDLE),

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_core.errors import ClusterChangedError, FlowNotStartedError
+from mirrorflow_core.errors import ClusterChangedError, FlowEndedError, FlowNotStartedError
+from mirrorflow_core.settings import PolicyKind, PolicySettings
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.flow_lock import Fenced
 from mirrorflow_replicator.connectors import flow_takeover
@@ -97,12 +98,69 @@ class ClaimsOfFlow:
         pass
 
 
+class Opposite:
+    """The claims of the flow in the opposite direction, read one after the other; the last one stays."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ended: str) -> None:
+        self.ended = list(ended)
+        monkeypatch.setattr(flow_takeover, "read_newest_claim", self._newest)
+        monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
+
+    async def _newest(self, source: object, topics: Any) -> Claim:
+        assert topics.claims.topic == "mm2-claims.west.internal"
+        ended = self.ended.pop(0) if len(self.ended) > 1 else self.ended[0]
+        return replace(CLAIM, source_alias="west", ended=ended)
+
+
+def copying() -> FlowTakeover:
+    """The takeovers of a flow whose topics keep their names."""
+    identity = PolicySettings(kind=PolicyKind.IDENTITY, source_alias="east")
+    return FlowTakeover(replace(settings(), policy=identity), "")
+
+
+def test_a_flow_back_waits_until_its_switchover_has_started_it(monkeypatch: pytest.MonkeyPatch):
+    """The cluster that it writes to was lost, so nobody could hold it: what ended the flow there is on its source."""
+    takeover, opposite = copying(), Opposite(monkeypatch, "to-east")
+    started = replace(CLAIM, started="to-east", left=True, source_cluster_id="", target_cluster_id="")
+    flow = ClaimsOfFlow(monkeypatch, None, None, started)
+
+    assert isinstance(take(takeover, flow, is_to_copy=True), Fenced)
+    assert not flow.claims[1:]
+    assert opposite.ended == ["to-east"]
+    assert not takeover.is_first
+
+
+def test_a_flow_back_that_does_not_wait_is_refused_and_one_that_copies_nothing_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Such as a seed, and a request that resets its offsets."""
+    Opposite(monkeypatch, "to-east")
+    flow: Any = ClaimsOfFlow(monkeypatch, None)
+
+    with pytest.raises(FlowEndedError, match="ended by switchover to-east"):
+        asyncio.run(copying().take(flow, (), is_owner=False, is_to_copy=True))
+    assert isinstance(asyncio.run(copying().take(flow, (), is_owner=False)), Fenced)
+    prefixed = FlowTakeover(settings(), "")
+    assert isinstance(asyncio.run(prefixed.take(flow, (), is_owner=False, is_to_copy=True)), Fenced)
+
+
+def test_a_flow_back_whose_switchover_was_rolled_back_meanwhile_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    Opposite(monkeypatch, "to-east", "to-east", "")
+    takeover, flow = copying(), ClaimsOfFlow(monkeypatch, None)
+
+    with pytest.raises(FlowNotStartedError, match="Switchover to-east"):
+        take(takeover, flow, is_to_copy=True)
+    assert not takeover.is_waiting
+
+
 HELD = replace(CLAIM, process="", left=True, ended="to-west", source_cluster_id="", target_cluster_id="")
 RELEASED = replace(HELD, ended="")
 
 
-def take(takeover: FlowTakeover, flow: Any) -> object:
-    return asyncio.run(takeover.take(flow, (), is_owner=False, waits_for_end=True))
+def take(takeover: FlowTakeover, flow: Any, *, is_to_copy: bool = False) -> object:
+    return asyncio.run(takeover.take(flow, (), is_owner=False, waits_for_end=True, is_to_copy=is_to_copy))
 
 
 def test_a_flow_that_was_held_and_released_begins_as_one_that_never_ran(monkeypatch: pytest.MonkeyPatch):

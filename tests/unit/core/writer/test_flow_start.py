@@ -18,6 +18,7 @@ from mirrorflow_core.writer.flow_start import (
     Held,
     StartConflict,
     Started,
+    awaited_switchover,
     conflict_of,
     hold_flow,
     start_flow,
@@ -149,6 +150,41 @@ def test_a_fenced_switchover_starts_nothing(refuses: str) -> None:
 
     assert start(brokers, 100) == Fenced()
     assert brokers.claims[-1].ended == "first"
+
+
+OWN = Claim(flow="flow", process="host/1/a", source_alias="west", tasks=1, lock_epoch=1, time_ms=0)
+ENDED = replace(OWN, source_alias="east", source_cluster_id="left", ended="second")
+
+
+@pytest.mark.parametrize(
+    ("own", "opposite", "awaited"),
+    [
+        (None, ENDED, "second"),
+        (OWN, ENDED, "second"),
+        (replace(OWN, started="first"), ENDED, "second"),
+        (replace(OWN, started="second"), ENDED, ""),
+        (replace(OWN, ended="first"), ENDED, ""),
+        (None, replace(ENDED, ended=""), ""),
+        (None, replace(ENDED, source_cluster_id="replaced"), ""),
+        (None, replace(ENDED, source_cluster_id=""), "second"),
+        (None, None, ""),
+    ],
+    ids=[
+        "never run",
+        "run by itself",
+        "started before",
+        "started",
+        "ended itself",
+        "other flow runs",
+        "new cluster",
+        "unknown cluster",
+        "alone",
+    ],
+)
+def test_a_flow_waits_for_the_switchover_that_has_ended_the_other_one(
+    own: Claim | None, opposite: Claim | None, awaited: str
+) -> None:
+    assert awaited_switchover(own, opposite, target_cluster_id="left") == awaited
 
 
 def hold(brokers: ClaimingBrokers, offset: int = 100, switchover: str = "second") -> object:
