@@ -425,7 +425,7 @@ class FlowEndedError(IdentityError):
 
 
 class FlowNotStartedError(IdentityError):
-    """A process has waited for a switchover that should have started its flow for the first time, and was rolled back."""
+    """A switchover should have started the flow for the first time, and was rolled back."""
 
     reason = "FlowNotStarted"
 
@@ -433,7 +433,7 @@ class FlowNotStartedError(IdentityError):
         super().__init__(
             f"Switchover {switchover}, which should have started the flow from {source} to {target}, was rolled back. Stop this "
             f"process: {target} is still the active member, and this flow would copy back what {source} has from there. Only if the "
-            "flow is to run without a switchover, restart the process."
+            f"flow is to run without a switchover, delete the topic mm2-claims.{source}.internal of {target}, and start it again."
         )
 
 

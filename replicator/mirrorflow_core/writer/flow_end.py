@@ -54,7 +54,8 @@ def store_end(
 def clear_end(plan: FlowPlan, switchover: str) -> Steps[bool | Fenced | FlowEnded]:
     """Clears the end of a flow, so that the next process takes it; returns whether *switchover* had ended it.
 
-    The lock of a flow that has not ended is left to its owner. FlowEnded: another switchover has ended it.
+    The lock of a flow that has not ended is left to its owner. A flow that never ran keeps the id: it was to start with that switchover.
+    FlowEnded: another switchover has ended it.
     """
     claims = yield from read_claims()
     if not claims.committed or not claims.committed[-1].ended:
@@ -68,5 +69,6 @@ def clear_end(plan: FlowPlan, switchover: str) -> Steps[bool | Fenced | FlowEnde
         return False
     if claim.ended != switchover:
         return FlowEnded(claim, lock)
-    is_stored = yield from commit_claim(replace(plan, claim=claim), lock, left=True)
+    cleared = claim if claim.has_run else replace(claim, released=switchover)
+    is_stored = yield from commit_claim(replace(plan, claim=cleared), lock, left=True)
     return True if is_stored else Fenced()

@@ -112,7 +112,7 @@ def hold_flow(
     """Holds the flow for *switchover* until `start_flow`; does nothing if a switchover has ended it. `clear_end` undoes it.
 
     Refused if it has copied other records than those before *starts*. *plan* has the ids of the topics. The claim of a flow that
-    never ran has no process, so that its first owner begins as if it had not been held.
+    never ran has no process: it is no owner.
     """
     claims = yield from read_claims()
     if unheld := _why_unheld(claims):

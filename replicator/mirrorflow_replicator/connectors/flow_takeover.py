@@ -91,7 +91,9 @@ class FlowTakeover:
         self.is_waiting = False  # another process owns the flow, or a switchover has ended it
         self.owner: Claim | None = None  # the newest claim of that process, if it was read
         self.is_first = False  # the flow had no owner before
-        self._held_by = ""  # the switchover that held the flow before it ever ran, and was rolled back while this process waited
+        self._held_by = (
+            ""  # the switchover that should have started the flow for the first time, and was rolled back
+        )
         self._since_s: float | None = None  # monotonic
         self._settings = settings
         self._group = group
@@ -153,7 +155,11 @@ class FlowTakeover:
         """
         if is_to_copy:
             await self._wait_for_switchover(clusters, waits=waits_for_end)
-        newest = await last_claim(clusters)
+        newest = await newest_claim(clusters)
+        if newest is not None and newest.released:
+            # Also after a restart: nobody has chosen this moment to copy everything back.
+            self._held_by = newest.released
+        newest = ran_or_held(newest)
         if newest is None and self._held_by:
             raise self._not_started()
         self.is_first = newest is None
@@ -292,7 +298,11 @@ class FlowTakeover:
 
 async def last_claim(clusters: FlowClusters) -> Claim | None:
     """As `newest_claim`; also None if a switchover held the flow before it ever ran, and was rolled back."""
-    newest = await newest_claim(clusters)
+    return ran_or_held(await newest_claim(clusters))
+
+
+def ran_or_held(newest: Claim | None) -> Claim | None:
+    """Returns *newest*; None if it only says that a switchover held the flow before it ever ran, and was rolled back."""
     return None if newest is not None and not newest.has_run and not newest.ended else newest
 
 

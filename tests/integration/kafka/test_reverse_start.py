@@ -141,7 +141,7 @@ def wait_until_warned(process: Replicator, text: str) -> None:
 def test_a_flow_back_that_is_started_before_its_switchover_copies_nothing_back(
     forward: Flow, reverse: Flow, topic: str
 ):
-    """It has never run, so no position keeps it from the copies. A process that has waited when a rollback releases it does not run either."""
+    """It has never run, so no position keeps it from the copies. After a rollback, a process that has waited does not run either, nor does the next one."""
     load(forward.source, topic, 1_000, keys=True)
     with ExitStack() as stack:
         there = stack.enter_context(forward.replicator(topic))
@@ -152,7 +152,9 @@ def test_a_flow_back_that_is_started_before_its_switchover_copies_nothing_back(
             wait_until_warned(too_early, "is held until that starts it")
             assert clear(too_early, reverse.target, "rolled back")
             wait_until_warned(too_early, "Switchover rolled back, which should have started the flow")
-            hold(reverse, too_early)
+        with reverse.replicator(topic) as restarted:
+            wait_until_warned(restarted, "Switchover rolled back, which should have started the flow")
+            hold(reverse, restarted)
             back = stack.enter_context(reverse.replicator(topic))
             wait_until_warned(back, "is held until that starts it")
         first = end(there, forward.target, "first")

@@ -156,15 +156,18 @@ def test_a_flow_back_whose_switchover_was_rolled_back_meanwhile_does_not_start(
 
 
 HELD = replace(CLAIM, process="", left=True, ended="to-west", source_cluster_id="", target_cluster_id="")
-RELEASED = replace(HELD, ended="")
+RELEASED = replace(HELD, ended="", released="to-west")
 
 
 def take(takeover: FlowTakeover, flow: Any, *, is_to_copy: bool = False) -> object:
     return asyncio.run(takeover.take(flow, (), is_owner=False, waits_for_end=True, is_to_copy=is_to_copy))
 
 
-def test_a_flow_that_was_held_and_released_begins_as_one_that_never_ran(monkeypatch: pytest.MonkeyPatch):
-    takeover, flow = FlowTakeover(settings(), ""), ClaimsOfFlow(monkeypatch, RELEASED)
+def test_a_flow_that_was_held_by_an_earlier_version_begins_as_one_that_never_ran(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """That has not stored which switchover was rolled back."""
+    takeover, flow = FlowTakeover(settings(), ""), ClaimsOfFlow(monkeypatch, replace(RELEASED, released=""))
 
     assert isinstance(take(takeover, flow), Fenced)
     assert takeover.is_first
@@ -182,7 +185,7 @@ def test_a_flow_that_was_held_and_started_is_taken(monkeypatch: pytest.MonkeyPat
 def test_a_process_that_was_started_before_its_switchover_does_not_copy_after_a_rollback(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """It would copy everything back, at a moment that no user has chosen. One that is started after the rollback takes the flow."""
+    """It would copy everything back, at a moment that no user has chosen: also when a supervisor starts it again."""
     takeover, flow = FlowTakeover(settings(), ""), ClaimsOfFlow(monkeypatch, HELD, RELEASED)
 
     with pytest.raises(FlowNotStartedError, match="Switchover to-west"):
@@ -190,4 +193,6 @@ def test_a_process_that_was_started_before_its_switchover_does_not_copy_after_a_
     with pytest.raises(FlowNotStartedError):
         take(takeover, flow)
     assert not takeover.is_waiting
-    assert isinstance(take(FlowTakeover(settings(), ""), flow), Fenced)
+    with pytest.raises(FlowNotStartedError, match=r"delete the topic mm2-claims\.east\.internal of west"):
+        take(FlowTakeover(settings(), ""), flow)
+    assert isinstance(take(FlowTakeover(settings(), ""), ClaimsOfFlow(monkeypatch, None)), Fenced)

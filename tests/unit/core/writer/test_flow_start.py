@@ -204,7 +204,7 @@ def test_no_process_takes_a_flow_that_is_held(stored: tuple[WriterPosition, ...]
 
 
 @pytest.mark.parametrize("stored", [NEVER_RUN, (position(100),)], ids=["never run", "has run"])
-def test_a_flow_that_is_released_begins_as_if_it_had_not_been_held(
+def test_a_flow_that_is_released_is_as_before_but_one_that_never_ran_keeps_whose_rollback_that_was(
     stored: tuple[WriterPosition, ...],
 ) -> None:
     brokers = brokers_with(*stored)
@@ -213,7 +213,10 @@ def test_a_flow_that_is_released_begins_as_if_it_had_not_been_held(
     assert brokers.run(clear_end(PLAN, "second"))
     claim = brokers.claims[-1]
     assert (claim.ended, claim.started, claim.left) == ("", "", True)
-    assert claim.has_run == bool(stored)
+    assert (claim.has_run, claim.released) == ((True, "") if stored else (False, "second"))
+    hold(brokers)
+    assert start(brokers, 120, "third") == Started(is_new=True)
+    assert not brokers.claims[-1].released
 
 
 @pytest.mark.parametrize(
