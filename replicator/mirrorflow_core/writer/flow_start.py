@@ -107,21 +107,25 @@ def awaited_switchover(own: Claim | None, opposite: Claim | None, *, target_clus
 
 
 def hold_flow(
-    plan: FlowPlan, switchover: str, starts: Mapping[TopicPartition, FlowStart]
+    plan: FlowPlan,
+    switchover: str,
+    starts: Mapping[TopicPartition, FlowStart],
+    *,
+    abandoned: Claim | None = None,
 ) -> Steps[Held | FlowRuns | ConflictingStarts | Fenced]:
     """Holds the flow for *switchover* until `start_flow`; does nothing if a switchover has ended it. `clear_end` undoes it.
 
     Refused if it has copied other records than those before *starts*. *plan* has the ids of the topics. The claim of a flow that
-    never ran has no process: it is no owner.
+    never ran has no process: it is no owner. *abandoned*: a claim that its owner no longer renews; should that wake up, it is fenced.
     """
     claims = yield from read_claims()
-    if unheld := _why_unheld(claims):
+    if unheld := _why_unheld(claims, abandoned):
         return unheld
     lock = yield from take_lock(plan)
     if not (yield from holds_lock(lock)):
         return Fenced()
     claims = yield from read_claims(lock)
-    if unheld := _why_unheld(claims):
+    if unheld := _why_unheld(claims, abandoned):
         return unheld
     taken = yield from _take(plan, lock, claims, starts)
     if not isinstance(taken, Mapping):
@@ -133,10 +137,10 @@ def hold_flow(
     return Held(is_new=True) if is_held else Fenced()
 
 
-def _why_unheld(claims: DecidedRecords[Claim]) -> Held | FlowRuns | None:
+def _why_unheld(claims: DecidedRecords[Claim], abandoned: Claim | None) -> Held | FlowRuns | None:
     """Returns why the flow is not to be held; None if it is."""
     newest = claims.committed[-1] if claims.committed else None
-    if newest is None or (newest.left and not newest.ended):
+    if newest is None or newest == abandoned or (newest.left and not newest.ended):
         return None
     return Held(is_new=False) if newest.ended else FlowRuns(newest)
 

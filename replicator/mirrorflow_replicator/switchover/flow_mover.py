@@ -5,7 +5,7 @@ The parts are those of `flow_end`, `drain`, `range_verification`, `final_groups`
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
@@ -18,7 +18,7 @@ from mirrorflow_core.switchover.observation import (
 )
 from mirrorflow_core.switchover.record import ReverseStart
 from mirrorflow_core.switchover.seal import Seal
-from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.claim import ABANDONED_MS, Claim
 from mirrorflow_core.writer.stored_positions import read_positions
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin.log_reader import LogCache
@@ -43,6 +43,8 @@ from mirrorflow_replicator.switchover.range_verification import compare_newest
 from mirrorflow_replicator.switchover.reverse_start import hold_reverse, require_no_conflict, start_reverse
 from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
 
+ABANDONED_POLL_S: Final = 1.0
+
 
 class _Comparison(NamedTuple):
     """What was compared: both sides up to *ends* of the source, when the copies ended at *copy_ends*. Empty differences: equal."""
@@ -62,6 +64,7 @@ class FlowMover:
         self._ahead: _Comparison | None = None
         self._ending: FlowClusters | None = None
         self._logs = LogCache()  # of the forward flow
+        self._abandoned: Claim | None = None  # of the flow back, whose process was killed
         self._settings = settings
         self._clusters = clusters
         self._partitions = partitions
@@ -78,7 +81,12 @@ class FlowMover:
                 "member, or nothing copies it; start the flow (mirrorflow run), or name the other member in --to."
             )
         back = await newest_claim(self._clusters.source, settings.back)
-        if back is not None and back.running_process and not back.ended:
+        if (
+            back is not None
+            and back.running_process
+            and not back.ended
+            and not await self._is_abandoned(back)
+        ):
             return (
                 f"spec.members.{settings.to}.flow: flow {settings.back.flow} runs ({back.running_process}), and would copy records back; "
                 "stop it."
@@ -86,6 +94,20 @@ class FlowMover:
         starts = {partition: end.end for partition, end in (await self.copy_ends()).items()}
         await require_no_conflict(settings.back, self._clusters.target, self._clusters.source, starts)
         return ""
+
+    async def _is_abandoned(self, claim: Claim) -> bool:
+        """Returns whether the owner of the flow back no longer renews *claim*; that takes as long as a newcomer waits. Raises ClusterError.
+
+        A process that was killed leaves its claim, however long ago that was.
+        """
+        now = asyncio.get_running_loop().time
+        until_s = now() + ABANDONED_MS / 1000
+        while now() < until_s:
+            await asyncio.sleep(ABANDONED_POLL_S)
+            if await newest_claim(self._clusters.source, self._settings.back) != claim:
+                return False
+        self._abandoned = claim
+        return True
 
     async def prepare(self) -> None:
         """Does what can be done before writes are refused, and changes nothing: topics, coordinators and groups are found, logs read.
@@ -199,7 +221,12 @@ class FlowMover:
         """Keeps the flow back from copying until `start_reverse`. Raises MirrorFlowError, also if it runs or has copied."""
         starts = {partition: end.end for partition, end in (await self.copy_ends()).items()}
         await hold_reverse(
-            self._settings.back, self._clusters.target, self._clusters.source, switchover, starts
+            self._settings.back,
+            self._clusters.target,
+            self._clusters.source,
+            switchover,
+            starts,
+            abandoned=self._abandoned,
         )
 
     async def release_reverse(self, switchover: str) -> None:
@@ -218,7 +245,7 @@ class FlowMover:
         claim = await newest_claim(self._clusters.source, self._settings.back)
         if claim is None:
             return ReverseFlow(started_by="")
-        is_copying = bool(claim.running_process)
+        is_copying = bool(claim.running_process) and claim != self._abandoned
         return ReverseFlow(started_by=claim.started, is_copying=is_copying, held_by=claim.ended)
 
 

@@ -45,11 +45,14 @@ async def hold_reverse(
     target: Cluster,
     switchover: str,
     starts: Mapping[TopicPartition, int],
+    *,
+    abandoned: Claim | None = None,
 ) -> None:
     """Keeps the reverse flow from running until `start_reverse`; does nothing if a switchover has ended it.
 
     Without that, a process of it that someone starts would copy all copies back, because no start is stored. *settings* and clusters
-    are as in `start_reverse`, *starts* as in `require_no_conflict`, which raises the same. Raises FlowInUseError, too, if it runs.
+    are as in `start_reverse`, *starts* as in `require_no_conflict`, which raises the same. Raises FlowInUseError, too, if it runs;
+    *abandoned* is a claim whose owner does not.
     `flow_end.clear_end` undoes it. It can be called again after each error, and after a crash.
     """
     clusters = await open_flow(settings, source, target)
@@ -57,7 +60,7 @@ async def hold_reverse(
     if (newest := await newest_claim(clusters)) is not None and newest.has_run:
         refuse_changed_clusters(newest, plan.claim, settings)
     allowed = {partition: FlowStart(offset) for partition, offset in starts.items()}
-    match await clusters.runner.run(hold_flow(plan, switchover, allowed)):
+    match await clusters.runner.run(hold_flow(plan, switchover, allowed, abandoned=abandoned)):
         case Fenced():
             raise FlowTakenError(source=settings.source_alias)
         case FlowRuns():

@@ -14,6 +14,7 @@ import pytest
 
 from mirrorflow_core.errors import StartConflictError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.observation import ReverseFlow
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.switchover.flow_end import EndedFlow
 from mirrorflow_replicator.switchover.flow_mover import FlowMover
@@ -182,6 +183,34 @@ def test_a_flow_back_waits_although_nobody_could_hold_it_on_a_cluster_that_was_l
         assert start(reverse, back, "first", first)
 
         wait_until_equal(reverse, topic, 1_300)
+
+
+def test_a_flow_back_whose_process_was_killed_long_ago_is_held(forward: Flow, reverse: Flow, topic: str):
+    """Its claim says that it runs, but nobody renews that."""
+    with reverse.replicator(topic) as killed:
+        killed.wait_until_caught_up(partitions=PARTITIONS)
+        killed.kill()
+    load(forward.source, topic, 1_000, keys=True)
+    with forward.replicator(topic) as there:
+        there.wait_until_caught_up(partitions=PARTITIONS)
+        settings: Any = SimpleNamespace(
+            forward=settings_of(there),
+            forward_groups=None,
+            back=settings_of(killed),
+            source="east",
+            to="west",
+        )
+
+        async def hold_killed(source: Cluster, target: Cluster) -> ReverseFlow:
+            clusters: Any = SimpleNamespace(source=source, target=target)
+            mover = FlowMover(settings, clusters, SealedPartitions(settings, clusters))
+            assert await mover.why_not_ready() == ""
+            await mover.hold_reverse("first")
+            return await mover.reverse()
+
+        held = call_clusters(forward.source, forward.target, hold_killed)
+
+    assert held == ReverseFlow(started_by="", held_by="first")
 
 
 def test_the_flow_back_copies_no_copy_of_a_deleted_topic_and_all_of_a_topic_that_was_never_copied(

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.observation import PartitionEnd, SealVerification
 from mirrorflow_core.switchover.seal import PartitionSeal, Seal
+from mirrorflow_core.writer.claim import Claim
 from mirrorflow_replicator.switchover import flow_mover
 from mirrorflow_replicator.switchover.flow_end import WaitingPartitions
 from mirrorflow_replicator.switchover.flow_mover import FlowMover
@@ -74,6 +77,49 @@ def test_a_comparison_ahead_counts_while_both_logs_end_where_they_did(
     assert mover.verification == SealVerification(
         seal_sha256=sealed.sha256, differences=("orders-0 differs",)
     )
+
+
+BACK = Claim(flow="back", process="host/1/a", source_alias="west", tasks=1, lock_epoch=1, time_ms=5)
+
+
+@pytest.mark.parametrize(
+    ("claims", "sentence"),
+    [
+        ([BACK], ""),
+        ([BACK, BACK, replace(BACK, time_ms=6)], "flow back runs (process 1 on host host)"),
+        ([replace(BACK, left=True)], ""),
+    ],
+    ids=["killed long ago", "renewed", "left"],
+)
+def test_a_flow_back_runs_if_its_claim_is_renewed_and_not_because_it_never_left(
+    monkeypatch: pytest.MonkeyPatch, claims: list[Claim], sentence: str
+):
+    remaining = list(claims)
+
+    async def newest_claim(cluster: object, *_: object) -> Claim:
+        if cluster == "west":
+            return replace(BACK, source_alias="east")
+        return remaining.pop(0) if len(remaining) > 1 else remaining[0]
+
+    async def require_no_conflict(*_: object) -> None:
+        pass
+
+    async def copy_ends(_: object) -> dict[TopicPartition, PartitionEnd]:
+        return {}
+
+    monkeypatch.setattr(flow_mover, "newest_claim", newest_claim)
+    monkeypatch.setattr(flow_mover, "require_no_conflict", require_no_conflict)
+    monkeypatch.setattr(flow_mover, "ABANDONED_POLL_S", 0.001)
+    monkeypatch.setattr(flow_mover, "ABANDONED_MS", 20)
+    monkeypatch.setattr(FlowMover, "copy_ends", copy_ends)
+    settings: Any = SimpleNamespace(
+        forward=None, back=SimpleNamespace(flow="back"), forward_groups=None, source="east", to="west"
+    )
+    clusters: Any = SimpleNamespace(source="east", target="west")
+    mover = FlowMover(settings, clusters, settings)
+
+    assert sentence in asyncio.run(mover.why_not_ready())
+    assert bool(sentence) == asyncio.run(mover.reverse()).is_copying
 
 
 def seal(end: int) -> Seal:

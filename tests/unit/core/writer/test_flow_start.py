@@ -232,6 +232,20 @@ def test_a_flow_that_has_copied_something_else_is_not_held(
     assert not brokers.claims[-1].ended
 
 
+def test_a_flow_whose_owner_was_killed_is_held_and_the_owner_is_fenced() -> None:
+    brokers = brokers_with(position(100))
+    owned = brokers.run(take_flow(plan(ORDERS, copies=IDENTIFIERS)))
+    assert isinstance(owned, Ownership)
+    abandoned = brokers.claims[-1]
+
+    starts = {ORDERS: FlowStart(100), PAYMENTS: FlowStart(0)}
+    assert brokers.run(
+        hold_flow(PLAN, "second", starts, abandoned=replace(abandoned, time_ms=-2))
+    ) == FlowRuns(abandoned)
+    assert brokers.run(hold_flow(PLAN, "second", starts, abandoned=abandoned)) == Held(is_new=True)
+    assert brokers.claims[-1].ended == "second"
+
+
 def test_a_flow_that_runs_is_not_held_and_keeps_its_lock() -> None:
     brokers = brokers_with(position(100))
     owned = brokers.run(take_flow(plan(ORDERS, copies=IDENTIFIERS)))
