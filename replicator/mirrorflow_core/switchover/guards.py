@@ -292,6 +292,11 @@ def sealed(record: SwitchoverRecord, observation: SwitchoverObservation) -> Seal
 
 def why_source_changed(record: SwitchoverRecord, observation: SwitchoverObservation) -> str:
     """Returns what has changed on the source behind the fence, or since it was sealed."""
+    if record.state is not SwitchoverState.FENCING and observation.source.unfenced_topics:
+        return (
+            f"Topics were created on {record.source} since it was fenced: {some(observation.source.unfenced_topics)}; "
+            "repeat the switchover when the flow has copied them, and create none meanwhile."
+        )
     if record.state is not SwitchoverState.FENCING and is_fence_broken(observation.source):
         return f"The fence on {record.source} was removed by someone else, so writes are accepted."
     return why_ends_differ(record, observation)

@@ -76,6 +76,7 @@ class ClusterObservation:
     unchanged_ms: int | None = (
         None  # how long `ends` and the fence have been the same, by the observer's monotonic clock
     )
+    unfenced_topics: tuple[str, ...] = ()  # that were created since the fence was set
     last_writes: tuple[LastWrite, ...] = ()  # names the producers, where ends grow under a fence
 
 

@@ -152,9 +152,10 @@ class PlannedObserver(SwitchoverObserver):
             fence = FenceState.PARTIAL  # each process sets it again: it may have been lifted meanwhile
         ends = await self._known(self._source_ends()) if state in _WITH_SOURCE_ENDS else None
         # Once promoted, applications are led away in any case.
+        unfenced: frozenset[str] | None = frozenset()
         if ends is not None and fence is FenceState.COMPLETE and state in FENCED:
-            covers = await self._known(own_fence.covers({partition.topic for partition in ends}))
-            fence = fence if covers else None if covers is None else FenceState.PARTIAL
+            unfenced = await self._known(own_fence.uncovered({partition.topic for partition in ends}))
+            fence = None if unfenced is None else FenceState.PARTIAL if unfenced else fence
         if ends is None or fence is None:
             self._seen = None
             return ClusterObservation(records=records, fence=fence, ends=ends)
@@ -163,6 +164,7 @@ class PlannedObserver(SwitchoverObserver):
             fence=fence,
             ends=ends,
             unchanged_ms=self._unchanged_ms(fence, ends),
+            unfenced_topics=tuple(sorted(unfenced or ())),
             last_writes=(await self._known(self._writers(record.seal, ends)) or ()) if record.seal else (),
         )
 

@@ -33,8 +33,8 @@ class WriteFence(Protocol):
         """Returns how much of the fence is there. Raises ClusterError."""
         ...
 
-    async def covers(self, topics: Collection[str]) -> bool:
-        """Returns whether the fence, if it is complete, is also one of *topics*: some may have been created since. Raises ClusterError."""
+    async def uncovered(self, topics: Collection[str]) -> frozenset[str]:
+        """Returns those of *topics* for which `set` would add something to a complete fence: they were created since. Raises ClusterError."""
         ...
 
     async def plan(self, topics: Collection[str]) -> object:
@@ -94,15 +94,17 @@ class DenyAclFence:
         await self._acls.create(acls)
         self.is_set, self._covered = True, frozenset(topics)
 
-    async def covers(self, topics: Collection[str]) -> bool:
+    async def uncovered(self, topics: Collection[str]) -> frozenset[str]:
         new = frozenset(topics) - self._covered
+        if not new:
+            return frozenset()
         try:
-            if new and await self._acls.plan(new, except_principals=self._except_principals):
-                return False
+            missing = await self._acls.plan(new, except_principals=self._except_principals)
         except FenceUnavailableError:
-            return False  # an ACL lets everybody write since
-        self._covered |= new
-        return True
+            return new  # an ACL lets everybody write since
+        uncovered = frozenset(acl.resource_name for acl in missing)
+        self._covered |= new - uncovered
+        return uncovered
 
     async def plan(self, topics: Collection[str]) -> frozenset[AclBinding]:
         prefixes = await self._prefixes()
@@ -160,8 +162,8 @@ class NotedFence:
         self.is_set = True
         await self._journal.write_fence(self._alias, FenceState.COMPLETE, method=self._method)
 
-    async def covers(self, topics: Collection[str]) -> bool:
-        return True
+    async def uncovered(self, topics: Collection[str]) -> frozenset[str]:
+        return frozenset()
 
     async def plan(self, topics: Collection[str]) -> None:
         pass

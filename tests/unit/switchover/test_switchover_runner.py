@@ -174,8 +174,8 @@ class ImaginedFence:
     async def state(self) -> FenceState:
         return self._world.fences[self._alias]
 
-    async def covers(self, topics: object) -> bool:
-        return True
+    async def uncovered(self, topics: object) -> frozenset[str]:
+        return frozenset()
 
     async def plan(self, topics: object) -> None:
         pass

@@ -424,6 +424,18 @@ def test_a_rehearsal_leaves_the_flow_back_alone():
     assert next_step(record, flow_end=FlowEnd(switchover="")).record.state is S.QUIESCING
 
 
+@pytest.mark.parametrize("state", [S.QUIESCING, S.DRAINING])
+def test_a_topic_that_was_created_behind_the_fence_is_named_and_no_removed_fence(state):
+    source = {"fence": FenceState.PARTIAL, "unfenced_topics": ("orders.us",)}
+    decided = next_step(in_state(state), source=source)
+
+    assert decided.record.state is S.ROLLING_BACK
+    assert decided.record.reason == (
+        "Topics were created on east since it was fenced: orders.us; repeat the switchover when the flow has copied them, and create none "
+        "meanwhile."
+    )
+
+
 # -- after the point of no return
 
 
