@@ -29,12 +29,14 @@ from mirrorflow_cli.switchover_report import (
 )
 from mirrorflow_cli.switchover_report_files import check_report_files, write_report_files
 from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.switchover import guards
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
 from mirrorflow_operator.api.mirror_pair import LoadedPair
 from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
 from mirrorflow_replicator.switchover.session import SwitchoverSession, readable_journal
+from mirrorflow_replicator.switchover.source_rollback import source_rollback
 from mirrorflow_replicator.switchover.unplanned_session import (
     UnplannedSession,
     complete_alone,
@@ -46,6 +48,7 @@ from mirrorflow_replicator.switchover.unplanned_session import (
 STATUS, ROLLBACK = "status", "rollback"
 _COMPLETED = frozenset({SwitchoverState.DONE, SwitchoverState.REHEARSED, SwitchoverState.DEGRADED})
 _REQUEST_OPTIONS = ("to", "rehearse", "live_groups", "unplanned", "accept_loss", "progress")
+_FOR_ROLLBACK = "--accept-two-active"
 _FENCE_SENTENCES: Mapping[FenceState | None, str] = {
     FenceState.COMPLETE: "A fence keeps applications from writing to {}.",
     FenceState.PARTIAL: "A part of the fence of {} is there: applications may write to some of its topics.",
@@ -103,6 +106,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for --unplanned: HTTP address of a process of the flow, which may know ends of the lost member; may be repeated",
     )
     parser.add_argument(
+        _FOR_ROLLBACK,
+        action="store_true",
+        help="for rollback while the other member is lost: let applications write again, although someone may have moved them there unplanned",
+    )
+    parser.add_argument(
         "--report",
         dest="report_files",
         action="append",
@@ -118,6 +126,8 @@ def execute(arguments: argparse.Namespace) -> int:
     check_report_files(arguments.report_files)
     loaded = pair_from(arguments)
     members = tuple(loaded.pair.spec.members)
+    if arguments.accept_two_active and arguments.action != ROLLBACK:
+        raise UsageError(f"{_FOR_ROLLBACK} is for rollback alone; remove it.")
     if arguments.action is not None:
         options = [f"--{name.replace('_', '-')}" for name in _REQUEST_OPTIONS if getattr(arguments, name)]
         if options:
@@ -367,6 +377,8 @@ async def _roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings
         )
     display = StepDisplay()
     own = switchover_settings(arguments, loaded, newest.to)
+    if newest.to in read.problems and not newest.is_unplanned:
+        return await _roll_back_alone(arguments, own, newest, read.problems[newest.to])
     if newest.is_unplanned:
         async with unplanned_session(own, on_step=display.show) as unplanned:
             unplanned.observer.request_rollback()
@@ -379,6 +391,38 @@ async def _roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings
         report = session_report(last, session)
     _finish(arguments, report, [sentence_of(last)])
     return EXIT_DONE if last.state in {SwitchoverState.LIFTED, SwitchoverState.REFUSED} else EXIT_FAILED
+
+
+async def _roll_back_alone(
+    arguments: argparse.Namespace, settings: SwitchoverSettings, newest: SwitchoverRecord, problem: str
+) -> int:
+    """Lets applications write to the source again, while the target does not respond. Raises FailedError if that may be promoted."""
+    source, to, state = newest.source, newest.to, newest.state.value
+    if newest.state is SwitchoverState.CHECKING:
+        raise FailedError(
+            f"Switchover {newest.id} has changed nothing yet: {source} accepts writes. {problem}"
+        )
+    if not guards.is_unpromoted(newest):
+        raise FailedError(
+            f"{problem} Switchover {newest.id} is in state {state}, so {to} may have been promoted, which only its journal shows. It can be "
+            f"rolled back or completed when {to} responds."
+        )
+    if not arguments.accept_two_active:
+        raise FailedError(
+            f"{problem} The journal of {source} shows that switchover {newest.id} has promoted nothing (state {state}). If nobody has moved "
+            f"applications to {to} by an unplanned switchover since, add {_FOR_ROLLBACK}: applications can write to {source} again then. "
+            "If someone has, both members would be active."
+        )
+    display = StepDisplay()
+    async with source_rollback(settings, on_step=display.show) as (journal, runner):
+        last = await runner.run(journal.newest or newest)
+    refresh_local_switchover(last)
+    sentences = [
+        f"Applications can write to {source} again. Switchover {last.id} is in state {last.state.value} until {to} responds.",
+        f"Run `mirrorflow switchover rollback -f {arguments.file}` then: it lets the flow to {to} copy again, if that was ended.",
+    ]
+    _finish(arguments, report_of(last), sentences)
+    return EXIT_DONE
 
 
 def _finish(arguments: argparse.Namespace, report: dict[str, Any], sentences: list[str]) -> None:

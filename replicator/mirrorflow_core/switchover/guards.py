@@ -22,7 +22,15 @@ from mirrorflow_core.switchover.record import (
     newest_record,
 )
 from mirrorflow_core.switchover.seal import PartitionSeal, Seal
-from mirrorflow_core.switchover.states import MOVED, PROMOTED, ROLLED_BACK, SwitchoverState, SwitchoverType
+from mirrorflow_core.switchover.states import (
+    FENCED,
+    MOVED,
+    PROMOTED,
+    ROLLED_BACK,
+    UNPROMOTED,
+    SwitchoverState,
+    SwitchoverType,
+)
 
 NAMES_MAX = 5  # partitions, groups or producers that a sentence names
 # For which an unplanned switchover waits for the fence of a source that answers. Applications cannot write meanwhile, and a DENY
@@ -149,7 +157,23 @@ def may_take_over(record: SwitchoverRecord, observation: SwitchoverObservation) 
     has_read_source = (
         observation.source.records is not None or record.state in PROMOTED or record.is_unplanned
     )
-    return has_read_source and observation.target.records is not None
+    has_read_target = observation.target.records is not None or may_give_up_target(record, observation)
+    return has_read_source and has_read_target
+
+
+def may_give_up_target(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:
+    """Returns whether *record*, which is the source's newest, is rolled back without the target, as its user wants.
+
+    The target may have a promotion only if the source has FORWARD_ENDED: that state is stored on both before. An unplanned
+    switchover needs no source, so only its user can know that there was none.
+    """
+    return observation.gives_up_target and is_unpromoted(record)
+
+
+def is_unpromoted(record: SwitchoverRecord) -> bool:
+    """Returns whether *record*, if it is the source's newest, shows that it has promoted nothing; a rehearsal never does."""
+    is_rehearsal = record.type is SwitchoverType.REHEARSAL and record.state in FENCED
+    return is_rehearsal or (not record.is_unplanned and record.state in UNPROMOTED)
 
 
 def is_stored(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:

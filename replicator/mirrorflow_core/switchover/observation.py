@@ -128,6 +128,7 @@ class SwitchoverObservation:
 
     runner: str  # the process that observes; unique for each start
     rollback_requested: bool = False
+    gives_up_target: bool = False  # the user rolls back although the target, which is not read, may be lost
     # "": passed; otherwise a sentence with the field and the cure. A check without a result is not in it.
     checks: Mapping[ReadinessCheck, str] = field(default_factory=dict)
     endpoint: str | None = None  # the alias of the member that clients are led to, as it reads back

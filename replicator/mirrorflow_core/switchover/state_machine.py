@@ -13,6 +13,7 @@ and `groups` once that is there; GROUPS_FINAL `groups`; FORWARD_ENDED `flow_end`
 target's ends; PROMOTING `endpoint`, the fences of both and the source's ends; REVERSING the source's fence and ends and `reverse`;
 ROLLING_BACK `flow_end`, `reverse` and the source's fence.
 
+A planned one is rolled back without the target, up to the end of the flow, if its user gives that up.
 An unplanned switchover reads and writes the target's journal alone. ASSESSING needs `loss`; FORWARD_ENDED `flow_end`,
 `can_fence_source` and the source's fence; GROUPS_CLAMPED `flow_end`, `cuts`, `clamp` and the target's ends; PROMOTING `endpoint`,
 `can_fence_source` and the fences of both. Where the source does not respond, its fence is None.
@@ -65,6 +66,7 @@ class SwitchoverStep:
     actions: tuple[SwitchoverAction, ...] = ()
     waits_for: str = ""
     is_superseded: bool = False  # another process carries it out; this one ends without a further action
+    is_paused: bool = False  # all is done that needs no target; a later process does the rest
 
 
 def step(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
@@ -450,7 +452,10 @@ def _restore(record: SwitchoverRecord, observation: SwitchoverObservation, now_m
         actions.append(LiftFence(SwitchoverSide.SOURCE))
     if guards.needs_reverse_held(record) and not guards.is_reverse_released(record, observation):
         actions.append(ReleaseReverse(record.id))
-    if not guards.may_run(record, observation):
+    if observation.gives_up_target and not actions:
+        waits_for = f"Writes are accepted on {record.source}. Waits until {record.to} responds, where the flow may have ended."
+        return SwitchoverStep(record, waits_for=waits_for, is_paused=True)
+    if not observation.gives_up_target and not guards.may_run(record, observation):
         actions.append(ClearEnd(record.id))
     if not actions:
         is_rehearsed = record.type is SwitchoverType.REHEARSAL and not record.reason

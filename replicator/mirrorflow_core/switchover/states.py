@@ -69,6 +69,8 @@ FENCED: Final = frozenset(
         _S.FORWARD_ENDED,
     }
 )
+# The source shows that the target was not promoted.
+UNPROMOTED: Final = (FENCED - {_S.FORWARD_ENDED}) | {_S.ROLLING_BACK}
 # An unplanned switchover: the flow may have ended, and the switchover can still be rolled back.
 ENDING: Final = frozenset({_S.FORWARD_ENDED, _S.GROUPS_CLAMPED})
 # The point of no return is behind.

@@ -242,11 +242,7 @@ class FlowMover:
 
     async def reverse(self) -> ReverseFlow:
         """Returns whether the flow back was held or started, and a process of it runs. Raises ClusterError."""
-        claim = await newest_claim(self._clusters.source, self._settings.back)
-        if claim is None:
-            return ReverseFlow(started_by="")
-        is_copying = bool(claim.running_process) and claim != self._abandoned
-        return ReverseFlow(started_by=claim.started, is_copying=is_copying, held_by=claim.ended)
+        return await observed_reverse(self._clusters.source, self._settings.back, abandoned=self._abandoned)
 
 
 def _sealed_ends(seal: Seal) -> dict[TopicPartition, PartitionEnd]:
@@ -256,6 +252,20 @@ def _sealed_ends(seal: Seal) -> dict[TopicPartition, PartitionEnd]:
         )
         for sealed in seal.partitions
     }
+
+
+async def observed_reverse(
+    source: Cluster, back: SourceSettings, *, abandoned: Claim | None = None
+) -> ReverseFlow:
+    """Returns whether flow *back*, which writes to *source*, was held or started, and a process of it runs. Raises ClusterError.
+
+    The owner of the claim *abandoned* does not run.
+    """
+    claim = await newest_claim(source, back)
+    if claim is None:
+        return ReverseFlow(started_by="")
+    is_copying = bool(claim.running_process) and claim != abandoned
+    return ReverseFlow(started_by=claim.started, is_copying=is_copying, held_by=claim.ended)
 
 
 async def newest_claim(

@@ -9,12 +9,12 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.switchover import guards
-from mirrorflow_core.switchover.actions import TryToFence, WriteRecord
+from mirrorflow_core.switchover.actions import SwitchoverAction, TryToFence, WriteRecord
 from mirrorflow_core.switchover.observation import SwitchoverObservation
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.state_machine import SwitchoverStep, step
@@ -22,12 +22,23 @@ from mirrorflow_core.switchover.states import AT_REST, ENDING, FENCED, Switchove
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.switchover.errors import SwitchoverTakenError
 from mirrorflow_replicator.switchover.observer import SwitchoverObserver
-from mirrorflow_replicator.switchover.switchover_actions import SwitchoverActions
 
 # An observation takes some ten requests, and writes are refused meanwhile, so the next one follows soon.
 POLL_S: Final = 0.05
 RETRY_MIN_S, RETRY_S = 0.05, 0.5
 INTERRUPT_POLL_S: Final = 0.2
+
+
+class ActionRunner(Protocol):
+    """Carries actions out. Each may be repeated, and cancelled while it waits."""
+
+    async def act(self, action: SwitchoverAction) -> None:
+        """Carries *action* out. Raises SwitchoverTakenError, MirrorFlowError."""
+        ...
+
+    async def work_ahead(self, observation: SwitchoverObservation) -> None:
+        """Does ahead what will probably be asked for. Raises ClusterError."""
+        ...
 
 
 class SwitchoverRunner:
@@ -36,7 +47,7 @@ class SwitchoverRunner:
     def __init__(
         self,
         observer: SwitchoverObserver,
-        actions: SwitchoverActions,
+        actions: ActionRunner,
         *,
         on_step: Callable[[SwitchoverStep, str], None],
     ) -> None:
@@ -49,14 +60,17 @@ class SwitchoverRunner:
     async def run(
         self, record: SwitchoverRecord, *, until: Collection[SwitchoverState] = AT_REST
     ) -> SwitchoverRecord:
-        """Carries *record* out until a state of *until* is stored; returns its last revision. Raises SwitchoverTakenError."""
+        """Carries *record* out until a state of *until* is stored, or nothing is left that can be done without the target.
+
+        Returns its last revision. Raises SwitchoverTakenError.
+        """
         failures = 0
         while True:
             observation = await self._observer.observe(record)
             result = step(record, observation, self._now_ms())
             if result.is_superseded:
                 raise SwitchoverTakenError(pair=record.pair)
-            if result.record.state in until and not _announces(result):
+            if result.is_paused or (result.record.state in until and not _announces(result)):
                 self._on_step(result, "")
                 return result.record
             is_waiting = not result.actions and result.record is record

@@ -304,6 +304,38 @@ def test_a_source_that_is_lost_after_promoting_keeps_no_application_from_moving(
 
 
 @pytest.mark.faults
+def test_a_target_that_is_lost_while_writes_are_refused_keeps_no_application_from_writing_to_the_source(
+    own_sides: Sides, tmp_path: Path
+):
+    """The command is killed before the flow has ended, and then the target. The rollback needs the source alone, and its user's word."""
+    east, pair = own_sides["east"], Pair(own_sides, tmp_path)
+    acls = topic_acls(east)
+    with pair.running("east-to-west", "forward") as forward, Application(pair) as application:
+        wait_until("records are copied", lambda: own_sides["west"].total_end_offset(pair.topic) > 50)
+        kill_in("Verifying", pair.line("--to", "west"))
+        own_sides["west"].broker(1).kill()
+
+        refused = pair.command("rollback")
+        rolled_back = pair.command("rollback", "--accept-two-active")
+
+        assert 1 == refused.returncode
+        assert "has promoted nothing (state Verifying)" in refused.stderr, refused.stdout + refused.stderr
+        assert 0 == rolled_back.returncode, rolled_back.stdout + rolled_back.stderr
+        assert "Applications can write to east again." in rolled_back.stdout
+        assert acls == topic_acls(east)
+        written = application.written_to("east")
+        wait_until("the application continues", lambda: application.written_to("east") > written + 50)
+        own_sides["west"].broker(1).start()
+        wait_until("west responds", lambda: pair.topic in own_sides["west"].topics())
+        completed = pair.command("rollback")
+        assert 0 == completed.returncode, completed.stdout + completed.stderr + forward.output()
+        assert "The switchover was rolled back; east is still the active member" in completed.stdout
+        application.stop()
+        sent = [number for _, number in application.acknowledged]
+        wait_until("the flow copies again", lambda: all_numbers(pair, "west") == sent)
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_after_promoting_does_not_stop_the_command_and_a_second_one_does(
     own_sides: Sides, tmp_path: Path, number: signal.Signals

@@ -31,9 +31,10 @@ BYPASS, FOREIGN, UNFENCE, REVERT = "bypass", "foreign", "unfence", "revert"
 SOURCE_DOWN, TARGET_DOWN, TAKEOVER, SLEEP = "source down", "target down", "takeover", "sleep"
 REVERSE_COPY = "reverse copy of "
 EARLY = "flow back is started early"
+GIVE_UP, GIVE_UP_BESIDE = "the target is given up", "the target is given up beside a process that works"
 TOO_SOON = "flow back is started before the clusters are reconciled"
 # Not these: a switchover must succeed in spite of them.
-FAILURES = frozenset({LIMIT, ROLLBACK, BYPASS, FOREIGN, UNFENCE, EARLY})
+FAILURES = frozenset({LIMIT, ROLLBACK, BYPASS, FOREIGN, UNFENCE, EARLY, GIVE_UP, GIVE_UP_BESIDE})
 
 
 def events(world: World) -> Iterator[Event]:

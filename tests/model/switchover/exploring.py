@@ -5,11 +5,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
-from mirrorflow_core.switchover import state_machine
+from mirrorflow_core.switchover import guards, state_machine
 from mirrorflow_core.switchover.guards import is_overtaken, unfinished_of
 from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
 from mirrorflow_core.switchover.states import PROMOTED, ROLLED_BACK, SwitchoverState
-from tests.model.switchover.events import CRASH, FAILURES, Event, after_trouble, events
+from tests.model.switchover.events import (
+    CRASH,
+    FAILURES,
+    GIVE_UP,
+    GIVE_UP_BESIDE,
+    Event,
+    after_trouble,
+    events,
+)
 from tests.model.switchover.invariants import (
     broken_by_action,
     broken_by_event,
@@ -17,7 +25,15 @@ from tests.model.switchover.invariants import (
     broken_by_refusal,
     broken_in,
 )
-from tests.model.switchover.shell import carry_out, is_unordered, observe, observe_alone, parts, visible
+from tests.model.switchover.shell import (
+    carry_out,
+    is_unordered,
+    observe,
+    observe_alone,
+    parts,
+    visible,
+    without_target,
+)
 from tests.model.switchover.world import (
     LONG_MS,
     Kept,
@@ -27,6 +43,7 @@ from tests.model.switchover.world import (
     kept,
     kept_record,
     known_records,
+    newest,
     stored_state,
 )
 
@@ -104,10 +121,13 @@ def successors(world: World) -> Iterator[Event]:
         rest = tuple(other for other in world.runs if other is not run)
         if world.is_source_lost and not _can_begin(world, run.record.value):
             yield f"{run.name} is stopped by its user, as it waits for the source", world._replace(runs=rest)
+        if GIVE_UP in world.troubles and _is_target_gone(world) and not run.gives_up_target:
+            yield f"{run.name} is stopped by its user, as it waits for the target", world._replace(runs=rest)
         if CRASH in world.troubles:
             yield f"{run.name} crashes", after_trouble(world, CRASH, runs=rest)
-        if not run.has_begun and not _can_begin(world, run.record.value):
-            yield f"{run.name} cannot take the lock of the source", world._replace(runs=rest)
+        is_possible = run.gives_up_target or not _is_target_gone(world)
+        if not run.has_begun and not (is_possible and _can_begin(world, run.record.value)):
+            yield f"{run.name} cannot take the lock of a lost cluster", world._replace(runs=rest)
         elif not run.has_begun:
             begun = run._replace(has_begun=True)
             yield f"{run.name} takes the lock", world._replace(runs=(*rest, begun), lock=run.name)
@@ -120,6 +140,10 @@ def successors(world: World) -> Iterator[Event]:
                 yield _acted(world, run._replace(pending=kept((second, first, *others))), rest)
         else:
             yield _stepped(world, run, rest)
+
+
+def _is_target_gone(world: World) -> bool:
+    return world.is_target_lost and not world.is_target_up
 
 
 def _can_begin(world: World, record: SwitchoverRecord) -> bool:
@@ -140,21 +164,32 @@ def _starts(world: World) -> Iterator[Event]:
         and unfinished is not None
         and not unfinished.is_at_rest
         and _can_begin(world, unfinished)
+        and not _is_target_gone(world)
     ):
         yield "resume", _started(world, unfinished)
+    give_up = GIVE_UP_BESIDE if world.runs else GIVE_UP
+    if give_up in world.troubles and not world.is_target_up and world.is_source_up:
+        unfinished = unfinished_of(record.value for record in world.source_journal)
+        if unfinished is not None and guards.is_unpromoted(unfinished):
+            given_up = after_trouble(world, give_up)
+            yield "rollback without the target", _started(given_up, unfinished, gives_up_target=True)
 
 
-def _started(world: World, record: SwitchoverRecord) -> World:
+def _started(world: World, record: SwitchoverRecord, *, gives_up_target: bool = False) -> World:
     """A process starts with the newest record that it reads; before it has the lock, another one may write a newer one."""
     known = [other for other in known_records(world) if other.id == record.id]
-    run = Run(f"run {world.runs_started}", kept_record(newest_record([record, *known]) or record), _NOTHING)
+    begun = kept_record(newest_record([record, *known]) or record)
+    run = Run(f"run {world.runs_started}", begun, _NOTHING, gives_up_target=gives_up_target)
     return world._replace(runs=(*world.runs, run), runs_started=world.runs_started + 1)
 
 
 def _acted(world: World, run: Run, rest: tuple[Run, ...]) -> Event:
     part, *pending = run.pending.value
     waiting = run._replace(pending=kept(tuple(pending)))
-    after = carry_out(world, part)
+    if run.gives_up_target:
+        after = carry_out(without_target(world), part)._replace(is_target_up=world.is_target_up)
+    else:
+        after = carry_out(world, part)
     name = f"{run.name}: {type(part.action).__name__} {part.number}"
     if broken := next(broken_by_action(world, run, part, after), ""):
         raise _Violated(broken, name)
@@ -169,9 +204,12 @@ def _stepped(world: World, run: Run, rest: tuple[Run, ...]) -> Event:
         reading = run._replace(first_part=kept(visible(world)))
         return f"{run.name}: reads the first part", world._replace(runs=(*rest, reading))
     first_part = visible(world) if run.first_part is None else run.first_part.value
-    record, actions = _next_step(first_part, visible(world), run.name, run.record)
+    record, actions = _next_step(
+        first_part, visible(world), run.name, run.record, gives_up_target=run.gives_up_target
+    )
     name = f"{run.name}: step to {record.value.state.value}"
-    if actions is None and record is run.record and _is_under_way(world, record.value):
+    is_whole = not run.gives_up_target
+    if actions is None and record is run.record and is_whole and _is_under_way(world, record.value):
         raise _Violated("liveness: a run leaves what no other run carries out", name)
     if broken := next(broken_by_refusal(world, record.value), ""):
         raise _Violated(broken, name)
@@ -186,14 +224,16 @@ def _is_under_way(world: World, record: SwitchoverRecord) -> bool:
 
 
 @cache
-def _next_step(first_part: World, world: World, name: str, record: Kept) -> tuple[Kept, Kept | None]:
+def _next_step(
+    first_part: World, world: World, name: str, record: Kept, *, gives_up_target: bool
+) -> tuple[Kept, Kept | None]:
     """Calls the product's function. Returns the record, and the actions; None: the process has nothing more to do."""
     if record.value.is_unplanned:
         observed = observe_alone(first_part, world, name, record.value)
     else:
-        observed = observe(first_part, world, name)
+        observed = observe(first_part, world, name, gives_up_target=gives_up_target)
     step = state_machine.step(record.value, observed, world.limits_passed * LONG_MS)
-    is_over = step.is_superseded or (step.record.is_at_rest and not step.actions)
+    is_over = step.is_superseded or step.is_paused or (step.record.is_at_rest and not step.actions)
     return kept_record(step.record), None if is_over else parts(step.actions)
 
 
@@ -223,11 +263,13 @@ def _check_liveness(explored: Explored, worlds: list[World], predecessors: list[
 def _is_over(world: World) -> bool:
     """Returns whether each switchover has ended; while the target is lost, whether applications can write, or have moved.
 
-    A run that has begun to store the promotion cannot know whether the target has it.
+    A run that has begun to store the promotion cannot know whether the target has it, nor can one after it.
     """
     if world.is_target_lost and not world.is_target_up:
         is_promoted = any(run.record.value.state in PROMOTED for run in world.runs)
-        return not world.source_fence or is_promoted or stored_state(world) in PROMOTED
+        on_source = newest(world.source_journal)
+        may_be_promoted = not world.runs and on_source is not None and not guards.is_unpromoted(on_source)
+        return not world.source_fence or is_promoted or may_be_promoted or stored_state(world) in PROMOTED
     records = all_records(world)
     if world.is_source_lost and not world.is_source_up:
         # The flow back, and a rollback, wait for the source. Its user can ask for an unplanned switchover until one has begun, or has promoted.

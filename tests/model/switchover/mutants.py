@@ -105,6 +105,12 @@ MUTANTS = (
         "may_take_over",
         _always(True),
     ),
+    Mutant(
+        "A target that may be promoted is not given up.",
+        "target down, and rolled back without it",
+        "is_unpromoted",
+        _always(True),
+    ),
     Mutant("A run takes over what another one has begun.", "crash", "is_interrupted", _always(False)),
     Mutant("A resumed run goes back to the fence.", "crash", "_resumed", _resumes_forward, state_machine),
     Mutant("A run does not overwrite a newer record.", "the same twice", "is_superseded", _always(False)),

@@ -9,6 +9,8 @@ from tests.model.switchover.events import (
     CRASH,
     EARLY,
     FOREIGN,
+    GIVE_UP,
+    GIVE_UP_BESIDE,
     LIMIT,
     REVERT,
     ROLLBACK,
@@ -112,6 +114,16 @@ SCENARIOS: Final = {
             "target lost",
             World((PLANNED,), (TARGET_DOWN, LIMIT, LIMIT), is_target_lost=True, **NOTHING_TO_COPY),
             _ANY_END,
+        ),
+        Scenario(
+            "target lost, and rolled back without it",
+            World((PLANNED,), (TARGET_DOWN, GIVE_UP), is_target_lost=True, **NOTHING_TO_COPY),
+            _DONE,
+        ),
+        Scenario(
+            "target down, and rolled back without it",
+            World((PLANNED,), (TARGET_DOWN, CRASH, GIVE_UP), **NOTHING_TO_COPY),
+            _DONE_OR_LIFTED,
         ),
         Scenario(
             "crash while the target is down",
@@ -226,6 +238,11 @@ LARGE_SCENARIOS: Final = {
         ),
         Scenario("crash and lost source", World((PLANNED,), (CRASH, SOURCE_DOWN)), _DONE),
         Scenario("crash and lost target", World((PLANNED,), (CRASH, TARGET_DOWN)), _DONE),
+        Scenario(
+            "target down, and rolled back beside a process that works",
+            World((PLANNED,), (TARGET_DOWN, CRASH, GIVE_UP_BESIDE), **NOTHING_TO_COPY),
+            _DONE_OR_LIFTED,
+        ),
         Scenario("crash and two at once", World((PLANNED, SECOND), (CRASH,)), _DONE),
         Scenario("crash and the same twice", World((PLANNED, PLANNED), (CRASH,), producers=IDLE), _DONE),
         Scenario("crash there or back", World((PLANNED,), (CRASH,), to_return=(BACK,)), _DONE),

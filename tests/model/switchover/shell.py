@@ -87,14 +87,22 @@ def visible(world: World) -> World:
     )
 
 
-def observe(first_part: World, world: World, name: str) -> SwitchoverObservation:
-    """Returns what the run *name* reads: the fields up to `source` as they were in *first_part*, the others as in *world*."""
+def observe(
+    first_part: World, world: World, name: str, *, gives_up_target: bool = False
+) -> SwitchoverObservation:
+    """Returns what the run *name* reads: the fields up to `source` as they were in *first_part*, the others as in *world*.
+
+    One that gives up the target reads nothing there.
+    """
+    if gives_up_target:
+        first_part, world = without_target(first_part), without_target(world)
     is_behind = world.group_target < world.group_source
     groups = GroupPass(active=("group",) if world.has_members else (), behind=("group",) if is_behind else ())
     is_both_up = world.is_source_up and world.is_target_up
     return SwitchoverObservation(
         runner=name,
-        rollback_requested=first_part.is_rollback_requested,
+        rollback_requested=first_part.is_rollback_requested or gives_up_target,
+        gives_up_target=gives_up_target,
         checks=_checks(first_part),
         endpoint=first_part.endpoint,
         flow_end=_flow_end(first_part) if first_part.is_target_up else None,
@@ -111,6 +119,11 @@ def observe(first_part: World, world: World, name: str) -> SwitchoverObservation
         if world.is_source_up
         else None,
     )
+
+
+def without_target(world: World) -> World:
+    """Returns *world* as a process sees it that uses the source alone."""
+    return world._replace(is_target_up=False)
 
 
 def observe_alone(

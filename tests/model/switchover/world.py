@@ -95,6 +95,7 @@ class Run(NamedTuple):
     pending: Kept
     has_begun: bool = False  # it has taken the lock
     first_part: Kept | None = None  # the world as it was when the run read the first part of its observation
+    gives_up_target: bool = False  # it rolls back with the source alone
 
 
 class World(NamedTuple):

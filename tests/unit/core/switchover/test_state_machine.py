@@ -436,6 +436,46 @@ def test_a_topic_that_was_created_behind_the_fence_is_named_and_no_removed_fence
     )
 
 
+def given_up(record):
+    """The observation of another process, which rolls back without the target."""
+    seen = stored(record, replace(READY, runner="other", rollback_requested=True, gives_up_target=True))
+    return replace(seen, target=ClusterObservation(), flow_end=None, copied=None, groups=None)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "is_rolled_back"),
+    [
+        (S.FENCING, SwitchoverType.PLANNED, True),
+        (S.VERIFYING, SwitchoverType.PLANNED, True),
+        (S.FORWARD_ENDED, SwitchoverType.PLANNED, False),
+        (S.FORWARD_ENDED, SwitchoverType.REHEARSAL, True),
+        (S.PROMOTING, SwitchoverType.PLANNED, False),
+    ],
+)
+def test_a_target_is_given_up_only_where_the_source_shows_that_it_is_not_promoted(
+    state, kind, is_rolled_back
+):
+    record = in_state(state, type=kind)
+    taken = step(record, given_up(record), 0)
+
+    assert bool(taken.actions) == is_rolled_back
+    if is_rolled_back:
+        following = step(taken.record, given_up(taken.record), 0)
+        assert following.record.state is S.ROLLING_BACK
+
+
+def test_a_rollback_without_the_target_pauses_when_the_source_is_as_before():
+    record = in_state(S.ROLLING_BACK, runner="other")
+    fenced = given_up(record)
+    lifted = replace(fenced, source=replace(fenced.source, fence=FenceState.ABSENT))
+    held = replace(lifted, reverse=ReverseFlow(started_by="", held_by=record.id))
+
+    assert step(record, fenced, 0).actions == (LiftFence(SwitchoverSide.SOURCE),)
+    assert step(record, held, 0).actions == (ReleaseReverse(record.id),)
+    paused = step(record, lifted, 0)
+    assert (paused.is_paused, paused.actions, paused.record) == (True, (), record)
+
+
 # -- after the point of no return
 
 
