@@ -1,6 +1,6 @@
 """`mirrorflow acls`: prints the minimum ACLs of a flow as kafka-acls commands; makes no network connections.
 
-For the file of a pair, it prints those of both flows, and what `mirrorflow diverged` needs besides.
+For the file of a pair, it prints those of both flows, and what `mirrorflow switchover` and `mirrorflow diverged` need besides.
 `mirrorflow_core.topics.topic_acls` has the operations. Kafka's ACLs have no regexes: a pattern that is neither a
 name nor a prefix becomes `*`. The checkpoint and heartbeat connectors may have their own users.
 """
@@ -27,6 +27,7 @@ from mirrorflow_core.topics.retention_hold import identity_topic
 from mirrorflow_core.topics.topic_acls import (
     ACLS_READ,
     ACLS_WRITTEN,
+    DESCRIBED,
     GROUP_MOVED,
     GROUP_OF_NODES,
     GROUP_READ,
@@ -37,6 +38,7 @@ from mirrorflow_core.topics.topic_acls import (
     SOURCE_TOPIC,
     STORE,
     TRANSACTIONAL_ID,
+    WRITTEN,
     WRITTEN_SYNCS,
     Access,
     copied_topic,
@@ -44,11 +46,12 @@ from mirrorflow_core.topics.topic_acls import (
 from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.transactional_ids import TAIL_WRITERS, TransactionalIds, switchover_lock
 from mirrorflow_operator.api.mirror_pair import PAIR_KIND, FenceMethod, LoadedPair
-from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, NamingPolicy, Side, SyncMode
+from mirrorflow_operator.api.spec import Authentication, ClusterSpec, MirrorFlow, NamingPolicy, Side, SyncMode
 from mirrorflow_operator.api.workloads import Connector, ConnectorKind
 from mirrorflow_operator.plan.names import policy_settings
 from mirrorflow_operator.plan.pod_sharing import group_and_topics
 from mirrorflow_operator.plan.properties import disables_offset_syncs
+from mirrorflow_replicator.switchover.acl_fence import CANARY_TOPIC
 
 PRINCIPAL_DEFAULT = "User:mirrorflow"
 
@@ -71,6 +74,9 @@ def source_grants(flow: MirrorFlow) -> Iterator[Grant]:
     if "*" not in [name for name, _ in patterns(flow.spec.topics.include)]:
         # Heartbeats are always copied, whatever the flow's topics: they show that the flow is alive.
         yield Grant(kind="topic", name="heartbeats", access=SOURCE_TOPIC)
+    if flow.spec.topics.naming.policy is NamingPolicy.IDENTITY:
+        purpose = "after an unplanned switchover, a flow back that is started too soon waits"
+        yield Grant(kind="topic", name=claims_topic(flow.spec.target.alias), access=READ_LOG, purpose=purpose)
     if flow.spec.offset_syncs.location is Side.SOURCE and not _disables_offset_syncs(flow):
         yield _syncs_grant(flow, flow.spec.target.alias)
     if flow.spec.topics.acls.sync is not SyncMode.OFF:
@@ -200,15 +206,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target-principal", metavar="NAME", help="default: from spec.target.authentication")
 
 
-def diverged_grants(pair: LoadedPair, member: str) -> Iterator[Grant]:
-    """Yields what `mirrorflow diverged` needs on the cluster *member*, old side or new side, besides the ACLs of the flow that writes there."""
-    (flow,) = (flow for flow in pair.flows.values() if flow.spec.target.alias == member)
+def switchover_grants(pair: LoadedPair, member: str) -> Iterator[Grant]:
+    """Yields what `mirrorflow switchover` needs on the cluster *member*, source or target, besides the ACLs of the flow that writes there."""
+    (into,) = (flow for flow in pair.flows.values() if flow.spec.target.alias == member)
+    (out_of,) = (flow for flow in pair.flows.values() if flow.spec.source.alias == member)
+    yield from _fence_grants(pair)
+    for name, prefixed in patterns(out_of.spec.topics.include):
+        yield Grant(kind="topic", name=name, access=SOURCE_TOPIC, prefixed=prefixed)
+    if pair.pair.spec.fence.method is FenceMethod.DENY_ACL:
+        yield Grant(kind="topic", name=CANARY_TOPIC, access=HEARTBEATS)
+    # It moves the groups itself in the end, both what is read on the source and what is written on the target.
+    yield from checkpoint_grants(out_of, Side.SOURCE)
+    yield from checkpoint_grants(into, Side.TARGET)
+    purpose = "names the transactions that a switchover waits for"
+    yield Grant(kind="transactional-id", name="*", access=DESCRIBED, purpose=purpose)
+
+
+def canary_grants(pair: LoadedPair, member: str) -> Iterator[Grant]:
+    """Yields what the probe of *member* needs there: it writes the canary topic as an application would."""
+    if (
+        pair.pair.spec.fence.method is FenceMethod.DENY_ACL
+        and pair.pair.spec.members[member].probe is not None
+    ):
+        yield Grant(kind="topic", name=CANARY_TOPIC, access=WRITTEN)
+
+
+def _fence_grants(pair: LoadedPair) -> Iterator[Grant]:
+    """Yields what the fence and the journal of *pair* need on each cluster."""
     fence = pair.pair.spec.fence
     if fence.method is FenceMethod.DENY_ACL:
         yield Grant(kind="cluster", name="", access=NAMED_FENCE if fence.except_principals else ACLS_WRITTEN)
     yield Grant(kind="topic", name=SWITCHOVERS_TOPIC, access=LOG)
     lock = switchover_lock(pair.pair.metadata.name)
     yield Grant(kind="transactional-id", name=lock, access=TRANSACTIONAL_ID)
+
+
+def diverged_grants(pair: LoadedPair, member: str) -> Iterator[Grant]:
+    """Yields what `mirrorflow diverged` needs on the cluster *member*, old side or new side, besides the ACLs of the flow that writes there."""
+    (flow,) = (flow for flow in pair.flows.values() if flow.spec.target.alias == member)
+    yield from _fence_grants(pair)
     topics = patterns(flow.spec.topics.include)
     for name, prefixed in topics:
         yield Grant(kind="topic", name=name, access=SOURCE_TOPIC, prefixed=prefixed)
@@ -226,16 +262,21 @@ def execute(arguments: argparse.Namespace) -> int:
     pair = _pair_in(arguments)
     flows = [flow_from(arguments)] if pair is None else [*pair.flows.values()]
     acls = [_flow_grants(arguments, flow) for flow in flows]
-    diverged = [] if pair is None else [_member_grants(arguments, pair, member) for member in pair.flows]
+    moving = [] if pair is None else _moving_grants(arguments, pair)
+    diverged = [] if pair is None else [_diverged_grants(arguments, pair, member) for member in pair.flows]
     if arguments.json:
         documents = [
             {"flow": flow.metadata.name, "acls": [acl for granted in own for acl in _as_json(granted)]}
             for flow, own in zip(flows, acls, strict=True)
         ]
-        of_pair = {"flows": documents, "diverged": [acl for granted in diverged for acl in _as_json(granted)]}
+        of_pair = {
+            "flows": documents,
+            "switchover": [acl for granted in moving for acl in _as_json(granted)],
+            "diverged": [acl for granted in diverged for acl in _as_json(granted)],
+        }
         print_json(documents[0] if pair is None else {"pair": pair.pair.metadata.name, **of_pair})
         return EXIT_DONE
-    for granted in [*(granted for own in acls for granted in own), *diverged]:
+    for granted in [*(granted for own in acls for granted in own), *moving, *diverged]:
         if granted.grants:
             print(f"# {granted.title}")
         for grant in granted.grants:
@@ -294,8 +335,29 @@ def _connector_grants(
     )
 
 
-def _member_grants(arguments: argparse.Namespace, pair: LoadedPair, member: str) -> _Granted:
-    (cluster,) = (flow.spec.target for flow in pair.flows.values() if flow.spec.target.alias == member)
+def _moving_grants(arguments: argparse.Namespace, pair: LoadedPair) -> list[_Granted]:
+    """Returns for each member what the command needs there, and what its probe does."""
+    moving: list[_Granted] = []
+    for member in pair.flows:
+        cluster, probe = _cluster_of(pair, member), pair.pair.spec.members[member].probe
+        for title, principal, grants in (
+            ("mirrorflow switchover", _principal(arguments, Side.TARGET, cluster), switchover_grants),
+            ("probe of mirrorflow switchover", _principal_of(probe), canary_grants),
+        ):
+            moving.append(
+                _Granted(
+                    title=f"{title}, {member}",
+                    user={"command": "mirrorflow switchover"},
+                    cluster=cluster,
+                    principal=principal,
+                    grants=tuple(dict.fromkeys(grants(pair, member))),
+                )
+            )
+    return moving
+
+
+def _diverged_grants(arguments: argparse.Namespace, pair: LoadedPair, member: str) -> _Granted:
+    cluster = _cluster_of(pair, member)
     return _Granted(
         title=f"mirrorflow diverged, {member}",
         user={"command": "mirrorflow diverged"},
@@ -303,6 +365,11 @@ def _member_grants(arguments: argparse.Namespace, pair: LoadedPair, member: str)
         principal=_principal(arguments, Side.TARGET, cluster),
         grants=tuple(diverged_grants(pair, member)),
     )
+
+
+def _cluster_of(pair: LoadedPair, member: str) -> ClusterSpec:
+    (cluster,) = (flow.spec.target for flow in pair.flows.values() if flow.spec.target.alias == member)
+    return cluster
 
 
 def _as_json(granted: _Granted) -> list[dict[str, Any]]:
@@ -324,7 +391,10 @@ def _as_json(granted: _Granted) -> list[dict[str, Any]]:
 def _principal(arguments: argparse.Namespace, side: Side, cluster: ClusterSpec) -> str:
     if given := getattr(arguments, f"{side.value.lower()}_principal"):
         return str(given)
-    authentication = cluster.authentication
+    return _principal_of(cluster.authentication)
+
+
+def _principal_of(authentication: Authentication | None) -> str:
     if authentication is not None and authentication.username is not None and authentication.username.value:
         return f"User:{authentication.username.value}"
     return PRINCIPAL_DEFAULT

@@ -278,6 +278,9 @@ GROUP_MOVED = Access((READ, DESCRIBE))
 # The group by which nodes share work.
 GROUP_OF_NODES = Access((READ, DESCRIBE))
 TRANSACTIONAL_ID = Access((WRITE, DESCRIBE))
+# What is only named, and the topic with which a fence is tried, as an application writes it.
+DESCRIBED = Access((DESCRIBE,))
+WRITTEN = Access((WRITE, DESCRIBE))
 # The cluster itself.
 ACLS_READ = Access((DESCRIBE,))
 ACLS_WRITTEN = Access((DESCRIBE, ALTER))

@@ -39,7 +39,7 @@ def pair_sides(*, grants_all: bool = True) -> Iterator[Sides]:
                 cluster.allow("ALL", "CLUSTER", "kafka-cluster")
                 for kind in ("TOPIC", "GROUP", "TRANSACTIONAL_ID"):
                     cluster.allow("ALL", kind, "*")
-            cluster.allow("ALL", "TOPIC", "mm2-switchover-canary.internal", user="app")
+                cluster.allow("ALL", "TOPIC", "mm2-switchover-canary.internal", user="app")
             cluster.allow("ALL", "GROUP", "*", user="app")
         yield {"east": clusters["pair-east"], "west": clusters["pair-west"]}
 

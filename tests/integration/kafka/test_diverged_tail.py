@@ -411,23 +411,27 @@ def test_records_that_an_unclean_election_has_lost_on_the_old_side_are_reported_
 
 
 @pytest.mark.more
-def test_the_acls_that_are_printed_for_the_pair_suffice_for_each_choice(tmp_path: Path):
+def test_the_acls_that_are_printed_for_the_pair_suffice_for_a_rehearsal_and_for_each_choice(tmp_path: Path):
     """The user of the flows has no other rights."""
     with pair_sides(grants_all=False) as sides:
         pair = Pair(sides, tmp_path)
         east, west = sides["east"], sides["west"]
         printed = output(pair.command("--json", name="acls"))
-        for acl in [*printed["diverged"], *(acl for flow in printed["flows"] for acl in flow["acls"])]:
+        of_flows = [acl for flow in printed["flows"] for acl in flow["acls"]]
+        for acl in [*printed["switchover"], *printed["diverged"], *of_flows]:
             for operation in acl["operations"]:
                 sides[acl["cluster"]].allow(
                     _OPERATIONS.get(operation, operation.upper()),
                     acl["resourceType"].upper().replace("-", "_"),
                     acl["resourceName"],
                     prefixed=acl["patternType"] == "prefixed",
+                    user=acl["principal"].removeprefix("User:"),
                 )
         load(east, pair.topic, COPIED, keys=True)
         with pair.running("east-to-west", "forward"):
             wait_until("the records are copied", lambda: west.total_end_offset(pair.topic) == COPIED)
+            rehearsed = pair.command("--to", "west", "--rehearse")
+        assert 0 == rehearsed.returncode, rehearsed.stdout + rehearsed.stderr
         load(east, pair.topic, TAIL, keys=True, first=COPIED)
         arguments = argparse.Namespace(file=str(pair.file), secrets=str(pair.folder))
         forward = switchover_settings(arguments, pair_from(arguments), "west").forward

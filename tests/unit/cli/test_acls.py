@@ -128,6 +128,31 @@ def test_a_pair_has_the_grants_of_both_flows_and_of_the_command_for_a_member_tha
         ] == headings[f"mirrorflow diverged, {member}"]
 
 
+def test_a_pair_has_the_grants_of_a_switchover_for_each_member_and_its_probe(
+    pair: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The canary topic, the ends of open transactions, and the groups, on whichever side they are."""
+    assert 0 == main(["acls", "-f", str(pair), "--json"])
+
+    document = json.loads(capsys.readouterr().out)
+    for member in ("east", "west"):
+        granted = {
+            (acl["resourceType"], acl["resourceName"]): (*acl["operations"], acl["optional"])
+            for acl in document["switchover"]
+            if acl["cluster"] == member
+        }
+        assert ("Describe", "Alter", False) == granted["cluster", "kafka-cluster"]
+        assert ("Create", "Write", "Describe", False) == granted["topic", "mm2-switchover-canary.internal"]
+        assert ("Describe", True) == granted["transactional-id", "*"]
+        assert ("Read", "Describe", False) == granted["group", "*"]
+    sources = {
+        acl["resourceName"]: acl["optional"]
+        for acl in document["flows"][0]["acls"]
+        if acl["resourceName"].startswith("mm2-claims.")
+    }
+    assert {"mm2-claims.west.internal": True, "mm2-claims.east.internal": False} == sources
+
+
 def test_a_pair_without_acls_as_a_fence_needs_no_right_to_alter_the_cluster(
     pair: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
