@@ -17,7 +17,7 @@ from kubernetes import client
 
 from mirrorflow_console.cluster_flows import REQUEST_MAX_S, listed_resources
 from mirrorflow_console.switchovers import SwitchoverReading, switchover_reading
-from mirrorflow_kubernetes.client import REQUEST_ERRORS
+from mirrorflow_kubernetes.client import REQUEST_ERRORS, connect
 
 PAIRS: Final = "mirrorpairs"
 SWITCHOVERS: Final = "switchovers"
@@ -37,7 +37,10 @@ Resource = Mapping[str, Any]
 
 
 class ClusterSwitchovers:
-    """A `SwitchoverSource`: the Switchovers of *namespaces*, all where there is none."""
+    """A `SwitchoverSource`: the Switchovers of *namespaces*, all where there is none.
+
+    Without *asks_pods* the status alone counts: outside the cluster pods have no address.
+    """
 
     def __init__(
         self,
@@ -45,12 +48,14 @@ class ClusterSwitchovers:
         *,
         namespaces: Sequence[str] = (),
         port: int = PROGRESS_PORT,
+        asks_pods: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._objects = client.CustomObjectsApi(api)
         self._core = client.CoreV1Api(api)
         self._namespaces = tuple(namespaces)
         self._port = port
+        self._asks_pods = asks_pods
         self._clock = clock
         self._http = urllib3.PoolManager(retries=False, timeout=POD_MAX_S, num_pools=4)
         self._readings: tuple[SwitchoverReading, ...] = ()
@@ -123,7 +128,7 @@ class ClusterSwitchovers:
         key = _key(switchover)
         namespace, of_pair = key[0], str(_object(switchover.get("spec")).get("pair", ""))
         pod = None if _state(switchover) in ENDED else pods.get(key)
-        report = {} if pod is None else self._report(str(pod.status.pod_ip))
+        report = self._report(str(pod.status.pod_ip)) if pod is not None and self._asks_pods else {}
         document = switchover_document(
             switchover,
             pairs.get((namespace, of_pair)) or {},
@@ -151,6 +156,12 @@ class ClusterSwitchovers:
         except (urllib3.exceptions.HTTPError, OSError, ValueError, RecursionError):
             return {}
         return report if isinstance(report, dict) and report.get("job") == "switchover" else {}
+
+
+def switchovers_of_context(name: str) -> ClusterSwitchovers:
+    """Returns the Switchovers of a context of the kubeconfig, in its namespace. Raises KubernetesLoginError."""
+    connection = connect(name)
+    return ClusterSwitchovers(connection.api, namespaces=(connection.namespace,), asks_pods=False)
 
 
 def switchover_document(

@@ -15,6 +15,7 @@ from mirrorflow_console.flow_source import FlowSource
 from mirrorflow_console.history import History
 from mirrorflow_console.internal_topics import InternalTopics
 from mirrorflow_console.joined_flows import JoinedFlows
+from mirrorflow_console.joined_switchovers import JoinedSwitchovers
 from mirrorflow_console.local_flows import LocalFlows
 from mirrorflow_console.local_switchovers import LocalSwitchovers
 from mirrorflow_console.poller import SharedPoller
@@ -22,6 +23,7 @@ from mirrorflow_console.prometheus_history import PrometheusHistory
 from mirrorflow_console.result_files import ResultFiles
 from mirrorflow_console.server import Console
 from mirrorflow_console.switched_flows import SwitchedFlows
+from mirrorflow_console.switchovers import SwitchoverSource
 from mirrorflow_console.verified_flows import VerifiedFlows
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_kubernetes.credentials import KubernetesLoginError
@@ -49,8 +51,9 @@ def serve(
     Raises OSError if the port is taken, and SettingError.
     """
     allow_open_files()
-    switchovers, files = LocalSwitchovers(), None if results is None else ResultFiles(results)
-    source: FlowSource = SwitchedFlows(_source(contexts), switchovers)
+    files = None if results is None else ResultFiles(results)
+    flows, switchovers = _sources(contexts)
+    source: FlowSource = SwitchedFlows(flows, switchovers)
     if files is not None:
         source = VerifiedFlows(source, files)
     with contextlib.closing(_history(keeps=keeps_history)) as history, listening_socket(port) as listener:
@@ -76,15 +79,21 @@ def _charts(address: str) -> ChartHistory:
         ) from None
 
 
-def _source(contexts: Sequence[str]) -> FlowSource:
-    """Returns the flows of this machine, and of *contexts* of the kubeconfig. Raises SettingError."""
+def _sources(contexts: Sequence[str]) -> tuple[FlowSource, SwitchoverSource]:
+    """Returns the flows and switchovers of this machine, and of *contexts* of the kubeconfig. Raises SettingError."""
     if not contexts:
-        return LocalFlows()
+        return LocalFlows(), LocalSwitchovers()
     # Only this needs the package, which takes 17 MiB.
     from mirrorflow_console.cluster_flows import flows_of_context  # noqa: PLC0415
+    from mirrorflow_console.cluster_switchovers import switchovers_of_context  # noqa: PLC0415
 
     try:
-        return JoinedFlows({"": LocalFlows(), **{name: flows_of_context(name) for name in contexts}})
+        flows = {name: flows_of_context(name) for name in contexts}
+        switchovers = {name: switchovers_of_context(name) for name in contexts}
+        return (
+            JoinedFlows({"": LocalFlows(), **flows}),
+            JoinedSwitchovers({"": LocalSwitchovers(), **switchovers}),
+        )
     except KubernetesLoginError as error:
         raise InvalidSettingError(
             key="--context",

@@ -3,12 +3,15 @@
 import http.client
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mirrorflow_console.flow_views import Level, SubjectKind, flow_view
 from mirrorflow_console.gate import Visitor
+from mirrorflow_console.joined_flows import JoinedFlows
+from mirrorflow_console.joined_switchovers import JoinedSwitchovers
 from mirrorflow_console.switched_flows import SwitchedFlows
 from mirrorflow_console.switchover_views import switchover_view, switchover_views
 from mirrorflow_console.switchovers import switchover_reading
@@ -174,6 +177,30 @@ def test_the_flows_of_the_pair_have_the_switchover_as_trouble_until_it_has_ended
 
     switchovers.readings = [switchover(*DRAINING, ("Promoting", 5), ("Reversing", 6), ("Done", 7))]
     assert flows.readings == source.read(NOTHING, NOTHING, is_watched=True)
+
+
+def test_switchovers_of_a_context_are_those_of_its_flows_and_their_commands_name_it():
+    own = switchover(*DRAINING)
+    in_cluster = replace(
+        own,
+        namespace="kafka",
+        commands={"stop": "kubectl delete pod -l x=y", "rollBack": "mirrorflow switchover"},
+    )
+    flows = FixedFlows([replace(reading(healthy(partition(0))), namespace="kafka")])
+    context = {"prod eu": FixedSwitchovers(in_cluster)}
+    joined = JoinedSwitchovers({"": FixedSwitchovers(own), **context})
+
+    local, remote = joined.read()
+    switched = SwitchedFlows(JoinedFlows({"prod eu": flows}), joined, clock=lambda: CREATED_S + 10)
+
+    assert own is local
+    assert ("prod eu kafka", own.id) == (remote.namespace, remote.id)
+    assert {
+        "stop": "kubectl --context 'prod eu' delete pod -l x=y",
+        "rollBack": "mirrorflow switchover",
+    } == remote.commands
+    (flow,) = switched.read(NOTHING, NOTHING, is_watched=True)
+    assert flow.switchover is not None
 
 
 @pytest.mark.parametrize(
