@@ -176,7 +176,8 @@ def test_a_flow_back_waits_although_nobody_could_hold_it_on_a_cluster_that_was_l
         there.wait_until_caught_up(partitions=PARTITIONS)
         first = end(there, forward.target, "first")
         load(reverse.source, topic, 300, keys=True, first=1_000)
-        back = stack.enter_context(reverse.replicator(topic))
+        names_other = {"target.cluster.alias": forward.alias}
+        back = stack.enter_context(reverse.replicator(topic, names_other))
         wait_until_warned(back, "ended by switchover first, or is held until that starts it")
         assert forward.source.total_end_offset(topic) == 1_000
 
