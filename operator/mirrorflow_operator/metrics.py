@@ -81,6 +81,10 @@ class Metrics:
         self.switchovers_under_way = self._gauge(
             "switchovers_under_way", "Switchovers that have begun and not ended."
         )
+        self.pairs_not_reconciled = self._gauge(
+            "pairs_not_reconciled",
+            "MirrorPairs whose clusters wait to be reconciled after an unplanned switchover.",
+        )
         self.switchover_refuses_writes = self._gauge(
             "switchover_refuses_writes_seconds",
             "Seconds for which the applications of a pair cannot write by now; the longest, 0 if all can.",

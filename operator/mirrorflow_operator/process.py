@@ -187,6 +187,7 @@ class Operator:
         metrics.flows_restore_failed.set_function(lambda: self._flows_with(Reason.RESTORE_FAILED))
         metrics.pairs.set_function(lambda: len(self.cache.pairs.pairs))
         metrics.switchovers_under_way.set_function(self._switchovers_under_way)
+        metrics.pairs_not_reconciled.set_function(self._pairs_not_reconciled)
         metrics.switchover_refuses_writes.set_function(self._refuses_writes_s)
 
     def _flows_not_ready(self) -> float:
@@ -217,6 +218,12 @@ class Operator:
             return 0.0
         states = [switchover.status.state for switchover in self.cache.pairs.switchovers.values()]
         return float(sum(state is not None and state not in ENDED for state in states))
+
+    def _pairs_not_reconciled(self) -> float:
+        """Returns how many pairs have a condition with the reason NotReconciled; 0 as in `_flows_with`."""
+        if self.leader is None:
+            return 0.0
+        return float(sum(pair.waits_to_be_reconciled for pair in self.cache.pairs.pairs.values()))
 
     def _refuses_writes_s(self) -> float:
         """Returns for how many seconds the switchover that refuses writes longest has refused them; 0 if none does."""

@@ -12,6 +12,7 @@ from mirrorflow_operator.api.pair_status import PairStatus, SwitchoverStatus
 from mirrorflow_operator.api.switchover import Switchover
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.status.observation import Resource
+from mirrorflow_operator.status.pair_conditions import PairReason
 from mirrorflow_operator.status.switchover_reports import SwitchoverReport
 
 # A request that could not begin in this time is refused: applications are not moved at a moment that no user expects.
@@ -47,6 +48,13 @@ class PairResource:
     pair: MirrorPair | None = None
     errors: tuple[FieldError, ...] = ()
     status: PairStatus = field(default_factory=PairStatus)
+
+    @property
+    def waits_to_be_reconciled(self) -> bool:
+        """Whether an unplanned switchover has left the other cluster with records that may never have crossed, by the status."""
+        return any(
+            condition.reason == PairReason.NOT_RECONCILED.value for condition in self.status.conditions
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Switchovers without the source: what the status says of the loss, in whose place they are carried out, and how they end."""
 
+from dataclasses import replace
 from typing import Any
 
 from mirrorflow_operator.api.pair_status import (
@@ -155,6 +156,8 @@ def test_a_pair_is_not_ready_until_the_clusters_are_reconciled():
     assert ("False", "NotReconciled") == (ready.status.value, ready.reason)
     assert "Switchover lost-east has made west the active member" in ready.message
     assert ("west", "", "NotReady") == (pair.active, pair.runs, pair.phase)
+    assert replace(pair_resource(), status=pair).waits_to_be_reconciled
+    assert not pair_resource().waits_to_be_reconciled
 
 
 def test_it_overtakes_a_planned_one_that_cannot_end_without_the_source():
