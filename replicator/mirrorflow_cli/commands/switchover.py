@@ -93,22 +93,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the other member is lost: show what is lost with it, and with --accept-loss, switch over without it",
     )
-    parser.add_argument(
-        "--accept-loss",
-        action="store_true",
-        help="for --unplanned: switch over although records that were not copied are lost",
-    )
+    _add_risk_arguments(parser)
     parser.add_argument(
         "--progress",
         metavar="URL",
         action="append",
         default=[],
         help="for --unplanned: HTTP address of a process of the flow, which may know ends of the lost member; may be repeated",
-    )
-    parser.add_argument(
-        _FOR_ROLLBACK,
-        action="store_true",
-        help="for rollback while the other member is lost: let applications write again, although someone may have moved them there unplanned",
     )
     parser.add_argument(
         "--report",
@@ -119,6 +110,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write a report of the states and their times: JSON, or a page if FILE ends in .html; repeatable",
     )
     add_json_argument(parser)
+
+
+def _add_risk_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="for --unplanned: switch over although records that were not copied are lost",
+    )
+    parser.add_argument(
+        _FOR_ROLLBACK,
+        action="store_true",
+        help="for rollback while the other member is lost: let applications write again, although someone may have moved them there unplanned",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -409,7 +413,7 @@ async def _roll_back_alone(
         )
     if not arguments.accept_two_active:
         raise FailedError(
-            f"{problem} The journal of {source} shows that switchover {newest.id} has promoted nothing (state {state}). If nobody has moved "
+            f"{problem} The journal of {source} shows that switchover {newest.id} has promoted nothing (state {state}). If no one has moved "
             f"applications to {to} by an unplanned switchover since, add {_FOR_ROLLBACK}: applications can write to {source} again then. "
             "If someone has, both members would be active."
         )

@@ -157,7 +157,7 @@ class FlowTakeover:
             await self._wait_for_switchover(clusters, waits=waits_for_end)
         newest = await newest_claim(clusters)
         if newest is not None and newest.released:
-            # Also after a restart: nobody has chosen this moment to copy everything back.
+            # Also after a restart: no user has chosen this moment to copy everything back.
             self._held_by = newest.released
         newest = ran_or_held(newest)
         if newest is None and self._held_by:

@@ -166,7 +166,7 @@ def test_a_flow_back_that_is_started_before_its_switchover_copies_nothing_back(
         wait_until_equal(reverse, topic, 1_300)
 
 
-def test_a_flow_back_waits_although_nobody_could_hold_it_on_a_cluster_that_was_lost(
+def test_a_flow_back_waits_although_it_could_not_be_held_on_a_cluster_that_was_lost(
     forward: Flow, reverse: Flow, topic: str
 ):
     """Its source says that a switchover has ended the other flow. Until that starts it, nothing follows the diverged tail."""
@@ -187,7 +187,7 @@ def test_a_flow_back_waits_although_nobody_could_hold_it_on_a_cluster_that_was_l
 
 
 def test_a_flow_back_whose_process_was_killed_long_ago_is_held(forward: Flow, reverse: Flow, topic: str):
-    """Its claim says that it runs, but nobody renews that."""
+    """Its claim says that it runs, but it is not renewed."""
     with reverse.replicator(topic) as killed:
         killed.wait_until_caught_up(partitions=PARTITIONS)
         killed.kill()

@@ -6,6 +6,7 @@ not written to by mistake after its verification.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from mirrorflow_core.switchover.states import FENCED, PROMOTED, SwitchoverState
@@ -35,6 +36,9 @@ GIVE_UP, GIVE_UP_BESIDE = "the target is given up", "the target is given up besi
 TOO_SOON = "flow back is started before the clusters are reconciled"
 # Not these: a switchover must succeed in spite of them.
 FAILURES = frozenset({LIMIT, ROLLBACK, BYPASS, FOREIGN, UNFENCE, EARLY, GIVE_UP, GIVE_UP_BESIDE})
+
+
+_CLAIM = Claim(flow="flow", process="process", source_alias="alias", tasks=1, lock_epoch=1, time_ms=0)
 
 
 def events(world: World) -> Iterator[Event]:
@@ -190,11 +194,9 @@ def _reverse_flow_copies(world: World) -> Iterator[Event]:
             )
 
 
-def _claim(**fields: str) -> Claim:
-    """Returns the newest claim of a flow with *fields*."""
-    return Claim(
-        flow="flow", process="process", source_alias="alias", tasks=1, lock_epoch=1, time_ms=0, **fields
-    )
+def _claim(*, started: str = "", ended: str = "") -> Claim:
+    """Returns the newest claim of a flow."""
+    return replace(_CLAIM, started=started, ended=ended)
 
 
 # -- time and troubles

@@ -109,7 +109,7 @@ def broken_by_event(before: World, name: str, after: World) -> Iterator[str]:
 
 
 def _is_holding(world: World) -> bool:
-    """Returns whether the newest switchover holds the reverse flow, or has started it, or nobody has started it after a lost source."""
+    """Returns whether the newest switchover holds the reverse flow, or has started it, or lacks a start after a lost source."""
     record = newest((*world.source_journal, *world.target_journal))
     if record is None:
         return False

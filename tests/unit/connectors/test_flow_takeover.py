@@ -119,7 +119,7 @@ def copying() -> FlowTakeover:
 
 
 def test_a_flow_back_waits_until_its_switchover_has_started_it(monkeypatch: pytest.MonkeyPatch):
-    """The cluster that it writes to was lost, so nobody could hold it: what ended the flow there is on its source."""
+    """The cluster that it writes to was lost, so it could not be held: what ended the flow there is on its source."""
     takeover, opposite = copying(), Opposite(monkeypatch, "to-east")
     started = replace(CLAIM, started="to-east", left=True, source_cluster_id="", target_cluster_id="")
     flow = ClaimsOfFlow(monkeypatch, None, None, started)
