@@ -153,9 +153,11 @@ class FlowTakeover:
         FlowEndedError. *is_to_copy*: the same for a switchover that has ended the flow in the opposite direction, until it has
         started this one. The other flags are as in `must_wait`.
         """
-        if is_to_copy:
+        newest = (
             await self._wait_for_switchover(clusters, waits=waits_for_end)
-        newest = await newest_claim(clusters)
+            if is_to_copy
+            else await newest_claim(clusters)
+        )
         if newest is not None and newest.released:
             # Also after a restart: no user has chosen this moment to copy everything back.
             self._held_by = newest.released
@@ -225,20 +227,23 @@ class FlowTakeover:
         if self.owner is not None:
             raise self._flow_ended(self.owner)
 
-    async def _wait_for_switchover(self, clusters: FlowClusters, *, waits: bool) -> None:
-        """Waits until the switchover that has ended the flow in the opposite direction has started this one.
+    async def _wait_for_switchover(self, clusters: FlowClusters, *, waits: bool) -> Claim | None:
+        """Returns the newest claim once the switchover that has ended the flow in the opposite direction has started this one.
 
         Raises FlowEndedError if not *waits*; FlowNotStartedError if the switchover is rolled back meanwhile, and the flow never ran.
         """
         awaited = ""
-        while (awaiting := await self._awaiting(clusters, await newest_claim(clusters))) is not None:
+        own = await newest_claim(clusters)
+        while (awaiting := await self._awaiting(clusters, own)) is not None:
             if not waits:
                 raise self._flow_ended(awaiting)
             self.owner, self.is_waiting, awaited = awaiting, True, awaiting.ended
             await asyncio.sleep(POLL_MS / 1000)
-        if awaited and await last_claim(clusters) is None:
+            own = await newest_claim(clusters)
+        if awaited and ran_or_held(own) is None:
             self._held_by, self.is_waiting = awaited, False
             raise self._not_started()
+        return own
 
     async def _awaiting(self, clusters: FlowClusters, own: Claim | None) -> Claim | None:
         """Returns a claim that names the switchover which has to start the flow as its end; None if none has to. Raises ClusterError.
