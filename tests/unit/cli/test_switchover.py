@@ -1,8 +1,10 @@
 """`mirrorflow switchover`: what it refuses before it contacts a cluster, and what it reports."""
 
 import asyncio
+import contextlib
 import os
 import signal
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 
 from mirrorflow_cli.__main__ import main
+from mirrorflow_cli.commands import switchover
 from mirrorflow_cli.commands.switchover import rolling_back_at_signals
-from mirrorflow_cli.errors import EXIT_USAGE, FailedError
+from mirrorflow_cli.errors import EXIT_FAILED, EXIT_USAGE, FailedError
 from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of
 from mirrorflow_core.switchover.record import StateEntry, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
@@ -38,6 +41,41 @@ def record(*states: tuple[SwitchoverState, int], reason: str = "") -> Switchover
     )
 
 
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        (SwitchoverState.CHECKING, "has changed nothing yet: east accepts writes."),
+        (
+            SwitchoverState.VERIFYING,
+            "by an unplanned switchover since, add --accept-two-active",
+        ),
+        (SwitchoverState.FORWARD_ENDED, "is in state ForwardEnded, so west may have been promoted"),
+    ],
+    ids=lambda value: value.value if isinstance(value, SwitchoverState) else "",
+)
+def test_a_rollback_without_its_target_names_the_risk_and_is_refused_where_that_may_be_promoted(
+    pair: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    state: SwitchoverState,
+    sentence: str,
+):
+    newest = record((state, 500))
+    read = SimpleNamespace(
+        journal=SimpleNamespace(newest=newest), problems={"west": "Cluster west does not respond."}
+    )
+
+    @contextlib.asynccontextmanager
+    async def readable_journal(_: object) -> AsyncIterator[object]:
+        yield read
+
+    monkeypatch.setattr(switchover, "readable_journal", readable_journal)
+    may_accept = [] if state is SwitchoverState.VERIFYING else ["--accept-two-active"]
+
+    assert EXIT_FAILED == main(["switchover", "rollback", "-f", str(pair), *may_accept])
+    assert sentence in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("options", [(), ("--unplanned", "--accept-loss")], ids=["planned", "unplanned"])
 def test_an_endpoint_that_only_a_job_can_switch_is_refused(
     pair: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
@@ -55,6 +93,7 @@ def test_an_endpoint_that_only_a_job_can_switch_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["--to", "west", "--accept-two-active"], "--accept-two-active is for rollback alone; remove it."),
         (["--to", "north"], "--to: north is not a member of east-west; write east or west."),
         ([], "--to: it is missing; write east or west."),
         (
@@ -88,6 +127,7 @@ def test_an_endpoint_that_only_a_job_can_switch_is_refused(
         (["--unplanned"], "--to: it is missing; write east or west."),
     ],
     ids=[
+        "rolled-back-switchover",
         "no-member",
         "no-target",
         "status-to",
