@@ -106,6 +106,22 @@ def awaited_switchover(own: Claim | None, opposite: Claim | None, *, target_clus
     return "" if was and target_cluster_id and was != target_cluster_id else opposite.ended
 
 
+def note_awaited(plan: FlowPlan, switchover: str) -> Steps[bool]:
+    """Stores that *switchover* has to start the flow, which never ran; returns whether that is stored.
+
+    So no process takes the flow after a rollback, which frees it, whenever that process is started.
+    """
+    lock = yield from take_lock(plan)
+    if not (yield from holds_lock(lock)):
+        return False
+    claims = yield from read_claims(lock)
+    newest = claims.committed[-1] if claims.committed else None
+    if newest is not None and (newest.has_run or newest.ended):
+        return False
+    noted = replace(plan, claim=replace(plan.claim, process="", released=switchover))
+    return (yield from commit_claim(noted, lock, left=True))
+
+
 def hold_flow(
     plan: FlowPlan,
     switchover: str,

@@ -27,7 +27,7 @@ from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.flow_lock import Fenced, read_claims
 from mirrorflow_core.writer.flow_plan import FlowPlan
-from mirrorflow_core.writer.flow_start import awaited_switchover
+from mirrorflow_core.writer.flow_start import awaited_switchover, note_awaited
 from mirrorflow_core.writer.ownership import (
     POLL_MS,
     FlowEnded,
@@ -238,6 +238,8 @@ class FlowTakeover:
             if not waits:
                 raise self._flow_ended(awaiting)
             self.owner, self.is_waiting, awaited = awaiting, True, awaiting.ended
+            if ran_or_held(own) is None and (own is None or own.released != awaited):
+                await clusters.runner.run(note_awaited(self.plan(clusters), awaited))
             await asyncio.sleep(POLL_MS / 1000)
             own = await newest_claim(clusters)
         if awaited and ran_or_held(own) is None:
@@ -307,7 +309,7 @@ async def last_claim(clusters: FlowClusters) -> Claim | None:
 
 
 def ran_or_held(newest: Claim | None) -> Claim | None:
-    """Returns *newest*; None if it only says that a switchover held the flow before it ever ran, and was rolled back."""
+    """Returns *newest*; None if it only says that a switchover was to start the flow, which never ran."""
     return None if newest is not None and not newest.has_run and not newest.ended else newest
 
 

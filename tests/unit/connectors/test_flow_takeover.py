@@ -78,11 +78,14 @@ class ClaimsOfFlow:
         monkeypatch.setattr(flow_takeover, "newest_claim", self._newest)
         monkeypatch.setattr(flow_takeover, "wait_for_turn", lambda *_: "wait")
         monkeypatch.setattr(flow_takeover, "take_flow", lambda _: "take")
+        monkeypatch.setattr(flow_takeover, "note_awaited", lambda _, switchover: f"note {switchover}")
+        self.steps: list[str] = []
 
     async def _newest(self, _: object) -> Claim | None:
         return self.claims.pop(0) if len(self.claims) > 1 else self.claims[0]
 
     async def run(self, steps: str) -> object:
+        self.steps.append(steps)
         return Fenced() if steps == "take" else None
 
     def begin_with(self, partitions: object) -> None:
@@ -122,9 +125,11 @@ def test_a_flow_back_waits_until_its_switchover_has_started_it(monkeypatch: pyte
     """The cluster that it writes to was lost, so it could not be held: what ended the flow there is on its source."""
     takeover, opposite = copying(), Opposite(monkeypatch, "to-east")
     started = replace(CLAIM, started="to-east", left=True, source_cluster_id="", target_cluster_id="")
-    flow = ClaimsOfFlow(monkeypatch, None, None, started)
+    noted = replace(RELEASED, released="to-east")
+    flow = ClaimsOfFlow(monkeypatch, None, noted, started)
 
     assert isinstance(take(takeover, flow, is_to_copy=True), Fenced)
+    assert ["note to-east", "take"] == flow.steps
     assert not flow.claims[1:]
     assert opposite.ended == ["to-east"]
     assert not takeover.is_first

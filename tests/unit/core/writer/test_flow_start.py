@@ -21,6 +21,7 @@ from mirrorflow_core.writer.flow_start import (
     awaited_switchover,
     conflict_of,
     hold_flow,
+    note_awaited,
     start_flow,
 )
 from mirrorflow_core.writer.ownership import FlowEnded, Ownership, take_flow
@@ -185,6 +186,20 @@ def test_a_flow_waits_for_the_switchover_that_has_ended_the_other_one(
     own: Claim | None, opposite: Claim | None, awaited: str
 ) -> None:
     assert awaited_switchover(own, opposite, target_cluster_id="left") == awaited
+
+
+def test_a_flow_that_never_ran_keeps_which_switchover_it_waits_for() -> None:
+    """It can be held and started in spite of that, and one that has run or is held is left as it is."""
+    brokers = brokers_with()
+
+    assert brokers.run(note_awaited(PLAN, "second"))
+    claim = brokers.claims[-1]
+    assert (claim.has_run, claim.ended, claim.left, claim.released) == (False, "", True, "second")
+    assert hold(brokers) == Held(is_new=True)
+    assert not brokers.run(note_awaited(PLAN, "second"))
+    assert start(brokers, 100) == Started(is_new=True)
+    assert not brokers.run(note_awaited(PLAN, "third"))
+    assert (brokers.claims[-1].started, brokers.claims[-1].released) == ("second", "")
 
 
 def hold(brokers: ClaimingBrokers, offset: int = 100, switchover: str = "second") -> object:
