@@ -44,7 +44,7 @@ class Claim:
     left: bool = False
     ended: str = ""  # the id of the switchover that has ended the flow; "": it may be taken
     started: str = ""  # the id of the last switchover that has set where the flow starts (`flow_start`)
-    # Of a flow that never ran: the id of a switchover that was to start it, and was rolled back or has not done so yet.
+    # The id of a switchover that was to start the flow, which never ran, and was rolled back or has not done so yet.
     released: str = ""
     time_ms: int
 
