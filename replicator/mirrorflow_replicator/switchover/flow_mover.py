@@ -85,29 +85,39 @@ class FlowMover:
             back is not None
             and back.running_process
             and not back.ended
-            and not await self._is_abandoned(back)
+            and (why := await self._why_in_use(back))
         ):
-            return (
-                f"spec.members.{settings.to}.flow: flow {settings.back.flow} runs ({back.running_process}), and would copy records back; "
-                "stop it."
-            )
+            return f"spec.members.{settings.to}.flow: flow {settings.back.flow} {why}"
         starts = {partition: end.end for partition, end in (await self.copy_ends()).items()}
         await require_no_conflict(settings.back, self._clusters.target, self._clusters.source, starts)
         return ""
 
-    async def _is_abandoned(self, claim: Claim) -> bool:
-        """Returns whether the owner of the flow back no longer renews *claim*; that takes as long as a newcomer waits. Raises ClusterError.
+    async def _why_in_use(self, claim: Claim) -> str:
+        """Returns why the flow back, whose owner has not left, cannot be held; "" if that never stored anything and is gone. Raises ClusterError.
 
-        A process that was killed leaves its claim, however long ago that was.
+        A process that was killed leaves its claim, however long ago that was. It no longer renews it: that takes as long as a newcomer waits.
         """
         now = asyncio.get_running_loop().time
         until_s = now() + ABANDONED_MS / 1000
         while now() < until_s:
             await asyncio.sleep(ABANDONED_POLL_S)
             if await newest_claim(self._clusters.source, self._settings.back) != claim:
-                return False
+                return f"runs ({claim.running_process}), and would copy records back; stop it."
+        if await self._may_have_copied():
+            return (
+                f"was killed ({claim.running_process}), and may have copied records; if {self._settings.source} needs no more of them, reset the "
+                "stored offsets of that flow, and repeat the switchover."
+            )
         self._abandoned = claim
-        return True
+        return ""
+
+    async def _may_have_copied(self) -> bool:
+        """Returns whether the flow back has a position that its process has not left: it may have copied more. Raises ClusterError."""
+        source = self._clusters.source
+        flow = FlowClusters(self._settings.back, source, source, initial=set())
+        stored = (await flow.runner.run(read_positions(NO_BARRIER))).committed
+        newest = {position.topic_partition: position for position in stored}
+        return any(position.next_source_offset >= 0 and not position.left for position in newest.values())
 
     async def prepare(self) -> None:
         """Does what can be done before writes are refused, and changes nothing: topics, coordinators and groups are found, logs read.

@@ -83,16 +83,17 @@ BACK = Claim(flow="back", process="host/1/a", source_alias="west", tasks=1, lock
 
 
 @pytest.mark.parametrize(
-    ("claims", "sentence"),
+    ("claims", "has_copied", "sentence"),
     [
-        ([BACK], ""),
-        ([BACK, BACK, replace(BACK, time_ms=6)], "flow back runs (process 1 on host host)"),
-        ([replace(BACK, left=True)], ""),
+        ([BACK], False, ""),
+        ([BACK], True, "flow back was killed (process 1 on host host), and may have copied records"),
+        ([BACK, BACK, replace(BACK, time_ms=6)], True, "flow back runs (process 1 on host host)"),
+        ([replace(BACK, left=True)], True, ""),
     ],
-    ids=["killed long ago", "renewed", "left"],
+    ids=["killed long ago", "killed while it copied", "renewed", "left"],
 )
 def test_a_flow_back_runs_if_its_claim_is_renewed_and_not_because_it_never_left(
-    monkeypatch: pytest.MonkeyPatch, claims: list[Claim], sentence: str
+    monkeypatch: pytest.MonkeyPatch, claims: list[Claim], sentence: str, *, has_copied: bool
 ):
     remaining = list(claims)
 
@@ -107,6 +108,10 @@ def test_a_flow_back_runs_if_its_claim_is_renewed_and_not_because_it_never_left(
     async def copy_ends(_: object) -> dict[TopicPartition, PartitionEnd]:
         return {}
 
+    async def may_have_copied(_: object) -> bool:
+        return has_copied
+
+    monkeypatch.setattr(FlowMover, "_may_have_copied", may_have_copied)
     monkeypatch.setattr(flow_mover, "newest_claim", newest_claim)
     monkeypatch.setattr(flow_mover, "require_no_conflict", require_no_conflict)
     monkeypatch.setattr(flow_mover, "ABANDONED_POLL_S", 0.001)
@@ -119,7 +124,8 @@ def test_a_flow_back_runs_if_its_claim_is_renewed_and_not_because_it_never_left(
     mover = FlowMover(settings, clusters, settings)
 
     assert sentence in asyncio.run(mover.why_not_ready())
-    assert bool(sentence) == asyncio.run(mover.reverse()).is_copying
+    is_free = not sentence
+    assert is_free != asyncio.run(mover.reverse()).is_copying
 
 
 def seal(end: int) -> Seal:
