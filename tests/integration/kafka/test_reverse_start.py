@@ -185,7 +185,7 @@ def test_a_flow_back_waits_although_it_could_not_be_held_on_a_cluster_that_was_l
         wait_until_equal(reverse, topic, 1_300)
 
 
-def test_a_flow_back_that_was_killed_while_it_copied_is_told_from_one_that_runs(
+def test_a_flow_back_that_was_killed_while_it_copied_is_not_taken_for_one_that_runs(
     forward: Flow, reverse: Flow, topic: str
 ):
     """Its claim says that it runs, but it is not renewed. How far it has copied is not known."""
