@@ -4,6 +4,9 @@ The worker adds every task report with its time of arrival; readers query at any
 own SampledStat, each partition keeps two half windows and nothing else: the counters as of their beginning,
 and the samples since. So a partition costs the same however busy it is, and one that never moved costs
 nothing. The caller supplies the clock, a monotonic one.
+
+A rate limit may hold a task for longer than a window after one response. Meanwhile a rate is that from one delivery to the next,
+however far apart they are: a flow that copies at its limit never looks as if it had stopped.
 """
 
 from collections.abc import Iterable
@@ -16,6 +19,7 @@ WINDOW_S = 30.0  # metrics.sample.window.ms of Kafka's clients
 HALF_S = WINDOW_S / 2  # a query covers between one and two halves
 SPAN_MIN_S = 1.0  # a shorter span would give absurd rates for a single batch
 Counts = tuple[int, int, int]  # records, bytes, bytes of values
+NOTHING: Counts = (0, 0, 0)
 
 
 class Spread(NamedTuple):
@@ -63,20 +67,6 @@ class Window:
             self._begin_s += halves * HALF_S
 
 
-@dataclass(slots=True, kw_only=True)
-class _Partition:
-    """The state of one partition: its counters now, and as they were when each half window began."""
-
-    begin_s: float
-    ages: Window
-    latencies: Window
-    begin: Counts = (0, 0, 0)
-    earlier: tuple[float, Counts] | None = None  # when the half window before began
-    counts: Counts = (0, 0, 0)
-    caught_up: bool = False  # had no lag when last reported
-    caught_up_s: float = -1.0  # last time without lag; below 0: never seen without
-
-
 class Rate(NamedTuple):
     """Rates per second, of one partition or of many."""
 
@@ -94,6 +84,73 @@ class Rate(NamedTuple):
 NO_RATE = Rate()
 
 
+@dataclass(slots=True, kw_only=True)
+class _Counter:
+    """Counters now, as they were when each half window began, and as they were when each of the last two deliveries began.
+
+    A delivery begins with the first record that is copied after a pause of `HALF_S`.
+    """
+
+    begin_s: float
+    begin: Counts = NOTHING
+    earlier: tuple[float, Counts] | None = None  # when the half window before began
+    counts: Counts = NOTHING
+    grown_s: float | None = None  # when the last record was copied
+    delivery: tuple[float, Counts] | None = None  # when the newest one began
+    delivery_before: tuple[float, Counts] | None = None
+
+    def take(self, now_s: float, counts: Counts) -> None:
+        """Sets the counters to *counts*, as of *now_s*."""
+        if now_s - self.begin_s >= HALF_S:
+            self.earlier = None if now_s - self.begin_s > WINDOW_S else (self.begin_s, self.begin)
+            self.begin_s, self.begin = now_s, self.counts
+        if counts != self.counts:
+            if self.grown_s is None or now_s - self.grown_s >= HALF_S:
+                self.delivery_before, self.delivery = self.delivery, (now_s, self.counts)
+            self.grown_s = now_s
+        self.counts = counts
+
+    def rate(self, now_s: float, held_since_s: float | None) -> Rate:
+        """Returns the rate over the window before *now_s*, or between deliveries; *held_since_s*: since when a rate limit holds the task."""
+        if held_since_s is not None and (paced := self._paced(now_s, held_since_s)) is not None:
+            return paced
+        if now_s - self.begin_s > WINDOW_S:
+            return NO_RATE
+        begin_s, begin = self.earlier or (self.begin_s, self.begin)
+        return _rate(begin, self.counts, now_s - begin_s)
+
+    def _paced(self, now_s: float, held_since_s: float) -> Rate | None:
+        """Returns the rate from one delivery to the next; None while a window has several of them."""
+        # The limit is seen to hold a task only after the first response that it holds.
+        begun = [
+            delivery
+            for delivery in (self.delivery_before, self.delivery)
+            if delivery is not None and delivery[0] >= held_since_s - HALF_S
+        ]
+        if not begun or self.grown_s is None or self.grown_s - begun[-1][0] >= HALF_S:
+            return None
+        (first_s, first), (last_s, last) = begun[0], begun[-1]
+        if now_s - last_s <= last_s - first_s:
+            return _rate(first, last, last_s - first_s)
+        # The next delivery is late, or there has been only one.
+        return None if now_s - last_s < HALF_S else _rate(first, self.counts, now_s - first_s)
+
+
+def _rate(begin: Counts, end: Counts, span_s: float) -> Rate:
+    return Rate(*((now - then) / max(SPAN_MIN_S, span_s) for now, then in zip(end, begin, strict=True)))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Partition:
+    """The state of one partition."""
+
+    counter: _Counter
+    ages: Window
+    latencies: Window
+    caught_up: bool = False  # had no lag when last reported
+    caught_up_s: float = -1.0  # last time without lag; below 0: never seen without
+
+
 def lag_records(report: PartitionReport) -> int:
     """Returns the records (offsets) not yet copied; -1 while either end is unknown."""
     if report.source_offset < 0 or report.source_end_offset < 0:
@@ -104,11 +161,13 @@ def lag_records(report: PartitionReport) -> int:
 class Samples:
     """The samples of all partitions: `observe` adds them; the other methods return rates, windows and ages."""
 
-    __slots__ = ("_partitions", "_throttles")
+    __slots__ = ("_held", "_partitions", "_tasks", "_throttles")
 
     def __init__(self) -> None:
         self._partitions: dict[tuple[str, str, int], _Partition] = {}
+        self._tasks: dict[tuple[str, int], _Counter] = {}  # sums over their partitions
         self._throttles: dict[tuple[str, int], tuple[int, float]] = {}
+        self._held: dict[tuple[str, int], tuple[float, float]] = {}  # since when, and until when at least
 
     def observe(self, connector: str, report: TaskReport, now_s: float) -> None:
         """Adds a task's report, with the partitions that changed in it, as of *now_s*."""
@@ -116,8 +175,12 @@ class Samples:
         if throttled is None or throttled[0] != report.throttle_ms:
             since = now_s if report.throttle_ms else -1.0
             self._throttles[connector, report.task] = (report.throttle_ms, since)
-        for partition in report.partitions:
-            self._take(connector, partition, now_s)
+        if report.is_rate_limited:
+            since_s, until_s = self._held.get((connector, report.task), (now_s, now_s))
+            self._held[connector, report.task] = (now_s if now_s - until_s > WINDOW_S else since_s, now_s)
+        grown = [self._take(connector, partition, now_s) for partition in report.partitions]
+        counter = self._tasks.setdefault((connector, report.task), _Counter(begin_s=now_s))
+        counter.take(now_s, _sum((counter.counts, *grown)))
 
     def retain(self, connector: str, reports: Iterable[PartitionReport]) -> None:
         """Forgets the partitions of *connector* that are not in *reports*. Their topic is gone or left the flow."""
@@ -132,11 +195,30 @@ class Samples:
         *topic* is the source topic.
         """
         known = self._partitions.get((connector, topic, partition))
-        if known is None or now_s - known.begin_s > WINDOW_S:
-            return NO_RATE
-        begin_s, begin = known.earlier or (known.begin_s, known.begin)
-        span = max(SPAN_MIN_S, now_s - begin_s)
-        return Rate(*((now - then) / span for now, then in zip(known.counts, begin, strict=True)))
+        return NO_RATE if known is None else known.counter.rate(now_s, self._held_since_s(connector, now_s))
+
+    def rate_of_tasks(self, connector: str, now_s: float) -> Rate | None:
+        """Returns the rate of all of *connector* while a rate limit holds it; None otherwise, when that is the sum of its partitions.
+
+        A limit holds a task, and each partition has a delivery only now and then.
+        """
+        held_since_s = self._held_since_s(connector, now_s)
+        if held_since_s is None:
+            return None
+        total = NO_RATE
+        for (name, _), counter in self._tasks.items():
+            if name == connector:
+                total = total.plus(counter.rate(now_s, held_since_s))
+        return total
+
+    def _held_since_s(self, connector: str, now_s: float) -> float | None:
+        """Returns since when a rate limit has held a task of *connector*, with pauses shorter than a window; None if none is held."""
+        held = [
+            since_s
+            for (name, _), (since_s, until_s) in self._held.items()
+            if name == connector and now_s - until_s <= WINDOW_S
+        ]
+        return min(held, default=None)
 
     def spreads(
         self, connector: str, topic: str, partition: int, now_s: float
@@ -176,27 +258,36 @@ class Samples:
         rate = self.rate(connector, report.topic, report.partition, now_s).records
         return lag / rate if rate > 0 else -1.0
 
-    def _take(self, connector: str, report: PartitionReport, now_s: float) -> None:
+    def _take(self, connector: str, report: PartitionReport, now_s: float) -> Counts:
+        """Adds a partition's report; returns by how much its counters have grown."""
         key = (connector, report.topic, report.partition)
         known = self._partitions.get(key)
         counts = (report.records, report.bytes, report.value_bytes)
         # A counter that went back is from a restarted task: the stored values belong to the previous one. The counts of a
         # task that began recently start at zero, as this report may be the first that we see of it.
-        if known is None or report.records < known.counts[0] or report.bytes < known.counts[1]:
+        before = NOTHING if known is None else known.counter.counts
+        if known is None or report.records < before[0] or report.bytes < before[1]:
             caught_up_s = -1.0 if known is None else known.caught_up_s
             known = _Partition(
-                begin_s=now_s, ages=Window(now_s), latencies=Window(now_s), caught_up_s=caught_up_s
+                counter=_Counter(begin_s=now_s),
+                ages=Window(now_s),
+                latencies=Window(now_s),
+                caught_up_s=caught_up_s,
             )
             self._partitions[key] = known
-        elif now_s - known.begin_s >= HALF_S:
-            known.earlier = None if now_s - known.begin_s > WINDOW_S else (known.begin_s, known.begin)
-            known.begin_s, known.begin = now_s, known.counts
-        if report.records > known.counts[0]:
+            before = NOTHING
+        if report.records > before[0]:
             known.latencies.take(now_s, report.latency_ms)
             known.ages.take(now_s, report.record_age_ms)
-        known.counts = counts
+        known.counter.take(now_s, counts)
         caught_up = lag_records(report) == 0 and report.phase is not PartitionPhase.STARTING
         # Quiet partitions are not reported: one without lag has stayed so until this very change.
         if caught_up or known.caught_up:
             known.caught_up_s = now_s
         known.caught_up = caught_up
+        return counts[0] - before[0], counts[1] - before[1], counts[2] - before[2]
+
+
+def _sum(counts: Iterable[Counts]) -> Counts:
+    records, bytes_, value_bytes = (sum(column) for column in zip(*counts, strict=True))
+    return records, bytes_, value_bytes

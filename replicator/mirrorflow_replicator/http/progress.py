@@ -165,6 +165,8 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
             total.is_behind |= records > 0
     if not total.lag_records:
         total.lag_s = 0.0
+    paced = view.samples.rate_of_tasks(report.name, view.monotonic_s)
+    total.rate = total.rate if paced is None else paced
     total.reasons.update(
         reason for reason in (report.reason, *(task.reason for task in report.tasks)) if reason
     )
