@@ -81,6 +81,7 @@ class BrokerReader:
         read_committed: bool,
         rack: str,
         room: Callable[[int, int], Awaitable[None]],
+        response_bytes_max: Callable[[], int | None],
         after: Callable[[], None],
         on_error: Callable[[MirrorFlowError], None],
     ) -> None:
@@ -92,6 +93,7 @@ class BrokerReader:
         self._read_committed = read_committed
         self._rack = rack
         self._room = room
+        self._response_bytes_max = response_bytes_max
         self._after = after
         self._on_error = on_error
         self._partitions: dict[tuple[str, int], tuple[bytes, ReadPartition]] = {}
@@ -257,12 +259,14 @@ class BrokerReader:
         request = self._session.next_request()
         for key, start in request.partitions:
             self._requested[key] = start.offset
+        most = self._response_bytes_max()
         body = fetch.fetch_request(
             self._version,
             request,
             read_committed=self._read_committed,
             max_wait_ms=MAX_WAIT_CROWDED_MS if self._coming else MAX_WAIT_MS,
-            max_bytes=self.response_bytes,
+            # The broker returns the first batch whole, also if it is larger.
+            max_bytes=self.response_bytes if most is None else min(most, self.response_bytes),
             rack=self._rack,
         )
         return connection.send(fetch.API_KEY, self._version, (body,), flexible=self._version >= 12)

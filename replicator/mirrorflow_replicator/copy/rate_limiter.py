@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 PAUSE_S = 1.0  # after a longer pause another process may own the flow
 BURST_S = 0.25  # how far ahead of the rate one response may be
+# For how long one response may hold its reader back, unless its first batch takes longer: a full response of 4 MiB would hold it for
+# minutes at a low limit, and what all partitions copy would come in bursts.
+RESPONSE_HOLD_S = 2.0
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # also counts while the machine is suspended
 
 
@@ -50,6 +53,11 @@ class RateLimiter:
     def held_s(self) -> float:
         """How much longer a reader waits at most; 0 if none does."""
         return max(0.0, max(self._held_until_s.values(), default=0.0) - time.monotonic())
+
+    @property
+    def response_bytes_max(self) -> int | None:
+        """How large a response is worth to be requested; None without a limit."""
+        return max(1, int(self._bytes_per_s * RESPONSE_HOLD_S)) if self._bytes_per_s else None
 
     async def spend(self, size_bytes: int, *, reader: int = 0) -> None:
         """Waits until *reader* may read *size_bytes* more."""

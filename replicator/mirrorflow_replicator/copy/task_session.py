@@ -372,6 +372,7 @@ class TaskSession:
             read_committed=self._settings.read_committed,
             rack=self._parts.rack,
             room=partial(self._wait_for_room, node_id),
+            response_bytes_max=lambda: self.pace.response_bytes_max,
             after=self._routes.pump,
             on_error=partial(self._reader_lost, node_id),
         )

@@ -110,6 +110,13 @@ def test_the_limit_holds_a_reader_until_its_response_is_paid(clock):
     assert limit.held_s == 0
 
 
+def test_a_response_is_only_as_large_as_the_limit_lets_pass_soon():
+    """A full response would hold its reader for minutes, and all partitions would be copied in bursts."""
+    assert RateLimiter(20 << 10).response_bytes_max == 40 << 10
+    assert RateLimiter(1).response_bytes_max == 2
+    assert RateLimiter(None).response_bytes_max is None
+
+
 def test_a_pause_of_the_process_is_detected_once(clock):
     """Another process may have copied during the pause, so the position is determined again."""
     pauses = []

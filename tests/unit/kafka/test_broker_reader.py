@@ -8,8 +8,15 @@ from typing import cast
 
 import pytest
 
+from mirrorflow_core.wire import fetch
 from mirrorflow_core.wire.fetch import FetchFrom
-from mirrorflow_kafka.client.broker_reader import FEW_PARTITIONS, GATHER_MAX_S, GATHER_S, BrokerReader
+from mirrorflow_kafka.client.broker_reader import (
+    FEW_PARTITIONS,
+    GATHER_MAX_S,
+    GATHER_S,
+    RESPONSE_BYTES_MIN,
+    BrokerReader,
+)
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.unit.core.wire.messages import FetchResponse
 
@@ -94,7 +101,7 @@ class ReadingPartition:
         """Drops the records."""
 
 
-async def read(responses, *, after=lambda: None):
+async def read(responses, *, after=lambda: None, response_bytes_max=lambda: None):
     """Has a reader read all of *responses*."""
 
     async def room(response_bytes, largest_bytes):
@@ -102,7 +109,8 @@ async def read(responses, *, after=lambda: None):
 
     broker = Broker(responses)
     reader = BrokerReader(
-        cast("Cluster", broker), 1, read_committed=False, rack="", room=room, after=after, on_error=lambda error: pytest.fail(str(error))
+        cast("Cluster", broker), 1, read_committed=False, rack="", room=room, response_bytes_max=response_bytes_max, after=after,
+        on_error=lambda error: pytest.fail(str(error)),
     )  # fmt: skip
     for number in range(PARTITIONS):
         reader.add(TOPIC, number, TOPIC_ID, ReadingPartition())
@@ -156,6 +164,27 @@ def test_a_reader_counts_responses_with_records_and_records_the_end_of_a_throttl
 
     assert (reader.responses, len(reader)) == (2, PARTITIONS)
     assert before_s + 5 <= reader.held_until_s <= time.monotonic() + 5
+
+
+@pytest.mark.parametrize(
+    ("most", "requested"),
+    [(None, RESPONSE_BYTES_MIN), (40 << 10, 40 << 10), (1 << 40, RESPONSE_BYTES_MIN)],
+)
+def test_a_fetch_requests_no_more_than_the_rate_limit_lets_pass(monkeypatch, most, requested):
+    sizes, built = [], fetch.fetch_request
+
+    def fetch_request(*arguments, **given):
+        sizes.append(given["max_bytes"])
+        return built(*arguments, **given)
+
+    async def read_one():
+        monkeypatch.setattr(fetch, "fetch_request", fetch_request)
+        reader = await read([response_with(1, 100)], response_bytes_max=lambda: most)
+        await reader.close()
+
+    asyncio.run(read_one())
+
+    assert {requested} == set(sizes)
 
 
 def test_the_last_large_response_is_released():
