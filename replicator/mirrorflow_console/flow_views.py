@@ -50,6 +50,8 @@ _WAITING_REASONS: Final = frozenset(
         "NotAsked",
     }
 )
+FALLING_BEHIND: Final = "FallingBehind"
+NO_LONGER_LAGGING_S: Final = 45.0  # below `LAGGING_S`: a lag of about a minute would come and go
 DIFFERENCES_FOUND: Final = "DifferencesFound"  # as the reason of the condition Verified
 SWITCHOVER_UNDER_WAY: Final = "SwitchoverUnderWay"
 # The ranges of `status.lag`, in words.
@@ -193,17 +195,24 @@ def worst_first(views: Iterable[FlowView], figures: Mapping[str, Figures]) -> li
     return sorted(views, key=order)
 
 
-def flow_view(reading: FlowReading, samples: Sequence[LagSample] = ()) -> FlowView:
-    """Returns the view of *reading*. *samples*: its lag in the last minutes, oldest first, with the current one."""
+def flow_view(
+    reading: FlowReading, samples: Sequence[LagSample] = (), *, before: FlowView | None = None
+) -> FlowView:
+    """Returns the view of *reading*. *samples*: its lag in the last minutes, oldest first, with the current one.
+
+    *before*: its last view, because trouble with lag begins at another lag than it ends.
+    """
     conditions = _conditions(reading.status)
     document = reading.document
     own = [] if document is None else [*_troubles(document.progress)]
     if samples and document is not None and document.has_unknown_ages:
         samples = [*samples[:-1], samples[-1]._replace(seconds=None)]
-    outlook = HELD_UP if document is not None and _is_held_up(document.progress) else forecast(samples)
+    was = Outlook.UNKNOWN if before is None else before.outlook.outlook
+    is_held_up = document is not None and _is_held_up(document.progress)
+    outlook = HELD_UP if is_held_up else forecast(samples, was=was)
     if document is not None:
         own += _unlisted(document, own)
-        own += _lag_troubles(document, outlook)
+        own += _lag_troubles(document, outlook, before)
     troubles = sorted(
         [*own, *_of_conditions(reading, own), *_of_verification(reading), *_of_switchover(reading)],
         key=lambda trouble: (trouble.level, _KINDS.index(trouble.kind), trouble.subject),
@@ -228,7 +237,11 @@ def with_figures(
     view: FlowView, document: ConnectorDocument, figures: Figures, samples: Sequence[LagSample]
 ) -> FlowView:
     """Returns *view*, which has no trouble and was made from *document*, with newer figures. *samples* as for `flow_view`."""
-    return replace(view, **_figures(replace(document, figures=figures)), outlook=forecast(samples))
+    return replace(
+        view,
+        **_figures(replace(document, figures=figures)),
+        outlook=forecast(samples, was=view.outlook.outlook),
+    )
 
 
 def _figures(document: ConnectorDocument) -> dict[str, Any]:
@@ -373,17 +386,21 @@ def _kind_of(about: str, progress: Progress) -> SubjectKind:
     return SubjectKind.CONNECTOR if about == progress.connector else SubjectKind.PARTITION
 
 
-def _lag_troubles(document: ConnectorDocument, outlook: Forecast) -> Iterator[Trouble]:
+def _lag_troubles(
+    document: ConnectorDocument, outlook: Forecast, before: FlowView | None
+) -> Iterator[Trouble]:
     lag_s = document.figures.lag_s
-    if lag_s is None or lag_s < LAGGING_S or outlook.outlook is not Outlook.NOT_AT_THIS_RATE:
+    known = before is not None and any(trouble.reason == FALLING_BEHIND for trouble in before.troubles)
+    least_s = NO_LONGER_LAGGING_S if known else LAGGING_S
+    if lag_s is None or lag_s < least_s or outlook.outlook is not Outlook.NOT_AT_THIS_RATE:
         return
     yield Trouble(
         level=Level.WARNING,
         kind=SubjectKind.FLOW,
         subject=document.progress.connector,
-        text="The target is more than a minute behind, and the lag does not shrink.",
-        reason="FallingBehind",
-        advice=advice_for("FallingBehind"),
+        text="The target falls behind: the lag does not shrink at this rate.",
+        reason=FALLING_BEHIND,
+        advice=advice_for(FALLING_BEHIND),
     )
 
 

@@ -210,7 +210,7 @@ class SharedPoller:
                 self._keep_lag(key, document, figures[key], now_s)
             view = known.get(key)
             if view is None or not _is_same(before, view, reading, figures.get(key)):
-                made = self._view(reading, figures.get(key), now_s)
+                made = self._view(reading, figures.get(key), now_s, view)
                 # The first poll of a process is no news: what happened while no console ran is not known.
                 if before.version:
                     events += changes(None if view is None else before.current(view), made, now_s)
@@ -236,14 +236,16 @@ class SharedPoller:
             problem=self._source.problem,
         )
 
-    def _view(self, reading: FlowReading, figures: Figures | None, now_s: float) -> FlowView:
+    def _view(
+        self, reading: FlowReading, figures: Figures | None, now_s: float, before: FlowView | None
+    ) -> FlowView:
         document = reading.document
         if document is None or figures is None:
             return flow_view(reading)
         lags = [*self._lags.get(reading.key, ()), lag_sample(document, figures, now_s)]
         if figures is not document.figures:
             reading = replace(reading, document=replace(document, figures=figures))
-        return flow_view(reading, lags)
+        return flow_view(reading, lags, before=before)
 
     def _keep_lag(self, key: str, document: ConnectorDocument, figures: Figures, now_s: float) -> None:
         """Keeps the lags of the last minutes: a few are enough for a forecast."""

@@ -1,8 +1,11 @@
 """The forecast of when a flow will have caught up: a range, or the reason why there is none."""
 
+import random
+from itertools import pairwise
+
 import pytest
 
-from mirrorflow_console.lag_forecast import LagSample, Outlook, forecast
+from mirrorflow_console.lag_forecast import WINDOWS_S, LagSample, Outlook, forecast
 
 
 def samples(*lags: int | None, step_s: float = 5.0, seconds: float | None = 100.0) -> list[LagSample]:
@@ -51,6 +54,52 @@ def test_a_lag_that_shrinks_only_recently_has_no_latest_time():
 @pytest.mark.parametrize("lags", [(), (None,), (900, 800), (900, None, None)])
 def test_too_few_samples_give_an_unknown_forecast(lags):
     assert forecast(samples(*lags)).outlook is Outlook.UNKNOWN
+
+
+def outlooks(lags: list[int], *, step_s: float) -> list[Outlook]:
+    """Returns the outlook after each of *lags*, of which as many are known as a console keeps."""
+    found, was = [], Outlook.UNKNOWN
+    for end in range(1, len(lags) + 1):
+        known = [
+            LagSample(index * step_s, lag, 100.0, 10.0, 100.0)
+            for index, lag in enumerate(lags[:end])
+            if (end - 1 - index) * step_s <= WINDOWS_S[-1]
+        ]
+        was = forecast(known, was=was).outlook
+        found.append(was)
+    return found
+
+
+def changes(values: list[Outlook]) -> int:
+    return sum(before is not after for before, after in pairwise(values))
+
+
+def test_a_lag_that_grows_between_two_deliveries_is_not_taken_for_one_that_shrinks_after_each():
+    """A rate limit lets a batch pass every 51 seconds, and the source grows by a tenth more than that."""
+    lags = [50_000 + 11 * second - 10 * 51 * (second // 51) for second in range(0, 1_800, 5)]
+
+    found = outlooks(lags, step_s=5)
+
+    assert changes(found[found.index(Outlook.NOT_AT_THIS_RATE) :]) == 0
+
+
+def test_a_lag_that_stays_about_the_same_seldom_changes_its_outlook():
+    """The flow copies as fast as the source grows, now a little faster and now a little more slowly."""
+    chance = random.Random(7)
+    lags, lag = [], 50_000
+    for _ in range(720):
+        lag += chance.randint(-200, 200)
+        lags.append(lag)
+
+    assert changes(outlooks(lags, step_s=5)) <= 20  # in an hour; by the newest window alone there are 88
+
+
+def test_a_lag_that_begins_to_shrink_fast_is_forecast_again():
+    grown = list(range(10_000, 20_000, 100))
+    found = outlooks([*grown, *range(20_000, 10_000, -1_000)], step_s=5)
+
+    assert found[len(grown) - 1] is Outlook.NOT_AT_THIS_RATE
+    assert found[-1] is Outlook.ESTIMATE
 
 
 def test_a_gap_in_the_samples_is_not_counted_as_progress():
