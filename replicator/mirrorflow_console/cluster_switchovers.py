@@ -4,7 +4,6 @@ A thread of its own reads them while pages are rendered, at most once a second, 
 what the operator has written; the pod of a Job that runs is asked itself, so that the cockpit is right while the operator is away.
 """
 
-import json
 import logging
 import threading
 import time
@@ -12,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-import urllib3
 from kubernetes import client
 
 from mirrorflow_console.cluster_flows import REQUEST_MAX_S, listed_resources
+from mirrorflow_console.connector_client import ConnectorAddress, ConnectorClient, ConnectorRequest
+from mirrorflow_console.documents import DocumentError, parse_json
 from mirrorflow_console.switchovers import SwitchoverReading, switchover_reading
 from mirrorflow_kubernetes.client import REQUEST_ERRORS, connect
 
@@ -24,7 +24,7 @@ SWITCHOVERS: Final = "switchovers"
 SWITCHOVER_LABEL: Final = "mirrorflow.io/switchover"
 PROGRESS_PORT: Final = 8083
 REPORT_MAX_BYTES: Final = 4_096
-POD_MAX_S: Final = 1.0  # a pod of the same cluster answers within milliseconds
+POD_MAX_S: Final = 1.0  # for a whole response; a pod of the same cluster answers within milliseconds
 EVERY_S: Final = 1.0
 REFUSED_MAX_MS: Final = 1e12  # three decades; a pod may report anything
 # The states after which no process carries a switchover out. Overtaken: an unplanned one was carried out in its place.
@@ -57,7 +57,7 @@ class ClusterSwitchovers:
         self._port = port
         self._asks_pods = asks_pods
         self._clock = clock
-        self._http = urllib3.PoolManager(retries=False, timeout=POD_MAX_S, num_pools=4)
+        self._client = ConnectorClient(response_max_s=POD_MAX_S)
         self._readings: tuple[SwitchoverReading, ...] = ()
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
@@ -80,7 +80,14 @@ class ClusterSwitchovers:
         except REQUEST_ERRORS as error:
             _LOG.warning("Switchovers cannot be read: %s", error)
             return
-        read = [self._reading(switchover, pairs, pods) for switchover in switchovers]
+        running = {
+            key: pods[key]
+            for switchover in switchovers
+            if (key := _key(switchover)) in pods and _state(switchover) not in ENDED
+        }
+        asked = running if self._asks_pods else {}
+        reports = self._reports({key: str(pod.status.pod_ip) for key, pod in asked.items()})
+        read = [self._reading(switchover, pairs, running, reports) for switchover in switchovers]
         self._readings = tuple(reading for reading in read if reading is not None)
 
     def _run(self) -> None:
@@ -123,39 +130,42 @@ class ClusterSwitchovers:
         self,
         switchover: Resource,
         pairs: Mapping[tuple[str, str], Resource],
-        pods: Mapping[tuple[str, str], Any],
+        running: Mapping[tuple[str, str], Any],
+        reports: Mapping[tuple[str, str], Resource],
     ) -> SwitchoverReading | None:
         key = _key(switchover)
         namespace, of_pair = key[0], str(_object(switchover.get("spec")).get("pair", ""))
-        pod = None if _state(switchover) in ENDED else pods.get(key)
-        report = self._report(str(pod.status.pod_ip)) if pod is not None and self._asks_pods else {}
+        pod = running.get(key)
         document = switchover_document(
             switchover,
             pairs.get((namespace, of_pair)) or {},
-            report,
+            reports.get(key, {}),
             now_s=self._clock(),
             runner="" if pod is None else str(pod.metadata.name),
         )
         # Without a running pod, Kubernetes may be about to start one: whether a process carries it out is unknown.
         return switchover_reading(document, is_running=None if pod is None else True, namespace=namespace)
 
-    def _report(self, host: str) -> Resource:
-        """Returns what the pod of a Job reports; {} where it does not answer with a report."""
-        address = f"[{host}]" if ":" in host else host
-        try:
-            response = self._http.request(
-                "GET", f"http://{address}:{self._port}/progress", redirect=False, preload_content=False
-            )
-            try:
-                body = response.read(REPORT_MAX_BYTES + 1)
-            finally:
-                response.close()
-            if response.status != 200 or len(body) > REPORT_MAX_BYTES:
-                return {}
-            report = json.loads(body)
-        except (urllib3.exceptions.HTTPError, OSError, ValueError, RecursionError):
-            return {}
-        return report if isinstance(report, dict) and report.get("job") == "switchover" else {}
+    def _reports(self, hosts: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], Resource]:
+        """Returns what the pods of Jobs report, without those that do not answer with a report. All are asked at the same time."""
+        keys = list(hosts)
+        requests = [ConnectorRequest(ConnectorAddress(hosts[key], self._port), "/progress") for key in keys]
+        return {
+            keys[index]: report
+            for index, body in self._client.fetch(requests)
+            if (report := _report(body)) is not None
+        }
+
+
+def _report(body: bytes | DocumentError) -> Resource | None:
+    """Returns the report in a pod's response; None if it has none."""
+    if isinstance(body, DocumentError) or len(body) > REPORT_MAX_BYTES:
+        return None
+    try:
+        report = parse_json(body)
+    except DocumentError:
+        return None
+    return report if isinstance(report, dict) and report.get("job") == "switchover" else None
 
 
 def switchovers_of_context(name: str) -> ClusterSwitchovers:

@@ -23,6 +23,10 @@ from mirrorflow_console.documents import BODY_MAX_BYTES, DocumentError
 # Between two pieces of a response; a replicator's event loop never blocks for one second.
 SILENCE_MAX_S: Final = 2.0
 RESPONSE_MAX_S: Final = 8.0  # from the request to the last byte
+# All pages wait for the slowest connector of a poll. One that was too slow has only a second for some time, so that a pod that sends
+# a byte now and then delays no more than one poll in six.
+LATE_RESPONSE_MAX_S: Final = 1.0
+LATE_S: Final = 30.0
 # Connectors that are polled at the same time. More would only wait in this process.
 REQUESTS_MAX: Final = 128
 # Connections that stay open, each with a file descriptor here and one of the 64 connections that a replicator accepts. At
@@ -202,20 +206,24 @@ class _RunningRequest:
     request: ConnectorRequest
     exchange: _Exchange
     began_s: float
+    limit_s: float  # from its beginning to its end
     progressed_s: float = 0.0
 
 
 class ConnectorClient:
     """Asks many connectors at the same time, and keeps their connections. For one thread at a time.
 
-    *dial* returns a connected socket where addresses are not reached directly.
+    *dial* returns a connected socket where addresses are not reached directly. *response_max_s*: from a request to the last byte of
+    its response, however steadily bytes arrive.
     """
 
-    def __init__(self, dial: Dial | None = None) -> None:
+    def __init__(self, dial: Dial | None = None, *, response_max_s: float | None = None) -> None:
         self._dial = dial
+        self._response_max_s = RESPONSE_MAX_S if response_max_s is None else response_max_s
         self._selector = selectors.DefaultSelector()  # with the connection as data
         self._watched: dict[_ConnectorConnection, int] = {}  # the events for which the selector watches it
         self._kept: dict[ConnectorAddress, _ConnectorConnection] = {}
+        self._late: dict[ConnectorAddress, float] = {}  # until when they have less time, monotonic clock
         self._kept_max = min(KEPT_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._context: ssl.SSLContext | None = None
 
@@ -262,8 +270,11 @@ class ConnectorClient:
         except OSError as error:
             yield index, DocumentError(_failure(error))
             return
+        now_s = time.monotonic()
+        is_late = now_s < self._late.get(request.address, now_s)
+        limit_s = min(LATE_RESPONSE_MAX_S, self._response_max_s) if is_late else self._response_max_s
         running[connection] = _RunningRequest(
-            index, request, connection.exchange(request.head), time.monotonic()
+            index, request, connection.exchange(request.head), now_s, limit_s
         )
         yield from self._advance(connection, running)
 
@@ -295,6 +306,7 @@ class ConnectorClient:
             self._watch(connection, events)
             return
         del running[connection]
+        self._late.pop(pending.request.address, None)
         self._keep_or_close(pending.request.address, connection, is_valid=isinstance(result, bytes))
         yield pending.index, result
 
@@ -314,10 +326,12 @@ class ConnectorClient:
         for connection, pending in [*running.items()]:
             if now_s - pending.progressed_s > SILENCE_MAX_S:
                 reason = f"it does not answer within {SILENCE_MAX_S:g} s"
-            elif now_s - pending.began_s > RESPONSE_MAX_S:
-                reason = f"the response takes more than {RESPONSE_MAX_S:g} s"
+            elif now_s - pending.began_s > pending.limit_s:
+                reason = f"the response takes more than {self._response_max_s:g} s"
             else:
                 continue
+            if pending.limit_s == self._response_max_s:
+                self._late[pending.request.address] = now_s + LATE_S
             del running[connection]
             self._close(connection)
             yield pending.index, DocumentError(reason)

@@ -4,10 +4,14 @@ Its metrics are those of docs/metrics.md. A flow is found by its labels `flow`, 
 `namespace`, so that a visitor never sees figures of a namespace of others.
 """
 
+import errno
 import http.client
 import json
 import math
-from collections.abc import Mapping
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -18,7 +22,7 @@ from mirrorflow_console.lag_forecast import LagSample
 POINTS: Final = 180  # as many as a chart has
 STEP_MIN_S: Final = 15.0
 RATE_MIN_S: Final = 120.0  # at least two scrapes, which are up to a minute apart
-TIMEOUT_S: Final = 5.0
+TIMEOUT_S: Final = 5.0  # for a whole response, however steadily bytes arrive
 BODY_MAX_BYTES: Final = 1024 * 1024  # four series of 180 points have 20 KB
 _SERIES: Final = (
     "sum(mirrorflow_record_lag{{{labels}}})",
@@ -91,10 +95,13 @@ class PrometheusHistory:
         """Returns the values of a range query by their times; none if nothing has been scraped."""
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(self.host, self._port, timeout=TIMEOUT_S)
+        path = f"{self._parts.path.rstrip('/')}/api/v1/query_range?{urlencode(query)}"
         try:
-            connection.request("GET", f"{self._parts.path.rstrip('/')}/api/v1/query_range?{urlencode(query)}")
-            response = connection.getresponse()
-            body = response.read(BODY_MAX_BYTES)
+            connection.connect()
+            with _ended_after(connection.sock, TIMEOUT_S):
+                connection.request("GET", path)
+                response = connection.getresponse()
+                body = response.read(BODY_MAX_BYTES)
         except OSError as error:
             raise PrometheusError(error.strerror or type(error).__name__) from None
         except http.client.HTTPException:
@@ -104,6 +111,30 @@ class PrometheusHistory:
         if response.status != http.client.OK:
             raise PrometheusError(f"HTTP status {response.status}")
         return _values(body)
+
+
+@contextmanager
+def _ended_after(connected: socket.socket, limit_s: float) -> Iterator[None]:
+    """Shuts *connected* down after *limit_s*; raises TimeoutError if it had to. A socket's own timeout begins again with each byte."""
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        with suppress(OSError):
+            connected.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not is_late.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if is_late.is_set():
+        raise TimeoutError(errno.ETIMEDOUT, f"no whole response within {limit_s:g} s")
 
 
 def _values(body: bytes) -> dict[float, float]:

@@ -1,11 +1,20 @@
 """Switchovers of a cluster as the cockpit shows them: from their status, and from the pod that carries one out."""
 
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kubernetes import client
 
 from mirrorflow_cli.switchover_job import SwitchoverProgress
-from mirrorflow_console.cluster_switchovers import ENDED, switchover_document
+from mirrorflow_console import cluster_switchovers
+from mirrorflow_console.cluster_switchovers import ENDED, ClusterSwitchovers, switchover_document
 from mirrorflow_console.flow_views import Level
 from mirrorflow_console.switchover_views import SwitchoverView, switchover_view
 from mirrorflow_console.switchovers import switchover_reading
@@ -227,3 +236,76 @@ def test_what_no_job_reports_is_left_out_and_keeps_no_other_switchover_from_bein
     assert (("east", "set"),) == shown.reading.fences
     assert (0, None, ()) == (shown.reading.seal_partitions, shown.reading.lost_offsets, shown.reading.notes)
     assert {0} >= {offsets for _, offsets in shown.reading.lost_topics}
+
+
+class DrippingPod(BaseHTTPRequestHandler):
+    """Sends one byte of its response now and then, for ever; a read of each byte ends in time."""
+
+    def do_GET(self) -> None:
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b"H")
+                time.sleep(0.02)
+
+    def log_message(self, *_: Any) -> None:
+        """Logs nothing."""
+
+
+def reporting(body: bytes) -> type[BaseHTTPRequestHandler]:
+    """Returns the handler of a pod that reports *body*."""
+
+    class Pod(DrippingPod):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+    return Pod
+
+
+@contextmanager
+def pods(*handlers: type[BaseHTTPRequestHandler]) -> Iterator[tuple[int, dict[tuple[str, str], Any]]]:
+    """Serves each pod at an address of its own; yields their port, and the pods by the keys of their Switchovers."""
+    servers: list[ThreadingHTTPServer] = []
+    for number, handler in enumerate(handlers):
+        port = servers[0].server_port if servers else 0
+        servers.append(ThreadingHTTPServer((f"127.77.1.{1 + number}", port), handler))
+        servers[-1].daemon_threads = True
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+    found = {}
+    for number, served in enumerate(servers):
+        meta, status = SimpleNamespace(name=f"pod-{number}"), SimpleNamespace(pod_ip=served.server_address[0])
+        found["kafka", f"move-{number}"] = SimpleNamespace(metadata=meta, status=status)
+    try:
+        yield servers[0].server_port, found
+    finally:
+        for served in servers:
+            served.shutdown()
+            served.server_close()
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [DrippingPod, reporting(b"x" * 5_000_000), reporting(b"<html>"), reporting(b"[" * 4_000)],
+    ids=["dripping", "long", "no-json", "nested"],
+)
+def test_a_pod_that_sends_anything_does_not_hide_what_other_pods_report(
+    handler: type[BaseHTTPRequestHandler], monkeypatch: pytest.MonkeyPatch
+):
+    """Each pod has one second for its whole response, and all are asked at the same time."""
+    monkeypatch.setattr(cluster_switchovers, "POD_MAX_S", 0.5)
+    body = json.dumps(report((_S.FENCING, 1), (_S.DRAINING, 2))).encode()
+    resources = []
+    for number in range(3):
+        moved = resource(state="Checking")
+        moved["metadata"]["name"] = f"move-{number}"
+        resources.append(moved)
+    listed = {cluster_switchovers.PAIRS: [], cluster_switchovers.SWITCHOVERS: resources}
+    with pods(handler, reporting(body), handler) as (port, running):
+        source = ClusterSwitchovers(client.ApiClient(), port=port)
+        monkeypatch.setattr(source, "_listed", listed.__getitem__)
+        monkeypatch.setattr(source, "_pods", lambda: running)
+        source.refresh()
+        states = {reading.id: reading.state for reading in source._readings}
+
+    assert states == {"move-0": "Checking", "move-1": "Draining", "move-2": "Checking"}

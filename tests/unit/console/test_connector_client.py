@@ -166,6 +166,35 @@ def test_a_connector_that_sends_slowly_is_given_up(client, monkeypatch):
         ended.set()
 
 
+def test_a_connector_that_was_too_slow_delays_later_polls_for_a_shorter_time(client, monkeypatch):
+    """It has the whole time again after a while, and as soon as it has answered."""
+    monkeypatch.setattr(connector_client, "LATE_RESPONSE_MAX_S", 0.0)
+    monkeypatch.setattr(client, "_response_max_s", 0.5)
+    is_slow, dripped = threading.Event(), threading.Event()
+    is_slow.set()
+
+    def drip(connection: socket.socket) -> None:
+        while connection.recv(65_536):
+            if not is_slow.is_set():
+                connection.sendall(BODY)
+                continue
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n")
+            while not dripped.wait(0.05):
+                connection.sendall(b" ")
+
+    with connector(drip) as served:
+        assert "takes more than" in fetched(client, served.request())[0]
+        (until_s,) = client._late.values()
+        assert "takes more than" in fetched(client, served.request())[0]
+        assert [until_s] == [*client._late.values()]
+
+        dripped.set()
+        is_slow.clear()
+        monkeypatch.setattr(connector_client, "LATE_RESPONSE_MAX_S", 5.0)
+        assert fetched(client, served.request()) == {0: "{}"}
+        assert client._late == {}
+
+
 def test_a_refused_connection_is_an_error(client):
     # The system gives no one else a port that is bound, and no process listens on this one.
     with socket.socket() as bound:

@@ -2,20 +2,51 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from mirrorflow_console import prometheus_history
 from mirrorflow_console.lag_forecast import LagSample
 from mirrorflow_console.prometheus_history import FlowLabels, PrometheusError, PrometheusHistory
 
 LABELS = FlowLabels(flow="east-to-west", source="east", target="west")
 NOW_S = 1_000_000.0
 HOUR_S = 3_600.0
+
+
+class Dripping(BaseHTTPRequestHandler):
+    """Sends a byte now and then, for ever."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b" ")
+                time.sleep(0.02)
+
+    def log_message(self, *_: Any) -> None:
+        """Logs nothing."""
+
+
+def test_a_response_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    """Each byte arrives long before a timeout of the socket."""
+    monkeypatch.setattr(prometheus_history, "TIMEOUT_S", 0.5)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Dripping)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(PrometheusError, match="no whole response"):
+            PrometheusHistory(f"http://127.0.0.1:{server.server_port}").samples(LABELS, HOUR_S, NOW_S)
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @contextmanager
