@@ -7,12 +7,13 @@ from typing import Final
 from mirrorflow_console.documents import Figures
 from mirrorflow_console.flow_views import FlowView, Level
 
-NODE_WIDTH: Final = 168
+NODE_WIDTH: Final = 188
 NODE_HEIGHT: Final = 64
-COLUMN_GAP: Final = 222  # room for the label on an edge
+LABEL_WIDTH: Final = 196
+TURN: Final = 76  # between a cluster and a label, where edges turn and none is behind a label
+COLUMN_GAP: Final = LABEL_WIDTH + 2 * TURN
 ROW_GAP: Final = 48
 MARGIN: Final = 24
-LABEL_WIDTH: Final = 168
 ARROW: Final = 10
 PORT_SPREAD: Final = 14  # of the ends of edges around the middle of a node
 LABEL_STEP: Final = 54  # between the centres of two labels, one above the other
@@ -61,6 +62,9 @@ class ClusterMap:
     nodes: tuple[MapNode, ...]
     edges: tuple[MapEdge, ...]
     left_out: int = 0
+    node_width: int = NODE_WIDTH
+    node_height: int = NODE_HEIGHT
+    label_width: int = LABEL_WIDTH
 
 
 def cluster_map(views: Sequence[FlowView], figures: Mapping[str, Figures]) -> ClusterMap:
@@ -215,8 +219,14 @@ def _path(source: MapNode, target: MapNode, label: tuple[int, int]) -> tuple[str
     end_x = target.x + (NODE_WIDTH if source.x >= target.x else 0)
     begin_y = source.y + NODE_HEIGHT // 2 + _towards(y, source)
     end_y = target.y + NODE_HEIGHT // 2 + _towards(y, target)
-    first, second = (begin_x + x) // 2, (x + end_x) // 2
-    path = f"M{begin_x},{begin_y} C{first},{begin_y} {first},{y} {x},{y} C{second},{y} {second},{end_y} {end_x},{end_y}"
+    half = LABEL_WIDTH // 2
+    # Both ends of an edge between clusters of one column, or of one cluster with itself, are left of its label.
+    enter_x, leave_x = (x - half if begin_x <= x else x + half), (x + half if end_x > x else x - half)
+    first, second = (begin_x + enter_x) // 2, (leave_x + end_x) // 2
+    path = (
+        f"M{begin_x},{begin_y} C{first},{begin_y} {first},{y} {enter_x},{y} L{leave_x},{y} "
+        f"C{second},{y} {second},{end_y} {end_x},{end_y}"
+    )
     return path, end_x, end_y, end_x == target.x
 
 

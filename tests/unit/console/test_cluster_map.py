@@ -1,5 +1,6 @@
 """The cluster map shows each cluster and each pair of clusters once, without overlaps."""
 
+import re
 from itertools import combinations
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from mirrorflow_console.cluster_map import (
     EDGES_MAX,
     LABEL_STEP,
+    LABEL_WIDTH,
     NODE_HEIGHT,
     NODE_WIDTH,
     cluster_map,
@@ -41,6 +43,23 @@ def test_clusters_and_labels_do_not_overlap(pairs):
         assert edge.x != other.x or abs(edge.y - other.y) >= LABEL_STEP
     assert all(0 <= node.x < layout.width and 0 <= node.y < layout.height for node in layout.nodes)
     assert all(20 <= edge.y <= layout.height - 20 for edge in layout.edges)
+
+
+@pytest.mark.parametrize("pairs", PAIRS[:-1], ids=lambda pairs: f"{len(pairs)}-{pairs[0]}")
+def test_an_edge_turns_beside_the_labels_so_that_none_is_drawn_behind_a_label_of_another(pairs):
+    """Between two neighbouring columns. It is level from one side of its own label to the other."""
+    layout = cluster_map(views(pairs), {})
+    columns = sorted({node.x for node in layout.nodes})
+    by_name = {node.name: columns.index(node.x) for node in layout.nodes}
+
+    for edge in layout.edges:
+        if abs(by_name[edge.source] - by_name[edge.target]) != 1:
+            continue
+        numbers = [int(number) for number in re.findall(r"-?\d+", edge.path)]
+        points = list(zip(numbers[::2], numbers[1::2], strict=True))
+        sides = {edge.x - LABEL_WIDTH // 2, edge.x + LABEL_WIDTH // 2}
+        assert {points[3], points[4]} == {(x, edge.y) for x in sides}
+        assert not [x for x, y in points if min(sides) < x < max(sides)]
 
 
 def test_the_layout_does_not_depend_on_the_order_of_flows():
