@@ -33,9 +33,14 @@ def lag_time(seconds: float | None) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
 
 
-def byte_rate(value: float | None) -> str:
-    """Returns bytes a second: "12.3 MB/s"."""
+def byte_count(value: float | None) -> str:
+    """Returns bytes: "12.3 MB"."""
     if value is None:
         return UNKNOWN
     text = short(value)
-    return f"{text}B/s" if " " in text else f"{text} B/s"
+    return f"{text}B" if " " in text else f"{text} B"
+
+
+def byte_rate(value: float | None) -> str:
+    """Returns bytes a second: "12.3 MB/s"."""
+    return UNKNOWN if value is None else f"{byte_count(value)}/s"

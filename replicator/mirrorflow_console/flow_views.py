@@ -107,6 +107,12 @@ class Trouble:
     advice: Advice | None = None
 
     @property
+    def sentence(self) -> str:
+        """The text beside the name of its object, which need not be repeated."""
+        text = self.text.removeprefix(f"{self.subject}: ")
+        return f"{text[:1].upper()}{text[1:]}" if text != self.text else text
+
+    @property
     def key(self) -> tuple[str, str, str]:
         """What stays the same while the sentence changes, for example with a count."""
         return (self.kind.value, self.subject, self.reason or self.text)

@@ -94,7 +94,7 @@ def archive_of_manifest(document: Any) -> JobView | None:
             ("topics", len(topics), "count"),
             ("partitions", len(partitions), "count"),
             ("records", sum(_int(_counts(file.get("tally")).get("records")) for file in files), "count"),
-            ("bytes", sum(_int(file.get("size_bytes")) for file in files), "short"),
+            ("bytes", sum(_int(file.get("size_bytes")) for file in files), "byte_count"),
             (
                 "deleted during the export",
                 sum(max(0, _int(gap.get("end")) - _int(gap.get("start"))) for gap in gaps),
@@ -174,9 +174,13 @@ def _offset(value: Any) -> str:
 
 
 def job_views(readings: Iterable[FlowReading]) -> list[JobView]:
-    """Returns the last seed and verification of each flow, worst first, then the newest."""
-    views = [job for reading in readings for job in _jobs(reading)]
-    return sorted(views, key=lambda job: (job.level is not Level.BROKEN, job.end != "", job.key, job.kind))
+    """Returns the last seed and verification of each flow, as `worst_jobs_first` sorts them."""
+    return worst_jobs_first(job for reading in readings for job in _jobs(reading))
+
+
+def worst_jobs_first(jobs: Iterable[JobView]) -> list[JobView]:
+    """Sorts jobs: those that need a person first, then those that have not ended."""
+    return sorted(jobs, key=lambda job: (min(job.level, Level.WAITING), job.end != "", job.key, job.kind))
 
 
 def _jobs(reading: FlowReading) -> Iterator[JobView]:
@@ -204,7 +208,7 @@ def _seed(reading: FlowReading, seed: Mapping[str, Any]) -> JobView:
         ),
         figures=(
             ("records", _int(seed.get("records")), "count"),
-            ("remaining", _int(seed.get("remainingRecords")), "count"),
+            ("remaining records", _int(seed.get("remainingRecords")), "count"),
             ("records/s", _int(seed.get("recordsPerSecond")), "short"),
             ("bytes/s", _int(seed.get("bytesPerSecond")), "byte_rate"),
         ),

@@ -131,6 +131,7 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
     bins = int(FINE_S / TOPIC_STEP_S / 2)
     span = ChartSpan.of(query.get("span"))
     chart = snapshot.charts.get((view.key, span))
+    samples = history.samples(view.key, snapshot.at_s - span.seconds) if chart is None else chart.samples
     return {
         "view": view,
         "state_text": _state_text(view, reading),
@@ -143,11 +144,8 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
             row.topic: sparkline(_binned([*lags.get(row.topic, ())], snapshot.at_s, FINE_S, bins))
             for row in shown
         },
-        "chart": json.dumps(
-            _chart(
-                history.samples(view.key, snapshot.at_s - span.seconds) if chart is None else chart.samples
-            )
-        ),
+        "chart": json.dumps(_chart(samples)),
+        "has_samples": bool(samples),
         "span": span,
         "spans": [*ChartSpan],
         "chart_source": _chart_source(snapshot, chart),

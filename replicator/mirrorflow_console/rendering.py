@@ -33,6 +33,7 @@ def environment() -> Environment:
             "count": figures.count,
             "short": figures.short,
             "lag_time": figures.lag_time,
+            "byte_count": figures.byte_count,
             "byte_rate": figures.byte_rate,
             "duration": duration,
             "with_code": with_code,

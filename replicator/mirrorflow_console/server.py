@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mirrorflow_console.gate import Gate, OpenGate, Visitor
 from mirrorflow_console.history import History
 from mirrorflow_console.internal_topics import InternalTopics, records_page
+from mirrorflow_console.job_views import worst_jobs_first
 from mirrorflow_console.pages import PAGES, SWITCHOVERS_PATH, Page, PageError, switchover_values
 from mirrorflow_console.poller import SharedPoller, Snapshot
 from mirrorflow_console.rendering import environment
@@ -192,7 +193,7 @@ class Console:
             "visitor": visitor,
         }
         if self._results is not None and "jobs" in values:
-            values["jobs"] = [*values["jobs"], *self._results.read()]
+            values["jobs"] = worst_jobs_first([*values["jobs"], *self._results.read()])
         return _part(template, values) if is_part else template.render(values)
 
     def _switchover_values(self, path: str, query: Mapping[str, str], visitor: Visitor) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import Final
 from mirrorflow_console.flow_views import Level
 from mirrorflow_console.history import KEPT_S, HistoryEvent
 
-WIDTH: Final = 1_160
+WIDTH: Final = 1_040
 LINES_MAX: Final = 30
 # Marks closer than this would cover each other: the worst of them is drawn.
-MARK_PIXELS: Final = 7
+MARK_PIXELS: Final = 13
 DAY_S: Final = 86_400
 
 
@@ -56,14 +56,17 @@ def time_line(events: Sequence[HistoryEvent], now_s: float) -> TimeLines:
 
 
 def _line(flow: str, events: Sequence[HistoryEvent], now_s: float) -> TimeLine:
-    places: dict[int, list[HistoryEvent]] = {}
-    for event in events:
-        places.setdefault(_x(event.at_s, now_s) // MARK_PIXELS, []).append(event)
+    places: list[list[HistoryEvent]] = []
+    for event in sorted(events, key=lambda event: event.at_s):
+        if places and _x(event.at_s, now_s) - _x(places[-1][0].at_s, now_s) < MARK_PIXELS:
+            places[-1].append(event)
+        else:
+            places.append([event])
     marks = []
-    for _, nearby in sorted(places.items()):
+    for nearby in places:
         worst = min(nearby, key=lambda event: event.level)
         marks.append(
-            Mark(x=_x(worst.at_s, now_s), level=Level(worst.level), events=len(nearby), text=worst.text)
+            Mark(x=_x(nearby[0].at_s, now_s), level=Level(worst.level), events=len(nearby), text=worst.text)
         )
     return TimeLine(flow=flow, marks=tuple(marks), worst=min(mark.level for mark in marks))
 

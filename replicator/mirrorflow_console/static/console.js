@@ -199,8 +199,8 @@
 
   function drawCharts() {
     const holder = document.querySelector("[data-chart]");
-    if (!holder || typeof uPlot === "undefined") { dropCharts(); return; }
-    const all = JSON.parse(holder.dataset.chart);
+    const all = holder ? JSON.parse(holder.dataset.chart) : [[]];
+    if (!all[0].length || typeof uPlot === "undefined") { dropCharts(); return; }
     for (const element of holder.querySelectorAll(".chart")) {
       const data = [all[0], all[Number(element.dataset.series)]];
       const known = charts.get(element.id);
@@ -372,9 +372,18 @@
     } else if (event.key === "Enter") open(heat.at);
   });
 
+  // -- what is newest is on the right: it is shown first where there is no room for a week
+
+  let scrolled = null;
+  function showNewest() {
+    const holder = document.querySelector("[data-newest]");
+    if (holder && holder !== scrolled) holder.scrollLeft = holder.scrollWidth;
+    scrolled = holder;
+  }
+
   // --
 
-  function refresh() { times(); ages(); drawCharts(); drawHeat(); }
+  function refresh() { times(); ages(); drawCharts(); drawHeat(); showNewest(); }
 
   let resizing = 0;
   window.addEventListener("resize", () => {

@@ -9,6 +9,7 @@ from mirrorflow_cli.run_causes import causes
 from mirrorflow_cli.run_progress import Progress
 from mirrorflow_console.documents import FlowReading, connector_document
 from mirrorflow_console.flow_views import (
+    FlowView,
     Level,
     flow_view,
     partition_level,
@@ -45,6 +46,32 @@ def test_a_stopped_partition_is_a_problem_with_its_runbook():
     assert trouble.reason == "RecordTooLarge"
     assert trouble.advice is not None
     assert any("max.message.bytes" in step for step in trouble.advice.steps)
+
+
+def test_trouble_does_not_repeat_the_name_of_its_object():
+    (trouble,) = flow_view(reading(healthy(partition(3, **STOPPED)))).troubles
+
+    assert trouble.text.startswith("orders-3: the target refuses")
+    assert (trouble.subject, trouble.sentence[:18]) == ("orders-3", "The target refuses")
+
+
+def test_falling_behind_begins_at_a_greater_lag_than_it_ends():
+    """The lag grows all the time; its age goes up and down around a minute."""
+    samples = [LagSample(5.0 * number, 1_000 * (number + 1), 60.0, 9.0, 9.0) for number in range(60)]
+
+    def shown(lag_s: float, before: FlowView | None = None) -> FlowView:
+        document = table(healthy(partition(0)))
+        document["summary"]["lagSeconds"] = lag_s
+        return flow_view(
+            FlowReading(key="f", name="f", document=connector_document(document)), samples, before=before
+        )
+
+    begun = shown(61.0)
+
+    assert [trouble.reason for trouble in begun.troubles] == ["FallingBehind"]
+    assert [trouble.reason for trouble in shown(50.0, begun).troubles] == ["FallingBehind"]
+    assert shown(50.0).troubles == ()
+    assert shown(40.0, begun).troubles == ()
 
 
 def test_a_stalled_partition_is_a_warning_with_the_runbook_of_its_reason():

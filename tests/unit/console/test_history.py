@@ -1,6 +1,7 @@
 """The history of flows has bounded samples, and an event for each change."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from mirrorflow_console.flow_changes import changes
 from mirrorflow_console.flow_views import flow_view
 from mirrorflow_console.history import FINE_S, KEPT_S, History, HistoryEvent
 from mirrorflow_console.lag_forecast import LagSample
-from mirrorflow_console.time_line import WIDTH, time_line
+from mirrorflow_console.time_line import MARK_PIXELS, WIDTH, time_line
 from tests.unit.console.flow_readings import STOPPED, conditions, healthy, reading
 from tests.unit.http.reports import NOW_S, partition
 
@@ -124,3 +125,17 @@ def test_the_timeline_shows_the_worst_of_several_events_at_one_position():
     assert [(mark.text, mark.events) for mark in timeline.lines[0].marks] == [("broken", 2)]
     assert all(0 <= mark.x <= WIDTH for line in timeline.lines for mark in line.marks)
     assert len(timeline.days) in {6, 7}
+
+
+def test_no_two_marks_of_a_line_overlap():
+    """Wherever their events are in the week."""
+    now_s = 1_700_000_000.0
+    events = [
+        HistoryEvent(at_s=now_s - 900.0 * number, flow="f", kind="x", level=number % 5, text="")
+        for number in range(600)
+    ]
+
+    (line,) = time_line(events, now_s).lines
+
+    assert min(after.x - before.x for before, after in pairwise(line.marks)) >= MARK_PIXELS
+    assert sum(mark.events for mark in line.marks) == len(events)

@@ -2,13 +2,19 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 
 from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.flow_views import Level
-from mirrorflow_console.job_views import archive_of_manifest, job_views, verification_of_file
+from mirrorflow_console.job_views import (
+    archive_of_manifest,
+    job_views,
+    verification_of_file,
+    worst_jobs_first,
+)
 from mirrorflow_console.result_files import ResultFiles
 from tests.unit.console.served_console import served
 from tests.unit.console.test_documents import JSON
@@ -45,6 +51,22 @@ def test_a_different_window_lists_its_records():
     (window,) = verification.windows
     assert (window.partition, window.offsets) == ("orders-3", "1,000 to 2,000")
     assert window.differences == (("missing", "1,234", "-", "abc / -", "value, headers"),)
+
+
+def test_jobs_that_need_a_person_come_first_and_then_those_that_have_not_ended():
+    """Also a result of a folder before a job of a resource."""
+    statuses: dict[str, dict[str, Any]] = {
+        "equal": {"verify": {"phase": "Succeeded", "completionTime": "2026-11-29T10:00:00Z"}},
+        "seeding": {"seed": {"phase": "Running", "partitions": {"total": 9}}},
+    }
+    jobs = job_views([FlowReading(key=key, name=key, status=status) for key, status in statuses.items()])
+    verification, archive = verification_of_file(RESULT), archive_of_manifest(ARCHIVE)
+    assert verification is not None
+    assert archive is not None
+
+    ordered = worst_jobs_first([*jobs, archive, verification])
+
+    assert [job.word for job in ordered] == ["differs", "finished, with gaps", "running", "succeeded"]
 
 
 @given(document=JSON)

@@ -142,7 +142,7 @@ def test_the_page_of_partitions_says_how_many_internal_ones_it_does_not_show():
         _, _, whole = get(console, "/partitions?flow=a&internal=yes")
 
     assert 'Partitions <span class="quiet-number">2</span>' in body
-    assert "Without 1 of internal topics" in body
+    assert "1 partition of internal topics is not shown" in body
     assert "RecordTooLarge x1" in body  # the same state as on the flow's first page
     assert 'Partitions <span class="quiet-number">3</span>' in whole
 
