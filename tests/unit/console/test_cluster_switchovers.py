@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -243,8 +244,9 @@ class DrippingPod(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         with suppress(OSError):
-            while True:
-                self.wfile.write(b"H")
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+            for letter in cycle(b"X: y\r\n"):
+                self.wfile.write(bytes([letter]))
                 time.sleep(0.02)
 
     def log_message(self, *_: Any) -> None:

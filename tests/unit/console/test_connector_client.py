@@ -137,6 +137,23 @@ def test_a_body_without_a_length_ends_with_the_connection(client):
         assert fetched(client, served.request()) == {0: "[1]"}
 
 
+def test_a_body_without_a_length_that_does_not_end_is_given_up(client, monkeypatch):
+    """Its connector sends faster than a time limit could help."""
+    monkeypatch.setattr(connector_client, "BODY_MAX_BYTES", 100_000)
+    sent = []
+
+    def send(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while len(sent) < 10_000:
+            connection.sendall(b" " * 10_000)
+            sent.append(10_000)
+
+    with connector(send) as served:
+        assert "more than 16 MiB" in fetched(client, served.request())[0]
+    assert len(sent) < 10_000
+
+
 def test_a_silent_connector_delays_no_other_one(client, monkeypatch):
     monkeypatch.setattr(connector_client, "SILENCE_MAX_S", 0.5)
     ended = threading.Event()
