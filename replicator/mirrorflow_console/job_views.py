@@ -207,6 +207,7 @@ def _seed(reading: FlowReading, seed: Mapping[str, Any]) -> JobView:
             ("to do", max(0, total - done - lost), Level.WAITING),
         ),
         figures=(
+            *([("wave", wave, "count")] if (wave := _int(seed.get("wave"))) else ()),
             ("records", _int(seed.get("records")), "count"),
             ("remaining records", _int(seed.get("remainingRecords")), "count"),
             ("records/s", _int(seed.get("recordsPerSecond")), "short"),

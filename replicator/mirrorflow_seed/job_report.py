@@ -68,6 +68,7 @@ class SeedReport(_JobReport):
     Records and bytes are of this run. `remaining_records` counts offsets, which may be more than records.
     """
 
+    wave: int = 0  # the one that runs, or ran last, from 1: the first copies up to where the source ended when the seed began
     partitions: int = 0
     done: int = 0  # partitions that have reached the end offsets of the first wave
     lost: int = 0  # partitions that have lost records on the source, or stopped
@@ -81,6 +82,7 @@ class SeedReport(_JobReport):
 
     def as_json(self) -> dict[str, Any]:
         figures = {
+            "wave": self.wave,
             "partitions": {"total": self.partitions, "done": self.done, "lost": self.lost},
             "records": self.records,
             "bytes": self.bytes,

@@ -142,6 +142,10 @@ class SeedStatus(RunStatus):
     """Last seed. Counts include all its drivers, and are updated once a minute while it runs."""
 
     partitions: SeedPartitions | None = Field(None, description="Progress by partitions.")
+    wave: Count | None = Field(
+        None,
+        description="Number of the wave that runs or ran last; each copies what came during the one before.",
+    )
     driver: SeedDriver | None = Field(None, description="Driver that is running, or ran last.")
     records: Count = Field(0, description="Records that all drivers of the run copied.")
     bytes: Count = Field(0, description="Bytes that all drivers of the run copied.")

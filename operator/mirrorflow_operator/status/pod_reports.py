@@ -77,6 +77,7 @@ class Report:
     records: int = 0
     bytes: int = 0
     remaining_records: int = 0
+    wave: int | None = None
     gap_records: int = 0
     records_per_s: int = 0
     bytes_per_s: int = 0
@@ -120,6 +121,7 @@ def report_from_json(value: Mapping[str, Any]) -> Report | None:
         records=_count(value.get("records")),
         bytes=_count(value.get("bytes")),
         remaining_records=_count(value.get("remainingRecords")),
+        wave=_count(value.get("wave")) or None,
         gap_records=_count(value.get("gapRecords")),
         records_per_s=_count(value.get("recordsPerSecond")),
         bytes_per_s=_count(value.get("bytesPerSecond")),

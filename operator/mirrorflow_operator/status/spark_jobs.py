@@ -283,6 +283,7 @@ def _message(job: ObservedJob, report: Report | None, status: SeedStatus) -> str
 def _figures(report: Report) -> dict[str, object]:
     return {
         "partitions": report.partitions,
+        "wave": report.wave,
         "remaining_records": report.remaining_records,
         "gap_records": report.gap_records,
         "records_per_second": report.records_per_s,

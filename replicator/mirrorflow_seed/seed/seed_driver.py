@@ -95,6 +95,7 @@ class SeedProgress:
 
     def __init__(self, run_id: str) -> None:
         self.ranges: tuple[SeedRange, ...] = ()  # of the latest wave
+        self.wave = 0  # its number, from 1
         self.next_offsets: dict[int, int] = {}
         self.partition_results: dict[int, PartitionResult] = {}  # the latest of each seed_range
         self.gap_records = 0
@@ -106,6 +107,7 @@ class SeedProgress:
 
     def begin_wave(self, ranges: Sequence[SeedRange]) -> None:
         """Sets the ranges of a wave that is about to begin."""
+        self.wave += 1
         self.ranges = tuple(ranges)
         for seed_range in ranges:
             self._first_ends.setdefault(seed_range.index, seed_range.end)
@@ -167,6 +169,7 @@ class SeedProgress:
         return SeedReport(
             run_id=self._run_id,
             phase=phase,
+            wave=self.wave,
             partitions=len(self.ranges),
             done=len(self._reached),
             lost=len(self.failed),

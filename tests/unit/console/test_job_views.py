@@ -36,10 +36,16 @@ RESULT = {
 
 
 def test_a_running_seed_shows_its_progress_and_remaining_time():
-    seed = {"phase": "Running", "partitions": {"total": 10, "done": 4, "lost": 0}, "estimatedSeconds": 90}
+    seed = {
+        "phase": "Running",
+        "wave": 2,
+        "partitions": {"total": 10, "done": 4, "lost": 0},
+        "estimatedSeconds": 90,
+    }
     (job_view,) = job_views([FlowReading(key="f", name="f", status={"seed": seed})])
 
     assert (job_view.level, job_view.done, job_view.total, job_view.left_s) == (Level.WAITING, 4, 10, 90)
+    assert job_view.figures[0] == ("wave", 2, "count")
     assert job_view.parts == (("done", 4, Level.FINE), ("lost", 0, Level.BROKEN), ("to do", 6, Level.WAITING))
 
 

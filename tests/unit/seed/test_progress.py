@@ -44,7 +44,7 @@ def test_a_partition_is_done_at_the_end_of_the_first_wave():
 
     report = progress.report(JobPhase.RUNNING, (100, 1, 1.0), active=0, now_s=1.0)
 
-    assert (report.done, report.remaining_records) == (1, 400)
+    assert (report.wave, report.done, report.remaining_records) == (2, 1, 400)
 
 
 def test_stopped_partitions_are_counted_by_reason_and_have_no_remaining_records():

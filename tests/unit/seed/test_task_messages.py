@@ -83,7 +83,7 @@ def test_the_report_has_the_documented_fields():
     report = json.loads(json.dumps(SeedReport(run_id="7").as_json()))
 
     assert set(report) == {
-        *("version", "job", "runId", "phase", "partitions", "records", "bytes", "remainingRecords"),
+        *("version", "job", "runId", "phase", "wave", "partitions", "records", "bytes", "remainingRecords"),
         *(
             "recordsPerSecond",
             "bytesPerSecond",

@@ -233,6 +233,7 @@ def test_a_drivers_report_is_parsed() -> None:
     seed = SeedReport(
         run_id="1",
         phase=JobPhase.RUNNING,
+        wave=2,
         partitions=16,
         done=3,
         lost=1,
@@ -267,7 +268,7 @@ def test_a_drivers_report_is_parsed() -> None:
     assert (seeded.records, seeded.bytes, seeded.remaining_records, seeded.gap_records) == (5, 6, 7, 2)
     assert (seeded.records_per_s, seeded.bytes_per_s, seeded.estimated_s) == (8, 9, 61)
     assert (seeded.cost.executor_seconds, seeded.cost.bytes_read, seeded.cost.bytes_written) == (12, 13, 14)
-    assert (seeded.guarantee, seeded.message) == ("exactly-once", "m")
+    assert (seeded.guarantee, seeded.message, seeded.wave) == ("exactly-once", "m", 2)
     assert compared.windows.model_dump() == {
         "total": 9,
         "equal": 5,
