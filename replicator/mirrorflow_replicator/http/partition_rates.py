@@ -112,14 +112,14 @@ class _Counter:
 
     def rate(self, now_s: float, held_since_s: float | None) -> Rate:
         """Returns the rate over the window before *now_s*, or between deliveries; *held_since_s*: since when a rate limit holds the task."""
-        if held_since_s is not None and (paced := self._paced(now_s, held_since_s)) is not None:
+        if held_since_s is not None and (paced := self.paced(now_s, held_since_s)) is not None:
             return paced
         if now_s - self.begin_s > WINDOW_S:
             return NO_RATE
         begin_s, begin = self.earlier or (self.begin_s, self.begin)
         return _rate(begin, self.counts, now_s - begin_s)
 
-    def _paced(self, now_s: float, held_since_s: float) -> Rate | None:
+    def paced(self, now_s: float, held_since_s: float) -> Rate | None:
         """Returns the rate from one delivery to the next; None while a window has several of them."""
         # The limit is seen to hold a task only after the first response that it holds.
         begun = [
@@ -198,17 +198,18 @@ class Samples:
         return NO_RATE if known is None else known.counter.rate(now_s, self._held_since_s(connector, now_s))
 
     def rate_of_tasks(self, connector: str, now_s: float) -> Rate | None:
-        """Returns the rate of all of *connector* while a rate limit holds it; None otherwise, when that is the sum of its partitions.
+        """Returns the rate of all of *connector* where a rate limit holds it between its deliveries; None elsewhere.
 
-        A limit holds a task, and each partition has a delivery only now and then.
+        Elsewhere that is the sum of the rates of its partitions. A limit holds a task, and with many partitions each has a delivery
+        so seldom that a sum would take long to be right.
         """
         held_since_s = self._held_since_s(connector, now_s)
-        if held_since_s is None:
+        counters = [counter for (name, _), counter in self._tasks.items() if name == connector]
+        if held_since_s is None or all(counter.paced(now_s, held_since_s) is None for counter in counters):
             return None
         total = NO_RATE
-        for (name, _), counter in self._tasks.items():
-            if name == connector:
-                total = total.plus(counter.rate(now_s, held_since_s))
+        for counter in counters:
+            total = total.plus(counter.rate(now_s, held_since_s))
         return total
 
     def _held_since_s(self, connector: str, now_s: float) -> float | None:

@@ -81,16 +81,14 @@ def test_without_a_limit_a_flow_that_copies_no_more_shows_no_rate_after_a_window
 
 
 def test_a_limit_that_delays_each_response_shortly_shows_the_rate_of_the_window():
-    """Responses of 2 seconds are no deliveries of their own."""
+    """Responses of 2 seconds are no deliveries of their own, and the rate of the connector is the sum of its partitions."""
     samples = Samples()
     for step in range(120):
         report = partition(records=step, bytes=1_000 * step, source_offset=step, source_end_offset=10_000)
         samples.observe(NAME, task(report, is_rate_limited=True), 2.0 * step)
 
-    rate = samples.rate_of_tasks(NAME, 2.0 * 120)
-
-    assert rate is not None
-    assert rate.bytes == pytest.approx(500, rel=0.1)
+    assert samples.rate_of_tasks(NAME, 2.0 * 120) is None
+    assert samples.rate(NAME, "orders", 0, 2.0 * 120).bytes == pytest.approx(500, rel=0.1)
 
 
 def test_an_earlier_limit_does_not_count():
