@@ -124,7 +124,6 @@ def _ended_after(connected: socket.socket, limit_s: float) -> Iterator[None]:
             connected.shutdown(socket.SHUT_RDWR)
 
     timer = threading.Timer(limit_s, end)
-    timer.daemon = True
     timer.start()
     try:
         yield

@@ -240,7 +240,7 @@ def test_what_no_job_reports_is_left_out_and_keeps_no_other_switchover_from_bein
 
 
 class DrippingPod(BaseHTTPRequestHandler):
-    """Sends one byte of its response now and then, for ever; a read of each byte ends in time."""
+    """Sends one byte of its response now and then, without an end; a read of each byte ends in time."""
 
     def do_GET(self) -> None:
         with suppress(OSError):
@@ -274,12 +274,12 @@ def pods(*handlers: type[BaseHTTPRequestHandler]) -> Iterator[tuple[int, dict[tu
         servers.append(ThreadingHTTPServer((f"127.77.1.{1 + number}", port), handler))
         servers[-1].daemon_threads = True
         threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-    found = {}
+    running = {}
     for number, served in enumerate(servers):
         meta, status = SimpleNamespace(name=f"pod-{number}"), SimpleNamespace(pod_ip=served.server_address[0])
-        found["kafka", f"move-{number}"] = SimpleNamespace(metadata=meta, status=status)
+        running["kafka", f"move-{number}"] = SimpleNamespace(metadata=meta, status=status)
     try:
-        yield servers[0].server_port, found
+        yield servers[0].server_port, running
     finally:
         for served in servers:
             served.shutdown()

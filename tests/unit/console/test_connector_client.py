@@ -140,7 +140,7 @@ def test_a_body_without_a_length_ends_with_the_connection(client):
 def test_a_body_without_a_length_that_does_not_end_is_given_up(client, monkeypatch):
     """Its connector sends faster than a time limit could help."""
     monkeypatch.setattr(connector_client, "BODY_MAX_BYTES", 100_000)
-    sent = []
+    sent: list[int] = []
 
     def send(connection: socket.socket) -> None:
         connection.recv(65_536)

@@ -58,7 +58,7 @@ def test_too_few_samples_give_an_unknown_forecast(lags):
 
 def outlooks(lags: list[int], *, step_s: float) -> list[Outlook]:
     """Returns the outlook after each of *lags*, of which as many are known as a console keeps."""
-    found, was = [], Outlook.UNKNOWN
+    all_outlooks, was = [], Outlook.UNKNOWN
     for end in range(1, len(lags) + 1):
         known = [
             LagSample(index * step_s, lag, 100.0, 10.0, 100.0)
@@ -66,8 +66,8 @@ def outlooks(lags: list[int], *, step_s: float) -> list[Outlook]:
             if (end - 1 - index) * step_s <= WINDOWS_S[-1]
         ]
         was = forecast(known, was=was).outlook
-        found.append(was)
-    return found
+        all_outlooks.append(was)
+    return all_outlooks
 
 
 def changes(values: list[Outlook]) -> int:
@@ -78,9 +78,9 @@ def test_a_lag_that_grows_between_two_deliveries_is_not_taken_for_one_that_shrin
     """A rate limit lets a batch pass every 51 seconds, and the source grows by a tenth more than that."""
     lags = [50_000 + 11 * second - 10 * 51 * (second // 51) for second in range(0, 1_800, 5)]
 
-    found = outlooks(lags, step_s=5)
+    shown = outlooks(lags, step_s=5)
 
-    assert changes(found[found.index(Outlook.NOT_AT_THIS_RATE) :]) == 0
+    assert changes(shown[shown.index(Outlook.NOT_AT_THIS_RATE) :]) == 0
 
 
 def test_a_lag_that_stays_about_the_same_seldom_changes_its_outlook():
@@ -96,10 +96,10 @@ def test_a_lag_that_stays_about_the_same_seldom_changes_its_outlook():
 
 def test_a_lag_that_begins_to_shrink_fast_is_forecast_again():
     grown = list(range(10_000, 20_000, 100))
-    found = outlooks([*grown, *range(20_000, 10_000, -1_000)], step_s=5)
+    shown = outlooks([*grown, *range(20_000, 10_000, -1_000)], step_s=5)
 
-    assert found[len(grown) - 1] is Outlook.NOT_AT_THIS_RATE
-    assert found[-1] is Outlook.ESTIMATE
+    assert shown[len(grown) - 1] is Outlook.NOT_AT_THIS_RATE
+    assert shown[-1] is Outlook.ESTIMATE
 
 
 def test_a_gap_in_the_samples_is_not_counted_as_progress():

@@ -21,7 +21,7 @@ HOUR_S = 3_600.0
 
 
 class Dripping(BaseHTTPRequestHandler):
-    """Sends a byte now and then, for ever."""
+    """Sends a byte now and then, without an end."""
 
     def do_GET(self) -> None:
         self.send_response(200)
