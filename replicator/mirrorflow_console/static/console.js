@@ -390,7 +390,9 @@
     cancelAnimationFrame(resizing);
     resizing = requestAnimationFrame(() => { dropCharts(); refresh(); });
   });
-  setInterval(() => { live(); ages(); }, 1000);
   refresh();
-  if (document.body.dataset.path in { "/": 1, "/flow": 1, "/partitions": 1, "/groups": 1, "/jobs": 1, "/history": 1, "/switchovers": 1 }) follow();
+  if (document.body.dataset.path in { "/": 1, "/flow": 1, "/partitions": 1, "/groups": 1, "/jobs": 1, "/history": 1, "/switchovers": 1 }) {
+    follow();
+    setInterval(() => { live(); ages(); }, 1000);
+  } else document.getElementById("live").hidden = true; // such a page is not updated
 })();

@@ -35,8 +35,11 @@ def started_browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def opened_page(browser: Browser, **options: Any) -> Iterator[Page]:
-    """Yields a page in its own context; errors of its scripts or its content policy fail the test."""
+def opened_page(browser: Browser, *, expected_error: str = "", **options: Any) -> Iterator[Page]:
+    """Yields a page in its own context; errors of its scripts or its content policy fail the test.
+
+    *expected_error*: a text in messages of the browser that do not, as about a page with the status 403.
+    """
     context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
     page = context.new_page()
     errors: list[str] = []
@@ -46,7 +49,7 @@ def opened_page(browser: Browser, **options: Any) -> Iterator[Page]:
         yield page
     finally:
         context.close()
-    assert errors == []
+    assert [error for error in errors if not expected_error or expected_error not in error] == []
 
 
 def serious_violations(page: Page) -> list[str]:

@@ -19,12 +19,20 @@ def test_pages_without_a_flow_are_accessible_and_fit_the_window(browser: Browser
     gate = ClusterGate(client.ApiClient(), environment())
     with (
         served(FixedFlows(), gate=gate, routes=gate.routes) as console,
-        opened_page(browser, color_scheme=scheme, viewport={"width": width, "height": 844}) as page,
+        opened_page(
+            browser, expected_error="403", color_scheme=scheme, viewport={"width": width, "height": 844}
+        ) as page,
     ):
         page.goto(console.url)
         expect(page.get_by_label("Token")).to_be_focused()
+        expect(page.get_by_role("status")).to_be_hidden()
         assert serious_violations(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+        page.get_by_label("Token").fill("no such token")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_have_text("The cluster does not accept this token.")
+        assert serious_violations(page) == []
 
         missing = page.request.get(f"{console.url}/missing")
         assert missing.status == 404
