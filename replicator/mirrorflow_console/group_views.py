@@ -79,7 +79,7 @@ def _row(group: str, lines: Sequence[Mapping[str, Any]], partitions: Partitions)
     return GroupRow(
         group=group,
         level=level,
-        state="; ".join(why) or "offsets committed",
+        state="; ".join(why) or "committed",
         partitions=len(lines),
         lag=_sum([_lag(row, partitions) for row in lines]),
         translation=translation,
