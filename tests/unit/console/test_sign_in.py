@@ -21,3 +21,13 @@ def test_every_page_leads_to_the_form():
                 body = response.read().decode()
             assert '<label for="token">Token</label>' in body
             assert "orders" not in body
+
+
+def test_a_browser_may_name_the_origin_of_the_form():
+    """With the policy no-referrer it sends the origin "null", and the console refuses its own form."""
+    gate = ClusterGate(client.ApiClient(), environment())
+    with (
+        served(FixedFlows(), gate=gate, routes=gate.routes) as console,
+        urllib.request.urlopen(f"{console.url}/sign-in") as response,
+    ):
+        assert response.headers["Referrer-Policy"] == "same-origin"
