@@ -14,12 +14,12 @@ from tests.unit.console.flow_readings import FixedFlows, healthy, reading
 from tests.unit.http.reports import partition
 
 
-def flow(lag: int):
-    """A flow with a lag of a minute and *lag* records."""
+def flow(lag: int, lag_s: float = 60.0):
+    """A flow with a lag of *lag* records and *lag_s*, by default a minute."""
     flow_reading = reading(healthy(partition(0, source_offset=100_000 - lag, source_end_offset=100_000)))
     document = flow_reading.document
     assert document is not None
-    return replace(flow_reading, document=replace(document, figures=document.figures._replace(lag_s=60.0)))
+    return replace(flow_reading, document=replace(document, figures=document.figures._replace(lag_s=lag_s)))
 
 
 def poll(poller: SharedPoller) -> None:
@@ -43,6 +43,25 @@ def test_a_shrinking_lag_has_a_forecast_and_samples_are_bounded():
     source.readings = []
     poll(poller)
     assert poller._lags == {}
+
+
+def test_falling_behind_is_one_trouble_while_the_lag_is_about_a_minute():
+    """The lag grows all the time; its age goes up and down. The history has one event until the flow keeps up."""
+    now_s = [1_000_000.0]
+    source, history = FixedFlows(), History(None)
+    poller = SharedPoller(source, history, clock=lambda: now_s[0])
+    for step in range(90):
+        now_s[0] += 5
+        source.readings = [flow(1_000 * (step + 1), 55.0 + 10.0 * (step % 3))]
+        poll(poller)
+    kinds = [event.kind for event in history.events(0) if event.kind in {"trouble", "repaired"}]
+
+    now_s[0] += 5
+    source.readings = [flow(10, 0.1)]
+    poll(poller)
+
+    assert kinds == ["trouble"]
+    assert poller.snapshot.views[0].troubles == ()
 
 
 def test_only_open_pages_request_details():
