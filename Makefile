@@ -162,7 +162,7 @@ crds: $(READY)  ## write crds/, and the chart's copy, from the types
 		cp crds/$$plural.yaml charts/mirrorflow/crds/$$plural.yaml; \
 	done
 
-conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests, of Kafka 4.3 and 3.9, against our worker; SUITES="base ssl" TESTS=testReplication WORKERS=3 VERSIONS=4.3.1
+conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests, on Kafka 4.4, 4.3 and 3.9, against our worker; SUITES="base ssl" TESTS=testReplication WORKERS=3 VERSIONS=4.3.1
 	@[ "$(COMMAND)" != java ] || tests/conformance/setup.sh --java
 	@$(BIN)/python -m tests.conformance $(SUITES) $(addprefix --kafka ,$(VERSIONS)) --tests '$(TESTS)' --command '$(COMMAND)' --workers $(or $(WORKERS),1)
 

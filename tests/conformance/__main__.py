@@ -30,7 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tests", default="", metavar="REGEX", help="only tests whose names match")
     parser.add_argument("--workers", type=int, default=1, help="processes of each Connect cluster (1)")
     parser.add_argument(
-        "--kafka", action="append", choices=VERSIONS, help="whose tests these are; of both versions if none"
+        "--kafka",
+        action="append",
+        choices=VERSIONS,
+        help="version of brokers and tests; all versions if none",
     )
     parser.add_argument(
         "--command",

@@ -27,7 +27,10 @@ SUITES = {
     "exactlyonce": "MirrorConnectorsIntegrationExactlyOnceTest",
     "dedicated": "DedicatedMirrorIntegrationTest",
 }
-VERSIONS = ("4.3.1", "3.9.1")  # of Kafka, whose tests they are; the newest first
+# Of Kafka: of brokers and tests. MirrorMaker 2 of 4.4.0 is not on Maven Central: the tests of 4.3.1 run on its brokers.
+VERSIONS = ("4.3.1", "4.4.0", "3.9.1")
+# After the jars of the first version those of the second: classes that its tests use, and that the first has no more.
+OF_OLDER_TESTS = {"4.4.0": ("4.3.1",)}
 DEDICATED = "dedicated"  # MM2's own form, whose processes are known by their topics instead of REST
 EXCLUDED = ".*#testConnectorMetrics.*"  # they read a metrics reporter inside the tests' JVM
 SUITE_S = (
@@ -40,6 +43,7 @@ OF_APACHES_WORKER = re.compile(
     r" (org\.apache\.kafka\.connect\.(?:runtime\.(?:WorkerTask|distributed\.DistributedHerder)"
     r"|mirror\.Mirror(?:Source|Checkpoint|Heartbeat)Task|mirror\.MirrorHerder)) source:"
 )
+BROKERS = re.compile(r" kafka\.server\.BrokerServer source: \S*kafka_2\.13-([\d.]+)\.jar")
 SHIM_WAS_LOADED = re.compile(r" conformance\.WorkerProcess source: file:\S*shims\.jar")
 REST_RESPONSE = re.compile(r" ready .* -> \{\"version\":\"([^\"]*)\"")
 # Added to the properties of each worker where a cluster has several: without it each of them is the only node. The shorter
@@ -103,7 +107,7 @@ def run(
     """Run *suite*, or those of its tests whose names match the regular expression *tests*.
 
     *command* starts a worker, `{properties}` standing for its file; *workers* is how many processes each of the two
-    Connect clusters has; *kafka* is the version whose tests these are. Files and logs go to *folder*, which is emptied first.
+    Connect clusters has; *kafka* is one of VERSIONS. Files and logs go to *folder*, which is emptied first.
     """
     if not (CACHE / ".ready").exists():
         raise HarnessError("Apache's tests are not there: run `make conformance`.")
@@ -116,7 +120,7 @@ def run(
     results, status = _results(tests_jvm, folder / "tests.log", on_result)
     seconds = time.monotonic() - begin
     processes = (folder / "processes.log").read_text(errors="replace")
-    problems = _problems(folder, results, status, processes)
+    problems = _problems(folder, results, status, processes, kafka)
     (folder / "loaded.log").unlink(missing_ok=True)  # large, and of no further use
     return Verdict(
         suite=suite,
@@ -144,7 +148,12 @@ def _jvm(suite: str, command: Sequence[str], tests: str, workers: int, kafka: st
         f"-Dconformance.folder={folder}",
         f"-Dconformance.workers={workers}",
         "-cp",
-        f"{CACHE / kafka / 'shims.jar'}:{CACHE / kafka / 'libs'}/*",
+        ":".join(
+            (
+                f"{CACHE / kafka / 'shims.jar'}",
+                *(f"{CACHE / version / 'libs'}/*" for version in (kafka, *OF_OLDER_TESTS.get(kafka, ()))),
+            )
+        ),
         "org.junit.platform.console.ConsoleLauncher",
         "execute",
         *("-c", f"{PACKAGE}.{SUITES[suite]}"),
@@ -204,7 +213,9 @@ def _result(line: str) -> Result:
     )
 
 
-def _problems(folder: Path, results: Sequence[Result], status: int, processes: str) -> tuple[str, ...]:
+def _problems(
+    folder: Path, results: Sequence[Result], status: int, processes: str, kafka: str
+) -> tuple[str, ...]:
     problems = []
     if status not in JUNIT_STATUSES:
         problems.append(f"the tests' JVM ended with status {status}; see {folder / 'tests.log'}")
@@ -214,13 +225,18 @@ def _problems(folder: Path, results: Sequence[Result], status: int, processes: s
         problems.append("no worker was ever started")
     is_shim_loaded = False
     inside = set()
+    brokers = set()
     with (folder / "loaded.log").open(errors="replace") as loaded:
         for line in loaded:
             is_shim_loaded = is_shim_loaded or SHIM_WAS_LOADED.search(line) is not None
             if found := OF_APACHES_WORKER.search(line):
                 inside.add(found[1])
+            if found := BROKERS.search(line):
+                brokers.add(found[1])
     if not is_shim_loaded:
         problems.append("workers were not started by the class of tests/conformance")
+    if brokers != {kafka}:
+        problems.append(f"the brokers were of Kafka {', '.join(sorted(brokers)) or 'no known version'}")
     problems.extend(
         f"the tests' JVM has loaded {name}, so the worker was not alone" for name in sorted(inside)
     )
