@@ -239,6 +239,8 @@ KEYS: tuple[Key, ...] = (
         mirrorflow.schemas.subjects [.*]: subjects of the source's schema registry that are copied (docs/schemas.md): names and Java regular expressions, separated by commas; subjects that their schemas refer to are copied, too
         mirrorflow.schemas.contexts [.]: contexts that are copied, and the contexts of their copies, as `.:.east`; the default context is a dot
         mirrorflow.schemas.subject.prefix: comes before the names of copied subjects
+        mirrorflow.schemas.wait.topics: topics of the source whose records are copied after their schemas (docs/schemas.md): names and Java regular expressions, separated by commas; default: none
+        mirrorflow.schemas.wait.max.ms [30000]: after this time, records are copied although the target's registry lacks their schemas
     """),
     *rows(Scope.CONNECTOR, Verdict.HONOURED, r"""
         use.defaults.from [target]: `target` or `source`; in an mm2.properties only as `A->B.use.defaults.from`, as in MM2

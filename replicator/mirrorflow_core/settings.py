@@ -230,6 +230,7 @@ class SourceSettings:
     bytes_per_second: int | None = None
     offsets: OffsetStorageSettings
     syncs: OffsetSyncSettings | None = None  # None: `emit.offset-syncs.enabled=false`
+    schema_wait: "SchemaWaitSettings | None" = None  # None: no topic waits for schemas
     source_consumer: ClientSettings
     source_admin: ClientSettings
     target_producer: ClientSettings
@@ -333,6 +334,15 @@ class SchemaSettings:
     contexts: Mapping[str, str]  # source context -> target context
     subject_prefix: str = ""
     providers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaWaitSettings:
+    """The source connector's topics whose records are copied after their schemas."""
+
+    topics: tuple[str, ...]
+    longest_s: float
+    schemas: SchemaSettings  # of the flow's schema connector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

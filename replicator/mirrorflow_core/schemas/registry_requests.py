@@ -55,6 +55,13 @@ def schema_request(context: str, schema_id: int) -> RegistryRequest:
     return RegistryRequest(path=f"/schemas/ids/{schema_id}{query}")
 
 
+def subjects_request(context: str, schema_id: int) -> RegistryRequest:
+    """Returns the request for the subjects with a version of an id, deleted ones too; 404 if *context* has no such schema."""
+    subject = SubjectName(context, "").qualified
+    query = {"deleted": "true"} | ({"subject": subject} if subject else {})
+    return RegistryRequest(path=f"/schemas/ids/{schema_id}/versions?{urlencode(query)}")
+
+
 def requests_of(step: SchemaStep) -> tuple[RegistryRequest, ...]:
     """Returns the requests that carry out *step*, in their order. Each may be repeated after a lost response."""
     match step:

@@ -27,7 +27,7 @@ _HEADERS: Final = frozenset({b"__key_schema_id", b"__value_schema_id"})
 def schema_ids(records: memoryview) -> set[int]:
     """Returns the ids that the complete batches in *records* of a fetch response name.
 
-    A batch that cannot be read names none: whoever copies it reports why.
+    A batch that cannot be read names none: copying it reports why.
     """
     ids: set[int] = set()
     try:

@@ -18,12 +18,14 @@ from mirrorflow_core.schemas.registry_contents import (
     SchemaVersion,
     SubjectName,
     parse_compatibility,
+    parse_subject,
     parse_version,
 )
 from mirrorflow_core.schemas.registry_requests import (
     PAGE_VERSIONS,
     schema_request,
     settings_request,
+    subjects_request,
     versions_request,
 )
 from mirrorflow_kafka.registry.registry_client import RegistryClient
@@ -78,6 +80,12 @@ class RegistryReader:
     async def has_schema(self, context: str, schema_id: int) -> bool:
         """Returns whether *context* has a schema with this id: the cheapest sign of a new schema."""
         return await self._client.get(schema_request(context, schema_id)) is not None
+
+    async def subjects_of(self, context: str, schema_id: int) -> frozenset[SubjectName]:
+        """Returns the subjects with a version of this id in *context*; empty if it has no such schema."""
+        entries = await self._client.get(subjects_request(context, schema_id))
+        named = (entry.get("subject") for entry in entries or () if isinstance(entry, dict))
+        return frozenset(parse_subject(name, context) for name in named if isinstance(name, str))
 
     async def _versions(self, context: str) -> dict[VersionKey, SchemaVersion]:
         listed = await self._listed(context, with_deleted=True)

@@ -15,6 +15,7 @@ from typing import Self
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.patterns import compile_patterns, meant_by_glob
 from mirrorflow_core.java.properties import PropertyReader, parse_duration_ms, parse_instant_ms
+from mirrorflow_core.schemas.subject_mapping import WAIT_MAX_KEY, WAIT_TOPICS_KEY
 from mirrorflow_core.setting_table import DEFAULTS
 from mirrorflow_core.settings import (
     CONFIG_EXCLUDE,
@@ -31,6 +32,7 @@ from mirrorflow_core.settings import (
     PolicyKind,
     RegistrySettings,
     SchemaSettings,
+    SchemaWaitSettings,
     SourceSettings,
     StartPosition,
 )
@@ -297,12 +299,11 @@ def parse_source(
         skips_refused_records=read.choice("mirrorflow.refused.records", ("stop", "skip")) == "skip",
         read_committed=_read_committed(read, read_consumer),
         flush_interval_s=flush.whole(FLUSH_INTERVAL_KEY, minimum=1, maximum=DAY_MS) / 1000,
-        transaction_timeout_ms=PropertyReader(producer.properties, basics.resolver, DEFAULTS).whole(
-            "transaction.timeout.ms", minimum=TRANSACTION_MIN_MS, maximum=DAY_MS
-        ),
+        transaction_timeout_ms=_transaction_timeout_ms(producer, basics.resolver),
         bytes_per_second=read.size_bytes("mirrorflow.bytes.per.second"),
         offsets=offset_storage(read_worker, worker, basics.source_alias, target_admin),
         syncs=offset_syncs(read, properties, worker, label=basics.label),
+        schema_wait=_schema_wait(read, properties, worker),
         source_consumer=consumer,
         source_admin=source_admin,
         target_producer=producer,
@@ -341,6 +342,11 @@ def _clients(
         clients.task_producer(target, basics.name, producer),
         clients.client_settings(target, f"{label}|replication-target-admin", target_admin),
     )
+
+
+def _transaction_timeout_ms(producer: ClientSettings, resolver: Resolver) -> int:
+    read = PropertyReader(producer.properties, resolver, DEFAULTS)
+    return read.whole("transaction.timeout.ms", minimum=TRANSACTION_MIN_MS, maximum=DAY_MS)
 
 
 def _read_committed(read: PropertyReader, consumer: PropertyReader) -> bool:
@@ -572,6 +578,19 @@ def parse_schemas(properties: Mapping[str, str], worker: Mapping[str, str]) -> S
         contexts=read_contexts(read.names(CONTEXTS_KEY)),
         subject_prefix=read.text(PREFIX_KEY),
         providers=basics.providers,
+    )
+
+
+def _schema_wait(
+    read: PropertyReader, properties: Mapping[str, str], worker: Mapping[str, str]
+) -> SchemaWaitSettings | None:
+    topics = _patterns(read, WAIT_TOPICS_KEY)
+    if not topics:
+        return None
+    return SchemaWaitSettings(
+        topics=topics,
+        longest_s=read.whole(WAIT_MAX_KEY, minimum=1, maximum=DAY_MS) / 1000,
+        schemas=parse_schemas(properties, worker),
     )
 
 

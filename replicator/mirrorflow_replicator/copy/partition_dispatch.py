@@ -12,15 +12,19 @@ of the loop in which it arrived.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from mirrorflow_core.copying.effects import Effect, Effects, Signal
 from mirrorflow_core.copying.partition import PartitionCopier
+from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
 from mirrorflow_core.wire.produce import Buffer
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.broker_writer import ProduceConnection
+from mirrorflow_replicator.copy.schema_wait import SCHEMA_MISSING, SchemaWait
+
+SCHEMAS_AWAITED: Final = "its records wait for schemas that the target's registry lacks"
 
 _READY, _FETCH, _REPORT = Signal.READY, Signal.FETCH, Signal.REPORT
 
@@ -49,7 +53,9 @@ class TaskServices(Protocol):
 class PartitionDispatch:
     """One partition with its reader and its connection: what both of them call."""
 
-    def __init__(self, copier: PartitionCopier, services: TaskServices) -> None:
+    def __init__(
+        self, copier: PartitionCopier, services: TaskServices, schemas: SchemaWait | None = None
+    ) -> None:
         self.copier = copier
         self.target_topic, self.partition = copier.target
         self.reader: BrokerReader | None = None
@@ -58,21 +64,36 @@ class PartitionDispatch:
         self._services = services
         self._packer = copier.packer
         self._counted_bytes = 0
+        self._schemas = schemas  # None: no record waits for its schema
+        self._awaits_schemas = False
 
     # -- fetch
 
     def next_fetch(self) -> FetchFrom | None:
         """Returns where to fetch from next; None to fetch nothing now."""
         assert self.reader is not None
+        if self._awaits_schemas:
+            return None
         return self.copier.next_fetch(self.reader.partition_bytes)
 
     def may_fetch_soon(self) -> bool:
         """Returns whether `next_fetch` may change from None to an offset at any moment."""
-        return self.copier.may_fetch_soon()
+        return not self._awaits_schemas and self.copier.may_fetch_soon()
 
     def fetched(self, response: PartitionFetchResponse, asked_offset: int) -> None:
-        """Receives what was fetched at *asked_offset*."""
+        """Receives what was fetched at *asked_offset*; it is fetched again later if its schemas are not there yet."""
+        schemas = self._schemas
+        if schemas is not None and schemas.hold(self.copier.topic, response.records, self._schemas_arrived):
+            self._awaits_schemas = True
+            self.copier.health.note_obstacle(
+                Obstacle(kind=ObstacleKind.FAILED, name=SCHEMA_MISSING, message=SCHEMAS_AWAITED)
+            )
+            return
         self.apply(self.copier.fetched(response, asked_offset))
+
+    def _schemas_arrived(self) -> None:
+        self._awaits_schemas = False
+        self.fetch()
 
     # -- pack and send
 

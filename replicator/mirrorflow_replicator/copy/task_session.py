@@ -172,6 +172,8 @@ class TaskSession:
             self._spawn(loop)
         if self._parts.syncs is not None:
             self._spawn(self._parts.syncs.run())
+        if self._parts.schemas is not None:
+            self._spawn(self._parts.schemas.run())
         self._spawn(self._follow_internal_topics())
 
     async def _follow_internal_topics(self) -> None:
@@ -208,7 +210,7 @@ class TaskSession:
         plain = self._session.start.producers.plain
         packer = Packer(source.topic, source.partition, route.name, plain, route.edits)
         copier = self.copiers[source] = PartitionCopier(source, route.name, self._session, packer)
-        self._routes.add(PartitionDispatch(copier, self._effects))
+        self._routes.add(PartitionDispatch(copier, self._effects, self._parts.schemas))
         self._effects.apply(copier, copier.started(self._parts.session.earlier.get(source)))
         self._stalls.changed(copier)
         return copier
@@ -248,7 +250,7 @@ class TaskSession:
         """Returns what changed since the last report, or everything if *whole*."""
         copiers = list(self.copiers.values()) if whole else list(self._changed)
         self._changed.clear()
-        syncs = self._parts.syncs
+        syncs, schemas = self._parts.syncs, self._parts.schemas
         return TaskReport(
             task=self._index,
             state="RUNNING",
@@ -260,7 +262,10 @@ class TaskSession:
             active_records=active_records(self.copiers.values()),
             buffer_free_bytes=max(0, BUFFERED_BYTES_MAX - self._effects.buffered_bytes),
             commit_ms=self._flusher.mean_ms,
-            warnings=() if syncs is None else syncs.warnings,
+            warnings=(
+                *(() if syncs is None else syncs.warnings),
+                *(() if schemas is None else schemas.warnings),
+            ),
         )
 
     def write_replays(self) -> None:

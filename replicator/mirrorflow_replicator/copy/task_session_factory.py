@@ -16,6 +16,7 @@ from mirrorflow_replicator.copy.offset_sync_writer import (
     SyncTarget,
     UnwrittenSyncs,
 )
+from mirrorflow_replicator.copy.schema_wait import SchemaWait
 from mirrorflow_replicator.copy.task_parts import SessionParts, TaskParts
 from mirrorflow_replicator.copy.task_session import TaskSession
 from mirrorflow_replicator.process import now_ms
@@ -41,6 +42,7 @@ async def start_task_session(
         rack=settings.source_consumer.properties.get("client.rack", ""),
         errors=errors,
         syncs=_offset_sync_writer(settings, errors, target, resolve),
+        schemas=None if settings.schema_wait is None else SchemaWait(settings.schema_wait, errors),
         session=session,
     )
     started = TaskSession(settings, task, parts)

@@ -35,10 +35,10 @@ from mirrorflow_replicator.version import connect_version
 
 GROUP = "MirrorFlow"  # of our own settings
 _FILE = "plugin_definitions.json"
-# Our keys that belong to only one of the classes; all others belong to each.
+# Our keys that belong to some of the classes; all others belong to each.
 _OWN: Mapping[str, tuple[str, ...]] = {
     HEARTBEAT_CONNECTOR: ("mirrorflow.heartbeats.",),
-    SCHEMA_CONNECTOR: ("mirrorflow.schemas.",),
+    SCHEMA_CONNECTOR: ("mirrorflow.schemas.subject", "mirrorflow.schemas.contexts"),
     SOURCE_CONNECTOR: (
         "use.defaults.from",
         "mirrorflow.start.",
@@ -48,6 +48,7 @@ _OWN: Mapping[str, tuple[str, ...]] = {
         "mirrorflow.balance.",
         "mirrorflow.config.",
         "mirrorflow.sync.",
+        "mirrorflow.schemas.",
     ),
 }
 Definition = Mapping[str, Any]  # Java's ConfigKeyInfo
@@ -165,7 +166,7 @@ def _own_definitions(plugin: str, java: Mapping[str, Definition]) -> Iterator[De
         and key.verdict is Verdict.HONOURED
         and key.name not in java
         and "*" not in key.name
-        and not key.name.startswith(others)
+        and (key.name.startswith(_OWN.get(plugin, ())) or not key.name.startswith(others))
     ]
     for order, key in enumerate(mine, start=1):
         yield {

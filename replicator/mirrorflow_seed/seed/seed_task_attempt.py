@@ -140,7 +140,7 @@ class SeedTaskAttempt:
     ) -> None:
         self._wave = wave
         self._bytes_per_second = seed_task.bytes_per_second
-        self._settings = settings
+        self._settings = replace(settings, schema_wait=None)  # executors may have no access to registries
         self._resolve: Resolve = Resolver(settings.providers).resolve_client
         self._connect = connect
         self._wants_end = wants_end

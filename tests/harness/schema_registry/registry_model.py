@@ -110,6 +110,8 @@ class RegistryModel:
                 return ["AVRO", "JSON", "PROTOBUF"]
             case "GET", "schemas", "ids", schema_id:
                 return self._schema(int(schema_id), query)
+            case "GET", "schemas", "ids", schema_id, "versions":
+                return self._versions_of(int(schema_id), query, with_deleted=with_deleted)
             case "GET", "subjects":
                 names = {
                     join(context, subject)
@@ -162,6 +164,19 @@ class RegistryModel:
                         name: value[name] for name in ("schema", "schemaType", "references") if value[name]
                     }
         raise RegistryError(40403, f"Schema {schema_id} not found")
+
+    def _versions_of(
+        self, schema_id: int, query: dict[str, str], *, with_deleted: bool
+    ) -> list[dict[str, Any]]:
+        context, _ = split(query.get("subject", ""))
+        shown = [
+            {"subject": join(*key[:2]), "version": key[2]}
+            for key in self._shown(with_deleted=with_deleted)
+            if key[0] == context and self.versions[key]["id"] == schema_id
+        ]
+        if not shown:
+            raise RegistryError(40403, f"Schema {schema_id} not found")
+        return shown
 
     def _numbers(self, subject: tuple[str, str], *, with_deleted: bool) -> list[int]:
         matching = [

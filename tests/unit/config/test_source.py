@@ -211,6 +211,25 @@ def test_every_key_of_a_source_connector_takes_effect():
     )
 
 
+def test_topics_that_wait_for_schemas_need_both_registries():
+    registries = {
+        f"{side}.cluster.schema.registry.url": f"https://registry-{side}" for side in ("source", "target")
+    }
+    waiting = {
+        "mirrorflow.schemas.wait.topics": "orders.*, payments",
+        "mirrorflow.schemas.wait.max.ms": "1500",
+    }
+
+    found = parse_source(CONNECTOR | registries | waiting, WORKER).schema_wait
+
+    assert found is not None
+    assert (found.topics, found.longest_s) == (("orders.*", "payments"), 1.5)
+    assert found.schemas.target.properties == {"schema.registry.url": "https://registry-target"}
+    assert parse_source(CONNECTOR | registries, WORKER).schema_wait is None
+    with pytest.raises(InvalidSettingError, match=r"schema\.registry\.url"):
+        parse_source(CONNECTOR | waiting, WORKER)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -232,6 +251,7 @@ def test_every_key_of_a_source_connector_takes_effect():
         ("mirrorflow.source.loss.policy", "ignore"),
         ("mirrorflow.bytes.per.second", "fast"),
         ("mirrorflow.bytes.per.second", "0"),
+        ("mirrorflow.schemas.wait.topics", "("),
         ("exactly.once.support", "required"),
         ("exactly.once.support", "never"),
         ("transaction.boundary", "record"),

@@ -1,0 +1,291 @@
+"""Records wait for their schemas: which ones, for how long, and what the partition does meanwhile. The registries run in this process."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+
+from mirrorflow_core.copying.effects import Effects
+from mirrorflow_core.settings import RegistrySettings, SchemaSettings, SchemaWaitSettings
+from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
+from mirrorflow_core.wire.records import Record, encode
+from mirrorflow_replicator.copy.partition_dispatch import PartitionDispatch
+from mirrorflow_replicator.copy.schema_wait import PROBE_INTERVAL_S, SCHEMA_MISSING, SchemaWait
+from tests.harness.schema_registry.registry_in_process import RunningRegistry
+from tests.harness.schema_registry.registry_model import RegistryModel
+
+TOPIC = "orders"
+SOON_S = 20.0
+LONG_S = 3600.0
+SHORT_S = 0.01
+
+
+@pytest.fixture
+def source() -> Iterator[RunningRegistry]:
+    registry = RunningRegistry()
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def target() -> Iterator[RunningRegistry]:
+    registry = RunningRegistry()
+    registry.model.respond("PUT", "/mode", {"mode": "IMPORT"})
+    yield registry
+    registry.close()
+
+
+def settings_of(
+    source: RunningRegistry, target: RunningRegistry, *, longest_s: float = LONG_S, **schemas: Any
+) -> SchemaWaitSettings:
+    registries = {
+        side: RegistrySettings(alias=alias, side=side, properties={"schema.registry.url": registry.url})
+        for side, alias, registry in (("source", "east", source), ("target", "west", target))
+    }
+    return SchemaWaitSettings(
+        topics=("orders.*",),
+        longest_s=longest_s,
+        schemas=replace(
+            SchemaSettings(
+                name="MirrorSourceConnector",
+                flow="east->west",
+                source_alias="east",
+                target_alias="west",
+                source=registries["source"],
+                target=registries["target"],
+                subjects=(".*",),
+                contexts={".": "."},
+            ),
+            **schemas,
+        ),
+    )
+
+
+def named(*ids: int) -> memoryview:
+    """Returns records that name schemas."""
+    return memoryview(encode([Record(0, 1, None, b"\0" + number.to_bytes(4)) for number in ids], codec=0))
+
+
+def register(model: RegistryModel, subject: str, schema: str, **more: Any) -> int:
+    status, response = model.respond("POST", f"/subjects/{subject}/versions", {"schema": schema, **more})
+    assert status == 200, response
+    return int(response["id"])
+
+
+class RunningWait:
+    """A wait that asks, and what it has let continue."""
+
+    def __init__(self, settings: SchemaWaitSettings) -> None:
+        self.errors: Counter[str] = Counter()
+        self.passed_s = 0.0  # beside the time that passes
+        self.wait = SchemaWait(settings, self.errors, monotonic=lambda: time.monotonic() + self.passed_s)
+        self.resumed = 0
+        self._job: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._job = asyncio.create_task(self.wait.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._job is not None
+        self._job.cancel()
+        await asyncio.gather(self._job, return_exceptions=True)
+
+    def hold(self, *ids: int, topic: str = TOPIC) -> bool:
+        return self.wait.hold(topic, named(*ids), self._resume)
+
+    def _resume(self) -> None:
+        self.resumed += 1
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        assert self._job is not None
+        async with asyncio.timeout(SOON_S):
+            while not condition():
+                assert not self._job.done()
+                await asyncio.sleep(0.01)
+
+
+def test_records_wait_until_the_target_has_their_schema(source: RunningRegistry, target: RunningRegistry):
+    schema_id = register(source.model, "orders-value", '"int"')
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target)) as running:
+            assert running.hold(schema_id)
+            await running.until(lambda: len(target.requests) > 2)
+            assert not running.resumed
+
+            register(target.model, "orders-value", '"int"', id=schema_id, version=1)
+            await running.until(lambda: running.resumed)
+
+            asked = len(target.requests)
+            assert not running.hold(schema_id)
+            assert (len(target.requests), running.errors) == (asked, Counter())
+
+    asyncio.run(run())
+
+
+def test_an_id_is_asked_for_once_for_all_partitions(source: RunningRegistry, target: RunningRegistry):
+    schema_id = register(source.model, "orders-value", '"int"')
+    register(target.model, "orders-value", '"int"', id=schema_id, version=1)
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target)) as running:
+            assert [running.hold(schema_id) for _ in range(50)] == [True] * 50
+            await running.until(lambda: running.resumed == 50)
+
+    asyncio.run(run())
+    assert target.requests == [f"GET /schemas/ids/{schema_id}"]
+
+
+def test_other_topics_and_records_without_schemas_do_not_wait(
+    source: RunningRegistry, target: RunningRegistry
+):
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target)) as running:
+            assert not running.hold(1, topic="payments")
+            assert not running.wait.hold(TOPIC, memoryview(b""), lambda: None)
+
+    asyncio.run(run())
+    assert source.requests == target.requests == []
+
+
+def test_an_id_that_no_registry_knows_delays_nothing_for_long(
+    source: RunningRegistry, target: RunningRegistry
+):
+    """Other data may begin with a zero byte. It is asked for twice, because an instance of a registry may be late."""
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target)) as running:
+            assert running.hold(77)
+            await running.until(lambda: running.resumed)
+            assert not running.hold(77)
+            assert running.errors == Counter()
+
+    asyncio.run(run())
+    assert target.requests == ["GET /schemas/ids/77"] * 2
+
+
+def test_records_of_subjects_that_are_not_copied_do_not_wait(
+    source: RunningRegistry, target: RunningRegistry
+):
+    schema_id = register(source.model, "private-value", '"int"')
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target, subjects=("orders-value",))) as running:
+            assert running.hold(schema_id)
+            await running.until(lambda: running.resumed)
+
+    asyncio.run(run())
+
+
+def test_a_schema_is_awaited_in_the_context_of_its_copy(source: RunningRegistry, target: RunningRegistry):
+    schema_id = register(source.model, "orders-value", '"int"')
+    register(target.model, "orders-value", '"int"', id=schema_id, version=1)
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target, contexts={".": ".east"})) as running:
+            assert running.hold(schema_id)
+            await running.until(lambda: len(target.requests) > 2)
+            assert not running.resumed
+            register(target.model, ":.east:orders-value", '"int"', id=schema_id, version=1)
+            await running.until(lambda: running.resumed)
+
+    asyncio.run(run())
+
+
+def test_records_are_copied_without_their_schema_after_the_limit(
+    source: RunningRegistry, target: RunningRegistry, caplog: pytest.LogCaptureFixture
+):
+    schema_id = register(source.model, "orders-value", '"int"')
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target, longest_s=SHORT_S)) as running:
+            assert running.hold(schema_id)
+            await running.until(lambda: running.resumed)
+            assert running.errors == {SCHEMA_MISSING: 1}
+            assert not running.hold(schema_id)
+
+    asyncio.run(run())
+    assert f"because the registry of west lacks the schemas of ids {schema_id}" in caplog.text
+
+
+def test_a_registry_that_is_down_delays_records_once_until_it_answers(
+    source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
+):
+    schema_id = register(source.model, "orders-value", '"int"')
+    answers = False
+    respond = target.model.respond
+
+    def respond_or_fail(method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
+        return respond(method, path, body) if answers else (503, {"message": "down"})
+
+    monkeypatch.setattr(target.model, "respond", respond_or_fail)
+
+    async def run() -> None:
+        nonlocal answers
+        async with RunningWait(settings_of(source, target, longest_s=SHORT_S)) as running:
+            assert running.hold(schema_id)
+            await running.until(lambda: running.resumed)
+            assert not running.hold(schema_id)
+            assert "down" in str(running.wait.warnings)
+
+            running.passed_s += PROBE_INTERVAL_S
+            answers = True
+            register(target.model, "orders-value", '"int"', id=schema_id, version=1)
+            assert running.hold(schema_id)
+            await running.until(lambda: running.resumed == 2)
+            assert running.wait.warnings == ()
+
+    asyncio.run(run())
+
+
+class Reader:
+    """A reader that counts how often it is to ask a partition again."""
+
+    partition_bytes = 1
+
+    def __init__(self) -> None:
+        self.changes = 0
+
+    def changed(self, topic: str, partition: int) -> None:
+        self.changes += 1
+
+
+def test_a_partition_is_not_fetched_while_its_records_wait():
+    """What was fetched is not copied; it is fetched again."""
+    taken: list[PartitionFetchResponse] = []
+    resumes: list[Callable[[], None]] = []
+
+    def hold(_: str, __: memoryview, resume: Callable[[], None]) -> bool:
+        resumes.append(resume)
+        return len(resumes) == 1
+
+    def fetched(response: PartitionFetchResponse, _: int) -> Effects:
+        taken.append(response)
+        return ()
+
+    wanted = FetchFrom(0, -1, -1, 1)
+    copier: Any = SimpleNamespace(
+        topic=TOPIC, partition=0, target=("east.orders", 0), packer=SimpleNamespace(queued_bytes=0),
+        next_fetch=lambda _: wanted, may_fetch_soon=lambda: True, note_obstacle=lambda _: None,
+        fetched=fetched,
+    )  # fmt: skip
+    wait: Any = SimpleNamespace(hold=hold)
+    services: Any = SimpleNamespace(carry_out=lambda *_: None, count_buffered=lambda _: None)
+    reader: Any = Reader()
+    dispatch = PartitionDispatch(copier, services, wait)
+    dispatch.reader = reader
+    response: Any = SimpleNamespace(records=named(1))
+
+    dispatch.fetched(response, 0)
+    assert (dispatch.next_fetch(), dispatch.may_fetch_soon(), taken) == (None, False, [])
+
+    resumes[0]()
+    assert (dispatch.next_fetch(), dispatch.may_fetch_soon(), reader.changes) == (wanted, True, 1)
+    dispatch.fetched(response, 0)
+    assert taken == [response]
