@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ class Issuer:
     key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
     lifetime_s: float = 300
     audience: str = AUDIENCE
-    issued: int = 0
+    tokens: list[str] = field(default_factory=list)
 
     def jwks(self) -> str:
         numbers = self.key.public_key().public_numbers()
@@ -52,7 +53,6 @@ class Issuer:
         )
 
     def token(self) -> str:
-        self.issued += 1
         now = int(time.time())
         claims = {
             "iss": ISSUER,
@@ -64,7 +64,8 @@ class Issuer:
         parts = ({"alg": "RS256", "kid": "one", "typ": "JWT"}, claims)
         content = ".".join(encoded(json.dumps(part).encode()) for part in parts)
         signature = self.key.sign(content.encode(), padding.PKCS1v15(), hashes.SHA256())
-        return f"{content}.{encoded(signature)}"
+        self.tokens.append(f"{content}.{encoded(signature)}")
+        return self.tokens[-1]
 
     def respond(self, _: Received) -> Response:
         return Response(body={"access_token": self.token(), "expires_in": self.lifetime_s})
@@ -131,15 +132,22 @@ def test_a_token_for_another_audience_is_refused(validating: KafkaCluster, issue
         async with IdentityServer(respond=other.respond).running() as server:
             await connect(properties(validating, server.url))
 
-    with pytest.raises(AuthenticationFailedError, match="OAUTHBEARER authentication failed"):
+    with pytest.raises(AuthenticationFailedError, match="OAUTHBEARER authentication failed") as raised:
         asyncio.run(run())
+    assert not any(token in str(raised.value) for token in other.tokens)
 
 
 @pytest.mark.parametrize("login", ["client assertion", "JWT bearer", "Azure"])
 def test_a_login_without_a_secret_connects(
-    validating: KafkaCluster, issuer: Issuer, login: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    validating: KafkaCluster,
+    issuer: Issuer,
+    login: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The file has an assertion of the same issuer, as a projected token does."""
+    """The file has an assertion of the same issuer, as a projected token does. Nothing of both is logged at any level."""
+    caplog.set_level(logging.DEBUG)
     file = tmp_path / "token"
     file.write_text(issuer.token())
 
@@ -164,6 +172,7 @@ def test_a_login_without_a_secret_connects(
             return cluster.cluster_id
 
     assert asyncio.run(run()) == validating.cluster_id
+    assert not any(token in caplog.text for token in issuer.tokens)
 
 
 @pytest.mark.timing
@@ -184,4 +193,4 @@ def test_a_connection_outlives_its_tokens(validating: KafkaCluster, issuer: Issu
             return time.monotonic() - began
 
     assert asyncio.run(run()) > 3 * LIFETIME_S
-    assert short.issued >= 4
+    assert len(short.tokens) >= 4
