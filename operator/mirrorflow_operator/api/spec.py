@@ -417,6 +417,19 @@ class Schemas(ApiModel):
     subject_prefix: Annotated[str, Field(max_length=100, pattern=r"^[a-zA-Z0-9._-]*$")] = Field(
         "", description="Text that precedes the names of copied subjects."
     )
+    waiting_topics: tuple[Pattern, ...] = Field(
+        (),
+        max_length=PATTERNS_MAX,
+        description="Names or regexes of topics of the source whose records are copied after their schemas. If empty, no "
+        "record waits for its schema.",
+        json_schema_extra=LIST_SET,
+    )
+    max_wait_seconds: int = Field(
+        30,
+        ge=1,
+        le=86_400,
+        description="Seconds after which records of waiting topics are copied although their schemas are missing.",
+    )
 
 
 class Heartbeats(ApiModel):

@@ -198,8 +198,11 @@ def job_objects(flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, flow_i
     """
     documents: list[Object] = []
     spec = flow.spec
-    # Jobs read as the running source connector does: a pause suspends the Job instead.
-    running = flow.model_copy(update={"spec": spec.model_copy(update={"state": State.RUNNING})})
+    # Jobs read as the running source connector does: a pause suspends the Job instead. They wait for no schemas, so they need no
+    # Secrets of registries.
+    running = flow.model_copy(
+        update={"spec": spec.model_copy(update={"state": State.RUNNING, "schemas": None})}
+    )
 
     def run_of(kind: RunKind, job: SparkJob) -> _Run:
         planned = plan_all(running, POD_LAYOUT, flow_id=flow_id).connectors

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from mirrorflow_core.java.cloud_logins import AWS_HANDLER, AZURE_HANDLER, GCP_HANDLER, OAUTH_MODULE, SCOPE_KEY
 from mirrorflow_core.java.jaas import escape_option, format_jaas
 from mirrorflow_core.replication_policy import worker_topic
+from mirrorflow_core.schemas.subject_mapping import WAIT_MAX_KEY, WAIT_TOPICS_KEY
 from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, REGISTRY_PREFIX, TOPICS_EXCLUDE
 from mirrorflow_operator.api.model import rounded_up
 from mirrorflow_operator.api.spec import (
@@ -374,6 +375,18 @@ def schema_properties(spec: Spec, layout: SecretLayout) -> dict[str, str]:
     }
 
 
+def schema_wait_properties(spec: Spec, layout: SecretLayout) -> dict[str, str]:
+    """Returns the properties by which the source connector waits for schemas; empty if no topic waits."""
+    schemas = spec.schemas
+    if schemas is None or not schemas.waiting_topics:
+        return {}
+    return {
+        **schema_properties(spec, layout),
+        WAIT_TOPICS_KEY: ",".join(schemas.waiting_topics),
+        WAIT_MAX_KEY: str(1000 * schemas.max_wait_seconds),
+    }
+
+
 def _registry_properties(side: str, registry: SchemaRegistry, layout: SecretLayout) -> dict[str, str]:
     properties = {"url": registry.url}
     if registry.tls is not None:
@@ -479,7 +492,10 @@ def plan_all(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> P
     worker = worker_properties(flow, secrets)
     shared = shared_properties(flow, secrets, flow_id or flow.metadata.name)
     own = {
-        ConnectorKind.SOURCE: source_properties(flow.spec),
+        ConnectorKind.SOURCE: {
+            **source_properties(flow.spec),
+            **schema_wait_properties(flow.spec, secrets),
+        },
         ConnectorKind.CHECKPOINT: checkpoint_properties(flow.spec),
         ConnectorKind.HEARTBEAT: heartbeat_properties(flow.spec),
         ConnectorKind.SCHEMAS: schema_properties(flow.spec, secrets),

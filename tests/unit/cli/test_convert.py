@@ -686,18 +686,19 @@ def test_schema_registries_become_spec_schemas() -> None:
     east->west.mirrorflow.schemas.subjects = orders.*, payments
     mirrorflow.schemas.contexts = .:.east
     mirrorflow.schemas.subject.prefix = east.
+    east->west.mirrorflow.schemas.wait.topics = orders.*
+    mirrorflow.schemas.wait.max.ms = 1500
     """
     findings = ConversionFindings()
 
     [document] = converted(REGISTRIES + lines, findings)
 
-    [properties] = [
-        connector.connector_properties
+    planned = {
+        connector.kind: connector.connector_properties
         for connector in plan(load_flow(yaml_text(document)), POD_LAYOUT).connectors
-        if connector.kind is ConnectorKind.SCHEMAS
-    ]
+    }
     secrets = "/mnt/mirrorflow/secrets"
-    assert {
+    of_schemas = {
         "source.cluster.schema.registry.url": "https://registry-east:8081",
         "source.cluster.schema.registry.basic.auth.user.info": f"mirror:${{dir:{secrets}/east-registry:password}}",
         "source.cluster.schema.registry.ssl.truststore.location": f"{secrets}/east-registry-ca/ca.crt",
@@ -708,7 +709,10 @@ def test_schema_registries_become_spec_schemas() -> None:
         "mirrorflow.schemas.subjects": "orders.*,payments",
         "mirrorflow.schemas.contexts": ".:.east",
         "mirrorflow.schemas.subject.prefix": "east.",
-    } == {key: value for key, value in properties.items() if "schema" in key}
+    }
+    wait = {"mirrorflow.schemas.wait.topics": "orders.*", "mirrorflow.schemas.wait.max.ms": "2000"}
+    for kind, expected in ((ConnectorKind.SCHEMAS, of_schemas), (ConnectorKind.SOURCE, of_schemas | wait)):
+        assert expected == {key: value for key, value in planned[kind].items() if "schema" in key}
     assert [] == [loss for loss in findings.losses if "schema" in loss.setting]
     assert "hidden" not in f"{document}{findings}"
     origins = {f"{secret.secret}/{secret.key}": secret.origin for secret in findings.secrets}

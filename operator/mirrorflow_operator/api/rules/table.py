@@ -854,6 +854,7 @@ _PATTERNS: Final = (
     "spec.groups.include",
     "spec.groups.exclude",
     "spec.schemas.subjects",
+    "spec.schemas.waitingTopics",
 )
 _NOT_A_REGEX: Final = "is not a Java regular expression"
 _REGEX_ACTION: Final = "correct it; a lone * is written .*"
