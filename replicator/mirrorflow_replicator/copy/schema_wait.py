@@ -129,14 +129,14 @@ class SchemaWait:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 for client in self._clients:
                     client.refresh()
-                found = await asyncio.gather(*(self._is_settled(schema_id) for schema_id in ids))
+                are_settled = await asyncio.gather(*(self._is_settled(schema_id) for schema_id in ids))
         except MirrorFlowError as error:
             self._problem = str(error)
         except TimeoutError:
             self._problem = f"A schema registry did not answer within {ASK_TIMEOUT_S:g} s."
         else:
             self._problem, self._is_unanswered = "", False
-            self._settle([schema_id for schema_id, settled in zip(ids, found, strict=True) if settled])
+            self._settle([schema_id for schema_id, settled in zip(ids, are_settled, strict=True) if settled])
 
     async def _is_settled(self, schema_id: int) -> bool:
         """Returns whether records with this id need not wait any longer."""
