@@ -218,16 +218,16 @@ def test_a_registry_that_is_down_delays_records_once_until_it_answers(
     source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
 ):
     schema_id = register(source.model, "orders-value", '"int"')
-    answers = False
+    is_up = False
     respond = target.model.respond
 
     def respond_or_fail(method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
-        return respond(method, path, body) if answers else (503, {"message": "down"})
+        return respond(method, path, body) if is_up else (503, {"message": "down"})
 
     monkeypatch.setattr(target.model, "respond", respond_or_fail)
 
     async def run() -> None:
-        nonlocal answers
+        nonlocal is_up
         async with RunningWait(settings_of(source, target, longest_s=SHORT_S)) as running:
             assert running.hold(schema_id)
             await running.until(lambda: running.resumed)
@@ -235,7 +235,7 @@ def test_a_registry_that_is_down_delays_records_once_until_it_answers(
             assert "down" in str(running.wait.warnings)
 
             running.passed_s += PROBE_INTERVAL_S
-            answers = True
+            is_up = True
             register(target.model, "orders-value", '"int"', id=schema_id, version=1)
             assert running.hold(schema_id)
             await running.until(lambda: running.resumed == 2)
