@@ -3,6 +3,10 @@
 One task copies several ranges at once, because one request to a broker carries one batch of each partition: with few
 partitions, a broker does half as much work again for the same bytes. Ranges are assigned largest first, each to the
 smallest task. The largest tasks start first, so the last one to start is short.
+
+A wave ends when all its tasks have ended, so a task that has given its slot to others waits for them. Tasks do so (`yields`)
+only where long ones would hold all slots. Otherwise a short task gets a slot soon anyway, and one large partition, by itself
+the length of the seed, is copied without a break.
 """
 
 import heapq
@@ -17,6 +21,7 @@ TASK_BYTES_MIN: Final = 2 << 30  # half a minute at 70 MB/s; a start costs a sec
 TASK_BYTES_MAX: Final = 8 << 30  # two minutes at 70 MB/s, so that no wave waits long for its last task
 TASK_PARTITIONS_MAX: Final = 200  # bounds tasks of empty partitions, each of which costs a few requests
 TASKS_PER_SLOT: Final = 4  # several tasks per slot even out wrong estimates
+LONG_PART: Final = 4  # of a wave: a task that takes more than this part of it is long
 RECORD_BYTES: Final = 1_000  # assumed size of a record if the brokers do not report log sizes
 
 
@@ -45,6 +50,7 @@ class SeedTask:
 
     ranges: tuple[SeedRange, ...]
     bytes_per_second: int | None = None  # its part of the job's rate
+    yields: bool = True  # whether it gives its slot to others after `wave.ms`
 
     @property
     def bytes(self) -> int:
@@ -118,11 +124,17 @@ def tasks_of(ranges: Iterable[SeedRange], *, slots: int, is_limited: bool = Fals
         tasks[index].append(seed_range)
         if is_limited or partitions + 1 < TASK_PARTITIONS_MAX:
             heapq.heappush(emptiest, (filled + seed_range.bytes, partitions + 1, index))
-    return tuple(
-        sorted(
-            (SeedTask(ranges=tuple(seed_task)) for seed_task in tasks), key=lambda seed_task: -seed_task.bytes
-        )
-    )
+    # With a rate, tasks wait for no slot, but executors that start late wait for the next wave.
+    yields = is_limited or (count > slots and _long_ranges_of(left, slots) >= slots)
+    planned = (SeedTask(ranges=tuple(seed_task), yields=yields) for seed_task in tasks)
+    return tuple(sorted(planned, key=lambda seed_task: -seed_task.bytes))
+
+
+def _long_ranges_of(ranges: Sequence[SeedRange], slots: int) -> int:
+    """Returns the number of ranges that hold a slot for a quarter of the wave or more, and for longer than most tasks."""
+    whole = sum(seed_range.bytes for seed_range in ranges)
+    long_bytes = max(TASK_BYTES_MAX, whole // (max(1, slots) * LONG_PART))
+    return sum(seed_range.bytes > long_bytes for seed_range in ranges)
 
 
 def _count_of_tasks(total_bytes: int, partitions: int, slots: int) -> int:

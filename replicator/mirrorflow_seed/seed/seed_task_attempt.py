@@ -13,6 +13,7 @@ for example on a node that is cut off, ends by itself: it checks the lock of the
 
 import asyncio
 import logging
+import math
 import secrets
 import sys
 import time
@@ -160,8 +161,9 @@ class SeedTaskAttempt:
         self._attempt = secrets.token_hex(8)
         self._progress = SeedTaskReport(attempt=self._attempt)
         self._began_s = time.monotonic()
+        self._copying_s = wave.seconds if seed_task.yields else math.inf
         # `_copy` shortens this once records move: a slow start must not use up a short time.
-        self._until_s = self._began_s + START_S + wave.seconds
+        self._until_s = self._began_s + START_S + self._copying_s
         self._has_copied = False
         self._start_s = 0.0
         self._bug: BaseException | None = None
@@ -309,7 +311,7 @@ class SeedTaskAttempt:
             if not self._has_copied and any(copier.counts.records for copier in self._copiers.values()):
                 self._has_copied = True
                 self._start_s = time.monotonic() - self._began_s
-                self._until_s = min(self._until_s, time.monotonic() + self._wave.seconds)
+                self._until_s = min(self._until_s, time.monotonic() + self._copying_s)
             for seed_range in list(self._unfinished.values()):
                 self._finish_if_done(seed_range)
             if all(

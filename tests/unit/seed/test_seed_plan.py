@@ -110,6 +110,26 @@ def test_a_large_partition_has_its_own_task():
     assert [len(seed_task.ranges) for seed_task in tasks] == [1, 1, 8]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "slots", "yields"),
+    [
+        ([1_000 << 30, *[5 << 30] * 9_800], 200, False),  # one large partition
+        ([5 << 30] * 10_000, 200, False),
+        ([1_000 << 30, 1_000 << 30, *[1 << 20] * 100], 2, True),  # both slots would be held for hours
+        ([1_000 << 30, *[1 << 20] * 100], 2, False),
+        ([1_000 << 30] * 2, 2, False),  # no task waits
+        ([1_000 << 30, 1 << 20], 0, True),  # executors have not started
+    ],
+)
+def test_tasks_yield_only_where_long_ones_would_hold_all_slots(
+    sizes: list[int], slots: int, *, yields: bool
+) -> None:
+    """Whoever yields waits until the wave has ended, so a large partition without a break ends the seed earlier."""
+    ranges = [_range(index, size) for index, size in enumerate(sizes)]
+
+    assert {seed_task.yields for seed_task in tasks_of(ranges, slots=slots)} == {yields}
+
+
 def test_lag_counts_offsets_before_the_frozen_ends():
     """A copy beyond its frozen end does not reduce the lag of other partitions."""
     ranges = [_range(0, 1), _range(1, 1)]
