@@ -1,6 +1,7 @@
 """`python -m benchmarks machinery`: measures Spark's own cost of a seed without brokers, and calculates a large seed from it.
 
         python -m benchmarks machinery [--rate MB/s] [--begin S]    # your rate of one slot, and seconds until a task copies
+        python -m benchmarks machinery --waves                      # only the calculated seeds, without Spark
         python -m benchmarks machinery --windows 5000000            # the driver's memory in a verification of so many windows
         python -m benchmarks machinery --results 400000             # the CPU of continuing an export of so many files
 
@@ -31,7 +32,7 @@ from mirrorflow_seed.job_report import SeedReport
 from mirrorflow_seed.job_status_server import JobStatusServer
 from mirrorflow_seed.seed.seed_plan import SeedRange, tasks_of
 from mirrorflow_seed.seed.task_messages import TASK_REPORT_EVERY_S, Coordinator, SeedTaskReport, send_report
-from mirrorflow_seed.settings import job_of
+from mirrorflow_seed.settings import JobSettings, job_of
 from mirrorflow_seed.spark_session import spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks
 from mirrorflow_seed.storage_folder import StorageFolder
@@ -54,7 +55,9 @@ WARM_TASKS, TASKS = 200, 1_000
 WORDS: Final = 500
 WORD_PARTITIONS: Final = 50
 # The calculated seed: executors, slots of each, partitions, and bytes of each.
-EXECUTORS, CORES, PARTITIONS, PARTITION_BYTES = 100, 2, 10_000, 1_000_000_000
+EXECUTORS, CORES, PARTITIONS, PARTITION_BYTES = 100, 2, 10_000, 5_000_000_000
+# One partition of it, in a second calculation; the others share the rest.
+LARGEST_BYTES: Final = 1_000_000_000_000
 PARTITION_WINDOWS: Final = 500  # of an imagined verification
 PODS_PER_S: Final = 20  # Spark's default of spark.kubernetes.allocation.batch.size, each second
 
@@ -67,6 +70,10 @@ class Costs:
     task_s: float
     slot_s: float
     word_s: float
+
+
+# Measured by `costs` on two idle cores, at acc111da.
+IDLE_COSTS: Final = Costs(session_s=2.7, task_s=0.012, slot_s=0.047, word_s=0.001)
 
 
 def costs() -> Costs:
@@ -219,25 +226,74 @@ def result_reading_cpu_s(count: int) -> float:
         return time.process_time() - began_s
 
 
-def calculated(found: Costs, *, rate_mb_per_s: float, begin_s: float) -> str:
-    """Returns a sentence about the large seed, for a slot's rate and the time until a task begins to copy."""
-    slots = EXECUTORS * CORES
-    ranges = [
-        SeedRange(index=at, topic="far", partition=at, start=0, end=1, bytes=PARTITION_BYTES)
-        for at in range(PARTITIONS)
-    ]
-    tasks = tasks_of(ranges, slots=slots)
-    ends = [0.0] * slots
-    for seed_task in tasks:  # each free slot takes the next task
-        heapq.heapreplace(ends, ends[0] + found.slot_s + begin_s + seed_task.bytes / 1e6 / rate_mb_per_s)
-    lost = len(tasks) * (found.slot_s + begin_s) / slots / max(ends)
-    return (
-        f"{EXECUTORS} executors of {CORES} slots, {PARTITIONS:,} partitions of {PARTITION_BYTES / 1e9:.0f} GB: {len(tasks):,} tasks,"
-        f" {max(ends) / 60:.0f} minutes at {rate_mb_per_s:.0f} MB/s a slot, of which {lost:.1%} are beginnings of {begin_s:g} s;"
-        f" {EXECUTORS / PODS_PER_S:.0f} s until all pods are asked for. Both clusters have to bear {rate_mb_per_s * slots / 1000:.0f} GB/s."
-        f" Spark's part of all tasks is {found.task_s * len(tasks):.0f} CPU-s; words of tasks take"
-        f" {slots / TASK_REPORT_EVERY_S * found.word_s:.0%} of a core, both ends."
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalculatedSeed:
+    """A seed of large clusters, wave by wave."""
+
+    tasks: int
+    waves: int
+    seconds: float
+    starting: float  # the share of all slots' time in which tasks start
+
+
+def calculated(
+    sizes: Sequence[int], *, slot_s: float, rate_mb_per_s: float, begin_s: float
+) -> CalculatedSeed:
+    """Runs the planned tasks of partitions with *sizes* on imagined slots: a free slot takes the next task.
+
+    A task that yields ends after the time of a wave, and what is left of it is planned in the next wave, as in the driver.
+    """
+    slots, wave_s = EXECUTORS * CORES, JobSettings(extra={}).wave_s
+    left = dict(enumerate(sizes))
+    seconds, tasks_run, waves = 0.0, 0, 0
+    while left:
+        ranges = [
+            SeedRange(index=index, topic="far", partition=index, start=0, end=1, bytes=size)
+            for index, size in left.items()
+        ]
+        ends = [0.0] * slots
+        left = {}
+        tasks = tasks_of(ranges, slots=slots)
+        for seed_task in tasks:
+            copying_s = seed_task.bytes / 1e6 / rate_mb_per_s
+            if seed_task.yields and copying_s > wave_s:
+                for seed_range in seed_task.ranges:  # all of them are copied at once
+                    left[seed_range.index] = round(seed_range.bytes * (1 - wave_s / copying_s))
+                copying_s = wave_s
+            heapq.heapreplace(ends, ends[0] + slot_s + begin_s + copying_s)
+        seconds, tasks_run, waves = seconds + max(ends), tasks_run + len(tasks), waves + 1
+    return CalculatedSeed(
+        tasks=tasks_run,
+        waves=waves,
+        seconds=seconds,
+        starting=tasks_run * (slot_s + begin_s) / slots / seconds,
     )
+
+
+def sentences(costs_found: Costs, *, rate_mb_per_s: float, begin_s: float) -> list[str]:
+    """Returns the calculated seeds in words, for a slot's rate and the time until a task begins to copy."""
+    slots = EXECUTORS * CORES
+    even = [PARTITION_BYTES] * PARTITIONS
+    rest = (sum(even) - LARGEST_BYTES) // (PARTITIONS - 1)
+    skewed = [LARGEST_BYTES, *[rest] * (PARTITIONS - 1)]
+    found = []
+    for sizes in (even, skewed):
+        seed = calculated(sizes, slot_s=costs_found.slot_s, rate_mb_per_s=rate_mb_per_s, begin_s=begin_s)
+        least_h = max(sizes) / 1e6 / rate_mb_per_s / 3600
+        found.append(
+            f"{EXECUTORS} executors of {CORES} slots, {sum(sizes) / 1e12:.0f} TB in {len(sizes):,} partitions, the largest of"
+            f" {max(sizes) / 1e9:,.0f} GB: {seed.tasks:,} tasks in {seed.waves} {'wave' if seed.waves == 1 else 'waves'},"
+            f" {seed.seconds / 3600:.1f} hours at {rate_mb_per_s:.0f} MB/s a slot, of which {seed.starting:.1%} are starts of"
+            f" {begin_s:g} s. The largest partition alone takes {least_h:.1f} hours. Spark's part of all tasks is"
+            f" {costs_found.task_s * seed.tasks:.0f} CPU-s."
+        )
+    return [
+        *found,
+        (
+            f"Spark requests all pods in {EXECUTORS / PODS_PER_S:.0f} s. Each cluster sustains {rate_mb_per_s * slots / 1000:.0f} GB/s."
+            f" Progress reports take {slots / TASK_REPORT_EVERY_S * costs_found.word_s:.0%} of a core, both ends."
+        ),
+    ]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -251,7 +307,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--results", type=int, help="measure reading the results of so many files of a killed export"
     )
+    parser.add_argument(
+        "--waves",
+        action="store_true",
+        help="only calculate the seeds, with costs of idle cores, without Spark",
+    )
     options = parser.parse_args(arguments)
+    if options.waves:
+        for sentence in sentences(IDLE_COSTS, rate_mb_per_s=options.rate, begin_s=options.begin):
+            print(f"- {sentence}")
+        return 0
     if options.results:
         used_s = result_reading_cpu_s(options.results)
         print(operator_facts(" ".join(["python -m benchmarks machinery", *arguments]))[0])
@@ -271,5 +336,6 @@ def main(arguments: Sequence[str]) -> int:
         f"- a session {found.session_s:.1f} CPU-s; a task that does nothing {found.task_s * 1000:.1f} CPU-ms and"
         f" {found.slot_s * 1000:.0f} ms of a slot; a word of a task to its driver {found.word_s * 1000:.2f} CPU-ms"
     )
-    print(f"- {calculated(found, rate_mb_per_s=options.rate, begin_s=options.begin)}")
+    for sentence in sentences(found, rate_mb_per_s=options.rate, begin_s=options.begin):
+        print(f"- {sentence}")
     return 0
