@@ -51,7 +51,7 @@ from mirrorflow_seed.archive.export_task import (
     export_group,
     place_of,
 )
-from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
+from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, appended
 from mirrorflow_seed.archive.pending_export import (
     ExportPlan,
     PendingExport,
@@ -126,6 +126,9 @@ def run(
         else:
             result = export.add_increment()
             _report_commit(reporter, result)
+            if result.continued:  # the rest of a killed export: what is new since then is still missing
+                result = result.followed_by(export.add_increment())
+                _report_commit(reporter, result)
             export.report_success(result)
     return EXIT_DONE
 
@@ -154,7 +157,7 @@ def _report_commit(reporter: JobReporter, result: "IncrementResult") -> None:
     reporter.running(
         commit=result.state.number, archived_records=result.state.manifest.records, message=result.message
     )
-    if not result.unfit:
+    if not result.unfit and not result.continued:
         reporter.running(archived_time=_now())
 
 
@@ -180,6 +183,15 @@ class IncrementResult:
     exported: Sequence[ExportedFile]  # by this job
     unfit: tuple[str, ...]
     warnings: tuple[str, ...] = ()  # what could not be read besides records
+    continued: bool = False  # it ends where a killed export had planned
+
+    def followed_by(self, later: "IncrementResult") -> "IncrementResult":
+        """Returns what both have added."""
+        if self.increment is None or later.increment is None:
+            increment = self.increment or later.increment
+        else:
+            increment = appended(self.increment, later.increment)
+        return replace(later, increment=increment, exported=[*self.exported, *later.exported])
 
     @property
     def message(self) -> str:
@@ -246,6 +258,7 @@ class ExportJob:
             return IncrementResult(
                 state=before, increment=None, exported=(), unfit=increment.unfit, warnings=increment.warnings
             )
+        continued = plan is not None
         plan = plan or pending.store(self._new_plan(increment, before))
         exported = pending.exported(plan, self._present(plan))
         written = self._write(plan, remaining(plan, exported))
@@ -263,6 +276,7 @@ class ExportJob:
             exported=written,
             unfit=increment.unfit,
             warnings=increment.warnings,
+            continued=continued,
         )
 
     def report_success(self, result: IncrementResult) -> None:

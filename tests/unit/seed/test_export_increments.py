@@ -229,6 +229,26 @@ def test_a_result_names_what_is_new_what_is_lost_and_what_cannot_be_continued(
     assert "Not archived: a; b. Export into a new folder." in replace(result, unfit=("a", "b")).message
 
 
+def test_the_result_of_a_continued_export_has_what_is_new_as_well(settings: SourceSettings) -> None:
+    first = planned(settings, None, {ORDERS: (0, 100)}).content
+    later = planned(settings, first, {ORDERS: (0, 150)}).content
+    states = [
+        ArchiveState(number=number, commit_id="id", manifest=content)
+        for number, content in ((1, first), (2, appended(first, later)))
+    ]
+    continued, new = (
+        IncrementResult(state=state, increment=content, exported=(), unfit=())
+        for state, content in zip(states, (first, later), strict=True)
+    )
+
+    both = continued.followed_by(new)
+
+    assert both.state.number == 2
+    assert both.increment is not None
+    assert both.increment.partitions[ORDERS].end == 150
+    assert continued.followed_by(replace(new, increment=None)).increment == first
+
+
 def test_a_partition_is_done_when_all_its_ranges_are() -> None:
     class Reports:
         last: Mapping[str, object] = {}
