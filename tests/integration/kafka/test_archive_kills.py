@@ -67,6 +67,9 @@ def test_exports_that_are_killed_at_random_archive_each_record_once(
     assert len(expected) == KILLS * LOADED
     assert sorted(offsets_of(spark, folder)) == expected
     repeated = written.records - len(expected)
+    print(
+        f"{repeated:,} of {len(expected):,} records were written again, in {len(list(folder.glob('_commits/*')))} commits"
+    )
     assert 0 <= repeated <= REPEATED_MAX * len(expected)
     assert not list(folder.glob("_pending/*"))
     restore(files, spark, folder)
