@@ -167,6 +167,12 @@ class StorageFolder:
             self._fs.create_dir(self._at(new).rpartition("/")[0], recursive=True)
             self._fs.move(self._at(path), self._at(new))
 
+    def location_of(self, path: str) -> str:
+        """Returns the address of a file as table formats write it: without options, and not encoded."""
+        if self._is_local:
+            return f"{_LOCAL}://{self._at(path)}"
+        return f"{uri_of_address(self.address).partition('?')[0].rstrip('/')}/{path}"
+
     def delete(self, path: str) -> None:
         """Deletes a file, or a folder with its content."""
         from pyarrow import fs  # noqa: PLC0415 see above
@@ -232,6 +238,14 @@ def scheme_of(location: str) -> str:
     """Returns the scheme of an address in lower case; `file` if it has none."""
     scheme, found, _ = location.partition(":/")
     return scheme.lower() if found and scheme.isascii() and scheme.isalnum() else _LOCAL
+
+
+def address_below(location: str, path: str) -> str:
+    """Returns the address of *path* below the folder *location*, whose options, as those of a store, stay at the end."""
+    if scheme_of(location) == _LOCAL:
+        return f"{location.rstrip('/')}/{path}"
+    folder, mark, options = location.partition("?")
+    return f"{folder.rstrip('/')}/{path}{mark}{options}"
 
 
 def uri_of_address(location: str) -> str:

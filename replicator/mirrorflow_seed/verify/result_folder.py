@@ -17,7 +17,7 @@ from html import escape
 from typing import Any, Final
 
 from mirrorflow_seed.settings import JobSettings
-from mirrorflow_seed.storage_folder import StorageFolder, uri_of_address
+from mirrorflow_seed.storage_folder import StorageFolder, address_below, uri_of_address
 from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
 from mirrorflow_seed.verify.verification_result import (
     WORST_LAST,
@@ -67,7 +67,7 @@ def output_folder(output: str, run_id: str) -> str:
     A run id is free text: other characters than letters, digits, `_`, `.`, `-` are replaced and a digest is
     added.
     """
-    return f"{output.rstrip('/')}/run-{name_of_run(run_id)}"
+    return address_below(output, f"run-{name_of_run(run_id)}")
 
 
 def name_of_run(run_id: str) -> str:

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_seed.errors import FileSystemError
-from mirrorflow_seed.storage_folder import StorageFolder, file_system_error, scheme_of, uri_of_address
+from mirrorflow_seed.storage_folder import (
+    StorageFolder,
+    address_below,
+    file_system_error,
+    scheme_of,
+    uri_of_address,
+)
 
 pytest.importorskip("pyarrow")
 
@@ -35,6 +41,30 @@ def test_a_plain_path_is_local_and_hadoop_schemes_become_those_of_pyarrow(
     assert uri_of_address("s3a://bucket/a") == "s3://bucket/a"
     for address in ("s3://bucket/a", "file:///a", "hdfs://names/a", "gs://bucket/a"):
         assert uri_of_address(address) == address
+
+
+@pytest.mark.parametrize(
+    ("location", "below"),
+    [
+        ("/out/", "/out/run-1"),
+        ("/a?b", "/a?b/run-1"),
+        ("s3://bucket/a/", "s3://bucket/a/run-1"),
+        (
+            "s3://bucket/a?endpoint_override=host:1&scheme=http",
+            "s3://bucket/a/run-1?endpoint_override=host:1&scheme=http",
+        ),
+    ],
+)
+def test_options_stay_at_the_end_of_an_address(location: str, below: str) -> None:
+    assert address_below(location, "run-1") == below
+
+
+def test_table_formats_get_the_location_of_a_file_without_options(tmp_path: Path) -> None:
+    local = StorageFolder(str(tmp_path / "a b"))
+    store = StorageFolder("s3a://bucket/a/?endpoint_override=127.0.0.1:1&scheme=http&region=eu-west-1")
+
+    assert local.location_of("topic=x/file") == f"file://{tmp_path}/a b/topic=x/file"
+    assert store.location_of("topic=x/file") == "s3://bucket/a/topic=x/file"
 
 
 def test_an_invalid_location_is_refused_with_an_action() -> None:
