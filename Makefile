@@ -9,6 +9,7 @@ SPARK := $(VENV)/.spark
 SITE := $(VENV)/.site
 RELEASE := $(VENV)/.release
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --retries 3 --constraint constraints.txt
+OBJECT_STORE := .cache/object-store/.ready
 KAFKA := .cache/kafka/.ready-4.3.1
 KAFKA_OTHERS := $(addprefix .cache/kafka/.ready-,2.8.2 3.4.1 3.9.1 4.4.0)
 CONFORMANCE := .cache/conformance/.ready
@@ -44,8 +45,15 @@ $(READY): pyproject.toml constraints.txt
 
 # Half a gigabyte that lint, types and unit tests do without.
 $(SPARK): $(READY)
-	@echo "Installing PySpark into $(VENV) (about 500 MB) ..."
-	@$(PIP) --editable '.[seed]'
+	@echo "Installing PySpark into $(VENV) (about 550 MB) ..."
+	@$(PIP) --editable '.[dev-seed]'
+	@touch $@
+
+# In an environment of its own: it cannot be installed beside the Kubernetes client.
+$(OBJECT_STORE): tests/harness/object_store/requirements.txt
+	@echo "Installing an object store for tests into .cache/object-store (about 150 MB) ..."
+	@$(PYTHON) -m venv .cache/object-store/venv
+	@.cache/object-store/venv/bin/pip install --quiet --disable-pip-version-check --retries 3 --requirement $<
 	@touch $@
 
 $(SITE): $(READY)
@@ -63,7 +71,7 @@ $(KAFKA) $(KAFKA_OTHERS): .cache/kafka/.ready-%: tests/harness/kafka/pom.xml tes
 $(CONFORMANCE): $(KAFKA) $(wildcard tests/conformance/pom*.xml) tests/conformance/setup.sh $(shell find tests/conformance/java -type f)
 	@tests/conformance/setup.sh
 
-setup: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OTHERS) $(CONFORMANCE)  ## install everything that the other commands need
+setup: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OTHERS) $(OBJECT_STORE) $(CONFORMANCE)  ## install everything that the other commands need
 	@$(KUBERNETES) $(NODE) || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 
 check: $(READY)  ## lint, types, layers, tidiness, unit tests; about a minute on two cores
@@ -95,7 +103,7 @@ test-faults: $(READY) $(SPARK) $(KAFKA)  ## kills, freezes, lost leaders, full d
 test-java: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OTHERS) $(CONFORMANCE)  ## beside Java MirrorMaker 2 and Connect, and on Kafka 2.8, 3.4, 3.9 and 4.4
 	$(PYTEST) -m '$(SELECT_java)' tests/integration
 
-test-spark: $(READY) $(SPARK) $(KAFKA)  ## seeds, verification and archives
+test-spark: $(READY) $(SPARK) $(KAFKA) $(OBJECT_STORE)  ## seeds, verification and archives
 	$(PYTEST) -m '$(SELECT_spark)' tests/integration
 
 # A node needs root and packages; it is left out, and its tests say so, unless REQUIRE_CLUSTER=1.
@@ -111,7 +119,7 @@ test-all: test test-kafka test-faults test-java test-spark test-cluster  ## all 
 
 lock: $(READY)  ## renew constraints.txt: the newest versions that pyproject.toml allows
 	@rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
-	@$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check --upgrade '.[dev,seed,docs,release]'
+	@$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check --upgrade '.[dev,dev-seed,docs,release]'
 	@{ sed -n '/^#/p' constraints.txt; $(VENV)/lock/bin/pip freeze --exclude mirrorflow; } > constraints.new && mv constraints.new constraints.txt
 
 release-dry-run: $(RELEASE) $(SPARK)  ## build all of a release that needs no network, into dist/release; needs Go where there is no helm

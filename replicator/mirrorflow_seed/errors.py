@@ -11,6 +11,7 @@
     │   ├── FlowLostError    another job has taken the flow
     │   └── StalledError     its tasks make no progress
     ├── FileSystemError      a folder, or its file system, cannot be used
+    ├── IcebergTableError    the Iceberg table of an archive cannot be written
     └── ArchiveError         an archive cannot be written or read
         ├── ArchiveOccupiedError    the folder of a new archive is not empty
         ├── ArchiveConflictError    a different export has committed to it
@@ -110,7 +111,7 @@ class StalledError(JobFailedError):
 
 
 class _FolderError(SeedError):
-    """An error about the folder *location*: *problem* says what is wrong, *action* what to do."""
+    """An error about the folder or table *location*: *problem* says what is wrong, *action* what to do."""
 
     def __init__(self, *, location: str, problem: str, action: str = "") -> None:
         self.location = location
@@ -120,6 +121,10 @@ class _FolderError(SeedError):
 
 class FileSystemError(_FolderError):
     """A folder or its file system cannot be used."""
+
+
+class IcebergTableError(_FolderError):
+    """The Iceberg table of an archive cannot be written; *location* is its name."""
 
 
 class ArchiveError(_FolderError):

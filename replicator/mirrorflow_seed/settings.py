@@ -28,7 +28,7 @@ KEYS: Final = frozenset(
         *(REPAIR_KEY, CONFIRMED_KEY),
         *("archive.file.bytes", "archive.compare", "archive.compact", "archive.follow"),
         *("archive.interval.ms", "archive.groups", "archive.groups.exclude", "archive.until"),
-        "archive.partitions",
+        *("archive.partitions", "archive.iceberg.table"),
     }
 )
 SPARK_PREFIX: Final = "spark."

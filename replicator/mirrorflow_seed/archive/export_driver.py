@@ -6,8 +6,8 @@ Guarantees: an increment continues where the last commit ended, and is there com
 was killed is continued by the next one: files that are complete are not written again. Of two exports that run at once
 one commits, and the other fails (`commit_log`). A folder with other content is not changed.
 
-After an increment, small files are merged (`compaction`), in a commit of its own. With `archive.follow`, increment follows
-increment until a signal ends the job.
+After an increment, small files are merged (`compaction`), in a commit of its own. With `archive.iceberg.table`, each commit is added
+to an Iceberg table (`iceberg_table`). With `archive.follow`, increment follows increment until a signal ends the job.
 """
 
 import asyncio
@@ -51,6 +51,7 @@ from mirrorflow_seed.archive.export_task import (
     export_group,
     place_of,
 )
+from mirrorflow_seed.archive.iceberg_table import TABLE_KEY, IcebergTable
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, appended
 from mirrorflow_seed.archive.pending_export import (
     ExportPlan,
@@ -231,6 +232,10 @@ class ExportJob:
         require_empty_or_archive(self._folder)
         self._folder.prepare()
         self._log = CommitLog(self._folder)
+        name = job.extra.get(TABLE_KEY, "")
+        self._table = IcebergTable(name, self._folder) if name else None
+        if self._table is not None:
+            self._table.check()
         self._settings = settings
         self._selected_groups = group_selection(job.extra)
         self._file_bytes = whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)
@@ -247,7 +252,7 @@ class ExportJob:
         before = self._log.read()
         if before:
             require_fit(before.manifest, self._settings, self._folder.address)
-            discard_committed(self._folder, before)
+            self._complete(before)
         pending = PendingExport(self._folder, before.number + 1 if before else 1)
         increment = self._read_increment(before.manifest if before else None)
         plan = pending.read()
@@ -267,7 +272,7 @@ class ExportJob:
         content = increment_of(plan, files, finished=_now())
         require_own_files(self._folder.data(), content.files, location=self._folder.address)
         state = self._log.append(before, content)
-        discard_committed(self._folder, state)
+        self._complete(state)
         if self._compacts:
             state = self._compact(state)
         return IncrementResult(
@@ -391,8 +396,17 @@ class ExportJob:
         except ArchiveConflictError:
             # The next increment of a different export was first; the files stay as they are.
             state = self._log.read() or before
-        discard_committed(self._folder, state)
+        self._complete(state)
         return state
+
+    def _complete(self, state: ArchiveState) -> None:
+        """Adds the commits up to *state* to the Iceberg table, if there is one, and then deletes what their plans have left.
+
+        A killed export may have done neither. Raises IcebergTableError, FileSystemError.
+        """
+        if self._table is not None:
+            self._table.follow(state)
+        discard_committed(self._folder, state)
 
 
 def move_to_places(folder: StorageFolder, files: Sequence[tuple[ExportRange, ExportedFile]]) -> None:
