@@ -132,7 +132,16 @@ def hour_by_pyarrow(_: "SparkSession", folder: Path) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.parametrize("query", [hour_by_spark, hour_by_pyarrow])
+def hour_by_duckdb(_: "SparkSession", folder: Path) -> list[tuple[Any, ...]]:
+    import duckdb
+
+    rows = duckdb.sql(documented("DuckDB", folder)).to_arrow_table().to_pylist()
+    return [
+        (row["topic"], row["timestamp"].astimezone(dt.UTC).replace(tzinfo=None), row["text"]) for row in rows
+    ]
+
+
+@pytest.mark.parametrize("query", [hour_by_spark, hour_by_pyarrow, hour_by_duckdb])
 def test_a_query_for_one_hour_of_30_days_opens_few_files_and_finds_each_record(
     archived: Path, spark: "SparkSession", query: Callable[..., list[tuple[Any, ...]]]
 ) -> None:
@@ -141,6 +150,7 @@ def test_a_query_for_one_hour_of_30_days_opens_few_files_and_finds_each_record(
     with opened_files(archived) as counter:
         rows = query(spark, archived)
         opened = counter.take()
+    print(f"{query.__name__} has opened {len(opened)} of {len(files)} files")
 
     hour = dt.datetime(2026, 11, 22, 13)  # noqa: DTZ001 as Spark shows it in UTC
     expected = [
