@@ -1,4 +1,4 @@
-"""Tests the Iceberg table of an archive with PyIceberg: each record is there once, whatever was killed or merged, and nothing is copied."""
+"""Tests the Iceberg table of an archive with PyIceberg: each record is there once after kills and merges, and nothing is copied."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -124,7 +124,7 @@ def test_a_large_partition_has_its_own_task():
 def test_tasks_yield_only_where_long_ones_would_hold_all_slots(
     sizes: list[int], slots: int, *, yields: bool
 ) -> None:
-    """Whoever yields waits until the wave has ended, so a large partition without a break ends the seed earlier."""
+    """A task that yields waits until the wave has ended, so a large partition without a break ends the seed earlier."""
     ranges = [_range(index, size) for index, size in enumerate(sizes)]
 
     assert {seed_task.yields for seed_task in tasks_of(ranges, slots=slots)} == {yields}
