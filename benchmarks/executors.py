@@ -170,7 +170,7 @@ def _calculated(result: Result) -> str:
         return "Nothing can be calculated."
     grows_s = max(0.0, (many_s - few_s) / (PARTITIONS[SCATTERED] - PARTITIONS[BULK]))
     begin_s = round(few_s + grows_s * (machinery.PARTITIONS - PARTITIONS[BULK]), 2)
-    return machinery.calculated(machinery.costs(), rate_mb_per_s=rate, begin_s=begin_s)
+    return " ".join(machinery.sentences(machinery.costs(), rate_mb_per_s=rate, begin_s=begin_s))
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
