@@ -1,0 +1,1 @@
+"""An S3 store of this machine for the tests."""
