@@ -1,4 +1,4 @@
-"""Which ACLs fence topics."""
+"""Which ACLs fence topics, with and without exceptions."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def denied(*acls: AclBinding, except_principals: tuple[str, ...] = ("User:mirror
     return {(binding.resource_name, binding.principal) for binding in fence}
 
 
-def test_without_exceptions_everybody_is_denied():
+def test_without_exceptions_all_principals_are_denied():
     assert {("orders", "User:*"), ("payments", "User:*")} == denied(
         acl("orders", "User:app"), except_principals=()
     )
@@ -51,13 +51,13 @@ def test_without_exceptions_everybody_is_denied():
     ],
     ids=["write", "all", "prefixed", "exception"],
 )
-def test_with_an_exception_each_principal_that_may_write_is_denied(allowed: AclBinding):
+def test_with_an_exception_each_principal_that_may_write_is_denied_by_name(allowed: AclBinding):
     expected = set() if allowed.principal == "User:mirror" else {("orders", "User:app")}
 
     assert expected == denied(allowed)
 
 
-def test_a_writer_of_all_topics_is_denied_each_of_the_fenced_ones():
+def test_a_principal_that_may_write_all_topics_is_denied_each_fenced_topic():
     assert {("orders", "User:app"), ("payments", "User:app")} == denied(acl("*", "User:app"))
 
 
@@ -71,11 +71,11 @@ def test_a_writer_of_all_topics_is_denied_each_of_the_fenced_ones():
     ],
     ids=["reader", "denied", "another-topic", "another-prefix"],
 )
-def test_a_principal_that_no_acl_lets_write_is_not_denied(other: AclBinding):
+def test_a_principal_without_write_access_is_not_denied(other: AclBinding):
     assert set() == denied(other)
 
 
-def test_an_acl_that_lets_everybody_write_leaves_no_names():
+def test_an_exception_is_refused_if_an_acl_allows_all_principals_to_write():
     with pytest.raises(ValueError, match=r"Allow Write on topic orders for User:\*"):
         denied(acl("orders", "User:*"))
 
@@ -94,13 +94,13 @@ def test_an_acl_that_lets_everybody_write_leaves_no_names():
         ("orders.*-eu", None),
     ],
 )
-def test_a_pattern_is_fenced_for_later_topics_if_it_takes_all_that_begin_with_something(
+def test_later_topics_are_fenced_only_for_a_pattern_that_selects_a_whole_prefix(
     pattern: str, prefix: str | None
 ):
     assert fenced_prefixes([pattern], [], lambda _: True) == ({prefix} if prefix else set())
 
 
-def test_a_beginning_that_a_topic_has_which_the_flow_does_not_copy_is_not_fenced():
+def test_a_prefix_of_an_existing_topic_outside_the_flow_is_not_fenced():
     existing = ["orders-eu", "orders-private"]
 
     assert fenced_prefixes(["orders.*"], existing, lambda topic: topic != "orders-private") == set()
@@ -124,10 +124,8 @@ def test_a_beginning_that_a_topic_has_which_the_flow_does_not_copy_is_not_fenced
         (r".*\.replica", True),
     ],
 )
-def test_a_beginning_that_a_later_topic_may_have_which_the_flow_excludes_is_not_fenced(
-    excluded: str, *, is_fenced: bool
-):
-    """Its writers are of someone else. What MM2 excludes by default, such as copies of MM2, does not count."""
+def test_a_prefix_that_excluded_topics_may_have_is_not_fenced(excluded: str, *, is_fenced: bool):
+    """Such topics may have other writers. Topics that MM2 excludes by default, such as copies of MM2, do not count."""
     fenced = fenced_prefixes(["orders.*"], [], lambda _: True, excluded=[excluded])
 
     assert fenced == ({"orders"} if is_fenced else set())
@@ -139,7 +137,7 @@ def later(*acls: AclBinding, except_principals: tuple[str, ...]) -> set[tuple[st
     return {(binding.resource_name, binding.principal, binding.pattern_type) for binding in fence}
 
 
-def test_without_exceptions_everybody_is_denied_later_topics():
+def test_without_exceptions_all_principals_are_denied_later_topics():
     assert later(except_principals=()) == {("orders", "User:*", int(PREFIXED))}
 
 
@@ -156,12 +154,12 @@ def test_without_exceptions_everybody_is_denied_later_topics():
     ],
     ids=["all", "shorter", "longer", "one", "another", "another-one", "exception"],
 )
-def test_with_an_exception_each_principal_is_denied_what_it_may_write_of_later_topics(
+def test_with_an_exception_each_principal_is_denied_the_later_topics_that_it_may_write(
     allowed: AclBinding, expected: tuple[str, str, int] | None
 ):
     assert later(allowed, except_principals=("User:mirror",)) == ({expected} if expected else set())
 
 
-def test_an_acl_that_lets_everybody_write_later_topics_leaves_no_names():
+def test_an_exception_is_refused_if_an_acl_allows_all_principals_to_write_later_topics():
     with pytest.raises(ValueError, match=r"for User:\*"):
         later(acl("*", "User:*"), except_principals=("User:mirror",))

@@ -1,4 +1,4 @@
-"""Where a flow has ended, and where the flow back starts, as the shell reads it from positions."""
+"""Reads from stored positions where a flow has ended and where the reverse flow starts."""
 
 from contextlib import nullcontext
 
@@ -46,7 +46,7 @@ def survey(**states: TailState) -> TailSurvey:
     return TailSurvey(switchover="east-west-1", tails=tuple(CountedTail(tail=tail) for tail in tails))
 
 
-def test_an_end_is_exact_unless_copying_had_stopped_before():
+def test_the_end_of_a_copy_is_exact_unless_its_partition_had_stopped():
     ends = copied_ends(ENDED)
 
     assert CopiedEnd(next_offset=10, topic_id="orders-id") == ends[ORDERS]
@@ -54,13 +54,13 @@ def test_an_end_is_exact_unless_copying_had_stopped_before():
 
 
 @pytest.mark.parametrize("state", [TailState.MISSING, TailState.RECREATED])
-def test_the_flow_back_copies_a_topic_from_its_beginning_that_the_old_side_has_no_longer(state: TailState):
+def test_the_reverse_flow_copies_a_missing_or_recreated_topic_from_its_beginning(state: TailState):
     starts = reverse_starts(ENDED, survey(orders=TailState.CUT, bills=state))
 
     assert starts == {TopicPartition("copy-of-orders", 0): 12}
 
 
-def test_the_flow_back_does_not_start_where_it_would_copy_its_own_records():
+def test_the_reverse_flow_does_not_start_if_the_end_of_a_copy_is_unknown():
     with pytest.raises(TailNotKeptError, match="where the flow has ended in old-0"):
         reverse_starts(ENDED, survey(orders=TailState.CUT, old=TailState.UNDECIDED))
 
@@ -74,11 +74,11 @@ def test_the_flow_back_does_not_start_where_it_would_copy_its_own_records():
         (SwitchoverState.LIFTED, False),
     ],
 )
-def test_no_tail_is_cut_out_while_a_planned_switchover_is_under_way(
+def test_tails_are_not_kept_while_a_planned_switchover_is_unfinished(
     state: SwitchoverState,
     is_refused: bool,  # noqa: FBT001 - of the table
 ):
-    """It has ended the flow, and may still be rolled back."""
+    """The switchover has ended the flow, and may still be rolled back."""
     record = SwitchoverRecord(
         id="east-west-1",
         pair="east-west",
@@ -93,8 +93,8 @@ def test_no_tail_is_cut_out_while_a_planned_switchover_is_under_way(
         require_none_under_way(record)
 
 
-def test_nothing_is_written_while_a_transaction_is_open_in_a_tail():
-    """An empty tail is decided, also if a transaction is open before it."""
+def test_a_tail_with_an_open_transaction_is_refused():
+    """An empty tail is accepted, even if a transaction is open before it."""
     opened = DivergedTail(partition=ORDERS, state=TailState.CUT, start=4, end=9, is_open=True)
     empty = DivergedTail(partition=BILLS, state=TailState.CUT, start=9, end=9, is_open=True)
 

@@ -1,4 +1,4 @@
-"""Where groups stand at the end of a switchover: exactly, within a bound, or refused with a reason."""
+"""The outcome of each group at the end of a switchover: exact, within a bound, or refused with a reason."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ COPY = TopicPartition("orders", 0)
     ],
     ids=["exact", "ahead on the target", "bound", "bound that is not known", "refused"],
 )
-def test_a_group_is_as_good_as_its_worst_partition(
+def test_the_outcome_of_a_group_is_that_of_its_worst_partition(
     rows: list[GroupOffset], outcome: GroupOutcome, repeats_max: int | None
 ):
     (group,) = summarised(rows)
@@ -74,7 +74,7 @@ def test_each_group_is_listed_once_and_shows_whether_it_has_members_on_the_old_c
 
 
 @given(offset=st.integers(0, 50), begin=st.integers(0, 50), length=st.integers(0, 50))
-def test_a_clamped_offset_lies_in_the_copy_and_moves_no_further_than_needed(
+def test_a_clamped_offset_is_inside_the_copy_and_moves_only_if_it_was_outside(
     *, offset: int, begin: int, length: int
 ):
     point = Point(upstream_offset=7, downstream_offset=offset, metadata="m")
@@ -86,7 +86,7 @@ def test_a_clamped_offset_lies_in_the_copy_and_moves_no_further_than_needed(
     assert replace(placed, downstream_offset=offset) == point
 
 
-def test_a_group_is_not_placed_in_a_copy_that_cannot_be_read():
+def test_a_group_is_not_moved_in_a_copy_whose_log_cannot_be_read():
     point = Point(upstream_offset=7, downstream_offset=7)
 
     assert clamped({COPY: point}, {COPY: 0}, {}) == {}

@@ -1,4 +1,4 @@
-"""Ends a flow of which a partition cannot be fenced, and compares copies before their source is sealed."""
+"""Ends a flow with a partition that cannot be fenced, and compares copies before their source is sealed."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -25,10 +25,10 @@ class Flows:
     forward = forward_groups = source = target = None
 
 
-def test_an_end_that_waits_for_a_partition_fails_so_that_the_switchover_can_be_rolled_back(
+def test_ending_a_flow_fails_if_a_partition_cannot_be_fenced(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Writes are refused meanwhile, and a rollback is not begun before the call has returned."""
+    """If the call waited, the switchover could not roll back, and writes would stay refused."""
     waiting = {TopicPartition("orders", partition): _leaderless(partition) for partition in (1, 0)}
 
     async def end_flow(*_: Any, on_waiting: Callable[[WaitingPartitions], None], **__: Any) -> None:
@@ -47,7 +47,7 @@ def test_an_end_that_waits_for_a_partition_fails_so_that_the_switchover_can_be_r
     [(7, 9, 1), (8, 9, 2), (7, 10, 2)],
     ids=["unchanged", "source has grown", "copy has grown"],
 )
-def test_a_comparison_ahead_counts_while_both_logs_end_where_they_did(
+def test_an_early_comparison_counts_only_while_neither_log_has_grown(
     monkeypatch: pytest.MonkeyPatch, sealed_end: int, copy_end: int, comparisons: int
 ):
     partition, compared = TopicPartition("orders", 0), list[Mapping[TopicPartition, int]]()

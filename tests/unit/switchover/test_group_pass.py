@@ -1,4 +1,4 @@
-"""The last pass of groups: a group that cannot be read now is unknown, and not ready."""
+"""The final pass over groups: a group that cannot be read is unknown, not ready."""
 
 import asyncio
 from types import SimpleNamespace
@@ -76,13 +76,15 @@ def fetching(monkeypatch: pytest.MonkeyPatch, *, refused: str = "") -> None:
     monkeypatch.setattr(groups, "fetch_offsets", fetch)
 
 
-def test_groups_that_can_all_be_read_are_known(last_pass: FinalGroupPass, monkeypatch: pytest.MonkeyPatch):
+def test_the_pass_succeeds_if_all_groups_can_be_read(
+    last_pass: FinalGroupPass, monkeypatch: pytest.MonkeyPatch
+):
     listing(monkeypatch)
     fetching(monkeypatch)
     assert GroupPass() == asyncio.run(last_pass.observe())
 
 
-def test_a_group_whose_coordinator_refuses_is_not_taken_for_ready(
+def test_the_pass_fails_if_a_coordinator_refuses_a_group(
     last_pass: FinalGroupPass, monkeypatch: pytest.MonkeyPatch
 ):
     listing(monkeypatch)
@@ -91,7 +93,7 @@ def test_a_group_whose_coordinator_refuses_is_not_taken_for_ready(
         asyncio.run(last_pass.observe())
 
 
-def test_groups_of_a_broker_that_does_not_respond_are_not_taken_for_absent(
+def test_the_pass_fails_if_a_broker_does_not_list_its_groups(
     last_pass: FinalGroupPass, monkeypatch: pytest.MonkeyPatch
 ):
     listing(monkeypatch, problem=UnreachableError(cluster="east", addresses="b2", problem="no answer"))
@@ -116,7 +118,7 @@ def test_groups_of_a_broker_that_does_not_respond_are_not_taken_for_absent(
     ],
     ids=["absent", "idle", "with members", "of another kind"],
 )
-def test_a_group_that_is_in_use_on_the_target_is_known_before_writes_are_refused(
+def test_groups_in_use_on_the_target_are_listed_as_immovable(
     last_pass: FinalGroupPass,
     monkeypatch: pytest.MonkeyPatch,
     on_target: Group | None,

@@ -1,4 +1,4 @@
-"""Runs hooks: their environment, and what is reported of those that fail."""
+"""The environment of hooks, and the errors of hooks that fail."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
 
 
-def test_a_hook_has_its_action_and_the_members_in_its_environment(tmp_path: Path):
+def test_the_environment_of_a_hook_has_its_action_and_the_members(tmp_path: Path):
     code = "import os, sys; open(sys.argv[1], 'w').write(os.environ['MIRRORFLOW_ACTION'] + ' ' + os.environ['MIRRORFLOW_TO'])"
 
     run(*python(code), str(tmp_path / "out"))
@@ -42,6 +42,6 @@ def test_a_hook_that_does_not_end_is_stopped():
         run(*python("import time; time.sleep(600)"), timeout_s=0.2)
 
 
-def test_a_hook_that_does_not_exist_is_named():
+def test_the_error_names_a_missing_hook():
     with pytest.raises(HookFailedError, match=r"The hook \./missing .* No such file"):
         run("./missing")

@@ -1,4 +1,4 @@
-"""The journal's records of large clusters."""
+"""The size of journal records of large clusters."""
 
 import asyncio
 import random
@@ -79,13 +79,16 @@ def write(record: SwitchoverRecord, monkeypatch: pytest.MonkeyPatch) -> list[int
     return sizes
 
 
-def test_the_largest_record_of_ten_thousand_topics_is_one_batch(monkeypatch: pytest.MonkeyPatch):
+def test_the_largest_record_of_ten_thousand_topics_fits_into_one_batch(monkeypatch: pytest.MonkeyPatch):
     (size,) = write(promoting(10_000), monkeypatch)
     assert size < MESSAGE_MAX_BYTES
 
 
-def test_a_record_that_no_batch_can_hold_is_an_error_of_the_switchover(monkeypatch: pytest.MonkeyPatch):
-    """Another class of error would end the process while writes are refused. The check of the flows refuses so many topics before."""
+def test_a_record_that_exceeds_a_batch_raises_a_switchover_error(monkeypatch: pytest.MonkeyPatch):
+    """A different class of error would end the process while writes are refused.
+
+    The check of the flows refuses so many topics earlier.
+    """
     assert (
         14_000 * (TOPIC_BYTES + PARTITION_BYTES)
         > RECORD_BYTES_MAX

@@ -1,4 +1,4 @@
-"""A switchover compares records since the last one has started the flow; the journal says where that was."""
+"""The start offsets that the journal has for a member: a switchover compares only the records after them."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -30,17 +30,17 @@ def journal(*records: SwitchoverRecord, notes: dict[str, Any] | None = None) -> 
     return SwitchoverJournal([copy])
 
 
-def test_the_starts_are_those_of_switchovers_to_the_member():
+def test_the_starts_for_a_member_are_those_of_switchovers_to_it():
     assert journal(MOVED_TO_WEST).starts_on("west") == (START,)
     assert journal(MOVED_TO_WEST).starts_on("east") == ()
 
 
 @pytest.mark.parametrize("state", [SwitchoverState.FORWARD_ENDED, SwitchoverState.LIFTED])
-def test_a_switchover_that_has_not_promoted_has_started_nothing(state: SwitchoverState):
+def test_a_switchover_that_was_not_promoted_has_no_starts(state: SwitchoverState):
     assert journal(replace(MOVED_TO_WEST, state=state)).starts_on("west") == ()
 
 
-def test_starts_without_a_record_are_noted():
+def test_starts_are_also_read_from_notes():
     noted = {"topic": "orders", "partition": 0, "topic_id": "west-id", "offset": 7}
 
     assert journal(notes={"starts:west": {"starts": [noted]}}).starts_on("west") == (START,)

@@ -1,4 +1,4 @@
-"""The newest records of both sides are compared from their ends; retention and compaction explain what is missing."""
+"""Compares the newest records of both sides from the log ends. Retention and compaction explain missing records."""
 
 from collections.abc import Sequence
 
@@ -52,7 +52,7 @@ A, B, C, D = ("a", "1"), ("b", "2"), ("c", "3"), ("a", "4")
     ],
     ids=["equal", "both empty", "retention on one side", "all expired", "changed", "no copy", "not sent"],
 )
-def test_the_ends_of_both_logs_are_compared(sent: Tail, copied: Tail, expected: Comparison):
+def test_records_are_compared_from_the_ends_of_both_logs(sent: Tail, copied: Tail, expected: Comparison):
     assert compared(ORDERS, sent, copied, is_compacted=False) == expected
 
 
@@ -79,7 +79,7 @@ def test_only_the_newest_records_of_keys_count_in_a_compacted_partition(
     kept=st.integers(1, 12),
     changed=st.integers(0, 11),
 )
-def test_a_changed_record_among_those_that_both_sides_have_is_found(
+def test_a_changed_record_is_reported_if_both_sides_still_have_its_offset(
     contents: list[tuple[str, str]], kept: int, changed: int
 ):
     altered = list(contents)

@@ -1,4 +1,4 @@
-"""The check of the fence: it must let the flow back write, or nothing is copied to the side that was left."""
+"""The readiness check of the fence: a fence that refuses the reverse flow would stop the copy to the old side."""
 
 import asyncio
 from typing import Any, cast
@@ -45,15 +45,15 @@ def checked(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> str:
     return checks._results[ReadinessCheck.FENCE]
 
 
-def test_a_fence_that_refuses_the_flow_back_is_not_ready(monkeypatch: pytest.MonkeyPatch):
-    """The canary is that of its user; it was refused, and a DENY for everybody has no exception."""
+def test_a_fence_that_refuses_the_reverse_flow_fails_the_check(monkeypatch: pytest.MonkeyPatch):
+    """The user of the reverse flow writes the canary and is refused, because a DENY for all principals has no exception."""
     assert checked(monkeypatch).startswith(
         "spec.fence.exceptPrincipals: the fence also refuses flow west-to-east"
     )
 
 
 @pytest.mark.parametrize("settings", [{"except_principals": ("User:mirror",)}, {"probe": PROBE}])
-def test_a_fence_with_an_exception_or_another_canary_is_ready(
+def test_a_fence_with_an_exception_or_a_separate_canary_user_passes_the_check(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     assert "" == checked(monkeypatch, **settings)

@@ -1,4 +1,4 @@
-"""Whether the process that carries a switchover out has certainly ended."""
+"""Detects whether the process that runs a switchover has certainly ended."""
 
 import os
 import socket
@@ -18,14 +18,14 @@ def ended_pid() -> int:
     return process.pid
 
 
-def test_a_process_of_this_machine_that_runs_has_not_ended():
+def test_a_running_local_process_has_not_ended():
     assert not has_ended(f"{HOST}/{os.getpid()}/a1")
 
 
-def test_a_process_of_this_machine_that_no_longer_exists_has_ended():
+def test_an_exited_local_process_has_ended():
     assert has_ended(f"{HOST}/{ended_pid()}/a1")
 
 
 @pytest.mark.parametrize("runner", [f"other-{HOST}/1/a1", "", HOST, f"{HOST}/x/a1"])
-def test_of_any_other_process_it_is_not_known(runner: str):
+def test_a_remote_or_malformed_process_id_does_not_count_as_ended(runner: str):
     assert not has_ended(runner)

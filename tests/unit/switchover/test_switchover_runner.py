@@ -1,4 +1,4 @@
-"""Carries switchovers out between clusters of which only the state is imagined: what is done, repeated and undone."""
+"""Runs switchovers against simulated clusters: the order of the actions, their repeats and their rollback."""
 
 import asyncio
 import sys
@@ -251,7 +251,7 @@ def test_a_planned_switchover_announces_each_state_and_then_acts():
 @pytest.mark.parametrize(
     ("copied", "calls"), [(7, ["verify ahead [7]"]), (6, [])], ids=["copied", "not copied yet"]
 )
-def test_what_is_copied_is_compared_while_the_ends_must_stay_unchanged(copied: int, calls: list[str]):
+def test_a_complete_copy_is_compared_during_the_quiet_period(copied: int, calls: list[str]):
     world = World()
     world.copied, world.unchanged_ms = copied, 0
 
@@ -262,7 +262,7 @@ def test_what_is_copied_is_compared_while_the_ends_must_stay_unchanged(copied: i
     assert (SwitchoverState.DONE if calls else SwitchoverState.LIFTED) is record.state
 
 
-def test_a_comparison_that_fails_ahead_is_repeated():
+def test_a_comparison_that_fails_during_the_quiet_period_is_repeated():
     world = World()
     world.unchanged_ms = 0
     world.failures["verify ahead [7]"] = [unreachable()]
@@ -270,7 +270,7 @@ def test_a_comparison_that_fails_ahead_is_repeated():
     assert SwitchoverState.DONE is run(world).state
 
 
-def test_a_rehearsal_lifts_the_fence_and_lets_the_flow_run_again():
+def test_a_rehearsal_lifts_the_fence_and_clears_the_flow_end():
     world = World()
 
     last = run(world, replace(RECORD, type=SwitchoverType.REHEARSAL))
@@ -307,8 +307,11 @@ def test_a_requested_rollback_undoes_each_state_before_promoting(state: Switchov
 
 
 @pytest.mark.parametrize("action", ["verify", "end"])
-def test_an_action_that_never_returns_is_rolled_back_after_the_limit(action: str):
-    """To end a flow, ids are initialized: brokers before 4.0 refuse that while a partition of the last transaction has no leader."""
+def test_a_switchover_rolls_back_if_an_action_does_not_return_within_the_time_limit(action: str):
+    """Ending a flow initializes transactional ids.
+
+    Brokers before 4.0 refuse that while a partition of the last transaction has no leader.
+    """
     world = World()
     world.hangs_at = action
 
@@ -317,7 +320,7 @@ def test_an_action_that_never_returns_is_rolled_back_after_the_limit(action: str
     assert (SwitchoverState.LIFTED, FenceState.ABSENT) == (last.state, world.fences["east"])
 
 
-def test_a_wall_clock_that_is_set_back_does_not_prolong_the_limit(monkeypatch: pytest.MonkeyPatch):
+def test_setting_the_wall_clock_back_does_not_extend_the_time_limit(monkeypatch: pytest.MonkeyPatch):
     world, real = World(), time.time_ns
     world.hangs_at = "verify"
 
@@ -330,14 +333,14 @@ def test_a_wall_clock_that_is_set_back_does_not_prolong_the_limit(monkeypatch: p
     assert SwitchoverState.LIFTED is last.state
 
 
-def test_an_action_that_never_returns_can_be_rolled_back():
+def test_a_rollback_request_cancels_an_action_that_does_not_return():
     world = World()
     world.hangs_at, world.requests_rollback = "end", True
 
     assert SwitchoverState.LIFTED is run(world).state
 
 
-def test_a_rollback_that_is_requested_too_late_is_not_done():
+def test_a_rollback_request_after_promotion_is_ignored():
     world = World()
     world.rollback_in = SwitchoverState.PROMOTING
 
@@ -347,7 +350,7 @@ def test_a_rollback_that_is_requested_too_late_is_not_done():
 @pytest.mark.parametrize(
     "action", ["Fencing", "fence east", "verify", "groups", "end", "endpoint west", "start reverse"]
 )
-def test_what_fails_is_reported_and_repeated(action: str):
+def test_a_failed_action_is_reported_and_repeated(action: str):
     world = World()
     world.failures[action] = [unreachable()]
     problems: list[str] = []
@@ -359,8 +362,8 @@ def test_what_fails_is_reported_and_repeated(action: str):
     assert [str(unreachable())] == [problem for problem in problems if problem]
 
 
-def test_a_hook_that_fails_is_run_again_after_the_point_of_no_return(tmp_path: Path):
-    """The first run leaves a file, and fails; the second one finds it."""
+def test_a_failed_endpoint_hook_is_run_again(tmp_path: Path):
+    """The first run leaves a file and fails; the second one finds the file."""
     code = "import os, sys; name = sys.argv[1]; known = os.path.exists(name); open(name, 'w'); sys.exit(not known)"
     world, problems = World(), list[str]()
     hook = HookSettings((sys.executable, "-c", code, str(tmp_path / "tried")), 60)
@@ -373,8 +376,8 @@ def test_a_hook_that_fails_is_run_again_after_the_point_of_no_return(tmp_path: P
     ]
 
 
-def test_a_hook_that_takes_long_is_shown_while_it_runs(tmp_path: Path):
-    """It ends only when its step was shown, so the process is not taken for dead meanwhile."""
+def test_a_slow_hook_is_shown_while_it_runs(tmp_path: Path):
+    """The hook ends only after its step was shown. Without that, the process would look dead."""
     shown, world = tmp_path / "shown", World()
     code = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)"
     hook = HookSettings((sys.executable, "-c", code, str(shown)), 60)
@@ -387,7 +390,7 @@ def test_a_hook_that_takes_long_is_shown_while_it_runs(tmp_path: Path):
     assert "Promoting" == shown.read_text()
 
 
-def test_a_record_that_is_being_written_is_not_shown_as_the_state():
+def test_a_new_state_is_shown_only_after_its_record_is_stored():
     world, shown = World(), list[SwitchoverState]()
 
     async def write(record: SwitchoverRecord) -> None:
@@ -406,7 +409,7 @@ def test_a_record_that_is_being_written_is_not_shown_as_the_state():
     assert shown[shown.index(SwitchoverState.PROMOTING) - 1] is SwitchoverState.FORWARD_ENDED
 
 
-def test_a_process_whose_switchover_was_taken_over_does_nothing_more():
+def test_a_process_whose_switchover_was_taken_over_takes_no_action():
     world = World()
     taken = RECORD.moved_to(SwitchoverState.CHECKING, 1, epoch=1, runner="host/2/b")
     world.records["one"] = taken.revised().revised()
@@ -428,7 +431,7 @@ def test_a_process_that_loses_the_lock_ends():
 
 
 def test_a_process_that_has_lost_the_lock_does_not_lift_the_fence():
-    """It may have slept since its last record, and the fence may be that of another switchover."""
+    """It may have been suspended since its last record, and the fence may be that of a different switchover."""
     world = World()
     world.rollback_in = SwitchoverState.VERIFYING
     world.failures["confirm east"] = [SwitchoverTakenError(pair="east-west")]
@@ -448,10 +451,10 @@ def test_a_process_that_has_lost_the_lock_does_not_lift_the_fence():
         ("start reverse", "Reversing"),
     ],
 )
-def test_a_process_that_has_lost_the_lock_does_not_touch_the_flows(
+def test_a_process_that_has_lost_the_lock_does_not_change_the_flows(
     action: str, before: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its successor may have promoted. If it clears the end that both have set, the flow copies again behind the promotion."""
+    """The next process may have promoted. If this one then clears the flow end, the flow copies records after the promotion."""
     world = World()
     world.ended = "one" if action == "clear end" else ""  # by an attempt that was interrupted
 
@@ -466,7 +469,7 @@ def test_a_process_that_has_lost_the_lock_does_not_touch_the_flows(
     assert before == world.calls[-1]
 
 
-def test_an_interrupted_switchover_is_fenced_again_first():
+def test_an_interrupted_switchover_sets_the_fence_again_first():
     world = World()
     world.failures["verify"] = [SwitchoverTakenError(pair="east-west")]
     with pytest.raises(SwitchoverTakenError):

@@ -1,4 +1,4 @@
-"""Carries unplanned switchovers out with clusters of which only the state is imagined: what fails, and what that does not stop."""
+"""Runs unplanned switchovers against simulated clusters: which failures they report and continue after."""
 
 import asyncio
 from typing import Any, cast
@@ -133,7 +133,7 @@ def run(world: LostWorld, *, accepts_loss: bool = True) -> tuple[SwitchoverRecor
     return last, [problem for problem in problems if problem]
 
 
-def test_a_fence_that_fails_is_shown_and_does_not_keep_the_flow_from_being_ended(world: LostWorld):
+def test_a_failed_fence_is_reported_and_the_flow_is_still_ended(world: LostWorld):
     last, problems = run(world)
 
     assert SwitchoverState.DEGRADED is last.state
@@ -144,15 +144,15 @@ def test_a_fence_that_fails_is_shown_and_does_not_keep_the_flow_from_being_ended
     assert (LOSS, CUTS) == (last.loss, last.cuts)
 
 
-def test_a_loss_that_is_not_accepted_changes_nothing_but_the_journal(world: LostWorld):
+def test_a_loss_that_is_not_accepted_changes_only_the_journal(world: LostWorld):
     last, _ = run(world, accepts_loss=False)
 
     assert SwitchoverState.REFUSED is last.state
     assert ["Assessing", "Refused"] == world.calls
 
 
-def test_a_signal_stops_an_action_that_never_returns_and_rolls_back(world: LostWorld):
-    """The flow of a broker before 4.0 cannot be ended while a partition of its last transaction has no leader."""
+def test_a_rollback_request_cancels_an_action_that_does_not_return(world: LostWorld):
+    """Brokers before 4.0 cannot end a flow while a partition of its last transaction has no leader."""
     world.hangs = True
 
     last, _ = run(world)
@@ -161,8 +161,8 @@ def test_a_signal_stops_an_action_that_never_returns_and_rolls_back(world: LostW
     assert ["end", "RollingBack", "clear end", "Lifted"] == world.calls[-4:]
 
 
-def test_a_planned_switchover_that_has_promoted_is_led_to_its_target_without_the_source(world: LostWorld):
-    """Its process was killed, and then the source was lost. The flow back has to wait for the source."""
+def test_a_promoted_planned_switchover_switches_the_endpoint_without_the_source(world: LostWorld):
+    """Its process was killed, and then the source was lost. The reverse flow waits for the source."""
     world.can_fence = False
     planned = SwitchoverRecord(
         id="one",

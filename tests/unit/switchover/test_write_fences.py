@@ -1,4 +1,4 @@
-"""Fences of hooks: which cluster they are run for, after a lost cluster, after a crash, and after the pair was edited."""
+"""Fences of hooks: the cluster that they fence, and their state after a lost cluster, a crash and an edited pair."""
 
 import asyncio
 import sys
@@ -66,8 +66,10 @@ def settings(fence: FenceKind) -> SwitchoverSettings:
     )
 
 
-def test_a_hook_has_the_cluster_that_it_fences_or_lifts_in_its_environment(tmp_path: Path):
-    """On the way back the target is lifted at promoting, and the source by a rollback: action, FROM and TO are the same."""
+def test_the_environment_of_a_fence_hook_names_its_cluster(tmp_path: Path):
+    """In a switchover back, promotion lifts the fence of the target, and a rollback that of the source:
+    action, FROM and TO are the same.
+    """
     notes, _, _ = journal()
     variables = settings(FenceKind.HOOK).variables
     east, west = (
@@ -95,7 +97,7 @@ def test_a_fence_is_lifted_although_the_other_cluster_is_lost(tmp_path: Path, lo
     assert FenceState.PARTIAL is notes.fence_of(left).state
 
 
-def test_clients_are_led_to_the_new_side_once_although_the_other_one_is_lost():
+def test_the_endpoint_is_noted_although_one_cluster_is_lost():
     notes, east, _ = journal()
     east.is_lost = True
 
@@ -105,8 +107,8 @@ def test_clients_are_led_to_the_new_side_once_although_the_other_one_is_lost():
     assert "west" == notes.active
 
 
-def test_a_fence_that_another_process_has_noted_is_set_again(tmp_path: Path):
-    """A hook's fence is only known by its note: after a crash, its user may have lifted it by hand."""
+def test_a_hook_fence_noted_by_an_earlier_process_is_set_again(tmp_path: Path):
+    """Only the note shows a hook's fence. After a crash, a user may have lifted it by hand."""
     notes, _, _ = journal()
     asyncio.run(notes.write_fence("west", FenceState.COMPLETE, method=FenceKind.HOOK))
     fences = {name: NotedFence(name, notes, hook=hook(tmp_path), variables={}) for name in ("east", "west")}
@@ -162,7 +164,7 @@ class Flows:
     ],
     ids=lambda kind: kind.value,
 )
-def test_a_fence_of_another_method_is_not_left_behind(noted: FenceKind, now: FenceKind):
+def test_a_changed_method_is_refused_until_the_earlier_fence_is_lifted(noted: FenceKind, now: FenceKind):
     notes, _, _ = journal()
     acls = fence_acls(["orders"], (), except_principals=()) if noted is FenceKind.DENY_ACL else ()
     asyncio.run(notes.write_fence("east", FenceState.PARTIAL, method=noted, acls=acls))
@@ -174,7 +176,7 @@ def test_a_fence_of_another_method_is_not_left_behind(noted: FenceKind, now: Fen
     require_same_method(settings(now), notes)
 
 
-def test_any_method_may_follow_the_method_none_which_has_set_nothing():
+def test_any_method_is_accepted_after_the_method_none():
     notes, _, _ = journal()
     asyncio.run(notes.write_fence("east", FenceState.COMPLETE, method=FenceKind.NONE))
 
@@ -182,10 +184,10 @@ def test_any_method_may_follow_the_method_none_which_has_set_nothing():
         require_same_method(settings(kind), notes)
 
 
-def test_a_fence_of_acls_is_complete_when_the_brokers_list_it_although_its_note_is_not(
+def test_an_acl_fence_is_complete_once_the_brokers_list_its_acls(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The note is written before the ACLs are created, and says what may be there. Only the brokers say what is there."""
+    """The note is written before the ACLs are created, so it only lists ACLs that may exist."""
     acls = fence_acls(["orders"], (), except_principals=())
 
     async def listed(_: AclFence, noted: frozenset[AclBinding]) -> ListedAcls:

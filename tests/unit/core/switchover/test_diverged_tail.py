@@ -1,4 +1,4 @@
-"""The tail that is cut out has each record that never crossed, and no other, also where the old side has lost or deleted some."""
+"""Which records of the old side form the diverged tail, also after that side has lost or deleted some of them."""
 
 import pytest
 from hypothesis import given
@@ -57,10 +57,10 @@ def copied(next_offset: int, topic_id: str = "old") -> CopiedEnd:
 
 
 @given(OFFSETS, OFFSETS, OFFSETS, OFFSETS)
-def test_the_tail_has_each_surviving_record_that_never_crossed_and_no_other(
+def test_the_tail_has_exactly_the_surviving_records_that_were_never_copied(
     crossed: int, truncated_to: int, written_since: int, log_start: int
 ):
-    """Each record is a pair of its offset and who wrote it; the old side may lose its end, and get other records there."""
+    """A record is a pair of its offset and its writer. The old side may lose its last records and get others at their offsets."""
     first = [(offset, "before") for offset in range(crossed)]
     kept = first[:truncated_to]
     old_side = kept + [(len(kept) + number, "since") for number in range(written_since)]
@@ -74,7 +74,7 @@ def test_the_tail_has_each_surviving_record_that_never_crossed_and_no_other(
 
 
 @given(OFFSETS, OFFSETS, st.none() | OFFSETS)
-def test_what_is_lost_gone_and_kept_adds_up(crossed: int, end: int, same_until: int | None):
+def test_lost_deleted_and_kept_offsets_add_up(crossed: int, end: int, same_until: int | None):
     tail = cut_tail(PARTITION, copied(crossed), log(end=end, same_until=same_until))
 
     assert 0 <= tail.start <= tail.end == end
@@ -82,26 +82,26 @@ def test_what_is_lost_gone_and_kept_adds_up(crossed: int, end: int, same_until: 
     assert tail.is_empty == (tail.state in {TailState.CUT, TailState.LOST} and tail.start == end)
 
 
-def test_a_side_that_lost_its_own_tail_has_nothing_to_keep():
+def test_the_tail_is_empty_if_the_old_side_has_lost_it():
     tail = cut_tail(PARTITION, copied(10), log(end=8))
 
     assert (TailState.LOST, 2, True) == (tail.state, tail.lost, tail.is_empty)
 
 
-def test_records_in_place_of_lost_ones_are_in_the_tail():
+def test_records_written_at_lost_offsets_are_in_the_tail():
     """An unclean election has cut the log at 8, and applications have written five records since."""
     tail = cut_tail(PARTITION, copied(10), log(end=13, same_until=8))
 
     assert (TailState.REWRITTEN, 8, 13, 2) == (tail.state, tail.start, tail.end, tail.lost)
 
 
-def test_what_retention_has_deleted_of_the_tail_is_counted():
+def test_tail_records_deleted_by_retention_are_counted():
     tail = cut_tail(PARTITION, copied(10), log(start=12, end=20))
 
     assert (TailState.CUT, 12, 20, 2) == (tail.state, tail.start, tail.end, tail.gone)
 
 
-def test_a_partition_that_was_never_copied_is_all_tail():
+def test_the_tail_of_a_partition_that_was_never_copied_is_its_whole_log():
     tail = cut_tail(PARTITION, None, log(start=3, end=20))
 
     assert (TailState.NEVER_COPIED, 3, 20) == (tail.state, tail.start, tail.end)
@@ -115,7 +115,7 @@ def test_a_partition_that_was_never_copied_is_all_tail():
         (copied(10), None, TailState.MISSING),
     ],
 )
-def test_no_tail_is_cut_where_offsets_do_not_compare(
+def test_a_partition_whose_offsets_cannot_be_compared_has_no_tail(
     copied_end: CopiedEnd, returned: ReturnedLog | None, state: TailState
 ):
     tail = cut_tail(PARTITION, copied_end, returned)
@@ -136,14 +136,14 @@ def test_an_open_transaction_leaves_the_tail_undecided():
 
 
 @given(RECORDS, RECORDS)
-def test_counts_of_two_parts_join_to_the_count_of_the_whole(first: list[Record], second: list[Record]):
+def test_the_counts_of_two_parts_add_up_to_the_count_of_the_whole(first: list[Record], second: list[Record]):
     whole = TailCount().with_records(first, 1).with_records(second, 2)
 
     assert whole == TailCount().with_records(first, 1).joined(TailCount().with_records(second, 2))
     assert len(first) + len(second) == whole.records
 
 
-def test_times_are_the_least_and_the_greatest_not_those_of_the_first_and_the_last_record():
+def test_the_times_of_a_count_are_its_smallest_and_largest_timestamps():
     records = [Record(0, time, None, None, ()) for time in (5, -1, 3, 9, 4)]
 
     count = TailCount().with_records(records, -1)
@@ -167,7 +167,7 @@ def test_progress_of_a_newer_version_is_refused():
     ("source_topic_id", "target_topic_id", "remaining"),
     [("old", "kept", (7, 5)), ("new", "kept", (2, 0)), ("old", "recreated", (2, 0))],
 )
-def test_progress_counts_only_for_the_topics_that_it_was_made_with(
+def test_stored_progress_is_ignored_for_a_recreated_topic(
     source_topic_id: str, target_topic_id: str, remaining: tuple[int, int]
 ):
     tail = DivergedTail(partition=PARTITION, state=TailState.CUT, start=2, end=9)
@@ -183,8 +183,8 @@ def test_an_appended_record_keeps_its_headers_and_names_the_switchover():
     assert ((b"a", None), (TAIL_HEADER, b"east-west-1")) == marked(record, "east-west-1").headers
 
 
-def test_the_id_of_a_switchover_in_kubernetes_becomes_a_name_that_kafka_has():
-    """It is the names of the pair and of the Switchover, with a slash between them."""
+def test_the_id_of_a_switchover_in_kubernetes_becomes_a_valid_topic_name():
+    """The id has a slash between the names of the pair and of the Switchover."""
     assert kept_topic("orders", "east-west/lost-east") == "orders.diverged.east-west.lost-east"
 
 

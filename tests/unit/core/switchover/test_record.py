@@ -28,7 +28,7 @@ def test_the_key_names_the_pair_and_the_switchover():
     assert encode_record(RECORD)[0] == b'{"pair":"east-west","switchover":"drill"}'
 
 
-def test_revisions_and_states_have_one_key():
+def test_all_revisions_of_a_record_have_the_same_key():
     moved = RECORD.moved_to(SwitchoverState.CHECKING, 2_000, epoch=1)
 
     assert encode_record(moved)[0] == encode_record(RECORD)[0]
@@ -55,14 +55,14 @@ def test_a_damaged_record_is_refused(changes, problem):
         decode_record(key, json.dumps(json.loads(value) | changes).encode())
 
 
-def test_a_move_adds_a_revision_and_the_time():
+def test_a_change_of_state_adds_a_revision_and_the_time():
     moved = RECORD.moved_to(SwitchoverState.CHECKING, 2_000, epoch=1)
 
     assert (moved.revision, moved.entered_ms, moved.epoch) == (1, 2_000, 1)
     assert moved.history == (StateEntry(SwitchoverState.CHECKING, 2_000),)
 
 
-def test_an_illegal_move_is_an_error_of_the_program():
+def test_an_illegal_change_of_state_fails_an_assertion():
     with pytest.raises(AssertionError, match="Accepted became Promoting"):
         RECORD.moved_to(SwitchoverState.PROMOTING, 2_000)
 

@@ -26,7 +26,7 @@ def test_a_decoded_seal_equals_the_encoded_one(seal):
 
 
 @given(SEALS)
-def test_a_seal_that_was_read_has_the_same_digest(seal):
+def test_a_decoded_seal_has_the_digest_of_the_encoded_one(seal):
     assert decode_seal(encode_seal(seal)).sha256 == seal.sha256
 
 
@@ -41,7 +41,7 @@ def test_the_digest_of_a_seal_is_stable():
     assert SEAL.sha256 == "80caa004fca8e9110bd1e0102067109ab0e9e6f3d04f633863cc94f732165f20"
 
 
-def test_the_order_of_keys_and_partitions_in_a_carried_seal_does_not_matter():
+def test_the_order_of_keys_and_partitions_in_an_encoded_seal_does_not_matter():
     fields = json.loads(encode_seal(SEAL))
     other = fields["partitions"][0] | {"topic": "zebra"}
     shuffled = dict(reversed(fields.items())) | {"partitions": [other, fields["partitions"][0]]}
@@ -52,7 +52,7 @@ def test_the_order_of_keys_and_partitions_in_a_carried_seal_does_not_matter():
     ]
 
 
-def test_ends_are_by_partition():
+def test_a_seal_returns_the_end_of_each_partition():
     assert SEAL.ends == {TopicPartition("orders", 0): 12}
 
 

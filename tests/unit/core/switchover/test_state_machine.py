@@ -1,4 +1,4 @@
-"""Sentences, limits and failures of the state machine. `tests.model.switchover` explores how states follow each other."""
+"""Messages, time limits and failures of the state machine. `tests.model.switchover` explores the order of states."""
 
 from dataclasses import replace
 from typing import Any
@@ -98,7 +98,7 @@ def next_step(record, now_ms=0, *, observation=READY, source=None, target=None, 
 # -- admission
 
 
-def test_a_request_gets_the_next_epoch_and_is_written_before_anything_else():
+def test_a_request_is_stored_with_the_next_epoch_before_any_other_action():
     last = replace(BEGUN, id="last", epoch=7, state=S.LIFTED)
     decided = step(REQUEST, stored(last), 5)
 
@@ -127,7 +127,9 @@ def test_a_request_gets_the_next_epoch_and_is_written_before_anything_else():
         ),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_by_field_and_changes_nothing(record, observation, sentence):
+def test_a_request_that_contradicts_the_pair_is_refused_with_the_field_and_changes_nothing(
+    record, observation, sentence
+):
     observation = replace(
         observation,
         source=replace(observation.source, records=observation.source.records or ()),
@@ -141,7 +143,7 @@ def test_a_request_that_makes_no_sense_is_refused_by_field_and_changes_nothing(r
     assert step(refused.record, observation, 6).actions == ()
 
 
-def test_a_cluster_that_was_away_at_the_end_of_the_last_switchover_does_not_prevent_the_next_one():
+def test_a_switchover_begins_although_one_journal_lacks_the_end_of_the_previous_switchover():
     last = replace(BEGUN, id="last", state=S.REVERSING)
     seen = stored(last.moved_to(S.DONE, 5), replace(READY, endpoint="west"))
     back = replace(REQUEST, id="back", source="west", to="east")
@@ -150,14 +152,14 @@ def test_a_cluster_that_was_away_at_the_end_of_the_last_switchover_does_not_prev
     assert (decided.record.state, decided.record.epoch) == (S.CHECKING, 2)
 
 
-def test_a_request_that_has_ended_before_is_not_carried_out_again():
+def test_a_request_that_has_already_ended_returns_its_stored_record():
     ended = in_state(S.LIFTED, reason="A rollback was requested.")
 
     assert step(REQUEST, stored(ended), 5).record == ended
 
 
 @pytest.mark.parametrize("unknown", ["source", "target", "endpoint"])
-def test_a_request_waits_for_what_is_unknown(unknown):
+def test_a_request_waits_until_both_journals_and_the_endpoint_are_known(unknown):
     value: Any = None if unknown == "endpoint" else ClusterObservation()
     waiting = step(REQUEST, replace(READY, **{unknown: value}), 5)
 
@@ -169,7 +171,7 @@ def test_a_request_waits_for_what_is_unknown(unknown):
 # -- checks
 
 
-def test_failed_checks_refuse_with_their_sentences():
+def test_a_request_is_refused_with_the_messages_of_its_failed_checks():
     checks = dict(READY.checks) | {
         ReadinessCheck.LAG: "readiness.maxLagSeconds: the lag is 9 s; wait.",
         ReadinessCheck.GROUPS: "groups.include: group g is not copied; add it.",
@@ -182,7 +184,7 @@ def test_failed_checks_refuse_with_their_sentences():
     )
 
 
-def test_checks_without_a_result_are_waited_for_by_name():
+def test_a_waiting_request_names_the_checks_without_a_result():
     checks = {
         check: "" for check in ReadinessCheck if check not in {ReadinessCheck.LAG, ReadinessCheck.FENCE}
     }
@@ -192,14 +194,14 @@ def test_checks_without_a_result_are_waited_for_by_name():
     assert waiting.waits_for == "Waits for the checks lag, fence; refused in 200 s without their results."
 
 
-def test_checks_without_a_result_refuse_after_their_limit():
+def test_a_request_is_refused_if_checks_have_no_result_within_the_time_limit():
     refused = next_step(CHECKING, 300_000, checks={})
 
     assert refused.record.state is S.REFUSED
     assert refused.record.reason.startswith("No result within 300 s of the checks permissions, flows,")
 
 
-def test_a_switchover_is_cancelled_before_it_changes_anything():
+def test_a_rollback_request_during_the_checks_refuses_the_switchover():
     assert next_step(CHECKING, rollback_requested=True).record.state is S.REFUSED
 
 
@@ -207,7 +209,7 @@ def test_a_switchover_is_cancelled_before_it_changes_anything():
 
 
 @pytest.mark.parametrize("state", FENCED_STATES)
-def test_each_fenced_state_is_rolled_back_on_request_and_at_its_limit(state):
+def test_each_fenced_state_rolls_back_on_request_and_at_the_time_limit(state):
     record = in_state(state, fenced_ms=1_000)
 
     assert next_step(record, 2_000, rollback_requested=True).record.reason == "A rollback was requested."
@@ -215,7 +217,7 @@ def test_each_fenced_state_is_rolled_back_on_request_and_at_its_limit(state):
     assert next_step(record, 60_999).record.state is not S.ROLLING_BACK
 
 
-def test_the_reason_of_a_rollback_at_the_limit_names_what_was_waited_for():
+def test_a_rollback_at_the_time_limit_reports_what_was_missing():
     rolled_back = next_step(in_state(S.DRAINING), 60_000, copied={ORDERS: 110})
 
     assert rolled_back.record.reason == (
@@ -225,7 +227,7 @@ def test_the_reason_of_a_rollback_at_the_limit_names_what_was_waited_for():
 
 
 @pytest.mark.parametrize("state", FENCED_STATES)
-def test_an_interrupted_run_begins_again_with_the_fence_and_keeps_the_limit(state):
+def test_a_new_process_sets_the_fence_again_and_keeps_the_time_limit(state):
     record = in_state(state, fenced_ms=1_000)
     resumed = next_step(record, 2_000, runner="next")
 
@@ -234,18 +236,18 @@ def test_an_interrupted_run_begins_again_with_the_fence_and_keeps_the_limit(stat
     assert resumed.actions == (WriteRecord(resumed.record),)
 
 
-def test_a_clock_that_was_ahead_does_not_prolong_the_limit():
+def test_a_fence_time_in_the_future_does_not_extend_the_time_limit():
     resumed = next_step(in_state(S.DRAINING, fenced_ms=9_000_000), 2_000, runner="next")
 
     assert resumed.record.fenced_ms == 2_000
 
 
 @pytest.mark.parametrize("state", [S.CHECKING, S.PROMOTING, S.REVERSING, S.ROLLING_BACK])
-def test_an_interrupted_run_continues_where_the_source_is_not_sealed(state):
+def test_a_new_process_keeps_a_state_that_is_not_fenced(state):
     assert next_step(in_state(state), runner="next").record.state is state
 
 
-def test_a_producer_that_bypasses_the_fence_is_named():
+def test_a_rollback_names_the_producers_that_bypass_the_fence():
     grown = {ORDERS: PartitionEnd(topic_id="id", end=121, last_stable=121)}
     writes = tuple(
         LastWrite(partition=ORDERS, producer_id=number, written_ms=number) for number in (4_000, 4_001)
@@ -268,28 +270,28 @@ def test_a_producer_that_bypasses_the_fence_is_named():
     ],
     ids=["deleted", "created again", "open transaction", "new partition"],
 )
-def test_a_source_that_differs_from_its_seal_is_rolled_back(ends):
+def test_a_switchover_rolls_back_if_the_source_differs_from_its_seal(ends):
     assert next_step(in_state(S.FORWARD_ENDED), source={"ends": ends}).record.state is S.ROLLING_BACK
 
 
-def test_differences_are_shown_in_the_reason():
+def test_a_rollback_reports_the_differences_between_the_clusters():
     differing = SealVerification(seal_sha256=SEAL.sha256, differences=("orders-0: 3 records differ",))
     rolled_back = next_step(in_state(S.VERIFYING), verification=differing)
 
     assert rolled_back.record.reason == "The clusters differ: orders-0: 3 records differ"
 
 
-def test_a_seal_without_a_comparison_of_its_own_is_compared():
+def test_a_seal_is_compared_if_the_last_comparison_was_for_an_earlier_seal():
     other = SealVerification(seal_sha256=replace(SEAL, attempt=0).sha256)
 
     assert next_step(in_state(S.VERIFYING), verification=other).actions == (VerifySeal(SEAL),)
 
 
-def test_a_comparison_that_is_missing_at_the_last_check_is_made_again():
+def test_a_seal_is_compared_again_if_its_result_is_missing_before_promotion():
     assert next_step(in_state(S.FORWARD_ENDED), verification=None).actions == (VerifySeal(SEAL),)
 
 
-def test_groups_may_stay_if_the_user_allows_it():
+def test_active_groups_block_a_switchover_unless_the_user_allows_them():
     active = GroupPass(active=("billing",))
     record = in_state(S.GROUPS_FINAL)
     waiting = next_step(record, 48_051, groups=active)
@@ -308,7 +310,7 @@ def test_groups_may_stay_if_the_user_allows_it():
         {"flow_end": None},
     ],
 )
-def test_nothing_is_promoted_before_the_flow_has_ended(changes):
+def test_a_switchover_does_not_promote_before_the_flow_has_ended(changes):
     assert next_step(in_state(S.FORWARD_ENDED), **changes).actions == (EndFlow("drill"),)
 
 
@@ -324,11 +326,11 @@ def test_nothing_is_promoted_before_the_flow_has_ended(changes):
     ],
     ids=str,
 )
-def test_nothing_is_promoted_while_a_part_of_the_last_check_is_unknown(changes):
+def test_a_switchover_does_not_promote_while_any_final_check_is_unknown(changes):
     assert next_step(in_state(S.FORWARD_ENDED), **changes).record.state is S.FORWARD_ENDED
 
 
-def test_the_reverse_flow_begins_where_the_copies_end():
+def test_the_reverse_flow_starts_at_the_ends_of_the_copies():
     promoting = next_step(in_state(S.FORWARD_ENDED))
 
     assert promoting.record.state is S.PROMOTING
@@ -348,7 +350,7 @@ def test_a_rehearsal_is_rolled_back_instead_of_promoted():
     assert lifted.record.state is S.REHEARSED
 
 
-def test_applications_do_not_wait_for_a_target_that_is_lost_before_promoting():
+def test_a_switchover_rolls_back_without_a_target_that_is_lost_before_promotion():
     record = in_state(S.DRAINING)
     rolled_back = step(record, replace(stored(record), target=ClusterObservation()), 60_000).record
     unfenced = step(
@@ -361,7 +363,7 @@ def test_applications_do_not_wait_for_a_target_that_is_lost_before_promoting():
 
 
 @pytest.mark.parametrize("unread", ["source", "target"])
-def test_a_process_takes_over_only_what_it_has_read_on_both_clusters(unread):
+def test_a_new_process_waits_until_it_has_read_both_journals(unread):
     record = in_state(S.FORWARD_ENDED)
     unknown: dict[str, Any] = {unread: ClusterObservation()}
     seen = replace(stored(record), runner="next", **unknown)
@@ -372,7 +374,7 @@ def test_a_process_takes_over_only_what_it_has_read_on_both_clusters(unread):
     assert waiting.waits_for == "Waits until the journals of both clusters can be read."
 
 
-def test_a_fence_that_is_partly_lifted_is_lifted_further():
+def test_a_rollback_lifts_the_rest_of_a_partly_lifted_fence():
     rolling_back = next_step(
         in_state(S.ROLLING_BACK), source={"fence": FenceState.PARTIAL}, flow_end=FlowEnd(switchover="")
     )
@@ -380,8 +382,8 @@ def test_a_fence_that_is_partly_lifted_is_lifted_further():
     assert rolling_back.actions == (LiftFence(SwitchoverSide.SOURCE),)
 
 
-def test_the_flow_back_is_held_before_the_source_is_fenced():
-    """The fence lets it pass: a process that someone starts then would copy back what came by the forward flow."""
+def test_the_reverse_flow_is_held_before_the_source_is_fenced():
+    """The fence admits the reverse flow. If a user starts it now, it would copy the records of the forward flow back."""
     unfenced = {"fence": FenceState.ABSENT}
     free = FlowEnd(switchover="")
     record = in_state(S.FENCING)
@@ -394,7 +396,7 @@ def test_the_flow_back_is_held_before_the_source_is_fenced():
     assert next_step(record, observation=already_held, flow_end=free).record.state is S.QUIESCING
 
 
-def test_a_flow_back_that_runs_already_rolls_back():
+def test_a_switchover_rolls_back_if_the_reverse_flow_is_already_copying():
     running = ReverseFlow(started_by="", is_copying=True)
     rolled_back = next_step(in_state(S.FENCING), flow_end=FlowEnd(switchover=""), reverse=running).record
 
@@ -405,7 +407,7 @@ def test_a_flow_back_that_runs_already_rolls_back():
 @pytest.mark.parametrize(
     ("held_by", "actions"), [("drill", (ReleaseReverse("drill"),)), ("an earlier one", ()), ("", ())]
 )
-def test_a_rollback_releases_the_flow_back_if_it_has_held_it(held_by, actions):
+def test_a_rollback_releases_the_reverse_flow_only_if_this_switchover_holds_it(held_by, actions):
     reverse = ReverseFlow(started_by="", held_by=held_by)
     rolling_back = next_step(
         in_state(S.ROLLING_BACK),
@@ -418,7 +420,7 @@ def test_a_rollback_releases_the_flow_back_if_it_has_held_it(held_by, actions):
     assert (rolling_back.record.state is S.LIFTED) == (not actions)
 
 
-def test_a_rehearsal_leaves_the_flow_back_alone():
+def test_a_rehearsal_does_not_hold_the_reverse_flow():
     record = in_state(S.FENCING, type=SwitchoverType.REHEARSAL)
 
     assert next_step(record, flow_end=FlowEnd(switchover="")).record.state is S.QUIESCING
@@ -479,28 +481,28 @@ def test_a_rollback_without_the_target_pauses_when_the_source_is_as_before():
 # -- after the point of no return
 
 
-def test_applications_do_not_wait_for_a_source_that_is_lost_after_promoting():
+def test_promotion_switches_the_endpoint_although_the_source_is_lost():
     record = in_state(S.PROMOTING)
     promoting = step(record, replace(stored(record), source=ClusterObservation()), 90_000)
 
     assert promoting.actions == (SwitchEndpoint("west"),)
 
 
-def test_a_request_or_a_limit_does_not_roll_back_after_promoting():
+def test_neither_a_request_nor_the_time_limit_rolls_back_after_promotion():
     promoting = next_step(in_state(S.PROMOTING), 900_000, rollback_requested=True)
 
     assert promoting.record.state is S.PROMOTING
 
 
 @pytest.mark.parametrize("state", [S.PROMOTING, S.REVERSING])
-def test_a_fence_that_is_removed_after_promoting_is_set_again_first(state):
+def test_a_fence_that_is_removed_after_promotion_is_set_again_before_other_actions(state):
     again = next_step(in_state(state), source={"fence": FenceState.PARTIAL})
 
     assert again.actions == (FenceCluster(SwitchoverSide.SOURCE),)
     assert "removed by someone else" in again.waits_for
 
 
-def test_what_was_written_to_the_source_after_promoting_is_reported():
+def test_records_written_to_the_source_after_promotion_are_reported():
     grown = {ORDERS: PartitionEnd(topic_id="id", end=122, last_stable=122)}
     reversing = next_step(in_state(S.PROMOTING), endpoint="west", source={"ends": grown})
 
@@ -508,7 +510,7 @@ def test_what_was_written_to_the_source_after_promoting_is_reported():
     assert reversing.record.reason.startswith("Partitions of east have changed behind the fence: orders-0")
 
 
-def test_a_reverse_flow_that_is_started_is_not_started_again():
+def test_a_started_reverse_flow_is_not_started_again():
     record = in_state(S.REVERSING)
 
     assert next_step(record).actions == (StartReverse("drill", ()),)
@@ -519,7 +521,7 @@ def test_a_reverse_flow_that_is_started_is_not_started_again():
 # -- who carries it out
 
 
-def test_a_process_ends_when_another_one_has_written_a_newer_record():
+def test_a_process_ends_when_a_different_process_has_stored_a_newer_record():
     record = in_state(S.DRAINING)
     superseded = step(record, stored(record.revised(runner="next")), 0)
 
@@ -527,7 +529,7 @@ def test_a_process_ends_when_another_one_has_written_a_newer_record():
     assert superseded.actions == ()
 
 
-def test_an_intent_is_written_again_until_both_clusters_have_it():
+def test_a_record_is_stored_again_until_both_journals_have_it():
     record = in_state(S.DRAINING)
     seen = stored(record)
 
@@ -536,5 +538,5 @@ def test_an_intent_is_written_again_until_both_clusters_have_it():
     )
 
 
-def test_a_switchover_that_is_over_has_no_further_action():
+def test_a_completed_switchover_has_no_further_actions():
     assert next_step(in_state(S.DONE)).actions == ()

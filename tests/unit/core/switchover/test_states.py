@@ -20,7 +20,7 @@ def test_each_state_before_promoting_can_be_rolled_back():
     assert all(SwitchoverState.ROLLING_BACK in LEGAL[state] for state in FENCED | ENDING)
 
 
-def test_no_state_after_promoting_leads_back():
+def test_no_state_after_promotion_leads_to_a_rollback():
     assert reachable(PROMOTED) == PROMOTED
 
 
@@ -28,5 +28,5 @@ def test_each_state_is_reachable():
     assert reachable({SwitchoverState.ACCEPTED}) == set(SwitchoverState)
 
 
-def test_a_fenced_run_can_begin_again_with_the_fence():
+def test_each_fenced_state_can_return_to_fencing():
     assert all(SwitchoverState.FENCING in LEGAL[state] for state in FENCED - {SwitchoverState.FENCING})

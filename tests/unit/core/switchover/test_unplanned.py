@@ -1,4 +1,4 @@
-"""An unplanned switchover step by step: what it shows, refuses, waits for and never waits for."""
+"""The steps of an unplanned switchover: what it reports, refuses and waits for, and what it does not wait for."""
 
 from dataclasses import replace
 
@@ -86,7 +86,7 @@ def ended(by: str = "one") -> FlowEnd:
     return FlowEnd(switchover=by)
 
 
-def test_it_begins_with_the_journal_of_the_target_alone():
+def test_an_unplanned_switchover_begins_with_only_the_journal_of_the_target():
     observation = SwitchoverObservation(
         runner="runner", endpoint="east", target=ClusterObservation(records=())
     )
@@ -94,13 +94,13 @@ def test_it_begins_with_the_journal_of_the_target_alone():
     assert S.ASSESSING is written(step(REQUEST, observation, 0)).state
 
 
-def test_its_epoch_is_above_one_that_only_the_lost_source_may_know():
+def test_the_new_epoch_skips_one_that_only_the_lost_source_may_have():
     done = replace(REQUEST, id="zero", state=S.LIFTED, epoch=4)
 
     assert 6 == written(step(REQUEST, seen(done), 0)).epoch
 
 
-def test_a_loss_that_is_not_accepted_is_shown_and_refused():
+def test_a_switchover_whose_loss_is_not_accepted_is_refused_with_the_loss():
     record = at(S.ASSESSING, accepts_loss=False)
 
     refused = written(step(record, seen(record, loss=LOSS), 9))
@@ -113,7 +113,7 @@ def test_a_loss_that_is_not_accepted_is_shown_and_refused():
     ) == refused.reason
 
 
-def test_the_refusal_offers_a_planned_switchover_if_the_source_answers():
+def test_the_refusal_suggests_a_planned_switchover_if_the_source_responds():
     record = at(S.ASSESSING, accepts_loss=False)
 
     refused = written(step(record, seen(record, loss=replace(LOSS, is_source_answering=True)), 9))
@@ -133,7 +133,7 @@ def test_an_accepted_loss_is_stored_before_anything_changes(loss: LossAssessment
     assert (S.FORWARD_ENDED, loss) == (announced.state, announced.loss)
 
 
-def test_without_any_copy_there_is_nothing_to_switch_over_to():
+def test_a_switchover_without_any_copied_topic_is_refused():
     record = at(S.ASSESSING)
 
     refused = written(step(record, seen(record, loss=LossAssessment(partitions=())), 9))
@@ -141,13 +141,13 @@ def test_without_any_copy_there_is_nothing_to_switch_over_to():
     assert "spec.topics: west has no topic that the flow from east selects." == refused.reason
 
 
-def test_a_cancelled_assessment_is_refused():
+def test_a_rollback_request_during_the_assessment_refuses_the_switchover():
     record = at(S.ASSESSING)
 
     assert S.REFUSED is written(step(record, seen(record, loss=LOSS, rollback_requested=True), 9)).state
 
 
-def test_a_source_that_answers_is_fenced_before_the_flow_ends():
+def test_a_source_that_responds_is_fenced_before_the_flow_ends():
     record = at(S.FORWARD_ENDED, loss=LOSS)
 
     result = step(record, seen(record, can_fence_source=True, flow_end=ended("")), 9)
@@ -155,7 +155,7 @@ def test_a_source_that_answers_is_fenced_before_the_flow_ends():
     assert (TryToFence(), EndFlow("one")) == result.actions
 
 
-def test_the_fence_is_awaited_for_a_limited_time():
+def test_the_wait_for_the_fence_is_limited():
     record = at(S.FORWARD_ENDED, loss=LOSS)
     observation = seen(record, can_fence_source=True, fence=FenceState.PARTIAL, flow_end=ended())
 
@@ -163,13 +163,13 @@ def test_the_fence_is_awaited_for_a_limited_time():
     assert S.GROUPS_CLAMPED is written(step(record, observation, FENCE_TRIED_MS)).state
 
 
-def test_a_source_that_does_not_answer_is_not_waited_for():
+def test_a_switchover_does_not_wait_for_an_unresponsive_source():
     record = at(S.FORWARD_ENDED, loss=LOSS)
 
     assert S.GROUPS_CLAMPED is written(step(record, seen(record, flow_end=ended()), 0)).state
 
 
-def test_groups_are_placed_before_the_promotion_which_stores_the_cuts():
+def test_groups_are_clamped_before_the_promotion_stores_the_cuts():
     record = at(S.GROUPS_CLAMPED, loss=LOSS)
 
     assert (ClampGroups(),) == step(record, seen(record, flow_end=ended(), cuts=CUTS), 9).actions
@@ -182,7 +182,7 @@ def test_groups_are_placed_before_the_promotion_which_stores_the_cuts():
     )
 
 
-def test_an_end_that_was_cleared_meanwhile_is_set_again_before_the_promotion():
+def test_a_flow_end_that_was_cleared_is_set_again_before_promotion():
     record = at(S.GROUPS_CLAMPED, loss=LOSS)
     observation = seen(record, flow_end=ended(""), cuts=CUTS, clamp=GroupClamp())
 
@@ -190,13 +190,13 @@ def test_an_end_that_was_cleared_meanwhile_is_set_again_before_the_promotion():
 
 
 @pytest.mark.parametrize("state", [S.FORWARD_ENDED, S.GROUPS_CLAMPED], ids=lambda state: state.value)
-def test_each_state_before_promoting_is_rolled_back_on_request(state: SwitchoverState):
+def test_each_state_before_promotion_rolls_back_on_request(state: SwitchoverState):
     record = at(state, loss=LOSS)
 
     assert S.ROLLING_BACK is written(step(record, seen(record, rollback_requested=True), 9)).state
 
 
-def test_a_rollback_clears_the_end_and_lifts_the_fence():
+def test_a_rollback_clears_the_flow_end_and_lifts_the_fence():
     record = at(S.ROLLING_BACK, loss=LOSS, reason="A rollback was requested.")
 
     restoring = step(record, seen(record, fence=FenceState.COMPLETE, flow_end=ended()), 9)
@@ -206,7 +206,7 @@ def test_a_rollback_clears_the_end_and_lifts_the_fence():
     assert S.LIFTED is lifted.state
 
 
-def test_a_source_that_comes_back_is_fenced_before_clients_are_led_to_the_target():
+def test_a_source_that_returns_is_fenced_before_the_endpoint_is_switched():
     record = at(S.PROMOTING, loss=LOSS, cuts=CUTS)
     observation = seen(
         record, can_fence_source=True, fence=FenceState.ABSENT, target_fence=FenceState.COMPLETE
@@ -217,7 +217,7 @@ def test_a_source_that_comes_back_is_fenced_before_clients_are_led_to_the_target
     ).actions
 
 
-def test_it_rests_where_applications_run_on_the_target_and_says_that_the_source_may_be_open():
+def test_a_degraded_switchover_has_no_further_actions_and_warns_of_an_unfenced_source():
     record = at(S.PROMOTING, loss=LOSS, cuts=CUTS)
 
     degraded = written(step(record, replace(seen(record), endpoint="west"), 9))
@@ -228,7 +228,7 @@ def test_it_rests_where_applications_run_on_the_target_and_says_that_the_source_
     assert ((), degraded) == (done.actions, done.record)
 
 
-def test_a_fenced_source_needs_no_warning():
+def test_a_degraded_switchover_has_no_warning_if_the_source_is_fenced():
     record = at(S.PROMOTING, loss=LOSS, cuts=CUTS)
 
     degraded = written(step(record, replace(seen(record, fence=FenceState.COMPLETE), endpoint="west"), 9))
@@ -265,7 +265,7 @@ def test_no_switchover_begins_before_the_clusters_are_reconciled(kind: Switchove
     ) == refused.record.reason
 
 
-def test_a_planned_switchover_that_is_stuck_is_overtaken_and_its_end_of_the_flow_is_replaced():
+def test_an_unplanned_switchover_overtakes_a_stuck_planned_one_and_replaces_its_flow_end():
     stuck = replace(at(S.FORWARD_ENDED), id="zero", type=SwitchoverType.PLANNED, epoch=1)
     record = at(S.FORWARD_ENDED, loss=LOSS)
 
@@ -276,7 +276,7 @@ def test_a_planned_switchover_that_is_stuck_is_overtaken_and_its_end_of_the_flow
     assert step(stuck, seen(record, stuck), 9).is_superseded
 
 
-def test_a_planned_switchover_continues_after_the_unplanned_one_was_given_up():
+def test_a_planned_switchover_continues_after_the_unplanned_one_was_refused():
     stuck = replace(at(S.SEALED), id="zero", type=SwitchoverType.PLANNED, epoch=1)
     given_up = at(S.REFUSED, reason="acceptLoss")
 
@@ -288,7 +288,7 @@ def test_a_planned_switchover_continues_after_the_unplanned_one_was_given_up():
     [(S.PROMOTING, SwitchoverType.PLANNED), (S.FORWARD_ENDED, SwitchoverType.UNPLANNED)],
     ids=["promoted", "another-unplanned"],
 )
-def test_others_are_not_overtaken(state: SwitchoverState, kind: SwitchoverType):
+def test_promoted_and_unplanned_switchovers_are_not_overtaken(state: SwitchoverState, kind: SwitchoverType):
     other = replace(at(state), id="zero", type=kind, epoch=1)
 
     refused = step(REQUEST, seen(other), 9).record
@@ -297,13 +297,13 @@ def test_others_are_not_overtaken(state: SwitchoverState, kind: SwitchoverType):
     assert refused.reason.startswith(f"pair: switchover zero of east-west is in state {state.value}")
 
 
-def test_what_was_copied_after_the_assessment_is_not_lost():
+def test_records_copied_after_the_assessment_do_not_count_as_lost():
     assert 30 == LOSS.lost_offsets
     assert 20 == cut_off(LOSS, CUTS).lost_offsets
     assert 20 == at(S.PROMOTING, loss=LOSS, cuts=CUTS).known_loss.lost_offsets  # type: ignore[union-attr]
 
 
-def test_a_loss_without_evidence_says_so():
+def test_a_loss_without_evidence_is_reported_as_unknown():
     unknown = LossAssessment(partitions=(PartitionLoss(topic="orders", partition=0, copied=7),))
 
     assert (

@@ -78,7 +78,7 @@ def decide(mode, batch, now_ms=0):
     ],
     ids=["recent", "just below the age limit", "old", "gap", "new leader epoch", "gap inside"],
 )
-def test_the_write_mode_of_a_batch(batch, decision):
+def test_the_write_mode_of_a_batch_follows_from_its_age_and_gaps(batch, decision):
     assert decide(PLAIN, batch) == decision
 
 
@@ -227,7 +227,7 @@ def test_the_lookup_reads_backwards_in_growing_strides():
     ],
     ids=["plain", "in transactions", "left", "not fenced", "another epoch"],
 )
-def test_only_plain_batches_of_the_positions_own_epoch_add_to_what_a_running_flow_has_copied(
+def test_only_plain_batches_of_the_epoch_of_the_position_count_as_copied_since(
     changes: dict[str, Any], copied: int
 ):
     log = (data(20, 5), data(25, 10))
@@ -274,7 +274,7 @@ def test_records_count_when_their_transaction_is_committed():
     assert decided_records(log, str, key=len).open_records == {2: ("held",), 1: ("open",)}
 
 
-def test_independent_steps_make_their_requests_in_the_same_rounds():
+def test_gathered_steps_send_their_requests_in_the_same_rounds():
     def steps(times):
         for _ in range(times):
             yield from ask(Pause(times))

@@ -1,4 +1,4 @@
-"""A switchover ends a flow: its positions are final, newcomers step back, and the end can be cleared."""
+"""A switchover ends a flow: it stores final positions, newcomers do not claim the flow, and the end can be cleared."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -58,7 +58,7 @@ def end(brokers: ClaimingBrokers, switchover: str = "to-west") -> tuple[Ownershi
     return owned, session, is_ended
 
 
-def test_the_end_stores_final_positions_before_the_claim() -> None:
+def test_ending_a_flow_stores_final_positions_before_the_claim() -> None:
     brokers = ClaimingBrokers()
 
     _, session, is_ended = end(brokers)
@@ -128,7 +128,7 @@ def test_only_the_switchover_that_ended_a_flow_clears_the_end(switchover: str) -
         assert brokers.claims[-1] == ended
 
 
-def test_clearing_leaves_the_lock_of_a_flow_that_has_not_ended_to_its_owner() -> None:
+def test_clearing_the_end_of_a_flow_that_has_not_ended_does_not_take_its_lock() -> None:
     brokers = ClaimingBrokers(plan(copies={}).claim)
 
     assert brokers.run(clear_end(plan(copies={}), "to-west")) is False
@@ -136,7 +136,7 @@ def test_clearing_leaves_the_lock_of_a_flow_that_has_not_ended_to_its_owner() ->
 
 
 @pytest.mark.parametrize("refuses", ["lock", "claim"])
-def test_clearing_reports_that_another_process_has_taken_the_lock(refuses: str) -> None:
+def test_clearing_the_end_fails_if_a_different_process_has_taken_the_lock(refuses: str) -> None:
     brokers = ClaimingBrokers()
     end(brokers)
     brokers.refuses = refuses
@@ -145,7 +145,7 @@ def test_clearing_reports_that_another_process_has_taken_the_lock(refuses: str) 
     assert brokers.claims[-1].ended == "to-west"
 
 
-def test_a_partition_that_cannot_be_fenced_is_waited_for() -> None:
+def test_a_partition_that_cannot_be_fenced_is_returned_as_waiting() -> None:
     brokers = ClaimingBrokers()
     brokers.unread[ORDERS] = MirrorFlowError("no leader")
     owned = brokers.run(take_flow(replace(plan(copies=COPIES), assignment=(), reads_source=False)))
@@ -158,8 +158,8 @@ def test_a_partition_that_cannot_be_fenced_is_waited_for() -> None:
     assert not session.points
 
 
-def test_a_build_that_knows_no_ends_can_read_the_claim() -> None:
-    """It ignores fields that it does not know; one that does reads the claims of such a build as not ended."""
+def test_a_claim_with_an_end_can_be_read_by_an_earlier_version() -> None:
+    """The earlier version ignores the field. A claim without the field has not ended."""
     claim = replace(plan(copies={}).claim, ended="to-west", left=True)
     key, value = encode_claim(claim)
 

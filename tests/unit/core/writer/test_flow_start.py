@@ -1,4 +1,4 @@
-"""A switchover sets where the flow back starts; positions of earlier rounds move on, and others that contradict it are refused."""
+"""A switchover sets the start offsets of the reverse flow. Stored positions that contradict them are refused."""
 
 from dataclasses import replace
 
@@ -69,7 +69,7 @@ def start(brokers: ClaimingBrokers, offset: int, switchover: str = "second") -> 
     ],
     ids=["never run", "stored before a crash", "ended earlier", "reset", "topic created again"],
 )
-def test_the_starts_are_stored_before_the_claim_that_frees_the_flow(
+def test_start_positions_are_stored_before_the_claim_that_clears_the_end(
     stored: tuple[WriterPosition, ...], ended: str
 ) -> None:
     brokers = brokers_with(*stored, ended=ended)
@@ -106,7 +106,7 @@ def test_a_position_that_contradicts_a_start_is_refused(
     assert not any(transaction.positions or transaction.claim for transaction in brokers.transactions)
 
 
-def test_repeated_starts_leave_the_running_flow_alone() -> None:
+def test_a_repeated_start_does_not_change_a_running_flow() -> None:
     brokers = brokers_with(position(60), ended="first")
     start(brokers, 100)
     owned = brokers.run(take_flow(plan(ORDERS, copies=IDENTIFIERS)))
@@ -118,8 +118,8 @@ def test_repeated_starts_leave_the_running_flow_alone() -> None:
     assert brokers.claims[-1].started == "second", "each owner keeps the id"
 
 
-def test_the_end_of_a_started_flow_keeps_the_id_of_its_start() -> None:
-    """A repeated start of an earlier round does nothing to a flow that has ended since."""
+def test_an_ended_flow_keeps_the_id_of_its_start() -> None:
+    """A repeated start by an earlier switchover changes nothing if the flow has ended since."""
     brokers = brokers_with(position(60), ended="first")
     start(brokers, 100)
     brokers.positions = [position(100, left=False)]
@@ -131,8 +131,8 @@ def test_the_end_of_a_started_flow_keeps_the_id_of_its_start() -> None:
     assert (ended.started, ended.ended) == ("second", "third")
 
 
-def test_a_flow_that_never_ran_is_held_under_the_name_that_it_has_now() -> None:
-    """A switchover that was rolled back has left a claim, and the flow was renamed since."""
+def test_a_renamed_flow_that_never_ran_is_held_under_its_new_name() -> None:
+    """A switchover that was rolled back has left a claim with the earlier name."""
     earlier = replace(PLAN.claim, flow="earlier", process="", left=True)
     brokers = ClaimingBrokers(earlier)
     brokers.positions = []
@@ -146,7 +146,7 @@ def test_a_flow_that_never_ran_is_held_under_the_name_that_it_has_now() -> None:
 
 
 @pytest.mark.parametrize("refuses", ["lock", "claim"])
-def test_a_fenced_switchover_starts_nothing(refuses: str) -> None:
+def test_a_fenced_switchover_does_not_start_the_flow(refuses: str) -> None:
     brokers = brokers_with(position(60), ended="first", refuses=refuses)
 
     assert start(brokers, 100) == Fenced()
@@ -207,7 +207,7 @@ def hold(brokers: ClaimingBrokers, offset: int = 100, switchover: str = "second"
 
 
 @pytest.mark.parametrize("stored", [NEVER_RUN, (position(100),)], ids=["never run", "has copied all of it"])
-def test_no_process_takes_a_flow_that_is_held(stored: tuple[WriterPosition, ...]) -> None:
+def test_a_held_flow_cannot_be_taken_until_it_is_started(stored: tuple[WriterPosition, ...]) -> None:
     brokers = brokers_with(*stored)
 
     assert hold(brokers) == Held(is_new=True)
@@ -238,7 +238,7 @@ def test_a_flow_that_is_released_is_as_before_but_one_that_never_ran_keeps_whose
     ("stored", "conflict"),
     [(position(60), StartConflict.BEHIND), (position(101), StartConflict.AHEAD)],
 )
-def test_a_flow_that_has_copied_something_else_is_not_held(
+def test_a_flow_with_positions_that_contradict_the_start_is_not_held(
     stored: WriterPosition, conflict: StartConflict
 ) -> None:
     brokers = brokers_with(stored)
@@ -271,7 +271,7 @@ def test_a_flow_that_runs_is_not_held_and_keeps_its_lock() -> None:
     assert len(brokers.transactions) == written
 
 
-def test_the_end_of_an_earlier_switchover_holds_the_flow_already() -> None:
+def test_a_flow_ended_by_an_earlier_switchover_is_already_held() -> None:
     brokers = brokers_with(position(60), ended="first")
 
     assert hold(brokers) == Held(is_new=False)
@@ -279,7 +279,7 @@ def test_the_end_of_an_earlier_switchover_holds_the_flow_already() -> None:
 
 
 @pytest.mark.parametrize("refuses", ["lock", "claim"])
-def test_a_fenced_switchover_holds_nothing(refuses: str) -> None:
+def test_a_fenced_switchover_does_not_hold_the_flow(refuses: str) -> None:
     brokers = brokers_with(position(100), refuses=refuses)
 
     assert hold(brokers) == Fenced()
@@ -287,10 +287,10 @@ def test_a_fenced_switchover_holds_nothing(refuses: str) -> None:
 
 
 @given(copied=st.integers(0, 20), offset=st.integers(0, 20), was_ended=st.booleans(), left=st.booleans())
-def test_a_start_never_leaves_out_or_repeats_what_the_flow_itself_has_copied(
+def test_an_accepted_start_neither_skips_nor_repeats_records_of_the_flow(
     *, copied: int, offset: int, was_ended: bool, left: bool
 ) -> None:
-    """What lies before the start was copied by one of both flows; no record behind it was copied back."""
+    """One of the two flows has copied the records before the start. No record after it was copied back."""
     conflict = conflict_of(
         FlowStart(offset), position(copied, left=left), IDENTIFIERS["orders"], was_ended=was_ended
     )

@@ -419,7 +419,7 @@ def fence_marker(producer_id: int) -> LogBatch:
     return LogBatch(49, 49, producer_id, 16, -1, is_transactional=True, marker=Marker.ABORT)
 
 
-def test_the_first_name_is_copied_of_two_new_topics_with_one_target():
+def test_only_the_first_of_two_new_topics_with_the_same_target_is_copied():
     brokers = Brokers()
 
     owned = brokers.run(take_flow(plan(ORDERS, PAYMENTS, copies=ONE_COPY)))
@@ -550,7 +550,7 @@ ACKNOWLEDGED = replace(OPEN, next_source_offset=15, sequence=4, target_end=25, r
     ],
     ids=["unknown", "kept", "lost by the target", "from an earlier writer", "older than the stored position"],
 )
-def test_a_session_continues_after_the_records_that_the_last_one_acknowledged(
+def test_a_session_continues_after_the_records_acknowledged_in_the_previous_one(
     acknowledged, target_ends, next_offset
 ):
     """The target's log does not show them, because retention has removed the records."""

@@ -111,8 +111,8 @@ def test_a_declared_flow_that_died_is_taken_once_its_claim_is_abandoned(
     assert waited_ms >= ABANDONED_MS
 
 
-def test_an_ended_flow_is_waited_for_until_the_end_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However old its claim is, and also by a flow that may continue it."""
+def test_a_newcomer_waits_for_an_ended_flow_until_the_end_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds for a claim of any age, and for a flow that may continue the claimed one."""
     cleared_ms, now_ms = 10 * ABANDONED_MS, 0
     ended = replace(OLD, left=True, ended="to-west")
 
