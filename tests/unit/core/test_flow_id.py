@@ -25,7 +25,7 @@ def test_the_flow_name_is_the_part_before_the_namespace(id_: str) -> None:
         ("orders@mirrors.0f3c", "orders@payments.0f3c", False),
     ],
 )
-def test_a_flow_from_a_file_matches_the_flow_with_its_name_in_kubernetes(
+def test_a_flow_from_a_file_matches_a_flow_of_the_same_name_in_kubernetes(
     id_: str, owner: str, *, expected: bool
 ) -> None:
     assert runs_elsewhere(id_, owner) is expected

@@ -115,7 +115,7 @@ def test_a_read_limit_does_not_explain_a_batch_without_a_response():
     assert stall.reason == StallReason.TARGET_NOT_ANSWERING.value
 
 
-def test_a_read_limit_does_not_explain_a_partition_that_alone_is_not_read():
+def test_a_read_limit_does_not_explain_that_a_single_partition_is_not_read():
     stall = find_stall(replace(FACTS, is_reading_limited=True, had_its_turn=True))
 
     assert stall is not None
@@ -130,7 +130,7 @@ def test_a_limit_does_not_hide_an_obstacle(obstacle):
     assert find_stall(limited) is not None
 
 
-def test_an_old_obstacle_does_not_explain_a_stall():
+def test_an_earlier_refusal_does_not_explain_a_batch_without_a_response():
     """The refused batch was sent again and waits for a response."""
     stall = find_stall(replace(FACTS, obstacle=refused(), obstacle_age_s=60.0, is_in_flight=True))
 
@@ -204,7 +204,7 @@ def test_an_unknown_refusal_points_to_the_brokers_log():
     )
 
 
-def test_obstacles_of_one_kind_are_counted_and_a_new_kind_restarts_the_count():
+def test_refused_writes_are_counted_together_and_a_refused_fetch_restarts_the_count():
     once = refused(times=1)
     twice = refused("INVALID_TXN_STATE", times=1).after(once.after(None))
 
@@ -213,7 +213,7 @@ def test_obstacles_of_one_kind_are_counted_and_a_new_kind_restarts_the_count():
     assert replace(FETCH_REFUSED, times=1).after(twice).times == 1
 
 
-def test_a_stall_is_the_same_while_only_its_count_changes():
+def test_a_stall_counts_as_unchanged_while_only_its_count_changes():
     first = find_stall(replace(FACTS, obstacle=refused(times=17)))
     later = find_stall(replace(FACTS, obstacle=refused(times=40)))
     other = find_stall(replace(FACTS, obstacle=refused("INVALID_TXN_STATE")))

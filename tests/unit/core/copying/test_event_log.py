@@ -69,7 +69,7 @@ def test_an_acknowledgement_with_a_gap_begins_a_segment():
 
 
 @pytest.mark.parametrize("partitions", [1, 32, 100, TASK_ENTRIES_MAX // ENTRIES_MIN])
-def test_the_newest_segments_of_a_task_are_bounded_together(partitions):
+def test_the_total_number_of_logged_events_of_a_task_is_bounded(partitions):
     session = new_session()
 
     session.limit_event_logs(partitions)
@@ -78,7 +78,7 @@ def test_the_newest_segments_of_a_task_are_bounded_together(partitions):
     assert partitions * session.entries_max <= TASK_ENTRIES_MAX
 
 
-def test_the_newest_segments_are_kept():
+def test_only_a_bounded_number_of_segments_and_events_is_kept():
     session = new_session()
     session.limit_event_logs(10**6)
     copier = begun_copier(NOW, session)

@@ -191,7 +191,7 @@ def test_a_partition_added_to_a_full_transaction_is_held(new: Callable[[], Parti
 
 
 @pytest.mark.parametrize("membership", TransactionMembership)
-def test_a_silent_partition_sends_nothing(membership: TransactionMembership) -> None:
+def test_a_held_partition_sends_nothing(membership: TransactionMembership) -> None:
     copier = COPIER_IN[membership]()
     assert copier.stream is not None
     copier.packer.add(batch_of(records_of(TIMESTAMP_MS), base_offset=copier.stream.next_offset))

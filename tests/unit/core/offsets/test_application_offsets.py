@@ -113,7 +113,7 @@ def test_an_offset_past_the_end_of_its_log_is_unknown():
     assert summary(translate(1001, GAPS, origin=None)) == (150, "bound", 801)  # the source cannot be reached
 
 
-def test_an_offset_whose_records_are_deleted_on_the_other_side_is_its_beginning_and_never_exact():
+def test_an_offset_with_deleted_copies_is_translated_to_the_log_start_and_is_never_exact():
     deleted = translate(20, GAPS, destination=LogRange(40, 1000))
 
     assert (summary(deleted), deleted.why) == (
@@ -143,7 +143,7 @@ def test_an_offset_that_the_other_side_has_lost_is_unknown():
     assert "ends at 120, before the translated offset 149" in lost.why
 
 
-def test_without_any_known_offset_nothing_is_guessed():
+def test_an_offset_is_unknown_without_any_known_pair():
     nothing = translate(7, Translator(NO_SYNCS))
 
     assert (nothing.offset, nothing.why, nothing.topic) == (None, NOTHING_KNOWN, "A.orders")
@@ -171,7 +171,7 @@ def facts_of(translator):
     )
 
 
-def test_a_partition_of_which_nothing_was_copied_yet_is_translated_to_the_place_where_copying_begins():
+def test_a_partition_without_copies_is_translated_to_the_start_of_the_copy():
     empty = Translator(
         NO_SYNCS, {ORDERS: PartitionMap(STREAM, OffsetPair(-1, -1, 4)).kept(OffsetPair(-1, -1, 4))}
     )
@@ -182,7 +182,7 @@ def test_a_partition_of_which_nothing_was_copied_yet_is_translated_to_the_place_
     assert summary(translate(9, empty, reverse=True)) == (0, "bound", 4)
 
 
-def test_by_offset_syncs_of_java_an_offset_has_a_bound():
+def test_an_offset_between_syncs_of_java_has_a_bound():
     syncs = OffsetSyncStore(must_read_to_end=False)
     syncs.mark_read_to_end()
     for sync in (Sync(100, 50), Sync(200, 150)):
@@ -201,7 +201,7 @@ gaps = st.integers(0, 4)
 
 
 @given(st.lists(st.tuples(gaps, gaps, st.integers(1, 40)), min_size=1, max_size=12), st.data())
-def test_there_and_back_never_skips_a_record_and_is_exact_inside_a_run(steps, data):
+def test_translation_in_both_directions_never_skips_a_record_and_is_exact_inside_a_run(steps, data):
     upstream = downstream = 0
     runs, records = [], []
     for source_gap, target_gap, count in steps:

@@ -42,19 +42,19 @@ VALUES = {
 
 @pytest.mark.parametrize("key_version", [0, 1])
 @pytest.mark.parametrize("version", sorted(VALUES))
-def test_every_version_is_decoded(version: int, key_version: int):
+def test_every_version_of_a_commit_is_decoded(version: int, key_version: int):
     """Version 4 is the flexible form; its topic id is a tagged field."""
     record = Record(0, 0, commit_key(version=key_version), VALUES[version], ())
 
     assert committed(42) == decode_commit(record)
 
 
-def test_a_null_value_is_a_deletion():
+def test_a_null_value_deletes_the_committed_offset():
     assert GroupCommit("g", ORDERS, None) == decode_commit(Record(0, 0, commit_key(), None, ()))
 
 
 @pytest.mark.parametrize("version", [2, 3, 17])
-def test_records_that_are_no_offset_commits_are_skipped(version: int):
+def test_records_other_than_offset_commits_are_skipped(version: int):
     assert decode_commit(Record(0, 0, struct.pack(">h", version) + b"\x00\x01g", b"x", ())) is None
 
 
@@ -129,7 +129,7 @@ def test_commits_of_an_aborted_transaction_never_count():
     assert [committed(5)] == log.commit(5)
 
 
-def test_a_transaction_does_not_take_back_a_commit_that_follows_its_own():
+def test_a_transaction_does_not_replace_a_commit_later_in_the_log():
     """The coordinator applies the one that is later in the log, not the one whose marker comes later."""
     log = Log()
     log.commit(1, producer_id=7)

@@ -77,7 +77,7 @@ def test_an_offset_that_is_not_written_has_a_reason(facts, reason):
     assert (report.written, report.why) == (False, reason)
 
 
-def test_a_group_that_is_ahead_counts_as_written_with_a_note():
+def test_a_target_group_that_is_ahead_counts_as_written_with_a_note():
     report = report_of(committed=95)
 
     assert report.written

@@ -41,7 +41,7 @@ BOTH = (offset_of("orders", 0, 42), offset_of("a.b_c-d", 7, 2**63 - 1))
         ),
     ],
 )  # fmt: skip
-def test_each_form_is_recognized(text, form):
+def test_each_format_is_recognized(text, form):
     assert parse_offsets(text.encode()) == (form, BOTH)
 
 
@@ -143,7 +143,7 @@ def test_written_translations_can_be_read_again(given_offsets, form):
 
 
 @given(st.binary(max_size=200))
-def test_no_input_raises_anything_but_the_sentence(content):
+def test_any_input_is_parsed_or_refused_with_an_offsets_error(content):
     try:
         _, parsed = parse_offsets(content)
     except InvalidOffsetsError:
@@ -152,7 +152,7 @@ def test_no_input_raises_anything_but_the_sentence(content):
 
 
 @given(st.text(alphabet='[]{}",:0123456789abc topicpartitionoffset\n\r\x00', max_size=80))
-def test_no_text_of_almost_the_right_form_raises_anything_but_the_sentence(text):
+def test_almost_valid_text_is_parsed_or_refused_with_an_offsets_error(text):
     try:
         form, parsed = parse_offsets(text.encode())
     except InvalidOffsetsError:

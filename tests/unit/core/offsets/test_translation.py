@@ -162,7 +162,7 @@ def assert_back_is_safe(translator, records, end):
         last = translated.at_least
 
 
-def test_back_by_offset_syncs_a_pair_holds_only_for_a_reader_that_has_read_its_record():
+def test_reverse_translation_uses_a_sync_only_after_its_record():
     """The source offset of a pair may be that of a marker after the record."""
     translator = Translator(store((100, 50), (207, 150)))
 
@@ -173,7 +173,7 @@ def test_back_by_offset_syncs_a_pair_holds_only_for_a_reader_that_has_read_its_r
     assert translator.translate_back(ORDERS, 160) == MappedOffset(208, None)
 
 
-def test_back_by_the_map_is_exact_in_a_run_and_syncs_apply_before_it():
+def test_reverse_translation_is_exact_inside_a_run_and_uses_syncs_before_the_map():
     translator = Translator(store((100, 50), (200, 150)), {ORDERS: map_of(300, 400, shift=-30)})
 
     assert [translator.translate_back(ORDERS, offset) for offset in (120, 270, 333, 370, 380)] == [
@@ -185,7 +185,7 @@ def test_back_by_the_map_is_exact_in_a_run_and_syncs_apply_before_it():
     ]
 
 
-def test_a_store_without_the_pairs_of_a_partition_has_those_of_the_others():
+def test_a_store_without_the_syncs_of_one_partition_keeps_those_of_others():
     other = TopicPartition("other", 0)
     syncs = store((100, 50))
     syncs.add(other, Sync(7, 7))
@@ -195,7 +195,7 @@ def test_a_store_without_the_pairs_of_a_partition_has_those_of_the_others():
     assert Translator(syncs).translate(ORDERS, 100) == MappedOffset(50, 50)
 
 
-def test_the_known_range_is_that_of_map_and_syncs_together():
+def test_the_known_range_covers_the_map_and_the_syncs():
     assert Translator(store()).extent(ORDERS) is None
     known = Translator(store((100, 50), (450, 420)), {ORDERS: map_of(300, 400, shift=-30)}).extent(ORDERS)
     assert known is not None
@@ -219,7 +219,7 @@ def opposite_map(*runs, upstream_end=0):
 OPPOSITE = opposite_map((0, 0, 30), (35, 30, 10), upstream_end=45)
 
 
-def test_a_group_with_a_backlog_of_the_opposite_flow_is_translated_by_its_map_in_reverse():
+def test_a_group_that_still_reads_copies_of_the_opposite_flow_is_translated_by_the_map_of_that_flow():
     translator = Translator(store(), {ORDERS: map_of(41, 60, shift=4)}, opposite_maps={ORDERS: OPPOSITE})
 
     translated = [translator.translate(ORDERS, offset) for offset in (10, 30, 31, 40, 41, 50)]
@@ -227,8 +227,8 @@ def test_a_group_with_a_backlog_of_the_opposite_flow_is_translated_by_its_map_in
     assert translated == [MappedOffset(offset, offset) for offset in (10, 35, 36, 45, 45, 54)]
 
 
-def test_a_group_at_the_end_of_the_opposite_flow_is_there_before_anything_is_copied_back():
-    """At 41 it has read the marker of the opposite flow, which its own map does not show."""
+def test_a_group_at_the_end_of_the_opposite_flow_is_translated_before_anything_is_copied():
+    """At 41 the group has read the marker of the opposite flow, which the map of this flow does not have."""
     empty = PartitionMap(MapStream(1, "", ""), OffsetPair(40, -1, 44)).kept(OffsetPair(40, -1, 44))
     translator = Translator(store(), {ORDERS: empty}, opposite_maps={ORDERS: OPPOSITE})
 
@@ -249,7 +249,7 @@ def test_translations_by_both_maps_never_go_back_with_the_group(first: int, seco
     assert one.at_least <= other.at_least
 
 
-def test_no_record_is_skipped_after_the_target_has_lost_what_the_opposite_flow_had_copied_from_it():
+def test_no_record_is_skipped_after_the_target_has_lost_the_originals_of_the_opposite_flow():
     """The target ends at 38 after the loss, so the copies of 41 and later lie from there on."""
     translator = Translator(store(), {ORDERS: map_of(41, 60, shift=-3)}, opposite_maps={ORDERS: OPPOSITE})
 

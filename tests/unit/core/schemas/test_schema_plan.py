@@ -37,7 +37,7 @@ def test_the_copy_has_the_same_ids_versions_and_deletions():
     assert plan(source, target).steps == ()
 
 
-def test_references_come_before_what_refers_to_them():
+def test_referenced_schemas_are_registered_before_the_schemas_that_refer_to_them():
     source, target = RegistryModel(), RegistryModel()
     register(source, "z-common", '{"type":"record","name":"Common","fields":[]}')
     reference = {"name": "Common", "subject": "z-common", "version": 1}
@@ -101,7 +101,7 @@ def test_contexts_and_prefixes_are_mapped_in_references_too():
     assert not plan(source, target, EAST).steps
 
 
-def test_what_selected_subjects_refer_to_is_copied_too():
+def test_references_of_selected_subjects_are_copied_too():
     source, target = RegistryModel(), RegistryModel()
     register(source, "common", '"int"')
     register(source, "other", '"float"')
@@ -163,7 +163,7 @@ def test_a_target_that_issues_ids_is_not_written():
     assert planned.missing == 1
 
 
-def test_an_id_and_a_version_with_another_schema_stop_only_what_needs_them():
+def test_an_id_or_version_with_a_different_schema_blocks_only_its_dependents():
     source, target = RegistryModel(), RegistryModel()
     register(source, "a", '"int"')
     register(source, "b", '"long"')
@@ -194,7 +194,7 @@ def test_a_missing_reference_is_a_conflict():
     assert kinds(planned) == [SchemaConflictKind.REFERENCE_MISSING]
 
 
-def test_a_number_that_the_source_uses_again_is_a_conflict():
+def test_a_version_number_that_the_source_uses_again_is_a_conflict():
     source, target = RegistryModel(), RegistryModel()
     register(source, "a", '"int"')
     synchronize(source, target)
@@ -205,7 +205,7 @@ def test_a_number_that_the_source_uses_again_is_a_conflict():
     assert kinds(plan(source, target)) == [SchemaConflictKind.VERSION_TAKEN]
 
 
-def test_the_order_of_keys_in_a_schema_is_no_difference():
+def test_the_order_of_keys_in_a_schema_does_not_matter():
     source, target = RegistryModel(), RegistryModel()
     register(source, "a", '{"type":"record","name":"A","fields":[]}')
     request(target, "PUT", "/mode", mode="IMPORT")
@@ -222,7 +222,7 @@ def test_the_two_directions_of_a_pair_cannot_use_one_context():
     assert kinds(plan(west, east)) == [SchemaConflictKind.SOURCE_IS_COPY]
 
 
-def test_two_directions_that_begin_at_once_on_empty_registries_are_reported_until_one_is_corrected():
+def test_two_directions_between_empty_registries_conflict_until_one_target_is_corrected():
     east, west = RegistryModel(), RegistryModel()
     plans = plan(east, west), plan(west, east)
     for target, begun in zip((west, east), plans, strict=True):
@@ -242,7 +242,7 @@ def test_two_directions_that_begin_at_once_on_empty_registries_are_reported_unti
     assert kinds(plan(west, east)) == [SchemaConflictKind.TARGET_ISSUES_IDS]
 
 
-def test_a_copy_of_a_copy_is_in_sync():
+def test_a_copy_of_a_copied_registry_is_in_sync():
     first, second, third = RegistryModel(), RegistryModel(), RegistryModel()
     register(first, "a", '"int"')
     request(third, "PUT", "/mode", mode="IMPORT")
@@ -252,7 +252,7 @@ def test_a_copy_of_a_copy_is_in_sync():
     assert third.versions == first.versions
 
 
-def test_a_target_that_has_left_import_is_no_longer_written():
+def test_a_target_that_has_left_import_mode_is_no_longer_written():
     source, target = RegistryModel(), RegistryModel()
     register(source, "a", '"int"')
     synchronize(source, target)
@@ -308,7 +308,7 @@ def change(model: RegistryModel, chance: random.Random) -> None:
     seed=4318024, subjects=".*"
 )  # a schema returns in another version, after the source has deleted the first for good
 @given(seed=st.integers(0, 2**32), subjects=st.sampled_from([".*", "a|b", "d"]))
-def test_any_history_arrives_with_its_ids_although_each_pass_is_cut_short(seed: int, subjects: str):
+def test_any_history_is_copied_with_its_ids_by_interrupted_passes(seed: int, subjects: str):
     chance = random.Random(seed)
     source, target = RegistryModel(), RegistryModel()
     mapping = SubjectMapping(
@@ -338,7 +338,7 @@ def test_any_history_arrives_with_its_ids_although_each_pass_is_cut_short(seed: 
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_both_directions_of_a_pair_never_give_one_id_two_meanings(seed: int):
+def test_two_directions_never_give_an_id_two_different_schemas(seed: int):
     """With any mapping, an id of a copied context is that of its original."""
     chance = random.Random(seed)
     east, west = RegistryModel(), RegistryModel()

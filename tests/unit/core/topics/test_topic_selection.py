@@ -228,7 +228,7 @@ def test_a_selection_without_topics_is_explained(
 
 
 @pytest.mark.parametrize("topics", [["orders"], ["orders", "heartbeats", "events"]])
-def test_one_selected_topic_is_enough(topics: list[str]):
+def test_a_selection_with_one_topic_is_not_reported_as_empty(topics: list[str]):
     assert not selection("orders").nothing_selected(topics)
 
 

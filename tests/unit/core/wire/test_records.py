@@ -62,7 +62,7 @@ def test_batches_of_kafka_python_are_decoded(records, codec):
 
 
 @given(FOREIGN, st.sampled_from((0, 1)))
-def test_kafka_python_decodes_our_batches(records, codec):
+def test_kafka_python_decodes_encoded_batches(records, codec):
     """The checksum is valid too."""
     foreign = DefaultRecordBatch(encode(records, codec=codec, **PRODUCER))
 
@@ -248,7 +248,7 @@ def test_a_wrong_lz4_descriptor_checksum_is_ignored():
     assert [Record(4, -1, b"k", b"x")] == decode(split(bytearray(entry))[0])
 
 
-def test_a_buffer_may_have_old_and_new_formats():
+def test_batches_of_old_and_new_formats_in_one_buffer_are_decoded():
     """After a format upgrade, one fetch response may have both."""
     old = message(offset=0, magic=1, attributes=0, timestamp=1, key=None, value=b"old" * 30)
     new = encode([Record(0, 2, None, b"new")], codec=0, producer_id=-1, producer_epoch=-1, base_sequence=-1)
