@@ -103,10 +103,10 @@ def test_connectors_with_several_pods_are_granted_their_group_and_its_topics(
     assert "group mine Read+Describe" in several_pods["MirrorCheckpointConnector, target"]
 
 
-def test_a_pair_has_the_grants_of_both_flows_and_of_the_command_for_a_member_that_was_left(
+def test_acls_of_a_pair_cover_both_flows_and_the_diverged_command(
     pair: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Either member can be the one that is left, so each of them has the same grants."""
+    """Either member can be the one that applications leave, so each of them has the same grants."""
     assert 0 == main(["acls", "-f", str(pair)])
     headings: dict[str, list[str]] = {}
     for line in capsys.readouterr().out.splitlines():

@@ -15,7 +15,7 @@ FLOW = ["--from", "127.0.0.1:1", "--to", "127.0.0.1:1"]
     "arguments",
     [["translate", *FLOW], [*FLOW, "translate"], ["translate", "-", *FLOW], ["translate", *FLOW, "-"], [*FLOW, "translate", "-"]],
 )  # fmt: skip
-def test_offsets_are_read_from_stdin_wherever_the_arguments_stand(arguments, monkeypatch, capsys):
+def test_offsets_are_read_from_stdin_for_any_order_of_arguments(arguments, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"orders,0,1\norders,0,-1\n")))
 
     assert 2 == main(["offsets", *arguments])
@@ -26,7 +26,7 @@ def test_offsets_are_read_from_stdin_wherever_the_arguments_stand(arguments, mon
     )
 
 
-def test_a_file_is_named_in_its_errors(tmp_path, capsys):
+def test_errors_name_the_file_of_offsets(tmp_path, capsys):
     offsets = tmp_path / "offsets.csv"
     offsets.write_text("orders;0;1\n")
 
@@ -55,7 +55,7 @@ def test_a_list_above_the_limit_is_not_read_into_memory(tmp_path, monkeypatch, c
         (["translate", "-f", "-"], "Only one of -f and the offsets can be read from stdin; name a file for the other."),
     ],
 )  # fmt: skip
-def test_arguments_that_contradict_each_other_are_refused(arguments, message, capsys):
+def test_contradictory_arguments_are_refused(arguments, message, capsys):
     assert 2 == main(["offsets", *arguments])
     assert message in capsys.readouterr().err
 

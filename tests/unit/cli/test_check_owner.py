@@ -21,10 +21,10 @@ class West:
 
 
 @pytest.mark.parametrize("ended", ["", "to-west"])
-def test_an_ended_flow_is_a_note(
+def test_an_ended_flow_is_reported_as_a_note(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended: str
 ):
-    """It can run: it waits until the end is cleared."""
+    """The flow can run: its process waits until the end is cleared."""
 
     async def newest_claim(*_: object) -> Claim:
         return replace(CLAIM, left=True, ended=ended)

@@ -22,7 +22,7 @@ def cluster(**properties: str) -> Cluster:
         ("Alter", CLUSTER_RESOURCE, "kafka-cluster:AlterCluster"),
     ],
 )
-def test_a_missing_permission_has_the_action_of_the_iam_policy(
+def test_a_missing_permission_is_reported_with_the_action_for_the_iam_policy(
     operation: str, resource: str, action: str
 ) -> None:
     by_iam = cluster(**{"sasl.mechanism": "AWS_MSK_IAM"})

@@ -1,4 +1,4 @@
-"""`mirrorflow diverged`: what it refuses before it contacts a cluster, and what it shows of a tail."""
+"""`mirrorflow diverged`: which arguments it refuses before it connects, and how it reports a tail."""
 
 import json
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_invalid_arguments_are_refused_by_name(
     assert capsys.readouterr().err.strip() == sentence
 
 
-def test_the_sentences_have_the_counts_times_producers_and_what_is_not_decided():
+def test_the_text_report_has_counts_times_producers_and_open_transactions():
     first, *more = sentences_of(survey(TAIL), "east")
 
     assert first == (
@@ -120,7 +120,7 @@ def test_the_sentences_have_the_counts_times_producers_and_what_is_not_decided()
         (TailState.MISSING, "it no longer exists"),
     ],
 )
-def test_a_partition_that_lacks_its_tail_is_named_with_the_reason(state: TailState, phrase: str):
+def test_a_partition_without_a_tail_is_reported_with_the_reason(state: TailState, phrase: str):
     first, second, *_ = sentences_of(survey(without_records(state, lost=7)), "east")
 
     assert first == "No record was left on east: switchover east-west-1 has no diverged tail."
@@ -156,7 +156,7 @@ def test_a_key_is_shown_as_text_or_in_hexadecimal_and_shortened(key: bytes | Non
     assert key_text(key) == text
 
 
-def test_what_was_written_is_summed_by_topic():
+def test_written_records_are_summed_by_topic():
     written = [
         WrittenTail(
             source=TopicPartition("orders", number),
@@ -170,7 +170,7 @@ def test_what_was_written_is_summed_by_topic():
     assert written_sentences(written, "kept in") == ["15 records are kept in orders.diverged.1 (3 now)."]
 
 
-def test_the_commands_delete_each_topic_once_and_seed_the_flow_back():
+def test_the_commands_delete_each_topic_once_and_seed_the_reverse_flow():
     commands = recreate_commands(
         ["orders", "orders", "bills"], bootstrap_servers="east:9092", flow="west-to-east", start_back="then"
     )

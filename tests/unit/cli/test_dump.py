@@ -69,7 +69,7 @@ def test_undecodable_record_is_marked_unreadable_without_its_content():
     assert "secret" not in line
 
 
-def test_stored_offsets_and_resets_are_shown_as_they_are():
+def test_stored_offsets_and_resets_are_shown_unchanged():
     fields = {"connector": "MirrorSourceConnector", "cluster": "A", "partition": 0, "topic": "foo"}
     assert {**fields, "position": {"offset": 123}} == _read_position(*POSITION)
     assert {**fields, "position": None} == _read_position(POSITION[0], None)

@@ -125,7 +125,7 @@ def test_a_standby_process_of_an_ended_flow_names_the_switchover() -> None:
     assert "flow from east to west was ended by switchover to-west" in standby_warning(ended, settings())
 
 
-def test_a_late_run_without_a_cause_reports_its_progress() -> None:
+def test_a_timed_out_run_without_a_cause_reports_its_progress() -> None:
     assert late(progress(row(0)), "8 s").startswith("Not caught up within 8 s: C: Idle, 1 partition, lag 9")
     assert late(None, "8 s") == "Not caught up within 8 s: the replicator has not answered yet."
 

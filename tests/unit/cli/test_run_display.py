@@ -178,7 +178,7 @@ def test_the_reason_that_ends_a_run_is_shown_only_in_the_last_line() -> None:
     assert drawn[-1].startswith("Not caught up")
 
 
-def test_plain_output_holds_a_cause_back_for_a_while(
+def test_plain_output_shows_a_cause_only_after_a_delay(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A run that fails soon shows the cause only in its last line. A lasting cause is shown."""

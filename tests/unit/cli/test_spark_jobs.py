@@ -113,7 +113,7 @@ def test_a_restore_gets_its_point_in_time(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("command", ["archive", "restore"])
 def test_an_archive_has_the_groups_of_the_flow(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the checkpoint connector; `--no-groups` leaves them out, and `--set` wins."""
+    """These are the groups of the checkpoint connector. `--no-groups` excludes them, and `--set` takes precedence."""
     started: list[Any] = []
 
     def run(_: Any, job: Any, **__: Any) -> int:
@@ -130,7 +130,7 @@ def test_an_archive_has_the_groups_of_the_flow(command: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "nan"])
-def test_an_interval_that_is_no_time_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interval_that_is_not_a_duration_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse("archive", "--follow", "--interval", text)
     assert "is not a time" in capsys.readouterr().err
@@ -173,10 +173,10 @@ JOB_MODULES = {
         (IncompleteExportError("A topic was deleted and created again."), 1),
     ],
 )
-def test_a_failed_job_and_an_empty_selection_have_exit_statuses_of_their_own(
+def test_a_failed_job_and_an_empty_selection_have_their_own_exit_statuses(
     command: str, error: Exception, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None of them is that of a difference. The same for all jobs, and for `mirrorflow` and `mirrorflow-seed`."""
+    """Neither is the status of a difference. All jobs, `mirrorflow` and `mirrorflow-seed` use the same statuses."""
 
     def run(*_: Any, **__: Any) -> int:
         raise error
@@ -192,14 +192,16 @@ def test_a_failed_job_and_an_empty_selection_have_exit_statuses_of_their_own(
 
 @pytest.mark.parametrize("command", JOB_MODULES)
 @pytest.mark.parametrize(("ended", "status"), [(0, 0), (1, 1), (3, 130)])
-def test_the_status_of_a_job_that_has_ended_is_that_of_the_command(
+def test_a_command_exits_with_the_status_of_its_job(
     command: str, ended: int, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"mirrorflow_seed.{JOB_MODULES[command]}.run", lambda *_, **__: ended)
     assert status == COMMANDS[command].execute(parse(command))
 
 
-def test_a_defect_of_a_job_has_not_the_status_of_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_does_not_exit_with_the_status_of_a_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def run(*_: Any, **__: Any) -> int:
         raise AttributeError("no such attribute")
 
@@ -273,7 +275,7 @@ def test_json_output_has_one_object_per_line(capsys: pytest.CaptureFixture[str])
 def test_a_repair_shows_its_plan_before_it_writes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without --yes it is not confirmed, and ends with the status of a plan."""
+    """Without --yes the repair only prints the plan and exits with the status of a plan."""
     run = DifferenceRun(DifferenceKind.MISSING, 5, 9)
     window = WindowResult(
         topic="orders",
@@ -320,12 +322,12 @@ def test_a_repair_shows_its_plan_before_it_writes(
         (["--until", "2026-11-22T13:00:00Z"], "add --archive"),
     ],
 )
-def test_flags_of_verify_that_do_not_fit_together_are_refused(flags: list[str], problem: str) -> None:
+def test_contradictory_flags_of_verify_are_refused(flags: list[str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         verify.execute(parse("verify", *flags))
 
 
-def test_partitions_and_points_in_time_reach_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_and_points_in_time_are_passed_to_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, str]] = []
 
     def run_archive_job(_: argparse.Namespace, __: str, more: dict[str, str]) -> int:

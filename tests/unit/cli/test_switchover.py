@@ -1,4 +1,4 @@
-"""`mirrorflow switchover`: what it refuses before it contacts a cluster, and what it reports."""
+"""`mirrorflow switchover`: which arguments it refuses before it connects, and how it reports the result."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ def test_a_rollback_without_its_target_names_the_risk_and_is_refused_where_that_
 def test_an_endpoint_that_only_a_job_can_switch_is_refused(
     pair: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
 ):
-    """A rehearsal and a loss that is only shown lead no client elsewhere, so they are not refused."""
+    """A rehearsal and a loss that is only reported switch no endpoint, so they are not refused."""
     endpoint = "  endpoint: {configMap: {name: kafka, key: servers}}\n"
     pair.write_text(
         pair.read_text().replace("  fence: {method: DenyAcl}\n", f"  fence: {{method: DenyAcl}}\n{endpoint}")
@@ -163,7 +163,7 @@ def test_a_switchover_needs_a_file(capsys: pytest.CaptureFixture[str]):
     assert "Specify a pair: -f FILE.\n" == capsys.readouterr().err
 
 
-def test_writes_are_refused_from_the_fence_until_clients_are_led_to_the_target():
+def test_the_reported_outage_lasts_from_the_fence_to_the_end_of_promotion():
     states = (
         (SwitchoverState.CHECKING, 0),
         (SwitchoverState.FENCING, 500),
@@ -203,7 +203,7 @@ def test_writes_are_refused_from_the_fence_until_clients_are_led_to_the_target()
     ],
     ids=["refused", "rolled-back", "under-way"],
 )
-def test_the_result_says_who_is_active_and_why(
+def test_the_result_names_the_active_member_and_the_reason(
     states: tuple[tuple[SwitchoverState, int], ...], sentence: str
 ):
     assert sentence == sentence_of(record(*states, reason="It lags."))

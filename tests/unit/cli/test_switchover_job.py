@@ -1,4 +1,4 @@
-"""The process of a Switchover's Job runs in the replicator's image, which has no reader of resources."""
+"""The process of a Switchover's Job. It runs in the image of the replicator, which cannot read resources."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from mirrorflow_replicator.switchover.job_settings import SwitchoverJob
 NOT_IN_THE_IMAGE = ("pydantic", "yaml", "rich", "kubernetes", "shtab", "mirrorflow_operator")
 
 
-def test_it_needs_only_the_packages_of_the_replicator():
+def test_the_job_needs_only_the_packages_of_the_replicator():
     blocked = "; ".join(f"sys.modules[{name!r}] = None" for name in NOT_IN_THE_IMAGE)
     program = f"import sys; {blocked}; import mirrorflow_cli.switchover_job"
 
@@ -34,7 +34,7 @@ def test_it_needs_only_the_packages_of_the_replicator():
     assert 0 == ended.returncode, ended.stderr
 
 
-def test_files_that_are_missing_end_the_job_with_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_files_end_the_job_with_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The files of a Job never change, so another attempt would not help."""
     message = tmp_path / "message"
     monkeypatch.setenv("TERMINATION_MESSAGE", str(message))
@@ -79,10 +79,10 @@ def _record(number: int, **fields: Any) -> SwitchoverRecord:
     ],
     ids=["ended-before-a-later-one", "overtaken", "given-up", "newest"],
 )
-def test_a_record_that_a_later_switchover_has_superseded_is_reported_as_it_ended(
+def test_a_superseded_switchover_is_reported_as_it_ended(
     known: SwitchoverRecord, later: SwitchoverRecord, state: str | None
 ):
-    """No process can continue it: one that tried would wait without end."""
+    """A process that tried to continue it would wait forever."""
     progress = SwitchoverProgress(id=known.id)
 
     is_noted = progress.note_superseded(known, [known, later])
@@ -92,7 +92,7 @@ def test_a_record_that_a_later_switchover_has_superseded_is_reported_as_it_ended
     assert (state is not None, state or "") == (is_noted, read.state)
 
 
-def test_it_takes_one_folder():
+def test_the_job_needs_a_folder_as_its_argument():
     assert EXIT_USAGE == main([])
 
 
@@ -159,10 +159,10 @@ class LostSource:
         return process
 
 
-def test_a_new_process_completes_a_promotion_without_the_source_and_starts_the_flow_back_when_it_responds(
+def test_a_new_process_promotes_without_the_source_and_starts_the_reverse_flow_once_the_source_responds(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Clients are led to the target once, not at each attempt to reach the source."""
+    """The endpoint is switched once, not at each attempt to reach the source."""
     world = LostSource(_record(1, state=SwitchoverState.PROMOTING))
     process = world.process(monkeypatch)
 
@@ -181,8 +181,8 @@ def test_a_new_process_completes_a_promotion_without_the_source_and_starts_the_f
     assert ("Done", True) == (ended.state, ended.may_copy_back)
 
 
-def test_a_switchover_that_has_ended_is_reported_although_its_source_is_lost(monkeypatch: pytest.MonkeyPatch):
-    """Its last report was lost with its pod. While the status says Reversing, no other Switchover of the pair may begin."""
+def test_an_ended_switchover_is_reported_although_its_source_is_lost(monkeypatch: pytest.MonkeyPatch):
+    """Its last report was lost with its pod. While the status is Reversing, no other Switchover of the pair may begin."""
     world = LostSource(_record(1, state=SwitchoverState.DONE), attempts=1)
     process = world.process(monkeypatch)
 
@@ -194,7 +194,7 @@ def test_a_switchover_that_has_ended_is_reported_although_its_source_is_lost(mon
     assert ("Done", "west", True) == (report.state, report.active, report.may_copy_back)
 
 
-def test_a_switchover_that_was_overtaken_does_not_wait_for_the_source(monkeypatch: pytest.MonkeyPatch):
+def test_an_overtaken_switchover_does_not_wait_for_the_source(monkeypatch: pytest.MonkeyPatch):
     """The unplanned Switchover was deleted, so the operator created the Job of the planned one again."""
     world = LostSource(_record(1, state=SwitchoverState.DRAINING), attempts=1)
     world.later = (_record(3, type=SwitchoverType.UNPLANNED, state=SwitchoverState.DEGRADED),)
@@ -217,7 +217,7 @@ def test_a_switchover_that_was_overtaken_does_not_wait_for_the_source(monkeypatc
     ],
     ids=["not-promoted", "of-another-switchover", "of-another-type"],
 )
-def test_nothing_else_is_continued_without_the_source(
+def test_only_a_promoted_switchover_of_this_job_continues_without_the_source(
     monkeypatch: pytest.MonkeyPatch, record: SwitchoverRecord, job: dict[str, Any]
 ):
     world = LostSource(record)

@@ -1,4 +1,4 @@
-"""The files in which a switchover shows how it stands: those of commands that work, have ended, and were killed."""
+"""The progress files of switchovers on this machine: of commands that run, have ended, and were killed."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def test_a_step_is_shown_with_its_fences_flows_and_commands():
     assert f"mirrorflow switchover rollback -f '{Path.cwd()}/a pair.yaml'" == shown["commands"]["rollBack"]
 
 
-def test_a_change_of_state_is_shown_at_once_and_what_is_waited_for_after_a_second(
+def test_a_changed_state_is_shown_at_once_and_a_changed_wait_after_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ):
     moments = iter([0.0, 0.4, 0.6, 1.7])
@@ -87,7 +87,7 @@ def test_a_change_of_state_is_shown_at_once_and_what_is_waited_for_after_a_secon
     assert ["Fourth."] == [document["waitsFor"] for document in documents()]
 
 
-def test_a_switchover_runs_while_its_process_is_registered():
+def test_a_switchover_counts_as_running_while_its_process_is_registered():
     with registered({"switchoverOf": "east-west"}):
         progress().show(step(record(*FENCED)), "")
         assert [True] == [local.is_running for local in local_switchovers()]
@@ -117,7 +117,7 @@ def test_a_folder_that_cannot_be_written_does_not_end_the_switchover(state: Path
     assert () == local_switchovers()
 
 
-def test_a_file_that_is_no_document_is_left_out(state: Path):
+def test_a_file_with_an_invalid_document_is_ignored(state: Path):
     (state / "switchovers").mkdir(parents=True)
     for name, text in {"a": "{", "b": "[]", "c": json.dumps({"switchover": "x"})}.items():
         (state / "switchovers" / f"{name}.json").write_text(text)
@@ -125,7 +125,7 @@ def test_a_file_that_is_no_document_is_left_out(state: Path):
     assert [{"switchover": "x"}] == documents()
 
 
-def test_a_switchover_that_another_machine_has_continued_is_replaced_by_what_the_journal_has():
+def test_a_switchover_that_a_different_machine_continued_is_replaced_by_the_record_of_the_journal():
     killed = record(*FENCED)
     progress().show(step(killed, "Waits."), "")
     refresh_local_switchover(killed)
@@ -137,7 +137,7 @@ def test_a_switchover_that_another_machine_has_continued_is_replaced_by_what_the
     assert ("Lifted", True, "") == (shown["state"], shown["isFinal"], shown["waitsFor"])
 
 
-def test_a_switchover_that_this_machine_has_not_carried_out_gets_no_file():
+def test_a_switchover_of_a_different_machine_gets_no_file():
     refresh_local_switchover(record(*FENCED))
 
     assert () == local_switchovers()

@@ -88,7 +88,7 @@ def report(name: str = "orders", **changes: Any) -> dict[str, Any]:
     return report_of(done, **(values | changes)) | evidence
 
 
-def test_the_page_begins_with_the_outcome_and_has_all_that_an_auditor_asks_for():
+def test_the_page_begins_with_the_outcome_and_has_each_field_of_the_report():
     done = report()
     outline = PageOutline(switchover_page(done, written=WRITTEN))
     text = " ".join(outline.text.split())
@@ -106,7 +106,7 @@ def test_the_page_begins_with_the_outcome_and_has_all_that_an_auditor_asks_for()
 
 
 @pytest.mark.parametrize("name", [MARKUP, "a' onmouseover='x", "{{ 7 * 7 }}", "</style><script>"])
-def test_names_with_markup_stay_text(name: str):
+def test_names_with_markup_are_escaped(name: str):
     page = switchover_page(report(name), written=WRITTEN)
     outline, plain = PageOutline(page), PageOutline(switchover_page(report(), written=WRITTEN))
 
@@ -125,7 +125,7 @@ def test_the_page_runs_no_script_and_requests_nothing():
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in outline.attributes
 
 
-def test_fields_that_the_page_does_not_know_are_on_it_as_json():
+def test_unknown_fields_are_shown_on_the_page_as_json():
     page = switchover_page({**report(), "lost": [{"topic": MARKUP, "records": 7}]}, written=WRITTEN)
 
     assert '"records": 7' in PageOutline(page).text
@@ -158,7 +158,7 @@ def test_a_switchover_without_an_outcome_has_a_page(
     assert words in PageOutline(switchover_page(report_of(given), written=WRITTEN)).text
 
 
-def test_each_file_has_the_report_in_the_form_of_its_suffix(tmp_path: Path):
+def test_the_suffix_of_a_file_selects_the_format_of_its_report(tmp_path: Path):
     files = [str(tmp_path / "report.json"), str(tmp_path / "Report.HTML")]
     check_report_files(files)
     write_report_files(files, report())
@@ -168,7 +168,7 @@ def test_each_file_has_the_report_in_the_form_of_its_suffix(tmp_path: Path):
     assert {"report.json", "Report.HTML"} == {path.name for path in tmp_path.iterdir()}
 
 
-def test_the_page_of_status_is_that_of_the_newest_switchover(tmp_path: Path):
+def test_the_page_of_a_pair_shows_its_newest_switchover(tmp_path: Path):
     file = tmp_path / "report.html"
     write_report_files([str(file)], {"pair": "p", "active": "west", "newest": report()})
     assert "<h1" in file.read_text()
@@ -177,7 +177,7 @@ def test_the_page_of_status_is_that_of_the_newest_switchover(tmp_path: Path):
         write_report_files([str(file)], {"pair": "p", "active": None, "newest": None})
 
 
-def test_a_report_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path):
+def test_a_failed_write_keeps_the_earlier_report(tmp_path: Path):
     file = tmp_path / "report.json"
     file.write_text("earlier")
     with pytest.raises(TypeError):

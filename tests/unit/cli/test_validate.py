@@ -104,7 +104,7 @@ def test_a_file_of_strimzi_or_mm2_is_refused_with_the_convert_command(
     )
 
 
-def test_a_file_that_contains_an_mm2_properties_is_not_taken_for_one(
+def test_a_yaml_file_that_embeds_an_mm2_properties_is_not_treated_as_one(
     validate: Validate, tmp_path: Path
 ) -> None:
     path = tmp_path / "compose.yaml"

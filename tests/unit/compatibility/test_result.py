@@ -24,7 +24,7 @@ def result(**verdicts: Verdict) -> Result:
     )
 
 
-def test_a_result_survives_its_file(tmp_path: Path):
+def test_a_stored_result_is_read_back_unchanged(tmp_path: Path):
     written = result(acls=Verdict(outcome=Outcome.UNAVAILABLE, detail="no authorizer"))
 
     write_result(written, tmp_path / "result.json")
@@ -32,7 +32,7 @@ def test_a_result_survives_its_file(tmp_path: Path):
     assert written == read_result(tmp_path / "result.json")
 
 
-def test_a_result_of_another_format_is_refused(tmp_path: Path):
+def test_a_result_of_a_different_format_is_refused(tmp_path: Path):
     path = tmp_path / "result.json"
     write_result(result(), path)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
@@ -41,7 +41,7 @@ def test_a_result_of_another_format_is_refused(tmp_path: Path):
         read_result(path)
 
 
-def test_only_a_failed_check_fails_a_result():
+def test_a_result_fails_only_if_a_check_failed():
     assert result(acls=Verdict(outcome=Outcome.UNAVAILABLE)).has_passed
     assert not result(copy=Verdict(outcome=Outcome.FAILED)).has_passed
 
@@ -71,7 +71,7 @@ def test_the_documentation_has_the_table_of_the_stored_results():
     assert all(result.has_passed for result in stored_results())
 
 
-def test_stored_results_name_no_host():
+def test_stored_results_contain_no_host_address():
     assert [] == [path.name for path in RESULTS.glob("*.json") if "127.0.0.1" in path.read_text()]
 
 
