@@ -61,14 +61,14 @@ def why(known, topic, *, reverse=False, asked=None):
     return translation.why
 
 
-def test_a_copy_that_does_not_exist_is_named():
+def test_the_reason_names_a_missing_partition():
     grant = ", or Describe on its topic is not granted"
 
     assert f"B has no partition A.t-0{grant}" == why(Known(synced=["t"]), "t")
     assert f"A has no partition t-0{grant}" == why(Known(synced=["t"]), "A.t", reverse=True)
 
 
-def test_clusters_are_not_asked_for_partitions_without_known_offsets():
+def test_partitions_without_known_offsets_cause_no_request():
     """Otherwise a client could fill the memory of the process with names of topics that do not exist."""
     asked: list[str] = []
 

@@ -179,7 +179,7 @@ def test_a_flow_that_was_held_by_an_earlier_version_begins_as_one_that_never_ran
     assert flow.begins_with == [[]]
 
 
-def test_a_flow_that_was_held_and_started_is_taken(monkeypatch: pytest.MonkeyPatch):
+def test_a_held_flow_is_taken_after_its_start(monkeypatch: pytest.MonkeyPatch):
     takeover = FlowTakeover(settings(), "")
     flow = ClaimsOfFlow(monkeypatch, HELD, replace(RELEASED, started="to-west"))
 
@@ -187,7 +187,7 @@ def test_a_flow_that_was_held_and_started_is_taken(monkeypatch: pytest.MonkeyPat
     assert not takeover.is_first
 
 
-def test_a_process_that_was_started_before_its_switchover_does_not_copy_after_a_rollback(
+def test_a_process_that_waited_for_a_held_flow_does_not_copy_after_a_rollback(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """It would copy everything back, at a moment that no user has chosen: also when a supervisor starts it again."""

@@ -149,7 +149,7 @@ def test_a_newer_commit_replaces_one_that_is_ahead_of_the_copy(
     assert 20 == passes._store.of("g")[COPY].upstream_offset
 
 
-def test_an_offset_that_the_group_has_deleted_is_not_moved_any_more(
+def test_an_offset_that_the_group_has_deleted_is_no_longer_moved(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
     target, source = Target(monkeypatch), Source(passes, monkeypatch)
@@ -163,10 +163,10 @@ def test_an_offset_that_the_group_has_deleted_is_not_moved_any_more(
     assert [] == list(passes.explain("g"))
 
 
-def test_a_group_with_members_on_the_target_is_left_to_the_next_pass(
+def test_a_group_with_members_on_the_target_waits_for_the_next_pass(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
-    """The coordinator refuses the first commit; no further one is tried until a pass has found the group idle."""
+    """The coordinator refuses the first commit. No further commit is sent before a pass has found the group idle."""
     target, source = Target(monkeypatch, error_codes={COPY: 25}), Source(passes, monkeypatch)
     source.copied(100)
     for offset in (40, 50):
@@ -181,7 +181,7 @@ def test_a_group_with_members_on_the_target_is_left_to_the_next_pass(
     assert {COPY: Committed(offset=50)} == target.offsets
 
 
-def test_no_group_follows_in_a_flow_that_a_switchover_has_ended(
+def test_no_group_is_moved_in_a_flow_that_a_switchover_has_ended(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
     target, source = Target(monkeypatch), Source(passes, monkeypatch)
@@ -242,7 +242,7 @@ def lists_after_commits_of(passes: CheckpointPasses, source: Source, *names: str
     return passes.lists_new_groups
 
 
-def test_groups_that_the_flow_excludes_start_no_listing(
+def test_commits_of_excluded_groups_cause_no_listing(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
     source = Source(passes, monkeypatch)
@@ -251,10 +251,8 @@ def test_groups_that_the_flow_excludes_start_no_listing(
     assert lists_after_commits_of(passes, source, "console-consumer-2", "g-a")
 
 
-def test_a_group_that_is_deleted_and_created_again_is_new_again(
-    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
-):
-    """Names of groups that exist no more are not kept."""
+def test_a_recreated_group_causes_a_listing_again(passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch):
+    """The names of deleted groups are dropped."""
     target, source = Target(monkeypatch), Source(passes, monkeypatch)
     existing = {"g-a": Group(name="g-a", protocol_type="consumer"), "other": Group(name="other")}
     first = lists_after_commits_of(passes, source, "g-a", "other", "console-consumer-1")

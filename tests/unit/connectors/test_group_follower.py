@@ -75,7 +75,7 @@ def at(offset: int) -> Committed:
 
 
 @in_event_loop
-async def test_the_log_names_groups_that_have_moved_with_their_newest_commits(source: Source):
+async def test_the_commit_log_returns_moved_groups_with_their_newest_commits(source: Source):
     following = follower()
     await following.open()
     await following.rebase({"g": {ORDERS: at(1)}, "h": {}})
@@ -101,8 +101,8 @@ async def test_a_group_whose_offsets_are_deleted_is_not_new(source: Source):
 
 
 @in_event_loop
-async def test_commits_made_during_a_pass_are_newer_than_what_it_has_read(source: Source):
-    """Otherwise a pass could take back what the log has shown."""
+async def test_commits_made_during_a_pass_replace_the_offsets_that_it_has_read(source: Source):
+    """Otherwise a pass could revert a newer offset of the log."""
     following = follower()
     await following.open()
     source.commits = [GroupCommit("g", ORDERS, at(6)), GroupCommit("g", OTHER, None)]
@@ -114,8 +114,8 @@ async def test_commits_made_during_a_pass_are_newer_than_what_it_has_read(source
 
 
 @in_event_loop
-async def test_without_the_log_groups_that_moved_lately_are_polled(source: Source):
-    """Groups that rest are read by passes alone."""
+async def test_groups_that_moved_recently_are_polled_without_the_commit_log(source: Source):
+    """Idle groups are read only by passes."""
     source.open_error = UNREADABLE
     following = follower()
     await following.open()
@@ -133,7 +133,7 @@ async def test_without_the_log_groups_that_moved_lately_are_polled(source: Sourc
 
 
 @in_event_loop
-async def test_the_log_is_followed_once_the_right_is_granted(source: Source):
+async def test_the_commit_log_is_followed_once_the_permission_is_granted(source: Source):
     source.open_error = UNREADABLE
     following = follower()
     await following.open()
@@ -151,8 +151,10 @@ async def test_the_log_is_followed_once_the_right_is_granted(source: Source):
         (CorruptRecordsError("its version 9 is not known"), FollowedBy.POLLS),
     ],
 )
-def test_a_log_that_cannot_be_followed_is_left_for_polls(source: Source, error: Exception, then: FollowedBy):
-    """One that was created again is opened with the next pass; one of an unknown version is not."""
+def test_polls_replace_a_commit_log_that_cannot_be_followed(
+    source: Source, error: Exception, then: FollowedBy
+):
+    """A recreated log is opened with the next pass; a log of an unknown version is not."""
 
     async def main() -> None:
         following = follower()

@@ -71,7 +71,9 @@ def register(model: RegistryModel, subject: str, schema: str, **more: Any) -> No
     assert model.respond("POST", f"/subjects/{subject}/versions", {"schema": schema, **more})[0] == 200
 
 
-def test_everything_arrives_also_in_many_pages(source: RunningRegistry, target: RunningRegistry):
+def test_all_schemas_and_settings_are_copied_from_paged_responses(
+    source: RunningRegistry, target: RunningRegistry
+):
     source.model.page = target.model.page = 3
     for number in range(10):
         register(source.model, f"s{number}", f'"{number}"')
@@ -89,7 +91,7 @@ def test_everything_arrives_also_in_many_pages(source: RunningRegistry, target: 
     assert target.model.modes == {(".", ""): "IMPORT", (".", "s5"): "READONLY"}
 
 
-def test_two_directions_that_begin_at_once_refuse_each_other(
+def test_two_directions_that_begin_at_the_same_time_report_a_conflict(
     source: RunningRegistry, target: RunningRegistry
 ):
     directions = settings_of(source.url, target.url), settings_of(target.url, source.url)
@@ -123,7 +125,9 @@ def test_a_new_schema_is_found_by_its_id(source: RunningRegistry, target: Runnin
     assert asyncio.run(found()) == [False, True]
 
 
-def test_settings_of_subjects_are_read_in_turn(source: RunningRegistry, target: RunningRegistry):
+def test_later_passes_read_the_settings_of_some_subjects_only(
+    source: RunningRegistry, target: RunningRegistry
+):
     for number in range(100):
         register(source.model, f"s{number}", f'"{number}"')
 
@@ -141,7 +145,7 @@ def test_settings_of_subjects_are_read_in_turn(source: RunningRegistry, target: 
     assert all(0 < count < 50 for count in later)
 
 
-def test_a_registry_that_changes_ids_is_not_written_any_further(source: RunningRegistry):
+def test_a_registry_that_changes_ids_is_no_longer_written(source: RunningRegistry):
     register(source.model, "a", '"int"')
     register(source.model, "b", '"long"')
     registered = []
@@ -168,7 +172,9 @@ def test_a_registry_that_changes_ids_is_not_written_any_further(source: RunningR
 @pytest.mark.parametrize(
     ("status", "error"), [(401, RegistryDeniedError), (403, RegistryDeniedError), (500, RegistryRefusedError)]
 )
-def test_a_refusal_names_the_registry_and_its_reason(status: int, error: type[RegistryError]):
+def test_the_error_of_a_refused_request_names_the_registry_and_the_reason(
+    status: int, error: type[RegistryError]
+):
     registry = RunningRegistry(lambda *_: (status, {"message": "store is not ready"}))
 
     with pytest.raises(error, match="registry of west") as raised:
@@ -178,7 +184,7 @@ def test_a_refusal_names_the_registry_and_its_reason(status: int, error: type[Re
     assert ("store is not ready" in str(raised.value)) == (status == 500)
 
 
-def test_an_unreachable_registry_is_named_without_its_password():
+def test_the_error_for_an_unreachable_registry_hides_the_password():
     with pytest.raises(RegistryUnreachableError, match=r"cannot be reached at http://127\.0\.0\.1:1:"):
         asyncio.run(read("http://127.0.0.1:1"))
 
@@ -189,7 +195,7 @@ def test_the_next_url_is_used_if_one_cannot_be_reached(source: RunningRegistry):
     assert len(asyncio.run(read(f"http://127.0.0.1:1,{source.url}"))) == 1
 
 
-def test_what_is_no_registry_is_refused():
+def test_a_server_that_is_not_a_schema_registry_is_refused():
     registry = RunningRegistry(lambda *_: (200, [{"schema": '"int"'}]))
 
     with pytest.raises(RegistryRefusedError, match="not Confluent's"):

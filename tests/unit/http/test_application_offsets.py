@@ -72,7 +72,7 @@ def test_an_invalid_request_is_refused(body, query, message):
     assert (400, message) == (status, json.loads(content)["message"])
 
 
-def test_the_connector_must_be_the_only_one_or_named():
+def test_a_request_must_name_the_connector_if_there_are_several():
     both = checkpoint("a"), checkpoint("b")
 
     assert 404 == post(ARRAY, reports=(connector(name="source"),))[0]
@@ -84,7 +84,7 @@ def test_the_connector_must_be_the_only_one_or_named():
     assert 404 == post(ARRAY, "connector=c", reports=both)[0]
 
 
-def test_until_the_offset_map_was_read_and_while_a_cluster_is_away_the_request_may_be_repeated():
+def test_a_request_returns_503_before_the_offset_map_is_read_and_while_a_cluster_is_unreachable():
     async def away(_offsets, _reverse):
         raise UnreachableError(cluster="west", addresses="west:9092", problem="refused")
 

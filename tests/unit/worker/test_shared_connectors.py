@@ -60,7 +60,7 @@ def test_the_connector_ends_if_its_topic_discovery_fails(monkeypatch: pytest.Mon
     asyncio.run(run())
 
 
-def test_a_stopped_connector_is_settled_after_it_receives_a_share() -> None:
+def test_a_stopped_connector_counts_as_settled_after_it_receives_a_share() -> None:
     """The group may assign tasks at any time. A node that waits for an ended connector could never rejoin."""
 
     async def run() -> None:
