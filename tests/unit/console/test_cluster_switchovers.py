@@ -89,12 +89,12 @@ def view(
     return switchover_view(reading, now_s)
 
 
-def test_the_ends_are_those_of_the_operator():
+def test_the_final_states_are_those_of_the_operator():
     assert ENDED == ENDED_OF_OPERATOR
 
 
-def test_the_report_of_the_pod_is_newer_than_the_status():
-    """The operator may be away; the cockpit shows state, seal, fence, the time left, and what is waited for."""
+def test_the_report_of_the_pod_takes_precedence_over_the_status():
+    """The operator may be down. The cockpit still shows the state, the seal, the fence, the time left and the wait."""
     partition = PartitionSeal(topic="orders", partition=0, topic_id="a", end=5, last_stable=5, copied=5)
     seal = Seal(pair="east-west", switchover="east-west/move", epoch=1, attempt=1, partitions=(partition,))
     shown = view(resource(state="Fencing"), report((_S.FENCING, 4.0), (_S.DRAINING, 6.0), seal=seal))
@@ -111,7 +111,7 @@ def test_the_report_of_the_pod_is_newer_than_the_status():
     assert "Rolls it back" == command.meaning
 
 
-def test_without_an_answer_of_the_pod_the_status_is_shown_with_its_age():
+def test_the_status_is_shown_with_its_age_if_the_pod_does_not_respond():
     status = resource(
         state="Fencing",
         source="east",
@@ -137,13 +137,13 @@ def test_a_switchover_whose_job_has_not_started_is_shown():
     )
 
 
-def test_a_process_that_has_read_no_journal_does_not_hide_what_the_status_has():
+def test_a_report_without_a_record_does_not_hide_the_status():
     blank = SwitchoverProgress(id="east-west/move", waits_for="Connects to both clusters.")._given()
 
     assert "Draining" == view(resource(state="Draining"), blank).reading.state
 
 
-def test_the_end_is_that_of_the_status():
+def test_the_outcome_is_that_of_the_status():
     ended = resource(
         state="Done",
         source="east",
@@ -165,7 +165,7 @@ def test_the_end_is_that_of_the_status():
     assert ((), ("Restart producers.",)) == (shown.commands, shown.reading.notes)
 
 
-def test_a_comparison_before_the_last_fence_does_not_count():
+def test_a_comparison_before_the_last_fence_is_ignored():
     states = [{"state": name, "entered": CREATED} for name in ("Fencing", "GroupsFinal", "Fencing")]
 
     assert view(resource(state="Fencing", states=states)).reading.is_equal is None
@@ -191,14 +191,14 @@ def test_an_unplanned_switchover_shows_what_is_lost_and_its_own_states():
     assert (None, ["Rolls it back"]) == (shown.left_s, [item.meaning for item in shown.commands])
 
 
-def test_degraded_and_overtaken_are_ends_that_need_attention():
+def test_degraded_and_overtaken_switchovers_need_attention():
     for state, word in (("Degraded", "degraded"), ("Overtaken", "overtaken")):
         shown = view(resource("Unplanned", state=state), is_running=None, now_s=CREATED_S + 1e6)
 
         assert (Level.WARNING, word, False) == (shown.level, shown.word, shown.is_under_way)
 
 
-def test_values_of_other_types_are_left_out():
+def test_values_of_wrong_types_are_ignored():
     """A status may be written by an older or a newer operator."""
     odd = resource(state="Draining", states=7, writesRefused="yes", seal=[], notes={}, source=None, loss=1)
     odd["metadata"]["managedFields"] = [{"subresource": "status", "time": "never"}, 3]
@@ -226,7 +226,7 @@ def test_values_of_other_types_are_left_out():
     ],
     ids=["long", "negative", "no-member", "partitions", "loss", "negative-loss", "texts"],
 )
-def test_what_no_job_reports_is_left_out_and_keeps_no_other_switchover_from_being_shown(
+def test_invalid_fields_of_a_report_are_ignored(
     garbage: dict[str, Any],
 ):
     """A user who may create a pod with the label of a Job can report anything."""

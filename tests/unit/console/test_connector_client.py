@@ -103,7 +103,7 @@ def test_a_connection_that_the_connector_closed_is_opened_again(client):
         assert served.connections == 3
 
 
-def test_more_requests_than_run_side_by_side_are_all_answered(client):
+def test_requests_above_the_concurrency_limit_all_get_a_response(client):
     with connector(answering(BODY)) as served:
         requests = [served.request()] * (2 * connector_client.REQUESTS_MAX + 1)
         assert fetched(client, *requests) == dict.fromkeys(range(len(requests)), "{}")
@@ -124,7 +124,7 @@ def test_more_requests_than_run_side_by_side_are_all_answered(client):
         (b"", "Connection reset"),
     ],
 )
-def test_an_invalid_response_is_an_error_of_its_connector_alone(client, response, reason):
+def test_an_invalid_response_is_an_error_only_for_its_connector(client, response, reason):
     with connector(answering(response, times=1)) as broken, connector(answering(BODY)) as served:
         bodies = fetched(client, broken.request(), served.request())
 
@@ -169,7 +169,7 @@ def test_a_silent_connector_delays_no_other_one(client, monkeypatch):
     assert "does not answer within" in str(results[1][1])
 
 
-def test_a_connector_that_sends_slowly_is_given_up(client, monkeypatch):
+def test_a_connector_that_sends_too_slowly_times_out(client, monkeypatch):
     monkeypatch.setattr(connector_client, "RESPONSE_MAX_S", 0.5)
     ended = threading.Event()
 
@@ -220,7 +220,7 @@ def test_a_refused_connection_is_an_error(client):
         assert "refused" in fetched(client, request)[0]
 
 
-def test_a_certificate_is_verified_by_its_name(client, tmp_path: Path):
+def test_the_name_in_a_certificate_is_verified(client, tmp_path: Path):
     authority = Authority(tmp_path / "ca")
     identity = authority.server("pod", "orders-source.team.svc")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -56,7 +56,7 @@ def test_a_row_with_a_wrong_type_is_dropped_and_counted():
     assert "2 partitions" in checked.notes[0]
 
 
-def test_columns_are_read_as_rows_are():
+def test_columns_are_read_like_rows():
     report = healthy(partition(0), partition(3, **STOPPED))
 
     columns = connector_document(table(report, query={"columns": "yes"}))
@@ -108,7 +108,7 @@ def test_a_document_stays_the_same_object_while_only_figures_change():
     assert (changed.document is known, changed.figures.lag_records) == (False, 30)
 
 
-def test_figures_of_another_state_are_not_taken_for_those_of_the_known_one():
+def test_figures_with_a_different_digest_are_refused():
     value = table(healthy(partition(0)), limit=0, query={"columns": "yes", "unless": ""})
     known = connector_document(value)
 

@@ -80,7 +80,7 @@ def turn_without_partitions(reader: FlowReader, connectors: Connectors, flow: Co
     raise AssertionError("Partitions were read at each poll.")
 
 
-def test_partitions_of_a_flow_without_trouble_are_read_once_in_a_minute(connectors):
+def test_partitions_of_a_flow_without_problems_are_read_once_a_minute(connectors):
     reader, flow = FlowReader(), connectors.flow()
 
     for _ in range(TURNS):
@@ -100,7 +100,7 @@ def test_an_open_page_has_all_partitions_at_each_poll(connectors):
     assert connectors.limits() == ["20000"] * 3
 
 
-def test_trouble_appears_with_its_partition_in_the_poll_that_sees_it(connectors):
+def test_a_new_problem_is_shown_with_its_partition_in_the_same_poll(connectors):
     reader, flow = FlowReader(), connectors.flow()
     turn_without_partitions(reader, connectors, flow)
 
@@ -114,7 +114,7 @@ def test_trouble_appears_with_its_partition_in_the_poll_that_sees_it(connectors)
     assert connectors.limits() == ["1000"]
 
 
-def test_the_reading_stays_the_same_object_while_only_figures_change(connectors):
+def test_a_reading_is_reused_while_only_figures_change(connectors):
     reader, flow = FlowReader(), connectors.flow()
     before = turn_without_partitions(reader, connectors, flow)
 
@@ -153,7 +153,7 @@ def test_a_flow_of_several_processes_has_the_sum_of_their_figures(connectors):
     assert reader.figures["a"].lag_records == 60
 
 
-def test_the_pod_of_a_schema_connector_is_asked_for_an_open_page_only(connectors):
+def test_the_pod_of_a_schema_connector_is_polled_only_for_an_open_page(connectors):
     schemas = SchemasReport(subjects=3, versions=7, passed_s=NOW_S)
     connectors.report = connector(task(), name="MirrorSchemaConnector", schemas=schemas)
     flow = replace(connectors.flow(), sources=(), schemas=connectors.flow().sources)
@@ -168,7 +168,7 @@ def test_the_pod_of_a_schema_connector_is_asked_for_an_open_page_only(connectors
     assert connectors.limits() == ["0"]
 
 
-def test_a_connector_that_does_not_answer_has_no_document(connectors):
+def test_an_unresponsive_connector_has_no_document(connectors):
     reader, flow = FlowReader(), connectors.flow()
     connectors.server.shutdown()
     connectors.server.server_close()

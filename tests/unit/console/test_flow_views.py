@@ -31,7 +31,7 @@ def progress_of(flow_reading: FlowReading) -> Progress:
     return flow_reading.document.progress
 
 
-def test_a_copying_flow_is_fine():
+def test_a_copying_flow_has_no_problem():
     view = flow_view(reading(healthy(partition(0))))
 
     assert (view.level, view.state, view.troubles) == (Level.FINE, "Advancing", ())
@@ -247,7 +247,7 @@ def test_groups_are_ordered_by_level_and_then_by_records_to_read_again():
         (None, None, "unknown"),
     ],
 )
-def test_a_group_shows_where_it_has_members(source, target, words):
+def test_a_group_shows_on_which_side_it_has_members(source, target, words):
     offset = _offset("billing", hasMembersOnSource=source, hasMembersOnTarget=target)
 
     (row,) = group_rows(reading(healthy(partition(0)), offsets=(offset,)))
@@ -273,7 +273,7 @@ def test_a_flow_with_a_stopped_partition_has_no_forecast():
     assert view.outlook.words == "not while partitions are stopped"
 
 
-def test_a_lag_of_unknown_age_makes_the_known_age_a_minimum():
+def test_a_partition_without_a_lag_age_makes_the_lag_age_a_minimum():
     document = table(healthy(partition(0), partition(1)))
     document["partitions"][1]["lagSeconds"] = None
 

@@ -94,7 +94,7 @@ def test_a_changed_condition_is_an_event():
     assert "SourceReachable is False (Unreachable)." in texts
 
 
-def test_a_page_of_a_resource_that_opens_or_closes_is_no_event():
+def test_opening_or_closing_the_page_of_a_resource_is_no_event():
     """Without a page, a flow has what its status has; with one, its pods report each partition."""
     status = conditions(
         ("Ready", "False", "Degraded", ""), ("Replicating", "False", "Stuck", "Nothing advances.")

@@ -49,7 +49,7 @@ def test_a_running_seed_shows_its_progress_and_remaining_time():
     assert job_view.parts == (("done", 4, Level.FINE), ("lost", 0, Level.BROKEN), ("to do", 6, Level.WAITING))
 
 
-def test_a_different_window_lists_its_records():
+def test_a_window_with_differences_lists_the_differing_records():
     verification = verification_of_file(RESULT)
 
     assert verification is not None
@@ -129,7 +129,7 @@ def test_any_manifest_can_be_shown(document):
     archive_of_manifest({**ARCHIVE, "topics": [document, {"partitions": [document, {"files": [document]}]}]})
 
 
-def test_a_folder_of_archives_has_those_that_are_finished_and_those_that_are_not(tmp_path: Path):
+def test_a_folder_of_archives_lists_finished_and_unfinished_archives(tmp_path: Path):
     for name, file, text in (
         ("monday", "_unfinished.json", "{}"),
         ("monday", "_manifest.json", json.dumps(ARCHIVE)),

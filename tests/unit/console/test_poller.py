@@ -103,8 +103,8 @@ def test_a_page_waits_for_a_new_poll_only_if_the_last_one_is_old():
     assert third > second
 
 
-def test_a_page_shows_the_partitions_that_are_known_while_the_others_are_read(monkeypatch):
-    """With a thousand flows the next poll takes seconds; the page says which partitions have been read."""
+def test_a_page_shows_the_known_partitions_while_others_are_being_read(monkeypatch):
+    """With a thousand flows the next poll takes seconds. The page shows how many partitions have been read."""
     monkeypatch.setattr(module, "FRESH_WAIT_S", 600.0)
     partial = flow(1)
     assert partial.document is not None
@@ -119,8 +119,8 @@ def test_a_page_shows_the_partitions_that_are_known_while_the_others_are_read(mo
     assert asyncio.run(run()) == (1, 1)
 
 
-def test_a_view_gets_new_figures_while_its_state_stays(monkeypatch):
-    """The view is the same object: a thousand of them need not be made at each poll."""
+def test_a_view_is_reused_with_new_figures_while_its_state_is_unchanged(monkeypatch):
+    """Creating a thousand views at each poll would take too long."""
     now_s = [1_000_000.0]
     steady = reading(healthy(partition(0)))
     assert steady.document is not None
@@ -141,7 +141,7 @@ def test_a_view_gets_new_figures_while_its_state_stays(monkeypatch):
 
 
 @pytest.mark.parametrize("changed", [{"uptime_s": 3.0}, {"lag_s": 90.0}, {"lag_s": None}])
-def test_a_view_is_made_again_after_a_restart_and_while_the_flow_lags(monkeypatch, changed):
+def test_a_view_is_rebuilt_after_a_restart_and_while_the_flow_lags(monkeypatch, changed):
     steady = reading(healthy(partition(0)))
     assert steady.document is not None
     source, history = FixedFlows([steady]), History(None)

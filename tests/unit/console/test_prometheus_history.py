@@ -93,12 +93,12 @@ def test_series_are_joined_by_time():
     assert samples == [LagSample(10.0, 5, 1.5, 0.0, 0.0), LagSample(30.0, 7, None, 20.0, 0.0)]
 
 
-def test_nothing_scraped_yet_has_no_samples():
+def test_a_history_without_series_has_no_samples():
     with served({}) as (history, _):
         assert history.samples(LABELS, HOUR_S, NOW_S) == []
 
 
-def test_labels_are_quoted_and_a_namespace_is_required_where_there_is_one():
+def test_labels_are_quoted_and_a_known_namespace_is_part_of_the_query():
     labels = FlowLabels(flow='a"} or x{b="\\', source="é", target="west", namespace="team")
     with served({}) as (history, queries):
         history.samples(labels, HOUR_S, NOW_S)
@@ -120,12 +120,12 @@ def test_labels_are_quoted_and_a_namespace_is_required_where_there_is_one():
         (b"", 302, "HTTP status 302"),
     ],
 )
-def test_an_unexpected_response_is_a_problem_in_words(body, status, reason):
+def test_an_unexpected_response_raises_an_error_with_the_reason(body, status, reason):
     with served(body, status) as (history, _), pytest.raises(PrometheusError, match=reason):
         history.samples(LABELS, HOUR_S, NOW_S)
 
 
-def test_an_address_that_refuses_is_a_problem_in_words():
+def test_a_refused_connection_raises_an_error_with_the_reason():
     with pytest.raises(PrometheusError, match="refused"):
         PrometheusHistory("http://127.0.0.1:1").samples(LABELS, HOUR_S, NOW_S)
 

@@ -56,7 +56,7 @@ def test_the_first_conflicts_are_shown_with_their_number():
 @pytest.mark.parametrize(
     ("changes", "level"), [({"missing": 1}, Level.WAITING), ({"passed_s": None}, Level.WAITING)]
 )
-def test_schemas_that_are_on_their_way_are_no_trouble(changes: dict[str, Any], level: Level):
+def test_schemas_that_are_not_copied_yet_are_no_problem(changes: dict[str, Any], level: Level):
     assert shown(schemas_connector(**changes)).level is level
 
 
@@ -76,5 +76,5 @@ def test_a_flow_without_registries_has_no_view():
 
 
 @pytest.mark.parametrize("value", [None, [], {"connectors": 1}, {"connectors": [{"schemas": []}, 3]}])
-def test_a_response_of_another_shape_has_no_schemas(value: Any):
+def test_a_response_of_an_unexpected_form_has_no_schemas(value: Any):
     assert schemas_report(value) is None

@@ -103,8 +103,8 @@ def test_names_that_contain_markup_are_escaped(console: ServedConsole, path: str
     assert not re.findall(r"""(?:href|src|action)=["']?(?:https?:|//|javascript:)""", body)
 
 
-def test_the_page_of_groups_reads_the_partitions_for_their_lag():
-    """A flow without trouble is otherwise read without them."""
+def test_the_page_of_groups_requests_partitions_for_their_lag():
+    """Otherwise partitions of a flow without problems are not requested."""
     source = FixedFlows([reading(healthy(), name="a")])
     with served(source) as console:
         get(console, "/groups?flow=a")
@@ -135,7 +135,7 @@ def test_the_page_of_a_flow_shows_its_other_connectors_and_its_schemas():
     assert SCRIPT not in body
 
 
-def test_the_page_of_partitions_says_how_many_internal_ones_it_does_not_show():
+def test_the_page_of_partitions_counts_the_hidden_internal_ones():
     parts = partition(0), partition(1, **STOPPED), partition(0, "heartbeats")
     with served(FixedFlows([reading(healthy(*parts), name="a")])) as console:
         _, _, body = get(console, "/partitions?flow=a")
@@ -310,7 +310,7 @@ def test_streams_above_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.usefixtures("short_poll_interval")
-def test_a_slow_reader_is_disconnected_and_delays_no_other(monkeypatch: pytest.MonkeyPatch):
+def test_a_slow_reader_is_disconnected_and_does_not_delay_others(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "SEND_MAX_S", 0.5)
     parts = [partition(number, f"topic-{number % 40}" + "x" * 100) for number in range(2_000)]
     with served(FixedFlows([reading(healthy(*parts))])) as console:

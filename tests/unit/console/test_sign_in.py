@@ -11,7 +11,7 @@ from tests.unit.console.served_console import served
 from tests.unit.http.reports import partition
 
 
-def test_every_page_leads_to_the_form():
+def test_every_page_redirects_to_the_sign_in_form():
     """The form needs no request to the API server."""
     gate = ClusterGate(client.ApiClient(), environment())
     with served(FixedFlows([reading(healthy(partition(0)))]), gate=gate, routes=gate.routes) as console:

@@ -40,7 +40,7 @@ def get(console: ServedConsole, path: str) -> tuple[int, str]:
     return response.status, text
 
 
-def test_the_row_of_states_has_those_that_passed_the_present_one_and_those_to_come():
+def test_the_timeline_has_the_passed_the_current_and_the_coming_states():
     view = switchover_view(switchover(*DRAINING), CREATED_S + 10)
 
     assert ["Checking", "Fencing", "Quiescing", "Sealed"] == [
@@ -53,7 +53,7 @@ def test_the_row_of_states_has_those_that_passed_the_present_one_and_those_to_co
     assert [1.5, 0.5, 0.5, 1.0] == [cell.took_s for cell in view.cells[:4]]
 
 
-def test_a_new_attempt_replaces_the_states_of_the_earlier_one():
+def test_a_new_attempt_replaces_the_states_of_the_previous_one():
     view = switchover_view(switchover(*DRAINING, ("Fencing", 6.0), ("Quiescing", 7.0)), CREATED_S + 10)
 
     assert [
@@ -64,7 +64,7 @@ def test_a_new_attempt_replaces_the_states_of_the_earlier_one():
     ] == [(cell.name, cell.place) for cell in view.cells[:4]]
 
 
-def test_a_rollback_shows_no_states_to_come():
+def test_a_rollback_shows_no_coming_states():
     view = switchover_view(switchover(*DRAINING, ("RollingBack", 6.0)), CREATED_S + 10)
 
     assert "RollingBack" == view.cells[-1].name
@@ -80,7 +80,7 @@ def test_a_rollback_shows_no_states_to_come():
     ],
     ids=["checking", "fenced", "promoted"],
 )
-def test_refused_time_counts_from_the_fence_and_the_limit_holds_until_promoting(
+def test_writes_count_as_refused_from_the_fence_and_are_limited_until_promotion(
     states: tuple[tuple[str, float], ...], refused_s: float | None, left_s: float | None
 ):
     view = switchover_view(switchover(*states), CREATED_S + 10)
@@ -89,7 +89,7 @@ def test_refused_time_counts_from_the_fence_and_the_limit_holds_until_promoting(
     assert view.is_refusing == (refused_s is not None)
 
 
-def test_refused_time_is_final_once_writes_are_accepted():
+def test_the_duration_of_refused_writes_is_final_once_writes_are_accepted():
     view = switchover_view(
         switchover(*DRAINING, ("Promoting", 5.0), ("Reversing", 5.5), writesRefusedSeconds=3.5),
         CREATED_S + 10,
@@ -104,7 +104,7 @@ def test_the_age_is_that_of_the_document_and_not_of_the_state():
     assert (1.0, 6.0) == (view.age_s, view.in_state_s)
 
 
-def test_a_switchover_whose_process_has_ended_is_trouble_and_has_the_commands_that_end_it():
+def test_a_switchover_without_a_process_is_a_problem_and_shows_the_commands_to_end_it():
     view = switchover_view(switchover(*DRAINING, is_running=False), CREATED_S + 3_600)
 
     assert (Level.BROKEN, True) == (view.level, view.is_refusing)
@@ -128,12 +128,12 @@ def test_a_running_process_is_stopped_to_roll_back():
     ]
 
 
-def test_a_process_that_writes_nothing_is_trouble():
+def test_a_process_that_writes_no_progress_is_a_problem():
     assert Level.WARNING is switchover_view(switchover(*DRAINING), CREATED_S + 12).level
     assert Level.BROKEN is switchover_view(switchover(*DRAINING), CREATED_S + 40).level
 
 
-def test_what_is_under_way_comes_first_then_the_newest():
+def test_running_switchovers_are_listed_first_then_the_newest():
     ended = [
         switchover(
             ("Checking", 1.0),
@@ -148,8 +148,8 @@ def test_what_is_under_way_comes_first_then_the_newest():
     assert ["east-west-ab12", "ended-3", "ended-2"] == [view.reading.id for view in views]
 
 
-def test_an_unfinished_switchover_is_no_trouble_once_its_pair_has_a_newer_one():
-    """A pair has one at a time, so another machine has ended the first."""
+def test_an_unfinished_switchover_is_no_problem_once_its_pair_has_a_newer_one():
+    """A pair has one switchover at a time, so a different machine has ended the first one."""
     killed = switchover(*DRAINING, is_running=False)
     newer = switchover(
         ("Checking", 100.0), switchover="newer", created=timestamp(99.0), written_after_s=100.0
@@ -162,7 +162,7 @@ def test_an_unfinished_switchover_is_no_trouble_once_its_pair_has_a_newer_one():
     assert views["newer"].is_under_way
 
 
-def test_the_flows_of_the_pair_have_the_switchover_as_trouble_until_it_has_ended():
+def test_flows_of_a_pair_show_its_switchover_as_a_problem_until_it_has_ended():
     flows = FixedFlows([reading(healthy(partition(0))), reading(healthy(partition(0)), name="other")])
     switchovers = FixedSwitchovers(switchover(*DRAINING))
     source = SwitchedFlows(flows, switchovers, clock=lambda: CREATED_S + 10)
@@ -244,7 +244,7 @@ def test_a_document_without_its_identity_or_its_time_is_not_shown(name: str):
     assert switchover_reading(given, is_running=True) is None
 
 
-def test_names_with_markup_stay_text():
+def test_names_with_markup_are_escaped():
     given = switchover(
         *DRAINING, switchover=f"id{MARKUP}", pair=MARKUP, to=MARKUP, waitsFor=MARKUP, notes=[MARKUP], reason=MARKUP,
         groups=[{"group": MARKUP, "outcome": MARKUP, "why": MARKUP}], commands={"stop": MARKUP},
@@ -276,13 +276,13 @@ def test_the_page_shows_the_age_the_refused_time_and_the_command_that_rolls_back
         assert part in text, part
 
 
-def test_an_unknown_switchover_is_404_and_none_at_all_is_a_page():
+def test_an_unknown_switchover_is_404_and_an_empty_list_is_a_page():
     with served(FixedFlows(), switchovers=FixedSwitchovers()) as console:
         assert 404 == get(console, "/switchovers?id=none")[0]
         assert "No switchover yet" in get(console, "/switchovers")[1]
 
 
-def test_a_pair_whose_producers_are_stopped_by_hand_has_no_fence_that_is_complete():
+def test_a_pair_without_a_fence_method_shows_no_complete_fence():
     given = switchover(*DRAINING, fence="None", fences={"east": "complete", "west": "absent"})
     with served(FixedFlows(), switchovers=FixedSwitchovers(given)) as console:
         _, text = get(console, "/switchovers")

@@ -29,7 +29,7 @@ def read(source: VerifiedFlows) -> FlowReading:
     return verified
 
 
-def test_differences_are_trouble_until_a_newer_verification_finds_none(tmp_path: Path):
+def test_differences_are_a_problem_until_a_newer_verification_finds_none(tmp_path: Path):
     source = VerifiedFlows(FixedFlows([reading(healthy(partition(0)))]), ResultFiles(tmp_path))
     assert flow_view(read(source)).troubles == ()
 
@@ -43,14 +43,14 @@ def test_differences_are_trouble_until_a_newer_verification_finds_none(tmp_path:
     assert flow_view(read(source)).troubles == ()
 
 
-def test_a_result_belongs_to_the_flow_of_its_name(tmp_path: Path):
+def test_a_result_is_shown_only_for_the_flow_that_it_names(tmp_path: Path):
     write_result(tmp_path, "1", 1_000, different=2)
     flows = FixedFlows([reading(healthy(partition(0)), name="other")])
 
     assert read(VerifiedFlows(flows, ResultFiles(tmp_path))).verification is None
 
 
-def test_the_reading_stays_the_same_object_until_the_result_changes(tmp_path: Path):
+def test_a_reading_is_reused_until_the_result_changes(tmp_path: Path):
     write_result(tmp_path, "1", 1_000, different=0)
     source = VerifiedFlows(FixedFlows([reading(healthy(partition(0)))]), ResultFiles(tmp_path))
     first = read(source)
