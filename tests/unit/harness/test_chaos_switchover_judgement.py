@@ -46,7 +46,7 @@ EXACT = [read(attempt) for attempt in (0, 1, 2, 3, 6)]
         pytest.param([], "5 acknowledged records missing", id="nothing read"),
     ],
 )
-def test_each_kind_of_defect_is_found(reads: Sequence[ReadRecord], what: str):
+def test_each_kind_of_defect_is_reported(reads: Sequence[ReadRecord], what: str):
     (problem, *others) = problems_of(WRITTEN, reads, of="group")
 
     assert problem.startswith(f"group: {what}")
@@ -61,7 +61,7 @@ def test_a_record_whose_producer_got_an_error_may_be_read_once():
     assert [] == problems_of(WRITTEN, [*EXACT[:4], read(4), read(6)], of="group")
 
 
-def test_partitions_have_an_order_of_their_own():
+def test_order_is_compared_within_a_partition_only():
     reads = [read(1, 1), read(0), read(3, 1), read(2), read(6, 1)]
 
     assert [] == problems_of(WRITTEN, reads, of="group")
@@ -75,7 +75,7 @@ def test_a_key_in_two_partitions_is_out_of_order():
     assert "1 records out of order: p #3" in problem
 
 
-def test_a_record_in_another_partition_than_acknowledged_is_found():
+def test_a_record_in_a_different_partition_than_acknowledged_is_reported():
     written = {"p": [replace(attempt, partition=0) for attempt in WRITTEN["p"]]}
     reads = [*EXACT[:4], replace(EXACT[4], partition=1)]
 
@@ -89,7 +89,7 @@ def test_a_record_in_another_partition_than_acknowledged_is_found():
     [EXACT[:-1], [*EXACT, read(6)], [EXACT[1], EXACT[0], *EXACT[2:]], []],
     ids=["shorter", "longer", "swapped", "empty"],
 )
-def test_logs_that_differ_are_found(west: Sequence[ReadRecord]):
+def test_different_logs_are_reported(west: Sequence[ReadRecord]):
     assert difference(EXACT, west).startswith("partition 0 differs from record")
     assert difference(west, EXACT)
 
@@ -110,7 +110,7 @@ def group_reads(*attempts: int, member: str, time_ms: int) -> list[ReadRecord]:
 BEFORE = group_reads(0, 1, 2, member="east", time_ms=90)
 
 
-def test_a_group_may_read_again_after_an_unplanned_move_and_need_not_read_the_tail():
+def test_after_an_unplanned_switchover_a_group_may_repeat_records_and_skip_the_tail():
     reads = [*BEFORE, *group_reads(1, 2, 6, member="west", time_ms=110)]
 
     assert [] == group_problems(WRITTEN, reads, of="group", moves=[MOVE], kept=TAIL)
@@ -125,7 +125,9 @@ def test_a_group_may_read_again_after_an_unplanned_move_and_need_not_read_the_ta
         pytest.param((2, 1, 6), "group after unplanned move 1: 1 records out of order: p #1", id="swapped"),
     ],
 )
-def test_a_group_reads_each_record_once_and_in_order_after_an_unplanned_move(after: Sequence[int], what: str):
+def test_after_an_unplanned_switchover_a_group_reads_new_records_once_and_in_order(
+    after: Sequence[int], what: str
+):
     reads = [*BEFORE, *group_reads(*after, member="west", time_ms=110)]
 
     problems = group_problems(WRITTEN, reads, of="group", moves=[MOVE], kept=TAIL)
@@ -133,7 +135,7 @@ def test_a_group_reads_each_record_once_and_in_order_after_an_unplanned_move(aft
     assert (not problems) if not what else problems[0].startswith(what)
 
 
-def test_a_group_reads_nothing_again_before_the_unplanned_move():
+def test_a_repeated_record_before_an_unplanned_switchover_is_reported():
     reads = [
         *BEFORE,
         *group_reads(2, member="east", time_ms=120),
@@ -145,7 +147,7 @@ def test_a_group_reads_nothing_again_before_the_unplanned_move():
     assert problem.startswith("group: 1 records repeated: p #2")
 
 
-def test_a_group_reads_nothing_again_after_a_planned_move():
+def test_a_repeated_record_after_a_planned_switchover_is_reported():
     reads = [*BEFORE, *group_reads(2, 3, 6, member="west", time_ms=110)]
 
     (problem,) = group_problems(WRITTEN, reads, of="group")
@@ -190,7 +192,7 @@ STATUS = {
         ({"fences": {"east": "complete", "west": "partial"}}, "the journal's fences are"),
     ],
 )
-def test_a_journal_that_is_not_final_is_found(change: dict[str, object], problem: str):
+def test_a_journal_without_a_final_state_is_reported(change: dict[str, object], problem: str):
     (found,) = journal_problems(STATUS | change, active="west", passive="east")
 
     assert found.startswith(problem)
@@ -207,9 +209,9 @@ def test_the_journal_of_a_completed_switchover_is_accepted():
         ({"east": 0, "west": 0}, "nothing keeps applications from writing to east, which was left"),
     ],
 )
-def test_a_fence_on_the_wrong_cluster_is_found(denied: dict[str, int], problem: str):
+def test_a_fence_on_the_wrong_cluster_is_reported(denied: dict[str, int], problem: str):
     assert [problem] == fence_problems(denied, active="west", passive="east")
 
 
-def test_a_fence_on_the_cluster_that_was_left_is_accepted():
+def test_a_fence_on_the_old_side_is_accepted():
     assert [] == fence_problems({"east": 1, "west": 0}, active="west", passive="east")

@@ -19,7 +19,7 @@ from tests.chaos.switchover.schedule import (
 from tests.chaos.switchover.trial import SwitchoverResult
 
 
-def test_the_same_seed_draws_the_same():
+def test_the_same_seed_draws_the_same_trial():
     assert drawn_dimensions(7, {}) == drawn_dimensions(7, {})
     assert [*islice(state_faults(7, "all"), 20)] == [*islice(state_faults(7, "all"), 20)]
     assert [*islice(timed_faults(7, "all"), 20)] == [*islice(timed_faults(7, "all"), 20)]
@@ -39,20 +39,20 @@ def test_a_requested_value_is_kept_and_an_unknown_one_refused():
 
 
 @pytest.mark.parametrize("kind", ["command", "flows", "brokers"])
-def test_a_kind_of_trial_has_its_own_faults_alone(kind: str):
+def test_each_kind_of_trial_draws_only_its_own_faults(kind: str):
     drawn = {fault.fault for fault in islice(state_faults(1, kind), 200)}
 
     assert set(KINDS[kind]) == drawn
 
 
-def test_all_faults_are_drawn_where_all_are_allowed():
+def test_all_allowed_faults_are_drawn():
     assert set(Fault) == {fault.fault for fault in islice(state_faults(1, "all"), 400)}
     assert set(Fault) - set(KINDS["command"]) == {
         fault.fault for fault in islice(timed_faults(1, "all"), 400)
     }
 
 
-def test_the_first_move_is_unplanned_where_any_is():
+def test_the_first_switchover_is_unplanned_if_any_is():
     requested = {"moves": "4", "unplanned": "killed"}
     drawn = [unplanned_moves(seed, drawn_dimensions(seed, requested)) for seed in range(20)]
 
@@ -61,7 +61,7 @@ def test_the_first_move_is_unplanned_where_any_is():
     assert [False] * 4 == unplanned_moves(1, drawn_dimensions(1, requested | {"unplanned": "none"}))
 
 
-def test_faults_of_an_unplanned_move_hit_its_own_states():
+def test_faults_of_an_unplanned_switchover_occur_in_its_own_states():
     faults = islice(state_faults(1, "all", UNPLANNED_STATES), 100)
 
     assert set(UNPLANNED_STATES) == {fault.state for fault in faults}

@@ -16,7 +16,7 @@ def entries(keys: list[int], *, flexible: bool) -> bytes:
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_an_api_is_taken_out_of_a_fixed_array(version: int):
+def test_an_api_is_removed_from_a_fixed_array(version: int):
     def response(keys: list[int]) -> bytes:
         return struct.pack(">hi", 0, len(keys)) + entries(keys, flexible=False) + END
 
@@ -26,8 +26,8 @@ def test_an_api_is_taken_out_of_a_fixed_array(version: int):
 
 
 @pytest.mark.parametrize("count", [2, 130])
-def test_an_api_is_taken_out_of_a_compact_array(count: int):
-    """130 entries need two bytes for their number, 129 as well."""
+def test_an_api_is_removed_from_a_compact_array(count: int):
+    """The number of entries takes two bytes, for 130 and also for the remaining 129."""
     keys = [DESCRIBE_PRODUCERS, *range(1000, 1000 + count - 1)]
 
     def response(keys: list[int]) -> bytes:
@@ -38,8 +38,8 @@ def test_an_api_is_taken_out_of_a_compact_array(count: int):
     assert without_apis(response(keys), 4, {DESCRIBE_PRODUCERS}) == response(keys[1:])
 
 
-def test_a_response_to_an_unsupported_version_is_kept():
-    """It is in version 0, and the client repeats its request."""
+def test_a_response_to_an_unsupported_version_is_unchanged():
+    """The response has version 0, and the client repeats its request."""
     response = struct.pack(">hi", UNSUPPORTED_VERSION, 1) + entries([18], flexible=False)
 
     assert without_apis(response, 4, {18}) == response

@@ -98,8 +98,8 @@ def test_with_read_committed_the_wait_ends_at_the_last_stable_offset(key: str):
     assert [("t", "read_committed")] == source.requests
 
 
-def test_the_wait_uses_the_report_alone_without_a_source_or_topic():
-    """In the mm2 form there are several sources. A topic may have been deleted."""
+def test_the_wait_uses_only_the_report_without_a_source_or_topic():
+    """An mm2.properties has several sources. A topic may have been deleted."""
     replicator(None, [row_at(5)]).wait_until_caught_up()
     replicator(SourceStub({}), [row_at(5)]).wait_until_caught_up()
 

@@ -83,7 +83,7 @@ def test_a_registry_in_import_mode_takes_ids_and_issues_none():
     assert model.respond("PUT", "/mode?force=true", {"mode": "IMPORT"})[0] == 200
 
 
-def test_contexts_have_ids_and_modes_of_their_own():
+def test_each_context_has_its_own_ids_and_modes():
     model = RegistryModel()
     model.respond("POST", "/subjects/a/versions", {"schema": '"int"'})
     model.respond("PUT", "/mode/:.east:", {"mode": "IMPORT"})
@@ -98,7 +98,7 @@ def test_contexts_have_ids_and_modes_of_their_own():
     assert model.respond("POST", "/subjects/b/versions", {"schema": '"float"'}) == (200, {"id": 2})
 
 
-def test_lists_have_pages():
+def test_lists_are_returned_in_pages():
     model = RegistryModel(page=2)
     for number in range(5):
         model.respond("POST", "/subjects/a/versions", {"schema": f'"{number}"'})
@@ -108,7 +108,7 @@ def test_lists_have_pages():
     assert [[value["version"] for value in page] for page in pages] == [[1, 2], [3, 4], [5], []]
 
 
-def test_another_registry_with_the_same_records_is_the_same():
+def test_a_registry_that_applies_the_same_records_has_the_same_content():
     first, second = RegistryModel(), RegistryModel()
     first.respond("POST", "/subjects/a/versions", {"schema": '"int"'})
     first.respond("PUT", "/config", {"compatibility": "NONE"})

@@ -120,8 +120,8 @@ def test_a_request_to_sts_is_signed_as_botocore_does(case: dict[str, Any]) -> No
     assert signed == case["headers"]
 
 
-def test_a_token_ends_with_the_credentials_that_signed_it() -> None:
-    """MSK refuses a token of expired credentials, however long it lives itself."""
+def test_a_token_expires_with_the_credentials_that_signed_it() -> None:
+    """MSK refuses a token of expired credentials, even within the token's own lifetime."""
     held = AwsCredentials(
         access_key_id=KEY, secret_access_key=SECRET, session_token=SESSION, expires_at=NOW + 400
     )
@@ -162,7 +162,7 @@ def test_a_web_identity_becomes_credentials_of_its_role(tmp_path: Path) -> None:
     assert "authorization" not in requests[0].headers
 
 
-def test_a_denied_web_identity_names_the_trust_policy_and_the_subject(tmp_path: Path) -> None:
+def test_the_error_of_a_denied_web_identity_names_the_trust_policy_and_the_subject(tmp_path: Path) -> None:
     path = web_token(tmp_path)
     message = "Not authorized to perform sts:AssumeRoleWithWebIdentity"
 
@@ -180,7 +180,7 @@ def test_a_denied_web_identity_names_the_trust_policy_and_the_subject(tmp_path: 
     assert path.read_text().strip() not in text
 
 
-def test_an_unknown_provider_is_named(tmp_path: Path) -> None:
+def test_an_unknown_identity_provider_is_reported_with_the_remedy(tmp_path: Path) -> None:
     async def use(server: IdentityServer) -> None:
         await web_identity(web_token(tmp_path), server).load()
 
@@ -216,8 +216,10 @@ def test_a_denial_is_not_repeated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("skew_s", "expected"), [(900, "900 s ahead of"), (-7200, "7200 s behind")])
-def test_a_wrong_clock_is_named(tmp_path: Path, skew_s: int, expected: str) -> None:
-    """The Date of a refusal shows the difference."""
+def test_a_refused_signature_with_a_wrong_clock_names_the_difference(
+    tmp_path: Path, skew_s: int, expected: str
+) -> None:
+    """The Date header of the response shows the time of AWS."""
     date = dt.datetime.fromtimestamp(NOW, dt.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
 
     async def use(server: IdentityServer) -> None:
@@ -267,7 +269,7 @@ def test_a_role_is_assumed_with_signed_requests() -> None:
     assert with_server(lambda _: assumed(), use).access_key_id == "ASIA1"
 
 
-def test_a_denied_role_names_the_missing_permission() -> None:
+def test_the_error_of_a_denied_role_names_the_missing_permission() -> None:
     message = f"User: arn:aws:sts::1:assumed-role/a/b is not authorized to perform: sts:AssumeRole on resource: {ROLE}"
 
     async def use(server: IdentityServer) -> None:
@@ -302,7 +304,7 @@ def test_pod_identity_sends_the_rotated_token(tmp_path: Path) -> None:
     assert with_server(lambda _: as_json(1), use) == ["one", "two"]
 
 
-def test_a_refusing_pod_identity_agent_names_the_association(tmp_path: Path) -> None:
+def test_the_error_of_the_pod_identity_agent_names_the_missing_association(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("projected")
 
@@ -318,13 +320,13 @@ def test_a_refusing_pod_identity_agent_names_the_association(tmp_path: Path) -> 
     assert "projected" not in str(caught.value)
 
 
-def test_the_authorization_token_goes_to_no_other_host() -> None:
+def test_the_authorization_token_is_not_sent_to_a_remote_host() -> None:
     environment = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://credentials.example/v1"}
     with pytest.raises(InvalidSettingError, match="AWS_CONTAINER_CREDENTIALS_FULL_URI"):
         credential_source(environment, {}, region="us-east-1", limits=QUICK)
 
 
-def test_instance_metadata_is_read_by_its_second_version() -> None:
+def test_instance_metadata_is_read_with_version_2_of_its_service() -> None:
     def respond(request: Received) -> Response:
         if request.method == "PUT":
             assert request.headers["x-aws-ec2-metadata-token-ttl-seconds"] == "21600"
@@ -340,7 +342,7 @@ def test_instance_metadata_is_read_by_its_second_version() -> None:
     assert with_server(respond, use).access_key_id == "ASIA7"
 
 
-def test_an_instance_without_a_role_is_named() -> None:
+def test_an_instance_without_a_role_is_an_error() -> None:
     def respond(request: Received) -> Response:
         return Response(body="session") if request.method == "PUT" else Response(status=404)
 
@@ -351,8 +353,8 @@ def test_an_instance_without_a_role_is_named() -> None:
         with_server(respond, use)
 
 
-def test_no_credentials_at_all_are_explained() -> None:
-    """Neither variables nor a metadata service: as in a pod whose ServiceAccount has no role."""
+def test_the_error_for_missing_credentials_has_the_remedies() -> None:
+    """There are no variables and no metadata service, as in a pod whose ServiceAccount has no role."""
     source = InstanceMetadata(url="http://127.0.0.1:1", limits=RequestLimits(retry_total_s=0))
     with pytest.raises(
         TokenError, match=r"no AWS credentials were found.*ServiceAccount a role.*hop limit to 2"
@@ -378,7 +380,7 @@ class Counting:
         )
 
 
-def test_credentials_are_renewed_before_a_token_would_be_cut_short() -> None:
+def test_credentials_are_renewed_while_they_outlive_a_new_token() -> None:
     source = Counting(3600)
     cache = CachedAwsCredentials(source, now=lambda: source.now)
 
@@ -391,7 +393,7 @@ def test_credentials_are_renewed_before_a_token_would_be_cut_short() -> None:
     assert asyncio.run(use()) == ["1", "1", "2", "2"]
 
 
-def test_old_credentials_serve_while_renewal_fails() -> None:
+def test_old_credentials_are_used_while_their_renewal_fails() -> None:
     source = Counting(3600)
     cache = CachedAwsCredentials(source, now=lambda: source.now)
 
@@ -456,17 +458,17 @@ def test_javas_properties_for_msk_send_a_token_by_oauthbearer(
     assert SESSION not in repr(found.sasl.tokens)
 
 
-def test_a_refused_token_names_the_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_refused_token_names_the_permission(monkeypatch: pytest.MonkeyPatch) -> None:
     client = security(monkeypatch, KEYS).sasl_client("b-1:9098")
     text = client.refused("Access denied")
     assert text.startswith("Access denied; the identity's policy must allow kafka-cluster:Connect")
     assert "eu-west-1" in text
 
 
-def test_the_error_of_a_connection_has_what_aws_refused(
+def test_the_error_of_a_connection_has_the_action_that_aws_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """`check` and the status show it."""
+    """`check` and the status show this error."""
 
     async def use(server: IdentityServer) -> None:
         environment = {
@@ -483,12 +485,12 @@ def test_the_error_of_a_connection_has_what_aws_refused(
     assert "sts:AssumeRoleWithWebIdentity" in str(caught.value)
 
 
-def test_a_profile_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RefusedSettingError, match="export-credentials"):
         security(monkeypatch, KEYS, **{"sasl.jaas.config": f'{OAUTH} required awsProfileName="x";'})
 
 
-def test_options_without_effect_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_without_effect_cause_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     found = security(monkeypatch, KEYS, **{"sasl.jaas.config": f'{OAUTH} required awsDebugCreds="true";'})
     assert "awsDebugCreds has no effect" in " ".join(found.warnings)
 
@@ -508,7 +510,7 @@ def test_an_unknown_handler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("kafka.example:9098", {}, {"AWS_DEFAULT_REGION": "eu-west-3"}, "eu-west-3"),
     ],
 )  # fmt: skip
-def test_the_region_is_that_of_the_cluster(
+def test_the_region_comes_from_options_variables_or_broker_names(
     servers: str, options: dict[str, str], environment: dict[str, str], region: str
 ) -> None:
     assert msk_region({"bootstrap.servers": servers}, options, environment) == region
@@ -519,6 +521,6 @@ def test_an_unknown_region_is_an_error() -> None:
         msk_region({"bootstrap.servers": "kafka.example:9098"}, {}, {})
 
 
-def test_the_time_of_a_token_is_the_time_of_its_signature() -> None:
+def test_a_token_has_the_time_of_its_signature() -> None:
     url = presigned_msk_url(STATIC, region="us-east-1", signed_s=NOW)
     assert f"X-Amz-Date={time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(NOW))}" in url

@@ -81,7 +81,7 @@ class Log:
     ("before_end", "read_again"),
     [(0, 0), (REREAD_OFFSETS_MAX, REREAD_OFFSETS_MAX), (REREAD_OFFSETS_MAX + 1, 0)],
 )
-def test_commits_since_a_transaction_that_never_ends_are_not_read_again(
+def test_commits_before_a_hanging_transaction_limit_are_not_read_again(
     monkeypatch: pytest.MonkeyPatch, before_end: int, read_again: int
 ):
     log = Log(monkeypatch, end=10_000_000, stable=10_000_000 - before_end)
@@ -92,8 +92,8 @@ def test_commits_since_a_transaction_that_never_ends_are_not_read_again(
     assert [log.end - read_again] == list(commits._next.values())
 
 
-def test_a_log_that_got_partitions_is_not_followed_any_more(monkeypatch: pytest.MonkeyPatch):
-    """Groups are in other partitions then."""
+def test_a_log_with_new_partitions_is_no_longer_followed(monkeypatch: pytest.MonkeyPatch):
+    """The groups are then in different partitions."""
     log = Log(monkeypatch, end=5, stable=5)
     commits = GroupCommitLog(log.cluster)
     asyncio.run(commits.open())

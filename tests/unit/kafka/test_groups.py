@@ -126,8 +126,8 @@ def test_many_groups_of_a_coordinator_are_read_with_one_request():
     assert len(cluster.requests) == 1
 
 
-def test_a_group_that_is_refused_among_many_is_read_alone():
-    """16: its coordinator has moved, which the request for one group handles."""
+def test_a_group_that_is_refused_in_a_batch_is_read_alone():
+    """Code 16: its coordinator has moved. The request for a single group handles that."""
     cluster = StubCluster(
         many_groups_response(g=0, h=16, i=30), many_groups_response(h=0), many_groups_response(i=30)
     )
@@ -138,14 +138,14 @@ def test_a_group_that_is_refused_among_many_is_read_alone():
     assert isinstance(offsets["i"], NotAuthorizedError)
 
 
-def test_brokers_that_take_one_group_at_a_time_get_a_request_for_each():
+def test_brokers_that_accept_one_group_per_request_get_several_requests():
     old = UnsupportedBrokerError(cluster="west", feature="OffsetFetch 8", needs="Kafka 3.0")
     cluster = StubCluster(old, offset_fetch_response(7), offset_fetch_response(7))
 
     assert {"g": AT_7, "h": AT_7} == fetched(cluster, "g", "h")
 
 
-def test_groups_of_a_silent_coordinator_are_not_waited_for_one_by_one():
+def test_an_unresponsive_coordinator_fails_all_its_groups_after_one_timeout():
     silent = UnreachableError(cluster="west", addresses="west:9092", problem="timed out")
     cluster = StubCluster(silent)
 

@@ -75,7 +75,7 @@ class Leaders:
         """The metadata is up to date."""
 
 
-def test_an_unresponsive_leader_has_an_error_and_the_others_have_offsets():
+def test_only_partitions_of_an_unresponsive_leader_have_an_error():
     cluster: Any = Leaders()
 
     offsets = asyncio.run(admin.list_offsets(cluster, [UNRESPONSIVE, RESPONSIVE], LATEST, timeout_s=0.01))

@@ -298,8 +298,8 @@ def test_a_stalled_endpoint_does_not_delay_a_valid_token(monkeypatch: pytest.Mon
     assert asyncio.run(run()) == "t1"
 
 
-def test_a_refused_token_is_not_used_again():
-    """By RFC 7628 one byte lets the broker end with an error; the next authentication uses a new token."""
+def test_a_token_that_the_broker_refused_is_not_used_again():
+    """The client acknowledges the refusal with one byte (RFC 7628). The next authentication fetches a new token."""
     server = TokenServer((200, {"access_token": "t1", "expires_in": 3600}), (200, {"access_token": "t2"}))
 
     async def authenticate():
@@ -345,8 +345,8 @@ def server_context() -> ssl.SSLContext:
     return context
 
 
-def test_an_endpoint_that_does_not_answer_is_not_taken_for_the_broker():
-    """The time limit of the connection, shorter here, begins when there is a token."""
+def test_the_error_names_an_unresponsive_token_endpoint_instead_of_the_broker():
+    """The time limit of the connection, shorter here, starts once there is a token."""
 
     async def run():
         async with token_endpoint(lambda reader, _: reader.read()) as port:
@@ -438,7 +438,7 @@ def test_an_unsecured_token_has_the_configured_claims():
     assert "development only" in " ".join(security.warnings)
 
 
-def test_the_lifetime_is_that_of_the_token():
+def test_the_lifetime_of_a_token_comes_from_the_token_itself():
     """The dates of a JWT override expires_in. A start in the future is replaced by the current time."""
     now = time.time()
 

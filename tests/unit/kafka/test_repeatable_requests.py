@@ -127,10 +127,10 @@ def test_an_end_txn_that_was_refused_is_repeated(
     assert coordinators.requests == 3
 
 
-def test_a_coordinator_that_did_not_respond_in_time_is_looked_up_again(
+def test_an_unresponsive_coordinator_is_looked_up_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may have moved while its former broker is silent for this process alone."""
+    """It may have moved, while its former broker does not respond to this process."""
     brokers = MovingCoordinator()
     settings = ClientSettings(
         alias="west", client_id="test", properties={"bootstrap.servers": "127.0.0.1:9092"}

@@ -79,7 +79,7 @@ def lengths(fields: object) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_request_about_many_things_is_sent_in_parts(name: str):
+def test_a_large_request_is_sent_in_parts(name: str):
     cluster = RecordingCluster()
 
     with pytest.raises(SentError):
@@ -94,6 +94,6 @@ async def _awaited(call: Awaitable[object]) -> None:
     await call
 
 
-def test_parts_are_below_the_limit_of_arrays():
+def test_each_part_is_below_the_array_limit_of_brokers():
     assert max(METADATA_TOPICS_MAX, PARTITIONS_MAX, MANY) < ELEMENTS_MAX
     assert CALLS.keys() <= REPETITIONS.keys()

@@ -99,10 +99,10 @@ def test_successive_calls_send_their_own_requests(calls: int):
 
 
 @pytest.mark.parametrize("code", [INVALID_CONFIG, POLICY_VIOLATION])
-def test_a_cluster_that_refuses_the_size_of_segments_gets_the_topic_without_it(
+def test_a_topic_is_created_without_a_segment_size_that_the_cluster_refuses(
     code: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """Some managed clusters take few settings of topics."""
+    """Some managed clusters accept few topic settings."""
     cluster = create_autospec(Cluster, instance=True, alias="west")
     cluster.leader.return_value = None
     created: list[dict[str, str]] = []

@@ -124,7 +124,9 @@ def test_a_google_token_has_the_form_of_googles_own_handler(monkeypatch: pytest.
     assert decoded(access) == b"ya29.access"
 
 
-def test_a_service_account_without_the_right_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_service_account_without_permission_names_the_role(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def respond(request: Received) -> Response:
         return metadata(request) if request.path.endswith("/email") else Response(status=403)
 
@@ -136,14 +138,16 @@ def test_a_service_account_without_the_right_is_named(monkeypatch: pytest.Monkey
         with_server(respond, use)
 
 
-def test_a_missing_identity_of_google_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_google_identity_has_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     found = security(monkeypatch, {"GCE_METADATA_HOST": "127.0.0.1:1"}, GCP)
     with pytest.raises(AuthenticationFailedError, match="no identity of Google Cloud was found"):
         asyncio.run(sent(found))
 
 
-def test_a_key_of_a_service_account_is_exchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """GOOGLE_APPLICATION_CREDENTIALS on a laptop: the JWT bearer grant, with the key's id and the scope as a claim."""
+def test_a_service_account_key_is_exchanged_for_a_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """GOOGLE_APPLICATION_CREDENTIALS on a laptop uses the JWT bearer grant, with the key's id and the scope as a claim."""
     path = tmp_path / "key.json"
 
     async def use(server: IdentityServer) -> dict[str, Any]:
@@ -177,10 +181,10 @@ def verified(assertion: str, audience: str) -> dict[str, Any]:
     return {"header": json.loads(decoded(header)), "claims": found}
 
 
-def test_an_external_account_is_exchanged_and_impersonated(
+def test_the_token_of_an_external_account_is_exchanged_and_impersonates_a_service_account(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Workload identity federation from outside Google Cloud: the projected token is read at each use."""
+    """Workload identity federation outside Google Cloud reads the projected token at each use."""
     token, path = projected(tmp_path), tmp_path / "account.json"
 
     def respond(request: Received) -> Response:
@@ -251,10 +255,10 @@ def test_the_token_of_an_aks_pod_is_exchanged_at_entra(
     assert "authorization" not in request.headers
 
 
-def test_what_entra_refuses_is_named_with_the_subject(
+def test_the_error_of_entra_names_its_code_and_the_subject(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its code, and whom the federated credential must name; the text could repeat the assertion."""
+    """The federated credential must name the subject. Entra's text is not shown, because it may repeat the assertion."""
     token = projected(tmp_path)
     answer = {
         "error": "invalid_client",
@@ -272,8 +276,8 @@ def test_what_entra_refuses_is_named_with_the_subject(
     assert token.read_text().strip() not in text
 
 
-def test_a_managed_identity_is_asked_for_without_a_projected_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The metadata service of the node; it throttles, and writes numbers as strings."""
+def test_a_managed_identity_is_used_without_a_projected_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata service of the node throttles requests and writes numbers as strings."""
     responses = [
         Response(status=429),
         Response(body={"access_token": "managed", "expires_in": "3599", "token_type": "Bearer"}),
@@ -313,7 +317,7 @@ def signed_properties(key_file: Path, url: str, **further: str) -> dict[str, str
 
 
 @pytest.mark.parametrize("form", ["base64", "DER", "PEM", "encrypted PEM"])
-def test_a_client_authenticates_by_a_signed_assertion(
+def test_a_client_authenticates_with_a_signed_assertion(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str
 ) -> None:
     """KIP-1258: no secret leaves the pod. Keys are PKCS #8, as Java reads them, or PEM."""
@@ -350,7 +354,7 @@ def test_a_client_authenticates_by_a_signed_assertion(
     assert claims["jti"]
 
 
-def test_an_assertion_by_an_elliptic_curve_has_the_form_of_rfc_7518(
+def test_an_assertion_signed_with_an_elliptic_curve_has_the_form_of_rfc_7518(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "key.pem"
@@ -417,7 +421,7 @@ def test_a_template_file_adds_claims_and_headers(monkeypatch: pytest.MonkeyPatch
     ("content", "algorithm", "expected"),
     [(b"no key", "RS256", "cannot be read"), (pem(EC_KEY), "RS256", "is not for RS256")],
 )
-def test_a_wrong_key_is_an_error_that_does_not_show_it(
+def test_the_error_for_an_invalid_key_does_not_show_the_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes, algorithm: str, expected: str
 ) -> None:
     path = tmp_path / "key"

@@ -107,7 +107,7 @@ def test_certificates_without_an_authority_key_identifier_are_accepted(kubeconfi
     assert (tls.check_hostname, tls.verify_mode) == (True, ssl.CERT_REQUIRED)
 
 
-def test_a_port_of_a_pod_is_dialled_by_a_port_forward(
+def test_a_port_of_a_pod_is_reached_through_a_port_forward(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In any namespace, with the token of the user."""
