@@ -48,7 +48,7 @@ def errors(*documents: dict[str, Any]) -> str:
 EAST, WEST = flow("east", "west"), flow("west", "east")
 
 
-def test_a_pair_has_its_flows_by_the_member_that_is_active_while_they_run():
+def test_each_member_of_a_pair_has_the_flow_of_which_it_is_the_source():
     loaded = load_pair(text(pair(), EAST, WEST))
 
     assert {"east": "east-to-west", "west": "west-to-east"} == {
@@ -66,7 +66,7 @@ def test_the_fence_has_no_default():
     )
 
 
-def test_a_fence_of_none_is_accepted_by_name():
+def test_the_fence_method_none_is_accepted_if_it_is_written():
     assert (
         load_pair(text(pair(fence={"method": "None"}), EAST, WEST)).pair.spec.fence.method is FenceMethod.NONE
     )
@@ -113,7 +113,7 @@ def test_a_fence_of_none_is_accepted_by_name():
         "method",
     ],
 )
-def test_a_pair_is_refused_with_the_field_and_the_cure(spec: dict[str, Any], sentence: str):
+def test_an_invalid_pair_is_refused_with_the_field_and_the_remedy(spec: dict[str, Any], sentence: str):
     assert sentence in errors(pair(**spec), EAST, WEST)
 
 
@@ -166,5 +166,5 @@ def test_a_file_without_a_pair_is_refused():
     )
 
 
-def test_a_flow_that_is_named_twice_is_refused():
+def test_a_flow_of_both_members_is_refused():
     assert "it contains two flows named east-to-west" in errors(pair(), EAST, EAST, WEST)

@@ -37,8 +37,8 @@ def test_an_invalid_example_is_refused_with_the_expected_error(path: Path) -> No
     assert expected in str(raised.value)
 
 
-def test_the_example_of_a_pair_is_valid_and_its_switchovers_name_it() -> None:
-    """The same file serves the command."""
+def test_the_example_of_a_pair_is_valid_and_its_switchovers_refer_to_it() -> None:
+    """The command reads the same file."""
     pair = load_pair((FOLDER / "pair.yaml").read_text()).pair
     named = [
         parse_switchover(read_document(path.read_text())).spec

@@ -51,7 +51,7 @@ def test_a_new_object_with_the_name_of_a_deleted_one_is_cached():
 
 
 def test_a_flow_that_matches_the_selector_again_is_cached_again():
-    """If the label of a MirrorFlow is removed, the API server reports it as deleted. Its uid stays."""
+    """If a MirrorFlow loses the selected label, the API server reports it as deleted, and its uid stays the same."""
     cache = ClusterCache()
 
     def labelled(version: int) -> dict[str, Any]:

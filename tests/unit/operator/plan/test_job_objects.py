@@ -235,8 +235,8 @@ def test_properties_of_spark_reach_all_jobs_and_override_no_field() -> None:
     assert "hdfs://namenode:8020/spark-events" == url
 
 
-def test_what_the_operator_sets_is_no_property_that_users_may_set() -> None:
-    """Neither the keys that have fields, nor those by which the driver finds its executors and keeps them to itself."""
+def test_users_cannot_set_spark_properties_that_the_operator_sets() -> None:
+    """These are keys with a field, and keys by which the driver finds and protects its executors."""
     own = {key for key in _properties(_jobs("everything"), "east-to-west-seed-") if key.startswith("spark.")}
     pod = {"POD_NAME": "a", "POD_NAMESPACE": "b", "POD_IP": "10.0.0.1"}
     template = {kubernetes_backend.IMAGE_KEY: "x", POD_TEMPLATE_KEY: "y"}
@@ -277,8 +277,8 @@ def test_a_stopped_flow_neither_archives_nor_restores() -> None:
     ]
 
 
-def test_two_exports_never_run_at_once() -> None:
-    """Neither a new Job nor the first schedule starts before the driver of an earlier one has ended."""
+def test_two_exports_never_run_at_the_same_time() -> None:
+    """Neither a new Job nor the first scheduled one starts before the driver of an earlier export has ended."""
     followed, scheduled = (
         _jobs("archived-continuously", Runs(archive=True)),
         _jobs("archived-and-restored", Runs()),

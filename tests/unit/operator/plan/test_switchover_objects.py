@@ -48,7 +48,7 @@ def pod(planned: list[dict[str, Any]]) -> dict[str, Any]:
     return spec
 
 
-def test_the_objects_of_a_switchover_are_the_golden_ones():
+def test_the_objects_of_a_switchover_are_those_of_the_golden_file():
     check_golden(GOLDEN, yaml.safe_dump_all(objects(), sort_keys=False, width=120))
 
 
@@ -85,8 +85,8 @@ def test_only_a_job_that_switches_an_endpoint_gets_a_token():
     assert request(with_hook)["endpoint"] is None
 
 
-def test_nothing_owns_the_objects():
-    """Kubernetes deletes what an object owns with it; a Job must not end because its Switchover was deleted."""
+def test_the_objects_of_a_switchover_have_no_owner():
+    """Kubernetes deletes owned objects with their owner. A Job must not end because its Switchover was deleted."""
     assert [] == [item["metadata"]["name"] for item in objects() if "ownerReferences" in item["metadata"]]
 
 
@@ -125,8 +125,8 @@ def test_the_pod_has_no_token_and_is_restricted():
     assert "east-to-west" == spec["serviceAccountName"]
 
 
-def test_the_pod_is_that_of_the_source_connector_of_the_flow_that_is_left():
-    """What reaches both clusters from there, such as labels of network policies, is in its template."""
+def test_the_pod_has_the_template_of_the_source_connector_of_the_forward_flow():
+    """The template has what a connection to both clusters needs, such as labels for network policies."""
     connectors = {
         "source": {
             "image": "example/replicator:2",
@@ -140,7 +140,7 @@ def test_the_pod_is_that_of_the_source_connector_of_the_flow_that_is_left():
     assert "kafka" == planned[-1]["spec"]["template"]["metadata"]["labels"]["may-reach"]
 
 
-def test_the_request_to_the_other_member_has_the_flows_the_other_way_round():
+def test_a_switchover_to_the_other_member_exchanges_the_flows():
     files = objects(wanted=switchover(to="east"))[0]["data"]
 
     assert "source.cluster.alias=west" in files["forward-source.properties"].replace(" ", "")
@@ -151,5 +151,5 @@ def test_a_flow_that_is_stopped_or_paused_has_the_properties_of_a_running_one():
     assert objects()[0]["data"] == objects(state="Paused")[0]["data"]
 
 
-def test_without_groups_there_is_no_file_of_them():
+def test_a_flow_without_groups_has_no_file_of_groups():
     assert "forward-checkpoint.properties" not in objects(mirror_pair(groups={"include": []}))[0]["data"]

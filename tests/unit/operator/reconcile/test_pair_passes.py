@@ -210,7 +210,7 @@ def simulation() -> PairSimulation:
     return PairSimulation()
 
 
-def test_a_switchover_gets_its_job_after_the_files_of_it(simulation: PairSimulation):
+def test_the_files_of_a_switchover_are_created_before_its_job(simulation: PairSimulation):
     simulation.request()
 
     written, again_s = simulation.run()
@@ -251,10 +251,10 @@ def _pod_of_flow(body: bytes) -> Iterator[PollTarget]:
         thread.join()
 
 
-def test_the_job_of_an_unplanned_switchover_gets_what_the_pods_know_of_the_lost_source(
+def test_the_job_of_an_unplanned_switchover_gets_the_source_ends_that_pods_report(
     simulation: PairSimulation,
 ):
-    """A pod that does not answer is left out: its ends are unknown."""
+    """A pod that does not respond is left out: its ends are unknown."""
     rows = [{"connector": "s", "topic": "orders", "partition": 0, "sourceEndOffset": 9, "sourceOffset": 4}]
     side = {"reach": "Unreachable", "sinceSeconds": 10}
     body = json.dumps({"connectors": [{"connector": "s", "source": side}], "partitions": rows}).encode()
@@ -302,8 +302,8 @@ def test_a_pass_that_was_interrupted_is_completed_by_the_next(simulation: PairSi
     assert simulation.run()[0][:2] == ["create Job move-switchover", "event Switchover JobCreated"]
 
 
-def test_an_object_of_someone_else_with_a_needed_name_is_not_used(simulation: PairSimulation):
-    """The Job would run with its files."""
+def test_a_foreign_object_with_a_required_name_is_not_used(simulation: PairSimulation):
+    """The Job would run with the files of that object."""
     simulation.api.store(KINDS["ConfigMap"], {"metadata": {"name": JOB_NAME}, "data": {}})
     simulation.request()
 
@@ -313,7 +313,7 @@ def test_an_object_of_someone_else_with_a_needed_name_is_not_used(simulation: Pa
     assert ("Job", JOB_NAME) not in simulation.api.objects
 
 
-def test_the_end_is_recorded_and_the_flow_back_is_started(simulation: PairSimulation):
+def test_an_ended_switchover_is_recorded_and_starts_the_reverse_flow(simulation: PairSimulation):
     simulation.request()
     simulation.run()
     assert not simulation.cache.pairs.is_started((NAMESPACE, "west-to-east"))
@@ -395,7 +395,7 @@ def test_a_pod_whose_image_cannot_be_pulled_is_reported(simulation: PairSimulati
     assert "no such image" in simulation.status("Switchover", "move")["waitsFor"]
 
 
-def test_a_deleted_pair_lets_its_flows_do_what_their_specs_say(simulation: PairSimulation):
+def test_flows_of_a_deleted_pair_follow_their_own_specs(simulation: PairSimulation):
     simulation.request()
     simulation.run()
     simulation.end_job(SwitchoverState.DONE)

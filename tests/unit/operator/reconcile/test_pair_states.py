@@ -76,7 +76,7 @@ def state_of(name: str, spec_state: str, pair_status: dict[str, Any] | None) -> 
         "ended-while-paused",
     ],
 )
-def test_a_switchover_decides_which_flow_runs(
+def test_the_active_member_of_a_pair_decides_which_flow_runs(
     name: str, spec_state: str, pair_status: dict[str, Any] | None, expected: str
 ):
     state, _ = state_of(name, spec_state, pair_status)
@@ -84,6 +84,6 @@ def test_a_switchover_decides_which_flow_runs(
     assert expected == state
 
 
-def test_a_flow_that_was_ended_names_the_pair():
-    """Its spec says Running, so its conditions must say what stops it."""
+def test_the_conditions_of_a_stopped_flow_name_its_pair():
+    """The spec of the flow says Running, so the conditions must explain what stops it."""
     assert ("Stopped", KEY.name) == state_of("east-to-west", "Running", SWITCHED)

@@ -37,7 +37,7 @@ def ready(status: PairStatus) -> tuple[str, str, str]:
     return condition.status.value, condition.reason, condition.message
 
 
-def test_before_the_first_switchover_the_flow_that_is_not_stopped_says_who_is_active():
+def test_before_the_first_switchover_the_source_of_the_running_flow_is_active():
     status = written(observation())
 
     assert ("east", "", "Ready") == (status.active, status.runs, status.phase)
@@ -62,14 +62,16 @@ def test_before_the_first_switchover_the_flow_that_is_not_stopped_says_who_is_ac
     ],
     ids=["both-run", "no-lag", "lag", "flow", "no-flow-back"],
 )
-def test_a_pair_that_could_not_be_switched_over_says_why(fields: dict[str, Any], reason: str, phase: str):
+def test_a_pair_that_cannot_be_switched_over_reports_the_reason(
+    fields: dict[str, Any], reason: str, phase: str
+):
     status = written(observation(**fields))
 
     assert (reason, phase) == (ready(status)[1], status.phase)
     assert ready(status)[2]
 
 
-def test_a_switchover_under_way_is_the_phase():
+def test_a_pair_with_a_running_switchover_has_the_phase_switching_over():
     item = switchover_resource()
     status = written(observation(item), move=SwitchoverStatus(state="Draining"))
 
@@ -82,8 +84,8 @@ def test_a_switchover_under_way_is_the_phase():
     )
 
 
-def test_the_flow_back_runs_only_when_its_positions_are_stored():
-    """A flow back that starts earlier would copy everything back."""
+def test_the_reverse_flow_runs_only_after_its_positions_are_stored():
+    """A reverse flow that starts earlier would copy everything back."""
     promoted = observation(switchover_resource(), jobs={"move": job(report=report("Reversing", **PROMOTED))})
     started = observation(
         switchover_resource(), jobs={"move": job(report=report("Reversing", may_copy_back=True, **PROMOTED))}
@@ -101,8 +103,8 @@ def test_the_active_member_stays_when_the_switchover_and_its_job_are_deleted():
     assert ("west", "west-to-east", 1) == (status.active, status.runs, status.epoch)
 
 
-def test_the_record_of_an_earlier_switchover_does_not_make_its_member_active_again():
-    """It was created again, and its Job reports what the journal has: meanwhile east was promoted."""
+def test_a_recreated_switchover_does_not_make_its_member_active_again():
+    """Its Job reports what the journal has: in the meantime, east was promoted."""
     known = PairStatus(active="east", promoted_by="east-west/return", epoch=2, runs="east-to-west")
     stale = report("Done", active="east", promoted_by="east-west/return", epoch=2, may_copy_back=True)
 
@@ -122,7 +124,7 @@ def test_an_older_report_does_not_change_the_active_member():
     assert "east" == member.active
 
 
-def test_a_refused_request_reports_who_is_active_where_the_status_was_lost():
+def test_a_refused_request_restores_the_active_member_after_the_status_was_lost():
     lost = observation(
         switchover_resource("again"),
         jobs={"again": job("again", report=report("Refused", "again", **PROMOTED))},
@@ -131,7 +133,7 @@ def test_a_refused_request_reports_who_is_active_where_the_status_was_lost():
     assert ("west", "") == (active_member(lost).active, active_member(lost).runs)
 
 
-def test_the_newest_switchover_is_remembered_when_it_is_deleted():
+def test_the_status_of_a_pair_keeps_its_newest_switchover_after_it_is_deleted():
     seen = observation(switchover_resource())
     before = written(seen, move=SwitchoverStatus(state="Done", completion_time=SINCE))
 

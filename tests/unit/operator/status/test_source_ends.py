@@ -32,8 +32,8 @@ def row(topic: str = "orders", partition: int = 0, end: Any = 10, copied: Any = 
     }
 
 
-def test_the_ends_are_read_with_the_time_until_which_they_are_known():
-    """A process notices a source that is cut off only after a while, and cannot have read it in between."""
+def test_source_ends_are_read_with_the_time_until_which_they_are_known():
+    """A process notices a disconnected source only after a while, and has read no ends in between."""
     read = parse_source_ends(response([row(), row(partition=1, end=None)], LOST), now_s=NOW_S)
 
     until_ms = int((NOW_S - 60.0 - NOTICED_WITHIN_S) * 1_000)
@@ -44,18 +44,18 @@ def test_the_ends_are_read_with_the_time_until_which_they_are_known():
     "text",
     ["", "[]", "{}", '{"partitions": 1}', '{"partitions": [1], "connectors": 2}', response([row("a b")])],
 )
-def test_what_has_no_end_is_none(text: str):
+def test_a_response_without_source_ends_is_ignored(text: str):
     assert parse_source_ends(text, now_s=NOW_S) is None
 
 
-def test_a_side_that_is_unknown_gives_no_time():
+def test_an_unknown_source_gives_no_time_of_its_ends():
     read = parse_source_ends(response([row()], {"reach": "Unknown"}), now_s=NOW_S)
 
     assert read is not None
     assert read.known_until_ms is None
 
 
-def test_of_several_pods_the_highest_ends_count():
+def test_the_highest_ends_of_several_pods_are_used():
     first = SourceEnds(ends={("a", 0): (5, 5), ("b", 0): (3, 1)}, known_until_ms=2)
     second = SourceEnds(ends={("a", 0): (9, 4)}, known_until_ms=1)
 

@@ -80,7 +80,7 @@ def test_a_running_job_is_followed_and_its_report_is_the_status():
         ("Refused", ("False", "Refused"), ("True", "Refused")),
     ],
 )
-def test_an_end_is_recorded_and_stays_when_the_job_is_gone(
+def test_the_final_status_stays_after_the_job_is_deleted(
     state: str, succeeded: tuple[str, str], stalled: tuple[str, str]
 ):
     ended = status(
@@ -106,7 +106,7 @@ def test_a_second_switchover_is_refused_while_the_first_has_not_ended():
     assert "Refused" == status(seen, "second").state
 
 
-def test_a_switchover_is_refused_while_a_deleted_one_is_carried_out():
+def test_a_switchover_is_refused_while_the_job_of_a_deleted_one_runs():
     seen = observation(switchover_resource(), jobs={"gone": job("gone", report=report("Draining", "gone"))})
 
     assert decision(seen).refusal.startswith("spec.pair: Switchover gone of east-west has not ended")
@@ -118,8 +118,8 @@ def test_a_switchover_may_follow_one_that_has_ended():
     assert JobStep.CREATE_JOB is decision(observation(ended, switchover_resource())).step
 
 
-def test_a_deleted_job_is_created_again_however_old_the_switchover_is():
-    """The process in it continues by the journal: after promoting, the switchover can only be completed."""
+def test_a_deleted_job_is_created_again_for_a_switchover_of_any_age():
+    """Its process continues from the journal: after promotion, the switchover can only be completed."""
     begun = switchover_resource(status=SwitchoverStatus(state="Promoting"), age_s=10 * BEGIN_WITHIN_S)
 
     assert JobStep.CREATE_JOB is decision(observation(begun)).step
@@ -131,8 +131,8 @@ def test_a_job_whose_report_was_lost_is_replaced():
     assert JobStep.REPLACE_JOB is decision(seen).step
 
 
-def test_a_refusal_without_the_journal_does_not_replace_what_is_known():
-    """A process with new files may refuse before it connects; the switchover has begun."""
+def test_a_refusal_without_a_record_does_not_replace_the_known_state():
+    """A new process may refuse before it connects, although the switchover has begun."""
     begun = switchover_resource(status=SwitchoverStatus(state="Draining", since=SINCE))
     blind = report("Refused", reason="A setting is wrong.").__class__(id="", state="Refused", reason="x")
 
@@ -150,7 +150,7 @@ def test_a_refusal_without_the_journal_does_not_replace_what_is_known():
     ],
     ids=["pair", "flow"],
 )
-def test_a_missing_object_is_awaited_for_a_while(fields: dict[str, Any], sentence: str):
+def test_a_request_waits_a_limited_time_for_a_missing_object(fields: dict[str, Any], sentence: str):
     young = decision(observation(switchover_resource(), **fields))
     old = decision(observation(switchover_resource(age_s=BEGIN_WITHIN_S + 1), **fields))
 
@@ -158,21 +158,21 @@ def test_a_missing_object_is_awaited_for_a_while(fields: dict[str, Any], sentenc
     assert old.refusal.startswith(f"It could not begin within 5 minutes: {sentence}")
 
 
-def test_a_request_that_is_found_too_late_is_refused():
-    """The operator was away: no user expects that applications are moved now."""
+def test_a_request_that_is_seen_too_late_is_refused():
+    """The operator was down. No user expects that applications are moved now."""
     late = decision(observation(switchover_resource(age_s=BEGIN_WITHIN_S + 1)))
 
     assert late.refusal.startswith("It could not begin within 5 minutes, because the operator did not run.")
 
 
-def test_a_switchover_to_no_member_is_refused():
+def test_a_switchover_to_an_unknown_member_is_refused():
     refused = decision(observation(switchover_resource(to="north")))
 
     assert "spec.to: north is no member of east-west; create a Switchover to east or west." == refused.refusal
 
 
-def test_a_name_that_another_request_has_used_is_refused():
-    """Its Job, which is still there, has done something else."""
+def test_a_switchover_with_the_name_of_a_different_earlier_request_is_refused():
+    """The Job of the earlier request still exists."""
     seen = observation(
         switchover_resource(to="east"), jobs={"move": job(report=report("Done"), is_complete=True)}
     )

@@ -30,7 +30,7 @@ RECORD = SwitchoverRecord(
 )
 
 
-def test_a_report_is_read_as_it_was_written():
+def test_a_parsed_report_equals_the_written_one():
     progress = SwitchoverProgress(
         id=RECORD.id,
         record=RECORD,
@@ -63,7 +63,7 @@ def test_a_report_is_read_as_it_was_written():
     assert ["Fencing", "Reversing"] == [entry.state for entry in read.states]
 
 
-def test_the_loss_of_an_unplanned_switchover_is_read_as_it_was_written():
+def test_the_parsed_loss_of_an_unplanned_switchover_equals_the_written_one():
     lost = tuple(
         PartitionLoss(
             topic=topic,
@@ -93,7 +93,7 @@ def test_the_loss_of_an_unplanned_switchover_is_read_as_it_was_written():
     )
 
 
-def test_a_refusal_without_a_record_is_read():
+def test_a_refusal_without_a_record_is_parsed():
     read = parse_switchover_report(SwitchoverProgress(id="a", refusal="spec.to: no; yes.").body())
 
     assert read == SwitchoverReport(id="a", state="Refused", reason="spec.to: no; yes.")
@@ -121,11 +121,11 @@ def test_a_long_report_fits_into_a_termination_message():
     "text",
     ["", "Traceback", "[]", '{"job":"seed","version":1}', '{"job":"switchover","version":2}', "x" * 5_000],
 )
-def test_what_is_no_report_is_none(text: str):
+def test_a_text_that_is_not_a_report_is_ignored(text: str):
     assert parse_switchover_report(text) is None
 
 
-def test_values_of_other_types_are_left_out():
+def test_values_of_wrong_types_are_ignored():
     foreign = {
         "version": 1,
         "job": "switchover",

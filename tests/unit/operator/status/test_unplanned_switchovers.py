@@ -1,4 +1,4 @@
-"""Switchovers without the source: what the status says of the loss, in whose place they are carried out, and how they end."""
+"""The status of unplanned switchovers: the loss, the switchovers that they overtake, and how they end."""
 
 from dataclasses import replace
 from typing import Any
@@ -61,7 +61,7 @@ def degraded() -> SwitchoverStatus:
     )
 
 
-def test_the_loss_is_in_the_status_while_the_switchover_is_carried_out():
+def test_the_status_has_the_loss_while_the_switchover_runs():
     seen = report("ForwardEnded", "lost-east", loss=LOSS, waits_for="Waits until the flow has ended.")
 
     written = status(
@@ -72,8 +72,8 @@ def test_the_loss_is_in_the_status_while_the_switchover_is_carried_out():
     assert ("Unknown", "UnderWay", "Waits until the flow has ended.") == condition(written)
 
 
-def test_applications_of_a_lost_source_cannot_write_until_it_has_ended():
-    """The metric counts from when it began, and the alert is that of a fence that stands still."""
+def test_writes_count_as_refused_from_the_beginning_to_the_end_of_an_unplanned_switchover():
+    """The metric counts from the beginning of the switchover. The alert is that of a fence that stays too long."""
     states = (StateTime(state="Assessing", entered=SINCE),)
     under_way = SwitchoverStatus(state="Promoting", states=states)
     fenced = SwitchoverStatus(state="Draining", writes_refused=RefusedWrites(since=SINCE))
@@ -87,7 +87,7 @@ def test_applications_of_a_lost_source_cannot_write_until_it_has_ended():
     )
 
 
-def test_a_degraded_switchover_has_ended_and_says_what_is_lost():
+def test_a_degraded_switchover_is_complete_and_reports_the_loss():
     written = degraded()
     known = "At least 25 offsets are lost (orders: 25). Nothing is known of east since 2026-11-30T09:59:00Z."
 
@@ -100,8 +100,8 @@ def test_a_degraded_switchover_has_ended_and_says_what_is_lost():
     assert "False" == condition(written, "Reconciling")[0]
 
 
-def test_a_degraded_switchover_whose_job_is_deleted_asks_the_journal_and_becomes_done():
-    """Its user has reconciled the clusters; the flow back may run from then on."""
+def test_a_degraded_switchover_whose_job_is_deleted_reads_the_journal_and_becomes_done():
+    """The user has reconciled the clusters, so the reverse flow may run."""
     known = degraded()
     asked = observation(unplanned(status=known, age_s=1e6))
     done = report(
@@ -122,7 +122,7 @@ def test_a_degraded_switchover_whose_job_is_deleted_asks_the_journal_and_becomes
     assert ("west", "west-to-east") == (pair.active, pair.runs)
 
 
-def test_a_degraded_switchover_stays_as_it_is_without_its_pair_or_with_its_job():
+def test_a_degraded_switchover_is_unchanged_without_its_pair_or_with_its_job():
     known = degraded()
     without_pair = observation(unplanned(status=known), pair=None)
     with_job = observation(
@@ -160,8 +160,8 @@ def test_a_pair_is_not_ready_until_the_clusters_are_reconciled():
     assert not pair_resource().waits_to_be_reconciled
 
 
-def test_it_overtakes_a_planned_one_that_cannot_end_without_the_source():
-    """The process of the planned one ends first: both hold the lock of the pair on the target."""
+def test_an_unplanned_switchover_overtakes_an_unfinished_planned_one():
+    """The process of the planned switchover ends first, because both need the lock of the pair on the target."""
     planned = switchover_resource(status=SwitchoverStatus(state="RollingBack"))
     both = {"move": job(report=report("RollingBack"))}
     before = observation(planned, unplanned(), jobs=both)
@@ -174,7 +174,7 @@ def test_it_overtakes_a_planned_one_that_cannot_end_without_the_source():
     assert ("RollingBack", "Waiting") == (status(after, "move").state, condition(status(after, "move"))[1])
 
 
-def test_the_overtaken_one_ends_with_the_promotion_and_continues_if_that_is_given_up():
+def test_an_overtaken_switchover_ends_with_the_promotion_and_continues_after_a_rollback():
     planned = switchover_resource(status=SwitchoverStatus(state="RollingBack"))
     promoted = observation(planned, unplanned(status=SwitchoverStatus(state="Promoting")))
     given_up = observation(planned, unplanned(status=SwitchoverStatus(state="Lifted")))
@@ -190,7 +190,7 @@ def test_the_overtaken_one_ends_with_the_promotion_and_continues_if_that_is_give
     assert JobStep.CREATE_JOB is decision(given_up, "move").step
 
 
-def test_it_overtakes_none_that_has_promoted_or_goes_elsewhere():
+def test_an_unplanned_switchover_does_not_overtake_one_that_has_promoted_or_has_a_different_target():
     for state, to in (("Promoting", "west"), ("Draining", "east")):
         seen = observation(switchover_resource(status=SwitchoverStatus(state=state), to=to), unplanned())
 
@@ -198,8 +198,8 @@ def test_it_overtakes_none_that_has_promoted_or_goes_elsewhere():
         assert JobStep.CREATE_JOB is decision(seen, "move").step
 
 
-def test_one_that_cannot_begin_ends_no_other():
-    """Its member is unknown, or it is found too late."""
+def test_an_unplanned_switchover_that_cannot_begin_does_not_end_a_planned_one():
+    """The request was seen too late."""
     planned = switchover_resource(status=SwitchoverStatus(state="Draining"), age_s=2 * BEGIN_WITHIN_S)
     late = observation(planned, unplanned(age_s=BEGIN_WITHIN_S + 1), jobs={"move": job()})
 
