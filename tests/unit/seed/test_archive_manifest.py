@@ -69,7 +69,7 @@ def manifest() -> Manifest:
     )
 
 
-def test_content_round_trips() -> None:
+def test_a_manifest_is_unchanged_by_a_round_trip() -> None:
     acl = AclBinding(
         resource_type=2,
         resource_name="orders",
@@ -86,7 +86,7 @@ def test_content_round_trips() -> None:
         assert from_json(json.loads(json.dumps(as_json(content)))) == content
 
 
-def test_groups_and_acls_are_those_of_the_last_increment_that_has_read_them() -> None:
+def test_groups_and_acls_come_from_the_last_increment_that_could_read_them() -> None:
     group = ArchivedGroup(name="billing", offsets=(ArchivedOffset(topic="orders", partition=0, offset=7),))
     content = appended(manifest(), replace(increment(9, 20), groups=(group,), groups_read_ms=5, acls=()))
 
@@ -138,7 +138,7 @@ def test_an_increment_with_a_hole_or_an_overlap_is_refused(start: int) -> None:
         appended(manifest(), increment(start, 20))
 
 
-def test_a_task_gets_its_partition_alone() -> None:
+def test_a_task_gets_only_its_own_partition() -> None:
     group = ArchivedGroup(name="billing", offsets=())
     content = appended(manifest(), increment(0, 4, topic="a"))
     partition = content.partitions[TopicPartition("orders", 0)]
@@ -178,8 +178,8 @@ times_ms = st.integers(0, TIMESTAMP_MS_MAX)
 
 
 @given(st.lists(times_ms, min_size=1), times_ms)
-def test_a_file_with_a_record_of_an_hour_is_found_by_the_hour(record_times: list[int], other_ms: int) -> None:
-    """As text, as engines compare the names of folders; also if producers wrote the records in no order."""
+def test_the_hours_of_a_file_include_the_hour_of_each_record(record_times: list[int], other_ms: int) -> None:
+    """Hours are compared as text, as engines compare folder names. The records of a file may be in any order of time."""
     bounds = functools.reduce(
         TimeBounds.joined, (TimeBounds(first_ms=time_ms, last_ms=time_ms) for time_ms in record_times)
     )

@@ -39,7 +39,7 @@ def write_files(folder: StorageFolder, content: Manifest) -> None:
 
 
 @pytest.mark.parametrize("commits", [1, 2, SNAPSHOT_EVERY - 1, SNAPSHOT_EVERY, 2 * SNAPSHOT_EVERY + 3])
-def test_increments_are_read_as_one(tmp_path: Path, commits: int) -> None:
+def test_increments_are_read_as_one_archive(tmp_path: Path, commits: int) -> None:
     folder = StorageFolder(str(tmp_path))
     state = filled(folder, commits)
     write_files(folder, state.manifest)
@@ -51,7 +51,7 @@ def test_increments_are_read_as_one(tmp_path: Path, commits: int) -> None:
     assert len(partition.files) == commits
 
 
-def test_a_reader_reads_no_commit_before_the_last_snapshot(tmp_path: Path) -> None:
+def test_commits_before_the_last_snapshot_are_not_read(tmp_path: Path) -> None:
     folder = StorageFolder(str(tmp_path))
     state = filled(folder, SNAPSHOT_EVERY + 2)
     for number in range(1, SNAPSHOT_EVERY):
@@ -60,7 +60,7 @@ def test_a_reader_reads_no_commit_before_the_last_snapshot(tmp_path: Path) -> No
     assert CommitLog(folder).read() == state
 
 
-def test_of_two_exports_that_continue_one_commit_one_fails(tmp_path: Path) -> None:
+def test_the_second_of_two_exports_that_continue_a_commit_fails(tmp_path: Path) -> None:
     folder = StorageFolder(str(tmp_path))
     state = filled(folder, 3)
     first = CommitLog(folder).append(state, increment(30, 40))
@@ -85,7 +85,7 @@ def test_a_compaction_replaces_the_content(tmp_path: Path) -> None:
     assert (read.number, read.manifest) == (4, content)
 
 
-def test_a_missing_commit_and_one_of_a_different_history_are_damage(tmp_path: Path) -> None:
+def test_a_missing_or_foreign_commit_is_reported_as_damage(tmp_path: Path) -> None:
     folder = StorageFolder(str(tmp_path))
     filled(folder, 4)
     kept = folder.read(path_of(3)) or b""
@@ -97,7 +97,7 @@ def test_a_missing_commit_and_one_of_a_different_history_are_damage(tmp_path: Pa
         CommitLog(folder).read()
 
 
-def test_a_commit_with_a_hole_is_damage(tmp_path: Path) -> None:
+def test_a_commit_with_a_gap_is_reported_as_damage(tmp_path: Path) -> None:
     folder = StorageFolder(str(tmp_path))
     state = filled(folder, 1)
     commit = ArchiveCommit(
@@ -131,7 +131,7 @@ def test_an_invalid_commit_is_refused(text: bytes) -> None:
         decode(text, location="here")
 
 
-def test_a_commit_round_trips_and_a_cut_one_is_refused() -> None:
+def test_a_commit_is_unchanged_by_a_round_trip_and_a_truncated_commit_is_refused() -> None:
     commit = ArchiveCommit(number=1, commit_id="a", parent="", is_snapshot=True, manifest=manifest())
 
     assert decode(encode(commit), location="here") == commit

@@ -66,7 +66,9 @@ def merged_sizes(*sizes: int) -> list[list[int]]:
         ([72, 8, *[1] * FILES_MIN], [[8, *[1] * FILES_MIN]]),
     ],
 )
-def test_runs_fill_a_file_or_double_their_largest(sizes: list[int], runs: list[list[int]]) -> None:
+def test_files_are_merged_if_they_fill_a_file_or_double_the_largest_one(
+    sizes: list[int], runs: list[list[int]]
+) -> None:
     assert merged_sizes(*sizes) == runs
 
 

@@ -94,7 +94,7 @@ def test_an_increment_begins_where_the_archive_ends(settings: SourceSettings) ->
     assert [config.name for config in content.topics[0].configs] == ["retention.ms"]
 
 
-def test_what_retention_has_deleted_between_increments_is_a_gap(settings: SourceSettings) -> None:
+def test_records_deleted_by_retention_between_increments_are_a_gap(settings: SourceSettings) -> None:
     archived = planned(settings, None, {ORDERS: (0, 100)}).content
     later = planned(settings, archived, {ORDERS: (130, 150)})
 
@@ -112,7 +112,7 @@ def test_what_retention_has_deleted_between_increments_is_a_gap(settings: Source
         (90, "first", "orders-0 ends at 90 on the source"),
     ],
 )
-def test_a_topic_whose_offsets_mean_other_records_is_left_out(
+def test_a_recreated_or_truncated_topic_is_left_out(
     settings: SourceSettings, end: int, topic_id: str, message: str
 ) -> None:
     archived = planned(settings, None, {ORDERS: (0, 100), PAYMENTS: (0, 10)}).content
@@ -154,7 +154,7 @@ def test_settings_that_cannot_be_read_stay_as_they_are_and_are_a_warning(setting
     assert later.warnings == ("not read",)
 
 
-def test_a_plan_is_continued_while_the_source_has_what_it_planned(settings: SourceSettings) -> None:
+def test_a_plan_is_continued_while_the_source_has_all_planned_records(settings: SourceSettings) -> None:
     plan = planned(settings, None, {ORDERS: (0, 100)}).content
 
     assert continues(plan, planned(settings, None, {ORDERS: (50, 170), PAYMENTS: (0, 1)}).content)
@@ -197,7 +197,7 @@ def test_files_have_128_to_512_mib_by_default() -> None:
     assert FILE_BYTES * FILE_GROWTH_MAX == 512 << 20
 
 
-def test_the_size_of_an_offset_is_that_of_the_file_and_not_of_the_log() -> None:
+def test_the_estimated_size_per_offset_is_that_of_the_file_and_not_of_the_log() -> None:
     records = [Record(0, 1_700_000_000_000, b"k", b"x" * 1_000) for _ in range(200)]
     batches = [batch_of(records, base_offset=0), batch_of(records, base_offset=200)]
 
@@ -214,7 +214,7 @@ def test_the_size_of_an_archived_offset_is_that_of_the_largest_file(settings: So
     assert archived_bytes_per_offset_of(planned(settings, None, {ORDERS: (0, 5)}).content) == {}
 
 
-def test_a_result_names_what_is_new_what_is_lost_and_what_cannot_be_continued(
+def test_the_message_of_a_result_has_counts_warnings_and_topics_that_cannot_be_continued(
     settings: SourceSettings,
 ) -> None:
     content = planned(settings, None, {ORDERS: (0, 100)}).content

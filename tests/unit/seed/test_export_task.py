@@ -41,7 +41,7 @@ class Reader:
 
 
 @pytest.mark.parametrize("renames", [True, False], ids=["disk", "object store"])
-def test_a_file_is_written_once_and_a_store_without_renames_gets_it_at_its_place(
+def test_a_file_is_written_once_directly_to_its_path_if_the_store_cannot_rename(
     tmp_path: Path, *, renames: bool
 ) -> None:
     folder = StorageFolder(str(tmp_path))

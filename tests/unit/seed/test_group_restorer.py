@@ -35,7 +35,7 @@ ORDERS = TopicPartition("orders", 0)
         (120, 120, (100, True)),  # never after the end of the copy
     ],
 )
-def test_a_group_continues_at_the_older_offset_in_doubt(
+def test_a_group_without_an_exact_offset_continues_at_the_earlier_one(
     offset: int | None, at_most: int | None, expected: tuple[int, bool]
 ) -> None:
     translated = TranslatedOffset(
@@ -48,8 +48,8 @@ def test_a_group_continues_at_the_older_offset_in_doubt(
     assert (restored.point.upstream_offset, restored.point.metadata) == (7, "m")
 
 
-def test_a_group_before_the_first_archived_record_is_at_that_record() -> None:
-    """What it has not read before is in no archive. A partition that is not archived is left out."""
+def test_a_group_before_the_first_archived_record_is_moved_to_that_record() -> None:
+    """The archive does not have earlier records. A partition that is not archived is left out."""
     group = ArchivedGroup(
         name="billing",
         offsets=(
@@ -66,7 +66,7 @@ def test_a_group_before_the_first_archived_record_is_at_that_record() -> None:
     }
 
 
-def test_a_group_at_the_only_offset_of_an_empty_copy_is_exact() -> None:
+def test_a_group_in_an_empty_copy_is_exact() -> None:
     unknown = TranslatedOffset(upstream_offset=0, downstream_offset=None)
 
     assert position_on_target(unknown, start=0, end=0).is_exact
@@ -104,7 +104,7 @@ def test_a_restored_group_skips_no_record(gaps: list[tuple[int, int]], offset: i
         assert [copied for _, copied in pairs if copied >= position] == unread
 
 
-def test_the_summary_counts_groups_and_names_none() -> None:
+def test_the_summary_counts_groups_without_their_names() -> None:
     restored = GroupsRestored(
         results={
             "billing": GroupResult(exact=2, bound=1),

@@ -33,18 +33,20 @@ def describe(monkeypatch: pytest.MonkeyPatch, *producers: admin.ActiveProducer) 
     return asyncio.run(describe_open_transactions(NO_CLUSTER, {PARTITION: 120}))[PARTITION]
 
 
-def test_the_producer_whose_transaction_begins_at_the_stable_end_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_the_description_names_the_producer_whose_transaction_begins_at_the_last_stable_offset(
+    monkeypatch: pytest.MonkeyPatch,
+):
     text = describe(monkeypatch, producer(7, start=-1), producer(8, start=120), producer(9, start=130))
     assert text == (
         "an open transaction from offset 120 on, of producer 8 (epoch 2), whose last record is of 2023-11-14T22:13:20Z"
     )
 
 
-def test_a_timestamp_that_is_no_date_is_shown_as_a_number(monkeypatch: pytest.MonkeyPatch):
+def test_an_out_of_range_timestamp_is_shown_as_a_number(monkeypatch: pytest.MonkeyPatch):
     assert describe(monkeypatch, producer(8, start=120, timestamp=1 << 62)).endswith(f"timestamp {1 << 62}")
 
 
-def test_without_permission_the_offset_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_the_description_has_only_the_offset_without_permission(monkeypatch: pytest.MonkeyPatch):
     async def refuse(*_: object) -> None:
         raise ClusterError("No permission.", cluster="west")
 

@@ -48,13 +48,13 @@ def logs(draw: st.DrawFn) -> list[Record]:
 
 
 @given(st.lists(records, min_size=1, max_size=20))
-def test_records_round_trip_through_their_columns(original: list[Record]) -> None:
+def test_records_are_unchanged_by_a_round_trip_through_columns(original: list[Record]) -> None:
     assert records_of(columns_of(original, CREATE_TIME)) == original
 
 
 @given(st.lists(records, min_size=1, max_size=20))
-def test_times_are_those_of_the_records_as_far_as_parquet_has_them(original: list[Record]) -> None:
-    """Others are null, and do not count for the bounds of a file."""
+def test_record_timestamps_that_parquet_can_represent_are_kept(original: list[Record]) -> None:
+    """Other timestamps become null and do not count for the bounds of a file."""
     from pyarrow import parquet
 
     sink = io.BytesIO()

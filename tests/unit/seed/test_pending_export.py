@@ -69,7 +69,7 @@ def exported(index: int, start: int, end: int, *, records: int = 1, name: str = 
     )
 
 
-def test_what_is_written_is_left_out() -> None:
+def test_the_remaining_plan_excludes_written_ranges() -> None:
     plan = plan_of(100, 200, 300)
     done = [exported(0, 0, 100), exported(1, 100, 120), exported(1, 120, 150)]
 
@@ -114,7 +114,7 @@ def test_the_increment_has_the_files_and_gaps_of_each_partition_in_order() -> No
     assert (partition.end, content.finished, content.records) == (300, "now", 3)
 
 
-def test_results_whose_files_are_gone_or_differ_do_not_count(tmp_path: Path) -> None:
+def test_results_with_missing_or_different_files_are_ignored(tmp_path: Path) -> None:
     folder, plan = StorageFolder(str(tmp_path)), plan_of(100, 200, 300)
     pending = PendingExport(folder, 1)
     assert pending.read() is None
@@ -136,14 +136,14 @@ def test_results_whose_files_are_gone_or_differ_do_not_count(tmp_path: Path) -> 
     assert sorted((done.index, done.end) for done in found) == [(0, 100), (1, 200), (2, 250)]
 
 
-def test_the_second_of_two_exports_works_on_the_plan_of_the_first(tmp_path: Path) -> None:
+def test_the_second_of_two_exports_continues_the_plan_of_the_first(tmp_path: Path) -> None:
     folder, first = StorageFolder(str(tmp_path)), plan_of(100)
     PendingExport(folder, 1).store(first)
 
     assert PendingExport(folder, 1).store(replace(plan_of(200), plan_id="other")) == first
 
 
-def test_leftovers_of_committed_and_discarded_plans_are_deleted_and_archived_files_kept(
+def test_files_of_discarded_plans_are_deleted_and_archived_files_are_kept(
     tmp_path: Path,
 ) -> None:
     folder = StorageFolder(str(tmp_path))
@@ -164,8 +164,8 @@ def test_leftovers_of_committed_and_discarded_plans_are_deleted_and_archived_fil
     assert not folder.entries("_temporary")
 
 
-def test_no_export_can_commit_a_plan_whose_files_are_deleted(tmp_path: Path) -> None:
-    """A second export finds a plan that it cannot continue, while the first is about to commit it."""
+def test_a_plan_whose_files_are_deleted_cannot_be_committed(tmp_path: Path) -> None:
+    """A second export finds a plan that it cannot continue, while the first export is about to commit it."""
     folder = StorageFolder(str(tmp_path))
     log, plan = (
         CommitLog(folder),
@@ -196,7 +196,7 @@ def test_the_first_plan_of_an_archive_can_be_fenced(tmp_path: Path) -> None:
     assert CommitLog(folder).append(state, increment(0, 10)).manifest.records == 2
 
 
-def test_an_export_does_not_work_on_the_plan_of_a_merge(tmp_path: Path) -> None:
+def test_an_export_does_not_continue_the_plan_of_a_merge(tmp_path: Path) -> None:
     folder = StorageFolder(str(tmp_path))
     PendingExport(folder, 1).store(replace(plan_of(10), ranges=(), replaced=("x",)))
 

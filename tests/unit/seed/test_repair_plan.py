@@ -55,7 +55,7 @@ def window(
 
 
 @given(st.lists(st.tuples(st.sampled_from(DifferenceKind), st.integers(0, 30)), max_size=40))
-def test_runs_have_each_record_that_was_added_and_no_other(added: list[tuple[DifferenceKind, int]]) -> None:
+def test_runs_have_exactly_the_added_records(added: list[tuple[DifferenceKind, int]]) -> None:
     runs: list[DifferenceRun] = []
     for kind, offset in added:
         add_to_runs(runs, kind, offset)
@@ -82,7 +82,7 @@ def test_records_on_the_target_only_are_counted_and_not_copied() -> None:
     assert "3 records are only on the target" in plan.rest
 
 
-def test_windows_that_the_source_has_deleted_since_are_not_taken_as_equal() -> None:
+def test_windows_that_the_source_has_deleted_do_not_count_as_equal() -> None:
     def row(topic: str, begin: int, *, is_of_keys: bool = False) -> UnequalRow:
         return UnequalRow(
             flow="f", topic=topic, partition=0, begin=begin, end=begin + 100, is_of_keys=is_of_keys
@@ -142,7 +142,7 @@ def test_a_name_that_kafka_does_not_allow_is_refused() -> None:
         quarantine_topic("t" * 240, "run-with-a-name")
 
 
-def test_rows_cover_windows_that_share_offsets_and_rows_of_keys_the_whole_partition() -> None:
+def test_a_row_covers_overlapping_windows_and_a_row_of_keys_the_whole_partition() -> None:
     def row(topic: str, begin: int, end: int, *, is_of_keys: bool = False) -> UnequalRow:
         return UnequalRow(flow="f", topic=topic, partition=0, begin=begin, end=end, is_of_keys=is_of_keys)
 
@@ -169,7 +169,7 @@ def test_rows_cover_windows_that_share_offsets_and_rows_of_keys_the_whole_partit
     assert not covers("other", 0, 1_000)
 
 
-def test_each_record_is_found_by_its_offset_alone() -> None:
+def test_the_kind_of_a_difference_is_found_by_offset() -> None:
     runs = [DifferenceRun(MISSING, 3, 5), DifferenceRun(CHANGED, 5, 6), DifferenceRun(MOVED, 9, 10)]
     cursor = DifferenceCursor(runs)
 

@@ -62,7 +62,7 @@ def test_records_older_than_the_archive_are_skipped(count: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "equal"), [(1, 2), (3, 2), (4, 1), (6, 1)])
-def test_a_copy_that_begins_later_matches_only_the_last_files(count: int, equal: int) -> None:
+def test_a_copy_without_the_first_records_equals_only_the_last_files(count: int, equal: int) -> None:
     files = verdicts(RECORDS[count:], skip=-count)
 
     assert files == [(name, name in "abc"[3 - equal :]) for name in "abc"]

@@ -144,6 +144,6 @@ def test_a_point_in_time_has_a_time_zone(text: str, until_ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2026-11-22", "2026-11-22T13:00:00", "1795352400000"])
-def test_a_text_that_is_no_point_in_time_is_refused(text: str) -> None:
+def test_an_invalid_point_in_time_is_refused(text: str) -> None:
     with pytest.raises(JobSettingError, match="RFC 3339"):
         until_of({"archive.until": text})

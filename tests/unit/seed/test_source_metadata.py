@@ -43,7 +43,7 @@ def group(name: str, offset: int, *topics: str) -> ArchivedGroup:
     )
 
 
-def test_groups_are_those_of_the_flow_and_can_be_left_out() -> None:
+def test_groups_are_selected_by_name_and_can_be_disabled() -> None:
     selection = group_selection({})
     assert selection is not None
     assert (selection.selects("billing"), selection.selects("console-consumer-7")) == (True, False)
@@ -64,8 +64,8 @@ def test_a_group_that_cannot_be_read_keeps_its_earlier_offset_and_one_that_is_go
     assert partial.with_earlier(earlier, TOPICS) == (group("failed", 1), group("gone", 2), group("read", 30))
 
 
-def test_offsets_on_topics_that_are_not_continued_stay_as_they_are() -> None:
-    """The archive has the topic as it was before it was deleted or created again, and so the offsets of then."""
+def test_offsets_on_discontinued_topics_are_kept() -> None:
+    """The archive keeps such a topic as it was before it was deleted or recreated, with the offsets of that time."""
     earlier = (group("both", 5, "again", "orders"), group("of-deleted", 7, "deleted"))
     now = SourceGroups(groups=(group("both", 90, "again", "orders"), group("new", 1, "again")), read_ms=5)
 
@@ -88,7 +88,7 @@ class Source(ArchiveCluster):
         return SimpleNamespace(error_code=self.error_code, error_message=None, resources=(), groups=())
 
 
-def test_groups_that_may_not_be_listed_are_a_warning_and_stay_as_they_are() -> None:
+def test_missing_permission_to_list_groups_is_a_warning_and_keeps_the_archived_groups() -> None:
     selection = group_selection({})
     assert selection is not None
 
@@ -99,7 +99,7 @@ def test_groups_that_may_not_be_listed_are_a_warning_and_stay_as_they_are() -> N
     assert read.with_earlier((group("billing", 3),), TOPICS) == (group("billing", 3),)
 
 
-def test_acls_are_read_and_without_permission_the_archive_keeps_those_that_it_has() -> None:
+def test_acls_are_read_and_kept_without_permission() -> None:
     assert asyncio.run(read_acls(Source(0))) == ((ACL,), "")
     assert asyncio.run(read_acls(Source(SECURITY_DISABLED))) == ((), "")
 

@@ -208,7 +208,7 @@ def test_the_error_of_a_job_begins_with_the_failed_action():
         ([], "[JAVA_GATEWAY_EXITED] Java gateway process exited"),
     ],
 )
-def test_the_cause_of_an_ended_jvm_is_in_its_output(printed: list[str], cause: str):
+def test_the_error_of_a_jvm_that_exits_has_the_cause_from_its_output(printed: list[str], cause: str):
     error = start_error(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"), printed)
 
     assert isinstance(error, JobSettingError)

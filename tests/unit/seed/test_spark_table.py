@@ -38,14 +38,14 @@ def condition(kind: str, column: str, value: Any = None) -> Any:
         ("LessThanOrEqual", Bounds(low=-UNBOUNDED, high=5)),
     ],
 )
-def test_comparisons_of_offsets_and_partitions_are_met_exactly(kind: str, bounds: Bounds) -> None:
+def test_comparisons_of_offsets_and_partitions_are_evaluated_exactly(kind: str, bounds: Bounds) -> None:
     for column in ("offset", "partition"):
         found, rest = push_filters([condition(kind, column, 5)])
         assert rest == []
         assert getattr(found, column) == bounds
 
 
-def test_conditions_narrow_each_other() -> None:
+def test_several_conditions_are_combined() -> None:
     conditions = [
         condition("In", "topic", ("a", "b")),
         condition("EqualTo", "topic", "a"),
@@ -173,7 +173,7 @@ def test_ranges_of_tasks_cover_each_offset_once(
 
 
 @given(extents, st.integers(1, 30))
-def test_limited_batches_reach_the_ends_and_never_go_back(
+def test_limited_batches_advance_to_the_ends(
     found: dict[TopicPartition, OffsetRange], offsets_max: int
 ) -> None:
     at: dict[TopicPartition, int] = {}

@@ -107,7 +107,7 @@ def test_many_files_are_read_as_one_by_one(
     assert [(path, path.encode()) for path in paths if path != paths[7]] == list(folder.read_each(paths))
 
 
-def test_of_two_that_create_a_file_one_succeeds(tmp_path: Path) -> None:
+def test_only_the_first_of_two_writers_creates_a_file(tmp_path: Path) -> None:
     folder = StorageFolder(str(tmp_path))
 
     assert folder.create("_commits/1", b"first")
@@ -117,7 +117,7 @@ def test_of_two_that_create_a_file_one_succeeds(tmp_path: Path) -> None:
     assert folder.entries("_commits") == {"1"}
 
 
-def test_a_disk_without_links_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_hard_links_uses_a_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError
 

@@ -108,8 +108,8 @@ def test_a_cell_shows_the_worst_of_its_windows() -> None:
     assert (CELLS_MAX, 1) == (len(cells), cells.count("different"))
 
 
-def test_few_windows_have_a_cell_each_also_those_of_key_classes() -> None:
-    """The cells are in order, whichever task had their windows."""
+def test_each_of_few_windows_has_its_own_cell() -> None:
+    """The cells are in order, whichever task compared their windows. Windows of key classes have cells too."""
     windows = [window(2), window(0), window(1, WindowOutcome.DIFFERENT)]
     classes = [window(0, topic="compacted", key_class=number) for number in range(4)]
     cells = re.findall(r'<span class="(\w+)" title', page(verification(*windows, *classes)))
