@@ -45,10 +45,10 @@ def present_state(page: Page, name: str, *, within_ms: int) -> None:
 
 
 @pytest.mark.usefixtures("state")
-def test_rehearsal_is_shown_while_it_waits_and_its_end_within_ten_seconds(
+def test_rehearsal_is_shown_while_it_waits_and_its_outcome_within_ten_seconds(
     pair: SwitchedPair, tmp_path: Path, browser: Browser, console: str
 ):
-    """It waits for a consumer; flows and cockpit say so until it has left. The reports are complete afterwards."""
+    """The rehearsal waits for a consumer, as the pages of flows and the cockpit show. Afterwards the reports are complete."""
     reports = [tmp_path / "rehearsal.json", tmp_path / "rehearsal.html"]
     with (
         copied(pair),

@@ -118,7 +118,7 @@ def test_stopped_partition_appears_within_ten_seconds_and_disappears_after_repai
 def test_full_disk_of_the_target_appears_within_ten_seconds_and_disappears_after_repair(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser, console: str
 ):
-    """Its broker ends itself; the open page names the target and what to do, until the broker runs again."""
+    """The broker exits. The open page names the target and the remedy until the broker runs again."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 100, size_bytes=1000, keys=True, content="random")
 
@@ -199,7 +199,7 @@ def verify(folder: Path, results: Path, *, run_id: str) -> int:
 @pytest.mark.more
 @pytest.mark.usefixtures("state")
 @pytest.mark.skipif(not is_installed(), reason=ABSENT)
-def test_charts_are_from_prometheus_and_from_the_history_while_it_does_not_answer(
+def test_charts_use_the_own_history_while_prometheus_does_not_respond(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser
 ):
     topic = east.create_topic(unique_topic())

@@ -94,10 +94,10 @@ def test_offsets_are_not_altered_while_a_different_process_owns_the_flow(
 
 
 @pytest.mark.faults
-def test_a_task_that_thaws_after_offsets_were_altered_does_not_replace_them(
+def test_a_suspended_task_does_not_replace_offsets_altered_meanwhile(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """It is fenced before the change: its open transaction has a position."""
+    """The task is fenced before the change; its open transaction has a position."""
     topic = unique_topic()
     site.source.create_topic(topic, config=FOREVER)
     load(site.source, topic, BACKLOG, timestamp_ms=now_ms() - 40 * DAY_MS)

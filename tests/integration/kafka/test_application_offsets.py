@@ -125,7 +125,9 @@ def post(process: Replicator, query: str, body: bytes) -> tuple[int, str, str]:
         return error.code, error.headers["Content-Type"], error.read().decode()
 
 
-def test_every_offset_of_a_topic_with_holes_is_translated_both_ways(flow: Flow, unique_topic: Names) -> None:
+def test_every_offset_of_a_topic_with_gaps_is_translated_in_both_directions(
+    flow: Flow, unique_topic: Names
+) -> None:
     topic = flow.source.create_topic(unique_topic(), config=COMPACTED)
     load(flow.source, topic, 300, keys=True)
     load(
@@ -181,7 +183,7 @@ def test_every_offset_of_a_topic_with_holes_is_translated_both_ways(flow: Flow, 
 
 
 def test_offsets_without_a_certain_translation_have_a_reason(flow: Flow, unique_topic: Names) -> None:
-    """Past the end, deleted on either side, of unknown topics and partitions, and of a topic that was created again."""
+    """They are past the end, deleted on either side, of unknown topics and partitions, or of a recreated topic."""
     topic, again = (flow.source.create_topic(unique_topic()) for _ in range(2))
     for name in (topic, again):
         load(flow.source, name, 100)
@@ -233,8 +235,8 @@ def test_offsets_without_a_certain_translation_have_a_reason(flow: Flow, unique_
     translate(flow, f"{flow.remote(topic)},0,70\n", "--reverse", source="127.0.0.1:1", expects=1)
 
 
-def test_invalid_lists_are_refused_before_anything_is_contacted(flow: Flow) -> None:
-    """Nothing is printed on stdout, and each invalid line is named."""
+def test_invalid_lists_are_refused_before_the_command_connects(flow: Flow) -> None:
+    """Nothing is printed on stdout, and the error names each invalid line."""
     printed, errors = translate(
         flow, "orders,0,1\norders,zero,1\n\x00,0,1\n", source="127.0.0.1:1", expects=2
     )

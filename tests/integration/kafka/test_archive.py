@@ -320,7 +320,7 @@ def test_an_unusable_archive_address_is_refused_with_one_message(
         assert "the file system reports" in reports[-1].message
 
 
-def test_an_export_continues_where_the_last_one_ended(
+def test_an_export_continues_where_the_previous_one_ended(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
     """New records, partitions and topics are added; nothing is read again; a restore reads all commits as one archive."""
@@ -358,7 +358,7 @@ def test_an_export_continues_where_the_last_one_ended(
     flow.assert_exact(second)
 
 
-def test_a_topic_that_was_created_again_is_not_continued_and_others_are(
+def test_a_recreated_topic_is_not_continued_while_others_are(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
     """Its offsets mean different records. The job names it and fails, after the others are archived."""

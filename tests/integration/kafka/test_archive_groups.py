@@ -41,10 +41,10 @@ def rebuilt() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def test_a_restored_group_reads_on_at_its_record_and_skips_none(
+def test_a_restored_group_continues_at_its_record_and_skips_none(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Its offsets are those of the last increment, translated past markers; a group with members is left alone."""
+    """Its offsets are those of the last increment, translated past markers. A group with members is not moved."""
     stem = unique_topic()
     topic, other = flow.source.create_topic(f"{stem}-a", partitions=2), flow.source.create_topic(f"{stem}-b")
     half, done, live, excluded = (f"{stem}-{name}" for name in ("half", "done", "live", "other"))
@@ -100,7 +100,7 @@ def test_acls_and_settings_are_restored_and_missing_permissions_are_reported(
     unique_topic: Names,
     tmp_path: Path,
 ) -> None:
-    """What could not be read is a sentence in the result; the next increment with the permission has it."""
+    """The result names what could not be read. The next increment with the permission has it."""
     topic = guarded.create_topic(unique_topic(), config={"retention.ms": "864000000"})
     load(guarded, topic, 300)
     add(guarded, acl(topic, "alice"))
@@ -126,10 +126,10 @@ def test_acls_and_settings_are_restored_and_missing_permissions_are_reported(
     assert acl(flow.remote(topic), "alice") in topic_acls(rebuilt, flow.remote(topic))
 
 
-def test_a_restore_up_to_a_point_in_time_has_the_records_and_groups_of_then(
+def test_a_restore_to_a_point_in_time_has_the_records_and_groups_of_that_time(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Also where one file has records before and after it. A copy that has more is refused."""
+    """One file has records before and after that time. A copy that has later records is refused."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     group = f"{topic}-group"
     files, folder = files_of(flow, topic), tmp_path / "archive"
@@ -180,10 +180,13 @@ def test_a_restore_up_to_a_point_in_time_has_the_records_and_groups_of_then(
         restore(files, spark, folder, archive_until=until, **wanted)
 
 
-def test_ranges_of_partitions_are_restored_and_the_connector_and_groups_continue_there(
+def test_ranges_of_partitions_are_restored_and_the_connector_and_groups_continue_after_them(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Files are cut inside. What is not selected stays empty, and the connector copies it; no group skips a record of the copy."""
+    """Ranges may begin and end inside files.
+
+    The connector copies partitions that are not selected; no group skips a record of the copy.
+    """
     topic, other = (
         flow.source.create_topic(unique_topic(), partitions=3),
         flow.source.create_topic(unique_topic()),

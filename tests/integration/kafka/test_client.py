@@ -43,7 +43,9 @@ def on(kafka: KafkaCluster, test: Callable[[Cluster], Awaitable[None]]) -> None:
 
 
 async def wait_for_result(expected: object, ask: Callable[[], Awaitable[object]]) -> None:
-    """Polls until the result is *expected*, within `with_client`'s bound: a broker's metadata may be older than the controller's."""
+    """Polls until the result is *expected*, within `with_client`'s bound: a broker's metadata may be older
+    than the controller's.
+    """
     while (result := await ask()) != expected:
         print(f"not yet {expected}: {result}")
         await asyncio.sleep(0.1)
@@ -55,8 +57,10 @@ def batch(producer_id: int, epoch: int, sequence: int) -> bytearray:
     return encode([record], codec=0, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
 
 
-def test_topics_are_created_grown_and_configured(east: KafkaCluster, unique_topic: Callable[[], str]) -> None:
-    """Each topic has its topic_overrides result; existing topics are no error; descriptions show changes."""
+def test_topics_are_created_extended_and_configured(
+    east: KafkaCluster, unique_topic: Callable[[], str]
+) -> None:
+    """Each topic has its own result; an existing topic is no error; descriptions show the changes."""
     name = unique_topic()
 
     async def test(cluster: Cluster) -> None:
@@ -95,7 +99,7 @@ def test_topics_are_created_grown_and_configured(east: KafkaCluster, unique_topi
 def test_leaders_return_offsets_and_producers_of_each_partition(
     east: KafkaCluster, unique_topic: Callable[[], str]
 ) -> None:
-    """An unknown partition has its topic_overrides error and does not hide the others."""
+    """An unknown partition has its own error and does not hide the others."""
     name = unique_topic()
     first, second, absent = (TopicPartition(name, number) for number in (0, 1, 9))
 

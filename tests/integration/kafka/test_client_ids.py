@@ -73,7 +73,7 @@ def _set_level(cluster: KafkaCluster, level: str) -> None:
 def test_tasks_use_the_client_ids_of_javas_tasks(
     source: KafkaCluster, target: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Java and then we run the same mm2.properties: brokers log the same ids for the same kinds of request."""
+    """Java and then MirrorFlow run the same mm2.properties. Brokers log the same ids for the same kinds of request."""
     topic = source.create_topic(unique_topic(), partitions=4)
     load(source, topic, 400, keys=True)
     more = {
@@ -101,7 +101,7 @@ def test_tasks_use_the_client_ids_of_javas_tasks(
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_quota_for_javas_client_id_applies_to_us(
+def test_a_quota_for_javas_client_id_applies_to_mirrorflow(
     side: str, source: KafkaCluster, target: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     """3 MB pass a quota of 100 kB/s; a broker lets the bytes of the first ten seconds pass at once."""

@@ -62,8 +62,10 @@ def test_both_sides_are_equal_although_the_replicator_was_killed(tmp_path: Path)
 
 
 @pytest.mark.timeout(900)  # 60 s on an idle machine, minutes on a busy one
-def test_the_demo_of_a_switchover_moves_clients_there_and_back(tmp_path: Path):
-    """The exit status is 0, both clients were moved twice, each record was read once, and neither a process nor a file is left."""
+def test_the_demo_of_a_switchover_moves_clients_to_the_other_cluster_and_back(tmp_path: Path):
+    """The exit status is 0, both clients were moved twice, each record was read once, and neither a process
+    nor a file is left.
+    """
     with _demo(tmp_path, "tests.harness.demo.switchover") as demo:
         text, _ = demo.communicate()
 

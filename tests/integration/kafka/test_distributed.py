@@ -190,10 +190,12 @@ def entry(site: Site, topic: str, number: int, offset: int | None) -> dict[str, 
     return {"partition": partition, "offset": None if offset is None else {"offset": offset}}
 
 
-def test_a_java_worker_takes_over_and_we_take_over_from_it(
+def test_a_java_worker_takes_over_and_mirrorflow_takes_over_from_it(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """An Apache worker continues with our connectors, states and positions, and we continue with its own."""
+    """An Apache worker continues with MirrorFlow's connectors, states and positions, and MirrorFlow with those
+    of the Apache worker.
+    """
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     load(site.source, topic, 200)
@@ -237,10 +239,13 @@ def config_topic_text(site: Site) -> str:
     return b"\n".join(record.value or b"" for record in config_records).decode()
 
 
-def test_all_three_connectors_are_changed_and_restarted(
+def test_the_rest_api_restarts_and_reconfigures_all_three_connectors(
     site: Site, unique_topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Restarts of connectors and tasks, a patched and a refused config; secret references stay references everywhere."""
+    """Connectors and tasks restart, a valid patch is applied, and an invalid config is refused.
+
+    Secret references stay references.
+    """
     topic, second = unique_topic(), unique_topic()
     for topic_name in (topic, second):
         site.source.create_topic(topic_name)
@@ -357,7 +362,7 @@ def test_positions_that_java_stored_after_an_altered_offset_win(
 
 
 def test_offsets_altered_by_java_are_copied_again_once(site: Site, unique_topic: Callable[[], str]) -> None:
-    """Java's REST deletes one position and sets a second one; Java copies nothing. We apply both, once."""
+    """Java's REST deletes one position and sets another one without copying. MirrorFlow applies both changes, once."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     load(site.source, topic, 100, partition=0)

@@ -42,7 +42,7 @@ def pair(east: KafkaCluster, west: KafkaCluster, topic: str, tmp_path: Path) -> 
 
 
 def test_an_archive_has_the_committed_records_of_the_tail(pair: DivergedPair, topic: str):
-    """It is continued by the same command, and read by what reads other archives."""
+    """The same command continues the archive, and other commands can read it."""
     ended = pair.end()
     folder = pair.folder / "archive"
     tail = tail_of(pair, topic)
@@ -69,10 +69,10 @@ def test_an_archive_has_the_committed_records_of_the_tail(pair: DivergedPair, to
     assert pair.command("recreate", "--archive", folder).returncode == 0
 
 
-def test_a_restore_reads_the_archive_of_a_tail_and_a_verification_finds_it_equal(
+def test_the_archive_of_a_tail_can_be_restored_and_verified(
     pair: DivergedPair, topic: str, spark: "SparkSession", tmp_path: Path
 ):
-    """To a flow that has copied nothing, whose copies have a name of their own. The verification reads no record of the source."""
+    """The flow has copied nothing, and its copies have a different name. The verification reads no record of the source."""
     pair.end()
     folder = tmp_path / "archive"
     output(pair.command("keep", "--archive", folder, "--json"))
@@ -91,8 +91,8 @@ def test_a_restore_reads_the_archive_of_a_tail_and_a_verification_finds_it_equal
     assert len(tail_of(pair, topic)) == verified.report.source_records == verified.report.target_records
 
 
-def test_the_seed_of_the_flow_back_fills_a_recreated_topic(pair: DivergedPair, topic: str):
-    """As the commands of `recreate` say. Its settings are those of the file, and another topic continues."""
+def test_the_seed_of_the_reverse_flow_fills_a_recreated_topic(pair: DivergedPair, topic: str):
+    """It follows the commands of `recreate`. The settings are those of the file, and the copy of a different topic continues."""
     whole = pair.new.create_topic(pair.old.create_topic(f"{topic}-whole", partitions=1), partitions=1)
     load(pair.old, whole, 100)
     pair.copy(whole, 100)

@@ -56,10 +56,8 @@ def pair(east: KafkaCluster, west: KafkaCluster, topic: str, tmp_path: Path) -> 
     return copied_pair(east, west, topic, tmp_path)
 
 
-def test_each_acknowledged_record_is_on_the_new_side_or_in_the_kept_tail_and_none_twice(
-    pair: DivergedPair, topic: str
-):
-    """The tail has aborted transactions, too. Then the flow back copies what was written since, behind the tail."""
+def test_each_acknowledged_record_is_once_on_the_new_side_or_in_the_kept_tail(pair: DivergedPair, topic: str):
+    """The tail also has aborted transactions. Afterwards the reverse flow copies the records written since, after the tail."""
     load(pair.old, topic, TAIL, keys=True, first=COPIED, transactional_id="app", abort_every=3)
     pair.end()
     load(pair.new, topic, SINCE, keys=True, first=10_000)
@@ -98,10 +96,10 @@ def test_each_acknowledged_record_is_on_the_new_side_or_in_the_kept_tail_and_non
     assert 1 == pair.command("keep").returncode, "the flow back writes behind the tail"
 
 
-def test_a_command_that_was_killed_is_continued_and_keeps_each_record_once(
+def test_the_next_command_continues_a_killed_one_and_keeps_each_record_once(
     pair: DivergedPair,
 ):
-    """The topic was never copied, so all of it is the tail: several transactions."""
+    """The topic was never copied, so its whole log is the tail, which takes several transactions."""
     late = pair.old.create_topic(f"{pair.topics}-late", partitions=2)
     load(pair.old, late, 60_000, size_bytes=500)
     pair.end()
@@ -158,10 +156,10 @@ def _content(record: Record) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("lost", ["request", "response"])
-def test_a_commit_whose_outcome_is_unknown_repeats_no_record(
+def test_a_commit_without_a_response_repeats_no_record(
     pair: DivergedPair, topic: str, monkeypatch: pytest.MonkeyPatch, lost: str
 ):
-    """Whether the coordinator has received the request or not, only the log says what was committed."""
+    """The coordinator may have received the request or not. Only the log shows what was committed."""
     load(pair.old, topic, TAIL, keys=True, first=COPIED)
     pair.end()
     end_txn, commits = admin.end_txn, 0
@@ -191,8 +189,8 @@ def test_a_commit_whose_outcome_is_unknown_repeats_no_record(
     )
 
 
-def test_a_process_that_slept_while_another_one_took_over_writes_nothing_more(west: KafkaCluster, topic: str):
-    """Its transaction is open when the other one starts."""
+def test_a_suspended_process_writes_nothing_after_a_different_one_took_over(west: KafkaCluster, topic: str):
+    """Its transaction is open when the second process starts."""
     source = TopicPartition("orders", 0)
 
     async def take_over(first_client: Cluster, second_client: Cluster) -> None:
@@ -234,8 +232,10 @@ def _transaction(topic: str, value: bytes, next_offset: int, target: TailTarget)
     return transaction
 
 
-def test_an_open_transaction_is_named_and_the_tail_is_kept_when_it_has_ended(pair: DivergedPair, topic: str):
-    """A fence does not end it: its coordinator may still commit it."""
+def test_an_open_transaction_is_reported_and_the_tail_is_kept_after_it_has_ended(
+    pair: DivergedPair, topic: str
+):
+    """A fence does not end the transaction; its coordinator may still commit it."""
     producer = Producer(
         {"bootstrap.servers": pair.old.internal_bootstrap, "transactional.id": f"{topic}-app"}
     )
@@ -258,7 +258,7 @@ def test_an_open_transaction_is_named_and_the_tail_is_kept_when_it_has_ended(pai
 
 
 @pytest.mark.more
-def test_only_what_is_left_of_a_compacted_tail_is_kept(pair: DivergedPair, topic: str):
+def test_only_the_remaining_records_of_a_compacted_tail_are_kept(pair: DivergedPair, topic: str):
     """Compaction leaves gaps in the offsets, and the newest record of each key."""
     pair.old.alter_topic(topic, COMPACTED)
     for _ in range(3):
@@ -278,10 +278,8 @@ def test_only_what_is_left_of_a_compacted_tail_is_kept(pair: DivergedPair, topic
 
 
 @pytest.mark.more
-def test_applications_move_back_by_a_planned_switchover_although_the_old_side_has_a_tail(
-    pair: DivergedPair, topic: str
-):
-    """It compares what was written since: before that, both sides differ by the tail."""
+def test_a_planned_switchover_back_succeeds_although_the_old_side_has_a_tail(pair: DivergedPair, topic: str):
+    """It compares only the records written since, because both sides differ by the tail."""
     load(pair.old, topic, TAIL, keys=True, first=COPIED)
     before = records(pair.old, topic)
     pair.end()
@@ -300,9 +298,7 @@ def test_applications_move_back_by_a_planned_switchover_although_the_old_side_ha
 
 
 @pytest.mark.more
-def test_a_recreated_topic_is_refused_and_one_that_no_longer_exists_is_reported(
-    pair: DivergedPair, topic: str
-):
+def test_a_recreated_topic_is_refused_and_a_deleted_one_is_reported(pair: DivergedPair, topic: str):
     pair.end()
     pair.old.delete_topic(topic)
     missing = output(pair.command("--json"))
@@ -317,10 +313,10 @@ def test_a_recreated_topic_is_refused_and_one_that_no_longer_exists_is_reported(
 
 
 @pytest.mark.more
-def test_a_topic_is_recreated_by_hand_when_its_tail_is_kept_and_then_has_the_order_of_the_new_side(
+def test_a_topic_recreated_after_its_tail_is_kept_has_the_order_of_the_new_side(
     pair: DivergedPair, topic: str
 ):
-    """Another topic of the flow, which has no tail, is copied from where the flow has ended."""
+    """A topic of the flow without a tail is copied from where the flow has ended."""
     whole = pair.new.create_topic(pair.old.create_topic(f"{topic}-whole", partitions=1), partitions=1)
     load(pair.old, whole, 100)
     pair.copy(whole, 100)
@@ -354,10 +350,10 @@ def test_a_topic_is_recreated_by_hand_when_its_tail_is_kept_and_then_has_the_ord
     assert by_partition(records(pair.old, topic)) == by_partition(records(pair.new, topic))
 
 
-def test_the_old_side_is_fenced_before_it_is_read(
+def test_the_old_side_is_fenced_before_its_tail_is_read(
     west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Its application still writes when it returns, and is refused after the command."""
+    """Its application still writes when the cluster returns, and is refused after the command."""
     with KafkaCluster(name="returned", listeners=("SASL_PLAINTEXT",), authorizer=True, users=(APP,)) as old:
         topic = west.create_topic(old.create_topic(unique_topic(), partitions=1))
         old.allow("ALL", "TOPIC", topic, user="app")
@@ -376,10 +372,13 @@ def test_the_old_side_is_fenced_before_it_is_read(
 
 
 @pytest.mark.faults
-def test_records_that_an_unclean_election_has_lost_on_the_old_side_are_reported_and_what_replaced_them_is_kept(
+def test_records_lost_by_an_unclean_election_on_the_old_side_are_reported_and_their_replacements_are_kept(
     west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """They had been copied, so the new side has them. In one topic nothing follows the loss, in the other one others are at their offsets."""
+    """The lost records were copied, so the new side has them.
+
+    In one topic other records are at their offsets, in the other topic nothing is.
+    """
     gone, replaced = 200, 300
     with KafkaCluster(name="trio", brokers=3, config=QUICK_ELECTIONS) as trio:
         name = unique_topic()

@@ -55,7 +55,7 @@ def test_records_since_the_last_stored_position_are_counted(flow: Flow, topic: s
 
 
 @pytest.mark.parametrize("isolation", [{}, COMMITTED], ids=["read_uncommitted", "read_committed"])
-def test_markers_at_the_end_of_a_log_need_no_copy(flow: Flow, topic: str, isolation: dict[str, str]):
+def test_markers_at_the_end_of_a_log_count_as_copied(flow: Flow, topic: str, isolation: dict[str, str]):
     load(flow.source, topic, 300, transactional_id=f"application-{flow.alias}")
     with flow.replicator(topic, isolation) as replicator:
         replicator.wait_for_copy(flow.target, flow.remote(topic), 300)

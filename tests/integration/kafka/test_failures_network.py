@@ -129,7 +129,7 @@ def test_a_flow_without_topics_reports_an_unreachable_source(
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_a_broker_that_dies_and_returns_loses_and_repeats_nothing(
+def test_no_record_is_lost_or_repeated_when_a_broker_is_killed_and_restarted(
     here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str
 ) -> None:
     """kill -9 of the only broker of either side while records are copied; afterwards both sides are equal."""
@@ -156,7 +156,7 @@ def test_a_broker_that_dies_and_returns_loses_and_repeats_nothing(
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("way", ["cut", "blackhole"])
-def test_a_network_that_breaks_and_heals_loses_and_repeats_nothing(
+def test_no_record_is_lost_or_repeated_when_connections_break(
     here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str, way: str
 ) -> None:
     """Connections are closed repeatedly, or pass no bytes for a while."""
@@ -180,7 +180,7 @@ def test_a_network_that_breaks_and_heals_loses_and_repeats_nothing(
 
 
 @pytest.mark.parametrize("policy", ["alert", "restart"])
-def test_one_loss_over_a_slow_network_is_handled_once(
+def test_a_loss_over_a_slow_network_is_handled_once(
     here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, policy: str
 ) -> None:
     """While the first refused fetch is looked up, further fetches are refused; they are no new loss."""
@@ -206,7 +206,7 @@ def test_one_loss_over_a_slow_network_is_handled_once(
     assert contents(records(here, topic)) == copied[1_000:]
 
 
-def test_a_slow_network_is_filled_without_resyncs(
+def test_a_slow_network_is_fully_used_without_resyncs(
     here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     """Over a network of 1 MB/s and 20 ms to the target everything is copied, in bounded memory."""

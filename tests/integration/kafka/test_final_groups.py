@@ -15,11 +15,14 @@ from tests.integration.kafka.test_checkpoints import Flow, flow  # noqa: F401 - 
 DELETED_BEFORE = 50
 
 
-def test_groups_of_a_lost_source_are_placed_inside_their_copies(
+def test_groups_of_a_lost_source_are_moved_to_offsets_inside_their_copies(
     flow: Flow,  # noqa: F811
     unique_topic: Callable[[], str],
 ):
-    """No group moves back, and none with members is moved. One has its checkpoint in records that are deleted since."""
+    """No group moves back, and no group with members is moved.
+
+    The checkpoint of one group is in records that were deleted since.
+    """
     topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:8]
     remote = flow.remote(topic)
     behind, inside, ahead, active = (f"{name}-{own}" for name in ("a", "b", "c", "d"))

@@ -49,7 +49,7 @@ def wait_until_standby(replicator: Replicator) -> str:
 
 
 def test_an_ended_flow_copies_nothing_until_the_end_is_cleared(flow: Flow, topic: str):
-    """Neither its running process nor one that is started later; both are ready and report why."""
+    """This holds for its running process and for one that is started later; both are ready and report the reason."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     with ExitStack() as stack:
         first = stack.enter_context(flow.replicator(topic, SLOWER))
@@ -73,8 +73,8 @@ def test_an_ended_flow_copies_nothing_until_the_end_is_cleared(flow: Flow, topic
 
 
 @pytest.mark.faults
-def test_a_frozen_process_that_wakes_up_after_the_end_appends_nothing(flow: Flow, topic: str):
-    """Its requests are in its sockets when it freezes."""
+def test_a_suspended_process_appends_nothing_after_the_flow_was_ended(flow: Flow, topic: str):
+    """Its requests are in its sockets when it is suspended."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     with flow.replicator(topic, SLOWER) as replicator:
         replicator.wait_for_copy(flow.target, flow.remote(topic), 3_000)
@@ -122,8 +122,8 @@ def test_a_different_switchover_neither_ends_the_flow_again_nor_clears_the_end(f
     assert name == "to-west"
 
 
-def test_a_seed_or_restore_does_not_take_an_ended_flow(flow: Flow, topic: str):
-    """They take the flow from a process that runs."""
+def test_neither_a_seed_nor_a_restore_takes_an_ended_flow(flow: Flow, topic: str):
+    """They would take the flow from a running process."""
     load(flow.source, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up(partitions=PARTITIONS)
@@ -137,8 +137,10 @@ def test_a_seed_or_restore_does_not_take_an_ended_flow(flow: Flow, topic: str):
             call_clusters(flow.source, flow.target, take)
 
 
-def test_a_process_whose_positions_are_in_a_file_obeys_the_end(flow: Flow, topic: str, tmp_path: Path):
-    """It takes no part in the ownership of flows, and would copy everything again."""
+def test_a_process_with_positions_in_a_file_stops_at_the_end_of_the_flow(
+    flow: Flow, topic: str, tmp_path: Path
+):
+    """Such a process does not own the flow, and would copy everything again."""
     load(flow.source, topic, 100)
     in_file = {"offset.storage.store": "file", "offset.storage.file.filename": str(tmp_path / "positions")}
     with flow.replicator(topic) as replicator:

@@ -74,7 +74,7 @@ def is_standby(replicator: Replicator) -> bool:
 
 
 @pytest.mark.faults
-def test_a_process_that_is_frozen_while_it_copies_repeats_nothing(flow: Flow, topic: str):
+def test_a_process_suspended_while_it_copies_repeats_nothing(flow: Flow, topic: str):
     """Requests of the first process are in its sockets when it freezes; the second takes over; then the first continues."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     with ExitStack() as stack:
@@ -131,8 +131,11 @@ def test_a_killed_task_and_a_killed_process_repeat_nothing(flow: Flow, topic: st
     flow.assert_exact(topic)
 
 
-def test_foreign_producers_and_an_open_transaction_change_nothing(flow: Flow, topic: str):
-    """Others write between our batches, one in a transaction that stays open; copies stay exact, also after kill -9."""
+def test_foreign_producers_and_an_open_transaction_do_not_affect_the_copy(flow: Flow, topic: str):
+    """Others write between the batches of the flow, one in a transaction that stays open.
+
+    The copy is exact, also after kill -9.
+    """
     remote = flow.target.create_topic(flow.remote(topic))
     load(flow.source, topic, BACKLOG // 2, size_bytes=200)
     with flow.replicator(topic, SLOW) as replicator:
@@ -160,10 +163,13 @@ def test_foreign_producers_and_an_open_transaction_change_nothing(flow: Flow, to
     assert contents(records(flow.source, topic)) == contents(copied)
 
 
-def test_a_foreign_batch_with_our_producer_id_and_next_sequence_loses_nothing_and_is_reported(
+def test_a_foreign_batch_with_the_producer_id_and_next_sequence_of_the_flow_loses_nothing_and_is_reported(
     flow: Flow, topic: str
 ):
-    """The leader takes our next batch for a repeat of the foreign one. Producer ids are unique only within a cluster."""
+    """The leader treats the next batch of the flow as a repeat of the foreign one.
+
+    Producer ids are unique only within a cluster.
+    """
     copy = TopicPartition(flow.remote(topic), 0)
 
     async def write_next(target: Cluster) -> None:

@@ -24,7 +24,10 @@ COPY_S = 100.0
 
 
 class PairOfGroups(Pair):
-    """A pair that moves all groups whose names begin with its own. Aborted records are not copied, so that both sides have as many."""
+    """A pair that moves all groups whose names begin with its own.
+
+    Aborted records are not copied, so that both sides have as many.
+    """
 
     @property
     def group(self) -> str:
@@ -66,8 +69,8 @@ def move(pair: Pair, to: str, processes: contextlib.ExitStack, flow_back: str = 
     assert switchover.returncode == 0, out + err
 
 
-def test_groups_go_there_and_back_and_read_each_record_once(sides: Sides, tmp_path: Path):
-    """The topic has compacted and aborted records. Some groups have read all, some have yet to read what was copied before."""
+def test_groups_move_to_the_other_cluster_and_back_and_read_each_record_once(sides: Sides, tmp_path: Path):
+    """The topic has compacted and aborted records. Some groups have read everything; others still have records to read."""
     east, west, pair = sides["east"], sides["west"], PairOfGroups(sides, tmp_path)
     topic, dice = pair.topic, random.Random(1)
     make_holes(east, topic)

@@ -107,10 +107,10 @@ def guarded() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def test_groups_are_polled_without_the_right_to_read_the_commit_log(
+def test_groups_are_polled_without_permission_to_read_the_commit_log(
     guarded: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ):
-    """Those that have moved lately are read every few seconds; the metrics and the log name the way and the reason."""
+    """Groups that moved recently are read every few seconds. The metrics and the log name the method and the reason."""
     own = uuid.uuid4().hex[:8]
     flow = Flow(source=guarded, target=west, folder=tmp_path, alias=f"e{own}", target_alias=f"w{own}")  # noqa: F811
     topic, group = guarded.create_topic(unique_topic()), f"g-{own}"

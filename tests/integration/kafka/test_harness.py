@@ -160,8 +160,8 @@ def test_another_kafka_release_runs(version):
 
 
 @pytest.mark.faults
-def test_the_proxy_delays_cuts_and_heals():
-    """A request takes the round trip, a cut connection fails at once, a healed one works again."""
+def test_the_proxy_delays_cuts_and_restores_connections():
+    """A request takes the round trip, a cut connection fails at once, and a restored one works again."""
     with KafkaCluster(name="far", proxied=True) as cluster:
         cluster.create_topic("t")
         client = AdminClient(cluster.client("PROXIED"))

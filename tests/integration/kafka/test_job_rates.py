@@ -33,7 +33,7 @@ def spark() -> "Iterator[SparkSession]":
 def test_eight_unequal_tasks_keep_the_rate_of_the_job(
     flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str]
 ):
-    """Evenly divided, the largest partition would go on alone with an eighth of the rate."""
+    """With equal shares, the largest partition would finish alone with an eighth of the rate."""
     topic = flow.source.create_topic(unique_topic(), partitions=TASKS)
     for partition, records in enumerate(SIZES):
         load(flow.source, topic, records, size_bytes=1_000, batch_bytes=65_536, partition=partition)

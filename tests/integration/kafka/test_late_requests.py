@@ -67,7 +67,7 @@ def test_a_commit_that_arrives_inside_a_later_transaction_does_not_end_it(
         flow.assert_committed(topic)
 
 
-def test_a_lost_commit_of_the_lock_does_not_lose_the_ownership(flow: Flow, unique_topic: Callable[[], str]):
+def test_a_lost_commit_of_the_lock_does_not_end_the_ownership(flow: Flow, unique_topic: Callable[[], str]):
     """The lock is checked again and still held; processes of a group also end each other's transactions of it."""
     topic, proxy = flow.source.create_topic(unique_topic()), flow.target.proxy(1)
     load(flow.source, topic, PER_S)

@@ -76,10 +76,13 @@ def stored(positions: list[Message]) -> int:
 
 
 @pytest.mark.parametrize("internal_rest", ["true", "false"])
-def test_both_share_a_flow_and_either_leads(
+def test_java_and_mirrorflow_nodes_share_a_flow_and_either_leads(
     clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path, internal_rest: str
 ) -> None:
-    """Java joins, is killed and rejoins; our process is killed and rejoins; Java stops: no record is lost or repeated."""
+    """Java joins, is killed and rejoins; MirrorFlow's process is killed and rejoins; Java stops.
+
+    No record is lost or repeated.
+    """
     source, target = clusters
     java = MirrorMaker(
         source=source,

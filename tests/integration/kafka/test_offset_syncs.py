@@ -183,10 +183,10 @@ def test_syncs_agree_with_those_of_java(
     assert translated(by_us[0], 1_000) == 1_000
 
 
-def test_java_and_we_translate_and_continue_each_others_syncs(
+def test_java_and_mirrorflow_translate_and_continue_each_others_syncs(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Java's MirrorCheckpointConnector translates groups as our own store does, from syncs that only we have written."""
+    """Java's MirrorCheckpointConnector translates groups like MirrorFlow's store, from syncs that only MirrorFlow has written."""
     topic = east.create_topic(unique_topic(), partitions=2)
     group, syncs_topic, checkpoints_topic = (
         f"group-{topic}",

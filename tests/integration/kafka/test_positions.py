@@ -188,10 +188,12 @@ def test_positions_are_refused_while_their_topic_is_missing(west: KafkaCluster):
     assert asyncio.run(main()) == 1
 
 
-def test_java_continues_from_our_positions_and_we_from_javas(
+def test_java_continues_from_mirrorflows_positions_and_mirrorflow_from_javas(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Java MM2 copies exactly what follows our position, and we read the position that it stores when it stops."""
+    """Java MM2 copies exactly the records after MirrorFlow's position, and MirrorFlow reads the position that
+    Java stores when it stops.
+    """
     topic = "mm2-offsets.east.internal"
     orders = east.create_topic(unique_topic(), partitions=2)
     copy = west.create_topic(f"east.{orders}", partitions=2)

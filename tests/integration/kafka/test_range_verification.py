@@ -32,8 +32,8 @@ def compare(flow: Flow, process: Replicator, topic: str) -> Mapping[TopicPartiti
     )
 
 
-def test_a_record_that_only_the_copy_has_is_found(flow: Flow, topic: str):
-    """Applications abort some of their transactions, and the flow writes markers of its own."""
+def test_a_verification_reports_a_record_that_only_the_copy_has(flow: Flow, topic: str):
+    """Aborted records and the flow's own markers are no differences."""
     load(
         flow.source,
         topic,

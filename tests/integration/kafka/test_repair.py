@@ -68,10 +68,10 @@ def plan_of(folder: Path, run: str = RUN) -> dict[str, Any]:
     return content
 
 
-def test_each_kind_of_difference_is_quarantined_once_though_the_repair_is_killed(
+def test_each_kind_of_difference_is_quarantined_once_although_the_repair_is_killed(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """The plan comes first and writes nothing. A kill -9 in the middle and two more starts repeat no record."""
+    """The first command only prints the plan. A kill -9 during the repair and two more runs repeat no record."""
     topic = flow.source.create_topic(unique_topic(), partitions=5)
     copy = flow.target.create_topic(flow.remote(topic), partitions=5, config={"retention.ms": "864000000"})
     expected: list[Quarantined] = []
@@ -145,10 +145,10 @@ def test_each_kind_of_difference_is_quarantined_once_though_the_repair_is_killed
     assert len(expected) == len(quarantined(flow.target, copy)), "a repeated repair writes nothing"
 
 
-def test_newest_records_of_compacted_topics_are_quarantined_and_mended_windows_are_not(
+def test_newest_records_of_compacted_topics_are_quarantined_and_windows_that_became_equal_are_not(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Without a result in the folder, the repair verifies first. What is equal by the time of the repair is not copied."""
+    """Without a result in the folder, the repair verifies first. Windows that are equal at that time are not copied."""
     compacted = {"cleanup.policy": "compact"}
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=compacted)
     copy = flow.target.create_topic(flow.remote(topic), partitions=2, config=compacted)
@@ -176,10 +176,10 @@ def test_newest_records_of_compacted_topics_are_quarantined_and_mended_windows_a
     assert "delete" == flow.target.topic_config(quarantine_of(copy))["cleanup.policy"]
 
 
-def test_a_topic_that_no_repair_has_written_is_not_used(
+def test_a_quarantine_topic_with_foreign_records_is_not_used(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """A record of another producer in the quarantine topic fails the repair, which adds nothing."""
+    """The repair fails and writes nothing if a different producer has written to the quarantine topic."""
     topic = flow.source.create_topic(unique_topic())
     copy = flow.target.create_topic(flow.remote(topic))
     write(flow.source, topic, plain(20))

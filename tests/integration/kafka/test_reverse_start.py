@@ -70,10 +70,10 @@ def wait_until_equal(flow: Flow, topic: str, count: int) -> None:
     assert count == sum(map(len, sent.values()))
 
 
-def test_each_flow_copies_only_what_was_written_since_the_other_has_ended(
+def test_each_flow_copies_only_records_written_since_the_opposite_flow_ended(
     forward: Flow, reverse: Flow, topic: str
 ):
-    """Three switchovers: there, back, and there again. Both processes run from the first one on."""
+    """Three switchovers: to the other cluster, back, and again. Both processes run from the first switchover on."""
     load(forward.source, topic, 1_000, keys=True)
     with ExitStack() as stack:
         there = stack.enter_context(forward.replicator(topic))
@@ -97,8 +97,8 @@ def test_each_flow_copies_only_what_was_written_since_the_other_has_ended(
         wait_until_equal(reverse, topic, 1_600)
 
 
-def test_a_flow_back_that_has_run_on_its_own_is_refused(forward: Flow, reverse: Flow, topic: str):
-    """It has not copied what came by the other flow, and might leave out records of applications in between."""
+def test_a_reverse_flow_that_has_copied_before_is_refused(forward: Flow, reverse: Flow, topic: str):
+    """It has not copied the records of the forward flow, and might skip records of applications in between."""
     load(reverse.source, topic, 30, keys=True)
     with reverse.replicator(topic) as back:
         back.wait_until_caught_up(partitions=PARTITIONS)
@@ -138,7 +138,7 @@ def wait_until_warned(process: Replicator, text: str) -> None:
     wait_until(f"it reports {text}", lambda: text in str(process.rest("/progress/partitions")[1]))
 
 
-def test_a_flow_back_that_is_started_before_its_switchover_copies_nothing_back(
+def test_a_reverse_flow_started_before_its_switchover_copies_nothing_back(
     forward: Flow, reverse: Flow, topic: str
 ):
     """It has never run, so no position keeps it from the copies. After a rollback, a process that has waited does not run either, nor does the next one."""
@@ -214,7 +214,7 @@ def test_a_flow_back_that_was_killed_while_it_copied_is_not_taken_for_one_that_r
 def test_the_flow_back_copies_no_copy_of_a_deleted_topic_and_all_of_a_topic_that_was_never_copied(
     forward: Flow, reverse: Flow, unique_topic: Callable[[], str]
 ):
-    """The copy of a topic that is no longer on the source, and a topic that applications have created on the target."""
+    """The source no longer has the first topic. Applications have created the second topic on the target."""
     deleted, created = unique_topic(), unique_topic()
     forward.source.create_topic(deleted, partitions=PARTITIONS)
     load(forward.source, deleted, 1_000, keys=True)

@@ -87,7 +87,7 @@ def consumed(cluster: KafkaCluster, topic: str, registry: SchemaRegistry) -> Map
     return found
 
 
-def test_consumers_decode_the_copy_by_copied_schemas(
+def test_consumers_decode_copied_records_with_copied_schemas(
     east: KafkaCluster, west: KafkaCluster, flow: Flow, topic: str, source: SchemaRegistry, tmp_path: Path
 ) -> None:
     produce(east, topic, source)
@@ -102,10 +102,10 @@ def test_consumers_decode_the_copy_by_copied_schemas(
         )
 
 
-def test_consumers_decode_the_copy_by_a_registry_that_reads_a_copy_of_its_topic(
+def test_consumers_decode_copied_records_with_a_registry_on_a_copied_schemas_topic(
     east: KafkaCluster, west: KafkaCluster, flow: Flow, topic: str, source: SchemaRegistry, tmp_path: Path
 ) -> None:
-    """As docs/schemas.md describes: no connector for schemas, and a second registry that is never the leader."""
+    """As in docs/schemas.md, there is no schema connector, and the second registry never becomes the leader."""
     produce(east, topic, source)
     source.request("DELETE", "/subjects/unrelated")
     with flow.replicator(f"{topic},{source.topic}") as replicator:

@@ -46,7 +46,7 @@ def target(west: KafkaCluster, store: str, tmp_path: Path) -> Iterator[SchemaReg
         yield registry
 
 
-def test_changes_of_the_source_reach_the_target(
+def test_schema_changes_on_the_source_are_copied_to_the_target(
     west: KafkaCluster, source: SchemaRegistry, target: SchemaRegistry, tmp_path: Path
 ) -> None:
     source.register("unused-value", '"float"')
@@ -81,7 +81,7 @@ def _setting(registry: SchemaRegistry, path: str) -> object:
 
 
 @pytest.mark.faults
-def test_ten_thousand_subjects_arrive_although_all_processes_are_killed_in_between(
+def test_ten_thousand_subjects_are_copied_although_all_processes_are_killed(
     east: KafkaCluster, west: KafkaCluster, store: str, tmp_path: Path
 ) -> None:
     model = RegistryModel()
@@ -119,7 +119,7 @@ def _has_subjects(registry: SchemaRegistry, count: float) -> bool:
     return len(registry.request("GET", "/subjects?deleted=true")) >= count
 
 
-def test_conflicts_are_reported_and_everything_else_is_copied(
+def test_schema_conflicts_are_reported_and_all_other_schemas_are_copied(
     west: KafkaCluster, source: SchemaRegistry, target: SchemaRegistry, tmp_path: Path
 ) -> None:
     source.register("orders-value", '"int"')

@@ -116,7 +116,7 @@ def test_tls_connects_with_each_store_type(guarded: KafkaCluster, listener: str,
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
-def test_a_right_password_connects_and_a_wrong_one_gets_the_reason(
+def test_a_correct_password_connects_and_a_wrong_one_is_refused_with_the_reason(
     guarded: KafkaCluster, listener: str, mechanism: str
 ):
     """With each mechanism, with and without TLS."""
@@ -343,7 +343,7 @@ def test_an_unsecured_token_connects(guarded: KafkaCluster):
     assert guarded.cluster_id == connect_once(guarded.java_client("OAUTH"))
 
 
-def test_client_credentials_connect_and_a_refusal_of_the_endpoint_is_reported(guarded: KafkaCluster):
+def test_client_credentials_connect_and_a_refusal_by_the_token_endpoint_is_reported(guarded: KafkaCluster):
     assert guarded.cluster_id == asyncio.run(_with_endpoint(guarded, "200 OK", token(lasts_s=300)))
     with pytest.raises(AuthenticationFailedError, match=r"no token was obtained: .* returned HTTP 401"):
         asyncio.run(_with_endpoint(guarded, "401 Unauthorized", ""))

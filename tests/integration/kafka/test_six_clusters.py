@@ -37,7 +37,7 @@ def ends(cluster: KafkaCluster) -> dict[str, int]:
     return {topic: sum(cluster.end_offsets(topic).values()) for topic in topics}
 
 
-def test_six_clusters_of_one_file_copy_each_topic_once_by_every_route(
+def test_six_clusters_of_one_file_copy_each_topic_once_over_every_route(
     six: dict[str, KafkaCluster], tmp_path: Path
 ) -> None:
     """A topic of each last cluster reaches the others by every route once, and nothing returns to a cluster that has it.

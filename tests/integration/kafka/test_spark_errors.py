@@ -34,7 +34,7 @@ VERIFY = [sys.executable, "-m", "mirrorflow_seed", "verify", "--worker", "none",
         ("mastr=foo", "mastr: it is no property of a job; write master"),
     ],
 )
-def test_wrong_setting_is_one_sentence(setting: str, sentence: str):
+def test_a_wrong_setting_is_reported_in_one_sentence(setting: str, sentence: str):
     found = subprocess.run(
         [*VERIFY, "--set", setting], capture_output=True, text=True, timeout=200, check=False
     )
@@ -45,7 +45,9 @@ def test_wrong_setting_is_one_sentence(setting: str, sentence: str):
     assert not STACK.search(found.stderr)
 
 
-def test_a_missing_python_is_one_sentence(flow: Flow, unique_topic: Callable[[], str], tmp_path: Path):
+def test_a_missing_python_is_reported_in_one_sentence(
+    flow: Flow, unique_topic: Callable[[], str], tmp_path: Path
+):
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 10)
     files = files_of(flow, topic)
@@ -64,7 +66,7 @@ def test_a_missing_python_is_one_sentence(flow: Flow, unique_topic: Callable[[],
     assert not STACK.search(found.stderr)
 
 
-def test_interrupt_while_the_jvm_is_launched_leaves_nothing_behind(tmp_path: Path):
+def test_an_interrupt_during_the_launch_of_the_jvm_leaves_no_process(tmp_path: Path):
     """An interrupted launch of PySpark leaves a JVM that never ends."""
     child = start("verify", [*VERIFY, "--set", "master=local[1]"], log=tmp_path / "verify.log")
 

@@ -112,7 +112,7 @@ def test_a_table_has_the_records_that_a_consumer_reads(
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
-def test_conditions_are_pushed_down_and_results_are_those_of_sql(
+def test_pushed_down_conditions_return_the_results_of_spark_sql(
     flow: Flow, spark: "SparkSession", unique_topic: Names, zone: str
 ) -> None:
     """Timestamps are not in order, so a time reduces what is read and Spark filters the rest."""
@@ -213,7 +213,7 @@ def test_a_stream_whose_records_are_lost_fails_and_names_them(
 
 @pytest.mark.faults
 @pytest.mark.timeout(2_400)
-def test_a_stream_that_is_killed_again_and_again_writes_each_record_once(
+def test_a_stream_that_is_killed_repeatedly_writes_each_record_once(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
     """kill -9 at random moments, of the driver with its JVM, while records arrive."""

@@ -51,8 +51,8 @@ def topic_acls(cluster: KafkaCluster) -> set[AclBinding]:
     )
 
 
-def test_a_rehearsal_reports_its_states_and_leaves_the_source_as_it_was(sides: Sides, tmp_path: Path):
-    """The application pauses, and continues at the same cluster; the flow copies what it writes then."""
+def test_a_rehearsal_reports_its_states_and_leaves_the_source_unchanged(sides: Sides, tmp_path: Path):
+    """The application pauses, and continues on the same cluster. The flow copies what it writes afterwards."""
     east, pair, report = sides["east"], Pair(sides, tmp_path), tmp_path / "report.json"
     acls = topic_acls(east)
     with pair.running("east-to-west", "forward") as forward, Application(pair) as application:
@@ -83,8 +83,8 @@ def test_a_rehearsal_reports_its_states_and_leaves_the_source_as_it_was(sides: S
         "RollingBack",
     ],
 )
-def test_a_command_that_was_killed_is_continued(sides: Sides, tmp_path: Path, state: str):
-    """Each state is that of a rehearsal; afterwards the source is as it was."""
+def test_a_killed_rehearsal_is_continued_by_the_next_command(sides: Sides, tmp_path: Path, state: str):
+    """It is killed in each state of a rehearsal. Afterwards the source is unchanged."""
     east, pair = sides["east"], Pair(sides, tmp_path)
     acls = topic_acls(east)
     with pair.running("east-to-west", "forward") as forward, Application(pair) as application:
@@ -113,7 +113,7 @@ def kill_in(state: str, line: list[str | Path]) -> None:
 
 
 def test_a_second_command_is_refused_and_ctrl_c_rolls_back(sides: Sides, tmp_path: Path):
-    """The first one waits for a consumer of the group, which has committed an offset and stays at the source."""
+    """The first command waits for a consumer that has committed an offset and stays on the source."""
     east, pair = sides["east"], Pair(sides, tmp_path)
     acls = topic_acls(east)
     consumer = Consumer({**east.client("SASL_PLAINTEXT", user=APP), "group.id": pair.group})
@@ -196,7 +196,9 @@ class Moving:
         self._back = self._stack.enter_context(self.pair.running("west-to-east", "back"))
 
     def complete(self, switchover: subprocess.Popen[str]) -> str:
-        """Starts the flow back when applications write to west, if it was not; returns the output of the command, which has succeeded."""
+        """Starts the flow back when applications write to west, if it was not; returns the output of the command,
+        which has succeeded.
+        """
         application = self._application
         wait_until(
             "the application writes to west",
@@ -240,8 +242,8 @@ def test_a_planned_switchover_moves_a_producer_and_a_group_and_each_record_is_re
 
 @pytest.mark.faults
 @pytest.mark.parametrize("state", ["Promoting", "Reversing"])
-def test_a_command_that_was_killed_after_promoting_is_continued(own_sides: Sides, tmp_path: Path, state: str):
-    """Neither a record nor a position of the group is lost, and nothing is moved twice."""
+def test_a_command_killed_after_promotion_is_continued(own_sides: Sides, tmp_path: Path, state: str):
+    """Neither a record nor an offset of the group is lost, and nothing is moved twice."""
     pair = Pair(own_sides, tmp_path)
     with Moving(pair) as moving:
         kill_in(state, pair.line("--to", "west"))
@@ -252,9 +254,7 @@ def test_a_command_that_was_killed_after_promoting_is_continued(own_sides: Sides
 
 
 @pytest.mark.faults
-def test_a_command_that_was_killed_while_its_endpoint_hook_runs_runs_it_again(
-    own_sides: Sides, tmp_path: Path
-):
+def test_a_command_killed_during_its_endpoint_hook_runs_the_hook_again(own_sides: Sides, tmp_path: Path):
     pair = Pair(own_sides, tmp_path, has_slow_hook=True)
     with Moving(pair) as moving:
         killed = moving.started()
@@ -272,10 +272,11 @@ def test_a_command_that_was_killed_while_its_endpoint_hook_runs_runs_it_again(
 
 
 @pytest.mark.faults
-def test_a_source_that_is_lost_after_promoting_keeps_no_application_from_moving(
-    own_sides: Sides, tmp_path: Path
-):
-    """The command is killed while it leads clients to the target, and then the source. The same command needs the target alone."""
+def test_a_source_that_is_lost_after_promotion_does_not_block_the_endpoint(own_sides: Sides, tmp_path: Path):
+    """The command is killed while it switches the endpoint, and then the source is killed.
+
+    The next command needs only the target.
+    """
     pair, report = Pair(own_sides, tmp_path, has_slow_hook=True), tmp_path / "report.json"
     with Moving(pair) as moving:
         killed = moving.started()
@@ -337,7 +338,7 @@ def test_a_target_that_is_lost_while_writes_are_refused_keeps_no_application_fro
 
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_after_promoting_does_not_stop_the_command_and_a_second_one_does(
+def test_only_the_second_signal_after_promotion_stops_the_command(
     own_sides: Sides, tmp_path: Path, number: signal.Signals
 ):
     pair = Pair(own_sides, tmp_path, has_slow_hook=True)

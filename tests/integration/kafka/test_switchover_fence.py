@@ -105,7 +105,7 @@ def deny(topic: str, principal: str) -> AclBinding:
     )
 
 
-def test_the_fence_is_tried_on_a_canary_topic_and_leaves_no_acl(walled: KafkaCluster):
+def test_the_fence_is_tested_on_a_canary_topic_and_leaves_no_acl(walled: KafkaCluster):
     before = topic_acls(walled, CANARY_TOPIC)
 
     call_both(walled, APP, try_fence)
@@ -132,7 +132,9 @@ def test_a_cluster_without_an_authorizer_is_refused_by_the_name_of_the_setting(
         call_cluster(east, lambda connected: AclFence(connected).plan([name], except_principals=()))
 
 
-def test_without_exceptions_everybody_is_denied_until_the_fence_is_lifted(walled: KafkaCluster, topic: str):
+def test_without_exceptions_all_principals_are_denied_until_the_fence_is_lifted(
+    walled: KafkaCluster, topic: str
+):
     own = deny(topic, "User:mallory")
     walled.allow("WRITE", "TOPIC", topic, user="mallory", deny=True)
 
@@ -153,8 +155,8 @@ def test_without_exceptions_everybody_is_denied_until_the_fence_is_lifted(walled
     assert own in topic_acls(walled, topic)
 
 
-def test_an_acl_of_an_administrator_is_no_part_of_the_fence(walled: KafkaCluster, topic: str):
-    """It stays when the fence is lifted, because it was there before."""
+def test_an_acl_of_an_administrator_is_not_removed_with_the_fence(walled: KafkaCluster, topic: str):
+    """The ACL existed before the fence."""
     walled.allow("WRITE", "TOPIC", topic, user="*", deny=True)
 
     planned = call_cluster(walled, lambda connected: AclFence(connected).plan([topic], except_principals=()))
@@ -175,7 +177,9 @@ def test_with_an_exception_each_writer_is_denied_by_name(walled: KafkaCluster, t
     assert [REFUSED, ""] == [write(producer(walled, user), topic) for user in (APP, MIRROR)]
 
 
-def test_an_acl_for_everybody_leaves_no_names_to_deny(walled: KafkaCluster, topic: str):
+def test_a_fence_with_an_exception_is_refused_if_an_acl_allows_all_principals(
+    walled: KafkaCluster, topic: str
+):
     walled.allow("WRITE", "TOPIC", topic, user="*")
 
     with pytest.raises(FenceUnavailableError) as caught:
@@ -187,7 +191,7 @@ def test_an_acl_for_everybody_leaves_no_names_to_deny(walled: KafkaCluster, topi
     assert "empty spec.fence.exceptPrincipals" in str(caught.value)
 
 
-def test_an_open_transaction_outlives_the_fence_and_is_named(walled: KafkaCluster, topic: str):
+def test_an_open_transaction_outlives_the_fence_and_is_reported(walled: KafkaCluster, topic: str):
     partition = TopicPartition(topic, 0)
     writer = producer(walled, APP, transactional_id=f"payments-{topic}")
     writer.init_transactions(30)
@@ -215,7 +219,7 @@ def test_an_open_transaction_outlives_the_fence_and_is_named(walled: KafkaCluste
     assert has_grown, "the marker was written under the fence"
 
 
-def test_the_producer_that_writes_is_named(walled: KafkaCluster, topic: str):
+def test_the_producer_that_still_writes_is_reported(walled: KafkaCluster, topic: str):
     assert "" == write(producer(walled, APP, enable_idempotence="true"), topic)
 
     writers = call_cluster(walled, lambda connected: last_writes(connected, [TopicPartition(topic, 0)]))
@@ -265,10 +269,10 @@ def test_producer_ids_that_both_clusters_know_are_reported(
 
 
 @pytest.mark.parametrize("except_principals", [(), MIRROR_MAY_WRITE], ids=["everybody", "by name"])
-def test_a_topic_that_is_created_behind_the_fence_is_refused(
+def test_writes_to_a_topic_created_after_the_fence_are_refused(
     walled: KafkaCluster, unique_topic: Names, except_principals: tuple[str, ...]
 ):
-    """The flow selects every topic that begins as it does."""
+    """The flow selects every topic with this prefix."""
     prefix = unique_topic()
     fenced, later, other = f"{prefix}-1", f"{prefix}-2", f"other-{prefix}"
     walled.create_topic(fenced)

@@ -19,11 +19,11 @@ from tests.integration.kafka.test_switchover import (
 )
 
 
-def test_a_job_that_is_stopped_before_promoting_rolls_back_and_the_next_process_reports_it(
+def test_a_job_stopped_before_promotion_rolls_back_and_the_next_process_reports_it(
     sides: Sides,  # noqa: F811
     tmp_path: Path,
 ):
-    """It waits for a consumer that stays at the source, and ends by SIGTERM, as when its pod is deleted."""
+    """It waits for a consumer that stays on the source, and ends by SIGTERM, as when its pod is deleted."""
     east, pair = sides["east"], Pair(sides, tmp_path)
     acls = topic_acls(east)
     job = RunningJob(pair, "stopped")
@@ -58,14 +58,14 @@ def test_a_job_that_is_stopped_before_promoting_rolls_back_and_the_next_process_
     assert "has a switchover of this name already (Planned to west, state Lifted)" in other.reason
 
 
-def test_a_job_that_starts_too_late_refuses(sides: Sides, tmp_path: Path):  # noqa: F811
+def test_a_job_that_starts_too_late_refuses_the_switchover(sides: Sides, tmp_path: Path):  # noqa: F811
     report = RunningJob(Pair(sides, tmp_path), "late", begin_until_ms=1).ended()
 
     assert "Refused" == report.state
     assert report.reason.startswith("It could not begin in time")
 
 
-def test_a_job_with_files_that_it_cannot_read_refuses(sides: Sides, tmp_path: Path):  # noqa: F811
+def test_a_job_with_unreadable_files_refuses_the_switchover(sides: Sides, tmp_path: Path):  # noqa: F811
     job = RunningJob(Pair(sides, tmp_path), "broken")
     request = job.folder / "switchover.json"
     request.write_text(json.dumps({**json.loads(request.read_text()), "format": 99}))
@@ -76,11 +76,11 @@ def test_a_job_with_files_that_it_cannot_read_refuses(sides: Sides, tmp_path: Pa
     assert "it was written by another version of the operator" in report.reason
 
 
-def test_an_endpoint_that_cannot_be_switched_refuses_a_switchover_of_each_type(
+def test_each_type_of_switchover_is_refused_if_its_endpoint_cannot_be_switched(
     sides: Sides,  # noqa: F811
     tmp_path: Path,
 ):
-    """This process has no API server; nothing has changed, also where the source is not asked."""
+    """The process has no API server. Nothing is changed, even if the process does not query the source."""
     pair = Pair(sides, tmp_path)
     endpoint = {"kind": "ConfigMap", "namespace": "kafka", "name": "kafka", "key": "servers"}
     acls = topic_acls(sides["east"])
@@ -105,11 +105,11 @@ def test_an_endpoint_that_cannot_be_switched_refuses_a_switchover_of_each_type(
 
 
 @pytest.mark.faults
-def test_the_next_process_of_a_job_completes_a_promotion_without_the_source_and_ends_when_that_responds(
+def test_the_next_process_of_a_job_promotes_without_the_source_and_ends_once_the_source_responds(
     own_sides: Sides,  # noqa: F811
     tmp_path: Path,
 ):
-    """The pod is killed while it leads clients to the target, and then the source."""
+    """The pod is killed while it switches the endpoint, and then the source is killed."""
     pair = Pair(own_sides, tmp_path, has_slow_hook=True)
     job = RunningJob(pair, "lost-after-promoting")
     with Moving(pair) as moving:

@@ -112,10 +112,10 @@ def test_a_process_that_lost_the_lock_writes_nothing_more(
     assert journal.active is None
 
 
-def test_the_newer_of_two_copies_counts(
+def test_the_newer_of_two_different_records_is_used(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """A process died between the two clusters."""
+    """A process was killed between the writes to the two clusters."""
     older = replace(ACCEPTED, pair=unique_topic()).moved_to(SwitchoverState.CHECKING, 1)
     newer = older.moved_to(SwitchoverState.FENCING, 2, attempt=1)
 
@@ -137,10 +137,10 @@ def test_the_newer_of_two_copies_counts(
     assert {older, newer} == set(journal.records)
 
 
-def test_the_last_of_two_switchovers_without_the_other_cluster_counts_once_it_is_reconciled(
+def test_the_later_of_two_switchovers_on_separated_clusters_is_used_after_they_are_reconciled(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Each has noted the endpoint and its fence on its own target alone."""
+    """Each switchover has noted the endpoint and its fence only on its own target."""
     pair = unique_topic()
 
     async def move(
@@ -183,7 +183,7 @@ def test_the_last_of_two_switchovers_without_the_other_cluster_counts_once_it_is
     assert [("west", absent), ("east", absent), ("west", absent)] == run(east, west, pair, there_and_back)
 
 
-def test_pairs_share_the_topic_and_not_the_lock(
+def test_pairs_share_the_journal_topic_but_have_separate_locks(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
     pair, other = unique_topic(), unique_topic()

@@ -182,8 +182,8 @@ def by_us(relay: Relay, before: int, during: int) -> None:
         assert 0 == mirrorflow.stop()
 
 
-def test_java_and_we_take_turns_three_times(relay: Relay):
-    """Six turns, each from the positions of the other: every record once, in order."""
+def test_java_and_mirrorflow_alternate_and_copy_each_record_once(relay: Relay):
+    """There are six turns, each from the positions of the other. Each record is copied once, in order."""
     for count in (700, 500, 300):
         by_java(relay, count, 97)
         by_us(relay, count, 61)
@@ -191,7 +191,7 @@ def test_java_and_we_take_turns_three_times(relay: Relay):
 
 
 def test_records_that_retention_deleted_after_javas_position_are_reported_as_lost(relay: Relay):
-    """We continue at Java's position: missing records after it are a loss, not a new beginning."""
+    """MirrorFlow continues at Java's position. Missing records after it are a loss, not a new beginning."""
     *_, topic = relay.topics  # of one partition
     relay.mark()
     relay.load(100)
@@ -208,8 +208,8 @@ def test_records_that_retention_deleted_after_javas_position_are_reported_as_los
     assert 120 == len(records(relay.target, relay.remote(topic)))
 
 
-def test_a_topic_that_java_did_not_copy_continues_at_our_position(relay: Relay):
-    """Java copies one topic in its turns; the others continue at the end of our own copies."""
+def test_a_topic_that_java_did_not_copy_continues_at_mirrorflows_position(relay: Relay):
+    """Java copies one topic in its turns. The others continue at the end of MirrorFlow's copies."""
     busy, *quiet = relay.topics
     by_us(relay, 200, 50)
     for _ in range(2):
@@ -225,7 +225,7 @@ def test_a_topic_that_java_did_not_copy_continues_at_our_position(relay: Relay):
 
 
 def test_a_topic_excluded_for_one_run_is_not_copied_again(relay: Relay):
-    """The topic is selected in our first and third run, not in the second."""
+    """MirrorFlow selects the topic in its first and third run, but not in the second."""
     busy, other, *_ = relay.topics
     by_us(relay, 100, 20)
     for topics in (busy, ""):
@@ -263,8 +263,8 @@ def test_a_flow_with_unchanged_topic_names_is_taken_over(west: KafkaCluster, tmp
         relay.assert_equal()
 
 
-def test_java_after_our_kill_continues_at_our_last_position(relay: Relay):
-    """At least once and no more: Java copies again, in order, the records after our last stored position."""
+def test_java_continues_at_mirrorflows_last_position_after_a_kill(relay: Relay):
+    """Java copies the records after MirrorFlow's last stored position again, in order."""
     topic = next(iter(relay.topics))
     relay.load(400)
     partitions = sum(relay.topics.values())
@@ -296,8 +296,8 @@ def test_java_after_our_kill_continues_at_our_last_position(relay: Relay):
     relay.assert_equal(*list(relay.topics)[1:])
 
 
-def test_we_continue_at_javas_last_position_after_its_kill(relay: Relay):
-    """Nothing is lost; we begin at Java's stored position, in order."""
+def test_mirrorflow_continues_at_javas_last_position_after_a_kill(relay: Relay):
+    """MirrorFlow begins at Java's stored position, in order, and loses nothing."""
     topic = next(iter(relay.topics))
     relay.mark()
     relay.load(400)

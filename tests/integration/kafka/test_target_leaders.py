@@ -236,8 +236,8 @@ def test_a_first_batch_lost_with_its_leader_is_written_again(flow: Flow, topic: 
     flow.assert_exact(topic)
 
 
-def test_a_frozen_leader_that_thaws_after_an_election_changes_nothing(flow: Flow, topic: str):
-    """Requests wait in the socket of an old leader, which responds to them anyway after it thaws."""
+def test_a_leader_that_resumes_after_an_election_does_not_affect_the_copy(flow: Flow, topic: str):
+    """Requests wait in the socket of the suspended leader, which still responds to them after it resumes."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     remote = flow.remote(topic)
     with ExitStack() as stack:
@@ -427,8 +427,11 @@ def test_an_emptied_target_whose_brokers_all_restart_is_continued(
     assert len(copied_again) >= 1_000
 
 
-def test_a_partition_moved_to_a_broker_without_our_batches_continues(flow: Flow, topic: str):
-    """Our records are deleted and only foreign ones remain; the new broker may know the producer only from a fence."""
+def test_a_partition_moved_to_a_broker_without_the_flows_batches_continues(flow: Flow, topic: str):
+    """The records of the flow are deleted and only foreign ones remain.
+
+    The new broker may know the producer only from a fence.
+    """
     remote = flow.target.create_topic(
         flow.remote(topic), replication_factor=1, config={"min.insync.replicas": "1"}
     )

@@ -23,7 +23,7 @@ def sides() -> Iterator[Sides]:
 
 
 @pytest.mark.faults
-def test_a_lost_source_is_left_with_a_known_loss_and_its_flow_writes_nothing_more(
+def test_an_unplanned_switchover_reports_the_loss_and_its_flow_writes_nothing_more(
     sides: Sides, tmp_path: Path
 ):
     """The records that never crossed are refused by the target; afterwards the source comes back with them."""

@@ -25,7 +25,7 @@ def last_seen(url: str) -> dict[str, Any]:
 
 
 @pytest.mark.faults
-def test_a_job_moves_applications_without_a_source_and_reports_when_both_are_reconciled(
+def test_a_job_moves_applications_without_a_source_and_reports_when_the_clusters_are_reconciled(
     sides: Sides,  # noqa: F811
     tmp_path: Path,
 ):

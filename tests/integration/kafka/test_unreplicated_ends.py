@@ -41,7 +41,7 @@ def is_controller(node: Broker) -> bool:
     return "controller activation" in node.log.read_text()
 
 
-def test_a_record_that_waits_for_a_replica_keeps_a_partition_from_being_quiet(
+def test_a_partition_with_an_unreplicated_record_is_not_quiet(
     trio: KafkaCluster, unique_topic: Callable[[], str]
 ):
     topic = trio.create_topic(unique_topic(), replication_factor=3)

@@ -281,10 +281,10 @@ def test_aborted_records_are_ignored_and_inserted_headers_are_expected(
     assert (1, 0) == (outcome_without.status, outcome_without.report.windows.equal)
 
 
-def test_an_open_transaction_is_named_with_its_producer(
+def test_an_open_transaction_is_reported_with_its_producer(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """On the target the records after it are undecided; on the source of a committed flow a note says where it begins."""
+    """On the target the records after it are undecided. On the source of a read-committed flow, a note names its first offset."""
     topic = flow.source.create_topic(unique_topic())
     copy = flow.target.create_topic(flow.remote(topic))
     write(flow.source, topic, plain(600))

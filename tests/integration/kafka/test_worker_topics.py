@@ -127,8 +127,8 @@ def java(west: KafkaCluster) -> Iterator[JavaWorker]:
         yield JavaWorker(worker, west, group)
 
 
-def test_our_encoded_records_equal_those_of_java(java: JavaWorker):
-    """Each record that we can decode is encoded to the same bytes, except for the order of properties."""
+def test_encoded_records_equal_those_of_java(java: JavaWorker):
+    """Each record that can be decoded is encoded to the same bytes, except for the order of properties."""
     configs = [(record, decode_config(record.key, record.value)) for record in java.configs]
     statuses = [(record, decode_status(record.key, record.value)) for record in java.statuses]
 
@@ -165,7 +165,7 @@ def test_our_encoded_records_equal_those_of_java(java: JavaWorker):
             assert (record.key, record.value) == encode_status(status)
 
 
-def test_we_read_the_topics_of_a_stopped_java_worker(west: KafkaCluster, java: JavaWorker):
+def test_the_topics_of_a_stopped_java_worker_are_read(west: KafkaCluster, java: JavaWorker):
     """One started connector with its task; nothing of the deleted connector; both statuses."""
     configs, statuses = with_topics(west, java.group, nothing)
 
@@ -183,7 +183,7 @@ def test_we_read_the_topics_of_a_stopped_java_worker(west: KafkaCluster, java: J
     assert () == configs.warnings + statuses.warnings
 
 
-def test_java_runs_the_connectors_that_we_have_written(west: KafkaCluster):
+def test_java_runs_the_connectors_that_mirrorflow_has_written(west: KafkaCluster):
     """A paused connector with its task, a stopped and a deleted one have these states on an Apache worker."""
     group = f"own-{time.monotonic_ns()}"
     properties = heartbeats(west)
