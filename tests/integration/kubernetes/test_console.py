@@ -286,10 +286,10 @@ def test_a_stopped_partition_of_one_pod_is_shown_with_its_flow(api: client.ApiCl
             server.server_close()
 
 
-def test_pods_of_flows_on_an_open_page_are_asked_through_port_forwards(
+def test_pods_of_flows_on_an_open_page_are_polled_through_port_forwards(
     api: client.ApiClient, namespace: Kubectl
 ):
-    """Outside the cluster pods have no address: other flows have what their status has. A refusal is a sentence."""
+    """Outside the cluster pods have no address. Other flows show what their status has. A refused port forward is reported."""
     for name in ("shown", "other", "refused"):
         namespace.apply(flow(name))
         running_pod(namespace, f"{name}-source-0", name, "10.9.9.9")

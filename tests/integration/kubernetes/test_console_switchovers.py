@@ -118,13 +118,13 @@ def signed_in(browser: Browser, console: ClusterConsole, token: str) -> Iterator
         yield page
 
 
-def test_the_cockpit_follows_the_job_and_keeps_the_end_that_the_operator_records(
+def test_the_cockpit_follows_the_job_and_keeps_the_outcome_that_the_operator_records(
     api: client.ApiClient,  # noqa: F811
     namespace: Kubectl,
     browser: Browser,
     pod: ReportingPod,
 ):
-    """State, fence, what is waited for, and the command that rolls back; a visitor without the right sees none of it."""
+    """It shows the state, the fence, the wait, and the command that rolls back. A visitor without permission sees none of it."""
     requested(namespace)
     pod.enters(_S.CHECKING, _S.FENCING, _S.DRAINING, waits_for="Waits for the copy of 7 offsets.")
     may = reader(namespace, "watcher", "mirrorflows", "switchovers")

@@ -146,8 +146,10 @@ def _stopped(namespace: Kubectl) -> bool:
     return bool(deployments) and all(deployment["spec"]["replicas"] == 0 for deployment in deployments)
 
 
-def test_watches_that_fall_silent_are_restarted(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path):
-    """Half-open connections give no error. A full list finds the change at once, and then the watches are restarted."""
+def test_watches_that_stop_sending_events_are_restarted(
+    mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path
+):
+    """A half-open connection gives no error. A full list finds the change at once, and then the watches are restarted."""
     user = mirrorflows.user(f"deaf-{namespace.namespace}", groups=["system:masters"])
     document = manifest()
     namespace.apply(document)

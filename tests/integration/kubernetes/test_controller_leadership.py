@@ -90,10 +90,10 @@ def test_the_standby_takes_over_when_the_leader_is_killed_or_terminated(start: S
     assert after_term_s < 5  # the end of one process and the takeover of the next, on a busy machine
 
 
-def test_an_operator_frozen_for_longer_than_its_lease_ends_itself(
+def test_an_operator_suspended_for_longer_than_its_lease_exits(
     start: Start, namespace: Kubectl, mirrorflows: ApiServer
 ):
-    """It thaws with outdated knowledge and ends before it writes anything."""
+    """It resumes with outdated knowledge, and exits before it writes anything."""
     frozen = start("frozen")
     frozen.wait_until_leading()
     namespace.apply(manifest())

@@ -212,8 +212,11 @@ REVERSING = (SwitchoverState.FENCING, SwitchoverState.REVERSING)
 DONE = (*REVERSING, SwitchoverState.DONE)
 
 
-def test_a_switchover_is_carried_out_by_a_job_and_recorded(pair: Kubectl):
-    """The flow back runs when the report says so, although its spec is Stopped; the record stays when the Job is gone."""
+def test_a_job_runs_a_switchover_and_the_status_records_it(pair: Kubectl):
+    """The reverse flow runs once the report allows it, although its spec is Stopped.
+
+    The record stays after the Job is deleted.
+    """
     assert "east" == pair.get("mirrorpair", "east-west")["status"]["active"]
     pair.apply(_switchover())
     _uid_of_job(pair)
@@ -252,8 +255,8 @@ def test_a_switchover_is_carried_out_by_a_job_and_recorded(pair: Kubectl):
     assert [] == _jobs(pair)
 
 
-def test_an_unplanned_switchover_ends_degraded_and_is_done_when_its_deleted_job_reports_it(pair: Kubectl):
-    """Its user has reconciled both clusters meanwhile; only then the flow back runs."""
+def test_an_unplanned_switchover_is_degraded_until_a_recreated_job_reports_it_as_done(pair: Kubectl):
+    """The user has reconciled both clusters in the meantime. Only then does the reverse flow run."""
     request = {**_switchover(), "spec": {**_switchover()["spec"], "type": "Unplanned"}}
     with pytest.raises(KubectlError, match="type Unplanned gives up the records that were not copied"):
         pair.apply(request)
@@ -284,8 +287,8 @@ def test_an_unplanned_switchover_ends_degraded_and_is_done_when_its_deleted_job_
     assert {"Degraded", "Done"} <= {event["reason"] for event in pair.get("events")["items"]}
 
 
-def test_deleting_objects_does_not_end_a_switchover(pair: Kubectl):
-    """Neither the Switchover nor the pair owns the Job; when they are created again, the same Job is followed."""
+def test_deleting_the_switchover_and_the_pair_does_not_end_the_job(pair: Kubectl):
+    """Neither the Switchover nor the pair owns the Job. When they are created again, the same Job is followed."""
     pair.apply(_switchover())
     uid = _uid_of_job(pair)
     _run_pod(pair)
@@ -305,7 +308,7 @@ def test_deleting_objects_does_not_end_a_switchover(pair: Kubectl):
     assert "spec.pair: Switchover move of east-west has not ended; wait until it has" in reason
 
 
-def test_a_second_switchover_is_refused_with_a_sentence(pair: Kubectl):
+def test_a_second_switchover_is_refused_with_a_message(pair: Kubectl):
     pair.apply(_switchover())
     _uid_of_job(pair)
     pair.apply(_switchover("second"))
@@ -318,8 +321,8 @@ def test_a_second_switchover_is_refused_with_a_sentence(pair: Kubectl):
     assert any("has not ended" in message for message in events(pair, "Refused"))
 
 
-def test_a_job_that_was_deleted_in_the_middle_is_created_again(pair: Kubectl):
-    """Its process continues by the journal: after promoting, the switchover can only be completed."""
+def test_a_job_deleted_while_it_runs_is_created_again(pair: Kubectl):
+    """Its process continues from the journal: after promotion, the switchover can only be completed."""
     pair.apply(_switchover())
     first = _uid_of_job(pair)
     _run_pod(pair)
@@ -350,8 +353,8 @@ def test_the_objects_of_a_deleted_switchover_are_deleted_after_its_end(pair: Kub
     assert "west" == pair.get("mirrorpair", "east-west")["status"]["active"]
 
 
-def test_a_switchover_whose_status_was_lost_is_asked_for_and_not_decided(pair: Kubectl):
-    """Its name is its id in the journal: the process in its Job reports what the journal has."""
+def test_a_switchover_without_a_status_gets_it_from_the_journal(pair: Kubectl):
+    """Its name is its id in the journal, so the process of its Job reports what the journal has."""
     pair.apply(_switchover())
     _uid_of_job(pair)
     _end_pod(pair, _progress(*DONE, may_copy_back=True))

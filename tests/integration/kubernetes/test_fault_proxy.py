@@ -103,8 +103,8 @@ def test_a_dropped_write_is_not_done(proxy: FaultProxy, requests: Requests, path
     assert requests("GET", f"{path}/one").status == 404
 
 
-def test_a_response_body_can_be_cut(proxy: FaultProxy, requests: Requests, path: str):
-    """The header has a larger length than what arrives."""
+def test_a_response_body_can_be_truncated(proxy: FaultProxy, requests: Requests, path: str):
+    """The header announces more bytes than arrive."""
     proxy.on(Match(verb="list"), CutBody(20))
 
     with pytest.raises(BROKEN):
@@ -122,8 +122,8 @@ def test_a_request_can_be_delayed(proxy: FaultProxy, requests: Requests, path: s
     assert time.monotonic() - began >= 0.3
 
 
-def test_a_silent_connection_stays_open_without_a_response(proxy: FaultProxy):
-    """The proxy waits until the client gives up."""
+def test_a_request_can_stay_without_a_response_on_an_open_connection(proxy: FaultProxy):
+    """The proxy waits until the client closes the connection."""
     rule = proxy.on(Match(), Silence())
 
     with socket.create_connection(("127.0.0.1", proxy.port)) as connection:
@@ -183,10 +183,10 @@ class _Watching:
         self.process.wait()
 
 
-def test_watches_pass_events_and_can_be_cut(
+def test_watches_pass_events_and_can_be_closed(
     proxy: FaultProxy, through: Kubectl, namespace: Kubectl, tmp_path: Path
 ):
-    """An event arrives at once; after the cut kubectl ends."""
+    """An event arrives at once. After the watch is closed, kubectl exits."""
     with _Watching(through, tmp_path) as watching:
         wait_until("the watch is open", lambda: "configmaps" in proxy.watched())
         namespace.apply(CONFIG_MAP)
@@ -197,7 +197,7 @@ def test_watches_pass_events_and_can_be_cut(
     wait_until("the proxy has removed the watch", lambda: not proxy.watched())
 
 
-def test_a_watch_can_fall_silent_without_closing(
+def test_a_watch_can_stop_sending_events_without_closing(
     proxy: FaultProxy, through: Kubectl, namespace: Kubectl, tmp_path: Path
 ):
     """The connection is half-open: later events are lost without an error."""

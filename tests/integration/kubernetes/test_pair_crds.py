@@ -85,7 +85,7 @@ def test_the_spec_of_a_switchover_never_changes(cluster: Kubectl, changed: dict[
         cluster.apply({**PLANNED, "spec": {**PLANNED["spec"], **changed}})
 
 
-def test_an_unchanged_switchover_is_applied_again_without_a_change(cluster: Kubectl):
+def test_applying_an_unchanged_switchover_again_changes_nothing(cluster: Kubectl):
     cluster.apply(PLANNED)
     before = cluster.get("switchover", NAME)["metadata"]["resourceVersion"]
     cluster.apply(PLANNED)
@@ -93,7 +93,7 @@ def test_an_unchanged_switchover_is_applied_again_without_a_change(cluster: Kube
     assert before == cluster.get("switchover", NAME)["metadata"]["resourceVersion"]
 
 
-def test_kubectl_get_shows_how_far_a_switchover_is(cluster: Kubectl):
+def test_kubectl_get_shows_the_progress_of_a_switchover(cluster: Kubectl):
     cluster.apply(PLANNED)
     status = {
         "state": "Draining",

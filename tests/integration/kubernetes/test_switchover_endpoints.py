@@ -102,10 +102,10 @@ def config_map(name: str = "kafka") -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
 
-def test_a_service_is_switched_once_its_check_has_passed_and_may_be_switched_again(
+def test_a_service_is_switched_after_its_check_and_may_be_switched_again(
     namespace: Kubectl, access: ApiServerAccess
 ):
-    """The check changes nothing. A process that was killed switches it again."""
+    """The check changes nothing. A process that replaces a killed one switches the Service again."""
     namespace.apply(service())
     wanted = settings(namespace)
     wait_until("the Role is known", lambda: not asyncio.run(endpoint_problem(wanted, access)))
@@ -120,7 +120,7 @@ def test_a_service_is_switched_once_its_check_has_passed_and_may_be_switched_aga
     )
 
 
-def test_a_key_of_a_config_map_is_switched_and_others_stay(namespace: Kubectl, access: ApiServerAccess):
+def test_only_the_named_key_of_a_config_map_is_switched(namespace: Kubectl, access: ApiServerAccess):
     namespace.apply(config_map())
     wanted = settings(namespace, "ConfigMap")
     wait_until("the Role is known", lambda: not asyncio.run(endpoint_problem(wanted, access)))
@@ -132,10 +132,8 @@ def test_a_key_of_a_config_map_is_switched_and_others_stay(namespace: Kubectl, a
     ]
 
 
-def test_what_keeps_an_object_from_being_switched_is_found_before(
-    namespace: Kubectl, access: ApiServerAccess
-):
-    """A Service with pods, an object that is missing, and one that the Role does not name."""
+def test_problems_of_an_endpoint_are_found_before_it_is_switched(namespace: Kubectl, access: ApiServerAccess):
+    """The endpoint is a Service with pods, a missing object, or one that the Role does not name."""
     missing = settings(namespace)
     wait_until(
         "the Role is known",
@@ -153,9 +151,7 @@ def test_what_keeps_an_object_from_being_switched_is_found_before(
     assert SERVERS["east"] == namespace.get("configmap", "foreign")["data"]["bootstrap.servers"]
 
 
-def test_an_api_server_that_cannot_be_reached_is_an_error_that_is_tried_again(
-    namespace: Kubectl, access: ApiServerAccess
-):
+def test_an_unreachable_api_server_is_a_retriable_error(namespace: Kubectl, access: ApiServerAccess):
     away = ApiServerAccess(host="127.77.0.9", port=1, credentials=access.credentials)
 
     with pytest.raises(

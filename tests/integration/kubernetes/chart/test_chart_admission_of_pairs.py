@@ -61,7 +61,7 @@ def _is_accepted(user: Kubectl, pair: dict[str, Any]) -> bool:
     return True
 
 
-def test_a_pair_without_secrets_and_hooks_needs_no_right(author: Kubectl):
+def test_a_pair_without_secrets_and_hooks_needs_no_permission_on_secrets(author: Kubectl):
     assert _is_accepted(author, _pair())
 
 
@@ -70,14 +70,16 @@ def test_a_pair_without_secrets_and_hooks_needs_no_right(author: Kubectl):
     [{"endpoint": HOOK}, {"fence": {"method": "Hook", **HOOK}}],
     ids=["endpoint", "fence"],
 )
-def test_a_hook_needs_the_right_to_all_secrets(author: Kubectl, administrator: Kubectl, spec: dict[str, Any]):
+def test_a_hook_needs_permission_on_all_secrets(
+    author: Kubectl, administrator: Kubectl, spec: dict[str, Any]
+):
     with pytest.raises(KubectlError, match=HAS_HOOK):
         author.apply(_pair(**spec), "--dry-run=server")
 
     assert _is_accepted(administrator, _pair(**spec))
 
 
-def test_a_probe_may_name_a_secret_that_its_author_may_get(author: Kubectl, administrator: Kubectl):
+def test_a_canary_user_may_name_a_secret_that_its_author_may_get(author: Kubectl, administrator: Kubectl):
     with pytest.raises(KubectlError, match=NAMES_SECRET.format("others-probe")):
         author.apply(_pair(probe=_plain("others-probe")), "--dry-run=server")
 
@@ -85,7 +87,7 @@ def test_a_probe_may_name_a_secret_that_its_author_may_get(author: Kubectl, admi
     assert _is_accepted(administrator, _pair(probe=_plain("others-probe")))
 
 
-def test_a_reference_in_a_text_counts_as_a_name(author: Kubectl):
+def test_a_reference_inside_a_text_counts_as_naming_the_secret(author: Kubectl):
     custom = {
         "type": "Custom",
         "config": {"sasl.jaas.config": "${dir:/mnt/mirrorflow/secrets/others-probe:jaas}"},
@@ -95,7 +97,7 @@ def test_a_reference_in_a_text_counts_as_a_name(author: Kubectl):
         author.apply(_pair(probe=custom), "--dry-run=server")
 
 
-def test_a_limit_may_be_changed_by_a_user_without_the_right(author: Kubectl, administrator: Kubectl):
+def test_a_user_without_permission_on_secrets_may_change_a_limit(author: Kubectl, administrator: Kubectl):
     administrator.apply(_pair(endpoint=HOOK))
     author("patch", "mirrorpair", "east-west", "--type=merge", '--patch={"spec":{"deadlineSeconds":90}}')
 

@@ -8,7 +8,7 @@ FLOWS = ["east-to-west", "west-to-east"]
 pytestmark = pytest.mark.usefixtures("with_helm")
 
 
-def test_each_endpoint_gets_a_role_on_that_object_for_the_flows_of_its_pair():
+def test_each_endpoint_has_a_role_on_that_object_for_the_flows_of_its_pair():
     endpoints = [
         {"namespace": "kafka", "service": "kafka-bootstrap", "flows": FLOWS},
         {"namespace": "kafka", "configMap": "kafka-endpoint", "flows": FLOWS},
@@ -38,7 +38,7 @@ def test_each_endpoint_gets_a_role_on_that_object_for_the_flows_of_its_pair():
     assert {"kafka"} == {manifest["metadata"]["namespace"] for manifest in manifests}
 
 
-def test_without_endpoints_there_is_no_right_on_any():
+def test_without_endpoints_the_chart_grants_no_role_on_endpoints():
     assert [] == [
         manifest
         for manifest in rendered()
