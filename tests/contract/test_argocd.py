@@ -110,7 +110,7 @@ def test_health_follows_from_the_conditions(name: str) -> None:
 
 
 @pytest.mark.parametrize("status", EXPECTED)
-def test_the_healthy_and_the_suspended_situations_are_the_expected_ones(status: str) -> None:
+def test_exactly_the_expected_situations_are_healthy_or_suspended(status: str) -> None:
     assert EXPECTED[status] == {name for name in STATUS_NAMES if _health_of(name)[0] == status}
 
 
@@ -150,8 +150,8 @@ def test_the_health_tests_for_argo_cd_are_complete_and_pass(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["MirrorPair", "Switchover"])
-def test_what_the_operator_has_not_seen_is_progressing(kind: str) -> None:
-    """It is new, its spec has changed, or its status is empty."""
+def test_a_resource_that_the_operator_has_not_seen_is_progressing(kind: str) -> None:
+    """The resource is new, its spec has changed, or its status is empty."""
     new = {"metadata": {"generation": 1}}
 
     assert [health(resource, CHECKS / kind)[0] for resource in (new, {**new, "status": {}})] == [

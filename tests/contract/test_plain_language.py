@@ -136,7 +136,7 @@ def vague_names(name: str) -> Iterator[str]:
         yield from (f"{name}: {vague}" for vague in names if vague in VAGUE)
 
 
-def test_variables_have_the_name_of_what_they_are():
+def test_variables_and_arguments_have_no_vague_name():
     folders = (*CLEAN_PRODUCT, *CLEAN_VARIABLES)
     names = [name for name in tracked() if name.startswith(folders) and name.endswith(".py")]
     positions = [position for name in names for position in vague_names(name)]

@@ -29,7 +29,7 @@ def test_a_correct_release_has_no_obstacles() -> None:
         ({"dockerfile": "ARG PYTHON=python:3.13-slim\n"}, "run `make pin`"),
     ],
 )
-def test_an_obstacle_to_a_release_says_what_to_do(changes: dict[str, str], sentence: str) -> None:
+def test_an_obstacle_to_a_release_has_a_remedy(changes: dict[str, str], sentence: str) -> None:
     arguments = {"changelog": CHANGELOG, "dockerfile": DOCKERFILE, "tag": "v0.2.0"} | changes
 
     [obstacle] = obstacles("0.2.0", **arguments)

@@ -70,7 +70,7 @@ def test_the_status_reports_both_cluster_ids_and_running_connectors(
     assert stage.resource(flow)["status"]["version"] == "0.1.0"
 
 
-def test_a_change_to_one_connector_rolls_only_it_and_an_event_gives_the_reason(
+def test_a_change_to_one_connector_rolls_only_its_pod_and_an_event_gives_the_reason(
     stage: Stage, ready_flow: Callable[..., str]
 ):
     flow = ready_flow("change", "orders.change")

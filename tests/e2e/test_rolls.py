@@ -92,7 +92,7 @@ class EndMeter:
                 end, moved_at = current, now
 
 
-def test_a_roll_costs_a_short_gap_and_few_refused_writes(stage: Stage, ready_flow: Callable[..., str]):
+def test_a_roll_causes_a_short_gap_and_few_refused_writes(stage: Stage, ready_flow: Callable[..., str]):
     """The new pod is ready before the old one stops. The test prints both figures, which docs/kubernetes.md contains."""
     topic = "orders.roll"
     flow = ready_flow("roll", topic)
@@ -128,7 +128,7 @@ def test_a_roll_costs_a_short_gap_and_few_refused_writes(stage: Stage, ready_flo
     assert max(refused for _, refused in figures) <= REFUSED_MOST
 
 
-def test_two_connectors_move_into_one_pod_and_apart_at_the_cost_of_a_roll(
+def test_two_connectors_move_into_one_pod_and_back_with_one_roll_each(
     stage: Stage, ready_flow: Callable[..., str]
 ):
     """Heartbeats and translated groups continue; the source connector's pod is not replaced."""

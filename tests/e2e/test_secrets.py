@@ -38,7 +38,7 @@ def test_a_password_is_rotated_without_a_new_pod(stage: Stage, ready_flow: Calla
     assert restarts(after) == restarts(before)
 
 
-def test_a_missing_secret_is_named_and_the_flow_starts_once_it_exists(
+def test_a_missing_secret_is_reported_and_the_flow_starts_once_it_exists(
     stage: Stage, make_flow: Callable[..., str]
 ):
     source = side(stage.east) | {"alias": "waiting"}

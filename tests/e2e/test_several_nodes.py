@@ -134,7 +134,7 @@ def test_pods_of_a_connector_spread_over_nodes_and_forward_requests(
     assert set(_node_by_pod(stage.release.operators()).values()) == {NAME, WORKER}
 
 
-def test_a_drained_node_costs_no_record(stage: Stage, make_flow: Callable[..., str]):
+def test_draining_a_node_loses_no_record(stage: Stage, make_flow: Callable[..., str]):
     """`kubectl drain` moves the pods to the other node one by one; Kubernetes uses an uncordoned node again."""
     topic = "orders.drained"
     flow = _make_shared_flow(stage, make_flow, "drained", topic)
@@ -163,7 +163,7 @@ def test_a_drained_node_costs_no_record(stage: Stage, make_flow: Callable[..., s
     assert stayed <= pod_names(drained)
 
 
-def test_a_lost_node_costs_no_record(stage: Stage, make_flow: Callable[..., str]):
+def test_losing_a_node_loses_no_record(stage: Stage, make_flow: Callable[..., str]):
     """The node with the operator's leader loses power.
 
     The pod on the other node takes over the tasks before Kubernetes notices. A connector of one pod gets a new pod after its

@@ -187,7 +187,7 @@ def test_since_4_0_an_older_epoch_is_refused_before_verification(rules, verifies
     assert (PRODUCER_ID in leader.producers.verifications) is verifies
 
 
-def test_missing_replicas_refuse_appends_and_lagging_ones_delay_the_high_watermark(leader):
+def test_too_few_replicas_refuse_appends_and_lagging_replicas_delay_the_high_watermark(leader):
     leader.lacks_replicas = True
     assert code_of(leader, 0) == NOT_ENOUGH_REPLICAS
     leader.lacks_replicas, leader.replicates = False, False
