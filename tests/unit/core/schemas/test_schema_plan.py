@@ -308,7 +308,7 @@ def change(model: RegistryModel, chance: random.Random) -> None:
     seed=4318024, subjects=".*"
 )  # a schema returns in another version, after the source has deleted the first for good
 @given(seed=st.integers(0, 2**32), subjects=st.sampled_from([".*", "a|b", "d"]))
-def test_any_history_is_copied_with_its_ids_by_interrupted_passes(seed: int, subjects: str):
+def test_any_history_arrives_with_its_ids_although_each_pass_is_cut_short(seed: int, subjects: str):
     chance = random.Random(seed)
     source, target = RegistryModel(), RegistryModel()
     mapping = SubjectMapping(
