@@ -182,9 +182,9 @@ def _child(stack: ExitStack, name: str, folder: Path, *arguments: str) -> tuple[
     log = folder / f"{name}.log"
     child = start(name, [sys.executable, "-m", "benchmarks", "console", *arguments], log=log)
     stack.callback(child.kill)
-    found = wait_until(f"{name} listens", lambda: re.search(r"port (\d+)", log.read_text()), timeout_s=60)
-    assert found is not None
-    return child, int(found[1])
+    match = wait_until(f"{name} listens", lambda: re.search(r"port (\d+)", log.read_text()), timeout_s=60)
+    assert match is not None
+    return child, int(match[1])
 
 
 def _measure(result: Result, console: Child, port: int, connectors: int, seconds: int) -> None:
@@ -242,8 +242,8 @@ def _drain(opened: Sequence[socket.socket], seconds: int) -> int:
 
 
 def _asked(port: int) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/count") as answer:
-        return int(answer.read())
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/count") as response:
+        return int(response.read())
 
 
 def _render(result: Result, port: int) -> None:
@@ -253,8 +253,8 @@ def _render(result: Result, port: int) -> None:
             began = time.monotonic()
             # Each has a query of its own: a page that was rendered before is sent again from memory.
             query = f"{'&' if '?' in path else '?'}run={run}"
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}{query}") as answer:
-                size = len(answer.read())
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}{query}") as response:
+                size = len(response.read())
             result.add(name, response_ms=1000 * (time.monotonic() - began), kB=size / 1000)
 
 

@@ -67,8 +67,8 @@ class Stand:
             namespace = f"team-{first // PER_NAMESPACE}"
             self.requests("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
             for number in range(first, min(first + PER_NAMESPACE, self.flows)):
-                answer = self.requests("POST", f"{FLOWS}/namespaces/{namespace}/mirrorflows", _flow(number))
-                assert answer.status == 201, answer.message
+                response = self.requests("POST", f"{FLOWS}/namespaces/{namespace}/mirrorflows", _flow(number))
+                assert response.status == 201, response.message
 
     def settled(self, operator: OperatorProcess, since: int) -> None:
         """Waits until every flow's status is for its current spec, and nothing has been written for a while."""
@@ -81,14 +81,14 @@ class Stand:
         self.silent(since)
 
     def silent(self, since: int) -> None:
-        seen, at = -1, 0.0
+        seen, changed_s = -1, 0.0
 
         def still() -> bool:
-            nonlocal seen, at
+            nonlocal seen, changed_s
             writes = sum(request.is_write for request in self.server.audit_log_of(USER, since))
             if writes != seen:
-                seen, at = writes, time.monotonic()
-            return time.monotonic() - at >= QUIET_S
+                seen, changed_s = writes, time.monotonic()
+            return time.monotonic() - changed_s >= QUIET_S
 
         wait_until("nothing is written", still, timeout_s=SETTLE_WAIT_S, poll_s=1.0)
 

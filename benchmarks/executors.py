@@ -159,7 +159,7 @@ def _moment(what: str, is_so: Callable[[], bool]) -> float:
 
 def _waves(seed: SeedPods) -> list[tuple[float, int]]:
     """Returns for each wave of tasks the seconds until a task began to copy, and the MiB of the largest task."""
-    return [(float(found[1]), int(found[2])) for found in WAVE.finditer(seed.driver_logs())]
+    return [(float(match[1]), int(match[2])) for match in WAVE.finditer(seed.driver_logs())]
 
 
 def _calculated(result: Result) -> str:

@@ -200,8 +200,10 @@ def _peak_bytes(pid: int) -> int:
 def result_reading_cpu_s(count: int) -> float:
     """Measures reading the results of *count* files of a killed export from a local folder, and finding what is left."""
     ranges = tuple(
-        ExportRange(index=at, topic="far", partition=at % 100, start=0, end=1_000, size_bytes=FILE_BYTES)
-        for at in range(count)
+        ExportRange(
+            index=index, topic="far", partition=index % 100, start=0, end=1_000, size_bytes=FILE_BYTES
+        )
+        for index in range(count)
     )
     content = Manifest(
         archive_id="a", flow="f", source_alias="far", source_cluster_id="c", isolation="read_uncommitted",
@@ -221,8 +223,8 @@ def result_reading_cpu_s(count: int) -> float:
             (results / f"{part.index}.json").write_bytes(exported.encode())
             present[exported.path] = exported.size_bytes
         began_s = time.process_time()
-        found = PendingExport(StorageFolder(folder), plan.number).exported(plan, present)
-        assert not remaining(plan, found)
+        stored = PendingExport(StorageFolder(folder), plan.number).exported(plan, present)
+        assert not remaining(plan, stored)
         return time.process_time() - began_s
 
 
@@ -330,11 +332,11 @@ def main(arguments: Sequence[str]) -> int:
             f" {memory.jvm_bytes / 1e6:.0f} MB of Java"
         )
         return 0
-    found = costs()
+    measured = costs()
     print(operator_facts(" ".join(["python -m benchmarks machinery", *arguments]))[0])
     print(
-        f"- a session {found.session_s:.1f} CPU-s; a task that does nothing {found.task_s * 1000:.1f} CPU-ms and"
-        f" {found.slot_s * 1000:.0f} ms of a slot; a word of a task to its driver {found.word_s * 1000:.2f} CPU-ms"
+        f"- a session {measured.session_s:.1f} CPU-s; a task that does nothing {measured.task_s * 1000:.1f} CPU-ms and"
+        f" {measured.slot_s * 1000:.0f} ms of a slot; a word of a task to its driver {measured.word_s * 1000:.2f} CPU-ms"
     )
     for sentence in sentences(found, rate_mb_per_s=options.rate, begin_s=options.begin):
         print(f"- {sentence}")

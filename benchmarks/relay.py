@@ -54,14 +54,14 @@ class Wire(asyncio.BufferedProtocol):
             self.waiting.popleft().set_result(whole)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for answer in self.waiting:
-            answer.set_exception(ConnectionError(str(exc)))
+        for response in self.waiting:
+            response.set_exception(ConnectionError(str(exc)))
 
     def send(self, parts: list[Part]) -> asyncio.Future[bytearray]:
-        answer: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
-        self.waiting.append(answer)
+        response: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+        self.waiting.append(response)
         self.transport.writelines([sum(map(len, parts)).to_bytes(4), *parts])
-        return answer
+        return response
 
 
 def _text(value: str) -> bytes:
@@ -79,37 +79,37 @@ def _fetch_request(topic: str, offsets: dict[int, int]) -> list[Part]:
 
 def _batches(body: bytearray, offsets: dict[int, int]) -> tuple[list[deque[Part]], list[int], int]:
     """Returns the rewritten batches of each partition that has any, the partitions' numbers, and the number of records."""
-    view, at, records = memoryview(body), 14, 0
+    view, position, records = memoryview(body), 14, 0
     queues: list[deque[Part]] = []
     numbers: list[int] = []
-    if not struct.unpack_from(">i", body, at)[0]:
+    if not struct.unpack_from(">i", body, position)[0]:
         return queues, numbers, 0
-    at += 4
-    at += 2 + struct.unpack_from(">h", body, at)[0]
-    (count,) = struct.unpack_from(">i", body, at)
-    at += 4
+    position += 4
+    position += 2 + struct.unpack_from(">h", body, position)[0]
+    (count,) = struct.unpack_from(">i", body, position)
+    position += 4
     for _ in range(count):
-        part, error = struct.unpack_from(">ih", body, at)
+        part, error = struct.unpack_from(">ih", body, position)
         if error:
             raise RuntimeError(f"fetching partition {part} met error {error}")
-        at += 30
-        at += 8 + max(0, struct.unpack_from(">i", body, at)[0]) * 16
-        end = at + 4 + struct.unpack_from(">i", body, at)[0]
-        at += 4
+        position += 30
+        position += 8 + max(0, struct.unpack_from(">i", body, position)[0]) * 16
+        end = position + 4 + struct.unpack_from(">i", body, position)[0]
+        position += 4
         queue: deque[Part] = deque()
-        while at + _BATCH.size <= end:
-            base, length, _, _, _, _, last, _, _, _, _, _, in_batch = _BATCH.unpack_from(body, at)
-            after = at + 12 + length
+        while position + _BATCH.size <= end:
+            base, length, _, _, _, _, last, _, _, _, _, _, in_batch = _BATCH.unpack_from(body, position)
+            after = position + 12 + length
             if after > end:
                 break
-            body[at : at + 8] = bytes(8)  # a producer's base offset is 0
-            body[at + _PRODUCER_FROM : at + _PRODUCER_FROM + 14] = _NO_PRODUCER
-            struct.pack_into(">I", body, at + 17, crc32c(view[at + _CRC_FROM : after]))
-            queue.append(view[at:after])
+            body[position : position + 8] = bytes(8)  # a producer's base offset is 0
+            body[position + _PRODUCER_FROM : position + _PRODUCER_FROM + 14] = _NO_PRODUCER
+            struct.pack_into(">I", body, position + 17, crc32c(view[position + _CRC_FROM : after]))
+            queue.append(view[position:after])
             offsets[part] = base + last + 1
             records += in_batch
-            at = after
-        at = end
+            position = after
+        position = end
         if queue:
             queues.append(queue)
             numbers.append(part)
@@ -140,9 +140,9 @@ async def relay(
     errors_at = 4 + 4 + 2 + len(remote) + 4 + 4  # of the first partition in a produce response
     failed: list[int] = []
 
-    def acknowledged(answer: asyncio.Future[bytearray]) -> None:
+    def acknowledged(response: asyncio.Future[bytearray]) -> None:
         failed.extend(
-            struct.unpack_from(">h", answer.result(), errors_at) if answer.result()[errors_at + 1] else ()
+            struct.unpack_from(">h", response.result(), errors_at) if response.result()[errors_at + 1] else ()
         )
         room.release()
 

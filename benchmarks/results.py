@@ -99,13 +99,13 @@ def document(
 
 
 def _section(result: Result) -> list[str]:
-    metrics = list(dict.fromkeys(metric for found in result.figures.values() for metric in found))
+    metrics = list(dict.fromkeys(metric for figures in result.figures.values() for metric in figures))
     lines = [f"## {result.name}: {result.title}", "", result.setting, ""]
     if metrics:
         lines += ["| | " + " | ".join(metric.replace("_", " ") for metric in metrics) + " |"]
         lines += ["|---" * (len(metrics) + 1) + "|"]
-    for copier, found in result.figures.items():
-        cells = (_cell(found.get(metric, [])) for metric in metrics)
+    for copier, figures in result.figures.items():
+        cells = (_cell(figures.get(metric, [])) for metric in metrics)
         lines.append(f"| {copier} | " + " | ".join(cells) + " |")
     if result.notes:
         lines += ["", *(f"- {note}" for note in result.notes)]

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     checkouts = [ROOT] if options.against is None else [options.against.resolve(), ROOT]
     print("\n".join(facts(" ".join(["python -m benchmarks startup", *arguments]))[:2]))
-    found: dict[Path, list[tuple[float, float]]] = {checkout: [] for checkout in checkouts}
+    samples: dict[Path, list[tuple[float, float]]] = {checkout: [] for checkout in checkouts}
     folder = CACHE / time.strftime("startup-%Y%m%d-%H%M%S")
     with Arena(folder=folder) as arena:
         arena.load(TOPIC, RECORDS, partitions=PARTITIONS, size_bytes=RECORD_BYTES)
@@ -61,9 +61,10 @@ def main(arguments: Sequence[str]) -> int:
                     flush=True,
                 )
                 if turn >= 0:
-                    found[checkout].append(run)
+                    samples[checkout].append(run)
     medians = {
-        checkout: [median(figures) for figures in zip(*runs, strict=True)] for checkout, runs in found.items()
+        checkout: [median(figures) for figures in zip(*runs, strict=True)]
+        for checkout, runs in samples.items()
     }
     for checkout, (seconds, cpu) in medians.items():
         print(f"- {checkout.name}: {number(seconds)} s, {number(cpu)} cpu s")

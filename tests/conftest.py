@@ -81,7 +81,9 @@ FIRST_CHILD = pytest.StashKey[int]()
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Copies the logs of a failed test's processes to a folder, and names it in the report."""
     report = yield
-    children = [child for at, child in enumerate(CHILDREN) if at >= item.stash[FIRST_CHILD] or child.running]
+    children = [
+        child for index, child in enumerate(CHILDREN) if index >= item.stash[FIRST_CHILD] or child.running
+    ]
     if report.failed and children:
         folder = FAILURES / re.sub(r"[^\w.-]+", "_", item.nodeid.removeprefix("tests/"))[:150]
         keep_logs(children, folder)

@@ -32,7 +32,7 @@ def needs(folders: tuple[str, ...], names: frozenset[str]) -> set[str]:
         "node": NODE_FOLDER in folders,
         "api_server": folders[:2] == API_SERVER_FOLDERS,
     }
-    return {marker for marker, found in wants.items() if found}
+    return {marker for marker, is_needed in wants.items() if is_needed}
 
 
 @cache
@@ -49,8 +49,8 @@ def names_reached(test: FunctionType) -> frozenset[str]:
             used = {name for code in _codes(function.__code__) for name in code.co_names}
             used.update(inspect.signature(function).parameters)
             names |= used
-            found = (function.__globals__.get(name) for name in used)
-            waiting += [name for name in found if name is not None and _is_searched(name)]
+            values = (function.__globals__.get(name) for name in used)
+            waiting += [name for name in values if name is not None and _is_searched(name)]
     return frozenset(names)
 
 

@@ -86,7 +86,7 @@ def _warm(spark: "SparkSession") -> None:
     """Starts workers, and loads what DataFrames and Parquet need in the JVM, which takes 13 core-seconds."""
     with tempfile.TemporaryDirectory(prefix="mirrorflow-archive-") as folder:
         rows = spark.sparkContext.parallelize(range(WARM_ROWS), CORES).map(
-            lambda one: (one, bytes(RECORD_BYTES))
+            lambda number: (number, bytes(RECORD_BYTES))
         )
         address = f"file://{folder}/of"
         spark.createDataFrame(rows, "offset BIGINT, value BINARY").write.parquet(address)
@@ -132,19 +132,19 @@ class _Reading:
     def __init__(self, files: FlowFiles) -> None:
         self._files = files
 
-    def __call__(self, one: "ExportRange") -> int:
-        return asyncio.run(self._drain(one))
+    def __call__(self, part: "ExportRange") -> int:
+        return asyncio.run(self._drain(part))
 
-    async def _drain(self, one: "ExportRange") -> int:
+    async def _drain(self, part: "ExportRange") -> int:
         from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader  # noqa: PLC0415
 
         settings = self._files.load()
         cluster = await Cluster.connect(
             settings.source_consumer, resolve=Resolver(settings.providers).resolve_client
         )
-        partition = TopicPartition(one.topic, one.partition)
+        partition = TopicPartition(part.topic, part.partition)
         reader = OffsetRangeReader(
-            cluster, partition, OffsetRange(one.start, one.end), read_committed=settings.read_committed
+            cluster, partition, OffsetRange(part.start, part.end), read_committed=settings.read_committed
         )
         try:
             while await reader.more() is not None:

@@ -138,8 +138,8 @@ def _repeats(arena: Arena, copier: Copier, timestamp_ms: int) -> float:
     with arena.running(copier, flow):
 
         def copied() -> int:
-            found = digest(arena.west, flow.remote(topic), isolation="read_committed")
-            return sum(count for count, _ in found.values())
+            copied_digest = digest(arena.west, flow.remote(topic), isolation="read_committed")
+            return sum(count for count, _ in copied_digest.values())
 
         wait_until(
             "all records are copied", lambda: copied() >= KILLED_RECORDS, timeout_s=COPIED_S, poll_s=2.0

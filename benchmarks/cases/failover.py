@@ -76,10 +76,10 @@ def _measure(
     with arena.running(copier, flow) as child:
         for topic in topics.values():
             until_copied(arena.west, flow.remote(topic), 1, child, least=records, wait_s=LIMIT_S)
-        found = _settled(arena, child, list(groups.values()))
+        offsets = _settled(arena, child, list(groups.values()))
         for words, topic in topics.items():
             for behind, group in groups.items():
-                stands = found[group].get((flow.remote(topic), 0))
+                stands = offsets[group].get((flow.remote(topic), 0))
                 if stands is None:
                     result.notes.append(
                         f"{copier.name}: the group {behind:,} behind has no offset in {topic} and would begin at its first record."
@@ -97,15 +97,15 @@ Offsets = dict[tuple[str, int], int]
 def _settled(arena: Arena, child: Child, groups: list[str]) -> dict[str, Offsets]:
     """Returns the offsets of the groups on the target once they have not changed for SETTLED_S."""
     began = changed = time.monotonic()
-    found: dict[str, Offsets] = {}
+    offsets: dict[str, Offsets] = {}
     while time.monotonic() - changed < SETTLED_S:
         if not child.running or time.monotonic() - began > LIMIT_S:
-            raise HarnessError(f"the groups' offsets on the target kept changing: {found}")
+            raise HarnessError(f"the groups' offsets on the target kept changing: {offsets}")
         now = {group: group_offsets(arena.west, group) for group in groups}
-        if now != found:
-            found, changed = now, time.monotonic()
+        if now != offsets:
+            offsets, changed = now, time.monotonic()
         time.sleep(POLL_S)
-    return found
+    return offsets
 
 
 CASES: dict[str, Case] = {"failover-repeats": failover}

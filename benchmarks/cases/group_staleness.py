@@ -113,8 +113,8 @@ def _measure_rest(arena: Arena, result: Result, child: Child, topic: str, names:
     call_cluster(arena.east, commit_all)
 
     async def moved(cluster: Cluster) -> bool:
-        found = await groups.fetch_offsets_of(cluster, names)
-        return all(isinstance(its, dict) and its for its in found.values())
+        fetched = await groups.fetch_offsets_of(cluster, names)
+        return all(isinstance(its, dict) and its for its in fetched.values())
 
     began_s = time.monotonic()
     while not call_cluster(arena.west, moved):

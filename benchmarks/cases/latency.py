@@ -72,13 +72,13 @@ def measure(
     flow = arena.flow(topic)
     with arena.running(copier, flow) as child:
         until_copied(arena.west, flow.remote(topic), PARTITIONS, child, least=WARM_RECORDS)
-        found = _probe(arena, flow, topic, child, seconds, isolation, timestamp_ms)
+        probe = _probe(arena, flow, topic, child, seconds, isolation, timestamp_ms)
     result.add(
         copier.name,
-        p50_ms=found["p50"],
-        p99_ms=found["p99"],
-        p999_ms=found["p999"],
-        cores_used=found["cores"],
+        p50_ms=probe["p50"],
+        p99_ms=probe["p99"],
+        p999_ms=probe["p999"],
+        cores_used=probe["cores"],
     )
 
 

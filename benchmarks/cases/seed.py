@@ -95,10 +95,10 @@ def _seed(age: str, arena: Arena, extent: Extent) -> Result:
 
 def _machinery() -> str:
     """Measures Spark's own cost: the start of a session, and an empty task."""
-    answer = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-c", EMPTY], capture_output=True, text=True, check=True, timeout=300
     )
-    start_s, task_s = map(float, answer.stdout.split())
+    start_s, task_s = map(float, finished.stdout.split())
     return f"Spark's own machinery: {start_s:.1f} s until a session is there, {task_s * 1000:.0f} ms of a core for a task that does nothing."
 
 

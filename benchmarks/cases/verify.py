@@ -102,14 +102,14 @@ def _compared(
     try:
         plan_s, plan = _timed(lambda: plan_verification(files.load(), job_of(job)))
         compare_settings = CompareSettings(run_id="1", decode_all="decode.all" in job)
-        seconds, found = _timed(
+        seconds, outcome = _timed(
             lambda: compare_on_spark(
                 SparkTasks(spark), plan.ranges, files, compare_settings, VerifyProgress(), None
             )
         )
     except (SeedError, MirrorFlowError) as error:
         raise HarnessError(str(error)) from error
-    windows = [result.windows for result in found]
+    windows = [result.windows for result in outcome]
     total = sum(summary.source_records + summary.target_records for summary in windows)
     are_equal = all(summary.counts.equal == summary.counts.total for summary in windows)
     if total != 2 * records or plan.undecided or not are_equal:
@@ -118,8 +118,8 @@ def _compared(
         name,
         **{
             RATE: total / seconds,
-            "MB/s": sum(result.bytes_read for result in found) / 1e6 / seconds,
-            "task_MiB": max(result.memory_bytes for result in found) / MIB,
+            "MB/s": sum(result.bytes_read for result in outcome) / 1e6 / seconds,
+            "task_MiB": max(result.memory_bytes for result in outcome) / MIB,
             "plan_s": plan_s,
         },
     )
@@ -127,8 +127,8 @@ def _compared(
 
 def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
     began = time.perf_counter()
-    found = work()
-    return time.perf_counter() - began, found
+    result = work()
+    return time.perf_counter() - began, result
 
 
 def _empty_task_ms(spark: "SparkSession", cores: int) -> float:

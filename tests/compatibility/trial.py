@@ -149,8 +149,8 @@ class Trial:
             await cluster.refresh([self.copy])
             if any(cluster.leader(*partition) is None for partition in partitions):
                 return 0
-            found = await admin.list_offsets(cluster, partitions, LATEST)
-            return sum(listed.offset for listed in found.values() if not listed.error)
+            log_ends = await admin.list_offsets(cluster, partitions, LATEST)
+            return sum(listed.offset for listed in log_ends.values() if not listed.error)
 
         return self.target.call(ends)
 
@@ -159,9 +159,9 @@ class Trial:
         total = FIRST_RECORDS + MORE_RECORDS
 
         def reports() -> list[dict[str, str]]:
-            found = [report for report in replicator.partitions() if report["topic"] == self.topic]
-            is_complete = sum(report["sourceOffset"] or 0 for report in found) >= total
-            return found if is_complete and all(report["lagRecords"] == 0 for report in found) else []
+            rows = [report for report in replicator.partitions() if report["topic"] == self.topic]
+            is_complete = sum(report["sourceOffset"] or 0 for report in rows) >= total
+            return rows if is_complete and all(report["lagRecords"] == 0 for report in rows) else []
 
         return wait_until(f"{total} records are copied", reports, timeout_s=STEP_WAIT_S)[0]
 
@@ -212,7 +212,7 @@ class Trial:
 
     def _check_checkpoints(self) -> str:
         """Java translates the group to the offsets that the flow has committed."""
-        committed = {tuple(key): found.offset for key, found in self._group_on_target().items()}
+        committed = {tuple(key): point.offset for key, point in self._group_on_target().items()}
         translated = translated_offsets(self.target, self.alias, self.prefix)
         assert committed == {key: offset for key, (offset, _) in translated.items()}, (
             "Java reads other offsets"
@@ -276,8 +276,8 @@ class Trial:
 
     def _wait_for_settings(self, expected: dict[str, str]) -> None:
         def has_settings() -> bool:
-            found = self.target.call(lambda cluster: admin.describe_topic_configs(cluster, [self.copy]))
-            actual = {entry.name: entry.value for entry in found.get(self.copy, ())}
+            configs = self.target.call(lambda cluster: admin.describe_topic_configs(cluster, [self.copy]))
+            actual = {entry.name: entry.value for entry in configs.get(self.copy, ())}
             return all(actual.get(name) == value for name, value in expected.items())
 
         wait_until(f"the copy has {expected}", has_settings, timeout_s=STEP_WAIT_S)
@@ -286,8 +286,8 @@ class Trial:
         return records(endpoint, topic, isolation=READ_COMMITTED, payload="sha256")
 
     def _by_partition(self, endpoint: Endpoint, topic: str) -> list[list[Record]]:
-        found = self._records(endpoint, topic)
-        return [[record for record in found if record.partition == number] for number in range(PARTITIONS)]
+        records = self._records(endpoint, topic)
+        return [[record for record in records if record.partition == number] for number in range(PARTITIONS)]
 
 
 def _content(record: Record) -> tuple[object, ...]:

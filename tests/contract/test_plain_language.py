@@ -61,14 +61,6 @@ CLEAN_PRODUCT = (
     "replicator/mirrorflow_seed/archive/",
     "replicator/mirrorflow_seed/tables/",
 )
-# Folders of tests whose variables are named, too. A folder that becomes clean joins the list.
-CLEAN_VARIABLES = (
-    "tests/harness/schema_registry/",
-    "tests/unit/console/",
-    "tests/unit/copy/",
-    "tests/unit/core/copying/",
-    "tests/unit/core/schemas/",
-)
 # Folders without these words.
 CLEAN_TESTS = ("benchmarks/", "tests/")
 
@@ -130,14 +122,14 @@ def vague_names(name: str) -> Iterator[str]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in fields:
             names = [node.id]
         elif isinstance(node, ast.arguments):
-            names = [argument.arg for argument in node.args]
+            names = [argument.arg for argument in (*node.posonlyargs, *node.args)]
         else:
             continue
         yield from (f"{name}: {vague}" for vague in names if vague in VAGUE)
 
 
 def test_variables_and_arguments_have_no_vague_name():
-    folders = (*CLEAN_PRODUCT, *CLEAN_VARIABLES)
+    folders = (*CLEAN_PRODUCT, *CLEAN_TESTS)
     names = [name for name in tracked() if name.startswith(folders) and name.endswith(".py")]
     positions = [position for name in names for position in vague_names(name)]
 

@@ -124,7 +124,7 @@ def _set_log_append_time(copier: PartitionCopier, *, is_known: bool) -> None:
 
 def differences(document: Mapping[str, Any]) -> list[str]:
     """Returns the differences between a replay and the recorded states; none if they are equal."""
-    found = []
+    result = []
     for number, segment in enumerate(document["segments"]):
         state, after = replayed(document, segment), dict(segment["after"]["items"])
         found += [
@@ -133,7 +133,7 @@ def differences(document: Mapping[str, Any]) -> list[str]:
             if name not in OF_SESSION
             for difference in _differences(name, state[name], after[name])
         ]
-    return found
+    return result
 
 
 def _differences(name: str, replayed_value: Any, recorded: Any) -> Iterator[str]:
@@ -159,9 +159,9 @@ def main() -> int:
         print(f"segment {number}: {len(segment['events'])} events")
         for event in segment["events"]:
             print("  ", *from_json(event))
-    found = differences(document)
-    print(*found, sep="\n")
-    return 1 if found else 0
+    result = differences(document)
+    print(*result, sep="\n")
+    return 1 if result else 0
 
 
 if __name__ == "__main__":

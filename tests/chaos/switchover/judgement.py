@@ -80,7 +80,7 @@ def problems_of(
     known = _known(written)
     acknowledged = {key for key, attempt in known.items() if attempt.outcome is Outcome.ACKNOWLEDGED}
     aborted = {key for key, attempt in known.items() if attempt.outcome is Outcome.ABORTED}
-    found = {
+    problems = {
         "acknowledged records missing": sorted(acknowledged - counts.keys() - set(elsewhere)),
         "records repeated": sorted(key for key, count in counts.items() if count > 1),
         "aborted records present": sorted(aborted & counts.keys()),
@@ -93,7 +93,7 @@ def problems_of(
         ),
         "records out of order": _out_of_order(reads),
     }
-    return [_sentence(of, what, keys, known) for what, keys in found.items() if keys]
+    return [_sentence(of, what, keys, known) for what, keys in problems.items() if keys]
 
 
 def side_problems(
@@ -138,8 +138,8 @@ def _name(key: AttemptKey, attempt: Attempt | None) -> str:
     producer, index = key
     if attempt is None:
         return f"{producer} #{index}"
-    at = f" at {attempt.partition}:{attempt.offset}" if attempt.partition >= 0 else ""
-    return f"{producer} #{index} ({attempt.outcome.value} by {attempt.member}{at})"
+    place = f" at {attempt.partition}:{attempt.offset}" if attempt.partition >= 0 else ""
+    return f"{producer} #{index} ({attempt.outcome.value} by {attempt.member}{place})"
 
 
 def difference(east: Sequence[ReadRecord], west: Sequence[ReadRecord]) -> str:
@@ -157,7 +157,7 @@ def difference(east: Sequence[ReadRecord], west: Sequence[ReadRecord]) -> str:
         if sides[0] == sides[1]:
             continue
         index = next(
-            (index for index, (one, other) in enumerate(zip(*sides, strict=False)) if one != other),
+            (index for index, (left, other) in enumerate(zip(*sides, strict=False)) if left != other),
             min(len(side) for side in sides),
         )
         around = [side[max(0, index - 1) : index + 2] for side in sides]

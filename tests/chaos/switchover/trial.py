@@ -423,18 +423,18 @@ class SwitchoverTrial:
 
     def _tail_topics(self, member: str) -> set[str]:
         """Returns the topics with kept tails on *member*."""
-        found: set[str] = set()
+        tail_topics: set[str] = set()
 
         def has_listed() -> bool:
             try:
                 topics = self._sides[member].cluster.admin.list_topics(timeout=METADATA_S).topics
             except KafkaException:
                 return False
-            found.update(name for name in topics if name.startswith(f"{TOPIC}.diverged."))
+            tail_topics.update(name for name in topics if name.startswith(f"{TOPIC}.diverged."))
             return True
 
         self._wait(f"{member} lists its topics", has_listed)
-        return found
+        return tail_topics
 
     def _run_command(
         self, arguments: list[str], fault: StateFault | None = None, *, limit_s: float = math.inf

@@ -52,25 +52,25 @@ def without_apis(response: bytes, version: int, refused: Collection[int]) -> byt
     if error == UNSUPPORTED_VERSION:
         return response  # in version 0: the client repeats its request
     is_flexible = version >= FLEXIBLE_SINCE
-    count, at = _count(response, is_flexible=is_flexible)
+    count, position = _count(response, is_flexible=is_flexible)
     size = _ENTRY.size + is_flexible  # an entry has no tagged fields: one byte
-    entries = [response[at + index * size : at + (index + 1) * size] for index in range(count)]
+    entries = [response[position + index * size : position + (index + 1) * size] for index in range(count)]
     kept = [entry for entry in entries if _ENTRY.unpack_from(entry)[0] not in refused]
     header = _varint(len(kept) + 1) if is_flexible else struct.pack(">i", len(kept))
-    return response[:2] + header + b"".join(kept) + response[at + count * size :]
+    return response[:2] + header + b"".join(kept) + response[position + count * size :]
 
 
 def _count(response: bytes, *, is_flexible: bool) -> tuple[int, int]:
     """Returns the number of entries, and the index of the first."""
     if not is_flexible:
         return struct.unpack_from(">i", response, 2)[0], 6
-    value, shift, at = 0, 0, 2
+    value, shift, position = 0, 0, 2
     while True:
-        byte = response[at]
+        byte = response[position]
         value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        position, shift = position + 1, shift + 7
         if byte < 0x80:
-            return value - 1, at
+            return value - 1, position
 
 
 def _varint(value: int) -> bytes:

@@ -86,7 +86,7 @@ def cgroup_hierarchies() -> list[Path]:
 
 def cni_plugins() -> Path:
     """Returns the folder of the CNI plugins; raises `HarnessError` if it is missing."""
-    found = next((folder for folder in CNI_PLUGINS if (folder / "bridge").exists()), None)
-    if found is None:
+    plugins = next((folder for folder in CNI_PLUGINS if (folder / "bridge").exists()), None)
+    if plugins is None:
         raise HarnessError("A Kubernetes node needs CNI plugins: `setup.sh cluster` installs them.")
-    return found
+    return plugins

@@ -186,14 +186,14 @@ def test_failed_verification_appears_within_ten_seconds_and_disappears_after_rep
 def verify(folder: Path, results: Path, *, run_id: str) -> int:
     """Runs `mirrorflow verify` for the flow in *folder*, and returns its exit status."""
     program = Path(sys.executable).parent / "mirrorflow"
-    found = subprocess.run(
+    finished = subprocess.run(
         [program, "verify", "-f", folder / "flow.yaml", "--out", results, "--run-id", run_id],
         check=False,
         capture_output=True,
         timeout=VERIFY_WAIT_S,
     )
-    assert b"Traceback" not in found.stderr, found.stderr.decode()
-    return found.returncode
+    assert b"Traceback" not in finished.stderr, finished.stderr.decode()
+    return finished.returncode
 
 
 @pytest.mark.more

@@ -56,8 +56,8 @@ def check(source: KafkaCluster, bootstrap: str, topic: str) -> dict[str, Any]:
     return dict(json.loads(result.stdout))
 
 
-def missing(found: dict[str, Any]) -> set[str]:
-    return {capability["name"] for capability in found["capabilities"] if not capability["offered"]}
+def missing(report: dict[str, Any]) -> set[str]:
+    return {capability["name"] for capability in report["capabilities"] if not capability["offered"]}
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -66,25 +66,29 @@ def test_check_names_what_a_service_lacks(east: KafkaCluster, service: str) -> N
     topic = east.create_topic(f"checked-{len(SERVICES[service])}-{sum(SERVICES[service])}")
 
     with refusing(SERVICES[service]) as target:
-        found = check(east, target.proxied_bootstrap, topic)
+        report = check(east, target.proxied_bootstrap, topic)
 
-    assert missing(found) == SERVICES_WITHOUT[service]
-    assert found["guarantee"] == ("exactly-once" if not SERVICES[service] & TRANSACTIONS else "at-least-once")
-    assert found["canRun"] == (service not in UNUSABLE)
+    assert missing(report) == SERVICES_WITHOUT[service]
+    assert report["guarantee"] == (
+        "exactly-once" if not SERVICES[service] & TRANSACTIONS else "at-least-once"
+    )
+    assert report["canRun"] == (service not in UNUSABLE)
     if service in UNUSABLE:
-        assert f"does not offer {UNUSABLE[service]}" in found["problems"][0]
-    assert any("does not offer DescribeProducers: the log is read instead" in note for note in found["notes"])
+        assert f"does not offer {UNUSABLE[service]}" in report["problems"][0]
+    assert any(
+        "does not offer DescribeProducers: the log is read instead" in note for note in report["notes"]
+    )
 
 
 def test_check_lists_what_a_broker_offers(east: KafkaCluster, west: KafkaCluster) -> None:
     """Brokers without an authorizer offer all but ACLs, and a flow is exactly-once."""
     topic = east.create_topic("checked-complete")
 
-    found = check(east, west.bootstrap, topic)
+    report = check(east, west.bootstrap, topic)
 
-    assert missing(found) == {"ACLs"}
-    assert (found["canRun"], found["guarantee"]) == (True, "exactly-once")
-    assert f"{west.name} has no authorizer" not in found["problems"]
+    assert missing(report) == {"ACLs"}
+    assert (report["canRun"], report["guarantee"]) == (True, "exactly-once")
+    assert f"{west.name} has no authorizer" not in report["problems"]
 
 
 @pytest.mark.parametrize(

@@ -45,14 +45,14 @@ def repair(files: FlowFiles, spark: "SparkSession", folder: Path, **job: str) ->
 
 def quarantined(cluster: KafkaCluster, copy: str) -> list[Quarantined]:
     """Returns partition, source offset, kind and content of each committed record, as a Java consumer reads it."""
-    found = []
+    quarantined_records = []
     for record in records(cluster, quarantine_of(copy), isolation="read_committed"):
         *own, (offset_name, offset), (kind_name, kind) = record.headers
         assert ("mirrorflow.repair.offset", "mirrorflow.repair.kind") == (offset_name, kind_name)
         assert offset is not None
         assert kind is not None
-        found.append((record.partition, int(offset), kind.decode(), produced(record, own)))
-    return sorted(found, key=lambda entry: entry[:2])
+        quarantined_records.append((record.partition, int(offset), kind.decode(), produced(record, own)))
+    return sorted(quarantined_records, key=lambda entry: entry[:2])
 
 
 def produced(record: Record, headers: list[tuple[str, bytes | None]]) -> ProducedRecord:

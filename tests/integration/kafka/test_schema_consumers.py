@@ -65,7 +65,7 @@ def consumed(cluster: KafkaCluster, topic: str, registry: SchemaRegistry) -> Map
         {"bootstrap.servers": cluster.bootstrap, "group.id": topic, "isolation.level": "read_committed"}
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
-    found: dict[str, list[Any]] = {"avro": [], "json": [], "protobuf": []}
+    values: dict[str, list[Any]] = {"avro": [], "json": [], "protobuf": []}
     with SchemaRegistryClient({"url": registry.url}) as client:
         deserializers: dict[str, Callable[..., Any]] = {
             "avro": AvroDeserializer(client),
@@ -79,12 +79,12 @@ def consumed(cluster: KafkaCluster, topic: str, registry: SchemaRegistry) -> Map
                 decoded = deserializers[name](
                     message.value(), SerializationContext(topic, MessageField.VALUE)
                 )
-                found[name].append({"id": decoded.string_value} if name == "protobuf" else decoded)
-            return sum(map(len, found.values())) == 3 * len(ORDERS)
+                values[name].append({"id": decoded.string_value} if name == "protobuf" else decoded)
+            return sum(map(len, values.values())) == 3 * len(ORDERS)
 
         wait_until("all orders are decoded", take)
     consumer.close()
-    return found
+    return values
 
 
 def test_consumers_decode_copied_records_with_copied_schemas(

@@ -35,14 +35,14 @@ VERIFY = [sys.executable, "-m", "mirrorflow_seed", "verify", "--worker", "none",
     ],
 )
 def test_a_wrong_setting_is_reported_in_one_sentence(setting: str, sentence: str):
-    found = subprocess.run(
+    finished = subprocess.run(
         [*VERIFY, "--set", setting], capture_output=True, text=True, timeout=200, check=False
     )
-    lines = [line for line in found.stderr.splitlines() if " INFO " not in line]
+    lines = [line for line in finished.stderr.splitlines() if " INFO " not in line]
 
-    assert found.returncode == EXIT_USAGE
+    assert finished.returncode == EXIT_USAGE
     assert sentence in lines[-1]
-    assert not STACK.search(found.stderr)
+    assert not STACK.search(finished.stderr)
 
 
 def test_a_missing_python_is_reported_in_one_sentence(
@@ -52,7 +52,7 @@ def test_a_missing_python_is_reported_in_one_sentence(
     load(flow.source, topic, 10)
     files = files_of(flow, topic)
     command = ["export", "--worker", files.worker, "--source", files.source, "--set", f"archive={tmp_path}/a"]
-    found = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-m", "mirrorflow_seed", *command, "--set", "master=local[1]"],
         env={**os.environ, "PYSPARK_PYTHON": "/nowhere/python"},
         capture_output=True,
@@ -61,9 +61,11 @@ def test_a_missing_python_is_reported_in_one_sentence(
         check=False,
     )
 
-    assert found.returncode == EXIT_USAGE, found.stderr
-    assert "spark.pyspark.python: Spark cannot run /nowhere/python; set it, or PYSPARK_PYTHON" in found.stderr
-    assert not STACK.search(found.stderr)
+    assert finished.returncode == EXIT_USAGE, finished.stderr
+    assert (
+        "spark.pyspark.python: Spark cannot run /nowhere/python; set it, or PYSPARK_PYTHON" in finished.stderr
+    )
+    assert not STACK.search(finished.stderr)
 
 
 def test_an_interrupt_during_the_launch_of_the_jvm_leaves_no_process(tmp_path: Path):

@@ -134,7 +134,7 @@ def test_pushed_down_conditions_return_the_results_of_spark_sql(
     )
     everything = [tuple(row) for row in table.collect()]
     assert len(everything) == 1_600
-    at = datetime.fromtimestamp((T0 + 200_000) / 1_000, UTC)
+    timestamp = datetime.fromtimestamp((T0 + 200_000) / 1_000, UTC)
     until = datetime.fromtimestamp((T0 + 230_000) / 1_000, UTC)
     spark.conf.set("spark.sql.session.timeZone", zone)
 
@@ -149,19 +149,22 @@ def test_pushed_down_conditions_return_the_results_of_spark_sql(
         ),
         "offset >= 150 AND offset < 250": (lambda row: 150 <= row[2] < 250, 4),
         "partition > 0 AND offset <= 5": (lambda row: row[1] > 0 and row[2] <= 5, 2),
-        f"timestamp >= TIMESTAMP '{at:%Y-%m-%d %H:%M:%S.%f}+00:00'": (lambda row: row[3] >= naive(at), 12),
-        f"timestamp BETWEEN TIMESTAMP '{at:%Y-%m-%d %H:%M:%S.%f}Z' AND TIMESTAMP '{until:%Y-%m-%d %H:%M:%S.%f}Z'": (
-            lambda row: naive(at) <= row[3] <= naive(until),
+        f"timestamp >= TIMESTAMP '{timestamp:%Y-%m-%d %H:%M:%S.%f}+00:00'": (
+            lambda row: row[3] >= naive(timestamp),
+            12,
+        ),
+        f"timestamp BETWEEN TIMESTAMP '{timestamp:%Y-%m-%d %H:%M:%S.%f}Z' AND TIMESTAMP '{until:%Y-%m-%d %H:%M:%S.%f}Z'": (
+            lambda row: naive(timestamp) <= row[3] <= naive(until),
             12,
         ),
         "offset < 0": (lambda _: False, 0),
     }
     try:
         for condition, (holds, tasks_max) in conditions.items():
-            found = table.where(condition)
+            rows = table.where(condition)
             expected = sorted(row for row in everything if holds(row))
-            assert sorted(tuple(row) for row in found.collect()) == expected, condition
-            assert found.rdd.getNumPartitions() <= max(1, tasks_max), condition
+            assert sorted(tuple(row) for row in rows.collect()) == expected, condition
+            assert rows.rdd.getNumPartitions() <= max(1, tasks_max), condition
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
 

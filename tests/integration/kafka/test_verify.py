@@ -425,8 +425,11 @@ def test_a_stopped_verification_is_reported_as_paused_without_a_verdict(
 
 
 def _phase(port: int) -> str:
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/progress") as answer:
-        return str(json.load(answer)["phase"])
+    with (
+        contextlib.suppress(OSError),
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/progress") as response,
+    ):
+        return str(json.load(response)["phase"])
     return ""
 
 

@@ -310,16 +310,16 @@ def test_pods_of_flows_on_an_open_page_are_polled_through_port_forwards(
     try:
         assert {flow.document for flow in source.read(nothing, nothing, is_watched=True)} == {None}
         keys = frozenset({f"{namespace.namespace}~shown", f"{namespace.namespace}~refused"})
-        found = {flow.name: flow for flow in source.read(keys, nothing, is_watched=True)}
+        readings = {flow.name: flow for flow in source.read(keys, nothing, is_watched=True)}
     finally:
         pod.shutdown()
         pod.server_close()
 
     assert sorted(dialled) == ["refused-source-0", "shown-source-0"]
-    assert found["shown"].document is not None
-    assert flow_view(found["shown"]).troubles[0].reason == "RecordTooLarge"
-    assert "HTTP status 403 Forbidden" in found["refused"].problem
-    assert found["other"].document is None
+    assert readings["shown"].document is not None
+    assert flow_view(readings["shown"]).troubles[0].reason == "RecordTooLarge"
+    assert "HTTP status 403 Forbidden" in readings["refused"].problem
+    assert readings["other"].document is None
 
 
 def test_a_failed_verification_is_shown_until_the_next_one(api: client.ApiClient, namespace: Kubectl):

@@ -79,8 +79,8 @@ def _switchover(name: str = "move") -> dict[str, Any]:
 
 
 def _condition(namespace: Kubectl, kind: str, name: str, of_type: str) -> str:
-    found = condition(namespace.get(kind, name), of_type)
-    return str(found.get("status", ""))
+    current = condition(namespace.get(kind, name), of_type)
+    return str(current.get("status", ""))
 
 
 def _status(namespace: Kubectl, name: str = "move") -> dict[str, Any]:

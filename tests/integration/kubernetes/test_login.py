@@ -59,9 +59,9 @@ def _forward(source: socket.socket, target: socket.socket) -> None:
 
 @pytest.fixture
 def proxy() -> Iterator[ConnectProxy]:
-    found = ConnectProxy()
-    yield found
-    found.close()
+    server = ConnectProxy()
+    yield server
+    server.close()
 
 
 def test_plugin_of_kubectl_reads_flows_by_a_context_with_an_exec_plugin_and_a_proxy(
@@ -119,8 +119,8 @@ def test_exec_plugin_of_the_second_context_reads_and_applies_through_a_proxy(
         client = Client(log_in, Metrics())
         try:
             await client.apply(CONFIG_MAP, body)
-            found: dict[str, str] = (await client.read(CONFIG_MAP, space, "written"))["data"]
-            return found
+            data: dict[str, str] = (await client.read(CONFIG_MAP, space, "written"))["data"]
+            return data
         finally:
             await client.close()
 

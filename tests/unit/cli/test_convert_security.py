@@ -261,14 +261,14 @@ def test_further_options_of_a_login_to_msk_need_type_custom(login: dict[str, str
     module = login["sasl.jaas.config"].rstrip(";")
     options = f'{module} awsRoleArn="{ROLE}" awsStsRegion="eu-west-1" awsRoleSecretAccessKey="hunter2";'
 
-    found = source(login | {"sasl.jaas.config": options})["authentication"]
+    authentication = source(login | {"sasl.jaas.config": options})["authentication"]
 
-    assert found["type"] == "Custom"
-    assert found["config"]["sasl.mechanism"] == login["sasl.mechanism"]
-    assert 'awsStsRegion="eu-west-1"' in found["config"]["sasl.jaas.config"]
+    assert authentication["type"] == "Custom"
+    assert authentication["config"]["sasl.mechanism"] == login["sasl.mechanism"]
+    assert 'awsStsRegion="eu-west-1"' in authentication["config"]["sasl.jaas.config"]
     assert (
         "${dir:/mnt/mirrorflow/secrets/a-mirror:awsRoleSecretAccessKey}"
-        in found["config"]["sasl.jaas.config"]
+        in authentication["config"]["sasl.jaas.config"]
     )
 
 

@@ -193,9 +193,9 @@ STATUS = {
     ],
 )
 def test_a_journal_without_a_final_state_is_reported(change: dict[str, object], problem: str):
-    (found,) = journal_problems(STATUS | change, active="west", passive="east")
+    (reported,) = journal_problems(STATUS | change, active="west", passive="east")
 
-    assert found.startswith(problem)
+    assert reported.startswith(problem)
 
 
 def test_the_journal_of_a_completed_switchover_is_accepted():

@@ -17,8 +17,8 @@ INT, LONG = Schema('"int"'), Schema('"long"')
 def client() -> Iterator[SchemaRegistryClient]:
     server = serve(Registry(None))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with SchemaRegistryClient({"url": f"http://127.0.0.1:{server.server_address[1]}"}) as found:
-        yield found
+    with SchemaRegistryClient({"url": f"http://127.0.0.1:{server.server_address[1]}"}) as registry:
+        yield registry
     server.shutdown()
     server.server_close()
 

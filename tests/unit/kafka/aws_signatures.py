@@ -23,8 +23,8 @@ FILE = Path(__file__).with_suffix(".json")
 
 def recorded() -> dict[str, Any]:
     """Returns `tokens` (region, session, token) and `headers` (session, the headers of a request to STS)."""
-    found: dict[str, Any] = json.loads(FILE.read_text())
-    return found
+    recording: dict[str, Any] = json.loads(FILE.read_text())
+    return recording
 
 
 def record() -> dict[str, Any]:

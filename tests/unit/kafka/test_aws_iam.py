@@ -252,7 +252,7 @@ def test_a_role_is_assumed_with_signed_requests() -> None:
             "AWS_REGION": "eu-north-1",
         }
         options = {"awsRoleArn": ROLE, "awsRoleExternalId": "ext", "awsRoleSessionName": "copy"}
-        found = await credential_source(environment, options, region="us-east-1", limits=QUICK).load()
+        credentials = await credential_source(environment, options, region="us-east-1", limits=QUICK).load()
         (request,) = server.requests
         assert request.form == {
             "Action": "AssumeRole",
@@ -264,7 +264,7 @@ def test_a_role_is_assumed_with_signed_requests() -> None:
         assert f"Credential={KEY}/" in request.headers["authorization"]
         assert "/eu-north-1/sts/aws4_request" in request.headers["authorization"]
         assert request.headers["x-amz-security-token"] == SESSION
-        return found
+        return credentials
 
     assert with_server(lambda _: assumed(), use).access_key_id == "ASIA1"
 
@@ -335,9 +335,9 @@ def test_instance_metadata_is_read_with_version_2_of_its_service() -> None:
         return Response(body="mirror-role") if request.path.endswith("/") else as_json(7)
 
     async def use(server: IdentityServer) -> AwsCredentials:
-        found = await InstanceMetadata(url=server.url, limits=QUICK).load()
+        credentials = await InstanceMetadata(url=server.url, limits=QUICK).load()
         assert server.requests[-1].path == "/latest/meta-data/iam/security-credentials/mirror-role"
-        return found
+        return credentials
 
     assert with_server(respond, use).access_key_id == "ASIA7"
 
@@ -385,10 +385,10 @@ def test_credentials_are_renewed_while_they_outlive_a_new_token() -> None:
     cache = CachedAwsCredentials(source, now=lambda: source.now)
 
     async def use() -> list[str]:
-        found = []
+        key_ids = []
         for source.now in (NOW, NOW + 2699, NOW + 2701, NOW + 2702):
-            found.append((await cache.load()).access_key_id)
-        return found
+            key_ids.append((await cache.load()).access_key_id)
+        return key_ids
 
     assert asyncio.run(use()) == ["1", "1", "2", "2"]
 
@@ -444,8 +444,8 @@ def test_javas_properties_for_msk_send_a_token_by_oauthbearer(
     monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
 ) -> None:
     """The handlers and the module of aws-msk-iam-auth, as its README writes them; the region is in the brokers' names."""
-    found = security(monkeypatch, KEYS, **properties)
-    client = found.sasl_client("b-1:9098")
+    client_security = security(monkeypatch, KEYS, **properties)
+    client = client_security.sasl_client("b-1:9098")
 
     message = asyncio.run(client.first()).decode()
 
@@ -453,9 +453,9 @@ def test_javas_properties_for_msk_send_a_token_by_oauthbearer(
     assert message.startswith("n,,\x01auth=Bearer ")
     url = url_of(message.removeprefix("n,,\x01auth=Bearer ").rstrip("\x01"))
     assert url.startswith("https://kafka.eu-west-1.amazonaws.com/?Action=kafka-cluster%3AConnect&")
-    assert not found.warnings
-    assert SECRET not in repr(found) + repr(client)
-    assert SESSION not in repr(found.sasl.tokens)
+    assert not client_security.warnings
+    assert SECRET not in repr(client_security) + repr(client)
+    assert SESSION not in repr(client_security.sasl.tokens)
 
 
 def test_the_error_of_a_refused_token_names_the_permission(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,8 +476,8 @@ def test_the_error_of_a_connection_has_the_action_that_aws_refused(
             "AWS_ROLE_ARN": ROLE,
             "AWS_ENDPOINT_URL_STS": server.url,
         }
-        found = security(monkeypatch, environment)
-        await found.sasl_client("b-1:9098").first()
+        client_security = security(monkeypatch, environment)
+        await client_security.sasl_client("b-1:9098").first()
 
     with pytest.raises(AuthenticationFailedError) as caught:
         with_server(lambda _: denied("AccessDenied", "Not authorized"), use)
@@ -491,8 +491,10 @@ def test_a_profile_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_options_without_effect_cause_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = security(monkeypatch, KEYS, **{"sasl.jaas.config": f'{OAUTH} required awsDebugCreds="true";'})
-    assert "awsDebugCreds has no effect" in " ".join(found.warnings)
+    client_security = security(
+        monkeypatch, KEYS, **{"sasl.jaas.config": f'{OAUTH} required awsDebugCreds="true";'}
+    )
+    assert "awsDebugCreds has no effect" in " ".join(client_security.warnings)
 
 
 def test_an_unknown_handler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,8 +87,8 @@ class MovingCoordinator:
         async def call(_: Any, **__: Any) -> Any:
             if node_id == 3:
                 await asyncio.Event().wait()
-            found = next(self.lookups) if node_id < 0 else node_id
-            return SimpleNamespace(error_code=NONE, node_id=found, coordinators=[])
+            broker_id = next(self.lookups) if node_id < 0 else node_id
+            return SimpleNamespace(error_code=NONE, node_id=broker_id, coordinators=[])
 
         return SimpleNamespace(call=call)
 

@@ -73,11 +73,11 @@ def security(
     return build_security(properties | own, cluster="east")
 
 
-def sent(found: ClientSecurity) -> Any:
+def sent(client_security: ClientSecurity) -> Any:
     """The token that a client sends; a coroutine."""
 
     async def run() -> str:
-        client = found.sasl_client("b:9093")
+        client = client_security.sasl_client("b:9093")
         assert client is not None
         message = (await client.first()).decode()
         return message.removeprefix("n,,\x01auth=Bearer ").rstrip("\x01")
@@ -117,10 +117,10 @@ def test_a_google_token_has_the_form_of_googles_own_handler(monkeypatch: pytest.
     header, claims, access = with_server(metadata, use).split(".")
 
     assert decoded(header) == b'{"typ":"JWT","alg":"GOOG_OAUTH2_TOKEN"}'
-    found = json.loads(decoded(claims))
-    assert list(found) == ["exp", "iat", "scope", "sub"]
-    assert (found["scope"], found["sub"]) == ("kafka", "mirror@project.iam.gserviceaccount.com")
-    assert found["exp"] == pytest.approx(time.time() + 3600, abs=60)
+    payload = json.loads(decoded(claims))
+    assert list(payload) == ["exp", "iat", "scope", "sub"]
+    assert (payload["scope"], payload["sub"]) == ("kafka", "mirror@project.iam.gserviceaccount.com")
+    assert payload["exp"] == pytest.approx(time.time() + 3600, abs=60)
     assert decoded(access) == b"ya29.access"
 
 
@@ -139,9 +139,9 @@ def test_the_error_for_a_service_account_without_permission_names_the_role(
 
 
 def test_the_error_for_a_missing_google_identity_has_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = security(monkeypatch, {"GCE_METADATA_HOST": "127.0.0.1:1"}, GCP)
+    client_security = security(monkeypatch, {"GCE_METADATA_HOST": "127.0.0.1:1"}, GCP)
     with pytest.raises(AuthenticationFailedError, match="no identity of Google Cloud was found"):
-        asyncio.run(sent(found))
+        asyncio.run(sent(client_security))
 
 
 def test_a_service_account_key_is_exchanged_for_a_token(
@@ -159,8 +159,8 @@ def test_a_service_account_key_is_exchanged_for_a_token(
             "token_uri": f"{server.url}/token",
         }
         path.write_text(json.dumps(account))
-        found = security(monkeypatch, {"GOOGLE_APPLICATION_CREDENTIALS": str(path)}, GCP)
-        claims = json.loads(decoded((await sent(found)).split(".")[1]))
+        client_security = security(monkeypatch, {"GOOGLE_APPLICATION_CREDENTIALS": str(path)}, GCP)
+        claims = json.loads(decoded((await sent(client_security)).split(".")[1]))
         assert claims["sub"] == account["client_email"]
         assert server.requests[0].form["grant_type"] == JWT_BEARER
         return verified(server.requests[0].form["assertion"], account["token_uri"])
@@ -176,9 +176,9 @@ def verified(assertion: str, audience: str) -> dict[str, Any]:
     RSA_KEY.public_key().verify(
         decoded(signature), f"{header}.{claims}".encode(), padding.PKCS1v15(), hashes.SHA256()
     )
-    found = json.loads(decoded(claims))
-    assert found["aud"] == audience
-    return {"header": json.loads(decoded(header)), "claims": found}
+    payload = json.loads(decoded(claims))
+    assert payload["aud"] == audience
+    return {"header": json.loads(decoded(header)), "claims": payload}
 
 
 def test_the_token_of_an_external_account_is_exchanged_and_impersonates_a_service_account(
@@ -204,8 +204,8 @@ def test_the_token_of_an_external_account_is_exchanged_and_impersonates_a_servic
             "credential_source": {"file": str(token)},
         }
         path.write_text(json.dumps(account))
-        found = security(monkeypatch, {"GOOGLE_APPLICATION_CREDENTIALS": str(path)}, GCP)
-        text = str(await sent(found))
+        client_security = security(monkeypatch, {"GOOGLE_APPLICATION_CREDENTIALS": str(path)}, GCP)
+        text = str(await sent(client_security))
         assert server.requests[0].form["subject_token"] == token.read_text().strip()
         return text
 
@@ -260,7 +260,7 @@ def test_the_error_of_entra_names_its_code_and_the_subject(
 ) -> None:
     """The federated credential must name the subject. Entra's text is not shown, because it may repeat the assertion."""
     token = projected(tmp_path)
-    answer = {
+    refusal = {
         "error": "invalid_client",
         "error_description": f"AADSTS700213: No match for {token.read_text()}",
     }
@@ -269,7 +269,7 @@ def test_the_error_of_entra_names_its_code_and_the_subject(
         await sent(security(monkeypatch, aks(server, token), AZURE))
 
     with pytest.raises(AuthenticationFailedError) as caught:
-        with_server(lambda _: Response(status=401, body=answer), use)
+        with_server(lambda _: Response(status=401, body=refusal), use)
     text = str(caught.value)
     assert "HTTP 401 invalid_client AADSTS700213" in text
     assert "iss https://oidc.example, sub system:serviceaccount:kafka:mirror" in text
@@ -340,15 +340,15 @@ def test_a_client_authenticates_with_a_signed_assertion(
         return server.requests[0].form
 
     sent_form = with_server(lambda _: issued(), use)
-    found = verified(sent_form.pop("client_assertion"), "https://issuer.example")
+    assertion = verified(sent_form.pop("client_assertion"), "https://issuer.example")
     assert sent_form == {
         "grant_type": "client_credentials",
         "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
         "client_id": "me",
         "scope": "kafka",
     }
-    claims = found["claims"]
-    assert found["header"] == {"alg": "RS256", "typ": "JWT"}
+    claims = assertion["claims"]
+    assert assertion["header"] == {"alg": "RS256", "typ": "JWT"}
     assert (claims["iss"], claims["sub"]) == ("mirror", "mirror")
     assert (claims["exp"] - claims["iat"], claims["iat"] - claims["nbf"]) == (300, 60)
     assert claims["jti"]
@@ -387,11 +387,11 @@ def test_the_jwt_bearer_grant_sends_the_assertion_of_a_file(
             f"{ASSERTION}file": str(token),
             "sasl.oauthbearer.scope": "kafka",
         }
-        found = security(monkeypatch, {}, **own)
-        await sent(found)
+        client_security = security(monkeypatch, {}, **own)
+        await sent(client_security)
         projected(tmp_path, "rotated")
-        found.sasl.tokens.forget()  # type: ignore[union-attr]
-        await sent(found)
+        client_security.sasl.tokens.forget()  # type: ignore[union-attr]
+        await sent(client_security)
         return [request.form for request in server.requests]
 
     first, second = with_server(lambda _: issued(), use)
@@ -411,10 +411,10 @@ def test_a_template_file_adds_claims_and_headers(monkeypatch: pytest.MonkeyPatch
         await sent(security(monkeypatch, {}, "", 'clientId="me"', **own))
         return server.requests[0].form["client_assertion"]
 
-    found = verified(with_server(lambda _: issued(), use), "https://issuer.example")
-    assert found["header"] == {"kid": "k9", "alg": "RS256", "typ": "JWT"}
-    assert (found["claims"]["sub"], found["claims"]["tenant"]) == ("other", 3)
-    assert found["claims"]["exp"] > time.time()
+    assertion = verified(with_server(lambda _: issued(), use), "https://issuer.example")
+    assert assertion["header"] == {"kid": "k9", "alg": "RS256", "typ": "JWT"}
+    assert (assertion["claims"]["sub"], assertion["claims"]["tenant"]) == ("other", 3)
+    assert assertion["claims"]["exp"] > time.time()
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,9 @@ def test_an_increment_continues_each_partition_and_adds_new_ones() -> None:
     content = appended(content, increment(0, 7, topic="a"))
 
     assert [topic.name for topic in content.topics] == ["a", "orders"]
-    assert {tuple(key): (found.start, found.end) for key, found in content.partitions.items()} == {
+    assert {
+        tuple(key): (partition.start, partition.end) for key, partition in content.partitions.items()
+    } == {
         ("a", 0): (0, 7),
         ("orders", 0): (5, 20),
         ("orders", 1): (0, 4),

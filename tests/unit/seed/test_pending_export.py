@@ -131,9 +131,9 @@ def test_results_with_missing_or_different_files_are_ignored(tmp_path: Path) -> 
     folder.write(f"{plan.results}/cut.json", results[0].encode()[:-9])
     present = {results[0].path: 1, place_of(plan.ranges[1], results[1]): 1, results[2].path: 2}
 
-    found = pending.exported(plan, present)
+    exported_ranges = pending.exported(plan, present)
 
-    assert sorted((done.index, done.end) for done in found) == [(0, 100), (1, 200), (2, 250)]
+    assert sorted((done.index, done.end) for done in exported_ranges) == [(0, 100), (1, 200), (2, 250)]
 
 
 def test_the_second_of_two_exports_continues_the_plan_of_the_first(tmp_path: Path) -> None:

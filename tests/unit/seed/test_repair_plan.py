@@ -173,9 +173,9 @@ def test_the_kind_of_a_difference_is_found_by_offset() -> None:
     runs = [DifferenceRun(MISSING, 3, 5), DifferenceRun(CHANGED, 5, 6), DifferenceRun(MOVED, 9, 10)]
     cursor = DifferenceCursor(runs)
 
-    found = [cursor.kind_at(offset) for offset in range(1, 12)]
+    kinds = [cursor.kind_at(offset) for offset in range(1, 12)]
 
-    assert [None, None, MISSING, MISSING, CHANGED, None, None, None, MOVED, None, None] == found
+    assert [None, None, MISSING, MISSING, CHANGED, None, None, None, MOVED, None, None] == kinds
     assert [(3, 6), (9, 10)] == ranges_to_read(runs, 2)
     assert [(3, 10)] == ranges_to_read(runs, 3)
 

@@ -40,9 +40,9 @@ def condition(kind: str, column: str, value: Any = None) -> Any:
 )
 def test_comparisons_of_offsets_and_partitions_are_evaluated_exactly(kind: str, bounds: Bounds) -> None:
     for column in ("offset", "partition"):
-        found, rest = push_filters([condition(kind, column, 5)])
+        pushed, rest = push_filters([condition(kind, column, 5)])
         assert rest == []
-        assert getattr(found, column) == bounds
+        assert getattr(pushed, column) == bounds
 
 
 def test_several_conditions_are_combined() -> None:
@@ -55,21 +55,21 @@ def test_several_conditions_are_combined() -> None:
         condition("GreaterThanOrEqual", "offset", 10),
         condition("LessThan", "offset", 20),
     ]
-    found, rest = push_filters(conditions)
+    pushed, rest = push_filters(conditions)
 
     assert rest == []
-    assert [(topic, number) for topic in "ab" for number in range(10) if found.selects(topic, number)] == [
+    assert [(topic, number) for topic in "ab" for number in range(10) if pushed.selects(topic, number)] == [
         ("a", 1),
         ("a", 2),
     ]
-    assert found.offset == Bounds(low=10, high=19)
+    assert pushed.offset == Bounds(low=10, high=19)
 
 
 def test_times_reduce_what_is_read_and_are_checked_by_spark() -> None:
     since, until = condition("GreaterThan", "timestamp", TIME), condition("LessThan", "timestamp", TIME)
-    found, rest = push_filters([since])
+    pushed, rest = push_filters([since])
     assert rest == [since]
-    assert found.timestamp_ms == Bounds(low=TIME_MS, high=UNBOUNDED)
+    assert pushed.timestamp_ms == Bounds(low=TIME_MS, high=UNBOUNDED)
     assert push_filters([until])[0].timestamp_ms.high == TIME_MS
 
 
@@ -82,11 +82,11 @@ def test_other_conditions_are_left_to_spark() -> None:
         condition("Not", "offset", 3),
         condition("IsNotNull", "timestamp"),
     ]
-    found, rest = push_filters(others)
+    pushed, rest = push_filters(others)
 
     assert rest == others
-    assert found.selects("any", 7)
-    assert found.offset == Bounds()
+    assert pushed.selects("any", 7)
+    assert pushed.offset == Bounds()
 
 
 def test_options_have_the_names_of_the_source_of_spark() -> None:
@@ -157,16 +157,16 @@ extents = st.dictionaries(
 
 @given(extents, st.integers(1, 30))
 def test_ranges_of_tasks_cover_each_offset_once(
-    found: dict[TopicPartition, OffsetRange], offsets_per_task: int
+    logs: dict[TopicPartition, OffsetRange], offsets_per_task: int
 ) -> None:
-    ranges = cut(found, offsets_per_task)
+    ranges = cut(logs, offsets_per_task)
     read = [
         (*part.partition, offset) for part in ranges for offset in range(part.offsets.start, part.offsets.end)
     ]
 
     assert sorted(read) == sorted(
         (*partition, offset)
-        for partition, extent in found.items()
+        for partition, extent in logs.items()
         for offset in range(extent.start, extent.end)
     )
     assert all(part.offsets.end - part.offsets.start <= offsets_per_task for part in ranges)
@@ -174,19 +174,19 @@ def test_ranges_of_tasks_cover_each_offset_once(
 
 @given(extents, st.integers(1, 30))
 def test_limited_batches_advance_to_the_ends(
-    found: dict[TopicPartition, OffsetRange], offsets_max: int
+    logs: dict[TopicPartition, OffsetRange], offsets_max: int
 ) -> None:
-    at: dict[TopicPartition, int] = {}
-    for _ in range(1 + sum(extent.end - extent.start for extent in found.values())):
-        reached = of_stream_offsets(limited(as_stream_offsets(at), found, offsets_max))
-        assert all(reached[key] >= offset for key, offset in at.items())
-        read = sum(offset - at.get(key, found[key].start) for key, offset in reached.items())
-        assert read <= offsets_max + len(found)
-        if reached == at:
+    offsets: dict[TopicPartition, int] = {}
+    for _ in range(1 + sum(extent.end - extent.start for extent in logs.values())):
+        reached = of_stream_offsets(limited(as_stream_offsets(offsets), logs, offsets_max))
+        assert all(reached[key] >= offset for key, offset in offsets.items())
+        read = sum(offset - offsets.get(key, logs[key].start) for key, offset in reached.items())
+        assert read <= offsets_max + len(logs)
+        if reached == offsets:
             break
-        at = reached
+        offsets = reached
 
-    assert at == {key: extent.end for key, extent in found.items()}
+    assert offsets == {key: extent.end for key, extent in logs.items()}
 
 
 def test_a_batch_without_a_limit_reads_all_and_a_deleted_topic_keeps_its_position() -> None:

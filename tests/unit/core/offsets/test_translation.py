@@ -242,11 +242,11 @@ def test_a_group_at_the_end_of_the_opposite_flow_is_translated_before_anything_i
 @given(st.integers(0, 40), st.integers(0, 60))
 def test_translations_by_both_maps_never_go_back_with_the_group(first: int, second: int):
     translator = Translator(store(), {ORDERS: map_of(41, 60, shift=4)}, opposite_maps={ORDERS: OPPOSITE})
-    one, other = (translator.translate(ORDERS, offset) for offset in sorted((first, second)))
+    earlier, later = (translator.translate(ORDERS, offset) for offset in sorted((first, second)))
 
-    assert one is not None
-    assert other is not None
-    assert one.at_least <= other.at_least
+    assert earlier is not None
+    assert later is not None
+    assert earlier.at_least <= later.at_least
 
 
 def test_no_record_is_skipped_after_the_target_has_lost_the_originals_of_the_opposite_flow():

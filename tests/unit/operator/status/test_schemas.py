@@ -23,11 +23,11 @@ def summary(**schemas: Any) -> dict[str, Any]:
 
 def condition(value: dict[str, Any]) -> tuple[str, str, str]:
     read = parse_reading(json.dumps(value).encode(), read_at_s=NOW_S)
-    found = schemas_in_sync(
+    in_sync = schemas_in_sync(
         observed(connectors=(connector(SCHEMAS, pods=(pod(reading=read),)),)), State.RUNNING
     )
-    assert found is not None
-    return found.status.value, found.reason.value, found.message
+    assert in_sync is not None
+    return in_sync.status.value, in_sync.reason.value, in_sync.message
 
 
 @pytest.mark.parametrize(

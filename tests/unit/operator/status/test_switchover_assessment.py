@@ -34,8 +34,8 @@ def decision(seen: PairObservation, name: str = "move") -> SwitchoverDecision:
 
 
 def status(seen: PairObservation, name: str = "move") -> SwitchoverStatus:
-    (found,) = (item for item in seen.switchovers if item.name == name)
-    return switchover_status(found, decision(seen, name), seen)
+    (resource,) = (item for item in seen.switchovers if item.name == name)
+    return switchover_status(resource, decision(seen, name), seen)
 
 
 def conditions(written: SwitchoverStatus) -> dict[str, tuple[str, str]]:

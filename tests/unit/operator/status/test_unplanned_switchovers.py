@@ -45,13 +45,13 @@ def decision(seen: PairObservation, name: str = "lost-east") -> SwitchoverDecisi
 
 
 def status(seen: PairObservation, name: str = "lost-east") -> SwitchoverStatus:
-    (found,) = (item for item in seen.switchovers if item.name == name)
-    return switchover_status(found, decision(seen, name), seen)
+    (resource,) = (item for item in seen.switchovers if item.name == name)
+    return switchover_status(resource, decision(seen, name), seen)
 
 
 def condition(written: SwitchoverStatus, kind: str = "Succeeded") -> tuple[str, str, str]:
-    (found,) = (item for item in written.conditions if item.type == kind)
-    return found.status.value, found.reason, found.message
+    (current,) = (item for item in written.conditions if item.type == kind)
+    return current.status.value, current.reason, current.message
 
 
 def degraded() -> SwitchoverStatus:
