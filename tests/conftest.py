@@ -1,4 +1,4 @@
-"""For every test: markers of what it needs, one profile of Hypothesis, and the logs that a failure leaves behind.
+"""For every test: markers of what it needs, one profile of Hypothesis, and the logs of a failed test.
 
 Processes that share the tests (`-n 2 --dist loadfile`) take whole files: what a file's fixtures start is started once. All
 files of tests/e2e go to one process, because they share a node.
@@ -42,7 +42,10 @@ ON_THE_NODE = "tests/e2e/"
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """xdist's own, with an exception: the node's tests are one group. Its groups (`xdist_group`) are not seen under pytest 9.2."""
+    """xdist's own, with an exception: the node's tests are one group.
+
+    Its groups (`xdist_group`) are not seen under pytest 9.2.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return ON_THE_NODE if nodeid.startswith(ON_THE_NODE) else super()._split_scope(nodeid)
@@ -54,7 +57,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile 
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays to the end: the collector need not look at it again and again."""
+    """Imported and collected objects stay until the end, so the garbage collector does not need to check them."""
     gc.freeze()
 
 

@@ -1,4 +1,4 @@
-"""The processes that a trial kills and freezes, and the producers that write meanwhile.
+"""The processes that a trial kills and freezes, and the producers that write during the trial.
 
 Calls do not wait, except for a broker's response. `tick` restarts stopped processes when their time is over.
 """

@@ -1,4 +1,4 @@
-"""`make conformance`: Apache Kafka's own MM2 tests against our worker. Prints each result at once, then a table.
+"""`make conformance`: Apache Kafka's own MM2 tests against MirrorFlow's worker. Prints each result at once, then a table.
 
 Ends with 0 only if every chosen suite is valid and none of its tests failed.
 """

@@ -81,10 +81,10 @@ def test_files_are_valid_and_their_plan_has_no_conflict(
     assert count == 1 or out.endswith(f"# {count} flows: no loop, and no topic that two of them write to\n")
 
 
-def test_the_identity_example_with_a_flow_back_is_a_loop(
+def test_the_identity_example_with_a_reverse_flow_is_a_loop(
     mirrorflow: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """The flow back would copy the copies, as a comment in the example explains."""
+    """The reverse flow would copy the copies, as a comment in the example explains."""
     there = EXAMPLES / "identity" / "old-to-new.yaml"
     text_ = there.read_text().replace("old-to-new", "back")
     for before, after in (

@@ -1,4 +1,4 @@
-"""Runs our replicator process as a user does: `python -m mirrorflow_replicator standalone|mm2` with properties files.
+"""Runs the replicator process as a user does: `python -m mirrorflow_replicator standalone|mm2` with properties files.
 
         with Replicator.standalone(east, west, topics="orders.*", folder=tmp_path) as replicator:
             replicator.wait_until_caught_up()

@@ -73,7 +73,7 @@ class FlowProcess:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it was started once; from then on it is kept running."""
+        """Whether it was started. A started process is kept running."""
         return self.child is not None
 
     @property

@@ -1,4 +1,4 @@
-"""What a trial draws from its seed: its dimensions, and the faults of each run of the command. The same seed draws the same."""
+"""What a trial draws from its seed: its dimensions, and the faults of each run of the command. The same seed draws the same trial."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "brokers": ("1+1", "1+1", "3+1", "1+3", "3+3"),  # of east and west
     "moves": ("2", "2", "3", "4"),  # switchovers, there and back
     "rehearsals": ("none", "some"),
-    # When the flow back is started the first time: when the command asks for it, or as soon as clients are led over.
+    # When the reverse flow is started the first time: when the command asks for it, or as soon as the endpoint is switched.
     "back": ("asked", "asked", "early"),
     "faults": ("command", "flows", "brokers", "all", "all", "none"),
     # Moves without the source: all its brokers are killed or frozen, or it answers, but its user gives it up.

@@ -1,7 +1,7 @@
 """One trial: applications are moved to the other cluster and back, while commands, flows and brokers are killed and frozen.
 
 The command is run again until the applications have moved, as an operator would. A move without the source is followed by the
-source's return: its tail is kept, and the flow back is started. In the end everything recovers, and what was written is compared
+source's return: its tail is kept, and the reverse flow is started. In the end everything recovers, and what was written is compared
 with what the group has read, with both logs and with the kept tails.
 """
 
@@ -329,7 +329,7 @@ class SwitchoverTrial:
         raise HarnessError(f"{' '.join(arguments)}: not done after {RUNS_MAX} runs of the command.")
 
     def _move_without(self, source: str, to: str) -> None:
-        """Moves applications to *to* without *source*, which then returns: its tail is kept, and the flow back started."""
+        """Moves applications to *to* without *source*, which then returns: its tail is kept, and the reverse flow started."""
         kind, side, forward = self._dimensions.unplanned, self._sides[source], self._flows[source]
         # What is written while the flow is frozen becomes the tail, unless the flow wakes up in time.
         if self._rng.random() < TAIL_SHARE and forward.freeze(self._rng.uniform(*FLOW_FROZEN_S)):

@@ -205,7 +205,7 @@ class Demo:
         }
 
     def _start_flow(self, source: str) -> None:
-        """Starts the flow from *source*, unless it runs: the flow that has ended stays as the next flow back."""
+        """Starts the flow from *source*, unless it runs. The flow that has ended keeps running as the next reverse flow."""
         file, log = flow_file(self.clients.folder, source), self.clients.folder / f"from-{source}.flow.log"
         if not log.exists():
             log.touch()

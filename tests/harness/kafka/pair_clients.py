@@ -21,7 +21,7 @@ DELIVERY_MS = 900_000
 TRANSACTION_MS = 20_000
 SESSION_MS = 10_000
 REQUEST_MS = 10_000  # after which a request is repeated
-BLOCK_MS = 3_000  # after which a call is repeated, unless clients were led to the other member
+BLOCK_MS = 3_000  # after which a call is repeated, unless the endpoint was switched
 
 
 class Outcome(Enum):

@@ -1,4 +1,4 @@
-"""A proxy that takes requests away from a broker, for Kafka services that do not offer all of them.
+"""A proxy that hides APIs of a broker, to simulate Kafka services that do not offer all of them.
 
 It removes the APIs from the broker's ApiVersions responses, and closes a connection that requests one of them, as brokers do.
 

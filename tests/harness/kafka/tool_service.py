@@ -40,7 +40,7 @@ class ToolService:
             except HarnessError:
                 raise
             except BaseException:
-                self._end()  # a late reply would be taken for the reply to the next request
+                self._end()  # a late reply would be mistaken for the reply to the next request
                 raise
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Chooses the cluster of the tests, the demo and `make cluster`: kind if Docker has its image, else our own node.
+"""Chooses the cluster of the tests, the demo and `make cluster`: kind if Docker has its image, else MirrorFlow's own node.
 
         with chosen_cluster(folder=tmp_path, name="mirrorflow-e2e", network=243) as cluster:
 

@@ -32,7 +32,7 @@ class SchemasTopic:
         self._consumer.assign([TopicPartition(name, 0, 0)])
 
     def create(self) -> None:
-        """Creates the topic; one that exists stays as it is."""
+        """Creates the topic, unless it exists."""
         new = NewTopic(
             self._name, num_partitions=1, replication_factor=1, config={"cleanup.policy": "compact"}
         )

@@ -1,4 +1,4 @@
-"""Offsets that applications keep outside Kafka are translated both ways by the command and over REST.
+"""Offsets that applications keep outside Kafka are translated in both directions by the command and over REST.
 
 Every offset of both logs is translated and judged by what librdkafka reads from there: no unread record is skipped, and no more
 are read again than promised. The topic has holes on both sides: compacted records, markers of committed and aborted transactions.

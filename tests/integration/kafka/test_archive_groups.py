@@ -1,4 +1,4 @@
-"""Consumer groups, topic settings and ACLs in archives: a restored group reads on where it was, and skips nothing."""
+"""Consumer groups, topic settings and ACLs in archives: a restored group continues at its record and skips none."""
 
 import datetime as dt
 from collections.abc import Callable, Iterator

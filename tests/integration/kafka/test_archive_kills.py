@@ -1,4 +1,4 @@
-"""An archive whose exports are killed again and again has each record once, and little work is repeated."""
+"""An archive has each record once although its exports are killed repeatedly, and little work is repeated."""
 
 import random
 import time

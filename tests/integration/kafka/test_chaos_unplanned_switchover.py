@@ -1,4 +1,4 @@
-"""A short `make chaos-switchover` without the source: it is lost, its tail is kept when it returns, and a planned move leads back."""
+"""A short `make chaos-switchover` with a killed source: its tail is kept after it returns, then clients are moved back."""
 
 import os
 from pathlib import Path

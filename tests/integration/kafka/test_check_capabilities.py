@@ -1,4 +1,4 @@
-"""`mirrorflow check` reports what a target does not offer, and which guarantee follows; a flow then behaves so."""
+"""`mirrorflow check` reports what a target lacks and the resulting guarantee, which the flow then keeps."""
 
 import json
 import subprocess

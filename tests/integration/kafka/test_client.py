@@ -1,4 +1,4 @@
-"""Our client against real brokers: requests, errors, and reconnection after brokers return."""
+"""MirrorFlow's client against real brokers: requests, errors, and reconnection after brokers return."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The client ids that brokers see are those of Java's MM2, so that its quotas apply to us."""
+"""The client ids that brokers see are those of Java's MM2, so that quotas for them apply to MirrorFlow."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Runs a few of Apache's own MM2 tests against our worker; `make conformance` runs them all."""
+"""Runs a few of Apache's own MM2 tests against MirrorFlow's worker; `make conformance` runs them all."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_a_single_mm2_process_passes_apaches_single_node_test(kafka: str, tmp_pa
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kafka", VERSIONS)
-def test_apaches_own_tests_pass_on_our_worker(kafka: str, tmp_path: Path):
+def test_apaches_own_tests_pass_on_mirrorflows_worker(kafka: str, tmp_path: Path):
     """Each of them passes, and the tested worker is MirrorFlow's."""
     verdict = run("base", command=OUR_WORKER, tests=SHORT, kafka=kafka, folder=tmp_path / "run")
 

@@ -81,7 +81,7 @@ def test_each_acknowledged_record_is_once_on_the_new_side_or_in_the_kept_tail(pa
     assert pair.command("start-back").returncode == 0
     with pair.running(back=True):
         wait_until(
-            "the flow back has copied all",
+            "the reverse flow has copied all",
             lambda: (
                 SINCE
                 == sum(count for count, _ in digest(pair.old, topic, isolation=COMMITTED).values())
@@ -93,7 +93,7 @@ def test_each_acknowledged_record_is_once_on_the_new_side_or_in_the_kept_tail(pa
     for partition, written in by_partition(since).items():
         expected[partition] += written
     assert expected == by_partition(records(pair.old, topic, isolation=COMMITTED))
-    assert 1 == pair.command("keep").returncode, "the flow back writes behind the tail"
+    assert 1 == pair.command("keep").returncode, "the reverse flow writes after the tail"
 
 
 def test_the_next_command_continues_a_killed_one_and_keeps_each_record_once(
@@ -288,7 +288,7 @@ def test_a_planned_switchover_back_succeeds_although_the_old_side_has_a_tail(pai
     assert pair.command("start-back").returncode == 0
 
     with pair.running(back=True):
-        wait_until("the flow back copies", lambda: len(records(pair.old, topic)) == len(before) + SINCE)
+        wait_until("the reverse flow copies", lambda: len(records(pair.old, topic)) == len(before) + SINCE)
         with pair.running():
             back = pair.mirrorflow("switchover", "--to", pair.left, "-f", pair.file)
 
@@ -332,7 +332,7 @@ def test_a_topic_recreated_after_its_tail_is_kept_has_the_order_of_the_new_side(
     started = pair.command("start-back")
     with pair.running(back=True):
         wait_until(
-            "the flow back has copied all",
+            "the reverse flow has copied all",
             lambda: (
                 pair.old.has_topic(topic)
                 and digest(pair.old, topic) == digest(pair.new, topic)

@@ -1,4 +1,4 @@
-"""Groups are placed on the target from their last checkpoints alone, because the source is lost."""
+"""Groups of a lost source are moved on the target by their last checkpoints."""
 
 import uuid
 from collections.abc import Callable

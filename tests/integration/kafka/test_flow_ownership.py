@@ -218,7 +218,7 @@ def test_a_different_flow_with_the_same_alias_is_refused(flow: Flow, topic: str)
 
 
 def test_a_renamed_flow_that_names_its_earlier_name_continues(flow: Flow, topic: str):
-    """Each record is copied once, and the flow with its earlier name is refused from then on."""
+    """Each record is copied once, and afterwards the flow with its earlier name is refused."""
     load(flow.source, topic, 1_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()

@@ -1,4 +1,4 @@
-"""Groups go to the other side and come back by switchovers, and read each record once on the way."""
+"""Groups move to the other cluster and back by switchovers, and read each record once."""
 
 import contextlib
 import random
@@ -60,7 +60,7 @@ def move(pair: Pair, to: str, processes: contextlib.ExitStack, flow_back: str = 
     line = pair.line("--to", to)
     with subprocess.Popen(line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as switchover:
         wait_until(
-            "clients are led to the other side",
+            "the endpoint is switched",
             lambda: pair.endpoint.read_text() == to or switchover.poll() is not None,
         )
         if flow_back:

@@ -238,10 +238,10 @@ def upstream(cluster: KafkaCluster) -> tuple[tuple[str, ...], Mapping[str, int]]
     return mirrored.upstream_clusters, mirrored.hops
 
 
-def test_java_mirrormaker_copies_our_heartbeats_and_writes_equal_ones(
+def test_java_mirrormaker_copies_mirrorflows_heartbeats_and_writes_equal_ones(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Its copy of our heartbeats is identical; its own heartbeats differ from MirrorFlow's only in their timestamps."""
+    """Its copy of MirrorFlow's heartbeats is identical. Its own heartbeats differ from them only in their timestamps."""
     with (
         heartbeat_process(second, first, tmp_path / "back") as back,
         MirrorMaker(source=first, target=second, topics="nothing") as java,

@@ -136,7 +136,7 @@ def test_kafkas_own_example_runs_unchanged(north: KafkaCluster, south: KafkaClus
         write(south, south.create_topic("later"), 3)
         both.wait_for_copy(south, "A.late", 3)
         both.wait_for_copy(north, "B.later", 3)
-        # Heartbeats go both ways, and their copies do not come back.
+        # Heartbeats are copied in both directions, and their copies are not copied back.
         both.wait_for_copy(south, "A.heartbeats", 2)
         both.wait_for_copy(north, "B.heartbeats", 2)
         wait_until(

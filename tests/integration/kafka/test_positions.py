@@ -1,4 +1,4 @@
-"""Positions on a real target: written and read by us, by Java MM2 after us, and by us after Java MM2."""
+"""Positions on a real target: written and read by MirrorFlow and Java MM2 in turn."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""After a switchover, the flow back copies only what applications have written since, also in later rounds.
+"""After a switchover, the reverse flow copies only records that applications have written since, also in later rounds.
 
 Both flows keep the names of topics, so a record that is copied back would be in the log of its own cluster twice. A Java
 consumer compares both clusters record by record.

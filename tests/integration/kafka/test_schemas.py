@@ -1,4 +1,4 @@
-"""Schemas reach the target's registry with their ids: on real brokers, and with all processes killed in between.
+"""Schemas are copied to the target's registry with their ids, on real brokers and although all processes are killed.
 
 The registries are those of the harness, whose behaviour tests/unit/harness/test_schema_registry.py checks.
 """

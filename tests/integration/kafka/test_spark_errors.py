@@ -1,4 +1,4 @@
-"""What a user gets of an error of Spark: one sentence and an exit status, without a stack of the JVM or of Python."""
+"""The output for an error of Spark: one sentence and an exit status, without a stack trace of the JVM or of Python."""
 
 import os
 import re

@@ -191,12 +191,12 @@ class Moving:
         )
 
     def start_back_early(self) -> None:
-        """Starts the flow back as soon as writes to east are refused, long before the switchover has stored where it starts."""
+        """Starts the reverse flow as soon as writes to east are refused, long before the switchover has stored where it starts."""
         wait_until("writes are refused", self._application.was_refused.is_set)
         self._back = self._stack.enter_context(self.pair.running("west-to-east", "back"))
 
     def complete(self, switchover: subprocess.Popen[str]) -> str:
-        """Starts the flow back when applications write to west, if it was not; returns the output of the command,
+        """Starts the reverse flow when applications write to west, if it was not; returns the output of the command,
         which has succeeded.
         """
         application = self._application
@@ -204,7 +204,7 @@ class Moving:
             "the application writes to west",
             lambda: application.written_to("west") > 50 or switchover.poll(),
         )
-        # It may have ended with 0 already: a flow back that was started early owns its start at once.
+        # It may have ended with 0 already: a reverse flow that was started early owns its start at once.
         assert not switchover.poll(), "".join(switchover.communicate())
         self._numbers = self._reading.result(COMMAND_S)
         back = self._back or self._stack.enter_context(self.pair.running("west-to-east", "back"))
@@ -226,7 +226,7 @@ class Moving:
 def test_a_planned_switchover_moves_a_producer_and_a_group_and_each_record_is_read_once(
     sides: Sides, tmp_path: Path
 ):
-    """The flow back, which has never run, is started too early, and copies nothing back.
+    """The reverse flow, which has never run, is started too early, and copies nothing back.
 
     It is the last test on these clusters: the flow to west stays ended.
     """

@@ -1,4 +1,4 @@
-"""The fence of a switchover, and what shows that producers are quiet, on real brokers with an authorizer."""
+"""The fence of a switchover and the detection of producers that still write, on real brokers with an authorizer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator

@@ -137,7 +137,7 @@ def test_the_next_process_of_a_job_promotes_without_the_source_and_ends_once_the
     assert ("Done", "west", True) == (done.state, done.active, done.may_copy_back)
 
 
-def test_a_job_moves_an_application_and_reports_when_the_flow_back_may_start(
+def test_a_job_moves_an_application_and_reports_when_the_reverse_flow_may_start(
     sides: Sides,  # noqa: F811
     tmp_path: Path,
 ):
@@ -155,7 +155,7 @@ def test_a_job_moves_an_application_and_reports_when_the_flow_back_may_start(
         wait_until("records are copied", lambda: sides["west"].total_end_offset(pair.topic) > 50)
         with job.started() as process:
             wait_until(
-                "the flow back may start",
+                "the reverse flow may start",
                 lambda: (
                     ((report := job.report()) is not None and report.may_copy_back)
                     or process.poll() is not None

@@ -1,4 +1,4 @@
-"""The journal of switchovers on two real clusters: one process writes, and resumes what another has left."""
+"""The journal of switchovers on two real clusters: a process resumes the switchover of a killed one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -162,7 +162,7 @@ def relay(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Relay:
 
 
 def by_java(relay: Relay, before: int, during: int) -> None:
-    """Lets Java copy records that exist at its start and records of its run, and stops it cleanly."""
+    """Runs Java until it has copied records from before and after its start, and stops it cleanly."""
     relay.mark()
     relay.load(before)
     with relay.java() as java:
@@ -173,7 +173,7 @@ def by_java(relay: Relay, before: int, during: int) -> None:
 
 
 def by_us(relay: Relay, before: int, during: int) -> None:
-    """Lets MirrorFlow copy records that exist at its start and records of its run, and stops it cleanly."""
+    """Runs MirrorFlow until it has copied records from before and after its start, and stops it cleanly."""
     relay.load(before)
     with relay.mirrorflow() as mirrorflow:
         relay.wait_until_we_copied(mirrorflow)

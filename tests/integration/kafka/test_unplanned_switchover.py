@@ -1,4 +1,4 @@
-"""The source of a pair is killed with records that never crossed: what is shown as lost, and what runs on the target then."""
+"""The source of a pair is killed with records that were not copied: the reported loss, and what runs on the target."""
 
 import json
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def test_an_unplanned_switchover_reports_the_loss_and_its_flow_writes_nothing_mo
     started = pair.command("start-back", "--left", "east", name="diverged")
     assert 0 == started.returncode, started.stdout + started.stderr
     with pair.running("west-to-east", "back") as back:
-        wait_until("the flow back runs", lambda: east.total_end_offset(pair.topic) >= COPIED + LOST + NEW)
+        wait_until("the reverse flow runs", lambda: east.total_end_offset(pair.topic) >= COPIED + LOST + NEW)
         with pair.running("east-to-west", "forward-again") as forward:
             returned = pair.command("--to", "east")
         assert 0 == returned.returncode, returned.stdout + returned.stderr + back.output() + forward.output()

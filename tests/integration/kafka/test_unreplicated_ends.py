@@ -1,4 +1,4 @@
-"""Records that a leader has appended and that a replica lacks are seen when a switchover looks whether a cluster is quiet.
+"""Records that a leader has appended and that a replica lacks count when a switchover checks whether a cluster is quiet.
 
 Such a record is acknowledged when the replica returns, or has left the ISR: up to broker.session.timeout.ms or replica.lag.time.max.ms
 later, also behind a fence that was set meanwhile.

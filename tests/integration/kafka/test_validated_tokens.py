@@ -125,7 +125,7 @@ def test_a_validated_token_connects(validating: KafkaCluster, issuer: Issuer) ->
     assert asyncio.run(run()) == validating.cluster_id
 
 
-def test_a_token_for_another_audience_is_refused(validating: KafkaCluster, issuer: Issuer) -> None:
+def test_a_token_for_a_different_audience_is_refused(validating: KafkaCluster, issuer: Issuer) -> None:
     other = Issuer(key=issuer.key, audience="elsewhere")
 
     async def run() -> None:

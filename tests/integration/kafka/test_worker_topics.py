@@ -1,4 +1,4 @@
-"""Connect's config and status topics on a real broker: an Apache worker reads what we write, and we read what it writes."""
+"""Connect's config and status topics on a real broker: an Apache worker and MirrorFlow read each other's records."""
 
 import asyncio
 import json

@@ -51,7 +51,7 @@ class Visitor:
             connection.close()
 
     def sign_in(self, user: IssuedUser) -> None:
-        """Opens the console, is led to the issuer, signs in there, and comes back."""
+        """Opens the console, follows the redirect to the issuer, signs in, and returns."""
         status, form, _ = self.get("/")
         assert status == 302
         issuer = client_of_issuer(form, self.issuer_ca)

@@ -154,7 +154,7 @@ def test_a_missing_service_account_is_reported(flows: Kubectl):
 
 
 def test_a_scheduled_verification_reports_differences(flows: Kubectl):
-    """Two never run at once; a Job created by hand from the CronJob is reported like any other."""
+    """Two verifications never run at the same time. A Job created manually from the CronJob is reported like any other."""
     flows.apply(manifest(verify={"schedule": "0 3 * * *", "timeZone": "Europe/Berlin"}))
     wait_until("the CronJob exists", lambda: len(flows.get("cronjobs")["items"]) == 1)
     spec = flows.get("cronjob", f"{FLOW}-verify")["spec"]

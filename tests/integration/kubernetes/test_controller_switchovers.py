@@ -1,4 +1,4 @@
-"""Switchovers of a running operator on a real API server: one at a time, carried out to the end, also if objects are deleted meanwhile.
+"""Switchovers of a running operator on a real API server: one at a time, and completed although objects are deleted.
 
 There are no nodes: the tests write the status of the Job's pod, and serve what its process would report.
 """
@@ -43,7 +43,7 @@ def operator(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def pair(operator: OperatorProcess, namespace: Kubectl) -> Kubectl:
-    """A namespace with the pair east-west, whose flow back is Stopped."""
+    """A namespace with the pair east-west, whose reverse flow is Stopped."""
     operator.child.must_run()
     identity = {"topics": {"include": ["orders"], "naming": {"policy": "Identity"}}}
     forward = manifest("east-to-west", **identity)
@@ -224,7 +224,7 @@ def test_a_job_runs_a_switchover_and_the_status_records_it(pair: Kubectl):
 
     with _served(_progress(*REVERSING, may_copy_back=True)):
         wait_until(
-            "the flow back has pods",
+            "the reverse flow has pods",
             lambda: any(
                 item["metadata"]["name"] == "west-to-east-source" and item["spec"]["replicas"] == 1
                 for item in pair.get("deployments")["items"]
@@ -281,7 +281,7 @@ def test_an_unplanned_switchover_is_degraded_until_a_recreated_job_reports_it_as
     assert "NotReconciled" == condition(of_pair, "Ready")["reason"]
     assert degraded["loss"] == _status(pair)["loss"]
     wait_until(
-        "the flow back is started",
+        "the reverse flow is started",
         lambda: pair.get("mirrorpair", "east-west")["status"].get("runs") == "west-to-east",
     )
     assert {"Degraded", "Done"} <= {event["reason"] for event in pair.get("events")["items"]}

@@ -1,4 +1,4 @@
-"""The object that leads clients, switched on a real API server by a ServiceAccount whose Role is limited to it."""
+"""The endpoint object of a pair, switched on a real API server by a ServiceAccount whose Role is limited to it."""
 
 import asyncio
 from pathlib import Path

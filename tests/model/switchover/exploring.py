@@ -272,7 +272,7 @@ def _is_over(world: World) -> bool:
         return not world.source_fence or is_promoted or may_be_promoted or stored_state(world) in PROMOTED
     records = all_records(world)
     if world.is_source_lost and not world.is_source_up:
-        # The flow back, and a rollback, wait for the source. Its user can ask for an unplanned switchover until one has begun, or has promoted.
+        # The reverse flow, and a rollback, wait for the source. Its user can ask for an unplanned switchover until one has begun, or has promoted.
         unplanned = [run.record.value for run in world.runs if run.record.value.is_unplanned]
         unplanned += [record for record in records if record.is_unplanned]
         has_begun = any(record.state not in ROLLED_BACK | {SwitchoverState.REFUSED} for record in unplanned)

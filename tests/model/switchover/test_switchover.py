@@ -1,4 +1,4 @@
-"""Explores every reachable state of small worlds with the product's own state machine, and with each guard taken out."""
+"""Explores every reachable state of small worlds with the product's own state machine, and with each guard removed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `check` says of a missing permission on a cluster whose permissions are granted by IAM."""
+"""`mirrorflow check` reports a missing permission on a cluster whose permissions are granted by IAM."""
 
 import pytest
 

@@ -639,7 +639,7 @@ EMPTY_ALIASES = "source.cluster.alias =\ntarget.cluster.alias =\nreplication.pol
         "address-form",
     ],
 )
-def test_an_error_names_the_setting_as_it_is_written_in_the_file(lines: str, expected: str) -> None:
+def test_an_error_names_the_setting_with_its_key_in_the_file(lines: str, expected: str) -> None:
     """It shows neither a regular expression nor a message of a library."""
     providers = "config.providers = env\nconfig.providers.env.class = EnvVarConfigProvider\n"
 

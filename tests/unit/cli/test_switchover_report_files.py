@@ -1,4 +1,4 @@
-"""The report of a switchover in files: as JSON and as a page, whole or not at all, and harmless with any names."""
+"""The report of a switchover in files: as JSON and as a page, never partly written, and with escaped names."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Results of `make compatibility` survive their file, name no host, and become the table in the documentation."""
+"""Results of `make compatibility` are read back unchanged, contain no host, and become the table in the documentation."""
 
 import json
 from pathlib import Path

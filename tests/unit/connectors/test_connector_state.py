@@ -104,7 +104,7 @@ def test_failure_before_connecting_is_reported_for_its_cluster() -> None:
     assert (UNKNOWN_SIDE, SideReport(reason="AuthenticationFailed", since_s=100)) == sides.reports(())
 
 
-def test_one_unreachable_client_makes_the_side_unreachable() -> None:
+def test_a_side_is_unreachable_if_any_of_its_clients_is() -> None:
     """The report has the earliest time and the cluster id of a connected client."""
     reachable = SideReport(reason="", since_s=1, cluster_id="id")
     unreachable_reports = [SideReport(reason="Unreachable", since_s=since_s) for since_s in (9.0, 5.0)]

@@ -190,7 +190,7 @@ def test_tasks_run_until_the_topics_of_the_fenced_flow_are_open(
 
 
 @pytest.mark.parametrize("group", ["", "group"])
-def test_flow_lost_to_another_process_is_taken_again(monkeypatch: pytest.MonkeyPatch, group: str):
+def test_flow_lost_to_a_different_process_is_taken_again(monkeypatch: pytest.MonkeyPatch, group: str):
     """The tasks of a group run on under the claim of another process of the group."""
     target = Target(monkeypatch, reason="")
     owner = target.owner = target.new_owner(group=group)

@@ -1,4 +1,4 @@
-"""Groups that have moved are found by the log of commits, or by polls of those that have moved lately."""
+"""Groups that have moved are found in the commit log, or by polls of those that have moved recently."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable

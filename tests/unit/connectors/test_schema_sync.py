@@ -1,4 +1,4 @@
-"""Both registries by HTTP: what is read, written and reported, with the test registry in this process."""
+"""Synchronizes two registries over HTTP: requests, writes and errors, with test registries in this process."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Switchovers of a cluster as the cockpit shows them: from their status, and from the pod that carries one out."""
+"""Switchovers of a cluster as the cockpit shows them: from their status, and from the pod of their Job."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""The client asks connectors side by side, keeps their connections, and bounds what each may cost."""
+"""The client polls connectors concurrently, keeps their connections, and bounds the cost of each."""
 
 import socket
 import ssl

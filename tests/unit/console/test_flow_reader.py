@@ -1,4 +1,4 @@
-"""The reader asks each connector once a poll, for partitions only where they are shown or explain trouble."""
+"""The reader requests each connector once per poll, and partitions only if they are shown or explain a problem."""
 
 import asyncio
 import json

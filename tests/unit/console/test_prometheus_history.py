@@ -1,4 +1,4 @@
-"""Samples of a chart come from Prometheus's API; other responses are a problem in words."""
+"""Samples of a chart come from Prometheus's API; other responses raise an error with the reason."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""The cockpit of a switchover: what it shows of each state, how old that is, and what it does with invalid documents."""
+"""The cockpit of a switchover: its states, the age of the progress, its commands, and invalid documents."""
 
 import http.client
 import re

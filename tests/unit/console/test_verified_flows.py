@@ -1,4 +1,4 @@
-"""The newest verification of a flow, from a folder of results, is trouble while it found differences."""
+"""The newest verification of a flow, from a folder of results, is a problem if it found differences."""
 
 import json
 import os

@@ -74,7 +74,7 @@ class Task:
         self._apply(copier, copier.refused(MESSAGE_TOO_LARGE, ""))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Lets the jobs run until *condition* holds."""
+        """Runs the jobs until *condition* holds."""
         async with asyncio.timeout(300):
             while not condition():  # noqa: ASYNC110  any condition, not one event
                 await asyncio.sleep(0)

@@ -159,7 +159,7 @@ def test_a_fenced_producer_ends_the_session() -> None:
         ("", "its transaction was ended by another process"),
     ],
 )
-def test_a_transaction_that_another_process_has_ended_ends_the_session(
+def test_a_transaction_that_a_different_process_has_ended_ends_the_session(
     unfenced_reason: str, reason: str
 ) -> None:
     """Without fencing, the code shows that the leader treats the producer as transactional."""

@@ -130,7 +130,7 @@ def test_a_pause_of_the_process_is_detected_once(clock):
     assert 1 == len(pauses)
 
 
-def test_a_running_process_is_not_taken_for_paused(clock):
+def test_a_running_process_does_not_count_as_paused(clock):
     """A needless resync would interrupt writing."""
     pauses = []
     watch = PauseWatch(on_pause=lambda _: pauses.append(clock.now_s))

@@ -1,4 +1,4 @@
-"""Replay files are written in place of older ones, and only so many are kept."""
+"""Replay files replace older ones, and their number is bounded."""
 
 import json
 import tempfile

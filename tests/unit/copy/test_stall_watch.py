@@ -346,7 +346,7 @@ def test_a_recurring_error_keeps_its_reason(task):
     assert "Cluster west cannot be reached at b:9092" in report.message
 
 
-def test_connections_that_break_again_and_again_are_a_stall(task):
+def test_repeatedly_broken_connections_are_a_stall(task):
     """The target refuses nothing and responds to each request."""
     copier = task.lagging()
 

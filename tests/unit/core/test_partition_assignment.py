@@ -189,7 +189,7 @@ def test_many_light_partitions_end_within_half_of_an_even_share(weights: list[fl
     assert loads_descending(assignment, loads)[0] <= 1.5 * even + WORTH_BYTES_PER_S
 
 
-def test_two_hot_partitions_are_separated_without_moving_idle_ones() -> None:
+def test_two_busy_partitions_are_separated_without_moving_idle_ones() -> None:
     first = assign_by_load({TopicPartition("t", number) for number in range(8)}, 3)
     hot = first[0][:2]
     second = after_checks(
@@ -199,7 +199,7 @@ def test_two_hot_partitions_are_separated_without_moving_idle_ones() -> None:
     assert not any(set(hot) <= set(task) for task in second)
 
 
-def test_one_partition_hotter_than_all_others_together_moves_nothing() -> None:
+def test_a_partition_with_more_load_than_all_others_together_moves_nothing() -> None:
     first = assign_by_load({TopicPartition("t", number) for number in range(8)}, 2)
     hottest = first[0][0]
     loads = {partition: 50 * MB if partition == hottest else 0.01 * MB for partition in all_of(first)}

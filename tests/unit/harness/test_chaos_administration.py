@@ -1,4 +1,4 @@
-"""Denials of a trial are removed, also if requests are carried out without a response."""
+"""Denials of a trial are removed, also if a request is executed without a response."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A trial of switchovers draws the same from the same seed, and each kind of trial has its own faults."""
+"""The same seed draws the same trial of switchovers, and each kind of trial has its own faults."""
 
 from itertools import islice
 

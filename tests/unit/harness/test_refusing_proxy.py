@@ -1,4 +1,4 @@
-"""The refusing proxy takes APIs out of ApiVersions responses of every form that brokers send."""
+"""The refusing proxy removes APIs from ApiVersions responses of every form that brokers send."""
 
 import struct
 

@@ -263,7 +263,7 @@ URL = "sasl.oauthbearer.token.endpoint.url"
         ({"security.protocol": "SSL", "ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----" + "aHVudGVyMg==" + "-----END CERTIFICATE-----"}, "ssl.truststore", InvalidSettingError),
     ],
 )  # fmt: skip
-def test_an_invalid_setting_is_named_without_showing_secrets(
+def test_the_error_names_an_invalid_setting_without_showing_secrets(
     properties: dict[str, str], key: str, kind: type[MirrorFlowError]
 ):
     """The error, its repr and its causes do not contain a value."""

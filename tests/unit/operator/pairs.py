@@ -133,7 +133,7 @@ def report(state: str, name: str = "move", **fields: Any) -> SwitchoverReport:
 
 
 def observation(*switchovers: SwitchoverResource, **fields: Any) -> PairObservation:
-    """Returns an observation of a pair whose forward flow runs, and whose flow back is Stopped."""
+    """Returns an observation of a pair whose forward flow runs, and whose reverse flow is Stopped."""
     flows = {
         "east-to-west": flow_resource("east", "west"),
         "west-to-east": flow_resource("west", "east", state="Stopped"),

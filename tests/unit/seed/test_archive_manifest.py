@@ -150,7 +150,7 @@ def test_a_task_gets_only_its_own_partition() -> None:
     assert part == replace(manifest(), finished="later")
 
 
-def test_missing_and_truncated_files_are_named() -> None:
+def test_the_error_names_missing_and_truncated_files() -> None:
     path = manifest().files[0].path
 
     # What a running export has written is not part of the archive yet.

@@ -109,7 +109,7 @@ def test_a_commit_with_a_gap_is_reported_as_damage(tmp_path: Path) -> None:
         CommitLog(folder).read()
 
 
-def test_a_folder_without_a_commit_is_no_archive_and_missing_files_are_named(tmp_path: Path) -> None:
+def test_a_folder_without_a_commit_is_no_archive_and_the_error_names_missing_files(tmp_path: Path) -> None:
     folder = StorageFolder(str(tmp_path))
     with pytest.raises(ArchiveIncompleteError, match="it has no commit"):
         read_archive(folder)

@@ -254,7 +254,7 @@ def test_a_tail_after_an_open_transaction_is_undecided_with_that_reason() -> Non
     assert window.reason == "Producer 7 has an open transaction."
 
 
-def test_differing_fields_are_named_without_the_offset() -> None:
+def test_a_difference_names_the_fields_except_the_offset() -> None:
     plain = record(1)
     assert () == differing_fields(plain, plain._replace(offset=9), timestamps=True)
     changed = plain._replace(key=None, headers=(), timestamp=5)

@@ -144,7 +144,7 @@ def test_an_increment_without_new_offsets_partitions_or_settings_adds_nothing(
     assert not adds_nothing(planned(settings, changed, {ORDERS: (0, 100)}).content, changed)
 
 
-def test_settings_that_cannot_be_read_stay_as_they_are_and_are_a_warning(settings: SourceSettings) -> None:
+def test_settings_that_cannot_be_read_are_unchanged_and_cause_a_warning(settings: SourceSettings) -> None:
     archived = planned(settings, None, {ORDERS: (0, 100)}).content
     unread = replace(snapshot({ORDERS: (0, 150)}), configs=None, warnings=("not read",))
 

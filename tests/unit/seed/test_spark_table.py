@@ -138,7 +138,7 @@ def test_a_pattern_selects_whole_names() -> None:
         ({"topics": "x"}, "topics"),
     ],
 )
-def test_an_invalid_option_is_named(changes: dict[str, str], key: str) -> None:
+def test_the_error_names_an_invalid_option(changes: dict[str, str], key: str) -> None:
     with pytest.raises(JobSettingError, match=f"^{key}: "):
         read_options({**NEEDED, **changes}, is_stream=False)
 

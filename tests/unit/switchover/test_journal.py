@@ -22,7 +22,7 @@ MESSAGE_MAX_BYTES = 1_048_588  # Kafka's default
 
 
 def promoting(topics: int) -> SwitchoverRecord:
-    """Returns the largest record of a switchover of so many topics: it has a seal, and the starts of the flow back."""
+    """Returns the largest record of a switchover of so many topics: it has a seal, and the starts of the reverse flow."""
     chance = random.Random(1)
     names = sorted(f"team-{chance.randrange(200)}.orders-{number}" for number in range(topics))
 

@@ -161,7 +161,7 @@ class World:
         )
 
 
-class ImaginedFence:
+class SimulatedFence:
     """The fence of one cluster of a world."""
 
     is_set = False
@@ -217,7 +217,7 @@ def run(
         settings=settings,
         clusters=part,
         journal=part,
-        fences={alias: ImaginedFence(world, alias) for alias in ("east", "west")},
+        fences={alias: SimulatedFence(world, alias) for alias in ("east", "west")},
         flows=part,
         checks=part,
         partitions=part,

@@ -14,7 +14,7 @@ NAMESPACE = "mirrorflow-system"
 
 
 @pytest.mark.usefixtures("with_helm")
-def test_one_file_installs_the_operator(tmp_path: Path):
+def test_install_yaml_installs_the_operator(tmp_path: Path):
     """A second apply changes nothing."""
     rendered = chart.helm(
         "template", "mirrorflow", str(CHART), f"--namespace={NAMESPACE}",

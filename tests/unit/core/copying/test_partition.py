@@ -647,7 +647,7 @@ def test_a_batch_that_replaces_a_refused_one_is_not_counted_and_ends_the_session
     assert "was not answered" in rig.end_reason
 
 
-def test_one_batch_is_in_flight_while_the_leader_may_not_know_the_producer():
+def test_only_one_batch_is_in_flight_while_the_leader_may_not_know_the_producer():
     """This applies at the start, and after a pause that is longer than the producer expiration."""
     hours_paused = 13
     # The clock reaches TIMESTAMP_MS after the pause, so that the records are recent.

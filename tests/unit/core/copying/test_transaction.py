@@ -183,7 +183,7 @@ def test_a_partition_is_added_once_to_each_transaction() -> None:
     assert rig.request_kinds() == [BeginTransaction, AskLeaders, AddPartitions]
 
 
-def test_one_slow_commit_does_not_delay_the_next_ones() -> None:
+def test_a_single_slow_commit_does_not_lengthen_later_pauses() -> None:
     """The pause depends on the median duration of recent commits."""
     rig = Rig(begun_copier(TIMESTAMP_MS))
     rig.transaction.took_ms += [15.0, 15.0, 15.0, 200.0]

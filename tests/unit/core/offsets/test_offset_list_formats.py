@@ -76,7 +76,7 @@ def test_an_invalid_list_is_refused_with_its_line(content, problem):
     assert refused.value.problems[0] == problem
 
 
-def test_all_invalid_lines_are_named_up_to_a_limit():
+def test_the_error_names_invalid_lines_up_to_a_limit():
     with pytest.raises(InvalidOffsetsError) as refused:
         parse_offsets(b"orders,0,1\n" + b"orders,x,1\n" * (PROBLEMS_MAX + 5))
 

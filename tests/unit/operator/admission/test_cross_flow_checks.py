@@ -71,7 +71,7 @@ def refused(*resources: Resource) -> dict[str, Reason]:
 
 
 def test_the_younger_flow_of_a_loop_is_refused_with_the_name_of_the_other() -> None:
-    """With identity naming both ways each record would be copied forever."""
+    """With identity naming in both directions each record would be copied forever."""
     there = resource("east-to-west", "east", "west", identity=True, age_s=200)
     back = resource("west-to-east", "west", "east", identity=True)
     checks = CrossFlowChecks()

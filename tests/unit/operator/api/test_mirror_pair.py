@@ -1,4 +1,4 @@
-"""Loads a MirrorPair: each refusal names the field and the cure."""
+"""Loads a MirrorPair: each error names the field and the remedy."""
 
 from typing import Any
 

@@ -39,7 +39,7 @@ def test_scaling_does_not_roll_pods():
     assert reasons_to_roll(DEPLOYMENT, scaled, FILES, FILES) == ()
 
 
-def test_properties_are_named_without_their_values():
+def test_a_rollout_reason_names_properties_without_their_values():
     files = {**FILES, "connector.properties": "tasks.max=2\nnew=secret\n"}
 
     reasons = reasons_to_roll(DEPLOYMENT, _changed(annotations={HASH_ANNOTATION: "2"}), FILES, files)
@@ -47,7 +47,7 @@ def test_properties_are_named_without_their_values():
     assert reasons == ("properties new, tasks.max, topics",)
 
 
-def test_only_the_first_of_many_properties_are_named():
+def test_a_rollout_reason_names_only_the_first_of_many_properties():
     files = {"connector.properties": "".join(f"key{number}=1\n" for number in range(40))}
 
     (reason,) = reasons_to_roll(DEPLOYMENT, _changed(annotations={HASH_ANNOTATION: "2"}), {}, files)
@@ -55,7 +55,7 @@ def test_only_the_first_of_many_properties_are_named():
     assert reason.endswith(f" and {40 - NAMED_MAX} more")
 
 
-def test_each_changed_part_of_a_pod_is_named():
+def test_a_rollout_reason_names_each_changed_part_of_a_pod():
     new = _changed(
         annotations={RESTART_ANNOTATION: "7"},
         container={

@@ -1,4 +1,4 @@
-"""The objects that carry a Switchover out; `MIRRORFLOW_REWRITE_GOLDENS=1` rewrites the golden file."""
+"""The objects of a Switchover's Job; `MIRRORFLOW_REWRITE_GOLDENS=1` rewrites the golden file."""
 
 import json
 from pathlib import Path

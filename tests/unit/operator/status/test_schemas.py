@@ -44,7 +44,7 @@ def test_the_condition_follows_the_last_pass(schemas: dict[str, Any], status: st
     assert condition(summary(**schemas))[:2] == (status, reason)
 
 
-def test_a_conflict_is_named() -> None:
+def test_the_condition_names_a_schema_conflict() -> None:
     assert "orders-value (id 7)" in condition(summary(conflicts=1))[2]
 
 

@@ -1,4 +1,4 @@
-"""What pods of a flow have read last of a source that is lost: total, bounded, and never more than it had."""
+"""The last known ends of a lost source, from the pods of its flow: bounded, and never beyond its logs."""
 
 import json
 from typing import Any

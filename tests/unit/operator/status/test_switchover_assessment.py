@@ -1,4 +1,4 @@
-"""What the operator does for a Switchover, and what its status says: from the request to the record."""
+"""The decisions of the operator about a Switchover, and its status, from the request to the record."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The operator reads what the Job writes, and nothing that it does not."""
+"""The operator parses reports of a Job, and ignores everything else."""
 
 import json
 from dataclasses import replace
