@@ -182,7 +182,7 @@ class Replicator:
         self._child().frozen = True
 
     def freeze_between_fetches(self, source: KafkaCluster) -> None:
-        """Freezes it, and waits until *source*, of one broker, has answered the open fetch, so that it knows no later record."""
+        """Freezes it, and waits until the single broker of *source* has responded to the open fetch, so that it knows no later record."""
         self.freeze()
         port, deadline = int(source.bootstrap.rpartition(":")[2]), time.monotonic() + FETCH_WAIT_S
 

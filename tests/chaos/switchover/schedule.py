@@ -33,7 +33,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     # When the reverse flow is started the first time: when the command asks for it, or as soon as the endpoint is switched.
     "back": ("asked", "asked", "early"),
     "faults": ("command", "flows", "brokers", "all", "all", "none"),
-    # Moves without the source: all its brokers are killed or frozen, or it answers, but its user gives it up.
+    # Moves without the source: all its brokers are killed or frozen, or it responds, but its user gives it up.
     "unplanned": ("none", "killed", "killed", "frozen", "answers"),
 }
 UNPLANNED_SHARE: Final = 0.4  # of the moves after the first one, which is unplanned where any is

@@ -60,7 +60,7 @@ def test_a_job_moves_applications_without_a_source_and_reports_when_the_clusters
     assert ("Degraded", moved.loss, moved.states) == (asked.state, asked.loss, asked.states)
 
     east.broker(1).start()
-    wait_until("east answers again", lambda: east.total_end_offset(pair.topic) >= COPIED + LOST)
+    wait_until("east responds again", lambda: east.total_end_offset(pair.topic) >= COPIED + LOST)
     early = RunningJob(pair, "too-early", to="east").ended()
     assert "Refused" == early.state
     assert "reconcile east first" in early.reason

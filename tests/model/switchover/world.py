@@ -141,7 +141,7 @@ class World(NamedTuple):
     is_fence_noted: bool = (
         False  # by an unplanned switchover: the source may be fenced, although it does not respond
     )
-    refuses_fence: bool = False  # the source answers, and cannot be fenced
+    refuses_fence: bool = False  # the source responds, and cannot be fenced
     hangs: bool = False  # an open transaction is never ended
     happened: frozenset[str] = frozenset()  # of the troubles
     # Where source and target ended when the promotion was stored; as no process knows it.

@@ -56,7 +56,7 @@ RETRIABLE: Final = {NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS}
 
 @dataclass
 class Call:
-    """One broker request, which is sent, executed and answered in one step unless its response is lost."""
+    """One broker request, which is sent and executed and returns in one step, unless its response is lost."""
 
     execute: Callable[[], Any]
     lost: Any = None  # the result if the response is lost; None: the request is repeated

@@ -144,7 +144,7 @@ def test_requests_for_connectors_are_503_until_the_config_topic_was_read(path: s
     assert error(503, "Worker is still starting up.") == send(path, has_connectors=False)
 
 
-def test_requests_for_the_worker_are_answered_before_its_connectors_are_read():
+def test_requests_for_the_worker_are_served_before_its_connectors_are_read():
     assert [200, 200] == [send(path, has_connectors=False)[0] for path in ("/", "/connector-plugins")]
 
 

@@ -95,7 +95,7 @@ def test_each_path_has_its_status_and_content_type(path, status, kind):
         json.loads(body)
 
 
-def test_pipelined_requests_are_answered_in_order():
+def test_pipelined_requests_get_their_responses_in_order():
     """Three requests in one segment get three responses on the same connection."""
     paths = [b"/connectors", b"/metrics", b"/"]
     bodies = [body for _, _, body in exchange(b"".join(GET % path for path in paths), responses=3)]

@@ -45,7 +45,7 @@ class Broker:
         self.writer.write(frame)
         await self.writer.drain()
 
-    async def answer_api_versions(self) -> ReceivedRequest:
+    async def respond_to_api_versions(self) -> ReceivedRequest:
         """Responds to ApiVersions with the versions in KNOWN; returns the request."""
         request = await self.next()
         await self.send(request.response(versions(request.version)))

@@ -134,7 +134,7 @@ def test_pipelined_responses_are_matched_to_their_requests() -> None:
     """Three requests in flight are answered in one burst; each gets its response as a writable view."""
 
     async def script(broker: Broker) -> None:
-        await broker.answer_api_versions()
+        await broker.respond_to_api_versions()
         requests = [await broker.next() for _ in range(3)]
         await broker.send(b"".join(request.response(request.body[::-1]) for request in requests))
         await broker.next()
@@ -155,7 +155,7 @@ def test_a_large_response_in_pieces_is_received_whole_and_a_small_one_after_it_a
     large = bytes(range(256)) * 12_000  # 3 MB
 
     async def script(broker: Broker) -> None:
-        await broker.answer_api_versions()
+        await broker.respond_to_api_versions()
         first, second = await broker.next(), await broker.next()
         frame = first.response(large)
         for begin, end in ((0, 40), (40, 600_000), (600_000, len(frame) - 1)):
@@ -177,7 +177,7 @@ def test_flexible_headers_are_written_and_parsed() -> None:
     """Request header 2 has tagged fields after the client id, and response header 1 before the body."""
 
     async def script(broker: Broker) -> None:
-        await broker.answer_api_versions()
+        await broker.respond_to_api_versions()
         request = await broker.next()
         assert request.body == b"\x00body"
         await broker.send(request.response(b"answer", flexible=True))
@@ -193,7 +193,7 @@ def test_a_lost_connection_fails_all_requests_without_a_response() -> None:
     """Each pending request fails, and `lost` has the error."""
 
     async def script(broker: Broker) -> None:
-        await broker.answer_api_versions()
+        await broker.respond_to_api_versions()
         await broker.next()
 
     async def test(connection: Connection) -> None:
@@ -300,7 +300,7 @@ def test_a_response_with_an_unexpected_correlation_id_closes_the_connection() ->
     """Otherwise one partition could get the response of a different one."""
 
     async def script(broker: Broker) -> None:
-        await broker.answer_api_versions()
+        await broker.respond_to_api_versions()
         first, second = await broker.next(), await broker.next()
         await broker.send(second.response(b"") + first.response(b""))
         await broker.next()
@@ -318,7 +318,7 @@ def test_an_impossible_frame_size_closes_the_connection(size: int) -> None:
     """No memory is allocated for it."""
 
     async def script(broker: Broker) -> None:
-        await broker.answer_api_versions()
+        await broker.respond_to_api_versions()
         await broker.send(struct.pack(">i", size))
         await broker.next()
 
@@ -359,7 +359,7 @@ def test_the_api_versions_request_falls_back_to_a_supported_version(has_versions
             else struct.pack(">hi", 35, 0)
         )
         await broker.send(first.response(refusal))
-        requested_versions.append((await broker.answer_api_versions()).version)
+        requested_versions.append((await broker.respond_to_api_versions()).version)
         await broker.next()
 
     async def test(connection: Connection) -> None:
@@ -373,7 +373,7 @@ def test_a_call_uses_the_highest_common_version() -> None:
     """The response is decoded in the same version."""
 
     async def script(broker: Broker) -> None:
-        await broker.answer_api_versions()
+        await broker.respond_to_api_versions()
         request = await broker.next()
         assert (request.api_key, request.version) == (3, 13)
         body = MetadataResponse(cluster_id="abc", brokers=[], topics=[]).encode(version=13)
@@ -407,7 +407,7 @@ def test_sasl_sends_the_token_in_kafka_requests() -> None:
     tokens: list[bytes] = []
 
     async def script(broker: Broker) -> None:
-        await broker.answer_api_versions()
+        await broker.respond_to_api_versions()
         tokens.append(await _sasl(broker))
         await broker.next()
 
@@ -422,7 +422,7 @@ def test_an_authentication_error_has_the_broker_message() -> None:
     """It does not show the token."""
 
     async def script(broker: Broker) -> None:
-        await broker.answer_api_versions()
+        await broker.respond_to_api_versions()
         await _sasl(broker, error=58, message="Authentication failed: Invalid username or password")
 
     async def test() -> None:
@@ -442,7 +442,7 @@ def test_a_refused_sasl_handshake_is_explained(error: int, problem: str) -> None
     """A listener without SASL responds with ILLEGAL_SASL_STATE."""
 
     async def script(broker: Broker) -> None:
-        await broker.answer_api_versions()
+        await broker.respond_to_api_versions()
         handshake = await broker.next()
         response = SaslHandshakeResponse(error_code=error, mechanisms=[])
         await broker.send(handshake.response(bytes(response.encode(version=1))))
@@ -460,7 +460,7 @@ def test_requests_wait_for_reauthentication_and_keep_their_order() -> None:
     bodies: list[bytes] = []
 
     async def script(broker: Broker) -> None:
-        await broker.answer_api_versions()
+        await broker.respond_to_api_versions()
         await _sasl(broker, lifetime_ms=100)
         await _sasl(broker)
         for _ in range(2):
@@ -514,7 +514,7 @@ def test_each_connection_has_its_own_generation() -> None:
     """Generations increase within the process."""
 
     async def script(broker: Broker) -> None:
-        await broker.answer_api_versions()
+        await broker.respond_to_api_versions()
         await broker.next()
 
     async def test() -> None:

@@ -36,7 +36,7 @@ CUTS = (
 
 
 class LostWorld:
-    """A target that works and a source that answers, and cannot be fenced; it is journal, fences, flow and observer in one."""
+    """A target that works, and a source that responds but cannot be fenced; one object for journal, fences, flow and observer."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

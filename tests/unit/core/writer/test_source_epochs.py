@@ -72,7 +72,7 @@ def common_length(first: list[Appended], second: list[Appended]) -> int:
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))))
 
 
-def answered_end(source: Source, epochs: SourceEpochs) -> tuple[LeaderEpochEnd, bool]:
+def read_epoch_end(source: Source, epochs: SourceEpochs) -> tuple[LeaderEpochEnd, bool]:
     steps: Any = end_in_source(ORDERS, epochs[-1].epoch, epochs)
     response = None
     try:
@@ -101,7 +101,7 @@ def test_copying_continues_where_the_source_starts_to_differ(seed):
             elections += 1
         elif step == "copy":
             if epochs:
-                epoch_end, has_epoch = answered_end(source, epochs)
+                epoch_end, has_epoch = read_epoch_end(source, epochs)
                 end = min(epoch_end.end, len(copied))
                 assert end == common_length(copied, source.log)
                 del copied[end:]

@@ -227,7 +227,7 @@ def test_the_files_of_a_switchover_are_created_before_its_job(simulation: PairSi
 
 @contextmanager
 def _pod_of_flow(body: bytes) -> Iterator[PollTarget]:
-    """Serves *body* as a pod of the flow answers `/progress/partitions`."""
+    """Serves *body* as the response of a pod to `/progress/partitions`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -107,13 +107,13 @@ def test_a_degraded_switchover_whose_job_is_deleted_reads_the_journal_and_become
     done = report(
         "Done", "lost-east", may_copy_back=True, active="west", promoted_by="east-west/lost-east", epoch=2
     )
-    answered = observation(
+    reported = observation(
         unplanned(status=known, age_s=1e6),
         jobs={"lost-east": job("lost-east", report=done, request=REQUEST, is_complete=True)},
     )
 
-    written = status(answered)
-    pair = pair_status(answered, {"lost-east": written})
+    written = status(reported)
+    pair = pair_status(reported, {"lost-east": written})
 
     assert JobStep.CREATE_JOB is decision(asked).step
     assert "Degraded" == status(asked).state
