@@ -1,4 +1,4 @@
-"""Answers `POST /offsets/translate?reverse=&connector=`: translates offsets that applications keep outside Kafka.
+"""Serves `POST /offsets/translate?reverse=&connector=`: translates offsets that applications keep outside Kafka.
 
 The body and the response are a list in one form of `offset_list_formats`. Nothing is changed. The body is bounded by the server,
 the number of offsets here.

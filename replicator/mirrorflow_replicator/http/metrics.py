@@ -59,7 +59,7 @@ def labels(values: Labels) -> str:
 
 
 def respond(view: WorkerView) -> Response:
-    """Answers `GET /metrics`."""
+    """Serves `GET /metrics`."""
     return Response(
         content_type=CONTENT_TYPE, body=(piece.encode("utf-8", "replace") for piece in render(view))
     )

@@ -1,10 +1,10 @@
-"""Answers Kafka Connect's REST API: reads from a `WorkerView`, writes as commands for the worker.
+"""Serves Kafka Connect's REST API: reads from a `WorkerView`, writes as commands for the worker.
 
 Paths, bodies and error messages are those of Connect 4.3 (ConnectorsResource, ConnectorPluginsResource,
-RootResource, LoggingResource, AbstractHerder), so that its clients work unchanged. Writes are answered with
-403 unless `rest.modify.enable` allows them, and with 501 where connectors come from files. Validating a
+RootResource, LoggingResource, AbstractHerder), so that its clients work unchanged. Writes return
+403 unless `rest.modify.enable` allows them, and 501 where connectors come from files. Validating a
 configuration changes nothing and is always allowed. Until the worker has read its connectors, calls about
-them are answered with 503.
+them return 503.
 """
 
 import re
@@ -139,7 +139,7 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
 
 
 def _options(path: list[str], state: WorkerView) -> Response:
-    """Returns the methods of a resource, in the header and the body as in Jersey's answer."""
+    """Returns the methods of a resource, in the header and the body as in Jersey's response."""
     allowed = methods(path)
     if not allowed:
         raise ConnectError(404, NOT_FOUND)
@@ -171,7 +171,7 @@ def _with_hidden_secrets(state: WorkerView) -> WorkerView:
 
 
 def _health(state: WorkerView) -> Response:
-    """Answers `GET /health` (KIP-1017)."""
+    """Serves `GET /health` (KIP-1017)."""
     if not state.serving:
         return json_response({"status": "starting", "message": STARTING}, status=503)
     ready = "Worker has completed startup and is ready to handle requests."
@@ -190,10 +190,10 @@ def _connectors(query: Query, state: WorkerView) -> object:
 
 
 def _connector(name: str, rest: list[str], state: WorkerView) -> object:
-    """Answers `/connectors/{name}` and the paths below it."""
+    """Serves `/connectors/{name}` and the paths below it."""
     report = next((report for report in state.connectors if report.name == name), None)
     match rest:
-        case ["topics"]:  # Java also answers for a connector that does not exist
+        case ["topics"]:  # Java also responds for a connector that does not exist
             return {name: {"topics": [] if report is None else list(report.topics)}}
         case ["status"]:
             if report is None:
@@ -288,7 +288,7 @@ def _tasks(report: ConnectorReport) -> list[dict[str, object]]:
 
 
 def _tasks_config(report: ConnectorReport) -> dict[str, dict[str, str]]:
-    """Answers `tasks-config`: Connect had it before 4.0, and operators of that time still call it."""
+    """Serves `tasks-config`: Connect had it before 4.0, and operators of that time still call it."""
     return {
         f"{report.name}-{number}": dict(properties)
         for number, properties in enumerate(report.task_properties)

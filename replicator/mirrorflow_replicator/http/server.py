@@ -1,7 +1,7 @@
 """Runs the HTTP server of a process: sockets, limits and timeouts; other modules of `http` build the responses.
 
 Guarantees: each client's cost is bounded, by limits on connections, header and body sizes, and the time a client may take to
-send or read. Requests of a connection are answered in order, pipelined or not. A bug in an answer becomes a 500 with Connect's
+send or read. Requests of a connection get their responses in order, pipelined or not. A bug in a handler becomes a 500 with Connect's
 error body and a log line, and the server keeps running. If the input is not HTTP, the connection gets Connect's error body and
 is closed.
 """
@@ -38,7 +38,7 @@ from mirrorflow_replicator.http.worker_view import (
 
 READ_BYTES = 64 * 1024
 WRITE_BYTES = 64 * 1024  # a piece of a large body; the client must have taken the previous one
-LINGER_BYTES = 4 * 1024 * 1024  # read and dropped after a refusal, else TCP's reset would overtake the answer
+LINGER_BYTES = 4 * 1024 * 1024  # read and dropped after a refusal: TCP's reset would overtake the response
 LINGER_S = 2.0
 BODILESS = (204, 304)  # for which HTTP forbids a body and its length
 
@@ -65,7 +65,7 @@ class HttpLimits:
     body_bytes: int = 1024 * 1024  # a configuration to validate has a few kB
     request_s: float = 10.0  # from a request's first byte to its last
     idle_s: float = 60.0  # between requests; Prometheus scrapes every 15 to 60 s
-    write_s: float = 30.0  # for a client to take a piece of an answer
+    write_s: float = 30.0  # for a client to take a piece of a response
 
 
 LIMITS = HttpLimits()
@@ -94,7 +94,7 @@ class HttpConnection:
         writer.transport.set_write_buffer_limits(high=0)
 
     async def serve(self, handler: Handler) -> None:
-        """Answers requests until the client closes, breaks the protocol or exceeds a time limit.
+        """Serves requests until the client closes, breaks the protocol or exceeds a time limit.
 
         Raises TimeoutError or ConnectionError when the client idles or disconnects.
         """
@@ -246,7 +246,7 @@ async def refuse(_command: Command, _request: Request) -> Response:
 
 
 class HttpServer:
-    """Answers on every listener until closed. Create it with `start`."""
+    """Serves requests on every listener until closed. Create it with `start`."""
 
     def __init__(
         self,

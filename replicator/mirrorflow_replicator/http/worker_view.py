@@ -1,4 +1,4 @@
-"""Defines the values of the HTTP server: a request, the view of the worker that answers it, and a response.
+"""Defines the values of the HTTP server: a request, the view of the worker that serves it, and a response.
 
 `http.server` builds requests and sends responses, and the worker builds one `WorkerView` for each request.
 `rest`, `metrics` and `progress` turn a view into a response.
@@ -18,7 +18,7 @@ from mirrorflow_replicator.process import ResourceUsage
 JSON = "application/json"
 SIGNATURE_HEADER = "X-Connect-Authorization"  # KIP-507
 ALGORITHM_HEADER = "X-Connect-Request-Signature-Algorithm"
-WORD_MAX = 64  # characters of a client's input that are repeated in an answer
+WORD_MAX = 64  # characters of a client's input that are repeated in a response
 
 Validate = Callable[[str, Mapping[str, str]], Mapping[str, str]]
 
@@ -37,7 +37,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """One HTTP response. A body in pieces is sent piece by piece, so that a large answer does not block the loop."""
+    """One HTTP response. A body in pieces is sent piece by piece, so that a large response does not block the loop."""
 
     status: int = 200
     content_type: str = JSON
