@@ -1,20 +1,20 @@
-"""Decides how many bytes may be sent before answers are awaited, from how long earlier bytes took to be answered."""
+"""Decides how many bytes may be sent before responses must arrive, from how long earlier bytes waited for theirs."""
 
 import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-# The first window, and the smallest: where each answer takes long whatever its size, less would only be slower. A link of
+# The first window, and the smallest: where each response takes long whatever its size, less would only be slower. A link of
 # 100 kB/s carries it in less than 3 s.
 LEAST_BYTES: Final = 256 << 10
 # The rate before any is measured: a batch of 1 MiB then takes a minute, as long as a transaction may.
 FIRST_BYTES_PER_S: Final = 16 << 10
-_LEAST_S: Final = 1e-6  # clocks are coarser than the fastest answers
+_LEAST_S: Final = 1e-6  # clocks are coarser than the fastest responses
 
 
 @dataclass(frozen=True, slots=True)
 class SendWindow:
-    """*size_bytes* that are answered within *within_s* at the rate measured so far; it grows to *growth* times what was sent."""
+    """*size_bytes* that get their responses within *within_s* at the rate measured so far; it grows to *growth* times what was sent."""
 
     within_s: float
     growth: float = math.inf
@@ -22,7 +22,7 @@ class SendWindow:
     bytes_per_s: float = FIRST_BYTES_PER_S
 
     def after(self, sent_bytes: int, took_s: float) -> "SendWindow":
-        """Returns the window after *sent_bytes*, sent together, were all answered *took_s* later."""
+        """Returns the window after *sent_bytes*, sent together, all got their responses *took_s* later."""
         bytes_per_s = sent_bytes / max(took_s, _LEAST_S)
         carried_bytes = int(bytes_per_s * self.within_s)
         if took_s > self.within_s:

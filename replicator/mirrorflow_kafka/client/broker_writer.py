@@ -1,6 +1,6 @@
 """Produces to one target broker over several pipelined connections; each partition uses one of them.
 
-A broker handles the next request of a connection only after it has answered the previous one, with acks=all
+A broker handles the next request of a connection only after it has responded to the previous one, with acks=all
 after replication; hence several connections. A request may hold one batch per partition; hence pipelining.
 
 A `ProduceConnection` is one of these connections: it puts the next batches of its partitions into one request and hands each partition its
@@ -107,7 +107,7 @@ class ProduceConnection:
         self._answered_s = -math.inf  # when the newest response came (monotonic clock)
         self.throttle_ms = 0
         # When the latest quota throttling ends or ended (monotonic clock). The broker answers a connection in
-        # order, so no later request changes this while an earlier one is unanswered.
+        # order, so no later request changes this while an earlier one has no response.
         self.held_until_s = -math.inf
         self._task = asyncio.create_task(
             self._keep_connected(), name=f"write-{cluster.alias}-{node_id}-{index}"
@@ -223,7 +223,7 @@ class ProduceConnection:
         )
 
     def measured(self, in_flight_bytes: int, sent_s: float) -> None:
-        """Notes that a request is answered that was sent at *sent_s*, as the last of *in_flight_bytes*."""
+        """Notes the response to a request that was sent at *sent_s*, as the last of *in_flight_bytes*."""
         self._answered_s = time.monotonic()
         self._window = self._window.after(in_flight_bytes, self._answered_s - sent_s)
         self.request_bytes = min(self._window.size_bytes // 2, REQUEST_BYTES_MAX)

@@ -41,7 +41,7 @@ from mirrorflow_kafka.security.secret_rotation import Credentials, Resolve, Secr
 REACH_TIMEOUT_S = 20.0
 CALL_TIMEOUT_S = 60.0  # Java's default.api.timeout.ms
 REQUEST_TIMEOUT_S = 30.0  # Java's request.timeout.ms: one attempt within a call
-# One attempt of a small read that any broker answers: another broker is asked then. It takes milliseconds, so a broker that
+# One attempt of a small read that any broker can serve: another broker is asked then. It takes milliseconds, so a broker that
 # needs longer is frozen or cut off from this process.
 ANY_BROKER_TIMEOUT_S = 5.0
 # Java's retry.backoff.ms and retry.backoff.max.ms.
@@ -163,7 +163,7 @@ class Cluster:
         self.throttle_ms += throttle_ms
 
     async def close(self) -> None:
-        """Closes every connection; unanswered requests fail."""
+        """Closes every connection; requests without a response fail."""
         refreshing = self._next_refresh.task if self._next_refresh else None
         tasks = [self._bootstrapping, refreshing, self._following]
         for task in tasks:

@@ -1,7 +1,7 @@
 """One connection to one broker: version negotiation, SASL authentication, then requests and responses in order.
 
 `send` is for Fetch and Produce and copies no bytes; `call` is for all other requests. When a connection ends,
-all unanswered requests fail with ConnectionLostError. Nothing is retried here: `client.cluster` and the
+all requests without a response fail with ConnectionLostError. Nothing is retried here: `client.cluster` and the
 partition copiers decide whether a request may be repeated. `client.pool` opens connections.
 
 ApiVersions falls back to version 0 (KIP-511); SASL uses SaslHandshake 1 and SaslAuthenticate requests (KIP-152).
@@ -182,7 +182,7 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """The number of unanswered requests."""
+        """The number of requests without a response."""
         return len(self._pending)
 
     @property
@@ -427,7 +427,7 @@ class Connection:
 
     async def _reauthenticate(self, renew: Callable[[], ClientSecurity | None]) -> None:
         # Between the handshake and the last token the broker accepts only SASL requests, so all others wait;
-        # requests already sent are answered before the handshake.
+        # requests already sent get their responses before the handshake.
         self._held = deque()
         self._released = self._loop.create_future()
         try:
@@ -455,7 +455,7 @@ class Connection:
             released.set_result(None)
 
     def retire(self) -> None:
-        """Marks the connection as replaced; closes when all requests are answered, or after RETIRED_MAX_S."""
+        """Marks the connection as replaced; closes when all requests have their responses, or after RETIRED_MAX_S."""
         self.is_retired = True
         self._end_when_idle(self._loop.time() + RETIRED_MAX_S)
 
@@ -468,7 +468,7 @@ class Connection:
             self._loop.call_later(RETIRED_CHECK_S, self._end_when_idle, deadline)
 
     def close(self) -> None:
-        """Closes the connection now; unanswered requests fail. Safe to repeat."""
+        """Closes the connection now; requests without a response fail. Safe to repeat."""
         self._end("we closed it")
 
     def _end(self, problem: str) -> None:

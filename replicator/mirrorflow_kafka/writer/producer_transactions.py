@@ -63,7 +63,7 @@ from mirrorflow_kafka.writer.flow_topics import FlowTopics
 # How long a request waits for its coordinator, or for the markers of the producer's last transaction; then a
 # partition of that transaction has no leader.
 COORDINATOR_TIMEOUT_S: Final = 30.0
-# For a leader to answer, before records are written or committed in a transaction. A leader that needs longer is being
+# For a leader to respond, before records are written or committed in a transaction. A leader that needs longer is being
 # replaced, or this process cannot reach it: then the task's next start leaves its partitions out.
 LEADER_TIMEOUT_S: Final = 10.0
 PRODUCE_ATTEMPTS_MAX: Final = 30  # an election takes seconds, the detection of a dead broker 9 s
@@ -96,7 +96,7 @@ class ProducerTransactions:
         self._turns: dict[str, asyncio.Lock] = {}
         # Where the markers of a producer's last barrier cannot lie below, by partition of claims and offsets topic.
         self._barriers: dict[Producer, dict[TopicPartition, int]] = {}
-        # Producers with a request whose answer did not come, or leaves open what was done.
+        # Producers with a request whose response did not arrive, or does not show what was done.
         self._unanswered: set[Producer] = set()
         # Where the positions of a producer's open transaction begin, by partition of the offsets topic.
         self._open_positions: dict[Producer, dict[TopicPartition, int]] = {}
@@ -418,7 +418,7 @@ def short_timeout_warning(alias: str, timeout_ms: int) -> str:
 
 
 def refusal(error: ClusterError) -> Refused:
-    """Returns the protocol's answer for an error."""
+    """Returns the refusal with the code of a broker's error; NO_RESPONSE for any other error."""
     return Refused(error.code if isinstance(error, BrokerError) else NO_RESPONSE)
 
 
