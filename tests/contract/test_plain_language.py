@@ -45,8 +45,22 @@ BANNED_IN_TESTS = re.compile(
             rf"(?i:\b(?:for{GAP}ever|all{GAP}the{GAP}same|all{GAP}else|in{GAP}vain|in{GAP}silence|but{GAP}for)\b)",
             rf"(?i:\b(?:looked{GAP}at|passed{GAP}over|who{GAP}comes|is{GAP}not{GAP}there)\b)",
             rf"(?i:\bstarts?{GAP}of{GAP}a{GAP}task\b)",
+            rf"(?i:\b(?:again{GAP}and{GAP}again|stays?{GAP}as{GAP}(?:it|they){GAP}(?:are|is)|flow{GAP}back{GAP}(?:has|is|runs|copies)))",
         )
     )
+)
+# Names of tests that a reader has to read twice: without a noun as the subject, with "we" for the product, with "named" for
+# the content of an error, or with a figure of speech.
+UNCLEAR_TEST_NAME = re.compile(
+    r"""
+    ^(?:it|its|of|one[ ]that|others|there|what|who|whose)\b
+    | \b(?:is|are)[ ]named\b
+    | \b(?:my|our|ours|us|we)\b
+    | \b(?:again[ ]and[ ]again|both[ ]ways|everybody|everyone|flow[ ]back|taken[ ]for|there[ ]and[ ]back|trouble)\b
+    | \bas[ ](?:it|they)[ ](?:are|is|was|were)\b
+    | \b(?:asks?|knows?[ ]no|lives?|moment|says?|sleeps?|speaks?|stands?|tells?|wants?)\b
+    """,
+    re.VERBOSE,
 )
 # Names of variables and arguments that say nothing of what they hold.
 VAGUE = {"answer", "answers", "at", "found", "one"}
@@ -99,12 +113,30 @@ def test_no_banned_phrase_outside_the_listed_folders():
     assert [] == positions
 
 
-def test_clean_tests_contain_no_word_of_everyday_speech_for_a_term():
+def test_tests_contain_no_word_of_everyday_speech_for_a_term():
     names = [name for name in tracked() if name.startswith(CLEAN_TESTS)]
     positions = [position for name in names for position in findings(name, BANNED_IN_TESTS)]
 
     assert names
     assert [] == positions
+
+
+def test_names_of_tests_state_a_behaviour_in_terms_of_the_field():
+    files = [name for name in tracked() if name.startswith("tests/") and name.endswith(".py")]
+    names = {
+        node.name: name
+        for name in files
+        for node in ast.parse((ROOT / name).read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+    unclear = [
+        f"{file}: {name}"
+        for name, file in names.items()
+        if UNCLEAR_TEST_NAME.search(name.removeprefix("test_").replace("_", " "))
+    ]
+
+    assert len(names) > 3_000
+    assert [] == unclear
 
 
 def vague_names(name: str) -> Iterator[str]:

@@ -34,7 +34,7 @@ def main(kubeconfig: Path) -> None:
                 subprocess.run(["nft", "-f", "-"], input=ruleset.encode(), check=True)
                 applied = ruleset
         except (OSError, KeyError, subprocess.CalledProcessError) as error:
-            print(f"Policies stay as they are: {error}", flush=True)
+            print(f"Policies are unchanged: {error}", flush=True)
         time.sleep(POLL_S)
 
 

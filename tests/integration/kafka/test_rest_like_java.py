@@ -465,7 +465,7 @@ def test_every_response_equals_that_of_apaches_worker(
     assert [] == different
 
 
-def test_our_plugin_definitions_file_equals_apaches_worker(workers: Workers) -> None:
+def test_the_plugin_definitions_file_equals_apaches_worker(workers: Workers) -> None:
     """`python -m tests.harness.kafka.plugin_definitions` writes the file."""
     assert json.loads(FILE.read_text()) == definitions(workers.java)
 

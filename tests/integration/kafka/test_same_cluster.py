@@ -96,7 +96,7 @@ def test_a_flow_with_prefixes_within_one_cluster_copies_with_a_warning(
 
 
 @pytest.mark.parametrize("policy", ["Identity", pytest.param("Prefix", marks=pytest.mark.more)])
-def test_check_refuses_kept_names_and_warns_about_prefixes(
+def test_check_refuses_unchanged_names_within_one_cluster_and_warns_about_prefixes(
     west: KafkaCluster, other_address: str, topic: str, policy: str
 ) -> None:
     command = [

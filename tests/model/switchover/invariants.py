@@ -296,7 +296,7 @@ def _broken_by_giving_up(record: SwitchoverRecord, world: World) -> Iterator[str
     """Nothing has changed, and the reason says why. What one that was overtaken has changed is its own."""
     others = [other for other in all_records(world) if other.id != record.id and not other.is_final]
     if world.reverse.held_by == record.id:
-        yield f"misreport: {record.state.value}, but the flow back is held"
+        yield f"misreport: {record.state.value}, but the reverse flow is held"
     is_fenced = world.source_fence and not (others and record.state is _S.REFUSED)
     if is_fenced or world.flow.ended_by == record.id or world.endpoint != record.source:
         yield f"misreport: {record.state.value}, but not everything is as before"

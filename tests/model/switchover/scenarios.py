@@ -79,19 +79,19 @@ SCENARIOS: Final = {
             World((PLANNED,), (SOURCE_DOWN,), to_return=(BACK,), **NOTHING_TO_COPY),
             _DONE,
         ),
-        Scenario("flow back is started early", World((PLANNED,), (EARLY,), producers=IDLE), _ANY_END),
+        Scenario("reverse flow is started early", World((PLANNED,), (EARLY,), producers=IDLE), _ANY_END),
         Scenario(
-            "flow back is started early, and rolled back",
+            "reverse flow is started early, and rolled back",
             World((PLANNED,), (EARLY, ROLLBACK), producers=IDLE),
             _ANY_END,
         ),
         Scenario(
-            "flow back is started early in a rehearsal",
+            "reverse flow is started early in a rehearsal",
             World((REHEARSAL,), (EARLY,), producers=IDLE),
             {_S.REHEARSED, _S.LIFTED, _S.REFUSED},
         ),
         Scenario(
-            "flow back is started early on the way back",
+            "reverse flow is started early on the way back",
             World((PLANNED,), (EARLY,), to_return=(BACK,), **NOTHING_TO_COPY),
             _ANY_END,
         ),
@@ -230,7 +230,7 @@ LARGE_SCENARIOS: Final = {
             "slow reads and transaction", World((PLANNED,), producers=TRANSACTION, reads_slowly=True), _DONE
         ),
         Scenario("slow reads of groups", World((PLANNED,), has_members=True, reads_slowly=True), _DONE),
-        Scenario("crash, and flow back is started early", World((PLANNED,), (EARLY, CRASH)), _ANY_END),
+        Scenario("crash, and reverse flow is started early", World((PLANNED,), (EARLY, CRASH)), _ANY_END),
         Scenario(
             "crash and rollback on the way back",
             World((PLANNED,), (EARLY, CRASH, ROLLBACK), to_return=(BACK,), **NOTHING_TO_COPY),

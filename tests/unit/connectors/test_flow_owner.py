@@ -256,7 +256,7 @@ def test_fenced_takeover_leaves_the_flow_to_the_newer_owner(monkeypatch: pytest.
     assert target.done == ["take the flow", "finish the tasks"]
 
 
-def test_initial_partitions_begin_where_the_settings_say(monkeypatch: pytest.MonkeyPatch):
+def test_initial_partitions_begin_at_the_configured_position(monkeypatch: pytest.MonkeyPatch):
     """Partitions that are assigned later begin at the earliest record."""
     target = Target(monkeypatch, NO_ACL)
 
@@ -270,7 +270,7 @@ def test_initial_partitions_begin_where_the_settings_say(monkeypatch: pytest.Mon
     assert target.start_timestamp_of(TopicPartition("later", 0)) == EARLIEST
 
 
-def test_simultaneous_tasks_of_a_group_all_begin_where_the_settings_say(
+def test_simultaneous_tasks_of_a_group_all_begin_at_the_configured_position(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """A task must not replace the initial partitions of a different task."""

@@ -81,7 +81,7 @@ class Log:
     ("before_end", "read_again"),
     [(0, 0), (REREAD_OFFSETS_MAX, REREAD_OFFSETS_MAX), (REREAD_OFFSETS_MAX + 1, 0)],
 )
-def test_commits_before_a_hanging_transaction_limit_are_not_read_again(
+def test_reading_starts_at_the_last_stable_offset_only_if_it_is_near_the_end(
     monkeypatch: pytest.MonkeyPatch, before_end: int, read_again: int
 ):
     log = Log(monkeypatch, end=10_000_000, stable=10_000_000 - before_end)

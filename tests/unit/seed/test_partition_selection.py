@@ -42,14 +42,14 @@ def select(content: Manifest, text: str) -> Manifest:
     length=st.integers(1, 40),
     until_ms=st.none() | st.integers(0, 20),
 )
-def test_a_range_has_its_records_up_to_the_first_later_one(
+def test_a_range_ends_before_its_first_record_after_the_point_in_time(
     tmp_path_factory: pytest.TempPathFactory,
     file_times: list[list[int]],
     begin: int,
     length: int,
     until_ms: int | None,
 ) -> None:
-    """Files are cut at both ends of the range, and records before it do not decide where it ends."""
+    """Files are cut at both ends of the range. Records before the range do not decide where it ends."""
     folder = StorageFolder(str(tmp_path_factory.mktemp("archive")))
     content = archived(folder, *file_times)
     times = [time_ms for times in file_times for time_ms in times]

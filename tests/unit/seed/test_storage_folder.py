@@ -94,10 +94,10 @@ def test_a_file_has_its_name_only_after_it_is_complete(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_many_files_are_read_as_one_by_one(
+def test_reading_many_files_returns_each_existing_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_local: bool
 ) -> None:
-    """A file that is deleted meanwhile is left out. Stores are read by threads, through pyarrow."""
+    """A file that is deleted meanwhile is left out. Object stores are read by threads, through pyarrow."""
     folder = StorageFolder(str(tmp_path))
     monkeypatch.setattr(folder, "_is_local", is_local)
     paths = [f"results/{number}.json" for number in range(50)]
