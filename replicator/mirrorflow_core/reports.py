@@ -79,7 +79,7 @@ class PartitionReport:
     target_topic: str
     partition: int
     phase: PartitionPhase
-    source_offset: int = -1  # behind the last delivered record, inside transactions the last committed one
+    source_offset: int = -1  # after the last delivered record, inside transactions the last committed one
     # Last known high watermark. With read_committed the last stable offset, unless an open transaction stalls it.
     source_end_offset: int = -1
     target_offset: int = -1  # end of the target as last acknowledged

@@ -177,7 +177,7 @@ class OffsetMap:
             return run.upstream  # the source had other records then, and was rewritten
         if target_offset < run.downstream_end:
             return run.upstream + target_offset - run.downstream if run.is_parallel else None
-        # Behind a run come markers of ours and records of others; behind the last one, there may be newer records of ours.
+        # A run is followed by markers of the flow and records of others; after the last run there may be newer records of the flow.
         is_known = target_offset == run.downstream_end or index + 1 < len(self.runs)
         return run.upstream_end if is_known else None
 

@@ -7,7 +7,7 @@ flush. It takes whole runs of records where Java takes one record, and returns t
 offsets with them.
 
 A translation that is too low makes a group re-read records; one that is too high makes it skip records. So an
-offset behind a known pair is only translated to one offset after that pair.
+offset after a known pair is only translated to one offset after that pair.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -87,7 +87,7 @@ class PartitionSyncs:
     def aligned(self, upstream: int, downstream: int) -> bool:
         """Applies an alignment: the target's last record is that of *upstream*, at *downstream*.
 
-        Returns whether syncs are to be written now. *upstream* may lie behind the record, where markers
+        Returns whether syncs are to be written now. *upstream* may lie after the record, where markers
         follow it. The translation is then too low, never too high.
         """
         if downstream == self._downstream and upstream >= self._upstream:
@@ -104,7 +104,7 @@ class PartitionSyncs:
         return self.promote()
 
     def lost(self, left: Sync) -> None:
-        """Makes *left* due now: an earlier process re-created the copy behind it."""
+        """Makes *left* due now: an earlier process re-created the copy from there on."""
         newest = Sync(self._upstream, self._downstream)
         # Readers must discard earlier pairs: a sync that steps back makes them do so.
         self.pending[:] = [left, newest] if newest.upstream_offset > left.upstream_offset else [left]
@@ -163,7 +163,7 @@ class OffsetSyncStore:
     upstream(i) <= upstream(j) + 2^j - 2^i (near enough), and >= upstream(j) + 2^max(i - 2, 0) (far enough).
 
     With *must_read_to_end*, each pair read before `is_read_to_end` replaces all before it: a process that
-    does not know its predecessor's translations could otherwise step back behind them. Without it (the
+    does not know its predecessor's translations could otherwise step back before them. Without it (the
     earlier checkpoints were read), all pairs count. Unlike Java, a step back of the downstream offset also
     voids older pairs, as one of the upstream offset does: the copy was re-created, and they would let groups
     skip records that it holds now.
@@ -210,7 +210,7 @@ class OffsetSyncStore:
             return None
         for upstream, downstream in slots:
             if upstream <= upstream_offset:
-                # The number of records copied behind the pair is unknown: advance by one offset, never more.
+                # The number of records copied after the pair is unknown: advance by one offset, never more.
                 return downstream if upstream == upstream_offset else downstream + 1
         return TOO_OLD
 
@@ -269,7 +269,7 @@ def _updated(old: Slots, sync: Sync) -> Slots:
             if index >= current or not skip:
                 break
         if _is_near_enough(previous, slots[current], current - 1, current):
-            break  # and so are all behind it
+            break  # and so are all after it
         slots[current] = replacement
     return tuple(slots)
 

@@ -109,9 +109,9 @@ def _both_ways(
     They do where the target has lost records that the opposite flow had copied: this flow's map shows what lies there now.
     """
     if known is not None and mapped is None and upstream_offset <= known.runs[0].upstream:
-        begin = known.runs[0].downstream  # all that this flow has copied lies there or behind
-        is_behind = opposite is not None and opposite.at_least > begin
-        return MappedOffset(begin, begin) if is_behind else opposite
+        begin = known.runs[0].downstream  # all that this flow has copied lies there or after it
+        is_later = opposite is not None and opposite.at_least > begin
+        return MappedOffset(begin, begin) if is_later else opposite
     at_most = None if mapped is None else mapped.at_most
     if opposite is not None and at_most is not None and opposite.at_least > at_most:
         return mapped

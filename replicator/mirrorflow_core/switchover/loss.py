@@ -107,7 +107,7 @@ class PartitionCut:
     source_topic_id: str  # "": unknown
     copied: int  # 0: nothing was copied
     target_topic_id: str
-    target_end: int  # of the log, behind the markers of the end
+    target_end: int  # of the log, after the markers of the end
 
     @property
     def topic_partition(self) -> TopicPartition:
