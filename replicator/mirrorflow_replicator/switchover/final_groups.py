@@ -2,7 +2,7 @@
 
 `summarised` reads the report of the checkpoint connector's last pass. `clamp_groups` needs the target alone: it commits what the
 checkpoints have, no further than the copy reaches.
-Guarantee: no group moves back, no group with members is moved, and none is placed behind the end of its copy.
+Guarantee: no group moves back, no group with members is moved, and none is moved past the end of its copy.
 """
 
 import asyncio

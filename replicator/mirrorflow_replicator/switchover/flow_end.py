@@ -57,7 +57,7 @@ WaitingPartitions = Mapping[
 class EndedFlow:
     """Where a flow ended. Partitions are named as on the source.
 
-    `positions` are final: nothing was written behind them. Copying of `stopped` partitions had stopped before, because of a loss
+    `positions` are final: nothing was written after them. Copying of `stopped` partitions had stopped before, because of a loss
     that the flow reports. `unfenced` ones have a position of Java MM2, of a process that copies at least once, or of a user:
     such a writer cannot be fenced. Partitions whose copies no longer exist are in none of them.
     """
@@ -70,7 +70,7 @@ class EndedFlow:
 
     @property
     def target_ends(self) -> dict[TopicPartition, int]:
-        """By the partition of the target: the offset behind the last record that the flow has copied."""
+        """Returns by partition of the target the offset after the last record that the flow has copied."""
         return {self.copies[key]: position.target_end for key, position in self.positions.items()}
 
 

@@ -1,6 +1,6 @@
 """Moves the groups of a pair to the target in one pass, and observes which are not there yet.
 
-The translation and the rules for commits are those of the checkpoint connector: no group moves back, or behind its copy.
+The translation and the rules for commits are those of the checkpoint connector: no group moves back, or past the end of its copy.
 """
 
 from collections.abc import Iterable, Sequence

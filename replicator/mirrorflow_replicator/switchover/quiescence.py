@@ -60,7 +60,7 @@ async def read_ends(
 ) -> dict[TopicPartition, PartitionEnd]:
     """Returns the ends of *partitions*. Raises ClusterError if the leader of one does not return it.
 
-    An end is that of the leader's log, behind records that may still be acknowledged. The last stable offset is read first: so
+    An end is that of the leader's log, after records that may still be acknowledged. The last stable offset is read first: so
     where both are equal, no transaction was open in between, and nothing waited for its replicas.
     """
     stable = await admin.offsets_at(cluster, partitions, LATEST, read_committed=True)

@@ -147,7 +147,7 @@ def require_none_under_way(newest: SwitchoverRecord | None) -> None:
 async def _require_no_copies(
     settings: SwitchoverSettings, clusters: PairClusters, journal: SwitchoverJournal, switchover: str
 ) -> None:
-    """Raises TailNotKeptError if the flow back may have written behind the tail. Raises ClusterError."""
+    """Raises TailNotKeptError if the reverse flow may have written after the tail. Raises ClusterError."""
     claim = await newest_claim(clusters.source, settings.back)
     if claim is None or (claim.started != switchover and (claim.left or claim.ended)):
         return
