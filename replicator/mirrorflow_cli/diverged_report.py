@@ -190,5 +190,5 @@ def recreate_commands(
         f"kafka-topics.sh --bootstrap-server {bootstrap_servers} --command-config admin.properties --delete --topic {name}"
         for name in sorted(set(topics))
     ]
-    # Other topics of the flow hold records that the forward flow has copied from there; the seed continues behind them.
+    # Other topics of the flow hold records that the forward flow has copied from there; the seed continues after them.
     return [*deletes, start_back, f"mirrorflow seed -f {flow}.yaml --foreign-records accept"]

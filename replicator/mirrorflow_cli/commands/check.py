@@ -236,7 +236,7 @@ async def check_guarantee(target: Cluster, settings: SourceSettings, findings: F
     findings.guarantee(guarantee.value, why)
     if why:
         findings.note(
-            f"{alias} gives {Guarantee.AT_LEAST_ONCE.value}, because {why}: after a crash, records behind the last stored "
+            f"{alias} gives {Guarantee.AT_LEAST_ONCE.value}, because {why}: after a crash, records after the last stored "
             f"position are copied again. `mirrorflow acls` prints the ACLs that {Guarantee.EXACTLY_ONCE.value} needs."
         )
     else:
