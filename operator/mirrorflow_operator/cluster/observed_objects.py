@@ -61,7 +61,7 @@ class CachedChild:
 
     @property
     def id(self) -> tuple[str, str, str]:
-        """Its kind, namespace and name."""
+        """Returns kind, namespace and name of the object."""
         return self.kind.name, self.namespace, self.name
 
     def is_managed(self) -> bool:

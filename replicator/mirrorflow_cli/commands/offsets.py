@@ -81,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_names(arguments: argparse.Namespace, names: Sequence[str]) -> bool:
+    """Stores positional *names*; returns False if one of them is an unknown flag."""
     arguments.names = names
     return not any(name.startswith("-") and name != STDIN for name in names)
 

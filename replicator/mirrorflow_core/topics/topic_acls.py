@@ -47,7 +47,7 @@ class Operation(IntEnum):
 
     @property
     def acl_name(self) -> str:
-        """Its name in kafka-acls."""
+        """Returns the name of the operation in kafka-acls."""
         return self.name.title().replace("_", "")
 
 

@@ -37,7 +37,7 @@ class EndpointObject:
 
     @property
     def title(self) -> str:
-        """Names it in a sentence."""
+        """Returns kind, namespace and name, for messages."""
         return f"{self.kind} {self.namespace}/{self.name}"
 
 

@@ -58,7 +58,7 @@ ENDS_ALONE: Final = AT_REST | {_S.REVERSING}  # states up to which the target al
 
 
 def needs_target_alone(newest: SwitchoverRecord, settings: SwitchoverSettings) -> bool:
-    """Returns whether *newest* of the target's journal is a planned switchover to it that has promoted, and is to be completed."""
+    """Returns whether *newest*, in the target's journal, is a planned switchover to the target that has promoted and is not complete."""
     return (
         newest.to == settings.to and newest.state in PROMOTED and not (newest.is_unplanned or newest.is_final)
     )
