@@ -9,7 +9,7 @@ from mirrorflow_kafka.client.cancellation import cancel_and_wait, together
 
 
 class SlowlyEndingJob:
-    """A task that ends only after it was cancelled and `let_end` was called."""
+    """A task that ends only after it was cancelled and `allow_end` was called."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error
@@ -31,7 +31,7 @@ class SlowlyEndingJob:
                 raise self._error from None
             raise
 
-    def let_end(self) -> None:
+    def allow_end(self) -> None:
         self._may_end.set()
 
 
@@ -42,7 +42,7 @@ def test_cancel_and_wait_returns_after_the_task_has_ended() -> None:
         waiting = asyncio.create_task(cancel_and_wait(job.task))
         await job.is_ending.wait()
         assert not waiting.done()
-        job.let_end()
+        job.allow_end()
         await waiting
         assert job.task.cancelled()
 
@@ -59,7 +59,7 @@ def test_a_cancelled_waiting_task_ends_after_the_task_it_waits_for() -> None:
             waiting.cancel()
             await asyncio.sleep(0)
             assert not waiting.done()
-        job.let_end()
+        job.allow_end()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert job.task.done()
@@ -71,7 +71,7 @@ def test_cancel_and_wait_raises_an_error_of_the_task() -> None:
     async def run() -> None:
         job = SlowlyEndingJob(ZeroDivisionError())
         await asyncio.sleep(0)
-        job.let_end()
+        job.allow_end()
         with pytest.raises(ZeroDivisionError):
             await cancel_and_wait(job.task)
 

@@ -66,7 +66,7 @@ def through_the_proxy(flow: Flow, topic: str) -> Replicator:
     return held
 
 
-def hold_up(flow: Flow, topic: str, held: Replicator) -> None:
+def hold_requests(flow: Flow, topic: str, held: Replicator) -> None:
     """Makes the proxy hold the copier's requests in the middle of the backlog; freezes the copier when enough are held."""
     proxy = flow.target.proxy(1)
     held.wait_for_copy(flow.target, flow.remote(topic), 1_000)
@@ -86,7 +86,7 @@ def hold_up(flow: Flow, topic: str, held: Replicator) -> None:
     wait_until("the copier is frozen with requests in flight", is_held_up)
 
 
-def let_through(flow: Flow, topic: str, held: Replicator, other: Replicator) -> None:
+def release_requests(flow: Flow, topic: str, held: Replicator, other: Replicator) -> None:
     """Releases the held requests, thaws the frozen copier and adds new records to copy."""
     flow.target.proxy(1).heal()
     held.thaw()
@@ -103,13 +103,13 @@ def test_requests_that_arrive_after_the_leader_forgot_the_flow_repeat_nothing(
     load(flow.source, topic, BACKLOG, size_bytes=200, timestamp_ms=now_ms() + FRESH_FOR_MS)
     with ExitStack() as stack:
         held = stack.enter_context(through_the_proxy(flow, topic))
-        hold_up(flow, topic, held)
+        hold_requests(flow, topic, held)
         other = stack.enter_context(flow.replicator(topic, OTHER))
         load(flow.source, topic, 1_000)
         other.wait_until_caught_up()
         flow.wait_until_committed(topic)  # markers count as written at this moment
         wait_until_forgotten(flow, now_ms())
-        let_through(flow, topic, held, other)
+        release_requests(flow, topic, held, other)
         flow.assert_committed(topic)
 
 

@@ -55,7 +55,7 @@ def test_a_topic_deleted_while_it_is_copied_is_reported_and_others_continue(
 
 
 @pytest.fixture(scope="module")
-def frail() -> Iterator[KafkaCluster]:
+def disposable_source() -> Iterator[KafkaCluster]:
     """A source whose disk a test may damage."""
     with KafkaCluster(name="frail") as cluster:
         yield cluster
@@ -76,19 +76,19 @@ def damage(cluster: KafkaCluster, topic: str, number: int) -> Batch:
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_a_batch_that_is_damaged_on_the_source_is_never_copied(
-    frail: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, codec: str
+    disposable_source: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, codec: str
 ) -> None:
     """The partition stops before it and names its offset; earlier records and other partitions are copied.
 
     Merging small batches must not hide the damage. After the damaged batch is deleted, the flow continues.
     """
-    topic = frail.create_topic(unique_topic(), partitions=2)
-    load(frail, topic, 2000, codec=codec, keys=True, headers=1, batch_bytes=600)
-    whole = contents(records(frail, topic))
-    damaged = damage(frail, topic, 20)
+    topic = disposable_source.create_topic(unique_topic(), partitions=2)
+    load(disposable_source, topic, 2000, codec=codec, keys=True, headers=1, batch_bytes=600)
+    whole = contents(records(disposable_source, topic))
+    damaged = damage(disposable_source, topic, 20)
 
     with flow(
-        frail, west, topic, topic.upper(), tmp_path, mirrorflow_source_loss_policy="alert"
+        disposable_source, west, topic, topic.upper(), tmp_path, mirrorflow_source_loss_policy="alert"
     ) as replicator:
         status = replicator.wait_for_phase("stopped", topic)
         wait_until(
@@ -96,7 +96,7 @@ def test_a_batch_that_is_damaged_on_the_source_is_never_copied(
         )
         ends = west.end_offsets(f"{topic.upper()}.{topic}")
         log = replicator.log_text()
-        frail.delete_records(topic, {0: damaged.next_offset})
+        disposable_source.delete_records(topic, {0: damaged.next_offset})
         wait_until(
             "the partition continues after the damaged batch",
             lambda: replicator.partition(topic).get("sourceOffset") == 1000,

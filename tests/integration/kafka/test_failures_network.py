@@ -28,29 +28,33 @@ SIDES = ("source", "target")
 
 
 @pytest.fixture(scope="module")
-def here() -> Iterator[KafkaCluster]:
+def source_cluster() -> Iterator[KafkaCluster]:
     """The source: a broker with a proxy."""
     with KafkaCluster(name="here", listeners=("PLAINTEXT",), proxied=True) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def there() -> Iterator[KafkaCluster]:
+def target_cluster() -> Iterator[KafkaCluster]:
     """The target: a broker with a proxy."""
     with KafkaCluster(name="there", listeners=("PLAINTEXT",), proxied=True) as cluster:
         yield cluster
 
 
-def flow(here: KafkaCluster, there: KafkaCluster, topic: str, folder: Path, **connector: str) -> Replicator:
+def flow(
+    source_cluster: KafkaCluster, target_cluster: KafkaCluster, topic: str, folder: Path, **connector: str
+) -> Replicator:
     """Returns a flow for *topic* with its own alias, through both proxies; *connector* has underscores for dots."""
     lines = {
         "source.cluster.alias": topic.upper(),
-        "source.cluster.bootstrap.servers": here.proxied_bootstrap,
-        "target.cluster.bootstrap.servers": there.proxied_bootstrap,
+        "source.cluster.bootstrap.servers": source_cluster.proxied_bootstrap,
+        "target.cluster.bootstrap.servers": target_cluster.proxied_bootstrap,
     }
     lines |= {key.replace("_", "."): value for key, value in connector.items()}
-    worker = {"bootstrap.servers": there.proxied_bootstrap}
-    return Replicator.standalone(here, there, topics=topic, folder=folder, connector=lines, worker=worker)
+    worker = {"bootstrap.servers": target_cluster.proxied_bootstrap}
+    return Replicator.standalone(
+        source_cluster, target_cluster, topics=topic, folder=folder, connector=lines, worker=worker
+    )
 
 
 def reasons(replicator: Replicator) -> set[str]:
@@ -75,15 +79,15 @@ def wait_for_reach(replicator: Replicator, *, lost: str | None) -> dict[str, Any
 
 @pytest.mark.parametrize("side", SIDES)
 def test_a_cluster_that_is_down_at_the_start_is_reported_and_retried(
-    here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str
+    source_cluster: KafkaCluster, target_cluster: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str
 ) -> None:
     """State, reason, address and log identify it; when it is up, the copy begins."""
-    topic = here.create_topic(unique_topic())
-    load(here, topic, 500, keys=True)
-    cluster = here if side == "source" else there
+    topic = source_cluster.create_topic(unique_topic())
+    load(source_cluster, topic, 500, keys=True)
+    cluster = source_cluster if side == "source" else target_cluster
     cluster.broker(1).stop()
 
-    with flow(here, there, topic, tmp_path) as replicator:
+    with flow(source_cluster, target_cluster, topic, tmp_path) as replicator:
         first_reasons = wait_for_reasons(replicator)
         lost = wait_for_reach(replicator, lost=side)[side]
         name = replicator.rest("/connectors")[1][0]
@@ -96,30 +100,32 @@ def test_a_cluster_that_is_down_at_the_start_is_reported_and_retried(
         assert reasons(replicator) == set()
         recovered = wait_for_reach(replicator, lost=None)
 
-    assert {here.cluster_id, there.cluster_id} == {recovered[side]["clusterId"] for side in SIDES}
+    assert {source_cluster.cluster_id, target_cluster.cluster_id} == {
+        recovered[side]["clusterId"] for side in SIDES
+    }
     assert {"Unreachable", ""} == {lost["reason"], lost["clusterId"]}
     assert first_reasons <= {"Unreachable", "ConnectionLost"}
     assert status["state"] == "FAILED"
     assert message in status["trace"]
-    assert_copied(here, topic, there, f"{topic.upper()}.{topic}", count=500)
+    assert_copied(source_cluster, topic, target_cluster, f"{topic.upper()}.{topic}", count=500)
 
 
 def test_a_flow_without_topics_reports_an_unreachable_source(
-    here: KafkaCluster, there: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+    source_cluster: KafkaCluster, target_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No task sends requests, and the next topic refresh may be ten minutes away."""
     monkeypatch.setattr(topic_discovery, "REACH_CHECK_S", 0.2)
-    idle = settings(here.proxied_bootstrap, there, "no-such-topic", refresh_topics_s=600.0)
+    idle = settings(source_cluster.proxied_bootstrap, target_cluster, "no-such-topic", refresh_topics_s=600.0)
 
     async def main() -> list[str | None]:
         async with running(idle) as process:
             await process.until(lambda: process.connector.state == "RUNNING")
-            here.proxy(1).cut()
+            source_cluster.proxy(1).cut()
             try:
                 await process.until(lambda: process.connector.sides[0].reason)
                 reason = process.connector.sides[0].reason
             finally:
-                here.proxy(1).heal()
+                source_cluster.proxy(1).heal()
             await process.until(lambda: process.connector.sides[0].reason == "")
             return [reason, process.connector.state, process.connector.sides[1].reason]
 
@@ -130,20 +136,22 @@ def test_a_flow_without_topics_reports_an_unreachable_source(
 
 @pytest.mark.parametrize("side", SIDES)
 def test_no_record_is_lost_or_repeated_when_a_broker_is_killed_and_restarted(
-    here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str
+    source_cluster: KafkaCluster, target_cluster: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str
 ) -> None:
     """kill -9 of the only broker of either side while records are copied; afterwards both sides are equal."""
-    topic = here.create_topic(unique_topic(), partitions=3)
-    load(here, topic, 30_000, size_bytes=500, keys=True, codec="lz4", content="random")
-    cluster = here if side == "source" else there
+    topic = source_cluster.create_topic(unique_topic(), partitions=3)
+    load(source_cluster, topic, 30_000, size_bytes=500, keys=True, codec="lz4", content="random")
+    cluster = source_cluster if side == "source" else target_cluster
 
-    with flow(here, there, topic, tmp_path, mirrorflow_bytes_per_second=SLOW_BYTES_PER_S) as replicator:
-        replicator.wait_for_copy(there, f"{topic.upper()}.{topic}", 2000)
+    with flow(
+        source_cluster, target_cluster, topic, tmp_path, mirrorflow_bytes_per_second=SLOW_BYTES_PER_S
+    ) as replicator:
+        replicator.wait_for_copy(target_cluster, f"{topic.upper()}.{topic}", 2000)
         cluster.broker(1).kill()
         first_reasons = wait_for_reasons(replicator)
         lost = wait_for_reach(replicator, lost=side)[side]
         cluster.broker(1).start()
-        load(here, topic, 1000, keys=True, first=30_000)
+        load(source_cluster, topic, 1000, keys=True, first=30_000)
         replicator.wait_until_caught_up(partitions=3)
         assert reasons(replicator) == set()
         wait_for_reach(replicator, lost=None)
@@ -151,73 +159,86 @@ def test_no_record_is_lost_or_repeated_when_a_broker_is_killed_and_restarted(
     assert cluster.cluster_id == lost["clusterId"]
     assert 0 <= lost["sinceSeconds"] < REPORT_WAIT_S
     assert first_reasons <= {"Unreachable", "ConnectionLost"}
-    assert_copied(here, topic, there, f"{topic.upper()}.{topic}", count=31_000)
+    assert_copied(source_cluster, topic, target_cluster, f"{topic.upper()}.{topic}", count=31_000)
 
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("way", ["cut", "blackhole"])
 def test_no_record_is_lost_or_repeated_when_connections_break(
-    here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str, way: str
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_topic: Names,
+    tmp_path: Path,
+    side: str,
+    way: str,
 ) -> None:
     """Connections are closed repeatedly, or pass no bytes for a while."""
-    topic = here.create_topic(unique_topic(), partitions=2)
-    load(here, topic, 20_000, size_bytes=500, keys=True, content="random")
-    route = (here if side == "source" else there).proxy(1)
+    topic = source_cluster.create_topic(unique_topic(), partitions=2)
+    load(source_cluster, topic, 20_000, size_bytes=500, keys=True, content="random")
+    route = (source_cluster if side == "source" else target_cluster).proxy(1)
 
-    with flow(here, there, topic, tmp_path, mirrorflow_bytes_per_second=SLOW_BYTES_PER_S) as replicator:
+    with flow(
+        source_cluster, target_cluster, topic, tmp_path, mirrorflow_bytes_per_second=SLOW_BYTES_PER_S
+    ) as replicator:
         for part in (1, 2):
-            replicator.wait_for_copy(there, f"{topic.upper()}.{topic}", part * 5000)
+            replicator.wait_for_copy(target_cluster, f"{topic.upper()}.{topic}", part * 5000)
             if way == "cut":
                 route.cut()
                 wait_for_reasons(replicator)
             else:
                 route.blackhole()
-                load(here, topic, 100, keys=True, first=20_000 + 100 * part)
+                load(source_cluster, topic, 100, keys=True, first=20_000 + 100 * part)
             route.heal()
         replicator.wait_until_caught_up(partitions=2)
 
-    assert_copied(here, topic, there, f"{topic.upper()}.{topic}")
+    assert_copied(source_cluster, topic, target_cluster, f"{topic.upper()}.{topic}")
 
 
 @pytest.mark.parametrize("policy", ["alert", "restart"])
 def test_a_loss_over_a_slow_network_is_handled_once(
-    here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, policy: str
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_topic: Names,
+    tmp_path: Path,
+    policy: str,
 ) -> None:
     """While the first refused fetch is looked up, further fetches are refused; they are no new loss."""
-    topic = here.create_topic(unique_topic())
-    load(here, topic, 1_000)
-    here.proxy(1).delay(LONG_WAY_MS)
+    topic = source_cluster.create_topic(unique_topic())
+    load(source_cluster, topic, 1_000)
+    source_cluster.proxy(1).delay(LONG_WAY_MS)
     try:
-        with flow(here, there, topic, tmp_path, mirrorflow_source_loss_policy=policy) as replicator:
+        with flow(
+            source_cluster, target_cluster, topic, tmp_path, mirrorflow_source_loss_policy=policy
+        ) as replicator:
             replicator.wait_until_caught_up()
-            replicator.freeze_between_fetches(here)
-            load(here, topic, 1_000, first=1_000)
-            here.delete_records(topic, {0: 1_500})
+            replicator.freeze_between_fetches(source_cluster)
+            load(source_cluster, topic, 1_000, first=1_000)
+            source_cluster.delete_records(topic, {0: 1_500})
             replicator.thaw()
-            replicator.wait_for_copy(there, f"{topic.upper()}.{topic}", 1_500)
-            load(here, topic, 1_000, first=2_000)
+            replicator.wait_for_copy(target_cluster, f"{topic.upper()}.{topic}", 1_500)
+            load(source_cluster, topic, 1_000, first=2_000)
             replicator.wait_until_caught_up()
             losses = replicator.progress()["losses"]
     finally:
-        here.proxy(1).delay(0)
+        source_cluster.proxy(1).delay(0)
 
-    copied = contents(records(there, f"{topic.upper()}.{topic}"))
+    copied = contents(records(target_cluster, f"{topic.upper()}.{topic}"))
     assert losses == 1
-    assert contents(records(here, topic)) == copied[1_000:]
+    assert contents(records(source_cluster, topic)) == copied[1_000:]
 
 
 def test_a_slow_network_is_fully_used_without_resyncs(
-    here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path
+    source_cluster: KafkaCluster, target_cluster: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     """Over a network of 1 MB/s and 20 ms to the target everything is copied, in bounded memory."""
-    topic = here.create_topic(unique_topic(), partitions=2)
-    load(here, topic, 8000, size_bytes=1000, content="random")
-    route = there.proxy(1)
+    topic = source_cluster.create_topic(unique_topic(), partitions=2)
+    load(source_cluster, topic, 8000, size_bytes=1000, content="random")
+    route = target_cluster.proxy(1)
     route.delay(20)
     route.throttle(1_000_000)
 
     try:
-        with flow(here, there, topic, tmp_path) as replicator:
+        with flow(source_cluster, target_cluster, topic, tmp_path) as replicator:
             replicator.wait_until_caught_up(partitions=2)
             refused = replicator.progress()["refusedWrites"]
     finally:
@@ -225,4 +246,4 @@ def test_a_slow_network_is_fully_used_without_resyncs(
         route.delay(0)
 
     assert refused == 0
-    assert_copied(here, topic, there, f"{topic.upper()}.{topic}", count=8000)
+    assert_copied(source_cluster, topic, target_cluster, f"{topic.upper()}.{topic}", count=8000)

@@ -55,17 +55,17 @@ def test_share_and_streams_groups_are_reported_as_not_synchronised(flow: Flow, u
 
 
 @pytest.fixture
-def near_and_far() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
+def two_clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
     """Two clusters of the test's own: every other flow would copy the heartbeats that a chain leaves."""
     with KafkaCluster(name="near") as near, KafkaCluster(name="far") as far:
         yield near, far
 
 
 def test_java_reads_checkpoints_and_copies_over_two_hops(
-    near_and_far: tuple[KafkaCluster, KafkaCluster], unique_topic: Names, tmp_path: Path
+    two_clusters: tuple[KafkaCluster, KafkaCluster], unique_topic: Names, tmp_path: Path
 ) -> None:
     """A chain of three in one mm2.properties: the second hop translates what the first hop has written."""
-    east, west = near_and_far
+    east, west = two_clusters
     own = uuid.uuid4().hex[:6]
     a, b, c = (f"{name}{own}" for name in "abc")
     topic, group = east.create_topic(f"{unique_topic()}-chain"), f"chain-{own}"

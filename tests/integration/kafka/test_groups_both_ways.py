@@ -72,11 +72,11 @@ def move(pair: Pair, to: str, processes: contextlib.ExitStack, flow_back: str = 
 def test_groups_move_to_the_other_cluster_and_back_and_read_each_record_once(sides: Sides, tmp_path: Path):
     """The topic has compacted and aborted records. Some groups have read everything; others still have records to read."""
     east, west, pair = sides["east"], sides["west"], PairOfGroups(sides, tmp_path)
-    topic, dice = pair.topic, random.Random(1)
+    topic, rng = pair.topic, random.Random(1)
     make_holes(east, topic)
     ends = sorted(values_by_offset(east, topic))
     names = [f"{pair.name}-{number}" for number in range(GROUPS)]
-    at_east = {name: dice.choice([*ends, ends[-1] + 1]) for name in names}
+    at_east = {name: rng.choice([*ends, ends[-1] + 1]) for name in names}
     for name, offset in at_east.items():
         put_group(east, name, {(topic, 0): offset})
     before = unread(east, topic, at_east)
@@ -96,7 +96,7 @@ def test_groups_move_to_the_other_cluster_and_back_and_read_each_record_once(sid
         load(west, topic, 40, first=5000)
         offsets = sorted(values_by_offset(west, topic))
         for name in names[::2]:
-            moved = dice.choice([offset for offset in [*offsets, offsets[-1] + 1] if offset >= at_west[name]])
+            moved = rng.choice([offset for offset in [*offsets, offsets[-1] + 1] if offset >= at_west[name]])
             put_group(west, name, {(topic, 0): moved})
         at_west = committed(west, topic, names)
         expected = unread(west, topic, at_west)

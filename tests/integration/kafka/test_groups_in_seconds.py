@@ -17,7 +17,7 @@ Names = Callable[[], str]
 WAIT_S = 60.0
 
 
-def rarely(
+def flow_with_rare_passes(
     flow: Flow,  # noqa: F811
     topic: str,
     groups: str,
@@ -46,7 +46,7 @@ def test_a_group_follows_each_commit_exactly_while_records_are_copied(
     remote = flow.remote(topic)
     load(flow.source, topic, 100)
     put_group(flow.source, group, {(topic, 0): 10})
-    with rarely(flow, topic, group) as process:
+    with flow_with_rare_passes(flow, topic, group) as process:
         flow.wait_for_group(group, {(remote, 0): 10})
         moved = []
         for first in range(100, 400, 100):
@@ -67,7 +67,7 @@ def test_a_new_group_is_found_by_its_commits(flow: Flow, unique_topic: Names):  
     remote = flow.remote(topic)
     load(flow.source, topic, 100)
     put_group(flow.source, f"a-{own}", {(topic, 0): 10})
-    with rarely(flow, topic, f".*-{own}"):
+    with flow_with_rare_passes(flow, topic, f".*-{own}"):
         flow.wait_for_group(f"a-{own}", {(remote, 0): 10})
         put_group(flow.source, f"b-{own}", {(topic, 0): 20})
         flow.wait_for_group(f"b-{own}", {(remote, 0): 20})
@@ -88,7 +88,7 @@ def test_offsets_of_a_transaction_count_only_if_it_commits(flow: Flow, unique_to
         positions = [TopicPartition(topic, 0, offset)]
         producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata(), WAIT_S)
 
-    with rarely(flow, topic, group):
+    with flow_with_rare_passes(flow, topic, group):
         flow.wait_for_group(group, {(remote, 0): 10})
         send(90)
         producer.abort_transaction(WAIT_S)
@@ -123,7 +123,7 @@ def test_groups_are_polled_without_permission_to_read_the_commit_log(
     client = guarded.java_client("SASL_PLAINTEXT")
     lines = {f"source.cluster.{key}": value for key, value in client.items()}
     lines["offset-syncs.topic.location"] = "target"
-    with rarely(flow, topic, group, connector=lines, sync_s=10) as process:
+    with flow_with_rare_passes(flow, topic, group, connector=lines, sync_s=10) as process:
         flow.wait_for_group(group, {(remote, 0): 10})
         put_group(guarded, group, {(topic, 0): 20})  # a pass notices that it moves
         flow.wait_for_group(group, {(remote, 0): 20})

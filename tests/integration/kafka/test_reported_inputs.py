@@ -464,7 +464,7 @@ def test_check_reports_topics_that_are_not_copied_or_copied_differently(
 
 
 @pytest.fixture
-def strict() -> Iterator[KafkaCluster]:
+def strict_target() -> Iterator[KafkaCluster]:
     """A target with one broker and min.insync.replicas=2."""
     with KafkaCluster(name="strict", config={"min.insync.replicas": "2"}) as cluster:
         yield cluster
@@ -472,18 +472,18 @@ def strict() -> Iterator[KafkaCluster]:
 
 @pytest.mark.more
 def test_one_replica_is_enough_for_min_insync_replicas_2_since_kafka_3_7(
-    east: KafkaCluster, strict: KafkaCluster, unique_topic: Names, tmp_path: Path
+    east: KafkaCluster, strict_target: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     """Such a broker requires only the replicas that exist; for earlier versions `check` reports both settings."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 10, keys=True)
-    flow = flow_file(tmp_path, east, strict, topic)
+    flow = flow_file(tmp_path, east, strict_target, topic)
 
     checked = command(tmp_path, "check", "-f", flow)
     run = command(tmp_path, "run", "-f", flow, "--until-caught-up", "--log", tmp_path / "replicator.log")
 
     assert (checked.returncode, run.returncode) == (0, 0), checked.stdout + run.stdout + run.stderr
-    assert_copied(east, topic, strict, f"{topic.upper()}.{topic}", count=10)
+    assert_copied(east, topic, strict_target, f"{topic.upper()}.{topic}", count=10)
 
 
 @pytest.mark.spark

@@ -35,33 +35,33 @@ CONNECT_WAIT_S = 20.0
 COMMAND_WAIT_S = 240.0  # two seconds on an idle machine
 WRONG = User(name="mirror", password="hunter2-wrong")
 # Every printable character of ASCII, and some of two, three and four bytes.
-ODD = User(name="odd", password="".join(map(chr, range(33, 127))) + " ü€😀")
+SPECIAL_USER = User(name="odd", password="".join(map(chr, range(33, 127))) + " ü€😀")
 # ASCII only: keytool reads its arguments in the machine's locale.
 ODD_STORE_PASSWORD = 'pa"ss\\ p" evil="1'
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[KafkaCluster]:
+def secured() -> Iterator[KafkaCluster]:
     """Every listener on one broker."""
     listeners = ("PLAINTEXT", "SSL", "MTLS", "SASL_PLAINTEXT", "SASL_SSL", "OAUTH")
     config = {
         # "kafka-storage format" takes no such password for SCRAM.
-        "listener.name.sasl_plaintext.plain.sasl.jaas.config": plain_users((User(), ODD)),
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": plain_users((User(), SPECIAL_USER)),
     }
     with KafkaCluster(name="guarded", listeners=listeners, config=config) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def odd(guarded: KafkaCluster) -> KafkaCluster:
-    """The same broker, with the credentials of `ODD` for each mechanism."""
+def special_credentials(secured: KafkaCluster) -> KafkaCluster:
+    """The same broker, with the credentials of `SPECIAL_USER` for each mechanism."""
     for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # one mechanism a request
         change = UserScramCredentialUpsertion(
-            ODD.name, ScramCredentialInfo(kind, 4_096), ODD.password.encode()
+            SPECIAL_USER.name, ScramCredentialInfo(kind, 4_096), SPECIAL_USER.password.encode()
         )
-        guarded.admin.alter_user_scram_credentials([change])[ODD.name].result(CONNECT_WAIT_S)
-    return guarded
+        secured.admin.alter_user_scram_credentials([change])[SPECIAL_USER.name].result(CONNECT_WAIT_S)
+    return secured
 
 
 def client_settings(properties: Mapping[str, str]) -> ClientSettings:
@@ -104,29 +104,29 @@ def certificates(cluster: KafkaCluster) -> Certificates:
 
 @pytest.mark.parametrize("kind", ["PKCS12", "JKS", "PEM"])
 @pytest.mark.parametrize("listener", ["SSL", "MTLS"])
-def test_tls_connects_with_each_store_type(guarded: KafkaCluster, listener: str, kind: str):
+def test_tls_connects_with_each_store_type(secured: KafkaCluster, listener: str, kind: str):
     """Trust stores, and for MTLS key stores, of each type that Java supports."""
-    stores = certificates(guarded)
-    properties = {"bootstrap.servers": guarded.bootstrap_for(listener), "security.protocol": "SSL"}
+    stores = certificates(secured)
+    properties = {"bootstrap.servers": secured.bootstrap_for(listener), "security.protocol": "SSL"}
     properties |= stores.truststore_properties(kind)
     properties |= stores.keystore_properties(kind) if listener == "MTLS" else {}
 
-    assert guarded.cluster_id == connect_once(properties)
+    assert secured.cluster_id == connect_once(properties)
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
 def test_a_correct_password_connects_and_a_wrong_one_is_refused_with_the_reason(
-    guarded: KafkaCluster, listener: str, mechanism: str
+    secured: KafkaCluster, listener: str, mechanism: str
 ):
     """With each mechanism, with and without TLS."""
-    assert guarded.cluster_id == connect_once(guarded.java_client(listener, mechanism=mechanism))
+    assert secured.cluster_id == connect_once(secured.java_client(listener, mechanism=mechanism))
 
     message = refusal(
-        guarded.java_client(listener, mechanism=mechanism, user=WRONG), AuthenticationFailedError
+        secured.java_client(listener, mechanism=mechanism, user=WRONG), AuthenticationFailedError
     )
 
-    address = guarded.bootstrap_for(listener)
+    address = secured.bootstrap_for(listener)
     assert message.startswith(f"Cluster east at {address}: {mechanism} authentication failed: ")
     assert "hunter2" not in message
 
@@ -134,12 +134,16 @@ def test_a_correct_password_connects_and_a_wrong_one_is_refused_with_the_reason(
 @pytest.mark.parametrize("quote", ['"', "'", ""], ids=["double quotes", "single quotes", "no quotes"])
 @pytest.mark.parametrize("provider", ["env", "file", "dir"])
 def test_config_providers_resolve_a_password_of_any_characters(
-    odd: KafkaCluster, provider: str, quote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    special_credentials: KafkaCluster,
+    provider: str,
+    quote: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     """An environment variable, a key of a properties file, or a mounted Secret file that ends with a newline."""
-    monkeypatch.setenv("ODD_PASSWORD", ODD.password)
-    write_properties(tmp_path / "secret.properties", {"password": ODD.password})
-    (tmp_path / "password").write_text(ODD.password + "\n")
+    monkeypatch.setenv("ODD_PASSWORD", SPECIAL_USER.password)
+    write_properties(tmp_path / "secret.properties", {"password": SPECIAL_USER.password})
+    (tmp_path / "password").write_text(SPECIAL_USER.password + "\n")
     reference = {
         "env": "${env:ODD_PASSWORD}",
         "file": f"${{file:{tmp_path}/secret.properties:password}}",
@@ -154,11 +158,11 @@ def test_config_providers_resolve_a_password_of_any_characters(
         }
     )
     for mechanism in PASSWORD_MECHANISMS:
-        properties = dict(odd.java_client("SASL_PLAINTEXT", mechanism=mechanism))
+        properties = dict(special_credentials.java_client("SASL_PLAINTEXT", mechanism=mechanism))
         module = properties["sasl.jaas.config"].split()[0]
         properties["sasl.jaas.config"] = f"{module} required username=odd password={quote}{reference}{quote};"
 
-        assert odd.cluster_id == connect_once(resolver.resolve_client(properties))
+        assert special_credentials.cluster_id == connect_once(resolver.resolve_client(properties))
 
 
 def flow_file(folder: Path, topic: str, source: dict[str, Any], target: dict[str, Any]) -> Path:
@@ -199,37 +203,37 @@ def reaches_both(result: subprocess.CompletedProcess[str], cluster: KafkaCluster
 
 
 def test_check_takes_a_password_of_any_characters_from_a_secret(
-    odd: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    special_credentials: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
     """The Secret's value ends with a newline, as `echo` writes it; the source uses PLAIN and the target SCRAM."""
-    topic = odd.create_topic(unique_topic())
+    topic = special_credentials.create_topic(unique_topic())
     (tmp_path / "login").mkdir()
-    (tmp_path / "login" / "password").write_text(ODD.password + "\n")
+    (tmp_path / "login" / "password").write_text(SPECIAL_USER.password + "\n")
 
     def cluster(address: str, mechanism: str) -> dict[str, Any]:
         login = {
             "type": mechanism,
-            "username": {"value": ODD.name},
+            "username": {"value": SPECIAL_USER.name},
             "password": {"secretName": "login", "key": "password"},
         }
         return {"bootstrapServers": [address], "authentication": login}
 
-    address = odd.bootstrap_for("SASL_PLAINTEXT")
+    address = special_credentials.bootstrap_for("SASL_PLAINTEXT")
     # Both sides are one cluster, and a flow refuses equal addresses.
     localhost_address = address.replace("127.0.0.1", "localhost")
     flow = flow_file(tmp_path, topic, cluster(address, "Plain"), cluster(localhost_address, "ScramSha512"))
 
     result = run_check(flow, tmp_path)
 
-    assert reaches_both(result, odd), result.stdout + result.stderr
+    assert reaches_both(result, special_credentials), result.stdout + result.stderr
 
 
 def test_check_opens_stores_with_a_password_of_any_characters(
-    guarded: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    secured: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
     """Key and trust stores are PKCS12 for the source, JKS for the target; the Secret's password ends with a newline."""
-    topic = guarded.create_topic(unique_topic())
-    stores = with_password(certificates(guarded), tmp_path / "stores", ODD_STORE_PASSWORD)
+    topic = secured.create_topic(unique_topic())
+    stores = with_password(certificates(secured), tmp_path / "stores", ODD_STORE_PASSWORD)
     (tmp_path / "stores" / "password").write_text(ODD_STORE_PASSWORD + "\n")
 
     def cluster(address: str, kind: str) -> dict[str, Any]:
@@ -241,37 +245,37 @@ def test_check_opens_stores_with_a_password_of_any_characters(
         login = {"type": "Custom", "sasl": False, "config": config}
         return {"bootstrapServers": [address], "tls": {}, "authentication": login}
 
-    address = guarded.bootstrap_for("MTLS")
+    address = secured.bootstrap_for("MTLS")
     localhost_address = address.replace("127.0.0.1", "localhost")
     flow = flow_file(tmp_path, topic, cluster(address, "PKCS12"), cluster(localhost_address, "JKS"))
 
     result = run_check(flow, tmp_path)
 
-    assert reaches_both(result, guarded), result.stdout + result.stderr
+    assert reaches_both(result, secured), result.stdout + result.stderr
 
 
 def test_check_gets_a_token_by_a_client_secret_of_any_characters(
-    guarded: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    secured: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
     """The token endpoint accepts only this client secret; the Secret's value ends with a newline."""
-    topic = guarded.create_topic(unique_topic())
+    topic = secured.create_topic(unique_topic())
     (tmp_path / "login").mkdir()
-    (tmp_path / "login" / "secret").write_text(ODD.password + "\n")
-    with token_endpoint(ODD) as endpoint:
+    (tmp_path / "login" / "secret").write_text(SPECIAL_USER.password + "\n")
+    with token_endpoint(SPECIAL_USER) as endpoint:
         login = {
             "type": "OAuthBearer",
-            "clientId": {"value": ODD.name},
+            "clientId": {"value": SPECIAL_USER.name},
             "clientSecret": {"secretName": "login", "key": "secret"},
             "tokenEndpoint": endpoint,
         }
-        address = guarded.bootstrap_for("OAUTH")
+        address = secured.bootstrap_for("OAUTH")
         localhost_address = address.replace("127.0.0.1", "localhost")
         source = {"bootstrapServers": [address], "authentication": login}
         flow = flow_file(tmp_path, topic, source, {**source, "bootstrapServers": [localhost_address]})
 
         result = run_check(flow, tmp_path)
 
-    assert reaches_both(result, guarded), result.stdout + result.stderr
+    assert reaches_both(result, secured), result.stdout + result.stderr
 
 
 @contextmanager
@@ -338,21 +342,21 @@ def test_check_reaches_brokers_whose_host_names_end_in_a_dot_with_tls(
     assert "localhost." in names
 
 
-def test_an_unsecured_token_connects(guarded: KafkaCluster):
+def test_an_unsecured_token_connects(secured: KafkaCluster):
     """OAUTHBEARER with a token made by the client, as by Java's default handler."""
-    assert guarded.cluster_id == connect_once(guarded.java_client("OAUTH"))
+    assert secured.cluster_id == connect_once(secured.java_client("OAUTH"))
 
 
-def test_client_credentials_connect_and_a_refusal_by_the_token_endpoint_is_reported(guarded: KafkaCluster):
-    assert guarded.cluster_id == asyncio.run(_with_endpoint(guarded, "200 OK", token(lasts_s=300)))
+def test_client_credentials_connect_and_a_refusal_by_the_token_endpoint_is_reported(secured: KafkaCluster):
+    assert secured.cluster_id == asyncio.run(_with_endpoint(secured, "200 OK", token(lasts_s=300)))
     with pytest.raises(AuthenticationFailedError, match=r"no token was obtained: .* returned HTTP 401"):
-        asyncio.run(_with_endpoint(guarded, "401 Unauthorized", ""))
+        asyncio.run(_with_endpoint(secured, "401 Unauthorized", ""))
 
 
-def test_a_token_that_the_broker_refuses_fails_at_once(guarded: KafkaCluster):
+def test_a_token_that_the_broker_refuses_fails_at_once(secured: KafkaCluster):
     """An unusable token ends with the broker's refusal instead of a timeout."""
     with pytest.raises(AuthenticationFailedError, match=r"OAUTHBEARER authentication failed"):
-        asyncio.run(_with_endpoint(guarded, "200 OK", "a.b.c"))
+        asyncio.run(_with_endpoint(secured, "200 OK", "a.b.c"))
 
 
 def token(*, lasts_s: float) -> str:
@@ -364,7 +368,7 @@ def token(*, lasts_s: float) -> str:
     )
 
 
-async def _with_endpoint(guarded: KafkaCluster, status: str, text: str) -> str:
+async def _with_endpoint(secured: KafkaCluster, status: str, text: str) -> str:
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"grant_type=client_credentials")
         body = json.dumps({"access_token": text}).encode()
@@ -378,7 +382,7 @@ async def _with_endpoint(guarded: KafkaCluster, status: str, text: str) -> str:
     async with server:
         port = server.sockets[0].getsockname()[1]
         module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
-        properties = guarded.java_client("OAUTH") | {
+        properties = secured.java_client("OAUTH") | {
             "sasl.jaas.config": f'{module} required clientId="me" clientSecret="hunter2";',
             "sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{port}/token",
         }
@@ -386,23 +390,23 @@ async def _with_endpoint(guarded: KafkaCluster, status: str, text: str) -> str:
             return cluster.cluster_id
 
 
-def test_a_missing_client_certificate_is_reported(guarded: KafkaCluster):
+def test_a_missing_client_certificate_is_reported(secured: KafkaCluster):
     """A client without a key store on an mTLS listener gets ssl.keystore in the message."""
-    properties = guarded.java_client("SSL") | {"bootstrap.servers": guarded.bootstrap_for("MTLS")}
+    properties = secured.java_client("SSL") | {"bootstrap.servers": secured.bootstrap_for("MTLS")}
 
     assert "ssl.keystore" in refusal(properties, AuthenticationFailedError)
 
 
-def test_an_unknown_certificate_authority_is_reported(guarded: KafkaCluster):
+def test_an_unknown_certificate_authority_is_reported(secured: KafkaCluster):
     """Without a trust store the system's authorities count; none of them signed the broker's certificate."""
-    properties = {"bootstrap.servers": guarded.bootstrap_for("SSL"), "security.protocol": "SSL"}
+    properties = {"bootstrap.servers": secured.bootstrap_for("SSL"), "security.protocol": "SSL"}
 
     assert "ssl.truststore" in refusal(properties, AuthenticationFailedError)
 
 
-def test_plaintext_client_on_a_tls_listener_gets_the_reason(guarded: KafkaCluster):
+def test_plaintext_client_on_a_tls_listener_gets_the_reason(secured: KafkaCluster):
     """The most common mistake: the message has security.protocol and the address."""
-    address = guarded.bootstrap_for("SSL")
+    address = secured.bootstrap_for("SSL")
 
     message = refusal({"bootstrap.servers": address}, UnreachableError)
 
@@ -410,15 +414,15 @@ def test_plaintext_client_on_a_tls_listener_gets_the_reason(guarded: KafkaCluste
     assert address in message
 
 
-def test_tls_client_on_a_plaintext_listener_gets_the_reason(guarded: KafkaCluster):
-    properties = guarded.java_client("SSL") | {"bootstrap.servers": guarded.bootstrap_for("PLAINTEXT")}
+def test_tls_client_on_a_plaintext_listener_gets_the_reason(secured: KafkaCluster):
+    properties = secured.java_client("SSL") | {"bootstrap.servers": secured.bootstrap_for("PLAINTEXT")}
 
     assert "plaintext" in refusal(properties, ClusterError)
 
 
-def test_a_mechanism_that_the_listener_lacks_is_reported(guarded: KafkaCluster):
+def test_a_mechanism_that_the_listener_lacks_is_reported(secured: KafkaCluster):
     """The message has the mechanisms that the listener offers."""
-    properties = guarded.java_client("SASL_PLAINTEXT") | {"bootstrap.servers": guarded.bootstrap_for("OAUTH")}
+    properties = secured.java_client("SASL_PLAINTEXT") | {"bootstrap.servers": secured.bootstrap_for("OAUTH")}
 
     assert "the listener offers OAUTHBEARER" in refusal(properties, AuthenticationFailedError)
 

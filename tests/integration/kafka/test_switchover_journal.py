@@ -169,7 +169,7 @@ def test_the_later_of_two_switchovers_on_separated_clusters_is_used_after_they_a
         await following.take()
         return following.active, following.fence_of(cluster.alias).state
 
-    async def there_and_back(
+    async def switch_over_twice(
         open_journal: Open, clusters: list[Cluster]
     ) -> list[tuple[str | None, FenceState]]:
         on_east, on_west = clusters
@@ -180,7 +180,7 @@ def test_the_later_of_two_switchovers_on_separated_clusters_is_used_after_they_a
         ]
 
     absent = FenceState.ABSENT
-    assert [("west", absent), ("east", absent), ("west", absent)] == run(east, west, pair, there_and_back)
+    assert [("west", absent), ("east", absent), ("west", absent)] == run(east, west, pair, switch_over_twice)
 
 
 def test_pairs_share_the_journal_topic_but_have_separate_locks(

@@ -96,7 +96,7 @@ class Relay:
             expected = end + self.loaded[topic] - loaded
             java.wait_until_replicated(topic, expected, remote=self.remote)
 
-    def wait_until_we_copied(self, mirrorflow: Replicator) -> None:
+    def wait_until_mirrorflow_copied(self, mirrorflow: Replicator) -> None:
         """Waits until we have delivered all that the source has; a report of the lag may be outdated."""
         ends = {
             (topic, number): end
@@ -172,13 +172,13 @@ def by_java(relay: Relay, before: int, during: int) -> None:
         java.stop()
 
 
-def by_us(relay: Relay, before: int, during: int) -> None:
+def by_mirrorflow(relay: Relay, before: int, during: int) -> None:
     """Runs MirrorFlow until it has copied records from before and after its start, and stops it cleanly."""
     relay.load(before)
     with relay.mirrorflow() as mirrorflow:
-        relay.wait_until_we_copied(mirrorflow)
+        relay.wait_until_mirrorflow_copied(mirrorflow)
         relay.load(during)
-        relay.wait_until_we_copied(mirrorflow)
+        relay.wait_until_mirrorflow_copied(mirrorflow)
         assert 0 == mirrorflow.stop()
 
 
@@ -186,7 +186,7 @@ def test_java_and_mirrorflow_alternate_and_copy_each_record_once(relay: Relay):
     """There are six turns, each from the positions of the other. Each record is copied once, in order."""
     for count in (700, 500, 300):
         by_java(relay, count, 97)
-        by_us(relay, count, 61)
+        by_mirrorflow(relay, count, 61)
     relay.assert_equal()
 
 
@@ -201,7 +201,7 @@ def test_records_that_retention_deleted_after_javas_position_are_reported_as_los
     relay.load_one(topic, 60)
     relay.source.delete_records(topic, {0: 140})
     with relay.mirrorflow(mirrorflow_source_loss_policy="alert") as mirrorflow:
-        relay.wait_until_we_copied(mirrorflow)
+        relay.wait_until_mirrorflow_copied(mirrorflow)
         progress = mirrorflow.progress()
 
     assert (40, 1) == (progress["lostRecords"], progress["losses"])
@@ -211,7 +211,7 @@ def test_records_that_retention_deleted_after_javas_position_are_reported_as_los
 def test_a_topic_that_java_did_not_copy_continues_at_mirrorflows_position(relay: Relay):
     """Java copies one topic in its turns. The others continue at the end of MirrorFlow's copies."""
     busy, *quiet = relay.topics
-    by_us(relay, 200, 50)
+    by_mirrorflow(relay, 200, 50)
     for _ in range(2):
         relay.mark()
         relay.load_one(busy, 80)
@@ -220,14 +220,14 @@ def test_a_topic_that_java_did_not_copy_continues_at_mirrorflows_position(relay:
             java.stop()
         for topic in quiet:
             relay.load_one(topic, 30)
-        by_us(relay, 10, 10)
+        by_mirrorflow(relay, 10, 10)
     relay.assert_equal()
 
 
 def test_a_topic_excluded_for_one_run_is_not_copied_again(relay: Relay):
     """MirrorFlow selects the topic in its first and third run, but not in the second."""
     busy, other, *_ = relay.topics
-    by_us(relay, 100, 20)
+    by_mirrorflow(relay, 100, 20)
     for topics in (busy, ""):
         relay.mark()
         relay.load_one(busy, 40)
@@ -238,7 +238,7 @@ def test_a_topic_excluded_for_one_run_is_not_copied_again(relay: Relay):
             mirrorflow.wait_until_caught_up(partitions=relay.topics[busy])
             mirrorflow.stop()
     relay.load_one(other, 40)
-    by_us(relay, 10, 10)
+    by_mirrorflow(relay, 10, 10)
 
     relay.assert_equal()
 
@@ -257,9 +257,9 @@ def test_a_flow_with_unchanged_topic_names_is_taken_over(west: KafkaCluster, tmp
             topics={topic: 2},
             policy="IdentityReplicationPolicy",
         )
-        by_us(relay, 300, 40)
+        by_mirrorflow(relay, 300, 40)
         by_java(relay, 200, 40)
-        by_us(relay, 100, 40)
+        by_mirrorflow(relay, 100, 40)
         relay.assert_equal()
 
 
@@ -316,7 +316,7 @@ def test_mirrorflow_continues_at_javas_last_position_after_a_kill(relay: Relay):
     assert len(stored) == partitions
     relay.load(50)
     with relay.mirrorflow() as mirrorflow:
-        relay.wait_until_we_copied(mirrorflow)
+        relay.wait_until_mirrorflow_copied(mirrorflow)
         assert mirrorflow.stop() == 0
 
     assert_copied_again_from(relay, topic, stored)

@@ -150,7 +150,7 @@ def test_plan_finds_loops_by_cluster_id_and_conflicts_by_topic(sites: Sites, tmp
     b.create_topic("payments")
     port = {cluster.name: cluster.bootstrap.rpartition(":")[2] for cluster in (a, b, c)}
 
-    def keeping_names(source: str, target: str, *, host: str = "127.0.0.1") -> Path:
+    def identity_flow(source: str, target: str, *, host: str = "127.0.0.1") -> Path:
         path = tmp_path / f"{source}-{target}-{host}.yaml"
         path.write_text(
             f"apiVersion: mirrorflow.io/v1alpha1\nkind: MirrorFlow\nmetadata: {{name: {source}-to-{target}}}\n"
@@ -160,8 +160,8 @@ def test_plan_finds_loops_by_cluster_id_and_conflicts_by_topic(sites: Sites, tmp
         )
         return path
 
-    first, second = keeping_names("a", "c"), keeping_names("b", "c")
-    back = keeping_names("c2", "a2", host="localhost")
+    first, second = identity_flow("a", "c"), identity_flow("b", "c")
+    back = identity_flow("c2", "a2", host="localhost")
     separate = mirrorflow("plan", "-f", first, "-f", second)
     loop = mirrorflow("plan", "-f", first, "-f", back)
     b.create_topic("orders")
