@@ -130,7 +130,7 @@ def test_each_metric_is_documented() -> None:
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 def test_alerts_use_existing_metrics_labels_and_values(alert: dict[str, Any]) -> None:
-    """Their annotations use only labels that the expression keeps."""
+    """The annotations of an alert use only labels that its expression keeps."""
     expression = alert["expr"]
     kept = {label for labels in re.findall(r"by \(([^)]*)\)", expression) for label in labels.split(", ")}
     used = set(re.findall(r"\$labels\.(\w+)", json.dumps(alert["annotations"])))

@@ -130,7 +130,7 @@ def test_a_flow_with_an_outdated_or_missing_status_is_progressing() -> None:
 
 @pytest.mark.parametrize("kind", ["MirrorFlow", "MirrorPair", "Switchover"])
 def test_the_health_tests_for_argo_cd_are_complete_and_pass(kind: str) -> None:
-    """They have the format of Argo CD's resource_customizations and use recorded statuses."""
+    """The tests have the format of Argo CD's resource_customizations and use recorded statuses."""
     check = CHECKS / kind
     cases = _read(check / "health_test.yaml")["tests"]
 

@@ -32,7 +32,7 @@ def test_relative_links_lead_to_existing_files(document: Path):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_paths_in_prose_exist(document: Path):
-    """These are paths of the repository in backquotes."""
+    """A path of the repository in backquotes is checked."""
     paths = re.findall(
         r"`((?:docs|tests|benchmarks|operator|replicator)/[\w./-]+\.\w+)`", document.read_text()
     )

@@ -25,7 +25,7 @@ def test_helm_test_succeeds(stage: Stage):
 def test_a_flow_with_tls_and_scram_from_secrets_copies_and_is_ready(
     stage: Stage, ready_flow: Callable[..., str]
 ):
-    """It has one pod for each connector, and `kubectl get` shows its sides and its state."""
+    """The flow has one pod for each connector, and `kubectl get` shows its sides and its state."""
     flow = ready_flow("tls", "orders.eu", partitions=3)
     load(stage.east, "orders.eu", 5_000)
 

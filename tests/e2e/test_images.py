@@ -56,7 +56,7 @@ def test_an_image_is_small(target: str):
 def test_an_image_runs_with_any_user_id_and_contains_no_compiler(
     stage: Stage, target: str, request: pytest.FixtureRequest
 ):
-    """Its modules load and none of its files is writable; it has neither build tools nor pip's cache."""
+    """The modules of the image load, and none of its files is writable. It has neither build tools nor pip's cache."""
     if target == "seed":
         request.getfixturevalue("seed_image")
     program = (

@@ -149,7 +149,7 @@ def test_acls_are_synced_by_difference_and_foreign_ones_stay(
 def test_acls_are_synced_to_the_topic_name_of_a_transformation(
     walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """They are removed with those of the source. The policy's name gets none, nor does a prefixed ACL."""
+    """They are removed with those of the source. Neither the name by the policy nor a prefixed ACL gets any."""
     topic = walled.create_topic(unique_topic())
     renamed = f"renamed-{topic}"
     add(walled, acl(topic, "alice"), acl(topic, "mallory", ALL, DENY), acl(topic, "dave", prefixed=True))

@@ -361,7 +361,7 @@ def test_an_export_continues_where_the_previous_one_ended(
 def test_a_recreated_topic_is_not_continued_while_others_are(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Its offsets mean different records. The job names it and fails, after the others are archived."""
+    """The offsets of the new topic mean different records. The job names it and fails, after the others are archived."""
     stem = unique_topic()
     again, other = f"{stem}-a", f"{stem}-b"
     for name in (again, other):

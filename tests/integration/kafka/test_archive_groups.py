@@ -44,7 +44,7 @@ def rebuilt() -> Iterator[KafkaCluster]:
 def test_a_restored_group_continues_at_its_record_and_skips_none(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Its offsets are those of the last increment, translated past markers. A group with members is not moved."""
+    """The restored offsets are those of the last increment, translated past markers. A group with members is not moved."""
     stem = unique_topic()
     topic, other = flow.source.create_topic(f"{stem}-a", partitions=2), flow.source.create_topic(f"{stem}-b")
     half, done, live, excluded = (f"{stem}-{name}" for name in ("half", "done", "live", "other"))

@@ -233,7 +233,10 @@ def test_the_printed_grants_suffice_and_check_creates_nothing(
 def test_the_printed_grants_suffice_for_checkpoints_groups_and_heartbeats(
     checked: CheckedFlow,
 ) -> None:
-    """One `run` with all three connectors: the group is translated, heartbeats are on both sides, then `check` adds nothing."""
+    """`run` with all three connectors translates the group and writes heartbeats to both sides.
+
+    Then `check` reports nothing new.
+    """
     checked.grant(checked.grants())
     put_group(checked.source, checked.group, {(checked.topic, 0): 40})
     remote = f"{checked.alias}.{checked.topic}"
@@ -322,7 +325,7 @@ MISSING = [
 def test_a_missing_grant_is_reported_with_cluster_operation_and_resource(
     checked: CheckedFlow, lacking: str, target: tuple[str, str, str], named: str
 ) -> None:
-    """One is missing on each side: exactly two findings."""
+    """One grant is missing on each side, so `check` reports exactly two findings."""
     kind, name, operation = target
     missing = {
         ("source", "TOPIC", checked.topic, lacking),
@@ -354,7 +357,7 @@ def test_a_missing_grant_is_reported_with_cluster_operation_and_resource(
 
 
 def test_a_flow_that_may_not_use_its_transactional_ids_is_at_least_once(checked: CheckedFlow) -> None:
-    """It can run, even without the claims topic; a note has the ACL to grant."""
+    """The flow can run, even without the claims topic. A note has the ACL to grant."""
     checked.grant(
         [
             grant

@@ -97,7 +97,7 @@ def test_check_lists_what_a_broker_offers(east: KafkaCluster, west: KafkaCluster
 def test_a_flow_keeps_the_guarantee_that_check_predicts(
     refused: frozenset[int], guarantee: str, tmp_path: Path
 ) -> None:
-    """It is killed twice; records may repeat only where the guarantee is at-least-once."""
+    """The flow is killed twice. Records may repeat only where the guarantee is at-least-once."""
     with KafkaCluster(name="complete", authorizer=True) as source, refusing(refused) as target:
         properties = {"bootstrap.servers": target.proxied_bootstrap}
         result = Trial(

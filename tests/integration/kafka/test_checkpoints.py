@@ -183,7 +183,7 @@ def test_a_group_with_members_on_the_target_is_not_moved_until_they_leave(
 
 
 def test_a_group_on_the_target_is_never_moved_back(flow: Flow, unique_topic: Names) -> None:
-    """One group was set back on the source before it was translated to the end, the other one afterwards."""
+    """One group was reset on the source before it was translated to the end, and a second group afterwards."""
     topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:8]
     ahead, behind = f"a-{own}", f"b-{own}"
     remote = flow.remote(topic)
@@ -274,7 +274,7 @@ def guarded() -> Iterator[KafkaCluster]:
 def test_a_group_without_permission_is_reported_and_others_continue(
     east: KafkaCluster, guarded: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """It is translated as soon as the permission is granted."""
+    """The group is translated as soon as the permission is granted."""
     own = uuid.uuid4().hex[:8]
     flow = Flow(source=east, target=guarded, folder=tmp_path, alias=f"e{own}", target_alias=f"w{own}")
     topic, allowed, refused = east.create_topic(unique_topic()), f"a-{own}", f"r-{own}"

@@ -39,7 +39,7 @@ def mirrorflow(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_run_fails_if_a_topic_cannot_be_created(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """It exits with 0 without the topic whose copy would have too long a name, and with 1 and a message with it."""
+    """`run` exits with 1 and a message if the name of a copy would be too long, and with 0 without that topic."""
     stem, alias = unique_topic(), f"a{uuid.uuid4().hex[:8]}"
     short, long = f"{stem}-short", f"{stem}-long-".ljust(249, "x")
     for topic in (short, long):

@@ -43,7 +43,7 @@ def test_report_only_mode_reports_differences_and_writes_none(
 def test_a_setting_is_not_synced_on_topics_that_exclude_it(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Other settings of the topic are synced, and so is the setting on other topics, new ones too."""
+    """Other settings of the topic are synced. On other topics, including new ones, the setting is synced too."""
     topic = east.create_topic(unique_topic(), config=SOURCE)
     other = east.create_topic(f"{topic}-other", config=SOURCE)
     new = east.create_topic(f"{topic}-new", config=SOURCE)

@@ -16,7 +16,7 @@ SHORT = "testSyncTopicConfigs|testRestartReplication"
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kafka", VERSIONS)
 def test_a_single_mm2_process_passes_apaches_single_node_test(kafka: str, tmp_path: Path):
-    """It runs with the properties of Apache's test and no others."""
+    """The process has only the properties of Apache's test."""
     verdict = run(
         DEDICATED, command=OUR_DEDICATED, tests="testSingleNodeCluster", kafka=kafka, folder=tmp_path / "run"
     )

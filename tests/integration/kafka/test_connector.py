@@ -151,7 +151,7 @@ def test_topics_are_created_with_settings_and_assigned(
 def test_the_first_assignment_is_fast(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """It takes well below the 1.5 seconds until the first record, topic creation included."""
+    """The assignment, with topic creation, takes well below the 1.5 seconds until the first record."""
     topic = east.create_topic(unique_topic(), partitions=4)
 
     async def main() -> float:
@@ -189,7 +189,7 @@ def test_new_partitions_and_topics_move_no_partition(
 def test_a_deleted_topic_is_unassigned_and_reported(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Its partitions are removed, its copy stays."""
+    """The partitions of the topic are removed from the tasks, and its copy stays."""
     stem = unique_topic()
     kept, gone = (east.create_topic(f"{stem}-{name}") for name in ("kept", "gone"))
 

@@ -121,7 +121,7 @@ def statuses(site: Site) -> set[str]:
 
 
 def test_internal_requests_need_a_valid_signature(file: File, unique_topic: Callable[[], str]) -> None:
-    """Two paths exist. Missing, wrong, stale and replayed signatures are refused; a follower forwards to the leader."""
+    """On both internal paths, missing, wrong, stale and replayed signatures are refused. A follower forwards to the leader."""
     topic = unique_topic()
     file.site.source.create_topic(topic, partitions=2)
     ttl = {f"{file.target_alias}.inter.worker.key.ttl.ms": "5000"}

@@ -279,7 +279,7 @@ def test_only_the_remaining_records_of_a_compacted_tail_are_kept(pair: DivergedP
 
 @pytest.mark.more
 def test_a_planned_switchover_back_succeeds_although_the_old_side_has_a_tail(pair: DivergedPair, topic: str):
-    """It compares only the records written since, because both sides differ by the tail."""
+    """The switchover compares only the records written since, because both sides differ by the tail."""
     load(pair.old, topic, TAIL, keys=True, first=COPIED)
     before = records(pair.old, topic)
     pair.end()
@@ -353,7 +353,7 @@ def test_a_topic_recreated_after_its_tail_is_kept_has_the_order_of_the_new_side(
 def test_the_old_side_is_fenced_before_its_tail_is_read(
     west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Its application still writes when the cluster returns, and is refused after the command."""
+    """An application still writes when the old side returns. Its writes are refused after the command."""
     with KafkaCluster(name="returned", listeners=("SASL_PLAINTEXT",), authorizer=True, users=(APP,)) as old:
         topic = west.create_topic(old.create_topic(unique_topic(), partitions=1))
         old.allow("ALL", "TOPIC", topic, user="app")

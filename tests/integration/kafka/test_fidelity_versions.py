@@ -123,10 +123,10 @@ def test_messages_of_old_formats_are_copied(old: KafkaCluster, west: KafkaCluste
 
 
 @pytest.mark.parametrize("end", ["source", "target"])
-def test_groups_and_heartbeats_cross_to_and_from_an_old_cluster(
+def test_groups_and_heartbeats_are_replicated_to_and_from_an_old_cluster(
     old: KafkaCluster, new_cluster: KafkaCluster, tmp_path: Path, end: str
 ) -> None:
-    """One end has 3.9: offset syncs are on the source, the group is translated, heartbeats arrive on both ends."""
+    """One side has Kafka 3.9. Offset syncs are on the source, the group is translated, and heartbeats are on both sides."""
     source, target = (old, new_cluster) if end == "source" else (new_cluster, old)
     topic = source.create_topic(f"groups-{end}")
     group, alias = f"g-old-{end}", f"o{end}"

@@ -123,7 +123,7 @@ def test_a_different_switchover_neither_ends_the_flow_again_nor_clears_the_end(f
 
 
 def test_neither_a_seed_nor_a_restore_takes_an_ended_flow(flow: Flow, topic: str):
-    """They would take the flow from a running process."""
+    """Both would take the flow from a running process."""
     load(flow.source, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up(partitions=PARTITIONS)

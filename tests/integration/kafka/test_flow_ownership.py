@@ -239,7 +239,7 @@ def test_a_renamed_flow_that_names_its_earlier_name_continues(flow: Flow, topic:
 
 
 def test_a_different_source_cluster_with_the_same_alias_is_refused(flow: Flow, topic: str):
-    """Two source clusters would mix two topics in one: nothing is copied, and the error has both cluster ids."""
+    """Two source clusters would mix two topics in one copy. Nothing is copied, and the error has both cluster ids."""
     load(flow.source, topic, 1_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()

@@ -53,10 +53,10 @@ def wait_until_expired(flow: Flow) -> None:
     )
 
 
-def test_a_process_that_was_frozen_while_the_ids_expired_repeats_nothing(
+def test_a_process_suspended_while_its_transactional_ids_expired_repeats_nothing(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """It thaws after a new process with a different isolation level has continued."""
+    """It resumes after a new process with a different isolation level has continued."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 1_000)
     with ExitStack() as stack:

@@ -74,7 +74,7 @@ def test_a_new_group_is_found_by_its_commits(flow: Flow, unique_topic: Names):  
 
 
 def test_offsets_of_a_transaction_count_only_if_it_commits(flow: Flow, unique_topic: Names):  # noqa: F811
-    """As for a consumer that starts in the group on the source."""
+    """A consumer that starts in the group on the source also sees only committed offsets."""
     topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     remote = flow.remote(topic)
     load(flow.source, topic, 100)

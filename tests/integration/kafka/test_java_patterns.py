@@ -78,7 +78,7 @@ def _matches(pattern: str) -> list[str]:
 
 
 def test_patterns_match_as_in_java():
-    """Both refuse the same patterns. Not compared: `\\b` beyond ASCII, which changed with Java 19."""
+    """Both engines refuse the same patterns. `\\b` beyond ASCII is not compared, because it changed with Java 19."""
     questions = [(pattern, name) for pattern in PATTERNS for name in NAMES]
     results = iter(java_matches(questions))
 

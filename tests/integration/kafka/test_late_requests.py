@@ -48,10 +48,8 @@ def hold_commit(flow: Flow, topic: str) -> None:
     proxy.deliver()
 
 
-def test_a_commit_that_arrives_inside_a_later_transaction_does_not_end_it(
-    flow: Flow, unique_topic: Callable[[], str]
-):
-    """Its connection was lost. A coordinator cannot distinguish the transactions of one producer epoch."""
+def test_a_late_commit_does_not_end_a_later_transaction(flow: Flow, unique_topic: Callable[[], str]):
+    """The connection of the commit was lost. A coordinator cannot distinguish the transactions of one producer epoch."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     old = {"rate": PER_S, "timestamp_ms": now_ms() - 2 * DAY_MS, "timestamp_step_ms": 1}
     writer = threading.Thread(target=load, args=(flow.source, topic, RECORDS), kwargs=old)

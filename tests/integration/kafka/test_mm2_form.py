@@ -115,7 +115,7 @@ def series(text: str) -> Counter[str]:
 
 
 def test_kafkas_own_example_runs_unchanged(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
-    """It copies all topics in both directions. Copies are not copied back, and internal topics are not copied."""
+    """The example copies all topics in both directions. Copies and internal topics are not copied."""
     others = {"mm2-offset-syncs.X.internal", "mm2-offsets.X.internal", "X.checkpoints.internal"}
     for name in ("orders", *sorted(others)):
         write(north, north.create_topic(name), 5)

@@ -77,7 +77,7 @@ async def nothing(log: OffsetsLog) -> None:
 
 
 def test_the_offsets_topic_is_created_as_by_connect(west: KafkaCluster):
-    """It has 25 partitions and is compacted."""
+    """The topic has 25 partitions and is compacted."""
     run(west, "mm2-offsets.new.internal", nothing)
 
     assert (25, "compact") == (

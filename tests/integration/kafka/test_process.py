@@ -135,7 +135,7 @@ def test_https_is_served_from_a_pkcs12_keystore(prefix: str, tmp_path: Path):
 def test_the_event_log_of_a_partition_is_written_for_a_replay(
     east: KafkaCluster, west: KafkaCluster, unique_topic, tmp_path: Path
 ):
-    """It is written when a partition stops, and on SIGUSR1."""
+    """The log is written when a partition stops, and on SIGUSR1."""
     stem = unique_topic()
     alias, folder = stem[-8:], tmp_path / "temporary"
     folder.mkdir()

@@ -110,10 +110,10 @@ def test_transactions_over_a_narrow_link_are_written_once(flow: Flow, unique_top
 
 
 @pytest.mark.parametrize("days", [0, 2])
-def test_a_batch_that_takes_longer_than_a_response_may_is_written_once(
+def test_a_batch_that_takes_longer_than_the_response_timeout_is_written_once(
     flow: Flow, unique_topic: Names, days: int
 ) -> None:
-    """One record of a megabyte at 20 kB/s, in a plain batch and in a transaction."""
+    """A record of a megabyte is sent at 20 kB/s, in a plain batch and in a transaction."""
     topic = old_topic(flow, unique_topic(), 1, size_bytes=LARGE_BYTES, days=days)
 
     with flow.replicator(topic) as replicator:
@@ -210,10 +210,10 @@ def test_records_on_a_slow_disk_are_written_once(flow: Flow, unique_topic: Names
     assert "was not answered" not in log
 
 
-def test_a_batch_that_takes_longer_to_fetch_than_a_response_may_is_copied(
+def test_a_batch_whose_fetch_takes_longer_than_the_response_timeout_is_copied(
     west: KafkaCluster, slow_cluster: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """One record of a megabyte over a link of 20 kB/s from the source."""
+    """A record of a megabyte is fetched over a link of 20 kB/s."""
     bootstrap = slow_cluster.proxied_bootstrap
     flow = Flow.new(slow_cluster, west, tmp_path, connector={"source.cluster.bootstrap.servers": bootstrap})
     topic = slow_cluster.create_topic(unique_topic())

@@ -122,10 +122,10 @@ def test_a_target_with_too_few_replicas_in_sync_is_the_stall_reason_until_they_r
         flow.assert_exact(topic)
 
 
-def test_a_source_partition_without_a_leader_stalls_although_it_was_idle(
+def test_an_idle_source_partition_without_a_leader_stalls(
     three: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ):
-    """Its only broker is down, so it is unknown whether there are more records; the other topic is copied."""
+    """Its only broker is down, so it is unknown whether there are more records. The other topic is copied."""
     flow, stem = Flow.new(three, west, tmp_path), unique_topic()
     lost, kept = (three.create_topic(f"{stem}-{name}") for name in ("lost", "kept"))
     leader = three.leader(lost, 0)

@@ -79,7 +79,7 @@ def wait_for_reason(replicator: Replicator, reason: str, topic: str, number: int
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_a_copy_without_write_permission_does_not_keep_others_from_starting(
+def test_other_partitions_start_although_writes_to_one_copy_are_denied(
     east: KafkaCluster, guarded: KafkaCluster, unique_topic: Names, tmp_path: Path, *, is_old: bool
 ) -> None:
     """Write on one copy is denied while the flow runs; then the process is killed and started again."""
@@ -109,7 +109,7 @@ def test_a_copy_without_write_permission_does_not_keep_others_from_starting(
     assert f"Cluster guarded does not authorize Write on topic {flow.remote(refused)};" in status["message"]
 
 
-def test_a_source_topic_without_read_permission_does_not_keep_others_from_starting(
+def test_other_partitions_start_although_reads_of_one_source_topic_are_denied(
     guarded: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     refused, others = (guarded.create_topic(unique_topic()) for _ in range(2))
@@ -134,7 +134,7 @@ def test_a_source_topic_without_read_permission_does_not_keep_others_from_starti
 
 
 @pytest.mark.parametrize("restart", ["target", "process"])
-def test_a_source_partition_without_a_leader_does_not_keep_others_from_starting(
+def test_other_partitions_start_although_a_source_partition_has_no_leader(
     unique_topic: Names, tmp_path: Path, restart: str
 ) -> None:
     """One broker of the source is down; then a broker of the target or the process restarts."""
@@ -198,7 +198,7 @@ def move_from_third(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_a_broker_that_does_not_respond_does_not_keep_others_from_committing(
+def test_other_partitions_commit_although_one_broker_does_not_respond(
     blocked: tuple[Flow, str], *, is_old: bool
 ) -> None:
     """Only this process cannot reach the broker, so it stays the leader."""
@@ -229,7 +229,7 @@ def test_a_broker_that_does_not_respond_does_not_keep_others_from_committing(
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_a_copy_on_a_full_disk_does_not_keep_others_from_starting(
+def test_other_partitions_start_although_the_disk_of_one_copy_is_full(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path, *, is_old: bool
 ) -> None:
     """A broker with two disks continues without the full one, which fails at the first write after the start."""

@@ -84,7 +84,7 @@ def test_a_rehearsal_reports_its_states_and_leaves_the_source_unchanged(sides: S
     ],
 )
 def test_a_killed_rehearsal_is_continued_by_the_next_command(sides: Sides, tmp_path: Path, state: str):
-    """It is killed in each state of a rehearsal. Afterwards the source is unchanged."""
+    """The command is killed in each state of a rehearsal. Afterwards the source is unchanged."""
     east, pair = sides["east"], Pair(sides, tmp_path)
     acls = topic_acls(east)
     with pair.running("east-to-west", "forward") as forward, Application(pair) as application:
@@ -191,7 +191,9 @@ class Moving:
         )
 
     def start_back_early(self) -> None:
-        """Starts the reverse flow as soon as writes to east are refused, long before the switchover has stored where it starts."""
+        """Starts the reverse flow as soon as writes to east are refused, long before the switchover has stored
+        where it starts.
+        """
         wait_until("writes are refused", self._application.was_refused.is_set)
         self._back = self._stack.enter_context(self.pair.running("west-to-east", "back"))
 

@@ -206,7 +206,7 @@ def fourth() -> Iterator[KafkaCluster]:
 
 
 def test_fan_out_copies_to_each_site_its_topics(sites: Sites, fourth: KafkaCluster, tmp_path: Path) -> None:
-    """Two sites get all topics, the third one kind of topics, and nothing returns; then the MirrorFlows continue."""
+    """Two sites get all topics, and the third site gets one kind. Nothing is copied back. Then the MirrorFlows continue."""
     a, b, c = sites.values()
     text = example("fan-out", {**sites, "hub": fourth})
     for topic in ("orders", "public-prices"):

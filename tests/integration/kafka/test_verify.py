@@ -203,7 +203,7 @@ def test_keys_that_are_written_again_while_a_log_cleaner_runs_are_undecided(
 def test_a_topic_that_is_deleted_after_the_plan_is_undecided_and_the_others_are_compared(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """One is deleted on the source, one on the target, and one of them is compacted."""
+    """One topic is deleted on the target, and a second, compacted one on the source."""
     topics = [flow.source.create_topic(unique_topic()) for _ in range(2)]
     topics.append(flow.source.create_topic(unique_topic(), config={"cleanup.policy": "compact"}))
     for topic in topics:
@@ -356,7 +356,7 @@ def test_records_that_only_retention_can_have_deleted_are_not_missing(
 def test_a_mistyped_topic_has_its_own_exit_status(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """It is neither equal nor different, and nothing is archived, restored or copied."""
+    """The status is neither that of equal nor of different copies. Nothing is archived, restored or copied."""
     topic = flow.source.create_topic(unique_topic())
     archive = {"archive": str(tmp_path / "archive")}
     assert 0 == export_driver.run(files_of(flow, topic), job_of(archive), spark=spark)

@@ -166,7 +166,7 @@ def test_encoded_records_equal_those_of_java(java: JavaWorker):
 
 
 def test_the_topics_of_a_stopped_java_worker_are_read(west: KafkaCluster, java: JavaWorker):
-    """One started connector with its task; nothing of the deleted connector; both statuses."""
+    """They have one started connector with its task, nothing of the deleted connector, and both statuses."""
     configs, statuses = with_topics(west, java.group, nothing)
 
     assert {NAME: heartbeats(west)} == configs.configs.connectors
@@ -250,7 +250,7 @@ def test_a_follower_reads_each_new_record_once(west: KafkaCluster):
 
 
 def test_worker_topics_are_created_as_by_connect(west: KafkaCluster):
-    """One partition for configs and five for statuses, compacted."""
+    """Configs have one partition and statuses five, all compacted."""
     group = f"made-{time.monotonic_ns()}"
     with_topics(west, group, nothing)
     topics = west.topics()

@@ -44,7 +44,10 @@ def _status(flows: Kubectl, part: str) -> dict[str, Any]:
 
 
 def test_a_scheduled_export_is_reported_with_its_commit_and_the_next_time(flows: Kubectl):
-    """Two never run at once; a stopped flow suspends the schedule, and what fails is reported until the next export."""
+    """Two exports never run at the same time.
+
+    A stopped flow suspends the schedule, and a failure is reported until the next export.
+    """
     document = manifest(archive=SCHEDULED)
     flows.apply(document)
     wait_until("the CronJob exists", lambda: len(flows.get("cronjobs")["items"]) == 1)

@@ -175,7 +175,7 @@ def test_a_scheduled_verification_reports_differences(flows: Kubectl):
 
 
 def test_a_verification_by_run_id_waits_for_a_scheduled_one(flows: Kubectl):
-    """Two never run at once: the new Job waits for the driver, and the schedule is suspended until its result."""
+    """The new Job waits for the running driver, and the schedule is suspended until the result of the new Job."""
     document = manifest(verify={"schedule": "0 3 * * *"})
     flows.apply(document)
     wait_until("the CronJob exists", lambda: len(flows.get("cronjobs")["items"]) == 1)
@@ -199,7 +199,7 @@ def test_a_verification_by_run_id_waits_for_a_scheduled_one(flows: Kubectl):
 
 
 def test_a_deleted_verification_is_reported(flows: Kubectl):
-    """Its result is unknown."""
+    """The result of the verification is unknown."""
     flows.apply(manifest(verify={"schedule": "0 3 * * *"}))
     wait_until("the CronJob exists", lambda: len(flows.get("cronjobs")["items"]) == 1)
     flows("create", "job", "by-hand", f"--from=cronjob/{FLOW}-verify")
@@ -212,7 +212,7 @@ def test_a_deleted_verification_is_reported(flows: Kubectl):
 
 
 def test_a_verification_by_run_id_runs_once(flows: Kubectl):
-    """It runs again only with a new id."""
+    """The verification runs again only with a new id."""
     document = manifest(verify={"runId": "before-the-move"})
     flows.apply(document)
     job = one_job(flows, "verify")

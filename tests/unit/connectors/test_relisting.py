@@ -30,5 +30,5 @@ def test_listings_settle_at_the_configured_interval():
     assert all(abs(pause_s - INTERVAL_S) < ROUNDING_S for pause_s in late)
 
 
-def test_interval_shorter_than_the_ramp_is_kept():
+def test_an_interval_shorter_than_the_first_pauses_is_used_from_the_start():
     assert {1.0} == {after - before for before, after in pairwise(listings(1.0, 60))}

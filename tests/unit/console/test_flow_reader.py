@@ -71,7 +71,7 @@ def connectors() -> Iterator[Connectors]:
     served.server.server_close()
 
 
-def turn_without_partitions(reader: FlowReader, connectors: Connectors, flow: ConnectedFlow) -> FlowReading:
+def read_without_partitions(reader: FlowReader, connectors: Connectors, flow: ConnectedFlow) -> FlowReading:
     """Reads until a poll needs no partitions of *flow*, and returns its reading."""
     for _ in range(TURNS):
         (reading,) = reader.read([flow], NOTHING, NOTHING, is_watched=True)
@@ -102,7 +102,7 @@ def test_an_open_page_has_all_partitions_at_each_poll(connectors):
 
 def test_a_new_problem_is_shown_with_its_partition_in_the_same_poll(connectors):
     reader, flow = FlowReader(), connectors.flow()
-    turn_without_partitions(reader, connectors, flow)
+    read_without_partitions(reader, connectors, flow)
 
     connectors.report = healthy(partition(0), partition(3, **STOPPED))
     (reading,) = reader.read([flow], NOTHING, NOTHING, is_watched=True)
@@ -116,7 +116,7 @@ def test_a_new_problem_is_shown_with_its_partition_in_the_same_poll(connectors):
 
 def test_a_reading_is_reused_while_only_figures_change(connectors):
     reader, flow = FlowReader(), connectors.flow()
-    before = turn_without_partitions(reader, connectors, flow)
+    before = read_without_partitions(reader, connectors, flow)
 
     connectors.report = healthy(partition(0, records=500), partition(1))
     (after,) = reader.read([flow], NOTHING, NOTHING, is_watched=True)
@@ -136,7 +136,7 @@ def test_partitions_of_a_page_that_was_closed_are_not_kept(connectors):
     reader.read([flow], frozenset({"a"}), NOTHING, is_watched=True)
     connectors.limits()
 
-    reading = turn_without_partitions(reader, connectors, flow)
+    reading = read_without_partitions(reader, connectors, flow)
 
     assert reading.document is not None
     assert reading.document.progress.partitions == ()

@@ -55,7 +55,7 @@ def test_the_summary_sums_over_partitions():
 
 
 def test_the_summary_has_a_bounded_size():
-    """It has thousands of partitions with long names, messages and reasons."""
+    """The worker has thousands of partitions with long names, messages and reasons."""
     parts = [
         partition(
             n, "secret-topic", phase=PartitionPhase.STOPPED, reason=f"\x01{n}" * 90, message="secret-topic"

@@ -183,7 +183,7 @@ def test_the_name_check_can_be_disabled_but_not_the_chain_check(stores: Path, tm
 def test_configured_protocols_and_cipher_suites_are_used(
     stores: Path, tmp_path: Path, setting: str, value: str, result: str
 ):
-    """Others are not offered."""
+    """Other protocols and cipher suites are not offered."""
     assert handshake(tls(stores, "trust.pem") | {setting: value}, tmp_path)[0] == result
 
 

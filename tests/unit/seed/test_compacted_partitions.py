@@ -196,8 +196,8 @@ def test_keys_after_an_open_transaction_are_undecided_with_that_reason() -> None
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(1, 20))
-def test_parts_of_a_log_overlap_nowhere_and_leave_nothing_out(source: int, target: int, count: int) -> None:
-    """Each side has a first part, even an empty one, and only the source's is reported for all classes."""
+def test_parts_of_a_log_cover_each_offset_once(source: int, target: int, count: int) -> None:
+    """Each side has a first part, even an empty one. Only the first part of the source is reported for all classes."""
     verify_range = VerifyRange(
         topic="t",
         partition=0,

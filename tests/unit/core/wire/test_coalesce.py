@@ -75,7 +75,7 @@ def test_a_merged_batch_of_several_obeys_the_size_limit(parts, codec, max_bytes)
 
 @given(st.lists(RECORDS, min_size=1, max_size=5), st.sampled_from(CODECS), st.integers(100, 20_000))
 def test_a_merged_batch_of_several_obeys_the_uncompressed_size_limit(parts, codec, max_uncompressed_bytes):
-    """Their compressed size does not matter."""
+    """The compressed size of the batches does not matter."""
     merged = coalesce(
         consecutive_batches(parts, codec=codec),
         max_bytes=1 << 20,
