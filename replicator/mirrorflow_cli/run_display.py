@@ -47,7 +47,7 @@ class Display(Protocol):
         """The run fails, for the reason *sentence*."""
 
     def close(self) -> None:
-        """The run is over: no other call follows."""
+        """Ends the display. No other call follows."""
 
 
 class PlainDisplay:
