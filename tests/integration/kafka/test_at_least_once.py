@@ -17,7 +17,7 @@ ALIAS = "unfenced"
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[KafkaCluster]:
+def secured() -> Iterator[KafkaCluster]:
     """A target that requires a password and grants nothing by default."""
     with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
         yield cluster
@@ -70,53 +70,53 @@ def test_positions_in_a_file_lose_nothing_across_kills(
 
 @pytest.mark.parametrize("age_ms", [0, 2 * DAY_MS], ids=["young", "old"])
 def test_without_transactional_ids_nothing_is_lost_across_kills(
-    guarded: KafkaCluster, east: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str], age_ms: int
+    secured: KafkaCluster, east: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str], age_ms: int
 ):
     """Records after the last position are copied again, after their first copies; the leader may forget old producers."""
     flow = Flow.new(
         east,
-        guarded,
+        secured,
         tmp_path,
         connector={
             "mirrorflow.bytes.per.second": "1Mi",
             "offset.flush.interval.ms": "500",
-            **{f"target.cluster.{key}": value for key, value in client(guarded).items()},
+            **{f"target.cluster.{key}": value for key, value in client(secured).items()},
         },
-        worker=client(guarded),
+        worker=client(secured),
     )
-    allow_topics(guarded)
+    allow_topics(secured)
     topic = east.create_topic(unique_topic(), config=FOREVER)
     load(east, topic, 40_000, size_bytes=100, timestamp_ms=now_ms() - age_ms)
     with flow.replicator(topic) as replicator:
         for copied in (3_000, 15_000):
-            replicator.wait_for_copy(guarded, flow.remote(topic), copied)
+            replicator.wait_for_copy(secured, flow.remote(topic), copied)
             replicator.kill()
             replicator.start()
         replicator.wait_until_caught_up()
         guarantee_counts = guarantees(replicator)
 
-    assert first_occurrences(guarded, flow.remote(topic)) == [record.value for record in records(east, topic)]
+    assert first_occurrences(secured, flow.remote(topic)) == [record.value for record in records(east, topic)]
     assert guarantee_counts == {"at-least-once": 1}
 
 
 def test_a_flow_becomes_exactly_once_when_its_transactional_ids_are_granted(
-    guarded: KafkaCluster, east: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
+    secured: KafkaCluster, east: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
 ):
-    allow_topics(guarded)
+    allow_topics(secured)
     topic = east.create_topic(unique_topic())
     load(east, topic, 1_000)
     connector = {"source.cluster.alias": ALIAS} | {
-        f"target.cluster.{key}": value for key, value in client(guarded).items()
+        f"target.cluster.{key}": value for key, value in client(secured).items()
     }
     with Replicator.standalone(
-        east, guarded, topics=topic, folder=tmp_path, connector=connector, worker=client(guarded)
+        east, secured, topics=topic, folder=tmp_path, connector=connector, worker=client(secured)
     ) as replicator:
         replicator.wait_until_caught_up()
         before = guarantees(replicator)
         (warning,) = replicator.progress()["firstWarnings"]
         prefix = TransactionalIds(ALIAS).prefix
         for operation in ("WRITE", "DESCRIBE"):
-            guarded.allow(operation, "TRANSACTIONAL_ID", prefix, prefixed=True)
+            secured.allow(operation, "TRANSACTIONAL_ID", prefix, prefixed=True)
         wait_until("the flow is exactly-once", lambda: guarantees(replicator) == {"exactly-once": 1})
         load(east, topic, 1_000, first=1_000)
         replicator.wait_until_caught_up()
@@ -125,6 +125,6 @@ def test_a_flow_becomes_exactly_once_when_its_transactional_ids_are_granted(
     assert before == {"at-least-once": 1}
     assert f"does not grant Write on transactional ids that begin with {prefix}" in warning
     assert after == []
-    assert [record.value for record in records(guarded, f"{ALIAS}.{topic}")] == [
+    assert [record.value for record in records(secured, f"{ALIAS}.{topic}")] == [
         record.value for record in records(east, topic)
     ]

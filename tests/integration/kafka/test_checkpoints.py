@@ -265,28 +265,28 @@ def test_checkpoints_are_neither_repeated_nor_moved_back_after_a_kill(
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[KafkaCluster]:
+def secured() -> Iterator[KafkaCluster]:
     """A target that grants nothing by default."""
     with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
         yield cluster
 
 
 def test_a_group_without_permission_is_reported_and_others_continue(
-    east: KafkaCluster, guarded: KafkaCluster, unique_topic: Names, tmp_path: Path
+    east: KafkaCluster, secured: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     """The group is translated as soon as the permission is granted."""
     own = uuid.uuid4().hex[:8]
-    flow = Flow(source=east, target=guarded, folder=tmp_path, alias=f"e{own}", target_alias=f"w{own}")
+    flow = Flow(source=east, target=secured, folder=tmp_path, alias=f"e{own}", target_alias=f"w{own}")
     topic, allowed, refused = east.create_topic(unique_topic()), f"a-{own}", f"r-{own}"
     remote = flow.remote(topic)
     load(east, topic, 100)
     for group in (allowed, refused):
         put_group(east, group, {(topic, 0): 100})
     for operation in ("CREATE", "WRITE", "READ", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER", "ALTER_CONFIGS"):
-        guarded.allow(operation, "TOPIC", "*")
+        secured.allow(operation, "TOPIC", "*")
     for operation in ("READ", "DESCRIBE"):
-        guarded.allow(operation, "GROUP", allowed)
-    client = guarded.java_client("SASL_PLAINTEXT")
+        secured.allow(operation, "GROUP", allowed)
+    client = secured.java_client("SASL_PLAINTEXT")
     lines = {f"target.cluster.{key}": value for key, value in client.items()}
     process = flow.process(
         topic,
@@ -312,7 +312,7 @@ def test_a_group_without_permission_is_reported_and_others_continue(
             group: flow.checkpoints(group)[-1]["upstream_offset"] for group in (allowed, refused)
         }
         for operation in ("READ", "DESCRIBE"):
-            guarded.allow(operation, "GROUP", refused)
+            secured.allow(operation, "GROUP", refused)
         flow.wait_for_group(refused, {(remote, 0): 100 - LAG_MAX})
 
     assert status is not None
@@ -322,20 +322,20 @@ def test_a_group_without_permission_is_reported_and_others_continue(
 
 
 def test_groups_are_translated_while_checkpoints_cannot_be_written(
-    east: KafkaCluster, guarded: KafkaCluster, unique_topic: Names, tmp_path: Path
+    east: KafkaCluster, secured: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     """The topic is reported with the missing permission."""
     own = uuid.uuid4().hex[:8]
-    flow = Flow(source=east, target=guarded, folder=tmp_path, alias=f"e{own}", target_alias=f"w{own}")
+    flow = Flow(source=east, target=secured, folder=tmp_path, alias=f"e{own}", target_alias=f"w{own}")
     topic, group = east.create_topic(unique_topic()), f"d-{own}"
     load(east, topic, 100)
     put_group(east, group, {(topic, 0): 100})
     for operation in ("CREATE", "WRITE", "READ", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER", "ALTER_CONFIGS"):
-        guarded.allow(operation, "TOPIC", "*")
+        secured.allow(operation, "TOPIC", "*")
     checkpoints = f"{flow.alias}.checkpoints.internal"
-    guarded.allow("WRITE", "TOPIC", checkpoints, deny=True)
-    guarded.allow("READ", "GROUP", group)
-    client = guarded.java_client("SASL_PLAINTEXT")
+    secured.allow("WRITE", "TOPIC", checkpoints, deny=True)
+    secured.allow("READ", "GROUP", group)
+    client = secured.java_client("SASL_PLAINTEXT")
     lines = {f"target.cluster.{key}": value for key, value in client.items()}
     process = flow.process(
         topic, worker=client, connector=lines, sync_group_offsets_enabled="true", groups=group

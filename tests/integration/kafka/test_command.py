@@ -93,12 +93,12 @@ def test_check_and_plan_report_a_mistyped_topic(
 
 def test_a_client_file_connects_with_tls_and_a_password(west: KafkaCluster, tmp_path: Path):
     """All records are copied, and no file but the user's own has the password."""
-    with KafkaCluster(name="guarded", listeners=("SASL_SSL",)) as guarded:
+    with KafkaCluster(name="guarded", listeners=("SASL_SSL",)) as secured:
         produce(
-            guarded, guarded.create_topic("orders"), [(0, time.time_ns() // 1_000_000, None, b"value", [])]
+            secured, secured.create_topic("orders"), [(0, time.time_ns() // 1_000_000, None, b"value", [])]
         )
         file, alias = tmp_path / "client.properties", f"a{uuid.uuid4().hex[:8]}"
-        file.write_text(format_properties(guarded.java_client("SASL_SSL", mechanism="SCRAM-SHA-512")))
+        file.write_text(format_properties(secured.java_client("SASL_SSL", mechanism="SCRAM-SHA-512")))
         arguments: list[str | Path] = [
             "--from-config",
             file,

@@ -17,7 +17,7 @@ NEVER = {"offset.flush.interval.ms": "3600000"}
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[KafkaCluster]:
+def secured() -> Iterator[KafkaCluster]:
     """A source with the permissions that the documentation requires."""
     with KafkaCluster(
         name="guarded", authorizer=True, listeners=("SASL_PLAINTEXT",), users=(READER,)
@@ -32,17 +32,17 @@ def client_of(cluster: KafkaCluster, user: User, *, side: str = "") -> Mapping[s
 
 
 def test_read_and_describe_on_the_source_suffice_to_resume_after_kill_9(
-    guarded: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    secured: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
     """The topic's settings may not be read."""
-    connector = client_of(guarded, READER, side="source.cluster.")
-    flow = Flow.new(guarded, west, tmp_path, connector={**connector, **NEVER})
-    topic = guarded.create_topic(unique_topic())
-    load(guarded, topic, 1_000)
+    connector = client_of(secured, READER, side="source.cluster.")
+    flow = Flow.new(secured, west, tmp_path, connector={**connector, **NEVER})
+    topic = secured.create_topic(unique_topic())
+    load(secured, topic, 1_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
         replicator.kill()
-        load(guarded, topic, 500, first=1_000)
+        load(secured, topic, 500, first=1_000)
         replicator.start()
         replicator.wait_until_caught_up()
 

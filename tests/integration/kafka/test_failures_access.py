@@ -21,7 +21,7 @@ Names = Callable[[], str]
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[KafkaCluster]:
+def secured() -> Iterator[KafkaCluster]:
     """A broker that requires a password and grants nothing by default: source of some tests, target of others."""
     with KafkaCluster(name=ALIAS, listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
         yield cluster
@@ -56,7 +56,7 @@ def status(replicator: Replicator) -> str:
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_corrected_password_is_used_without_a_restart(
-    guarded: KafkaCluster,
+    secured: KafkaCluster,
     east: KafkaCluster,
     west: KafkaCluster,
     unique_topic: Names,
@@ -64,12 +64,12 @@ def test_a_corrected_password_is_used_without_a_restart(
     side: str,
 ) -> None:
     """The file of ${file:...} first lacks the key, then has a wrong and then the right password. No password is ever shown."""
-    source, target = (guarded, west) if side == "source" else (east, guarded)
+    source, target = (secured, west) if side == "source" else (east, secured)
     topic = source.create_topic(unique_topic())
     alias = topic.upper()
     load(source, topic, 300, keys=True)
-    allow_source(guarded, topic)
-    allow_target(guarded, alias)
+    allow_source(secured, topic)
+    allow_target(secured, alias)
     secret = tmp_path / "secret.properties"
     secret.write_text("passwort=hunter2-wrong\n")
     reference = f"${{file:{secret}:password}}"
@@ -77,8 +77,8 @@ def test_a_corrected_password_is_used_without_a_restart(
         "config.providers": "file",
         "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
     }
-    worker = provider | (client(guarded, reference) if side == "target" else {})
-    connector = {"source.cluster.alias": alias, **lines(side, guarded, reference)}
+    worker = provider | (client(secured, reference) if side == "target" else {})
+    connector = {"source.cluster.alias": alias, **lines(side, secured, reference)}
 
     with Replicator.standalone(
         source, target, topics=topic, folder=tmp_path, connector=connector, worker=worker
@@ -97,7 +97,7 @@ def test_a_corrected_password_is_used_without_a_restart(
     assert {"path": str(secret), "key": "password"} == missing
     assert ("Unreachable", "AuthenticationFailed") == (refused[side]["reach"], refused[side]["reason"])
     assert "missing" not in refused
-    message = f"Cluster {alias if side == 'source' else ALIAS} at {guarded.bootstrap}: "
+    message = f"Cluster {alias if side == 'source' else ALIAS} at {secured.bootstrap}: "
     assert message in rest_status
     assert message in log
     assert "hunter2" not in rest_status + log
@@ -125,17 +125,17 @@ def allow_target(cluster: KafkaCluster, alias: str, *, but: str = "") -> None:
 
 @pytest.mark.parametrize("operation", ["DESCRIBE", "READ"])
 def test_a_missing_source_permission_is_reported_until_it_is_granted(
-    guarded: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, operation: str
+    secured: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, operation: str
 ) -> None:
     """Without Describe no topic is visible; without Read its partition stops. Once granted, the copy begins by itself."""
-    topic = guarded.create_topic(unique_topic())
-    load(guarded, topic, 300, keys=True)
+    topic = secured.create_topic(unique_topic())
+    load(secured, topic, 300, keys=True)
     if operation == "READ":
-        guarded.allow("DESCRIBE", "TOPIC", topic)
-    connector = {"source.cluster.alias": topic.upper(), **lines("source", guarded)}
+        secured.allow("DESCRIBE", "TOPIC", topic)
+    connector = {"source.cluster.alias": topic.upper(), **lines("source", secured)}
 
     with Replicator.standalone(
-        guarded, west, topics=topic, folder=tmp_path, connector=connector
+        secured, west, topics=topic, folder=tmp_path, connector=connector
     ) as replicator:
         if operation == "READ":
             partition_status = replicator.wait_for_phase("stopped", topic)
@@ -147,26 +147,26 @@ def test_a_missing_source_permission_is_reported_until_it_is_granted(
                 "the missing permission is reported",
                 lambda: "Describe on them is not granted" in status(replicator),
             )
-        allow_source(guarded, topic)
+        allow_source(secured, topic)
         replicator.wait_until_caught_up()
         assert reasons(replicator) == set()
 
-    assert_copied(guarded, topic, west, f"{topic.upper()}.{topic}", count=300)
+    assert_copied(secured, topic, west, f"{topic.upper()}.{topic}", count=300)
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "WRITE"])
 def test_a_missing_target_permission_is_reported_until_it_is_granted(
-    east: KafkaCluster, guarded: KafkaCluster, unique_topic: Names, tmp_path: Path, operation: str
+    east: KafkaCluster, secured: KafkaCluster, unique_topic: Names, tmp_path: Path, operation: str
 ) -> None:
     """Without Create the topic is a warning, without Write its partition stops; once granted, it is copied."""
     topic = east.create_topic(unique_topic())
     alias = topic.upper()
     load(east, topic, 300, keys=True)
-    allow_target(guarded, alias, but=operation)
-    connector = {"source.cluster.alias": alias, **lines("target", guarded)}
+    allow_target(secured, alias, but=operation)
+    connector = {"source.cluster.alias": alias, **lines("target", secured)}
 
     with Replicator.standalone(
-        east, guarded, topics=topic, folder=tmp_path, connector=connector, worker=client(guarded)
+        east, secured, topics=topic, folder=tmp_path, connector=connector, worker=client(secured)
     ) as replicator:
         if operation == "WRITE":
             partition_status = replicator.wait_for_phase("stopped", topic)
@@ -175,10 +175,10 @@ def test_a_missing_target_permission_is_reported_until_it_is_granted(
         message = f"does not authorize {word} on topic {alias}.{topic}"
         wait_until("REST reports the missing permission", lambda: message in status(replicator))
         wait_until("the log reports the missing permission", lambda: message in replicator.log_text())
-        guarded.allow(operation, "TOPIC", f"{alias}.", prefixed=True)
+        secured.allow(operation, "TOPIC", f"{alias}.", prefixed=True)
         replicator.wait_until_caught_up()
 
-    assert_copied(east, topic, guarded, f"{alias}.{topic}", count=300)
+    assert_copied(east, topic, secured, f"{alias}.{topic}", count=300)
 
 
 def test_a_target_that_cannot_coordinate_transactions_is_still_copied_to(

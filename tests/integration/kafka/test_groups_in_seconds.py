@@ -101,33 +101,33 @@ def test_offsets_of_a_transaction_count_only_if_it_commits(flow: Flow, unique_to
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[KafkaCluster]:
+def secured() -> Iterator[KafkaCluster]:
     """A source that grants nothing by default."""
     with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
         yield cluster
 
 
 def test_groups_are_polled_without_permission_to_read_the_commit_log(
-    guarded: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+    secured: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ):
     """Groups that moved recently are read every few seconds. The metrics and the log name the method and the reason."""
     own = uuid.uuid4().hex[:8]
-    flow = Flow(source=guarded, target=west, folder=tmp_path, alias=f"e{own}", target_alias=f"w{own}")  # noqa: F811
-    topic, group = guarded.create_topic(unique_topic()), f"g-{own}"
+    flow = Flow(source=secured, target=west, folder=tmp_path, alias=f"e{own}", target_alias=f"w{own}")  # noqa: F811
+    topic, group = secured.create_topic(unique_topic()), f"g-{own}"
     remote = flow.remote(topic)
-    load(guarded, topic, 100)
-    put_group(guarded, group, {(topic, 0): 10})
-    guarded.allow("READ", "TOPIC", topic)
-    guarded.allow("DESCRIBE_CONFIGS", "TOPIC", topic)
-    guarded.allow("DESCRIBE", "GROUP", group)
-    client = guarded.java_client("SASL_PLAINTEXT")
+    load(secured, topic, 100)
+    put_group(secured, group, {(topic, 0): 10})
+    secured.allow("READ", "TOPIC", topic)
+    secured.allow("DESCRIBE_CONFIGS", "TOPIC", topic)
+    secured.allow("DESCRIBE", "GROUP", group)
+    client = secured.java_client("SASL_PLAINTEXT")
     lines = {f"source.cluster.{key}": value for key, value in client.items()}
     lines["offset-syncs.topic.location"] = "target"
     with flow_with_rare_passes(flow, topic, group, connector=lines, sync_s=10) as process:
         flow.wait_for_group(group, {(remote, 0): 10})
-        put_group(guarded, group, {(topic, 0): 20})  # a pass notices that it moves
+        put_group(secured, group, {(topic, 0): 20})  # a pass notices that it moves
         flow.wait_for_group(group, {(remote, 0): 20})
-        put_group(guarded, group, {(topic, 0): 30})
+        put_group(secured, group, {(topic, 0): 30})
         flow.wait_for_group(group, {(remote, 0): 30})
         metrics = process.metrics()
         status = str(process.rest("/connectors/MirrorCheckpointConnector/status")[1])

@@ -328,15 +328,15 @@ def test_a_heartbeats_topic_that_cannot_be_created_is_reported_and_used_once_it_
 
 def test_a_source_that_refuses_heartbeats_causes_a_warning(second: KafkaCluster, tmp_path: Path) -> None:
     """The source grants only reading: the target gets its heartbeats, and REST reports the missing permission."""
-    with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as guarded:
-        guarded.allow("DESCRIBE", "TOPIC", TOPIC)
+    with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as secured:
+        secured.allow("DESCRIBE", "TOPIC", TOPIC)
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        client = guarded.java_client("SASL_PLAINTEXT") | {
+        client = secured.java_client("SASL_PLAINTEXT") | {
             "sasl.jaas.config": f'{module} required username="mirror" password="mirror-secret";'
         }
         lines = {f"source.cluster.{key}": value for key, value in client.items()}
         with heartbeat_process(
-            guarded, second, tmp_path, lines | {"mirrorflow.heartbeats.emit.to": "target,source"}
+            secured, second, tmp_path, lines | {"mirrorflow.heartbeats.emit.to": "target,source"}
         ) as mirrorflow:
             wait_for_heartbeats(second, 2)
             refused = "No heartbeats to guarded"
@@ -345,8 +345,8 @@ def test_a_source_that_refuses_heartbeats_causes_a_warning(second: KafkaCluster,
             )
             rest_status = wait_for_state(mirrorflow, "RUNNING")
             for operation in ("CREATE", "WRITE", "DESCRIBE"):
-                guarded.allow(operation, "TOPIC", TOPIC)
-            wait_for_heartbeats(guarded, 2)
+                secured.allow(operation, "TOPIC", TOPIC)
+            wait_for_heartbeats(secured, 2)
             wait_until("the warning is gone", lambda: "trace" not in status(mirrorflow)["connector"])
 
     assert TOPIC in rest_status["connector"]["trace"]

@@ -28,7 +28,7 @@ Syncs = dict[int, list[Sync]]
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[KafkaCluster]:
+def secured() -> Iterator[KafkaCluster]:
     """A source that grants nothing by default."""
     with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
         yield cluster
@@ -153,34 +153,36 @@ def test_syncs_agree_with_those_of_java(
     }
     with Replicator.standalone(east, west, topics=topic, folder=tmp_path, connector=connector) as mirrorflow:
         mirrorflow.wait_until_caught_up(partitions=2)
-        by_us = wait_for_latest(east, f"mm2-offset-syncs.{topic}.internal", topic, last_offsets)
-        written = sum(len(syncs) for syncs in by_us.values())
+        by_mirrorflow = wait_for_latest(east, f"mm2-offset-syncs.{topic}.internal", topic, last_offsets)
+        written = sum(len(syncs) for syncs in by_mirrorflow.values())
         sample = f'target="{topic}"}} {written}\n'
         # A task reports its figures once a second.
         wait_until(
             f"the metric has {written}",
             lambda: sample in mirrorflow.metrics().partition("mirrorflow_offset_syncs_total{")[2],
         )
-    true_of_us = offset_pairs(east, topic, west, f"{topic.upper()}.{topic}")
+    true_of_mirrorflow = offset_pairs(east, topic, west, f"{topic.upper()}.{topic}")
 
-    for syncs, true_pairs in ((by_java, true_of_java), (by_us, true_of_us)):
+    for syncs, true_pairs in ((by_java, true_of_java), (by_mirrorflow, true_of_mirrorflow)):
         for partition, pairs in syncs.items():
             assert all(
                 true_pairs[partition][sync.upstream_offset] == sync.downstream_offset for sync in pairs
             )
             assert pairs == sorted(pairs), "a backward step would make a reader discard syncs"
-    assert {0: 0, 1: 0} == {partition: syncs[0].upstream_offset for partition, syncs in by_us.items()}
+    assert {0: 0, 1: 0} == {partition: syncs[0].upstream_offset for partition, syncs in by_mirrorflow.items()}
     if lag_max:
         # With ten requests in flight Java drops syncs, possibly the first one. Its first sync is always one of MirrorFlow's.
         for partition, written_by_java in by_java.items():
-            assert written_by_java[0].upstream_offset in {sync.upstream_offset for sync in by_us[partition]}
+            assert written_by_java[0].upstream_offset in {
+                sync.upstream_offset for sync in by_mirrorflow[partition]
+            }
         due = set(range(0, 1_000, LAG_MAX + 1))
-        assert due <= {sync.upstream_offset for sync in by_us[0]}
+        assert due <= {sync.upstream_offset for sync in by_mirrorflow[0]}
     for group in (0, 1, 500, 998, 999, 1_000):
-        offset = translated(by_us[0], group)
+        offset = translated(by_mirrorflow[0], group)
         assert offset is not None
         assert 0 <= offset <= group
-    assert translated(by_us[0], 1_000) == 1_000
+    assert translated(by_mirrorflow[0], 1_000) == 1_000
 
 
 def test_java_and_mirrorflow_translate_and_continue_each_others_syncs(
@@ -200,7 +202,7 @@ def test_java_and_mirrorflow_translate_and_continue_each_others_syncs(
         assert mirrorflow.stop() == 0
     true_pairs = offset_pairs(east, topic, west, f"{east.name}.{topic}")
     ends = {partition: max(pairs) for partition, pairs in true_pairs.items()}
-    by_us = wait_for_latest(east, syncs_topic, topic, ends)
+    by_mirrorflow = wait_for_latest(east, syncs_topic, topic, ends)
     commit(east, group, [Place(topic, 0, 500), Place(topic, 1, ends[1] + 1)])
 
     settings = {
@@ -209,7 +211,7 @@ def test_java_and_mirrorflow_translate_and_continue_each_others_syncs(
         f"{west.name}.offset.flush.interval.ms": "1000",
     }
     expected = {
-        (f"{east.name}.{topic}", 0): (500, translated(by_us[0], 500)),
+        (f"{east.name}.{topic}", 0): (500, translated(by_mirrorflow[0], 500)),
         (f"{east.name}.{topic}", 1): (ends[1] + 1, true_pairs[1][ends[1]] + 1),
     }
     with MirrorMaker(source=east, target=west, topics=topic, properties=settings) as java:
@@ -227,7 +229,7 @@ def test_java_and_mirrorflow_translate_and_continue_each_others_syncs(
         after = wait_for_latest(east, syncs_topic, topic, {0: 1_019, 1: ends[1]})
     true_pairs = offset_pairs(east, topic, west, f"{east.name}.{topic}")
 
-    assert by_java[0][: len(by_us[0])] == by_us[0]
+    assert by_java[0][: len(by_mirrorflow[0])] == by_mirrorflow[0]
     assert after[0][: len(by_java[0])] == by_java[0]
     assert all(true_pairs[0][sync.upstream_offset] == sync.downstream_offset for sync in after[0])
     assert after[0] == sorted(after[0])
@@ -306,21 +308,21 @@ def test_disabled_offset_syncs_create_no_topic(
 
 
 def test_a_syncs_topic_without_permission_is_reported_and_written_once_granted(
-    guarded: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+    secured: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     """The source grants only reading: all records are copied, and the missing permission is reported until it is granted."""
-    topic = guarded.create_topic(unique_topic())
+    topic = secured.create_topic(unique_topic())
     alias, syncs_topic = topic.upper(), f"mm2-offset-syncs.{topic}.internal"
-    load(guarded, topic, 300, keys=True)
-    allow_source(guarded, topic)
+    load(secured, topic, 300, keys=True)
+    allow_source(secured, topic)
     connector = {
         "source.cluster.alias": alias,
         "target.cluster.alias": topic,
-        **lines("source", guarded),
+        **lines("source", secured),
         **QUICK_FLUSH,
     }
     with Replicator.standalone(
-        guarded, west, topics=topic, folder=tmp_path, connector=connector
+        secured, west, topics=topic, folder=tmp_path, connector=connector
     ) as mirrorflow:
         mirrorflow.wait_until_caught_up()
         message = f"Offset syncs are not written to topic {syncs_topic} of {alias}"
@@ -328,12 +330,12 @@ def test_a_syncs_topic_without_permission_is_reported_and_written_once_granted(
         wait_until("the log reports the topic", lambda: message in mirrorflow.log_text())
         assert f"does not authorize Create on topic {syncs_topic}" in status(mirrorflow)
         assert f"does not authorize Write on topic {syncs_topic}" in status(mirrorflow)
-        load(guarded, topic, 300, keys=True)
+        load(secured, topic, 300, keys=True)
         mirrorflow.wait_until_caught_up()
         assert 'mirrorflow_errors_total{connector="MirrorSourceConnector"' in mirrorflow.metrics()
         for operation in ("CREATE", "WRITE", "DESCRIBE"):
-            guarded.allow(operation, "TOPIC", syncs_topic)
-        syncs = wait_for_latest(guarded, syncs_topic, topic, {0: 599})
+            secured.allow(operation, "TOPIC", syncs_topic)
+        syncs = wait_for_latest(secured, syncs_topic, topic, {0: 599})
         wait_until("nothing is reported any more", lambda: message not in status(mirrorflow))
         assert mirrorflow.stop() == 0
 

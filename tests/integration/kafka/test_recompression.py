@@ -205,7 +205,7 @@ def test_a_running_flow_follows_lowered_and_raised_limits(flow: Flow, unique_top
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[KafkaCluster]:
+def secured() -> Iterator[KafkaCluster]:
     """A target whose brokers store everything uncompressed and check ACLs."""
     settings = {"compression.type": "uncompressed"}
     with KafkaCluster(
@@ -214,7 +214,7 @@ def guarded() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def guarded_flow(source: KafkaCluster, target: KafkaCluster, folder: Path, *, reads_settings: bool) -> Flow:
+def secured_flow(source: KafkaCluster, target: KafkaCluster, folder: Path, *, reads_settings: bool) -> Flow:
     """Returns a flow to *target* with all rights it needs; the right to read settings of copies only if *reads_settings*."""
     flow = Flow.new(source, target, folder, connector=lines("target", target), worker=client(target))
     allow_target(target, flow.alias)
@@ -225,11 +225,11 @@ def guarded_flow(source: KafkaCluster, target: KafkaCluster, folder: Path, *, re
 
 
 def test_a_compression_type_of_the_broker_counts_like_one_of_the_topic(
-    guarded: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
+    secured: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    flow = guarded_flow(east, guarded, tmp_path, reads_settings=True)
+    flow = secured_flow(east, secured, tmp_path, reads_settings=True)
     topic = east.create_topic(unique_topic(), partitions=2, config=LARGE)
-    guarded.create_topic(flow.remote(topic), partitions=2)
+    secured.create_topic(flow.remote(topic), partitions=2)
     write_huge_and_small(east, topic, ZSTD)
 
     with flow.replicator(topic, OWN_SETTINGS) as replicator:
@@ -242,12 +242,12 @@ def test_a_compression_type_of_the_broker_counts_like_one_of_the_topic(
 
 @pytest.mark.parametrize(("limit", "refusals"), [("", 1), ("100000", 5)])
 def test_without_the_right_to_read_settings_limits_are_learned_from_refusals(
-    limit: str, refusals: int, guarded: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
+    limit: str, refusals: int, secured: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     """Learned limits stay: no later huge batch is refused."""
-    flow = guarded_flow(east, guarded, tmp_path, reads_settings=False)
+    flow = secured_flow(east, secured, tmp_path, reads_settings=False)
     topic = east.create_topic(unique_topic(), partitions=2, config=LARGE)
-    guarded.create_topic(
+    secured.create_topic(
         flow.remote(topic), partitions=2, config={"max.message.bytes": limit} if limit else {}
     )
     write_huge_and_small(east, topic, ZSTD)
@@ -265,17 +265,17 @@ def test_without_the_right_to_read_settings_limits_are_learned_from_refusals(
 
 
 def test_without_the_right_to_read_settings_a_record_too_large_is_retried_until_it_fits(
-    guarded: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
+    secured: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    flow = guarded_flow(east, guarded, tmp_path, reads_settings=False)
+    flow = secured_flow(east, secured, tmp_path, reads_settings=False)
     topic = east.create_topic(unique_topic())
-    copy = guarded.create_topic(flow.remote(topic))
+    copy = secured.create_topic(flow.remote(topic))
     large = Record(0, NOW_MS, b"large", bytes(2_000_000))
     write(east, topic, 0, ZSTD, [compressible(0, 10), [large], compressible(10, 10)])
 
     with flow.replicator(topic, OWN_SETTINGS) as replicator:
         status = replicator.wait_for_phase("stopped", topic)
-        guarded.alter_topic(copy, LARGE)
+        secured.alter_topic(copy, LARGE)
         replicator.wait_until_caught_up()
 
     assert ("RecordTooLarge", 10) == (status["reason"], status["sourceOffset"])

@@ -23,7 +23,7 @@ SLOW = {"bytes.per.second": "1000000"}
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[KafkaCluster]:
+def secured() -> Iterator[KafkaCluster]:
     """A target that grants *mirror* no transactional id."""
     with KafkaCluster(
         name="guarded", authorizer=True, listeners=("SASL_PLAINTEXT",), users=(MIRROR,)
@@ -125,15 +125,15 @@ def test_a_connector_waits_for_a_restore_and_continues_after_it(
 @pytest.mark.parametrize("command", ["seed", "restore"])
 def test_a_job_without_permission_reports_the_transactional_ids_to_grant(
     east: KafkaCluster,
-    guarded: KafkaCluster,
+    secured: KafkaCluster,
     unique_topic: Callable[[], str],
     start: Callable[..., SeedProcess],
     tmp_path: Path,
     command: str,
 ) -> None:
-    client = guarded.java_client("SASL_PLAINTEXT", user=MIRROR)
+    client = secured.java_client("SASL_PLAINTEXT", user=MIRROR)
     connector = {f"target.cluster.{key}": value for key, value in client.items()}
-    flow = Flow.new(east, guarded, tmp_path, connector=connector, worker=client)
+    flow = Flow.new(east, secured, tmp_path, connector=connector, worker=client)
     topic = east.create_topic(unique_topic())
     load(east, topic, 10)
     archive = {"archive": (tmp_path / "archive").as_uri()}
@@ -146,4 +146,4 @@ def test_a_job_without_permission_reports_the_transactional_ids_to_grant(
         line for line in job.running.log.read_text().splitlines() if f"mirrorflow:{flow.alias}:" in line
     ]
     assert "transactional id" in sentence
-    assert records(guarded, flow.remote(topic)) == []
+    assert records(secured, flow.remote(topic)) == []

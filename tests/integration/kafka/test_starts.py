@@ -39,7 +39,7 @@ Names = Callable[[], str]
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[KafkaCluster]:
+def secured() -> Iterator[KafkaCluster]:
     """A broker that grants nothing by default."""
     with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
         yield cluster
@@ -80,19 +80,19 @@ def wait_for_reason(replicator: Replicator, reason: str, topic: str, number: int
 
 @pytest.mark.parametrize("is_old", [False, True])
 def test_other_partitions_start_although_writes_to_one_copy_are_denied(
-    east: KafkaCluster, guarded: KafkaCluster, unique_topic: Names, tmp_path: Path, *, is_old: bool
+    east: KafkaCluster, secured: KafkaCluster, unique_topic: Names, tmp_path: Path, *, is_old: bool
 ) -> None:
     """Write on one copy is denied while the flow runs; then the process is killed and started again."""
     refused, others = (east.create_topic(unique_topic(), config=FOREVER) for _ in range(2))
     timestamp_ms = now_ms() - (40 * DAY_MS if is_old else 0)
     for topic in (refused, others):
         load(east, topic, COUNT, timestamp_ms=timestamp_ms)
-    flow = Flow.new(east, guarded, tmp_path, connector=lines("target", guarded), worker=client(guarded))
-    allow_target(guarded, flow.alias)
+    flow = Flow.new(east, secured, tmp_path, connector=lines("target", secured), worker=client(secured))
+    allow_target(secured, flow.alias)
 
     with flow.replicator(f"{refused},{others}") as replicator:
         replicator.wait_until_caught_up(partitions=2)
-        with denied(guarded, "WRITE", flow.remote(refused)):
+        with denied(secured, "WRITE", flow.remote(refused)):
             for topic in (refused, others):
                 load(east, topic, COUNT, first=COUNT, timestamp_ms=timestamp_ms)
             wait_for_records(flow, others, 2 * COUNT)
@@ -110,20 +110,20 @@ def test_other_partitions_start_although_writes_to_one_copy_are_denied(
 
 
 def test_other_partitions_start_although_reads_of_one_source_topic_are_denied(
-    guarded: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+    secured: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    refused, others = (guarded.create_topic(unique_topic()) for _ in range(2))
+    refused, others = (secured.create_topic(unique_topic()) for _ in range(2))
     for topic in (refused, others):
-        load(guarded, topic, COUNT)
-        allow_source(guarded, topic)
-    flow = Flow.new(guarded, west, tmp_path, connector=lines("source", guarded))
+        load(secured, topic, COUNT)
+        allow_source(secured, topic)
+    flow = Flow.new(secured, west, tmp_path, connector=lines("source", secured))
 
     with flow.replicator(f"{refused},{others}") as replicator:
         replicator.wait_until_caught_up(partitions=2)
-        with denied(guarded, "READ", refused):
+        with denied(secured, "READ", refused):
             replicator.kill()
             for topic in (refused, others):
-                load(guarded, topic, COUNT, first=COUNT)
+                load(secured, topic, COUNT, first=COUNT)
             replicator.start()
             wait_for_records(flow, others, 2 * COUNT)
             status = replicator.wait_for_phase("stopped", refused)

@@ -110,9 +110,9 @@ def test_transformed_records_and_topics_equal_those_of_java(
 
         for name in (f"{run}.{{}}.orders", f"{run}.{{}}.noise", f"{{}}.{topics[2]}"):
             by_java = read(west, name.format("east"))
-            by_us = read(west, name.format(flow.alias))
-            for java_content, our_content in zip(by_java, by_us, strict=True):
-                assert java_content == our_content
+            by_mirrorflow = read(west, name.format(flow.alias))
+            for java_content, mirrorflow_content in zip(by_java, by_mirrorflow, strict=True):
+                assert java_content == mirrorflow_content
         assert len(read(west, f"{run}.{flow.alias}.orders")) == 200
         assert [] == read(west, f"{run}.{flow.alias}.noise")
 
