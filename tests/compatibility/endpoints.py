@@ -31,7 +31,7 @@ class Endpoint:
         return dict(self.properties)
 
     def call(self, use: Callable[[Cluster], Awaitable[T]]) -> T:
-        """Runs *use* with our own client. Raises ClusterError."""
+        """Runs *use* with MirrorFlow's client. Raises ClusterError."""
         client = ClientSettings(alias=self.alias, client_id="compatibility", properties=self.properties)
 
         async def main() -> T:

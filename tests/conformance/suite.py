@@ -176,7 +176,7 @@ def _results(
 ) -> tuple[tuple[Result, ...], int]:
     """Run *command* to its end; the results that it has printed, and its exit status."""
     results = []
-    # SIGTERM when we end, however that happens: then it ends its workers, too.
+    # SIGTERM when this process ends for any reason: then it ends its workers, too.
     with (
         log.open("w") as output,
         subprocess.Popen(

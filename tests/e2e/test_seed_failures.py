@@ -20,7 +20,7 @@ TEN_DAYS_MS = 10 * 86_400_000  # brokers forget the producer id of a record befo
 RATE = 4_000_000  # bytes a second of all tasks together: half a minute of work, so that the failure happens during it
 BEGUN_RECORDS = 5_000
 EXECUTORS = {"resources": {"requests": {"cpu": "100m"}}}
-# Spark gives an executor up after this time; our default is a minute. Settings derived from it keep their defaults.
+# Spark gives an executor up after this time; MirrorFlow's default is a minute. Settings derived from it keep their defaults.
 SHORT_TIMEOUTS = {
     "spark.network.timeout": "10s",
     "spark.network.timeoutInterval": "1s",

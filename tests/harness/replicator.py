@@ -218,7 +218,7 @@ class Replicator:
         return file.read_text().strip()
 
     def rest(self, path: str, *, method: str = "GET", body: object = None) -> tuple[int, Any]:
-        """Returns status and JSON (None if empty) of a response of Connect's REST or our own paths."""
+        """Returns status and JSON (None if empty) of a response of Connect's REST or MirrorFlow's own paths."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             f"{self.url}{path}", data=data, method=method, headers={"Content-Type": "application/json"}

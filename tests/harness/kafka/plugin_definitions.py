@@ -1,4 +1,4 @@
-"""Reads the definitions of MM2's settings from a Java worker: `python -m tests.harness.kafka.plugin_definitions` writes our file.
+"""Reads the definitions of MM2's settings from a Java worker: `python -m tests.harness.kafka.plugin_definitions` writes the file.
 
 Documentation is left out, because docs/settings.md describes the settings of this project. Run it when the Kafka release
 changes.

@@ -1,6 +1,6 @@
 """`python -m tests.harness.kubernetes up | down | load ARCHIVE... | images | chosen`: manages a persistent cluster and images.
 
-`chosen` prints what `setup.sh` has to provide: `kind`, or `cluster` for our own node.
+`chosen` prints what `setup.sh` has to provide: `kind`, or `cluster` for MirrorFlow's own node.
 """
 
 import argparse

@@ -58,7 +58,7 @@ class KindCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The kubeconfig of the administrator, at the same path as for our own node."""
+        """The kubeconfig of the administrator, at the same path as for MirrorFlow's own node."""
         return self._folder / "pki" / "administrator.kubeconfig"
 
     @property

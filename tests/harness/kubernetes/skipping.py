@@ -20,7 +20,7 @@ def skip_without(required: Callable[[], None]) -> None:
 
 
 def skip_without_node() -> None:
-    """Skips tests of our own node where the cluster is one of kind."""
+    """Skips tests of MirrorFlow's own node where the cluster is one of kind."""
     if choice() == "kind":
         pytest.skip(
             "The cluster is one of kind here; CLUSTER=node tests on the node that the harness starts."

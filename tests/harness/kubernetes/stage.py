@@ -49,7 +49,7 @@ def require_nodes() -> None:
 
 @dataclass(kw_only=True, slots=True)
 class Stage:
-    """A stage with the chart's *values* and with options of both KafkaClusters in *brokers*; *workers* need our own nodes.
+    """A stage with the chart's *values* and with options of both KafkaClusters in *brokers*; *workers* need MirrorFlow's own nodes.
 
     `kubectl` is the administrator's, in the namespace of the flows, which enforces the restricted Pod Security Standard.
     """

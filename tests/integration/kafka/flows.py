@@ -1,7 +1,7 @@
 """One flow of a test, with its own alias, so that no other flow uses its claims, positions and copies.
 
 The verdict is always a Java consumer's: each record that it reads on the source must be on the target, and no other.
-Some tests inspect what a leader remembers, or write bytes that no Java producer writes. `call_cluster` runs our own
+Some tests inspect what a leader remembers, or write bytes that no Java producer writes. `call_cluster` runs MirrorFlow's
 admin requests for that.
 """
 
@@ -171,7 +171,7 @@ def by_partition(topic_records: list[Record]) -> dict[int, list[tuple[object, ..
 
 
 def call_cluster(cluster: KafkaCluster, use: Callable[[Cluster], Awaitable[T]], *, bootstrap: str = "") -> T:
-    """Runs *use* with our own client of *cluster*; *bootstrap* restricts it to a single broker when others are down."""
+    """Runs *use* with MirrorFlow's client of *cluster*; *bootstrap* restricts it to a single broker when others are down."""
     client = ClientSettings(
         alias=cluster.name,
         client_id="attack",

@@ -42,7 +42,7 @@ def clear(replicator: Replicator, target: KafkaCluster, switchover: str = "to-we
 def call_clusters(
     first: KafkaCluster, second: KafkaCluster, use: Callable[[Cluster, Cluster], Awaitable[T]]
 ) -> T:
-    """Runs *use* with our own clients of both clusters."""
+    """Runs *use* with MirrorFlow's clients of both clusters."""
 
     async def main() -> T:
         clients = [

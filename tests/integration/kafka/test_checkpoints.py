@@ -386,7 +386,7 @@ def test_checkpoints_deleted_while_the_connector_runs_are_written_again(
 def test_groups_are_translated_by_offset_syncs_that_java_wrote(
     flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Names
 ) -> None:
-    """Java MM2 copies and writes offset syncs to the source; only our checkpoint connector translates with them."""
+    """Java MM2 copies and writes offset syncs to the source; only MirrorFlow's checkpoint connector translates with them."""
     topic, group = east.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     flow.alias, flow.target_alias = east.name, west.name
     load(east, topic, 500)

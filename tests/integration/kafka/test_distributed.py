@@ -1,6 +1,6 @@
 """A distributed worker with one node on real brokers.
 
-It carries out Connect's REST requests, stores them in Connect's topics, and continues after kill -9, as one of our
+It carries out Connect's REST requests, stores them in Connect's topics, and continues after kill -9, as one of MirrorFlow's
 workers or as an Apache worker. A Java consumer reads the copies.
 """
 
@@ -219,7 +219,7 @@ def test_a_java_worker_takes_over_and_mirrorflow_takes_over_from_it(
         group=f"{site.alias}-mm2",
         properties={**site.topics(), "offset.flush.interval.ms": "500"},
     ) as java:
-        wait_until("Java runs our connector", lambda: java.state(NAME) == ("RUNNING", ["RUNNING"]))
+        wait_until("Java runs MirrorFlow's connector", lambda: java.state(NAME) == ("RUNNING", ["RUNNING"]))
         assert "STOPPED" == java.state("beats")[0]
         load(site.source, topic, 50)
         wait_for_copies(site, topic, 250)
@@ -346,7 +346,7 @@ def test_positions_that_java_stored_after_an_altered_offset_win(
         group=f"{site.alias}-mm2",
         properties={**site.topics(), "offset.flush.interval.ms": "500"},
     ) as java:
-        wait_until("Java has our connector", lambda: java.state(NAME)[0] == "STOPPED")
+        wait_until("Java has MirrorFlow's connector", lambda: java.state(NAME)[0] == "STOPPED")
         java.call("PUT", f"/connectors/{NAME}/resume")
         wait_for_copies(site, topic, 150)
         java.call("PUT", f"/connectors/{NAME}/stop")
@@ -374,7 +374,7 @@ def test_offsets_altered_by_java_are_copied_again_once(site: Site, unique_topic:
         stop(worker)
         assert 0 == worker.stop()
     with ConnectWorker(cluster=site.target, group=f"{site.alias}-mm2", properties=site.topics()) as java:
-        wait_until("Java has our connector", lambda: java.state(NAME)[0] == "STOPPED")
+        wait_until("Java has MirrorFlow's connector", lambda: java.state(NAME)[0] == "STOPPED")
         deleted, moved = entry(site, topic, 0, 0) | {"offset": None}, entry(site, topic, 1, 59)
         java.call("PATCH", f"/connectors/{NAME}/offsets", {"offsets": [deleted, moved]})
         java.stop()

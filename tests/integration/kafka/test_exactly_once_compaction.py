@@ -244,7 +244,7 @@ def test_a_target_emptied_after_the_last_position_follows_the_loss_policy(
 def test_a_compacted_target_is_continued_after_kill_9_of_both_sides(
     east: KafkaCluster, compacting: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The cleaner removes our records and leaves one empty batch header; the broker loses its producer snapshots."""
+    """The cleaner removes the flow's records and leaves one empty batch header; the broker loses its producer snapshots."""
     flow = Flow.new(east, compacting, tmp_path, connector=ALONE)
     topic = east.create_topic(unique_topic())
     remote = compacting.create_topic(flow.remote(topic), config=COMPACTED)

@@ -151,7 +151,7 @@ def test_foreign_producers_and_an_open_transaction_do_not_affect_the_copy(flow: 
         )
         load(flow.target, remote, 400, size_bytes=33, single_record_batches=True)
         end = sum(flow.target.end_offsets(remote).values())
-        # However far the copy is: more of our records follow after the foreign ones.
+        # However far the copy is: more records of the flow follow after the foreign ones.
         load(flow.source, topic, 5_000, first=BACKLOG // 2, size_bytes=200)
         replicator.wait_for_copy(flow.target, remote, end + 2_000)
         replicator.kill()

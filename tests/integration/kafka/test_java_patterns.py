@@ -1,4 +1,4 @@
-"""Compares matches of our Java regular expressions with those of `java.util.regex`; one JVM evaluates all of them."""
+"""Compares matches of MirrorFlow's Java regular expressions with those of `java.util.regex`; one JVM evaluates all of them."""
 
 import pytest
 

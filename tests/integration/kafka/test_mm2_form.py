@@ -131,7 +131,7 @@ def test_kafkas_own_example_runs_unchanged(north: KafkaCluster, south: KafkaClus
     with run(EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + FAST_FLOW, tmp_path) as both:
         both.wait_for_copy(south, "A.orders", 5)
         both.wait_for_copy(north, "B.bills", 7)
-        # A refresh that sees the topics created here also sees the copies and our internal topics.
+        # A refresh that sees the topics created here also sees the copies and MirrorFlow's internal topics.
         write(north, north.create_topic("late"), 3)
         write(south, south.create_topic("later"), 3)
         both.wait_for_copy(south, "A.late", 3)

@@ -1,4 +1,4 @@
-"""A Java MM2 and our process, started with the same mm2.properties, form one group: they share tasks, and either may lead."""
+"""A Java MM2 and a MirrorFlow process, started with the same mm2.properties, form one group: they share tasks, and either may lead."""
 
 import json
 from collections.abc import Callable, Iterator

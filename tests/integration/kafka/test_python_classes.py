@@ -1,4 +1,4 @@
-"""User-defined policies and filters (`python:package.module:Class`) in one of our processes between real clusters."""
+"""User-defined policies and filters (`python:package.module:Class`) in a MirrorFlow process between real clusters."""
 
 import uuid
 from collections.abc import Callable

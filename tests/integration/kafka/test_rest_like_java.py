@@ -1,8 +1,8 @@
 """The same calls in the same order to Apache's Connect worker and MirrorFlow's: equal status codes, bodies, media types,
 locations and allowed methods.
 
-Where our response differs, the call has both status codes and docs/connect-worker.md the reason: Java fails on JSON that
-is not its own (500), and our errors about a property never contain the whole configuration.
+Where MirrorFlow's response differs, the call has both status codes and docs/connect-worker.md the reason: Java fails on JSON that
+is not its own (500), and MirrorFlow's errors about a property never contain the whole configuration.
 """
 
 import http.client
@@ -390,7 +390,7 @@ def wait_for_topic(url: str, topic: str) -> None:
 
 
 def differs(step: Call, expected: Response, actual: Response) -> bool:
-    """Returns whether our response to *step* is neither Java's nor the declared difference."""
+    """Returns whether MirrorFlow's response to *step* is neither Java's nor the declared difference."""
     if step.otherwise is not None:
         return step.otherwise != (expected.status, actual.status)
     if expected.body is not None and not expected.content_type:
@@ -472,7 +472,7 @@ def test_the_plugin_definitions_file_equals_apaches_worker(workers: Workers) -> 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_setting_definitions_equal_those_of_apaches_worker(workers: Workers, plugin: str) -> None:
-    """All but the documentation texts are equal; our own settings follow after them."""
+    """All but the documentation texts are equal; MirrorFlow's own settings follow after them."""
     java, mirrorflow = (
         [
             {key: value for key, value in definition.items() if key != "documentation"}

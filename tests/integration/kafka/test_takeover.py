@@ -97,7 +97,7 @@ class Relay:
             java.wait_until_replicated(topic, expected, remote=self.remote)
 
     def wait_until_mirrorflow_copied(self, mirrorflow: Replicator) -> None:
-        """Waits until we have delivered all that the source has; a report of the lag may be outdated."""
+        """Waits until MirrorFlow has delivered all that the source has; a report of the lag may be outdated."""
         ends = {
             (topic, number): end
             for topic in self.topics
@@ -112,10 +112,10 @@ class Relay:
             return all((delivered_offsets.get(key) or 0) >= end for key, end in ends.items())
 
         mirrorflow.wait_until_caught_up(partitions=len(ends))
-        wait_until("we have copied everything", delivered, poll_s=0.1)
+        wait_until("MirrorFlow has copied everything", delivered, poll_s=0.1)
 
     def target_end(self, topic: str) -> int:
-        """Returns the sum of the copies' end offsets; markers of our transactions count."""
+        """Returns the sum of the copies' end offsets; markers of MirrorFlow's transactions count."""
         remote = self.remote(topic)
         return self.target.total_end_offset(remote)
 

@@ -223,7 +223,7 @@ def test_java_runs_the_connectors_that_mirrorflow_has_written(west: KafkaCluster
         assert tasks == [task["config"] for task in worker.call("GET", f"/connectors/{NAME}/tasks")]
         wait_until("the connector is paused", lambda: worker.state(NAME) == ("PAUSED", ["PAUSED"]))
         wait_until("the second connector is stopped", lambda: worker.state("stopped") == ("STOPPED", []))
-        # A leader deletes statuses of connectors that do not exist, so it has decoded our statuses.
+        # A leader deletes statuses of connectors that do not exist, so it has decoded MirrorFlow's statuses.
         deleted = {b"status-connector-left", b"status-task-left-0"}
         wait_until(
             "Java has deleted the statuses of a connector without a config",

@@ -56,7 +56,7 @@ DEPTH = 4
 FETCH_BYTES = 16_384
 POLL_S = 0.01
 NO_END = 1 << 60
-FOREIGN_RECORDS = -2  # markers or records of a foreign writer are between our batches
+FOREIGN_RECORDS = -2  # markers or records of a foreign writer are between batches of the flow
 T = TypeVar("T")
 Requests = tuple[Request, ...]
 

@@ -36,13 +36,13 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="session")
 def mirrorflows(api_server: ApiServer) -> ApiServer:
-    """The API server with our CRDs."""
+    """The API server with MirrorFlow's CRDs."""
     apply_definition(api_server)
     return api_server
 
 
 def apply_definition(server: ApiServer) -> None:
-    """Applies our CRDs, and waits until their objects can be created."""
+    """Applies MirrorFlow's CRDs, and waits until their objects can be created."""
     server.kubectl("apply", "--server-side", f"--filename={DEFINITIONS}")
 
     def established(name: str) -> bool:

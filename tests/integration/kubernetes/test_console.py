@@ -33,7 +33,7 @@ from tests.unit.console.flow_readings import STOPPED, healthy, table
 from tests.unit.http.reports import partition
 
 USER = "console"
-# The permissions of the chart: list our resources and pods, create both reviews, nothing else.
+# The permissions of the chart: list MirrorFlow's resources and pods, create both reviews, nothing else.
 RIGHTS = [
     {
         "apiGroups": ["mirrorflow.io"],

@@ -161,7 +161,7 @@ def _version(object_: dict[str, Any]) -> object:
 def test_objects_that_are_not_planned_any_more_are_deleted(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """A flow without groups has no checkpoint connector; objects with our label but a different owner stay."""
+    """A flow without groups has no checkpoint connector; objects with MirrorFlow's label but a different owner stay."""
     document = manifest()
     namespace.apply(document)
     settled()

@@ -82,7 +82,7 @@ def test_mutable_fields_may_change(cluster: Kubectl):
 
 
 def test_defaults_are_stored_and_read_like_the_users_spec(cluster: Kubectl):
-    """The stored flow has each default, and our types read it like the user's."""
+    """The stored flow has each default, and MirrorFlow's types read it like the user's."""
     cluster.apply(SMALLEST)
 
     stored = cluster.get("mirrorflow", NAME)["spec"]

@@ -1,4 +1,4 @@
-"""A real API server judges tests/examples as our own types do: each is accepted, or refused for the announced field.
+"""A real API server judges tests/examples as MirrorFlow's types do: each is accepted, or refused for the announced field.
 
 The server has its own messages, so the field is compared: the path on the file's first line, without a final index or key,
 because the server reports a rule at the list or the map.
@@ -113,7 +113,7 @@ def test_an_empty_value_counts_as_absent(namespace: Kubectl):
 
 
 def _rule_violations(path: Path) -> list[FieldError]:
-    """Returns what our own rules find in an example; empty if its types are wrong."""
+    """Returns what MirrorFlow's rules find in an example; empty if its types are wrong."""
     try:
         document = read_document(path.read_text())
         return check(MirrorFlow.model_validate_json(json.dumps(document, default=str), strict=True))
@@ -133,7 +133,7 @@ def test_the_server_reports_the_same_errors_as_validate(requests: Requests, path
             assert "listed twice" in violation.message  # the schema's list type reports the entry
             continue
         key = re.search(r"[.](?:config|labels|annotations)\[(.*)\]$", violation.path)
-        # Only our Python code finds why Java refuses a regular expression.
+        # Only MirrorFlow's Python code finds why Java refuses a regular expression.
         problem = violation.message.partition(": ")[0]
         assert f"{f'key {key[1]}: ' if key else ''}{problem}; {violation.action}" in message
 

@@ -28,7 +28,7 @@ def requests(mirrorflows: ApiServer) -> Requests:
 
 @pytest.fixture
 def cluster(mirrorflows: ApiServer, namespace: Kubectl) -> Kubectl:
-    """kubectl in the test's namespace of a server with our CRDs."""
+    """kubectl in the test's namespace of a server with MirrorFlow's CRDs."""
     return mirrorflows.kubectl.within(namespace.namespace)
 
 

@@ -21,7 +21,7 @@ from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from mirrorflow_operator.status.switchover_reports import SwitchoverReport, parse_switchover_report
 from mirrorflow_replicator.switchover.job_settings import SwitchoverJob
 
-# What the extra `replicator` does not install, and the part of our code that needs it.
+# What the extra `replicator` does not install, and the package of MirrorFlow that needs it.
 NOT_IN_THE_IMAGE = ("pydantic", "yaml", "rich", "kubernetes", "shtab", "mirrorflow_operator")
 
 

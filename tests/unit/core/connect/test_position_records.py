@@ -140,7 +140,7 @@ def test_values_that_java_treats_as_uncommitted_are_a_reset(value: bytes | None)
 
 
 def test_an_altered_offset_invalidates_the_additional_fields():
-    """A writer that changes only the offset keeps our fields, which then describe a different offset."""
+    """A writer that changes only the offset keeps MirrorFlow's fields, which then describe a different offset."""
     altered = read(json.dumps({**WITH_TOPIC_IDS, "offset": 5}).encode())
 
     assert isinstance(altered, Stored)
