@@ -36,8 +36,8 @@ def known() -> None:
     trusted = ssl.create_default_context(cafile=ACCOUNT / "ca.crt")
     # Like Go clients: many API servers' certificates lack the authority key identifier that Python requires since 3.13.
     trusted.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    with urllib.request.urlopen(request, timeout=ANSWER_WAIT_S, context=trusted) as answer:
-        resources = {one["name"] for one in json.load(answer)["resources"]}
+    with urllib.request.urlopen(request, timeout=ANSWER_WAIT_S, context=trusted) as response:
+        resources = {resource["name"] for resource in json.load(response)["resources"]}
     if "mirrorflows" not in resources:
         raise LookupError("the MirrorFlow CRD is not installed: apply crds/mirrorflows.yaml")
     print("The MirrorFlow CRD is installed.")
