@@ -38,12 +38,12 @@ def main() -> int:
     arguments = _parser().parse_args()
     version = version_of((ROOT / "pyproject.toml").read_text())
     changelog = (ROOT / "CHANGELOG.md").read_text()
-    found = obstacles(
+    reasons = obstacles(
         version, changelog=changelog, dockerfile=(ROOT / "Dockerfile").read_text(), tag=arguments.tag
     )
-    for one in found:
-        print(f"It may not be released: {one}")
-    if found and arguments.tag:
+    for reason in reasons:
+        print(f"It may not be released: {reason}")
+    if reasons and arguments.tag:
         return 1
     out: Path = arguments.out.absolute()
     shutil.rmtree(out, ignore_errors=True)

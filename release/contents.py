@@ -10,23 +10,25 @@ from packaging.requirements import Requirement
 
 def version_of(pyproject: str) -> str:
     """Returns the version in the text of pyproject.toml."""
-    found = re.search(r'^version = "(.+)"', pyproject, re.MULTILINE)
-    if found is None:
+    match = re.search(r'^version = "(.+)"', pyproject, re.MULTILINE)
+    if match is None:
         raise ValueError("pyproject.toml has no version")
-    return found[1]
+    return match[1]
 
 
 def obstacles(version: str, *, changelog: str, dockerfile: str, tag: str = "") -> list[str]:
     """Returns why *version* may not be released, each with what to do; *tag* is "" in a dry run."""
     heading = re.findall(r"^## (.*)", changelog, re.MULTILINE)[0]
-    found = []
+    reasons = []
     if tag not in {"", f"v{version}"}:
-        found.append(f"the tag {tag} is not the version of pyproject.toml, {version}; set one of them right.")
+        reasons.append(
+            f"the tag {tag} is not the version of pyproject.toml, {version}; set one of them right."
+        )
     if heading.split()[0] != version or "unreleased" in heading:
-        found.append(f"CHANGELOG.md begins with {heading!r}; write the version and the date.")
+        reasons.append(f"CHANGELOG.md begins with {heading!r}; write the version and the date.")
     if "@sha256:" not in "".join(re.findall(r"^ARG PYTHON=(.*)", dockerfile, re.MULTILINE)):
-        found.append("the base image of the Dockerfile has no digest; run `make pin`.")
-    return found
+        reasons.append("the base image of the Dockerfile has no digest; run `make pin`.")
+    return reasons
 
 
 def notes(changelog: str) -> str:
@@ -74,23 +76,25 @@ def checksums(files: Mapping[str, bytes]) -> str:
 
 def requirements(package: str, extras: Sequence[str]) -> list[str]:
     """Returns `name==version` of *package* with *extras* and of all that they need, as they are installed."""
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     waiting = [Requirement(f"{package}[{','.join(extras)}]")]
     seen: set[tuple[str, frozenset[str]]] = set()
     while waiting:
-        one = waiting.pop()
-        key = (one.name.lower().replace("_", "-"), frozenset(one.extras))
+        requirement = waiting.pop()
+        key = (requirement.name.lower().replace("_", "-"), frozenset(requirement.extras))
         if key in seen:
             continue
         seen.add(key)
-        installed = distribution(one.name)
-        found[key[0]] = f"{key[0]}=={installed.version}"
-        waiting.extend(_needed(installed.requires or (), one.extras or {""}))
-    return [line for _, line in sorted(found.items())]
+        installed = distribution(requirement.name)
+        lines[key[0]] = f"{key[0]}=={installed.version}"
+        waiting.extend(_needed(installed.requires or (), requirement.extras or {""}))
+    return [line for _, line in sorted(lines.items())]
 
 
 def _needed(requires: Sequence[str], extras: set[str]) -> Iterator[Requirement]:
     for text in requires:
-        one = Requirement(text)
-        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras):
-            yield one
+        requirement = Requirement(text)
+        if requirement.marker is None or any(
+            requirement.marker.evaluate({"extra": extra}) for extra in extras
+        ):
+            yield requirement
