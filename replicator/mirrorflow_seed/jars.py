@@ -73,17 +73,17 @@ UNUSED_PYARROW: Final = ("include", "src", "tests")
 
 def name_of(file: str) -> str:
     """Returns the name of a jar without Scala release and version; *file* itself if it has no version."""
-    found = FILE.fullmatch(file)
-    return found["name"] if found else file
+    match = FILE.fullmatch(file)
+    return match["name"] if match else file
 
 
 def kept(files: Iterable[str]) -> list[str]:
     """Returns the *files* that the image contains, sorted. Raises LookupError if a required jar is missing."""
-    found = {file: name_of(file) for file in files}
-    missing = WANTED - set(found.values())
+    names = {file: name_of(file) for file in files}
+    missing = WANTED - set(names.values())
     if missing:
         raise LookupError(f"PySpark has no such jars: {', '.join(sorted(missing))}")
-    return sorted(file for file, name in found.items() if name in WANTED)
+    return sorted(file for file, name in names.items() if name in WANTED)
 
 
 def split(package: Path, home: Path) -> None:

@@ -136,7 +136,7 @@ def executor_command(environment: Mapping[str, str]) -> list[str]:
         for name, value in environment.items()
         if re.fullmatch(r"SPARK_JAVA_OPT_\d+", name)
     }
-    classes = [one for one in (environment.get("SPARK_CLASSPATH", ""), f"{home}/jars/*") if one]
+    classes = [path for path in (environment.get("SPARK_CLASSPATH", ""), f"{home}/jars/*") if path]
     memory = variables["EXECUTOR_MEMORY"]
     return [
         *(java, *(options[number] for number in sorted(options)), f"-Xms{memory}", f"-Xmx{memory}"),

@@ -105,9 +105,9 @@ def spark_session(
     require_spark(needs_java=not _remote(job))
     from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
 
-    found = spark or SparkSession.getActiveSession()
-    if found is not None:
-        yield found
+    existing = spark or SparkSession.getActiveSession()
+    if existing is not None:
+        yield existing
         return
     try:
         with _quiet_start() as printed, _own_interrupt():
@@ -179,8 +179,8 @@ def _handlers(handler: Callable[[int, object], None], *signals: signal.Signals) 
     try:
         yield
     finally:
-        for number, one in before.items():
-            signal.signal(number, one)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def _remote(job: JobSettings) -> str:
@@ -294,10 +294,10 @@ def _addresses_of(master: str) -> list[tuple[str, int]]:
 
     Raises JobSettingError.
     """
-    prefix = next((one for one in _DEFAULT_PORTS if master.startswith(one)), "")
+    prefix = next((scheme for scheme in _DEFAULT_PORTS if master.startswith(scheme)), "")
     if not prefix:
         return []
-    found = []
+    addresses = []
     for place in master.removeprefix(prefix).split(","):
         try:
             url = urlsplit(f"//{place}")
@@ -308,8 +308,8 @@ def _addresses_of(master: str) -> list[tuple[str, int]]:
             raise JobSettingError(
                 key="master", problem=f"{master} has no host and port", action=f"write {prefix}HOST:PORT"
             )
-        found.append((host, given))
-    return found
+        addresses.append((host, given))
+    return addresses
 
 
 def is_connect(session: "SparkSession") -> bool:
@@ -357,10 +357,10 @@ def job_error(error: BaseException, failed: str) -> JobSettingError | JobFailedE
     """Returns the error for a job that Spark has ended; *failed* begins its sentence, such as `The export has failed`."""
     text = str(error)
     problem = ""
-    if found := _PYTHON_NOT_FOUND.search(text):
-        problem = f"Spark cannot run {found[1]}"
-    elif found := _MODULE_NOT_FOUND.search(text):
-        problem = f"the Python of Spark's executors has no module {found[1]}"
+    if match := _PYTHON_NOT_FOUND.search(text):
+        problem = f"Spark cannot run {match[1]}"
+    elif match := _MODULE_NOT_FOUND.search(text):
+        problem = f"the Python of Spark's executors has no module {match[1]}"
     elif _PYTHON_VERSION.search(text):
         problem = (
             f"the Python of Spark's executors has another version than the driver's {sys.version.split()[0]}"
@@ -445,10 +445,12 @@ def _pass_on(reading: int, lines: _StartLines) -> None:
 def _printed_cause(lines: Sequence[str]) -> str:
     """Returns the cause among the lines of a JVM that has ended; "" without one."""
     for line in lines:
-        if found := _MAIN_EXCEPTION.match(line):
-            return found[1][:CAUSE_CHARACTERS_MAX]
-    told = [one for one in lines if one and not _STACK_LINE.match(one) and not one.startswith("WARNING")]
-    return told[0][:CAUSE_CHARACTERS_MAX] if told else ""
+        if match := _MAIN_EXCEPTION.match(line):
+            return match[1][:CAUSE_CHARACTERS_MAX]
+    messages = [
+        line for line in lines if line and not _STACK_LINE.match(line) and not line.startswith("WARNING")
+    ]
+    return messages[0][:CAUSE_CHARACTERS_MAX] if messages else ""
 
 
 def cause_of(error: BaseException) -> str:

@@ -67,7 +67,7 @@ class SparkTasks:
         """
         from pyspark.sql.functions import udf  # noqa: PLC0415 the extra `seed`
 
-        packed = [pickle.dumps(one) for one in inputs]
+        packed = [pickle.dumps(task_input) for task_input in inputs]
 
         def run_task(number: int) -> bytes:
             return pickle.dumps(work(pickle.loads(packed[number])))  # noqa: S301 made above
@@ -132,9 +132,9 @@ class SparkTasks:
         if is_connect(self._session):
             return False
         tracker: Any = self._session.sparkContext.statusTracker()
-        stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
-        found = [one for one in stages if one is not None]
-        return bool(found) and not any(one.numActiveTasks for one in found)
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        known_stages = [stage for stage in stages if stage is not None]
+        return bool(known_stages) and not any(stage.numActiveTasks for stage in known_stages)
 
 
 def _map_in_arrow(

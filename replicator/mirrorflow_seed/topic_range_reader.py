@@ -126,12 +126,12 @@ class TopicRangeReader:
 
     async def _fetch(self, cluster: Cluster) -> PartitionFetchResponse | None:
         """Fetches from the next offset; None if that was deleted, after advancing to the first that exists."""
-        at = self.next_offset
+        next_offset = self.next_offset
         try:
             response = await read_through_elections(
                 cluster,
                 self._partition,
-                at,
+                next_offset,
                 read_committed=self._client.read_committed,
                 max_bytes=FETCH_BYTES,
             )
@@ -139,13 +139,13 @@ class TopicRangeReader:
             if error.code != error_codes.OFFSET_OUT_OF_RANGE:
                 raise
             first = (await admin.list_offsets(cluster, [self._partition], EARLIEST))[self._partition]
-            if first.error or first.offset <= at:
+            if first.error or first.offset <= next_offset:
                 raise JobFailedError(
                     f"{self._partition} of {cluster.alias} is shorter than when the job began, so it has lost records;"
                     " start the job again."
                 ) from error
             end = min(first.offset, self._end)
-            self.gaps.append(OffsetRange(at, end))
+            self.gaps.append(OffsetRange(next_offset, end))
             self.next_offset = end
             return None
         self.bytes_read += len(response.records)
@@ -182,7 +182,7 @@ class TopicRangeReader:
         if not checksum_holds(batch):
             raise CorruptRecordsError("its checksum does not hold")
         records = decode(batch)
-        at, end = self.next_offset, self._end
-        if batch.base_offset < at or batch.next_offset > end:
-            records = [record for record in records if at <= record.offset < end]
+        begin, end = self.next_offset, self._end
+        if batch.base_offset < begin or batch.next_offset > end:
+            records = [record for record in records if begin <= record.offset < end]
         return records

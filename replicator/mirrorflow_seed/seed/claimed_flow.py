@@ -147,15 +147,25 @@ class ClaimedFlow:
     async def read_positions(self) -> None:
         """Reads how far each partition is copied, whichever process has stored that."""
         positions = await self.owner.positions()
-        self.next_offsets = {one: position.next_source_offset for one, position in positions.items()}
-        self.copied = {one for one, position in positions.items() if not position.is_of_empty_copy}
+        self.next_offsets = {
+            partition: position.next_source_offset for partition, position in positions.items()
+        }
+        self.copied = {
+            partition for partition, position in positions.items() if not position.is_of_empty_copy
+        }
 
     async def store_starts(self, ranges: Iterable[SeedRange]) -> None:
         """Stores the start offsets of partitions that were never copied.
 
         Without them, a task that begins hours later would not notice records that the source deleted meanwhile.
         """
-        await self.owner.store_starts({one.source: one.start for one in ranges if one.start < one.end})
+        await self.owner.store_starts(
+            {
+                seed_range.source: seed_range.start
+                for seed_range in ranges
+                if seed_range.start < seed_range.end
+            }
+        )
 
     async def source_logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, SeedLog]:
         """Returns the offsets and sizes of *partitions* on the source, up to its isolation level's end."""
@@ -166,8 +176,12 @@ class ClaimedFlow:
         )
         sizes = await self._sizes()
         return {
-            one: SeedLog(start=starts[one], end=max(starts[one], ends[one]), bytes=sizes.get(one))
-            for one in wanted
+            partition: SeedLog(
+                start=starts[partition],
+                end=max(starts[partition], ends[partition]),
+                bytes=sizes.get(partition),
+            )
+            for partition in wanted
         }
 
     async def _sizes(self) -> Mapping[TopicPartition, int]:
@@ -184,9 +198,12 @@ class ClaimedFlow:
         if start is StartPosition.EARLIEST:
             return {}
         if start is StartPosition.LATEST:
-            return {one: log.end for one, log in logs.items()}
-        found = await admin.offsets_at(self.source, tuple(logs), self.settings.start_timestamp_ms)
-        return {one: log.end if found[one] < 0 else found[one] for one, log in logs.items()}
+            return {partition: log.end for partition, log in logs.items()}
+        offsets = await admin.offsets_at(self.source, tuple(logs), self.settings.start_timestamp_ms)
+        return {
+            partition: log.end if offsets[partition] < 0 else offsets[partition]
+            for partition, log in logs.items()
+        }
 
     async def require_no_foreign_records(self, arrangement: Arrangement) -> None:
         """Raises ForeignRecordsError if a copy holds committed records that this flow has not written.
@@ -194,8 +211,8 @@ class ClaimedFlow:
         Markers and aborted records do not count: a job that was refused leaves its own there, without a position.
         """
         names = arrangement.names
-        unknown = [one for one in arrangement.partitions if one not in self.copied]
-        copies = [TopicPartition(names[one.topic], one.partition) for one in unknown]
+        unknown = [partition for partition in arrangement.partitions if partition not in self.copied]
+        copies = [TopicPartition(names[partition.topic], partition.partition) for partition in unknown]
         starts = await admin.offsets_at(self.target, copies, EARLIEST)
         ends = await admin.offsets_at(self.target, copies, LATEST)
         foreign: set[str] = set()

@@ -120,7 +120,7 @@ class RetentionHolder:
         self, left: Mapping[str, Sequence[SeedRange]], limits: Mapping[str, float]
     ) -> frozenset[str]:
         """Returns the topics with records older than their copies' retention; queries the source once per limit."""
-        found = set()
+        topics = set()
         for limit in {limit for limit in limits.values() if limit != float("inf")}:
             asked = {
                 seed_range.source: seed_range
@@ -129,10 +129,10 @@ class RetentionHolder:
                 for seed_range in of_topic
             }
             since_ms = max(0, now_ms() - int(limit) + MARGIN_MS)
-            answers = await admin.list_offsets(self._flow.source, tuple(asked), since_ms)
-            found |= {
+            offsets = await admin.list_offsets(self._flow.source, tuple(asked), since_ms)
+            topics |= {
                 source.topic
-                for source, answer in answers.items()
-                if not answer.error and (answer.offset < 0 or answer.offset > asked[source].start)
+                for source, listed in offsets.items()
+                if not listed.error and (listed.offset < 0 or listed.offset > asked[source].start)
             }
-        return frozenset(found)
+        return frozenset(topics)

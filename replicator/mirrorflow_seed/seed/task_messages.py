@@ -94,11 +94,11 @@ class Coordinator:
     def errors_by_reason(self) -> dict[str, tuple[int, str]]:
         """Maps the reason of an error to the number of active attempts that it blocks, and one message."""
         now_s = time.monotonic()
-        found: dict[str, tuple[int, str]] = {}
+        errors: dict[str, tuple[int, str]] = {}
         for at_s, report in list(self._reports.values()):
             if report.reason and now_s - at_s < SILENT_S:
-                found[report.reason] = (found.get(report.reason, (0, ""))[0] + 1, report.message)
-        return found
+                errors[report.reason] = (errors.get(report.reason, (0, ""))[0] + 1, report.message)
+        return errors
 
     @property
     def totals(self) -> tuple[int, int, float]:
