@@ -65,7 +65,9 @@ UNCLEAR_TEST_NAME = re.compile(
 # Names of variables and arguments that say nothing of what they hold.
 VAGUE = {"answer", "answers", "at", "found", "one"}
 CLEAN_PRODUCT = (
+    "charts/",
     "operator/",
+    "release/",
     "replicator/mirrorflow_cli/",
     "replicator/mirrorflow_console/",
     "replicator/mirrorflow_core/",
@@ -74,6 +76,7 @@ CLEAN_PRODUCT = (
     "replicator/mirrorflow_replicator/",
     "replicator/mirrorflow_seed/archive/",
     "replicator/mirrorflow_seed/tables/",
+    "replicator/mirrorflow_seed/verify/",
 )
 # Folders without these words.
 CLEAN_TESTS = ("benchmarks/", "tests/")
