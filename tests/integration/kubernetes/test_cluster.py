@@ -98,8 +98,8 @@ def web(cluster: Cluster) -> Kubectl:
     return kubectl
 
 
-def _fetched(address: str, path: str, **query: str) -> str:
-    url = f"http://{address}{path}?{urllib.parse.urlencode(query)}"
+def _fetched(address: str, url_path: str, **query: str) -> str:
+    url = f"http://{address}{url_path}?{urllib.parse.urlencode(query)}"
     with urllib.request.urlopen(url, timeout=RESPONSE_WAIT_S) as response:
         return str(response.read().decode())
 
