@@ -235,7 +235,7 @@ def test_panels_do_not_overlap_and_have_unique_ids(dashboard: Path) -> None:
     assert max(x for x, _ in cells) < 24
 
 
-def test_errors_in_expressions_are_found() -> None:
+def test_errors_in_expressions_are_reported() -> None:
     assert list(_errors("sum by (flow) (mirrorflow_lag)")) == ["mirrorflow_lag is no metric"]
     assert list(_errors("sum by (colour) (mirrorflow_record_lag)")) == [
         "mirrorflow_record_lag has no label colour"

@@ -372,7 +372,7 @@ def test_the_old_side_is_fenced_before_its_tail_is_read(
 
 
 @pytest.mark.faults
-def test_records_lost_by_an_unclean_election_on_the_old_side_are_reported_and_their_replacements_are_kept(
+def test_records_lost_by_an_unclean_election_are_reported_and_their_replacements_are_kept(
     west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
     """The lost records were copied, so the new side has them.

@@ -137,10 +137,10 @@ def test_groups_are_exact_before_at_and_after_transaction_markers(flow: Flow, un
     assert expected == [value for _, _, value in copied]
 
 
-def test_without_permission_for_the_offset_map_syncs_translate_groups_and_the_missing_permission_is_reported(
+def test_groups_are_translated_by_syncs_without_permission_for_the_offset_map(
     east: KafkaCluster, unique_topic: Names, tmp_path: Any
 ) -> None:
-    """Copying and checkpoints are not affected otherwise."""
+    """The missing permission is reported. Copying and checkpoints are not affected otherwise."""
     own = uuid.uuid4().hex[:8]
     with KafkaCluster(name="mapless", listeners=("SASL_PLAINTEXT",), authorizer=True) as target:
         flow = Flow(source=east, target=target, folder=tmp_path, alias=f"x{own}", target_alias=f"y{own}")

@@ -163,9 +163,7 @@ def test_foreign_producers_and_an_open_transaction_do_not_affect_the_copy(flow: 
     assert contents(records(flow.source, topic)) == contents(copied)
 
 
-def test_a_foreign_batch_with_the_producer_id_and_next_sequence_of_the_flow_loses_nothing_and_is_reported(
-    flow: Flow, topic: str
-):
+def test_a_foreign_batch_with_the_flows_next_sequence_loses_nothing_and_is_reported(flow: Flow, topic: str):
     """The leader treats the next batch of the flow as a repeat of the foreign one.
 
     Producer ids are unique only within a cluster.

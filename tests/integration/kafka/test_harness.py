@@ -147,7 +147,7 @@ def test_a_new_leader_is_elected_when_the_leader_is_killed_or_frozen():
 
 @pytest.mark.java
 @pytest.mark.parametrize("version", OTHER_VERSIONS)
-def test_another_kafka_release_runs(version):
+def test_each_supported_kafka_release_runs(version):
     """Every release is started with the same call, has transactions and an authorizer, and keeps its data over a kill."""
     with KafkaCluster(name="other", version=version, authorizer=True) as cluster:
         cluster.create_topic("t")

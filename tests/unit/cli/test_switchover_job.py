@@ -159,7 +159,7 @@ class LostSource:
         return process
 
 
-def test_a_new_process_promotes_without_the_source_and_starts_the_reverse_flow_once_the_source_responds(
+def test_a_new_process_promotes_without_the_source_and_later_starts_the_reverse_flow(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The endpoint is switched once, not at each attempt to reach the source."""

@@ -125,7 +125,7 @@ def test_a_file_with_an_invalid_document_is_ignored(state: Path):
     assert [{"switchover": "x"}] == documents()
 
 
-def test_a_switchover_that_a_different_machine_continued_is_replaced_by_the_record_of_the_journal():
+def test_a_switchover_continued_on_a_different_machine_shows_the_record_of_the_journal():
     killed = record(*FENCED)
     progress().show(step(killed, "Waits."), "")
     refresh_local_switchover(killed)

@@ -219,7 +219,7 @@ def opposite_map(*runs, upstream_end=0):
 OPPOSITE = opposite_map((0, 0, 30), (35, 30, 10), upstream_end=45)
 
 
-def test_a_group_that_still_reads_copies_of_the_opposite_flow_is_translated_by_the_map_of_that_flow():
+def test_a_group_within_copies_of_the_opposite_flow_is_translated_by_the_map_of_that_flow():
     translator = Translator(store(), {ORDERS: map_of(41, 60, shift=4)}, opposite_maps={ORDERS: OPPOSITE})
 
     translated = [translator.translate(ORDERS, offset) for offset in (10, 30, 31, 40, 41, 50)]

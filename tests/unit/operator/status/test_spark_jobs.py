@@ -316,8 +316,8 @@ def test_an_invalid_estimate_is_none(estimate: str) -> None:
         ("not a schedule at all", None),
     ],
 )
-def test_the_longest_interval_of_a_schedule_is_found(schedule: str, days: int | None) -> None:
-    """A verification is overdue after this time."""
+def test_the_longest_interval_of_a_schedule_is_calculated(schedule: str, days: int | None) -> None:
+    """A verification counts as overdue after this interval."""
     assert days == days_between_max(schedule)
 
 
@@ -335,8 +335,8 @@ def test_the_longest_interval_of_a_schedule_is_found(schedule: str, days: int | 
         ("0 3 * * *", "../etc/passwd", None),
     ],
 )
-def test_the_next_time_of_a_schedule_is_found(schedule: str, time_zone: str, after: str | None) -> None:
-    """It is a Sunday, 13:00."""
+def test_the_next_time_of_a_schedule_is_calculated(schedule: str, time_zone: str, after: str | None) -> None:
+    """The current time is a Sunday, 13:00."""
     now_s = parse_timestamp("2026-11-22T13:00:00Z")
     assert now_s is not None
 

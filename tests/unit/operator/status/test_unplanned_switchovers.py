@@ -190,7 +190,7 @@ def test_an_overtaken_switchover_ends_with_the_promotion_and_continues_after_a_r
     assert JobStep.CREATE_JOB is decision(given_up, "move").step
 
 
-def test_an_unplanned_switchover_does_not_overtake_one_that_has_promoted_or_has_a_different_target():
+def test_promoted_switchovers_and_those_to_the_other_member_are_not_overtaken():
     for state, to in (("Promoting", "west"), ("Draining", "east")):
         seen = observation(switchover_resource(status=SwitchoverStatus(state=state), to=to), unplanned())
 
