@@ -262,7 +262,7 @@ class SwitchoverJournal:
         """Writes *record* where it counts, then to the other side. Raises SwitchoverTakenError, ClusterError."""
         if record.state in FENCED:
             # Only a promotion and a rollback have an order: a process that resumes one of these reads both copies.
-            await _side_by_side(copy.write_record(record) for copy in self._copies)
+            await _write_concurrently(copy.write_record(record) for copy in self._copies)
             return
         for copy in sorted(self._copies, key=lambda copy: copy.alias != record.written_first):
             await copy.write_record(record)
@@ -286,19 +286,19 @@ class SwitchoverJournal:
             "acls": [asdict(acl) for acl in sorted(acls)],
         }
         # Each by itself: after a fence was lifted, the other cluster may be lost.
-        await _side_by_side(copy.write_note(f"fence:{alias}", value) for copy in self._copies)
+        await _write_concurrently(copy.write_note(f"fence:{alias}", value) for copy in self._copies)
 
     async def write_endpoint(self, to: str) -> None:
         """Notes where clients were led, after that was done. Raises as `write`."""
         number = 1 + max((note["number"] for note in self._notes("endpoint")), default=0)
         # Each by itself: once promoted, a source that is lost is not waited for.
         value = {"to": to, "number": number}
-        await _side_by_side(copy.write_note("endpoint", value) for copy in self._copies)
+        await _write_concurrently(copy.write_note("endpoint", value) for copy in self._copies)
 
     async def write_starts(self, alias: str, starts: Iterable[ReverseStart]) -> None:
         """Notes where the flow from cluster *alias* starts, for a switchover that has no record of it. Raises as `write`."""
         value = {"starts": [asdict(start) for start in starts]}
-        await _side_by_side(copy.write_note(f"starts:{alias}", value) for copy in self._copies)
+        await _write_concurrently(copy.write_note(f"starts:{alias}", value) for copy in self._copies)
 
     def starts_on(self, alias: str) -> tuple[ReverseStart, ...]:
         """Returns where switchovers to *alias* have started the flow from it; of several for a partition the last one counts."""
@@ -325,7 +325,7 @@ class SwitchoverJournal:
         return sorted(notes, key=lambda note: note.get("number", 0))
 
 
-async def _side_by_side(writes: Iterable[Awaitable[None]]) -> None:
+async def _write_concurrently(writes: Iterable[Awaitable[None]]) -> None:
     """Waits until all *writes* have ended; raises the error of the first that has failed."""
     for outcome in await asyncio.gather(*writes, return_exceptions=True):
         if isinstance(outcome, BaseException):
