@@ -305,12 +305,12 @@ def _write_record(world: World, record: Kept, number: int) -> World:
     if record.value.is_unplanned and number:
         return world
     is_target_first = record.value.written_first == world.target_name
-    is_side_by_side = record.value.state in FENCED
+    is_concurrent = record.value.state in FENCED
     if is_target_first == (number == 1):
-        is_acknowledged = number == 0 or is_side_by_side or record in world.target_journal
+        is_acknowledged = number == 0 or is_concurrent or record in world.target_journal
         journal = journal_with(world.source_journal, record)
         return world._replace(source_journal=journal) if world.is_source_up and is_acknowledged else world
-    is_acknowledged = number == 0 or is_side_by_side or record in world.source_journal
+    is_acknowledged = number == 0 or is_concurrent or record in world.source_journal
     if not world.is_target_up or not is_acknowledged:
         return world
     ends = world.promoted_ends
