@@ -10,22 +10,15 @@ from typing import Any, Final
 
 from mirrorflow_cli.java_flow import ConversionFindings
 from mirrorflow_core.java.properties import PropertyReader, has_reference, references
-from mirrorflow_core.schemas.subject_mapping import (
-    CONTEXTS_KEY,
-    PREFIX_KEY,
-    SUBJECTS_KEY,
-    WAIT_MAX_KEY,
-    WAIT_TOPICS_KEY,
-    read_contexts,
-)
-from mirrorflow_core.settings import REGISTRY_PREFIX
+from mirrorflow_core.schemas.subject_mapping import CONTEXTS_KEY, PREFIX_KEY, SUBJECTS_KEY, read_contexts
+from mirrorflow_core.settings import REGISTRY_PREFIX, SCHEMA_WAIT_MAX, SCHEMA_WAIT_TOPICS
 from mirrorflow_replicator.config import clients
 
 _USER: Final = "basic.auth.user.info"
 _TOKEN: Final = "bearer.auth.token"  # noqa: S105  the name of a setting
 _HOSTNAMES: Final = "ssl.endpoint.identification.algorithm"
 _AUTHORITIES: Final = ("ssl.truststore.location", "ssl.truststore.certificates")
-_KEYS: Final = (SUBJECTS_KEY, CONTEXTS_KEY, PREFIX_KEY, WAIT_TOPICS_KEY, WAIT_MAX_KEY)
+_KEYS: Final = (SUBJECTS_KEY, CONTEXTS_KEY, PREFIX_KEY, SCHEMA_WAIT_TOPICS, SCHEMA_WAIT_MAX)
 
 
 def converted_schemas(
@@ -55,9 +48,9 @@ def converted_schemas(
         "subjects": [*read.names(SUBJECTS_KEY)],
         "contexts": [{"source": name, "target": copy} for name, copy in contexts.items()],
         "subjectPrefix": read.text(PREFIX_KEY),
-        "waitingTopics": [*read.names(WAIT_TOPICS_KEY)],
+        "waitingTopics": [*read.names(SCHEMA_WAIT_TOPICS)],
         # The field has whole seconds.
-        "maxWaitSeconds": -(-read.whole(WAIT_MAX_KEY, minimum=0) // 1000),
+        "maxWaitSeconds": -(-read.whole(SCHEMA_WAIT_MAX, minimum=0) // 1000),
     }
     # Keep an empty list of subjects: validation refuses it, but leaving it out would copy all.
     return {

@@ -20,6 +20,8 @@ SLOW_TRANSACTION_MS: Final = 30_000
 # Properties of a cluster's schema registry begin with it; they are those of Confluent's clients.
 REGISTRY_PREFIX: Final = "schema.registry."
 REGISTRY_URL_KEY: Final = f"{REGISTRY_PREFIX}url"
+SCHEMA_WAIT_TOPICS: Final = "mirrorflow.schemas.wait.topics"
+SCHEMA_WAIT_MAX: Final = "mirrorflow.schemas.wait.max.ms"
 
 # What MM2 excludes by default.
 TOPICS_EXCLUDE = ("mm2.*\\.internal", ".*\\.replica", "__.*")

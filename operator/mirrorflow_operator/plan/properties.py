@@ -16,8 +16,14 @@ from dataclasses import dataclass, replace
 from mirrorflow_core.java.cloud_logins import AWS_HANDLER, AZURE_HANDLER, GCP_HANDLER, OAUTH_MODULE, SCOPE_KEY
 from mirrorflow_core.java.jaas import escape_option, format_jaas
 from mirrorflow_core.replication_policy import worker_topic
-from mirrorflow_core.schemas.subject_mapping import WAIT_MAX_KEY, WAIT_TOPICS_KEY
-from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, REGISTRY_PREFIX, TOPICS_EXCLUDE
+from mirrorflow_core.settings import (
+    CONFIG_EXCLUDE,
+    GROUPS_EXCLUDE,
+    REGISTRY_PREFIX,
+    SCHEMA_WAIT_MAX,
+    SCHEMA_WAIT_TOPICS,
+    TOPICS_EXCLUDE,
+)
 from mirrorflow_operator.api.model import rounded_up
 from mirrorflow_operator.api.spec import (
     Authentication,
@@ -382,8 +388,8 @@ def schema_wait_properties(spec: Spec, layout: SecretLayout) -> dict[str, str]:
         return {}
     return {
         **schema_properties(spec, layout),
-        WAIT_TOPICS_KEY: ",".join(schemas.waiting_topics),
-        WAIT_MAX_KEY: str(1000 * schemas.max_wait_seconds),
+        SCHEMA_WAIT_TOPICS: ",".join(schemas.waiting_topics),
+        SCHEMA_WAIT_MAX: str(1000 * schemas.max_wait_seconds),
     }
 
 

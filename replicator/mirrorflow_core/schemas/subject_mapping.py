@@ -12,9 +12,6 @@ from mirrorflow_core.schemas.registry_contents import DEFAULT_CONTEXT, SchemaVer
 SUBJECTS_KEY: Final = "mirrorflow.schemas.subjects"
 CONTEXTS_KEY: Final = "mirrorflow.schemas.contexts"
 PREFIX_KEY: Final = "mirrorflow.schemas.subject.prefix"
-# The source connector has these two.
-WAIT_TOPICS_KEY: Final = "mirrorflow.schemas.wait.topics"
-WAIT_MAX_KEY: Final = "mirrorflow.schemas.wait.max.ms"
 # Holds the highest id of a source until a version of it is copied. Never copied itself: each flow has its own.
 RESERVED_SUBJECT: Final = "mirrorflow-reserved-ids"
 _CONTEXT: Final = re.compile(r"\.[-.\w]*", re.ASCII)

@@ -15,12 +15,13 @@ from typing import Self
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.patterns import compile_patterns, meant_by_glob
 from mirrorflow_core.java.properties import PropertyReader, parse_duration_ms, parse_instant_ms
-from mirrorflow_core.schemas.subject_mapping import WAIT_MAX_KEY, WAIT_TOPICS_KEY
 from mirrorflow_core.setting_table import DEFAULTS
 from mirrorflow_core.settings import (
     CONFIG_EXCLUDE,
     REGISTRY_PREFIX,
     REGISTRY_URL_KEY,
+    SCHEMA_WAIT_MAX,
+    SCHEMA_WAIT_TOPICS,
     BeatSettings,
     CheckpointSettings,
     ClientSettings,
@@ -584,12 +585,12 @@ def parse_schemas(properties: Mapping[str, str], worker: Mapping[str, str]) -> S
 def _schema_wait(
     read: PropertyReader, properties: Mapping[str, str], worker: Mapping[str, str]
 ) -> SchemaWaitSettings | None:
-    topics = _patterns(read, WAIT_TOPICS_KEY)
+    topics = _patterns(read, SCHEMA_WAIT_TOPICS)
     if not topics:
         return None
     return SchemaWaitSettings(
         topics=topics,
-        longest_s=read.whole(WAIT_MAX_KEY, minimum=1, maximum=DAY_MS) / 1000,
+        longest_s=read.whole(SCHEMA_WAIT_MAX, minimum=1, maximum=DAY_MS) / 1000,
         schemas=parse_schemas(properties, worker),
     )
 

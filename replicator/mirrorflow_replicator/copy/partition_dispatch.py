@@ -12,19 +12,18 @@ of the loop in which it arrived.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mirrorflow_core.copying.effects import Effect, Effects, Signal
 from mirrorflow_core.copying.partition import PartitionCopier
-from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
 from mirrorflow_core.wire.produce import Buffer
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.broker_writer import ProduceConnection
-from mirrorflow_replicator.copy.schema_wait import SCHEMA_MISSING, SchemaWait
 
-SCHEMAS_AWAITED: Final = "its records wait for schemas that the target's registry lacks"
+if TYPE_CHECKING:
+    from mirrorflow_replicator.copy.schema_wait import SchemaWait
 
 _READY, _FETCH, _REPORT = Signal.READY, Signal.FETCH, Signal.REPORT
 
@@ -54,7 +53,7 @@ class PartitionDispatch:
     """One partition with its reader and its connection: what both of them call."""
 
     def __init__(
-        self, copier: PartitionCopier, services: TaskServices, schemas: SchemaWait | None = None
+        self, copier: PartitionCopier, services: TaskServices, schemas: "SchemaWait | None" = None
     ) -> None:
         self.copier = copier
         self.target_topic, self.partition = copier.target
@@ -85,9 +84,7 @@ class PartitionDispatch:
         schemas = self._schemas
         if schemas is not None and schemas.hold(self.copier.topic, response.records, self._schemas_arrived):
             self._awaits_schemas = True
-            self.copier.health.note_obstacle(
-                Obstacle(kind=ObstacleKind.FAILED, name=SCHEMA_MISSING, message=SCHEMAS_AWAITED)
-            )
+            self.copier.health.note_obstacle(schemas.obstacle)
             return
         self.apply(self.copier.fetched(response, asked_offset))
 

@@ -20,8 +20,9 @@ from typing import Final
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.java.patterns import compile_patterns
 from mirrorflow_core.schemas.schema_ids import schema_ids
-from mirrorflow_core.schemas.subject_mapping import WAIT_TOPICS_KEY, SubjectMapping
-from mirrorflow_core.settings import SchemaWaitSettings
+from mirrorflow_core.schemas.subject_mapping import SubjectMapping
+from mirrorflow_core.settings import SCHEMA_WAIT_TOPICS, SchemaWaitSettings
+from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_kafka.registry.registry_client import RegistryClient
 from mirrorflow_kafka.registry.registry_reader import RegistryReader
 from mirrorflow_replicator.config.providers import Resolver
@@ -50,6 +51,13 @@ class _HeldPartition:
 class SchemaWait:
     """The records of one task that wait for their schemas. *errors* counts by reason."""
 
+    # Of a partition that waits.
+    obstacle: Final = Obstacle(
+        kind=ObstacleKind.FAILED,
+        name=SCHEMA_MISSING,
+        message="its records wait for schemas that the target's registry lacks",
+    )
+
     def __init__(
         self,
         settings: SchemaWaitSettings,
@@ -63,7 +71,7 @@ class SchemaWait:
         self._target_alias = schemas.target_alias
         self._errors = errors
         self._monotonic = monotonic
-        self._pattern = compile_patterns(WAIT_TOPICS_KEY, settings.topics)
+        self._pattern = compile_patterns(SCHEMA_WAIT_TOPICS, settings.topics)
         self._mapping = SubjectMapping(
             subjects=schemas.subjects, contexts=schemas.contexts, prefix=schemas.subject_prefix
         )

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.partitions import TopicPartition
@@ -16,7 +17,9 @@ from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
-from mirrorflow_replicator.copy.schema_wait import SchemaWait
+
+if TYPE_CHECKING:
+    from mirrorflow_replicator.copy.schema_wait import SchemaWait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,7 @@ class TaskParts:
     rack: str = ""
     errors: Counter[str]  # by reason
     syncs: OffsetSyncWriter | None = None
-    schemas: SchemaWait | None = None  # None: no record waits for its schema
+    schemas: "SchemaWait | None" = None  # None: no record waits for its schema
     session: "SessionParts"
 
 

@@ -1,6 +1,7 @@
 """Builds the sessions of a task process or of a Spark task, with the parts that its settings ask for."""
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.settings import SourceSettings
@@ -16,10 +17,12 @@ from mirrorflow_replicator.copy.offset_sync_writer import (
     SyncTarget,
     UnwrittenSyncs,
 )
-from mirrorflow_replicator.copy.schema_wait import SchemaWait
 from mirrorflow_replicator.copy.task_parts import SessionParts, TaskParts
 from mirrorflow_replicator.copy.task_session import TaskSession
 from mirrorflow_replicator.process import now_ms
+
+if TYPE_CHECKING:
+    from mirrorflow_replicator.copy.schema_wait import SchemaWait
 
 
 async def start_task_session(
@@ -42,12 +45,20 @@ async def start_task_session(
         rack=settings.source_consumer.properties.get("client.rack", ""),
         errors=errors,
         syncs=_offset_sync_writer(settings, errors, target, resolve),
-        schemas=None if settings.schema_wait is None else SchemaWait(settings.schema_wait, errors),
+        schemas=_schema_wait(settings, errors),
         session=session,
     )
     started = TaskSession(settings, task, parts)
     await started.start()
     return started
+
+
+def _schema_wait(settings: SourceSettings, errors: Counter[str]) -> "SchemaWait | None":
+    if settings.schema_wait is None:
+        return None
+    from mirrorflow_replicator.copy.schema_wait import SchemaWait  # noqa: PLC0415 with clients of registries
+
+    return SchemaWait(settings.schema_wait, errors)
 
 
 def _offset_sync_writer(
