@@ -278,11 +278,11 @@ def sentences(costs_found: Costs, *, rate_mb_per_s: float, begin_s: float) -> li
     even = [PARTITION_BYTES] * PARTITIONS
     rest = (sum(even) - LARGEST_BYTES) // (PARTITIONS - 1)
     skewed = [LARGEST_BYTES, *[rest] * (PARTITIONS - 1)]
-    found = []
+    lines = []
     for sizes in (even, skewed):
         seed = calculated(sizes, slot_s=costs_found.slot_s, rate_mb_per_s=rate_mb_per_s, begin_s=begin_s)
         least_h = max(sizes) / 1e6 / rate_mb_per_s / 3600
-        found.append(
+        lines.append(
             f"{EXECUTORS} executors of {CORES} slots, {sum(sizes) / 1e12:.0f} TB in {len(sizes):,} partitions, the largest of"
             f" {max(sizes) / 1e9:,.0f} GB: {seed.tasks:,} tasks in {seed.waves} {'wave' if seed.waves == 1 else 'waves'},"
             f" {seed.seconds / 3600:.1f} hours at {rate_mb_per_s:.0f} MB/s a slot, of which {seed.starting:.1%} are starts of"
@@ -290,7 +290,7 @@ def sentences(costs_found: Costs, *, rate_mb_per_s: float, begin_s: float) -> li
             f" {costs_found.task_s * seed.tasks:.0f} CPU-s."
         )
     return [
-        *found,
+        *lines,
         (
             f"Spark requests all pods in {EXECUTORS / PODS_PER_S:.0f} s. Each cluster sustains {rate_mb_per_s * slots / 1000:.0f} GB/s."
             f" Progress reports take {slots / TASK_REPORT_EVERY_S * costs_found.word_s:.0%} of a core, both ends."
@@ -338,6 +338,6 @@ def main(arguments: Sequence[str]) -> int:
         f"- a session {measured.session_s:.1f} CPU-s; a task that does nothing {measured.task_s * 1000:.1f} CPU-ms and"
         f" {measured.slot_s * 1000:.0f} ms of a slot; a word of a task to its driver {measured.word_s * 1000:.2f} CPU-ms"
     )
-    for sentence in sentences(found, rate_mb_per_s=options.rate, begin_s=options.begin):
+    for sentence in sentences(measured, rate_mb_per_s=options.rate, begin_s=options.begin):
         print(f"- {sentence}")
     return 0

@@ -229,10 +229,10 @@ def _problems(
     with (folder / "loaded.log").open(errors="replace") as loaded:
         for line in loaded:
             is_shim_loaded = is_shim_loaded or SHIM_WAS_LOADED.search(line) is not None
-            if found := OF_APACHES_WORKER.search(line):
-                inside.add(found[1])
-            if found := BROKERS.search(line):
-                brokers.add(found[1])
+            if apaches := OF_APACHES_WORKER.search(line):
+                inside.add(apaches[1])
+            if broker := BROKERS.search(line):
+                brokers.add(broker[1])
     if not is_shim_loaded:
         problems.append("workers were not started by the class of tests/conformance")
     if brokers != {kafka}:

@@ -124,10 +124,10 @@ def _set_log_append_time(copier: PartitionCopier, *, is_known: bool) -> None:
 
 def differences(document: Mapping[str, Any]) -> list[str]:
     """Returns the differences between a replay and the recorded states; none if they are equal."""
-    result = []
+    result: list[str] = []
     for number, segment in enumerate(document["segments"]):
         state, after = replayed(document, segment), dict(segment["after"]["items"])
-        found += [
+        result += [
             f"segment {number}: {difference}"
             for name in after
             if name not in OF_SESSION

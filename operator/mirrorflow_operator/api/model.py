@@ -8,7 +8,6 @@ alone or with a decimal unit (n to E), a binary unit (Ki to Ei) or an exponent (
 thousand. Negative quantities are not supported, because no field needs one.
 """
 
-import os
 import re
 from decimal import ROUND_CEILING, Decimal
 from typing import Annotated, Any, Final
@@ -61,10 +60,6 @@ Quantity = Annotated[
     Annotated[int, Field(strict=True, ge=0)] | Annotated[str, Field(max_length=20, pattern=QUANTITY_PATTERN)],
     Field(json_schema_extra=_AS_KUBERNETES),
 ]
-
-
-# Otherwise the first model has pydantic search all installed packages for plug-ins, for 6 ms of each `mirrorflow run`.
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
 class ApiModel(BaseModel):

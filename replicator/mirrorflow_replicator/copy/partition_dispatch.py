@@ -90,7 +90,7 @@ class PartitionDispatch:
 
     def _schemas_arrived(self) -> None:
         self._awaits_schemas = False
-        self.fetch()
+        self.apply((_FETCH,))
 
     # -- pack and send
 

@@ -51,7 +51,7 @@ class _HeldPartition:
 class SchemaWait:
     """The records of one task that wait for their schemas. *errors* counts by reason."""
 
-    # Of a partition that waits.
+    # What a partition that waits reports.
     obstacle: Final = Obstacle(
         kind=ObstacleKind.FAILED,
         name=SCHEMA_MISSING,

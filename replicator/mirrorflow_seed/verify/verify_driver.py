@@ -98,8 +98,7 @@ def _verify(
     result = ResultFolder(job)
     result.prepare()
     with spark_session(job, f"mirrorflow-verify-{job.run_id}", spark) as session:
-        progress.publish = status_server.publish
-        progress.url = status_server.url_for_tasks(*driver_address(session))
+        progress.connect(status_server.url_for_tasks(*driver_address(session)), status_server.publish)
         progress.begin(VerifyReport(run_id=job.run_id))
         verification = (verify or verify_flow)(files, job, session, progress, result)
         # In a cluster without an output folder, this line is all that is kept of the result. It has no record data.

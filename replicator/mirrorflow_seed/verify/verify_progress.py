@@ -26,6 +26,10 @@ class VerifyProgress:
         self._counts: dict[int, Counter[str]] = {}
         self._total: Counter[str] = Counter()
 
+    def connect(self, url: str, publish: Callable[[VerifyReport], None]) -> None:
+        """Has tasks post to *url*, and reports go to *publish*."""
+        self.url, self.publish = url, publish
+
     def begin(self, first: VerifyReport) -> None:
         """Publishes *first*, to which all later reports add: that of the plan, or one without figures."""
         self._first = first

@@ -257,13 +257,13 @@ def test_a_head_that_the_target_has_lost_is_missing_from_an_archive_at_a_point_i
         left = {record.timestamp - T0 for record in records(flow.target, copy)}
         lost = [number for number in range(2_000) if number not in left]
         assert lost
-        found = verify(files, spark, tmp_path / name, **point)
+        verification = verify(files, spark, tmp_path / name, **point)
         first = [("missing", number, -1) for number in lost[:10]]
         assert (1, len(lost), first) == (
-            found.status,
-            found.report.differences,
-            found.differences()[: len(first)],
-        ), found.not_equal
+            verification.status,
+            verification.report.differences,
+            verification.differences()[: len(first)],
+        ), verification.not_equal
 
     restore(files, spark, folder, archive_until=until)
     is_missing("cut", 300)

@@ -34,10 +34,10 @@ def test_each_increment_is_in_the_table(flow: Flow, unique_topic: Callable[[], s
             load(flow.source, topic, count, size_bytes=100, keys=50, headers=1)
             assert export.start().wait()["status"] == 0, export.running.tail()
 
-            found = catalog.load_table("archives.orders").scan().to_arrow().to_pylist()
+            rows = catalog.load_table("archives.orders").scan().to_arrow().to_pylist()
             assert sorted(
                 (row["topic"], row["partition"], row["offset"], row["timestamp_ms"], row["key"], row["value"])
-                for row in found
+                for row in rows
             ) == sorted(
                 (topic, record.partition, record.offset, record.timestamp, record.key, record.value)
                 for record in records(flow.source, topic)

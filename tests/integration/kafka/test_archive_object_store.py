@@ -108,10 +108,10 @@ def offsets_in(folder: StorageFolder) -> list[tuple[str, int, int]]:
     """Returns (topic, partition, offset) of each record in the files of the store."""
     from pyarrow import parquet
 
-    found = []
+    listed = []
     for path in folder.data():
         topic, partition = (part.partition("=")[2] for part in path.split("/")[:2])
         with folder.reading(path) as stream:
             offsets = parquet.read_table(stream, columns=["offset"])["offset"].to_pylist()
-        found += [(topic, int(partition), offset) for offset in offsets]
-    return found
+        listed += [(topic, int(partition), offset) for offset in offsets]
+    return listed

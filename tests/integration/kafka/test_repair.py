@@ -194,7 +194,7 @@ def test_a_quarantine_topic_with_foreign_records_is_not_used(
     assert 1 == len(records(flow.target, other, isolation="read_committed"))
 
 
-def test_windows_that_the_source_has_deleted_are_named_unless_an_earlier_start_has_covered_them(
+def test_windows_deleted_on_the_source_are_listed_unless_an_earlier_run_has_covered_them(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """Without the earlier start, what differed there is lost, and the repair ends with 1 although it copies the rest."""

@@ -165,7 +165,7 @@ def test_a_reverse_flow_started_before_its_switchover_copies_nothing_back(
         wait_until_equal(reverse, topic, 1_300)
 
 
-def test_a_flow_back_waits_although_it_could_not_be_held_on_a_cluster_that_was_lost(
+def test_a_reverse_flow_waits_although_it_could_not_be_held_on_a_lost_cluster(
     forward: Flow, reverse: Flow, topic: str
 ):
     """Its source says that a switchover has ended the other flow. Until that starts it, nothing follows the diverged tail."""
@@ -185,7 +185,7 @@ def test_a_flow_back_waits_although_it_could_not_be_held_on_a_cluster_that_was_l
         wait_until_equal(reverse, topic, 1_300)
 
 
-def test_a_flow_back_that_was_killed_while_it_copied_is_not_taken_for_one_that_runs(
+def test_a_reverse_flow_that_was_killed_while_it_copied_is_refused_as_killed(
     forward: Flow, reverse: Flow, topic: str
 ):
     """Its claim says that it runs, but it is not renewed. How far it has copied is not known."""
@@ -211,7 +211,7 @@ def test_a_flow_back_that_was_killed_while_it_copied_is_not_taken_for_one_that_r
     assert why.endswith("reset the stored offsets of that flow, and repeat the switchover.")
 
 
-def test_the_flow_back_copies_no_copy_of_a_deleted_topic_and_all_of_a_topic_that_was_never_copied(
+def test_the_reverse_flow_leaves_out_copies_of_deleted_topics_and_copies_new_topics_whole(
     forward: Flow, reverse: Flow, unique_topic: Callable[[], str]
 ):
     """The source no longer has the first topic. Applications have created the second topic on the target."""

@@ -31,9 +31,9 @@ CRASH, LIMIT, ROLLBACK = "crash", "limit", "rollback"
 BYPASS, FOREIGN, UNFENCE, REVERT = "bypass", "foreign", "unfence", "revert"
 SOURCE_DOWN, TARGET_DOWN, TAKEOVER, SLEEP = "source down", "target down", "takeover", "sleep"
 REVERSE_COPY = "reverse copy of "
-EARLY = "flow back is started early"
+EARLY = "reverse flow is started early"
 GIVE_UP, GIVE_UP_BESIDE = "the target is given up", "the target is given up beside a process that works"
-TOO_SOON = "flow back is started before the clusters are reconciled"
+TOO_SOON = "reverse flow is started before the clusters are reconciled"
 # Not these: a switchover must succeed in spite of them.
 FAILURES = frozenset({LIMIT, ROLLBACK, BYPASS, FOREIGN, UNFENCE, EARLY, GIVE_UP, GIVE_UP_BESIDE})
 

@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant("It skips nothing.", "standby is fenced", "reverse_starts", _starts_too_late),
     Mutant(
         "It waits until the clusters are reconciled.",
-        "unplanned, flow back is started too soon",
+        "unplanned, reverse flow is started too soon",
         "awaited_switchover",
         _always(""),
         flow_start,

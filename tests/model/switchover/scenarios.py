@@ -172,7 +172,7 @@ SCENARIOS: Final = {
         Scenario("unplanned, takeover", World((UNPLANNED,), (TAKEOVER, SLEEP), producers=IDLE), _DEGRADED),
         Scenario("unplanned, target down", World((UNPLANNED,), (TARGET_DOWN,)), _DEGRADED),
         Scenario(
-            "unplanned, flow back is started too soon",
+            "unplanned, reverse flow is started too soon",
             World((UNPLANNED,), (TOO_SOON, SOURCE_DOWN), producers=IDLE),
             _DEGRADED,
         ),

@@ -8,7 +8,8 @@ import pytest
 
 from mirrorflow_cli.__main__ import main
 from mirrorflow_cli.run_progress import Companion, companion_line
-from tests.unit.connectors.test_schema_sync import RunningRegistry, register
+from tests.harness.schema_registry.registry_in_process import RunningRegistry
+from tests.unit.connectors.test_schema_sync import register
 
 FLOW = """
 apiVersion: mirrorflow.io/v1alpha1

@@ -220,11 +220,11 @@ def test_topics_that_wait_for_schemas_need_both_registries():
         "mirrorflow.schemas.wait.max.ms": "1500",
     }
 
-    found = parse_source(CONNECTOR | registries | waiting, WORKER).schema_wait
+    schema_wait = parse_source(CONNECTOR | registries | waiting, WORKER).schema_wait
 
-    assert found is not None
-    assert (found.topics, found.longest_s) == (("orders.*", "payments"), 1.5)
-    assert found.schemas.target.properties == {"schema.registry.url": "https://registry-target"}
+    assert schema_wait is not None
+    assert (schema_wait.topics, schema_wait.longest_s) == (("orders.*", "payments"), 1.5)
+    assert schema_wait.schemas.target.properties == {"schema.registry.url": "https://registry-target"}
     assert parse_source(CONNECTOR | registries, WORKER).schema_wait is None
     with pytest.raises(InvalidSettingError, match=r"schema\.registry\.url"):
         parse_source(CONNECTOR | waiting, WORKER)

@@ -109,8 +109,8 @@ def test_a_flow_that_a_switchover_has_ended_is_not_translated_and_not_written():
 
 def test_the_end_of_a_flow_is_asked_again_once_the_answer_is_old(monkeypatch: pytest.MonkeyPatch):
     """Each write asks, and many writes at the same time share an answer."""
-    answers = iter([None, create_autospec(Claim, ended="sw")])
-    monkeypatch.setattr(claim_reader, "read_newest_claim", AsyncMock(side_effect=lambda *_: next(answers)))
+    claims = iter([None, create_autospec(Claim, ended="sw")])
+    monkeypatch.setattr(claim_reader, "read_newest_claim", AsyncMock(side_effect=lambda *_: next(claims)))
     monkeypatch.setattr(claim_reader, "ANSWER_MAX_AGE_S", 3_600.0)
     end = FlowEndWatch("A", create_autospec(Cluster, instance=True))
 

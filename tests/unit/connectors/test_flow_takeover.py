@@ -121,7 +121,7 @@ def copying() -> FlowTakeover:
     return FlowTakeover(replace(settings(), policy=identity), "")
 
 
-def test_a_flow_back_waits_until_its_switchover_has_started_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_reverse_flow_waits_until_its_switchover_has_started_it(monkeypatch: pytest.MonkeyPatch):
     """The cluster that it writes to was lost, so it could not be held: what ended the flow there is on its source."""
     takeover, opposite = copying(), Opposite(monkeypatch, "to-east")
     started = replace(CLAIM, started="to-east", left=True, source_cluster_id="", target_cluster_id="")
@@ -135,7 +135,7 @@ def test_a_flow_back_waits_until_its_switchover_has_started_it(monkeypatch: pyte
     assert not takeover.is_first
 
 
-def test_a_flow_back_that_does_not_wait_is_refused_and_one_that_copies_nothing_is_not(
+def test_a_reverse_flow_that_does_not_wait_is_refused_unless_it_copies_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Such as a seed, and a request that resets its offsets."""
@@ -149,7 +149,7 @@ def test_a_flow_back_that_does_not_wait_is_refused_and_one_that_copies_nothing_i
     assert isinstance(asyncio.run(prefixed.take(flow, (), is_owner=False, is_to_copy=True)), Fenced)
 
 
-def test_a_flow_back_whose_switchover_was_rolled_back_meanwhile_does_not_start(
+def test_a_reverse_flow_whose_switchover_was_rolled_back_does_not_start(
     monkeypatch: pytest.MonkeyPatch,
 ):
     Opposite(monkeypatch, "to-east", "to-east", "")

@@ -194,7 +194,7 @@ def test_no_group_is_moved_in_a_flow_that_a_switchover_has_ended(
 
 
 @pytest.mark.parametrize("writes_before", [0, 1, 2])
-def test_nothing_is_written_from_the_moment_on_at_which_a_switchover_ends_the_flow(
+def test_no_group_is_written_after_a_switchover_has_ended_the_flow(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch, writes_before: int
 ):
     """It may end while the offsets of many groups are translated, checkpoints are written, or groups are moved."""
@@ -202,10 +202,10 @@ def test_nothing_is_written_from_the_moment_on_at_which_a_switchover_ends_the_fl
     source.copied(100)
     passes._translated = {"a": {}, "b": {}}
     monkeypatch.setattr(groups, "GROUPS_AT_ONCE", 1)
-    answers = itertools.chain([False] * (1 + writes_before), itertools.repeat(True))
+    responses = itertools.chain([False] * (1 + writes_before), itertools.repeat(True))
 
     async def has_ended() -> bool:
-        return next(answers)
+        return next(responses)
 
     assert passes._end is not None
     passes._end.has_ended = has_ended  # type: ignore[method-assign]

@@ -33,7 +33,7 @@ REPORTS = st.builds(
 
 
 @given(REPORTS)
-def test_a_report_is_decoded_as_it_was_encoded(report):
+def test_a_decoded_report_equals_the_encoded_one(report):
     """Line breaks in its texts do not break the line."""
     line = encode_report(report)
 

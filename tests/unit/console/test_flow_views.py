@@ -48,7 +48,7 @@ def test_a_stopped_partition_is_a_problem_with_its_runbook():
     assert any("max.message.bytes" in step for step in trouble.advice.steps)
 
 
-def test_trouble_does_not_repeat_the_name_of_its_object():
+def test_a_problem_does_not_repeat_the_name_of_its_object():
     (trouble,) = flow_view(reading(healthy(partition(3, **STOPPED)))).troubles
 
     assert trouble.text.startswith("orders-3: the target refuses")

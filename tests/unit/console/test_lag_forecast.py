@@ -74,7 +74,7 @@ def changes(values: list[Outlook]) -> int:
     return sum(before is not after for before, after in pairwise(values))
 
 
-def test_a_lag_that_grows_between_two_deliveries_is_not_taken_for_one_that_shrinks_after_each():
+def test_a_lag_that_grows_between_deliveries_has_no_estimate():
     """A rate limit lets a batch pass every 51 seconds, and the source grows by a tenth more than that."""
     lags = [50_000 + 11 * second - 10 * 51 * (second // 51) for second in range(0, 1_800, 5)]
 

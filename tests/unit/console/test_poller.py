@@ -45,7 +45,7 @@ def test_a_shrinking_lag_has_a_forecast_and_samples_are_bounded():
     assert poller._lags == {}
 
 
-def test_falling_behind_is_one_trouble_while_the_lag_is_about_a_minute():
+def test_falling_behind_is_one_problem_while_the_lag_is_about_a_minute():
     """The lag grows all the time; its age goes up and down. The history has one event until the flow keeps up."""
     now_s = [1_000_000.0]
     source, history = FixedFlows(), History(None)

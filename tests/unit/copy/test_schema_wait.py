@@ -272,11 +272,11 @@ def test_a_partition_is_not_fetched_while_its_records_wait():
     wanted = FetchFrom(0, -1, -1, 1)
     copier: Any = SimpleNamespace(
         topic=TOPIC, partition=0, target=("east.orders", 0), packer=SimpleNamespace(queued_bytes=0),
-        next_fetch=lambda _: wanted, may_fetch_soon=lambda: True, note_obstacle=lambda _: None,
+        next_fetch=lambda _: wanted, may_fetch_soon=lambda: True, health=SimpleNamespace(note_obstacle=lambda _: None),
         fetched=fetched,
     )  # fmt: skip
-    wait: Any = SimpleNamespace(hold=hold)
-    services: Any = SimpleNamespace(carry_out=lambda *_: None, count_buffered=lambda _: None)
+    wait: Any = SimpleNamespace(hold=hold, obstacle=None)
+    services: Any = SimpleNamespace(count_buffered=lambda _: None)
     reader: Any = Reader()
     dispatch = PartitionDispatch(copier, services, wait)
     dispatch.reader = reader

@@ -16,6 +16,7 @@ LOADED_HERDER = (
 LOADED_CONNECTOR = (
     "[1s][info][class,load] org.apache.kafka.connect.mirror.MirrorSourceConnector source: file:/x\n"
 )
+LOADED_BROKER = "[1s][info][class,load] kafka.server.BrokerServer source: file:/x/.cache/kafka/4.4.0/libs/kafka_2.13-4.4.0.jar\n"
 STARTED = "01:00:00 start 001-backup pid=1 command=x\n"
 
 
@@ -25,6 +26,13 @@ STARTED = "01:00:00 start 001-backup pid=1 command=x\n"
         (LOADED_SHIM + LOADED_CONNECTOR, STARTED, (RESULT,), 0, ""),
         (LOADED_SHIM, STARTED, (RESULT,), 1, ""),
         (LOADED_CONNECTOR, STARTED, (RESULT,), 0, "not started by the class"),
+        (
+            LOADED_SHIM + LOADED_BROKER.replace("4.4.0", "4.3.1"),
+            STARTED,
+            (RESULT,),
+            0,
+            "of Kafka 4.3.1, 4.4.0",
+        ),
         (LOADED_SHIM + LOADED_HERDER, STARTED, (RESULT,), 0, "DistributedHerder"),
         (LOADED_SHIM, "", (RESULT,), 0, "no worker was ever started"),
         (LOADED_SHIM, STARTED, (), 0, "no test has ended"),
@@ -40,9 +48,9 @@ def test_a_run_is_valid_only_if_mirrorflows_worker_ran(
     problem: str,
 ):
     """Otherwise the tests would run against Apache's worker, or none."""
-    (tmp_path / "loaded.log").write_text(loaded)
+    (tmp_path / "loaded.log").write_text(loaded + LOADED_BROKER)
 
-    problems = _problems(tmp_path, results, status, processes)
+    problems = _problems(tmp_path, results, status, processes, "4.4.0")
 
     assert bool(problem) == bool(problems)
     assert problem in " ".join(problems)

@@ -130,7 +130,7 @@ def test_the_first_read_of_several_logs_requests_their_offsets_together(
 
 
 @pytest.mark.parametrize(
-    "answers",
+    "responses",
     [
         [[20, 20], [21, 20], [21, 21]],
         [[20, 20], []],  # a log is not available
@@ -139,10 +139,10 @@ def test_the_first_read_of_several_logs_requests_their_offsets_together(
     ids=["late markers", "unavailable", "markers there"],
 )
 def test_positions_are_read_when_their_logs_are_long_enough_for_the_marker(
-    monkeypatch: pytest.MonkeyPatch, answers: list[list[int]]
+    monkeypatch: pytest.MonkeyPatch, responses: list[list[int]]
 ):
     lock = Producer("lock", 7, 3)
-    remaining = list(answers)
+    remaining = list(responses)
     reads: list[LogSpan | None] = []
 
     async def log_spans(_: object, partitions: list[TopicPartition]) -> dict[TopicPartition, LogSpan]:
@@ -169,7 +169,7 @@ def test_positions_are_read_when_their_logs_are_long_enough_for_the_marker(
     asyncio.run(runner.respond((ReadPositions(lock),)))
 
     assert [] == remaining
-    last: list[LogSpan | None] = [LogSpan(0, end) for end in answers[-1]]
+    last: list[LogSpan | None] = [LogSpan(0, end) for end in responses[-1]]
     assert reads == (last or [None, None])
 
 

@@ -131,8 +131,8 @@ class Archive:
 
 def rows_of(catalog: Any, **scan: Any) -> list[tuple[str, int, int]]:
     """Returns topic, partition and offset of each record that a query of the table finds, sorted."""
-    found = catalog.load_table("archives.orders").scan(**scan).to_arrow()
-    return sorted((row["topic"], row["partition"], row["offset"]) for row in found.to_pylist())
+    rows = catalog.load_table("archives.orders").scan(**scan).to_arrow()
+    return sorted((row["topic"], row["partition"], row["offset"]) for row in rows.to_pylist())
 
 
 def test_each_commit_of_the_archive_is_one_snapshot_and_each_record_is_in_the_table_once(
@@ -169,7 +169,7 @@ def test_a_commit_that_the_table_has_is_not_added_again(
     assert rows_of(catalog) == archive.rows
 
 
-def test_what_a_killed_export_has_not_added_is_added_by_the_next_one(
+def test_the_next_export_adds_the_files_that_a_killed_one_has_not_added(
     catalog: Any, folder: StorageFolder, follower: Callable[[], IcebergTable]
 ) -> None:
     archive = Archive(folder)
@@ -210,14 +210,14 @@ def test_a_query_for_a_time_an_offset_or_a_partition_opens_only_files_that_have_
     follower().follow(archive.state)
 
     hour = f"timestamp >= '{(START + timedelta(hours=7)).isoformat()}' AND timestamp < '{(START + timedelta(hours=8)).isoformat()}'"
-    for condition, files, found in (
+    for condition, files, rows in (
         (hour, 2, 20),
         ("offset = 71", 2, 2),
         (f"partition = 0 AND {hour}", 1, 10),
     ):
         scan = catalog.load_table("archives.orders").scan(row_filter=condition)
         assert len(list(scan.plan_files())) == files, condition
-        assert len(rows_of(catalog, row_filter=condition)) == found, condition
+        assert len(rows_of(catalog, row_filter=condition)) == rows, condition
 
 
 def test_a_table_that_a_different_program_has_changed_is_refused(

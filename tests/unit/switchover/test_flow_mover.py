@@ -86,13 +86,13 @@ BACK = Claim(flow="back", process="host/1/a", source_alias="west", tasks=1, lock
     ("claims", "has_copied", "sentence"),
     [
         ([BACK], False, ""),
-        ([BACK], True, "flow back was killed (process 1 on host host), and may have copied records"),
-        ([BACK, BACK, replace(BACK, time_ms=6)], True, "flow back runs (process 1 on host host)"),
+        ([BACK], True, "flow west-to-east was killed (process 1 on host host), and may have copied records"),
+        ([BACK, BACK, replace(BACK, time_ms=6)], True, "flow west-to-east runs (process 1 on host host)"),
         ([replace(BACK, left=True)], True, ""),
     ],
     ids=["killed long ago", "killed while it copied", "renewed", "left"],
 )
-def test_a_flow_back_runs_if_its_claim_is_renewed_and_not_because_it_never_left(
+def test_a_reverse_flow_counts_as_running_only_if_its_claim_is_renewed(
     monkeypatch: pytest.MonkeyPatch, claims: list[Claim], sentence: str, *, has_copied: bool
 ):
     remaining = list(claims)
@@ -118,7 +118,7 @@ def test_a_flow_back_runs_if_its_claim_is_renewed_and_not_because_it_never_left(
     monkeypatch.setattr(flow_mover, "ABANDONED_MS", 20)
     monkeypatch.setattr(FlowMover, "copy_ends", copy_ends)
     settings: Any = SimpleNamespace(
-        forward=None, back=SimpleNamespace(flow="back"), forward_groups=None, source="east", to="west"
+        forward=None, back=SimpleNamespace(flow="west-to-east"), forward_groups=None, source="east", to="west"
     )
     clusters: Any = SimpleNamespace(source="east", target="west")
     mover = FlowMover(settings, clusters, settings)

@@ -209,7 +209,7 @@ def test_an_acl_fence_is_complete_once_the_brokers_list_its_acls(
     assert asyncio.run(lost.fence_state(now, "east")) is None
 
 
-def test_a_topic_that_was_created_behind_a_fence_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_a_topic_created_after_a_fence_is_reported(monkeypatch: pytest.MonkeyPatch):
     """Its writers may not be refused, so the fence is not complete: neither when it is sealed, nor after promoting."""
     existing: list[AclBinding] = []
 

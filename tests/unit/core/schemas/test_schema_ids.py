@@ -58,7 +58,7 @@ def test_messages_of_old_formats_name_schemas():
 @pytest.mark.parametrize(
     "damaged", [b"", b"x" * 61, bytes(batch(Record(0, 1, None, payload(1)), codec=GZIP))[:-8]]
 )
-def test_what_cannot_be_read_names_no_schema(damaged: bytes):
+def test_bytes_that_cannot_be_read_have_no_schema_id(damaged: bytes):
     """Copying reports it."""
     assert schema_ids(memoryview(damaged)) == set()
 

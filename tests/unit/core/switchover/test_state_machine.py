@@ -427,7 +427,7 @@ def test_a_rehearsal_does_not_hold_the_reverse_flow():
 
 
 @pytest.mark.parametrize("state", [S.QUIESCING, S.DRAINING])
-def test_a_topic_that_was_created_behind_the_fence_is_named_and_no_removed_fence(state):
+def test_a_topic_created_after_the_fence_is_reported_instead_of_a_removed_fence(state):
     source = {"fence": FenceState.PARTIAL, "unfenced_topics": ("orders.us",)}
     decided = next_step(in_state(state), source=source)
 
