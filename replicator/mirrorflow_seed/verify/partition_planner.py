@@ -320,13 +320,10 @@ class PartitionPlanner:
             for guess in self._partition.stored.source_guesses(self._target.start)
             if guess.is_exact
         ]
-        # Without a later record on the target, the flow's stored offset says where the deleted ones end.
-        copied_before = exact[0] if exact else self._partition.copied_before
-        if copied_before is None:
+        if not exact:
             self._add_undecided(self._source.start, self._source.end, NO_MATCH)
             return None
-        # The flow may have copied more than this source has, if that is an archive.
-        copied_to = min(max(copied_before, self._source.start), self._source.end)
+        copied_to = max(exact[0], self._source.start)
         if await self._retention_explains(copied_to):
             self._add_note("the target has deleted all of it")
         else:

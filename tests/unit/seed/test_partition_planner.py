@@ -182,25 +182,6 @@ def test_records_lost_at_the_start_of_the_target_are_missing_unless_retention_de
     assert 140 + missing == sum(window.source_count for window in results)
 
 
-@pytest.mark.parametrize("copied_before", [50, 80])
-def test_all_records_of_a_target_that_was_emptied_are_missing(copied_before: int) -> None:
-    """The flow's stored offset says what it had; of an archive, the source may end before that."""
-    _, results = plan_and_compare(
-        range(50), [], begins=(0, 60), copied_before=copied_before, deleted_before_ms=-math.inf
-    )
-
-    assert {"different"} == outcomes(window for window in results if window.source_count)
-    assert 50 == sum(window.differing for window in results)
-
-
-def test_an_emptied_target_without_a_stored_offset_is_undecided() -> None:
-    _, results = plan_and_compare(
-        range(50), [], begins=(0, 60), copied_before=None, deleted_before_ms=-math.inf
-    )
-
-    assert {"undecided"} == outcomes(results)
-
-
 def test_records_deleted_on_one_side_become_a_note_and_the_rest_is_compared() -> None:
     plan, results = plan_and_compare(range(30, 100), range(100), begins=(30, 0))
     assert ({"equal"}, 1, 70) == (
