@@ -3,7 +3,8 @@
 import asyncio
 from typing import Final
 
-from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.errors import InternalTopicUnavailableError, NotAuthorizedError
+from mirrorflow_core.wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_kafka.admin.log_reader import LogCache, log_spans, read_log
@@ -17,10 +18,19 @@ ANSWER_MAX_AGE_S: Final = 0.5
 async def read_newest_claim(
     target: Cluster, topics: FlowTopics, logs: LogCache | None = None
 ) -> Claim | None:
-    """Returns the claim of the flow's last owner; None if it was never owned. *logs* shortens repeated calls. Raises ClusterError."""
-    await target.refresh([topics.claims.topic])
+    """Returns the claim of the flow's last owner; None if it was never owned, or the topic may not be seen. *logs* shortens repeated calls.
+
+    Raises ClusterError, also while the claims have no leader: they may then have an end of the flow.
+    """
+    topic = topics.claims.topic
+    await target.refresh([topic])
     if target.leader(*topics.claims) is None:
-        return None
+        known = target.metadata.topics.get(topic)
+        if known is not None and known.error in {UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED}:
+            return None
+        raise InternalTopicUnavailableError(
+            cluster=target.alias, topic=topic, leaderless=topics.claims.partition
+        )
     span = (await log_spans(target, [topics.claims])).get(topics.claims)
     batches = await read_log(target, topics.claims, topics.claim_in, span=span, cache=logs)
     committed = decided_records(batches, Claim).committed
@@ -55,7 +65,7 @@ class FlowEndWatch:
         """
         try:
             newest = await read_newest_claim(self._target, self._topics, self._logs)
-        except NotAuthorizedError:
+        except (InternalTopicUnavailableError, NotAuthorizedError):
             newest = None
         if newest is not None:
             self.ended_by = newest.ended

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from mirrorflow_core.errors import (
     ClusterChangedError,
+    ClusterError,
     FlowEndedError,
     FlowExistsError,
     FlowNotStartedError,
@@ -234,7 +235,8 @@ class FlowTakeover:
         """
         awaited = ""
         own = await newest_claim(clusters)
-        while (awaiting := await self._awaiting(clusters, own)) is not None:
+        awaiting = await self._awaiting(clusters, own)
+        while awaiting is not None:
             if not waits:
                 raise self._flow_ended(awaiting)
             self.owner, self.is_waiting, awaited = awaiting, True, awaiting.ended
@@ -242,6 +244,10 @@ class FlowTakeover:
                 await clusters.runner.run(note_awaited(self.plan(clusters), awaited))
             await asyncio.sleep(POLL_MS / 1000)
             own = await newest_claim(clusters)
+            with contextlib.suppress(
+                ClusterError
+            ):  # while the source cannot be read, its switchover is awaited
+                awaiting = await self._awaiting(clusters, own)
         if awaited and ran_or_held(own) is None:
             self._held_by, self.is_waiting = awaited, False
             raise self._not_started()

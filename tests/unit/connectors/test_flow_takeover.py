@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_core.errors import ClusterChangedError, FlowEndedError, FlowNotStartedError
+from mirrorflow_core.errors import (
+    ClusterChangedError,
+    FlowEndedError,
+    FlowNotStartedError,
+    InternalTopicUnavailableError,
+)
 from mirrorflow_core.settings import PolicyKind, PolicySettings
+from mirrorflow_core.wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.flow_lock import Fenced
+from mirrorflow_kafka.client.metadata import TopicMetadata
 from mirrorflow_replicator.connectors import flow_takeover
 from mirrorflow_replicator.connectors.flow_takeover import (
     FlowTakeover,
@@ -201,3 +208,71 @@ def test_a_process_that_waited_for_a_held_flow_does_not_copy_after_a_rollback(
     with pytest.raises(FlowNotStartedError, match=r"delete the topic mm2-claims\.east\.internal of west"):
         take(FlowTakeover(settings(), ""), flow)
     assert isinstance(take(FlowTakeover(settings(), ""), ClaimsOfFlow(monkeypatch, None)), Fenced)
+
+
+class LeaderlessSource:
+    """A source whose claims of the flow in the opposite direction have no leader; *error*: that of the topic."""
+
+    alias, cluster_id = "east", ""
+
+    def __init__(self, error: int = 0) -> None:
+        topic = "mm2-claims.west.internal"
+        self.metadata = SimpleNamespace(topics={topic: TopicMetadata(name=topic, error=error)})
+
+    async def refresh(self, topics: object) -> None:
+        pass
+
+    def leader(self, *_: object) -> None:
+        return None
+
+
+def test_a_flow_back_is_not_taken_while_the_claims_on_its_source_have_no_leader(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """They may say that a switchover has ended the flow in the opposite direction."""
+    flow: Any = ClaimsOfFlow(monkeypatch, None)
+    flow.source = LeaderlessSource()
+
+    with pytest.raises(InternalTopicUnavailableError, match="has no leader for partition 0"):
+        take(copying(), flow, is_to_copy=True)
+    assert not flow.steps
+
+
+@pytest.mark.parametrize("error", [UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED])
+def test_a_flow_is_taken_where_its_source_shows_no_claims(monkeypatch: pytest.MonkeyPatch, error: int):
+    flow: Any = ClaimsOfFlow(monkeypatch, None)
+    flow.source = LeaderlessSource(error)
+
+    assert isinstance(take(copying(), flow, is_to_copy=True), Fenced)
+    assert ["take"] == flow.steps
+
+
+def test_a_flow_back_that_has_run_before_waits_on_while_its_source_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
+    earlier = replace(CLAIM, left=True, started="earlier", source_cluster_id="", target_cluster_id="")
+    flow: Any = ClaimsOfFlow(monkeypatch, earlier)
+    opposite = replace(CLAIM, source_alias="west", ended="to-east")
+    reads: list[Claim | Exception] = [
+        opposite,
+        InternalTopicUnavailableError(cluster="east", topic="mm2-claims.west.internal", leaderless=0),
+        opposite,
+    ]
+    steps_while_awaited: list[int] = []
+
+    async def read(*_: object) -> Claim:
+        steps_while_awaited.append(len(flow.steps))
+        if not reads:
+            flow.claims = [replace(earlier, started="to-east")]
+            return opposite
+        answer = reads.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(flow_takeover, "read_newest_claim", read)
+
+    assert isinstance(take(copying(), flow, is_to_copy=True), Fenced)
+    assert [0] * 5 == steps_while_awaited
+    assert ["take"] == flow.steps
