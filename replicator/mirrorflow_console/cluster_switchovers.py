@@ -110,15 +110,20 @@ class ClusterSwitchovers:
             raise
 
     def _pods(self) -> dict[tuple[str, str], Any]:
-        """Returns the newest running pod of each Job, by the namespace and the name of its Switchover."""
+        """Returns the newest running pod of each Job, by the namespace and the name of its Switchover; none if pods may not be listed."""
         given: dict[str, Any] = {"label_selector": SWITCHOVER_LABEL, "_request_timeout": REQUEST_MAX_S}
         listed: list[Any] = []
         for namespace in self._namespaces or (None,):
-            page: Any = (
-                self._core.list_pod_for_all_namespaces(**given)
-                if namespace is None
-                else self._core.list_namespaced_pod(namespace, **given)
-            )
+            try:
+                page: Any = (
+                    self._core.list_pod_for_all_namespaces(**given)
+                    if namespace is None
+                    else self._core.list_namespaced_pod(namespace, **given)
+                )
+            except client.ApiException as error:
+                if error.status not in _ABSENT:
+                    raise
+                continue
             listed += page.items
         running = [pod for pod in listed if pod.status.phase == "Running" and pod.status.pod_ip]
         return {

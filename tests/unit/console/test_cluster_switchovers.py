@@ -311,3 +311,25 @@ def test_a_pod_that_sends_anything_does_not_hide_what_other_pods_report(
         states = {reading.id: reading.state for reading in source._readings}
 
     assert states == {"move-0": "Checking", "move-1": "Draining", "move-2": "Checking"}
+
+
+@pytest.mark.parametrize("status", [403, 404])
+@pytest.mark.parametrize("namespaces", [("kafka",), ()])
+def test_switchovers_are_read_from_their_status_where_pods_may_not_be_listed(
+    monkeypatch: pytest.MonkeyPatch, namespaces: tuple[str, ...], status: int
+):
+    api: Any = client.ApiClient()
+    source = ClusterSwitchovers(api, namespaces=namespaces)
+    resources = {"switchovers": [resource(state="Draining")], "mirrorpairs": []}
+    monkeypatch.setattr(cluster_switchovers, "listed_resources", lambda _, plural, __: resources[plural])
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise client.ApiException(status=status, reason="refused")
+
+    for name in ("list_namespaced_pod", "list_pod_for_all_namespaces"):
+        monkeypatch.setattr(source._core, name, refuse)
+
+    source.refresh()
+
+    (reading,) = source._readings
+    assert "Draining" == reading.state
