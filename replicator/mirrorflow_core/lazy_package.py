@@ -37,4 +37,9 @@ def leave_unopened(name: str) -> None:
     except ModuleNotFoundError:  # its parent package
         return
     if spec is not None and spec.loader is not None and spec.submodule_search_locations is not None:
-        sys.modules[name] = _Unopened(spec, spec.loader, spec.submodule_search_locations)
+        unopened = _Unopened(spec, spec.loader, spec.submodule_search_locations)
+        sys.modules[name] = unopened
+        parent, _, child = name.rpartition(".")
+        if parent:
+            # An import does this after loading, but does not load what is in sys.modules. It does not open the parent.
+            setattr(sys.modules[parent], child, unopened)
