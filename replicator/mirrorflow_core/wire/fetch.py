@@ -262,7 +262,13 @@ class FetchSession:
         return key in self._wanted
 
     def put(self, key: FetchKey, start: FetchFrom) -> None:
-        """Fetches *key* from *start*, starting with the next request."""
+        """Fetches *key* from *start*, starting with the next request.
+
+        In a full request it is the last one: brokers fill a response in the order of its request, and without a session each request
+        is a full one, so the first partitions would starve the others.
+        """
+        if self._epoch == FULL:
+            self._wanted.pop(key, None)
         self._wanted[key] = start
         self._changed.add(key)
         self._forgotten.discard(key)

@@ -419,6 +419,22 @@ def test_after_a_loss_the_next_request_is_a_full_one(lost):
     )
 
 
+def test_without_a_session_each_partition_comes_first_in_turn():
+    """A broker fills a response in the order of its request, up to max_bytes: here with one partition each time."""
+    session = FetchSession()
+    keys = [FetchKey(b"orders", partition) for partition in range(3)]
+    for key in keys:
+        session.put(key, FetchFrom(0))
+    first = []
+    for offset in range(1, 7):
+        key = session.next_request().partitions[0][0]
+        first.append(key)
+        session.answered(0)
+        session.put(key, FetchFrom(offset))
+
+    assert keys * 2 == first
+
+
 def test_session_epochs_wrap_to_one():
     """1 follows 2^31 - 1, because 0 opens a session (FetchMetadata.nextEpoch)."""
     session = open_session(A)
