@@ -2,8 +2,8 @@
 
 A pass reads all groups. A step handles only some of them (`connectors.group_steps`), by the same functions.
 
-Guarantees: nothing is written after a switchover has ended the flow (`may_write` is asked before each write); a group, topic or
-permission that fails stops only itself, and is in `warnings` until it succeeds again; errors of a whole cluster are raised. A
+Guarantees: no write begins later than `claim_reader.ANSWER_MAX_AGE_S` after a switchover has ended the flow (`may_write` is asked
+directly before each write, and its answer may be that old); a group, topic or permission that fails stops only itself, and is in `warnings` until it succeeds again; errors of a whole cluster are raised. A
 checkpoint that could not be written is written with the next ones. `connectors.checkpoint_connector` decides when each pass is due and handles errors;
 `mirrorflow_core.offsets.checkpoints` decides what is written, and `offset_translation` translates the offsets.
 """
@@ -607,13 +607,15 @@ class CheckpointPasses:
             partition: f"its copy ends at {ends[partition].offset}, before {due[partition].downstream_offset}"
             for partition in due.keys() - inside.keys() - refused.keys()
         }
+        if not await self.may_write():  # the requests above may have taken seconds
+            return False
         codes = await groups.commit_offsets(target, group, inside) if inside else {}
         too_large = {
             partition: inside[partition]
             for partition, code in codes.items()
             if code == OFFSET_METADATA_TOO_LARGE
         }
-        if too_large:
+        if too_large and await self.may_write():
             without = {
                 partition: Committed(offset=committed.offset) for partition, committed in too_large.items()
             }

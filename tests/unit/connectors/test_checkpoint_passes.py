@@ -261,3 +261,31 @@ def test_groups_stay_selected_while_their_broker_does_not_list_them(
     assert refresh(passes, monkeypatch, "g-a", "g-aaa") == 2
 
     assert (warnings_during_failure, passes.warnings) == (1, ())
+
+
+@pytest.mark.parametrize(("ends_at", "metadata", "commits"), [("list", "a", 0), ("commit", "m" * 5000, 1)])
+def test_no_group_is_moved_after_a_switchover_has_ended_the_flow_meanwhile(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch, ends_at: str, metadata: str, commits: int
+):
+    """The flow ends after the pass has asked, while another request of the same group is under way."""
+    target, ended = Target(monkeypatch), list[str]()
+
+    async def may_write(_: CheckpointPasses) -> bool:
+        return ends_at not in ended
+
+    async def list_offsets(*arguments: Any) -> dict[TopicPartition, ListedOffset]:
+        ended.append("list")
+        return await target._list_offsets(*arguments)
+
+    async def commit(*arguments: Any) -> dict[TopicPartition, int]:
+        ended.append("commit")
+        return await target._commit(*arguments)
+
+    monkeypatch.setattr(CheckpointPasses, "may_write", may_write)
+    monkeypatch.setattr(admin, "list_offsets", list_offsets)
+    monkeypatch.setattr(groups, "commit_offsets", commit)
+
+    sync(passes, metadata)
+
+    assert commits == len(target.commits)
+    assert not target.offsets
