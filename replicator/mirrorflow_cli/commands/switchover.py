@@ -418,8 +418,8 @@ async def _roll_back_alone(
             "If someone has, both members would be active."
         )
     display = StepDisplay()
-    async with source_rollback(settings, on_step=display.show) as (journal, runner):
-        last = await runner.run(journal.newest or newest)
+    async with source_rollback(settings, newest.id, on_step=display.show) as (present, runner):
+        last = await runner.run(present)
     refresh_local_switchover(last)
     sentences = [
         f"Applications can write to {source} again. Switchover {last.id} is in state {last.state.value} until {to} responds.",

@@ -5,6 +5,7 @@ MirrorFlowError
     ├── FenceUnavailableError   the fence cannot be raised, or would not hold
     ├── SwitchoverTakenError    another process has taken the switchover
     ├── SwitchoverHeldError     another process carries the switchover out
+    ├── RollbackOvertakenError  the switchover to roll back has gone on meanwhile
     ├── HookFailedError         a hook has not done its action
     ├── EndpointFailedError     the object that leads clients cannot be switched
     ├── TailTakenError          another process writes the diverged tail
@@ -55,6 +56,23 @@ class SwitchoverHeldError(SwitchoverError):
         super().__init__(
             f"Process {pid} on host {host} carries out switchover {record.id} of {record.pair} to {record.to} (state {record.state.value}). "
             "Wait until it has ended, or stop it with Ctrl-C, which rolls back before promoting."
+        )
+
+
+class RollbackOvertakenError(SwitchoverError):
+    """Switchover *switchover* was to be rolled back with its source alone; by now the journal's newest record is *newest*."""
+
+    reason = "RollbackOvertaken"
+
+    def __init__(self, *, switchover: str, newest: SwitchoverRecord | None) -> None:
+        now = (
+            "the journal has no switchover"
+            if newest is None
+            else f"the newest one is {newest.id} to {newest.to}, in state {newest.state.value}"
+        )
+        super().__init__(
+            f"Switchover {switchover} was not rolled back, and nothing was changed: another process has gone on meanwhile, and {now}. See "
+            "`mirrorflow switchover status`; repeat the rollback only if applications are still to write to the source."
         )
 
 

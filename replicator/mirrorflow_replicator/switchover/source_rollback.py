@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.switchover import guards
 from mirrorflow_core.switchover.actions import LiftFence, ReleaseReverse, SwitchoverAction, WriteRecord
 from mirrorflow_core.switchover.observation import (
     ClusterObservation,
@@ -23,6 +24,7 @@ from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.switchover.errors import RollbackOvertakenError
 from mirrorflow_replicator.switchover.flow_end import clear_end
 from mirrorflow_replicator.switchover.flow_mover import observed_reverse
 from mirrorflow_replicator.switchover.journal import ClusterJournal, SwitchoverJournal
@@ -101,9 +103,13 @@ class SourceRollbackActions:
 
 @contextlib.asynccontextmanager
 async def source_rollback(
-    settings: SwitchoverSettings, *, on_step: Callable[[SwitchoverStep, str], None]
-) -> AsyncIterator[tuple[SwitchoverJournal, SwitchoverRunner]]:
-    """Opens a session that holds the lock of the source. Raises SwitchoverHeldError, SettingError, ClusterError."""
+    settings: SwitchoverSettings, switchover: str, *, on_step: Callable[[SwitchoverStep, str], None]
+) -> AsyncIterator[tuple[SwitchoverRecord, SwitchoverRunner]]:
+    """Opens a session that holds the lock of the source, to roll back the one with the id *switchover*, and returns its record.
+
+    Raises RollbackOvertakenError if that is not the newest one any more, or may have promoted; SwitchoverHeldError, SettingError,
+    ClusterError.
+    """
     back = settings.back
     source = await Cluster.connect(back.target_admin, resolve=Resolver(back.providers).resolve_client)
     try:
@@ -112,11 +118,15 @@ async def source_rollback(
         )
         await wait_until_free(journal)
         await journal.take()
+        # Before the lock was taken, another process may have completed it, or begun another one.
+        newest = journal.newest
+        if newest is None or newest.id != switchover or not guards.is_unpromoted(newest):
+            raise RollbackOvertakenError(switchover=switchover, newest=newest)
         require_same_method(settings, journal)
         fence = fence_of_cluster(settings, source, journal)
         observer = SourceRollbackObserver(settings, source, journal, fence)
         actions = SourceRollbackActions(back=back, source=source, journal=journal, fence=fence)
         async with renewing(journal, observer.runner):
-            yield journal, SwitchoverRunner(observer, actions, on_step=on_step)
+            yield newest, SwitchoverRunner(observer, actions, on_step=on_step)
     finally:
         await source.close()
