@@ -411,15 +411,19 @@ class FlowTakenError(IdentityError):
 
 
 class FlowEndedError(IdentityError):
-    """A switchover has ended the flow. `switchover` is its id."""
+    """A switchover has ended the flow; with *is_opposite*, the one in the opposite direction. `switchover` is its id."""
 
     reason = "FlowEnded"
 
-    def __init__(self, *, source: str, target: str, switchover: str) -> None:
+    def __init__(self, *, source: str, target: str, switchover: str, is_opposite: bool = False) -> None:
         self.switchover = switchover
+        why = (
+            f"Switchover {switchover} has ended the flow from {target} to {source}, and has not started the one from {source} to {target}"
+            if is_opposite
+            else f"The flow from {source} to {target} was ended by switchover {switchover}, or is held until that starts it"
+        )
         super().__init__(
-            f"The flow from {source} to {target} was ended by switchover {switchover}, or is held until that starts it; nothing is "
-            f"copied to {target} until that switchover has started it or is rolled back, or a later one back to {source} is complete. "
+            f"{why}; nothing is copied to {target} until that switchover has started it or is rolled back, or a later one back to {source} is complete. "
             "After an unplanned switchover, `mirrorflow diverged start-back` starts the flow."
         )
 

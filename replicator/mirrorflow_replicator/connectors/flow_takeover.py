@@ -37,6 +37,7 @@ from mirrorflow_core.writer.ownership import (
     take_flow,
     wait_for_turn,
 )
+from mirrorflow_kafka.admin.log_reader import LogCache
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_replicator.connectors.claim_reader import read_newest_claim
@@ -96,6 +97,7 @@ class FlowTakeover:
             ""  # the switchover that should have started the flow for the first time, and was rolled back
         )
         self._since_s: float | None = None  # monotonic
+        self._opposite_logs = LogCache()
         self._settings = settings
         self._group = group
         self._process = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
@@ -226,7 +228,7 @@ class FlowTakeover:
         self.owner = newest if is_ended else await self._awaiting(clusters, newest)
         self.is_waiting = self.owner is not None
         if self.owner is not None:
-            raise self._flow_ended(self.owner)
+            raise self._flow_ended(self.owner, is_opposite=not is_ended)
 
     async def _wait_for_switchover(self, clusters: FlowClusters, *, waits: bool) -> Claim | None:
         """Returns the newest claim once the switchover that has ended the flow in the opposite direction has started this one.
@@ -238,7 +240,7 @@ class FlowTakeover:
         awaiting = await self._awaiting(clusters, own)
         while awaiting is not None:
             if not waits:
-                raise self._flow_ended(awaiting)
+                raise self._flow_ended(awaiting, is_opposite=True)
             self.owner, self.is_waiting, awaited = awaiting, True, awaiting.ended
             if ran_or_held(own) is None and (own is None or own.released != awaited):
                 await clusters.runner.run(note_awaited(self.plan(clusters), awaited))
@@ -260,7 +262,7 @@ class FlowTakeover:
         """
         if self._settings.policy.kind is not PolicyKind.IDENTITY:
             return None
-        opposite = await opposite_claim(clusters.source, self._settings)
+        opposite = await opposite_claim(clusters.source, self._settings, self._opposite_logs)
         switchover = awaited_switchover(own, opposite, target_cluster_id=clusters.target.cluster_id)
         return replace(self.plan(clusters).claim, left=True, ended=switchover) if switchover else None
 
@@ -286,10 +288,13 @@ class FlowTakeover:
             self.is_waiting = False
             raise self._flow_exists(outcome.claim)
 
-    def _flow_ended(self, claim: Claim) -> FlowEndedError:
+    def _flow_ended(self, claim: Claim, *, is_opposite: bool = False) -> FlowEndedError:
         settings = self._settings
         return FlowEndedError(
-            source=settings.source_alias, target=settings.target_alias, switchover=claim.ended
+            source=settings.source_alias,
+            target=settings.target_alias,
+            switchover=claim.ended,
+            is_opposite=is_opposite,
         )
 
     def _not_started(self) -> FlowNotStartedError:
@@ -319,11 +324,14 @@ def ran_or_held(newest: Claim | None) -> Claim | None:
     return None if newest is not None and not newest.has_run and not newest.ended else newest
 
 
-async def opposite_claim(source: Cluster, settings: SourceSettings) -> Claim | None:
-    """Returns the newest claim of the flow in the opposite direction, which is on *source*; None if it may not be read. Raises ClusterError."""
+async def opposite_claim(source: Cluster, settings: SourceSettings, logs: LogCache) -> Claim | None:
+    """Returns the newest claim of the flow in the opposite direction, which is on *source*; None if it may not be read. Raises ClusterError.
+
+    *logs* is of the same *source* each time.
+    """
     topics = FlowTopics(source_alias=settings.target_alias, connector="", offsets="", target_topic=str)
     try:
-        return await read_newest_claim(source, topics)
+        return await read_newest_claim(source, topics, logs)
     except NotAuthorizedError:
         return None
 

@@ -17,6 +17,7 @@ from mirrorflow_core.settings import PolicyKind, PolicySettings
 from mirrorflow_core.wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.flow_lock import Fenced
+from mirrorflow_kafka.admin.log_reader import LogCache
 from mirrorflow_kafka.client.metadata import TopicMetadata
 from mirrorflow_replicator.connectors import flow_takeover
 from mirrorflow_replicator.connectors.flow_takeover import (
@@ -116,7 +117,8 @@ class Opposite:
         monkeypatch.setattr(flow_takeover, "read_newest_claim", self._newest)
         monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
 
-    async def _newest(self, source: object, topics: Any) -> Claim:
+    async def _newest(self, source: object, topics: Any, logs: object) -> Claim:
+        assert isinstance(logs, LogCache)
         assert topics.claims.topic == "mm2-claims.west.internal"
         ended = self.ended.pop(0) if len(self.ended) > 1 else self.ended[0]
         return replace(CLAIM, source_alias="west", ended=ended)
@@ -149,7 +151,10 @@ def test_a_reverse_flow_that_does_not_wait_is_refused_unless_it_copies_nothing(
     Opposite(monkeypatch, "to-east")
     flow: Any = ClaimsOfFlow(monkeypatch, None)
 
-    with pytest.raises(FlowEndedError, match="ended by switchover to-east"):
+    with pytest.raises(
+        FlowEndedError,
+        match="to-east has ended the flow from west to east, and has not started the one from east to west",
+    ):
         asyncio.run(copying().take(flow, (), is_owner=False, is_to_copy=True))
     assert isinstance(asyncio.run(copying().take(flow, (), is_owner=False)), Fenced)
     prefixed = FlowTakeover(settings(), "")
@@ -226,7 +231,7 @@ class LeaderlessSource:
         return None
 
 
-def test_a_flow_back_is_not_taken_while_the_claims_on_its_source_have_no_leader(
+def test_a_reverse_flow_is_not_taken_without_a_leader_of_the_opposite_claims(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """They may say that a switchover has ended the flow in the opposite direction."""
@@ -247,7 +252,7 @@ def test_a_flow_is_taken_where_its_source_shows_no_claims(monkeypatch: pytest.Mo
     assert ["take"] == flow.steps
 
 
-def test_a_flow_back_that_has_run_before_waits_on_while_its_source_cannot_be_read(
+def test_a_reverse_flow_that_has_run_before_waits_on_despite_an_unreadable_source(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
@@ -266,10 +271,10 @@ def test_a_flow_back_that_has_run_before_waits_on_while_its_source_cannot_be_rea
         if not reads:
             flow.claims = [replace(earlier, started="to-east")]
             return opposite
-        answer = reads.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        outcome = reads.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     monkeypatch.setattr(flow_takeover, "read_newest_claim", read)
 
