@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import Final
 
 from mirrorflow_core.errors import (
+    ClusterError,
     FlowEndedError,
     FlowTakenError,
     FlowUnfencedError,
@@ -322,6 +323,14 @@ class FlowOwner:
                 await self._takeover.refuse_ended(flow.clusters)
             except FlowEndedError:
                 self._on_lost()
+            except ClusterError as error:
+                if error.cluster != self._settings.source_alias:
+                    raise
+                log.debug(
+                    "%s: whether a switchover has ended the flow is asked again: %s",
+                    self._settings.name,
+                    error,
+                )
             return
         async with self._working:
             await flow.clusters.open(has_claims=True)  # may fail; the tasks continue then

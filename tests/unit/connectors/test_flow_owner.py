@@ -7,6 +7,7 @@ import pytest
 
 from mirrorflow_core.errors import (
     BrokerError,
+    ClusterError,
     FlowEndedError,
     FlowTakenError,
     FlowUnfencedError,
@@ -65,6 +66,10 @@ class Target:
         monkeypatch.setattr(UnfencedFlow, "start_task", self._start_unfenced)
         monkeypatch.setattr(FlowTakeover, "take", self._take)
         self.ended_by = ""  # the switchover that has ended the flow
+        self.source_problem: ClusterError | None = (
+            None  # why the source does not show whether the flow was ended
+        )
+        self.source_problems = 0  # how often that was raised
         monkeypatch.setattr(FlowTakeover, "refuse_ended", self._refuse_ended)
         self.owner = self.new_owner(group="")
 
@@ -90,6 +95,10 @@ class Target:
             raise self.failures.pop(0)
 
     async def _refuse_ended(self, *_: object) -> None:
+        if self.source_problem is not None:
+            self.source_problems += 1
+            self.changed.set()
+            raise self.source_problem
         if self.ended_by:
             raise FlowEndedError(source="east", target="west", switchover=self.ended_by)
 
@@ -305,3 +314,21 @@ def test_tasks_of_a_flow_without_an_owner_finish_when_it_is_ended(monkeypatch: p
         assert (await target.owner.start_of(0, assignment)).assignment == assignment
 
     asyncio.run(run())
+
+
+def test_an_unreachable_source_is_not_reported_as_a_claim_without_renewal(monkeypatch: pytest.MonkeyPatch):
+    """The tasks of a flow without an owner go on; whether it was ended is asked again."""
+    target = Target(monkeypatch, NO_ACL)
+
+    async def run() -> None:
+        await target.owner.own(CLUSTERS, TASKS)
+        before = target.owner.warnings
+        target.source_problem = UnreachableError(cluster="east", addresses="e:9092", problem="timed out")
+        while target.source_problems < 2:
+            target.changed.clear()
+            await target.changed.wait()
+        assert before == target.owner.warnings
+
+    asyncio.run(run())
+
+    assert "finish the tasks" not in target.done
