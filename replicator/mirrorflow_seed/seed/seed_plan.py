@@ -6,7 +6,7 @@ smallest task. The largest tasks start first, so the last one to start is short.
 
 A wave ends when all its tasks have ended, so a task that has given its slot to others waits for them. Tasks do so (`yields`)
 only where long ones would hold all slots. Otherwise a short task gets a slot soon anyway, and one large partition, by itself
-the length of the seed, is copied without a break.
+the length of the seed, is copied without a break. A task that makes no progress gives its slot back in either case.
 """
 
 import heapq
@@ -50,7 +50,7 @@ class SeedTask:
 
     ranges: tuple[SeedRange, ...]
     bytes_per_second: int | None = None  # its part of the job's rate
-    yields: bool = True  # whether it gives its slot to others after `wave.ms`
+    yields: bool = True  # whether it gives its slot to others after `wave.ms`, although it copies
 
     @property
     def bytes(self) -> int:

@@ -6,18 +6,17 @@ owns the flow may do; so the target refuses what Spark runs twice or too late. T
 the earlier attempts have stored. `_run_until_done` retries the errors of a cluster within the attempt.
 
 The partitions are copied by the replicator's own task. An attempt ends when each range has reached its frozen
-end, when its time is over, or when nothing more can be copied. It then stores that it has left its partitions. Its
+end, when its time is over (`AttemptDeadline`), or when nothing more can be copied. It then stores that it has left its partitions. Its
 result is used only for the report. A job that stops lets Spark cancel its tasks. An attempt that Spark cannot reach,
 for example on a node that is cut off, ends by itself: it checks the lock of the flow (`_check_lock_periodically`).
 """
 
 import asyncio
 import logging
-import math
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -106,6 +105,37 @@ class TaskResult:
     start_s: float  # from the start of the task until it copied, connecting and resuming included
 
 
+class AttemptDeadline:
+    """When an attempt gives its slot to other tasks: *copying_s* after its first records, START_S later if none come.
+
+    An attempt that does not yield keeps its slot as long as it copies: each settled offset that grows gives it *copying_s* again.
+    Otherwise as many attempts as slots, each with a partition that has no leader, would hold up the job. All times are of the
+    monotonic clock.
+    """
+
+    def __init__(self, copying_s: float, *, yields: bool, began_s: float) -> None:
+        self._copying_s = copying_s
+        self._yields = yields
+        self._until_s = began_s + START_S + copying_s
+        self._settled: dict[int, int] = {}
+
+    def begin_copying(self, now_s: float) -> None:
+        """Shortens the time once records move: a slow start must not use up a short time."""
+        self._until_s = min(self._until_s, now_s + self._copying_s)
+
+    def observe(self, settled: Mapping[int, int], now_s: float) -> None:
+        """Takes the settled offset of each range. The first one of a range is where it resumes, which is no progress."""
+        has_grown = False
+        for index, offset in settled.items():
+            has_grown |= offset > self._settled.get(index, offset)
+            self._settled[index] = max(offset, self._settled.get(index, offset))
+        if has_grown and not self._yields:
+            self._until_s = max(self._until_s, now_s + self._copying_s)
+
+    def is_over(self, now_s: float) -> bool:
+        return now_s > self._until_s
+
+
 def run_task(seed_task: SeedTask, wave: WaveSettings) -> TaskResult:
     """Runs *seed_task* in a Spark worker process."""
     prepare_process()
@@ -161,9 +191,7 @@ class SeedTaskAttempt:
         self._attempt = secrets.token_hex(8)
         self._progress = SeedTaskReport(attempt=self._attempt)
         self._began_s = time.monotonic()
-        self._copying_s = wave.seconds if seed_task.yields else math.inf
-        # `_copy` shortens this once records move: a slow start must not use up a short time.
-        self._until_s = self._began_s + START_S + self._copying_s
+        self._deadline = AttemptDeadline(wave.seconds, yields=seed_task.yields, began_s=self._began_s)
         self._has_copied = False
         self._start_s = 0.0
         self._bug: BaseException | None = None
@@ -311,7 +339,7 @@ class SeedTaskAttempt:
             if not self._has_copied and any(copier.counts.records for copier in self._copiers.values()):
                 self._has_copied = True
                 self._start_s = time.monotonic() - self._began_s
-                self._until_s = min(self._until_s, time.monotonic() + self._copying_s)
+                self._deadline.begin_copying(time.monotonic())
             for seed_range in list(self._unfinished.values()):
                 self._finish_if_done(seed_range)
             if all(
@@ -355,16 +383,18 @@ class SeedTaskAttempt:
         )
 
     def _must_end(self) -> bool:
-        return self._flow_lost is not None or time.monotonic() > self._until_s or self._wants_end()
+        return self._flow_lost is not None or self._deadline.is_over(time.monotonic()) or self._wants_end()
 
     def _update_progress(self) -> None:
         copiers = self._copiers
+        settled = {index: copier.settled_next_offset for index, copier in copiers.items()}
+        self._deadline.observe(settled, time.monotonic())
         self._progress = SeedTaskReport(
             attempt=self._attempt,
             records=sum(copier.counts.records for copier in copiers.values()),
             bytes=sum(copier.counts.bytes for copier in copiers.values()),
             seconds=time.monotonic() - self._began_s,
-            next_offsets={index: copier.settled_next_offset for index, copier in copiers.items()},
+            next_offsets=settled,
         )
 
     async def _report_periodically(self) -> None:
