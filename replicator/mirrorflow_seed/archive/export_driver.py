@@ -235,7 +235,8 @@ class ExportJob:
         name = job.extra.get(TABLE_KEY, "")
         self._table = IcebergTable(name, self._folder) if name else None
         if self._table is not None:
-            self._table.check()
+            archived = self._log.read()
+            self._table.check(archived.manifest.archive_id if archived else None)
         self._settings = settings
         self._selected_groups = group_selection(job.extra)
         self._file_bytes = whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)

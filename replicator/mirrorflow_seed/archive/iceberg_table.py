@@ -72,16 +72,33 @@ class IcebergTable:
         self._load_catalog = load_catalog or _pyiceberg_catalog
         self._catalog: Catalog | None = None
 
-    def check(self) -> None:
-        """Connects to the catalog, so that a job fails before its work. Raises IcebergTableError."""
-        with self._errors():
-            self._connected().table_exists(self._identifier)
+    def check(self, archive_id: str | None) -> None:
+        """Asks the catalog what `follow` needs, so that a job fails before its work. Raises IcebergTableError.
+
+        *archive_id* is None while the archive has no commit: no table can be of it.
+        """
+        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 the extra `iceberg`
+
+        namespace = self._identifier.rpartition(".")[0]
+        with self._errors("look for the table"):
+            catalog = self._connected()
+            if not catalog.namespace_exists(namespace):
+                raise IcebergTableError(
+                    location=self.name,
+                    problem=f"the catalog has no namespace {namespace}",
+                    action="create it, or name one that exists",
+                )
+            try:
+                table = catalog.load_table(self._identifier)
+            except NoSuchTableError:
+                return
+            self._require_own(table, archive_id)
 
     def follow(self, state: ArchiveState) -> None:
         """Gives the table the files of *state*; changes nothing if it has those or later ones. Raises IcebergTableError."""
         from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 the extra `iceberg`
 
-        with self._errors():
+        with self._errors(f"take the table to commit {state.number}"):
             for tries_left in reversed(range(TRIES_MAX)):
                 try:
                     self._commit(self._table_of(state), state)
@@ -113,13 +130,16 @@ class IcebergTable:
                 )
             except TableAlreadyExistsError:
                 table = catalog.load_table(self._identifier)
-        if table.properties.get(ARCHIVE_PROPERTY) != archive_id:
+        self._require_own(table, archive_id)
+        return table
+
+    def _require_own(self, table: "Table", archive_id: str | None) -> None:
+        if archive_id is None or table.properties.get(ARCHIVE_PROPERTY) != archive_id:
             raise IcebergTableError(
                 location=self.name,
                 problem="the table exists, and is not of this archive",
                 action="name a table that does not exist",
             )
-        return table
 
     def _commit(self, table: "Table", state: ArchiveState) -> None:
         known = table.properties
@@ -166,19 +186,22 @@ class IcebergTable:
         )
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Raises IcebergTableError with the first line of an error of PyIceberg or of its catalog."""
+    def _errors(self, doing: str) -> Iterator[None]:
+        """Raises IcebergTableError with the class of an error of PyIceberg or of its catalog.
+
+        Their texts may have the catalog's password or token, such as a header that is not valid.
+        """
         try:
             yield
         except (IcebergTableError, SparkMissingError):
             raise
-        except Exception as error:
-            lines = str(error).splitlines() or [type(error).__name__]
+        except Exception as error:  # noqa: BLE001 the classes are those of the catalog's client
             raise IcebergTableError(
                 location=self.name,
-                problem=f"PyIceberg reports: {lines[0].rstrip('.')}",
-                action="the archive is complete up to its last commit; the next export brings the table there",
-            ) from error
+                problem=f"PyIceberg cannot {doing} ({type(error).__name__})",
+                action="check PyIceberg's configuration and the catalog; the archive is complete up to its last commit, and the next export "
+                "brings the table there",
+            ) from None
 
 
 def _pyiceberg_catalog(name: str) -> "Catalog":

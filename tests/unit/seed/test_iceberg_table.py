@@ -240,20 +240,39 @@ def test_a_table_of_a_different_archive_is_refused(
     follower().follow(state)
     other = replace(state, manifest=replace(state.manifest, archive_id="other"), commit_id="other")
 
+    follower().check("abc")
     with pytest.raises(IcebergTableError, match="is not of this archive; name a table that does not exist"):
         follower().follow(other)
+    for archive_id in ("other", None):
+        with pytest.raises(IcebergTableError, match="is not of this archive"):
+            follower().check(archive_id)
 
 
-def test_an_error_of_the_catalog_is_one_sentence(folder: StorageFolder) -> None:
-    def refuse(name: str) -> Any:
-        raise OSError(f"{name} cannot be reached\nat line 1")
+def test_a_namespace_that_does_not_exist_is_refused_before_the_export(
+    catalog: Any, folder: StorageFolder, follower: Callable[[], IcebergTable]
+) -> None:
+    follower().check(None)
+
+    with pytest.raises(
+        IcebergTableError, match=r"lake\.gone\.orders: the catalog has no namespace gone; create"
+    ):
+        IcebergTable("lake.gone.orders", folder, load_catalog=lambda _: catalog).check(None)
+
+
+def test_an_error_of_the_catalog_is_one_sentence_without_its_text(folder: StorageFolder) -> None:
+    """The text may have a secret of PyIceberg's configuration."""
+
+    def refuse(_: str) -> Any:
+        raise ValueError("Invalid header value b'Bearer TOKENSECRET\\n'")
 
     table = IcebergTable(NAME, folder, load_catalog=refuse)
 
     with pytest.raises(
-        IcebergTableError, match=r"^lake\.archives\.orders: PyIceberg reports: lake cannot be reached; .*\.$"
-    ):
-        table.check()
+        IcebergTableError,
+        match=r"^lake\.archives\.orders: PyIceberg cannot look for the table \(ValueError\); .*\.$",
+    ) as raised:
+        table.check(None)
+    assert "TOKENSECRET" not in str(raised.value)
     for name in ("orders", "lake.orders"):
         with pytest.raises(JobSettingError, match=r"write catalog\.namespace\.table"):
             IcebergTable(name, folder)
