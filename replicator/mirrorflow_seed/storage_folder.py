@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 from mirrorflow_kafka.client.cluster import chunks
 from mirrorflow_seed.errors import FileSystemError, SparkMissingError
@@ -26,6 +27,7 @@ LOCAL_READ_BYTES: Final = 1 << 16
 _LOCAL: Final = "file"
 # Hadoop's names of the stores that pyarrow calls by their own.
 _SCHEMES: Final[Mapping[str, str]] = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
+_ROOTED_AT_BUCKET: Final = frozenset({"s3", "gs", "gcs"})  # pyarrow's paths begin with the bucket
 # File systems where a rename is no copy.
 _RENAMING: Final = frozenset({"local", "hdfs"})
 
@@ -34,6 +36,12 @@ class StorageFolder:
     """A folder; its methods raise FileSystemError."""
 
     def __init__(self, address: str) -> None:
+        if has_credentials(address):
+            raise FileSystemError(
+                location=f"{scheme_of(address)}://",
+                problem="the address has credentials, which would get into reports and metadata",
+                action="write it without what is before the @; credentials come from the environment (docs/archive.md)",
+            )
         self.address = address
         try:
             from pyarrow import fs  # noqa: PLC0415 the extra `seed`
@@ -171,7 +179,12 @@ class StorageFolder:
         """Returns the address of a file as table formats write it: without options, and not encoded."""
         if self._is_local:
             return f"{_LOCAL}://{self._at(path)}"
-        return f"{uri_of_address(self.address).partition('?')[0].rstrip('/')}/{path}"
+        uri = uri_of_address(self.address).partition("?")[0]
+        scheme, _, rest = uri.partition("://")
+        if scheme in _ROOTED_AT_BUCKET:
+            return f"{scheme}://{self._at(path)}"
+        host, _, folder = rest.partition("/")
+        return f"{scheme}://{host}/{unquote(folder)}".rstrip("/") + f"/{path}"
 
     def delete(self, path: str) -> None:
         """Deletes a file, or a folder with its content."""
@@ -238,6 +251,22 @@ def scheme_of(location: str) -> str:
     """Returns the scheme of an address in lower case; `file` if it has none."""
     scheme, found, _ = location.partition(":/")
     return scheme.lower() if found and scheme.isascii() and scheme.isalnum() else _LOCAL
+
+
+def has_credentials(location: str) -> bool:
+    """Whether an address names a key or a password before its host: any user in S3, elsewhere one with a colon.
+
+    `container@account` of Azure is none. Keys may have a `/`, which is not valid there.
+    """
+    scheme = scheme_of(location)
+    scheme = _SCHEMES.get(scheme, scheme)
+    if scheme == _LOCAL:
+        return False
+    rest = location.partition("://")[2].partition("?")[0]
+    host = rest.partition("/")[0]
+    if scheme == "s3" and "@" in host:
+        return True
+    return "@" in (host if scheme == "hdfs" else rest) and ":" in host.partition("@")[0]
 
 
 def address_below(location: str, path: str) -> str:

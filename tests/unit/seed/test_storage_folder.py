@@ -10,6 +10,7 @@ from mirrorflow_seed.storage_folder import (
     StorageFolder,
     address_below,
     file_system_error,
+    has_credentials,
     scheme_of,
     uri_of_address,
 )
@@ -63,8 +64,37 @@ def test_table_formats_get_the_location_of_a_file_without_options(tmp_path: Path
     local = StorageFolder(str(tmp_path / "a b"))
     store = StorageFolder("s3a://bucket/a/?endpoint_override=127.0.0.1:1&scheme=http&region=eu-west-1")
 
+    encoded = StorageFolder("s3://bucket/a%20b?region=eu-west-1")
+    azure = StorageFolder("abfss://container@account.dfs.core.windows.net/a%20b")
+
     assert local.location_of("topic=x/file") == f"file://{tmp_path}/a b/topic=x/file"
     assert store.location_of("topic=x/file") == "s3://bucket/a/topic=x/file"
+    assert encoded.location_of("f") == "s3://bucket/a b/f"
+    assert azure.location_of("f") == "abfss://container@account.dfs.core.windows.net/a b/f"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://KEY:SECRET@bucket/a?region=eu-west-1",
+        "S3A://KEY:SEC/RET@bucket/a",
+        "s3://KEY@bucket/a",
+        "abfs://account:SECRET@container/a",
+        "hdfs://user:SECRET@names/a",
+    ],
+)
+def test_an_address_with_credentials_is_refused_without_naming_them(address: str) -> None:
+    with pytest.raises(FileSystemError, match="the address has credentials") as raised:
+        StorageFolder(address)
+    assert not any(secret in str(raised.value) for secret in ("KEY", "SEC", "account"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["/a:b@c/d", "s3://bucket/a@b", "gs://anonymous@bucket/a", "abfss://c@account/a", "hdfs://n:8020/a:b@c"],
+)
+def test_an_address_without_credentials_is_not_refused(address: str) -> None:
+    assert not has_credentials(address)
 
 
 def test_an_invalid_location_is_refused_with_an_action() -> None:
