@@ -23,10 +23,14 @@ from mirrorflow_console.documents import BODY_MAX_BYTES, DocumentError
 # Between two pieces of a response; a replicator's event loop never blocks for one second.
 SILENCE_MAX_S: Final = 2.0
 RESPONSE_MAX_S: Final = 8.0  # from the request to the last byte
-# All pages wait for the slowest connector of a poll. One that was too slow has only a second for some time, so that a pod that sends
-# a byte now and then delays no more than one poll in six.
+# All pages wait for the slowest connector of a poll. One that was too slow twice in a row has only a second for some time, so that a
+# pod that sends a byte now and then delays no more than one poll in six from then on.
 LATE_RESPONSE_MAX_S: Final = 1.0
 LATE_S: Final = 30.0
+LATE_KEPT_S: Final = (
+    4 * LATE_S
+)  # a connector that is still polled has answered by then, or was too slow again
+LATE_RESPONSES_MIN: Final = 2  # one slow response may be that of a busy node
 # Connectors that are polled at the same time. More would only wait in this process.
 REQUESTS_MAX: Final = 128
 # Connections that stay open, each with a file descriptor here and one of the 64 connections that a replicator accepts. At
@@ -210,6 +214,17 @@ class _RunningRequest:
     progressed_s: float = 0.0
 
 
+@dataclass(slots=True)
+class _LateResponses:
+    """The responses of one connector that were too slow, since the last one that was not."""
+
+    count: int = 0
+    noted_s: float = 0.0  # when the last of them was given up that had the whole time, monotonic clock
+
+    def has_less_time(self, now_s: float) -> bool:
+        return self.count >= LATE_RESPONSES_MIN and now_s - self.noted_s < LATE_S
+
+
 class ConnectorClient:
     """Asks many connectors at the same time, and keeps their connections. For one thread at a time.
 
@@ -223,7 +238,7 @@ class ConnectorClient:
         self._selector = selectors.DefaultSelector()  # with the connection as data
         self._watched: dict[_ConnectorConnection, int] = {}  # the events for which the selector watches it
         self._kept: dict[ConnectorAddress, _ConnectorConnection] = {}
-        self._late: dict[ConnectorAddress, float] = {}  # until when they have less time, monotonic clock
+        self._late: dict[ConnectorAddress, _LateResponses] = {}
         self._kept_max = min(KEPT_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._context: ssl.SSLContext | None = None
 
@@ -235,6 +250,10 @@ class ConnectorClient:
         *context* verifies the certificates of new connections.
         """
         self._context = context
+        now_s = time.monotonic()
+        self._late = {
+            address: late for address, late in self._late.items() if now_s - late.noted_s < LATE_KEPT_S
+        }
         waiting = iter(enumerate(requests))
         running: dict[_ConnectorConnection, _RunningRequest] = {}
         try:
@@ -271,7 +290,8 @@ class ConnectorClient:
             yield index, DocumentError(_failure(error))
             return
         now_s = time.monotonic()
-        is_late = now_s < self._late.get(request.address, now_s)
+        late = self._late.get(request.address)
+        is_late = late is not None and late.has_less_time(now_s)
         limit_s = min(LATE_RESPONSE_MAX_S, self._response_max_s) if is_late else self._response_max_s
         running[connection] = _RunningRequest(
             index, request, connection.exchange(request.head), now_s, limit_s
@@ -327,11 +347,13 @@ class ConnectorClient:
             if now_s - pending.progressed_s > SILENCE_MAX_S:
                 reason = f"it does not answer within {SILENCE_MAX_S:g} s"
             elif now_s - pending.began_s > pending.limit_s:
-                reason = f"the response takes more than {self._response_max_s:g} s"
+                reason = f"the response takes more than {pending.limit_s:g} s"
             else:
                 continue
             if pending.limit_s == self._response_max_s:
-                self._late[pending.request.address] = now_s + LATE_S
+                late = self._late.setdefault(pending.request.address, _LateResponses())
+                late.count += 1
+                late.noted_s = now_s
             del running[connection]
             self._close(connection)
             yield pending.index, DocumentError(reason)
