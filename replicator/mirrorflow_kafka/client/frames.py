@@ -39,7 +39,8 @@ GATHERED_PARTS_MAX = 512  # IOV_MAX is 1024 on Linux
 # Much less than the kernel's socket buffer, or the sender would stall meanwhile.
 WAKE_BYTES = 512 * 1024
 # A body is still arriving if so much of it comes within the time of a response (40 s): a slower peer would never end, because
-# one byte at a time can take any time. The slowest links that can replicate anything are faster than these 1.6 kB/s.
+# one byte at a time can take any time. With TLS that is 1.6 kB/s. Without it, parts are seen each WAKE_BYTES, so a body of more than that
+# needs 13 kB/s.
 ARRIVING_BYTES_MIN = 64 * 1024
 _SIZE = struct.Struct(">i")
 _TLS_ALERT, _TLS_HANDSHAKE = 0x15, 0x16
