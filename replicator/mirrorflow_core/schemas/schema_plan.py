@@ -119,9 +119,10 @@ class SchemaPlan:
 
 @dataclass(slots=True)
 class _TargetState:
-    """The target's versions and ids as they are after the steps so far."""
+    """The target's versions and ids as they are after the steps so far. *wanted*: the keys of all copies."""
 
     versions: dict[VersionKey, SchemaVersion]
+    wanted: frozenset[VersionKey]
     by_id: dict[tuple[str, int], SchemaVersion] = field(default_factory=dict)
     reserved: dict[tuple[str, int], SchemaVersion] = field(default_factory=dict)
     referrers: dict[VersionKey, set[VersionKey]] = field(default_factory=dict)
@@ -149,7 +150,7 @@ def plan_schemas(source: RegistryContents, target: RegistryContents, mapping: Su
     wanted = selected_versions(source, mapping)
     conflicts: list[SchemaConflict] = []
     modes, closed = _open_contexts(source, target, mapping, conflicts)
-    state = _TargetState({})
+    state = _TargetState({}, frozenset((mapping.copy_of(subject), number) for subject, number in wanted))
     for version in target.versions.values():
         state.add(version)
     ordered, circular = _in_order(wanted)
@@ -359,7 +360,7 @@ def _replaced(
     """As `_taken_out`, for versions that only the target has: the source has deleted them for good."""
     for key in sorted(state.under_one_id.get((copy.subject, copy.schema_id), ())):
         version = state.versions[key]
-        if key != copy.key and not version.is_deleted and state.referrer_of(key) is None:
+        if key not in state.wanted and not version.is_deleted and state.referrer_of(key) is None:
             state.add(replace(version, is_deleted=True))
             yield from _with_referrers(DeleteVersion(*key), deletes, state)
 

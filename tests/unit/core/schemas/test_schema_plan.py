@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.schemas.registry_requests import describe, requests_of
-from mirrorflow_core.schemas.schema_plan import SchemaConflictKind, SchemaPlan, selected_versions
+from mirrorflow_core.schemas.schema_plan import (
+    DeleteVersion,
+    SchemaConflictKind,
+    SchemaPlan,
+    selected_versions,
+)
 from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT, SubjectMapping, read_contexts
 from tests.harness.schema_registry.registry_model import RegistryModel
 from tests.unit.core.schemas.registries import SAME, contents, plan, register, request, synchronize
@@ -80,6 +85,21 @@ def test_a_schema_that_returns_under_its_old_id_gets_its_new_version():
         (1, 1, True),
         (2, 1, False),
     ]
+
+
+@pytest.mark.parametrize("mapping", [SAME, EAST])
+def test_two_versions_of_a_subject_under_one_id_do_not_replace_each_other(mapping: SubjectMapping):
+    """No registry issues them, but imports may leave them; each pass would delete what the other has registered."""
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "orders", '"int"')
+    register(source, "orders", '"long"')
+    source.versions[".", "orders", 3] = {**source.versions[".", "orders", 1], "version": 3}
+
+    for _ in range(3):
+        planned = synchronize(source, target, mapping)
+        assert not [step for step in planned.steps if isinstance(step, DeleteVersion)]
+
+    assert not any(version["deleted"] for version in target.versions.values())
 
 
 def test_contexts_and_prefixes_are_mapped_in_references_too():
