@@ -10,6 +10,7 @@ import json
 import math
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from mirrorflow_console.lag_forecast import LagSample
 POINTS: Final = 180  # as many as a chart has
 STEP_MIN_S: Final = 15.0
 RATE_MIN_S: Final = 120.0  # at least two scrapes, which are up to a minute apart
-TIMEOUT_S: Final = 5.0  # for a whole response, however steadily bytes arrive
+TIMEOUT_S: Final = (
+    5.0  # from the beginning of a connection to the end of the response, however steadily bytes arrive
+)
 BODY_MAX_BYTES: Final = 1024 * 1024  # four series of 180 points have 20 KB
 _SERIES: Final = (
     "sum(mirrorflow_record_lag{{{labels}}})",
@@ -96,9 +99,10 @@ class PrometheusHistory:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(self.host, self._port, timeout=TIMEOUT_S)
         path = f"{self._parts.path.rstrip('/')}/api/v1/query_range?{urlencode(query)}"
+        until_s = time.monotonic() + TIMEOUT_S
         try:
-            connection.connect()
-            with _ended_after(connection.sock, TIMEOUT_S):
+            connection.connect()  # at most TIMEOUT_S for each address of the host, and for TLS
+            with _ended_at(connection.sock, until_s):
                 connection.request("GET", path)
                 response = connection.getresponse()
                 body = response.read(BODY_MAX_BYTES)
@@ -114,8 +118,14 @@ class PrometheusHistory:
 
 
 @contextmanager
-def _ended_after(connected: socket.socket, limit_s: float) -> Iterator[None]:
-    """Shuts *connected* down after *limit_s*; raises TimeoutError if it had to. A socket's own timeout begins again with each byte."""
+def _ended_at(connected: socket.socket, until_s: float) -> Iterator[None]:
+    """Shuts *connected* down at *until_s* of the monotonic clock; raises TimeoutError if it had to, or if that time is over.
+
+    A socket's own timeout begins again with each byte.
+    """
+    left_s = until_s - time.monotonic()
+    if left_s <= 0:
+        raise _no_response()
     is_late = threading.Event()
 
     def end() -> None:
@@ -123,7 +133,7 @@ def _ended_after(connected: socket.socket, limit_s: float) -> Iterator[None]:
         with suppress(OSError):
             connected.shutdown(socket.SHUT_RDWR)
 
-    timer = threading.Timer(limit_s, end)
+    timer = threading.Timer(left_s, end)
     timer.start()
     try:
         yield
@@ -133,7 +143,11 @@ def _ended_after(connected: socket.socket, limit_s: float) -> Iterator[None]:
     finally:
         timer.cancel()
     if is_late.is_set():
-        raise TimeoutError(errno.ETIMEDOUT, f"no whole response within {limit_s:g} s")
+        raise _no_response()
+
+
+def _no_response() -> TimeoutError:
+    return TimeoutError(errno.ETIMEDOUT, f"no whole response within {TIMEOUT_S:g} s")
 
 
 def _values(body: bytes) -> dict[float, float]:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -123,6 +124,20 @@ def test_labels_are_quoted_and_a_known_namespace_is_part_of_the_query():
 def test_an_unexpected_response_raises_an_error_with_the_reason(body, status, reason):
     with served(body, status) as (history, _), pytest.raises(PrometheusError, match=reason):
         history.samples(LABELS, HOUR_S, NOW_S)
+
+
+def test_a_connection_that_takes_the_whole_time_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    connect = HTTPConnection.connect
+
+    def connect_slowly(connection: HTTPConnection) -> None:
+        connect(connection)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(prometheus_history, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(HTTPConnection, "connect", connect_slowly)
+    with served({}) as (history, queries), pytest.raises(PrometheusError, match="no whole response"):
+        history.samples(LABELS, HOUR_S, NOW_S)
+    assert queries == []
 
 
 def test_a_refused_connection_raises_an_error_with_the_reason():
