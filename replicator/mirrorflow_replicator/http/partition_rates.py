@@ -161,16 +161,18 @@ def lag_records(report: PartitionReport) -> int:
 class Samples:
     """The samples of all partitions: `observe` adds them; the other methods return rates, windows and ages."""
 
-    __slots__ = ("_held", "_partitions", "_tasks", "_throttles")
+    __slots__ = ("_held", "_partitions", "_reported_s", "_tasks", "_throttles")
 
     def __init__(self) -> None:
         self._partitions: dict[tuple[str, str, int], _Partition] = {}
         self._tasks: dict[tuple[str, int], _Counter] = {}  # sums over their partitions
+        self._reported_s: dict[tuple[str, int], float] = {}  # when each task reported last
         self._throttles: dict[tuple[str, int], tuple[int, float]] = {}
         self._held: dict[tuple[str, int], tuple[float, float]] = {}  # since when, and until when at least
 
     def observe(self, connector: str, report: TaskReport, now_s: float) -> None:
         """Adds a task's report, with the partitions that changed in it, as of *now_s*."""
+        self._reported_s[connector, report.task] = now_s
         throttled = self._throttles.get((connector, report.task))
         if throttled is None or throttled[0] != report.throttle_ms:
             since = now_s if report.throttle_ms else -1.0
@@ -201,10 +203,14 @@ class Samples:
         """Returns the rate of all of *connector* where a rate limit holds it between its deliveries; None elsewhere.
 
         Elsewhere that is the sum of the rates of its partitions. A limit holds a task, and with many partitions each has a delivery
-        so seldom that a sum would take long to be right.
+        so seldom that a sum would take long to be right. A task that has not reported for a window has moved to another node, or ended.
         """
         held_since_s = self._held_since_s(connector, now_s)
-        counters = [counter for (name, _), counter in self._tasks.items() if name == connector]
+        counters = [
+            counter
+            for key, counter in self._tasks.items()
+            if key[0] == connector and now_s - self._reported_s[key] <= WINDOW_S
+        ]
         if held_since_s is None or all(counter.paced(now_s, held_since_s) is None for counter in counters):
             return None
         total = NO_RATE

@@ -1,5 +1,7 @@
 """Rates cover a window, and the time between deliveries while a rate limit holds a task for longer than that."""
 
+from dataclasses import replace
+
 import pytest
 
 from mirrorflow_replicator.http.partition_rates import WINDOW_S, Samples
@@ -70,6 +72,30 @@ def test_the_rate_of_a_limited_flow_that_copies_no_more_becomes_less_and_ends_wi
     assert late.bytes < LIMIT / 2
     assert ended is None
     assert samples.rate(NAME, "orders", 0, end_s + 200 + WINDOW_S + 1).bytes == 0
+
+
+def test_a_task_that_reports_no_more_is_not_part_of_the_rate():
+    """A rebalance has moved it to another node, whose samples have it now."""
+    samples = Samples()
+    until_s = int(4 * PERIOD_S)
+    for second in range(until_s):
+        batches = 1 + int(second / PERIOD_S)
+        for number in range(2):
+            if number and second > 3 * PERIOD_S:
+                continue
+            report = partition(
+                number,
+                records=batches,
+                bytes=BATCH * batches,
+                source_offset=batches,
+                source_end_offset=10_000,
+            )
+            samples.observe(NAME, replace(task(report, is_rate_limited=True), task=number), float(second))
+
+    rate = samples.rate_of_tasks(NAME, float(until_s))
+
+    assert rate is not None
+    assert rate.bytes == pytest.approx(LIMIT, rel=0.05)
 
 
 def test_without_a_limit_a_flow_that_copies_no_more_shows_no_rate_after_a_window():
