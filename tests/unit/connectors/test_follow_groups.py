@@ -193,16 +193,19 @@ def test_no_group_is_moved_in_a_flow_that_a_switchover_has_ended(
     assert ([], 0) == (target.commits, source.checkpoints)
 
 
-@pytest.mark.parametrize("writes_before", [0, 1, 2])
+@pytest.mark.parametrize(("ends_after_reads", "writes_before"), [(1, 0), (2, 1), (3, 1), (4, 2)])
 def test_no_group_is_written_after_a_switchover_has_ended_the_flow(
-    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch, writes_before: int
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch, ends_after_reads: int, writes_before: int
 ):
-    """It may end while the offsets of many groups are translated, checkpoints are written, or groups are moved."""
+    """It may end while the offsets of many groups are translated, checkpoints are written, or groups are moved.
+
+    A step reads whether it has ended at its begin, before it writes checkpoints, and for each group before its requests and its commit.
+    """
     target, source = Target(monkeypatch), Source(passes, monkeypatch)
     source.copied(100)
     passes._translated = {"a": {}, "b": {}}
     monkeypatch.setattr(groups, "GROUPS_AT_ONCE", 1)
-    responses = itertools.chain([False] * (1 + writes_before), itertools.repeat(True))
+    responses = itertools.chain([False] * ends_after_reads, itertools.repeat(True))
 
     async def has_ended() -> bool:
         return next(responses)

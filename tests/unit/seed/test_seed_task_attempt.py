@@ -35,7 +35,9 @@ def test_an_attempt_whose_node_reaches_no_broker_ends(monkeypatch: pytest.Monkey
 
     result = asyncio.run(SeedTaskAttempt(seed_task, wave, settings(), connect=refuse).run())
 
-    assert [found.outcome for found in result.partition_results] == [PartitionOutcome.UNFINISHED]
+    assert [partition_result.outcome for partition_result in result.partition_results] == [
+        PartitionOutcome.UNFINISHED
+    ]
     assert "no route" in result.partition_results[0].message
 
 

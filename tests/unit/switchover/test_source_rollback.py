@@ -83,7 +83,7 @@ def test_a_switchover_that_went_on_before_the_lock_was_taken_is_not_rolled_back(
 
 
 @pytest.mark.parametrize("after", [None, replace(FENCING, id="two")])
-def test_another_switchover_is_not_rolled_back_in_the_place_of_the_one_that_was_read(
+def test_a_different_switchover_than_the_one_that_was_read_is_not_rolled_back(
     monkeypatch: pytest.MonkeyPatch, after: SwitchoverRecord | None
 ):
     with pytest.raises(RollbackOvertakenError, match="Switchover one was not rolled back"):
