@@ -82,11 +82,17 @@ class PartitionDispatch:
     def fetched(self, response: PartitionFetchResponse, asked_offset: int) -> None:
         """Receives what was fetched at *asked_offset*; it is fetched again later if its schemas are not there yet."""
         schemas = self._schemas
-        if schemas is not None and schemas.hold(self.copier.topic, response.records, self._schemas_arrived):
+        if schemas is not None and schemas.hold(
+            self.copier.topic, response.records, self._schemas_arrived, self._note_schema_wait
+        ):
             self._awaits_schemas = True
-            self.copier.health.note_obstacle(schemas.obstacle)
+            self._note_schema_wait()
             return
         self.apply(self.copier.fetched(response, asked_offset))
+
+    def _note_schema_wait(self) -> None:
+        assert self._schemas is not None
+        self.copier.health.note_obstacle(self._schemas.obstacle)
 
     def _schemas_arrived(self) -> None:
         self._awaits_schemas = False

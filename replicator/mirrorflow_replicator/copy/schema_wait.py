@@ -5,8 +5,10 @@
                                                   the schemas; then the same records are fetched again
 
 The schema connector copies the schemas; this only reads. Guarantees: records of the configured topics are written after their
-schemas, unless that takes longer than the limit, which is logged and counted. Records do not wait for an id that no registry knows, or
-whose subjects are not copied. A registry that does not answer delays records once, until it answers again.
+schemas, unless that takes longer than the limit, which is logged and counted. The limit is for a partition, also if its records are
+fetched again with newer ids. Records do not wait for an id that no registry knows, or whose subjects are not copied. A registry that
+refuses one id, or answers late, delays only the partitions with ids that have no response. Registries that answer nothing delay records
+for the limit, and then for PROBE_S each PROBE_INTERVAL_S, until they answer again. What is known outlives the session.
 """
 
 import asyncio
@@ -20,15 +22,18 @@ from typing import Final
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.java.patterns import compile_patterns
 from mirrorflow_core.schemas.schema_ids import schema_ids
-from mirrorflow_core.schemas.subject_mapping import SubjectMapping
+from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT, SubjectMapping
 from mirrorflow_core.settings import SCHEMA_WAIT_TOPICS, SchemaWaitSettings
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.registry.registry_client import RegistryClient
 from mirrorflow_kafka.registry.registry_reader import RegistryReader
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.copy.task_parts import KnownSchemas
 
 ASK_INTERVAL_S: Final = 0.2  # the schema connector looks for new schemas each second
-ASK_TIMEOUT_S: Final = 5.0  # for all ids that are asked for at once
+ASK_TIMEOUT_S: Final = 5.0  # for all ids that are asked for at once; shorter near the end of the limit
+ASK_TIMEOUT_MIN_S: Final = 0.05
 # An instance of a registry may learn of a schema later than the one that has registered it.
 UNKNOWN_ASKED: Final = 2
 # A registry that has not answered within the limit is asked for a moment, with records held, and then only this much later.
@@ -41,15 +46,16 @@ SCHEMA_MISSING: Final = "SchemaMissing"  # the reason in the counts of errors
 log = logging.getLogger("mirrorflow.task")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _HeldPartition:
     ids: set[int]  # that were not seen on the target yet
     resume: Callable[[], None]
-    since_s: float  # monotonic clock
+    note_wait: Callable[[], None]
+    since_s: float  # monotonic clock; earlier by what earlier fetches of the same records have waited
 
 
 class SchemaWait:
-    """The records of one task that wait for their schemas. *errors* counts by reason."""
+    """The records of one session that wait for their schemas. *known* is of all sessions; *errors* counts by reason."""
 
     # What a partition that waits reports.
     obstacle: Final = Obstacle(
@@ -61,6 +67,7 @@ class SchemaWait:
     def __init__(
         self,
         settings: SchemaWaitSettings,
+        known: KnownSchemas,
         errors: Counter[str],
         *,
         monotonic: Callable[[], float] = time.monotonic,
@@ -79,23 +86,39 @@ class SchemaWait:
         self._source = RegistryReader(self._clients[0], schemas.contexts)
         self._target = RegistryReader(self._clients[1], schemas.contexts.values())
         self._topics: dict[str, bool] = {}  # whether the records of a topic wait
-        self._known: set[int] = set()
+        self._known = known
         self._asked: Counter[int] = Counter()  # how often an id was asked for that is not known
         self._held: list[_HeldPartition] = []
+        # By the `resume` of a partition: how long it was held since its records were copied last.
+        self._waited_s: dict[Callable[[], None], float] = {}
         self._has_held = asyncio.Event()
-        self._problem = ""  # why the registries do not answer
-        self._is_unanswered = False  # records no longer wait, because of `_problem`
-        self._unasked_until_s = 0.0  # monotonic clock
+        # After the newest ask: why ids have no response, which ones in the order of the next ask, and whether any has one.
+        self._problem = ""
+        self._without_response: list[int] = []
+        self._has_response = True
 
-    def hold(self, topic: str, records: memoryview, resume: Callable[[], None]) -> bool:
-        """Returns whether *records*, fetched of *topic*, cannot be copied yet; *resume* is called when they can."""
+    def hold(
+        self, topic: str, records: memoryview, resume: Callable[[], None], note_wait: Callable[[], None]
+    ) -> bool:
+        """Returns whether *records*, fetched of *topic*, cannot be copied yet; *resume* is called when they can.
+
+        Until then *note_wait* is called at each ask. *resume* is the same, by comparison, whenever the partition is fetched again.
+        """
         if not self._waits(topic):
             return False
-        ids = schema_ids(records) - self._known
+        ids = schema_ids(records) - self._known.ids
         now_s = self._monotonic()
-        if not ids or (self._is_unanswered and now_s < self._unasked_until_s):
+        if not ids or (self._known.problem and now_s < self._known.unasked_until_s):
+            self._waited_s.pop(resume, None)
             return False
-        self._held.append(_HeldPartition(ids=ids, resume=resume, since_s=now_s))
+        waited_s = self._waited_s.get(resume, 0.0)
+        if waited_s >= self._limit_s:
+            # Newer ids than those that it has waited for: other partitions may still wait for them.
+            self._give_up(ids, now_s)
+            self._waited_s.pop(resume, None)
+            return False
+        since_s = now_s - waited_s
+        self._held.append(_HeldPartition(ids=ids, resume=resume, note_wait=note_wait, since_s=since_s))
         self._has_held.set()
         return True
 
@@ -108,8 +131,8 @@ class SchemaWait:
     @property
     def warnings(self) -> tuple[str, ...]:
         """A sentence if records have waited for long, or do not wait."""
-        if self._is_unanswered:
-            return (f"Records do not wait for their schemas: {self._problem}",)
+        if self._known.problem:
+            return (f"Records do not wait for their schemas: {self._known.problem}",)
         now_s = self._monotonic()
         late = {
             schema_id for held in self._held if now_s - held.since_s > WARN_AFTER_S for schema_id in held.ids
@@ -124,7 +147,9 @@ class SchemaWait:
                     self._has_held.clear()
                     await self._has_held.wait()
                 await self._ask()
-                self._release()
+                self._release_late()
+                for held in self._held:
+                    held.note_wait()
                 if self._held:
                     await asyncio.sleep(ASK_INTERVAL_S)
         finally:
@@ -132,25 +157,54 @@ class SchemaWait:
                 client.close()
 
     async def _ask(self) -> None:
-        ids = sorted({schema_id for held in self._held for schema_id in held.ids})
         try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
-                for client in self._clients:
-                    client.refresh()
-                are_settled = await asyncio.gather(*(self._is_settled(schema_id) for schema_id in ids))
+            for client in self._clients:
+                client.refresh()
         except MirrorFlowError as error:
-            self._problem = str(error)
-        except TimeoutError:
-            self._problem = f"A schema registry did not answer within {ASK_TIMEOUT_S:g} s."
-        else:
-            self._problem, self._is_unanswered = "", False
-            self._settle([schema_id for schema_id, settled in zip(ids, are_settled, strict=True) if settled])
+            self._problem, self._has_response = str(error), False
+            return
+        ids = {schema_id for held in self._held for schema_id in held.ids}
+        # Those that a slow registry has not answered come first.
+        earlier = [schema_id for schema_id in self._without_response if schema_id in ids]
+        asks = {
+            schema_id: asyncio.create_task(self._ask_for(schema_id))
+            for schema_id in (*earlier, *sorted(ids.difference(earlier)))
+        }
+        timeout_s = self._ask_timeout_s()
+        try:
+            answered, _ = await asyncio.wait(asks.values(), timeout=timeout_s)
+        finally:
+            await asyncio.gather(*(cancel_and_wait(ask) for ask in asks.values() if not ask.done()))
+        late = f"A schema registry did not answer within {timeout_s:g} s."
+        problems = {schema_id: ask.result() if ask in answered else late for schema_id, ask in asks.items()}
+        self._without_response = [schema_id for schema_id, problem in problems.items() if problem]
+        self._problem = next(filter(None, problems.values()), "")
+        self._has_response = len(self._without_response) < len(asks)
+        if self._has_response:
+            self._known.note_response()
+
+    def _ask_timeout_s(self) -> float:
+        """Returns how long registries may take: no longer than any partition may still wait."""
+        waited_s = self._monotonic() - min(held.since_s for held in self._held)
+        return round(max(ASK_TIMEOUT_MIN_S, min(ASK_TIMEOUT_S, self._limit_s - waited_s)), 2)
+
+    async def _ask_for(self, schema_id: int) -> str:
+        """Lets records with this id continue, if they need not wait. Returns why there is no response; empty if there is one."""
+        try:
+            is_settled = await self._is_settled(schema_id)
+        except MirrorFlowError as error:
+            return str(error)
+        if is_settled:
+            self._settle({schema_id})
+        return ""
 
     async def _is_settled(self, schema_id: int) -> bool:
         """Returns whether records with this id need not wait any longer."""
         is_known = False
         for context, copy in self._mapping.contexts.items():
-            if await self._target.has_schema(copy, schema_id):
+            copies = await self._target.subjects_of(copy, schema_id)
+            # A placeholder keeps an id from other uses; it is not the schema.
+            if any(subject.name != RESERVED_SUBJECT for subject in copies):
                 is_known = True
             elif subjects := await self._source.subjects_of(context, schema_id):
                 is_known = True
@@ -160,43 +214,60 @@ class SchemaWait:
         return is_known or self._asked[schema_id] >= UNKNOWN_ASKED
 
     def _settle(self, ids: Collection[int]) -> None:
-        """Notes that no record waits for *ids* any longer."""
-        if len(self._known) > KNOWN_MAX:
-            self._known.clear()
-        self._known.update(ids)
+        """Notes that no record waits for *ids* any longer, and lets partitions continue that waited for nothing else."""
+        if len(self._known.ids) > KNOWN_MAX:
+            self._known.ids.clear()
+        self._known.ids.update(ids)
         for schema_id in ids:
             self._asked.pop(schema_id, None)
         for held in self._held:
             held.ids.difference_update(ids)
+        self._release({held for held in self._held if not held.ids})
 
-    def _release(self) -> None:
-        """Lets partitions continue whose schemas have arrived, or that have waited for too long."""
-        limit_s = min(PROBE_S, self._longest_s) if self._is_unanswered else self._longest_s
-        now_s = self._monotonic()
-        late = [held for held in self._held if held.ids and now_s - held.since_s >= limit_s]
-        if late:
-            self._give_up({schema_id for held in late for schema_id in held.ids}, now_s)
-        released = [held for held in self._held if held in late or not held.ids]
+    def _release(self, released: Collection[_HeldPartition]) -> None:
         self._held = [held for held in self._held if held not in released]
+        now_s = self._monotonic()
         for held in released:
+            self._waited_s[held.resume] = now_s - held.since_s
             held.resume()
+
+    def _release_late(self) -> None:
+        """Lets partitions continue that have waited for too long."""
+        limit_s, now_s = self._limit_s, self._monotonic()
+        late = {held for held in self._held if now_s - held.since_s >= limit_s}
+        if not late:
+            return
+        missing = {schema_id for held in late for schema_id in held.ids}
+        self._give_up(missing, now_s)
+        if self._has_response:
+            self._settle(missing)
+        else:
+            self._release(late)
+            for held in late:
+                self._waited_s.pop(held.resume, None)
+
+    @property
+    def _limit_s(self) -> float:
+        return min(PROBE_S, self._longest_s) if self._known.problem else self._longest_s
 
     def _give_up(self, missing: Collection[int], now_s: float) -> None:
         self._errors[SCHEMA_MISSING] += 1
-        if not self._is_unanswered:
+        if not self._known.problem:
             log.warning(
-                "Records are copied before their schemas, because %s, after %g s. %s",
-                self._lacking(missing),
+                "Records are copied after %g s, before it is known that the registry of %s has the schemas of ids %s. %s",
                 self._longest_s,
+                self._target_alias,
+                _shown(missing),
                 self._problem,
             )
-        if self._problem:
+        if not self._has_response:
             # Their schemas may be there once the registries answer.
-            self._is_unanswered, self._unasked_until_s = True, now_s + PROBE_INTERVAL_S
-        else:
-            self._settle(missing)
+            self._known.note_no_response(self._problem, now_s + PROBE_INTERVAL_S)
 
     def _lacking(self, ids: Collection[int]) -> str:
-        shown = ", ".join(map(str, sorted(ids)[:SHOWN_MAX]))
-        more = f" and {len(ids) - SHOWN_MAX} more" if len(ids) > SHOWN_MAX else ""
-        return f"the registry of {self._target_alias} lacks the schemas of ids {shown}{more}"
+        return f"the registry of {self._target_alias} lacks the schemas of ids {_shown(ids)}"
+
+
+def _shown(ids: Collection[int]) -> str:
+    more = f" and {len(ids) - SHOWN_MAX} more" if len(ids) > SHOWN_MAX else ""
+    return ", ".join(map(str, sorted(ids)[:SHOWN_MAX])) + more

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mirrorflow_core.copying.partition import PartitionCopier
@@ -37,6 +37,23 @@ class TaskParts:
     session: "SessionParts"
 
 
+@dataclass(slots=True, kw_only=True)
+class KnownSchemas:
+    """What the sessions of a task know of schemas: ids that no record waits for, and whether registries answer."""
+
+    ids: set[int] = field(default_factory=set)
+    problem: str = ""  # why no record waits; empty: the registries answer
+    unasked_until_s: float = 0.0  # monotonic clock; while there is a problem
+
+    def note_response(self) -> None:
+        """Notes that the registries answer."""
+        self.problem = ""
+
+    def note_no_response(self, problem: str, unasked_until_s: float) -> None:
+        """Notes why the registries do not answer, and until when no record waits for them."""
+        self.problem, self.unasked_until_s = problem, unasked_until_s
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionParts:
     """What one session of the task gets. *end* is called when it cannot continue: the next one finds what it wrote."""
@@ -45,6 +62,7 @@ class SessionParts:
     transactions: ProducerTransactions
     earlier: Mapping[TopicPartition, PartitionCopier]  # of the sessions before, for their counts
     log_append_time_topics: set[str]  # target topics that are known to have LogAppendTime
+    known_schemas: KnownSchemas
     end: Callable[[str], None]  # takes the reason
     offsets_topic: TopicState | None = None  # before the positions of `start` were stored
 

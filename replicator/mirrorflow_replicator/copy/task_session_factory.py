@@ -17,7 +17,7 @@ from mirrorflow_replicator.copy.offset_sync_writer import (
     SyncTarget,
     UnwrittenSyncs,
 )
-from mirrorflow_replicator.copy.task_parts import SessionParts, TaskParts
+from mirrorflow_replicator.copy.task_parts import KnownSchemas, SessionParts, TaskParts
 from mirrorflow_replicator.copy.task_session import TaskSession
 from mirrorflow_replicator.process import now_ms
 
@@ -45,7 +45,7 @@ async def start_task_session(
         rack=settings.source_consumer.properties.get("client.rack", ""),
         errors=errors,
         syncs=_offset_sync_writer(settings, errors, target, resolve),
-        schemas=_schema_wait(settings, errors),
+        schemas=_schema_wait(settings, session.known_schemas, errors),
         session=session,
     )
     started = TaskSession(settings, task, parts)
@@ -53,12 +53,12 @@ async def start_task_session(
     return started
 
 
-def _schema_wait(settings: SourceSettings, errors: Counter[str]) -> "SchemaWait | None":
+def _schema_wait(settings: SourceSettings, known: KnownSchemas, errors: Counter[str]) -> "SchemaWait | None":
     if settings.schema_wait is None:
         return None
     from mirrorflow_replicator.copy.schema_wait import SchemaWait  # noqa: PLC0415 with clients of registries
 
-    return SchemaWait(settings.schema_wait, errors)
+    return SchemaWait(settings.schema_wait, known, errors)
 
 
 def _offset_sync_writer(

@@ -35,7 +35,7 @@ from mirrorflow_replicator.connectors.task_messages import (
     WriteReplays,
     read,
 )
-from mirrorflow_replicator.copy.task_parts import SessionParts, flow_topics
+from mirrorflow_replicator.copy.task_parts import KnownSchemas, SessionParts, flow_topics
 from mirrorflow_replicator.copy.task_session import TaskSession
 from mirrorflow_replicator.copy.task_session_factory import start_task_session
 from mirrorflow_replicator.process import die_with_parent
@@ -65,6 +65,7 @@ class TaskProcess:
         self._end_reason = ""
         self._acknowledged: tuple[AcknowledgedPosition, ...] = ()
         self._log_append_time_topics: set[str] = set()
+        self._known_schemas = KnownSchemas()
         self._ending: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
 
@@ -216,6 +217,7 @@ class TaskProcess:
             ),
             earlier=self._earlier_copiers,
             log_append_time_topics=self._log_append_time_topics,
+            known_schemas=self._known_schemas,
             end=partial(self._end_soon, self._sessions_ended),
             offsets_topic=message.offsets_topic,
         )

@@ -44,7 +44,7 @@ from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.task_messages import TaskAssignment
-from mirrorflow_replicator.copy.task_parts import SessionParts, flow_topics
+from mirrorflow_replicator.copy.task_parts import KnownSchemas, SessionParts, flow_topics
 from mirrorflow_replicator.copy.task_session import TaskSession
 from mirrorflow_replicator.copy.task_session_factory import start_task_session
 from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask
@@ -300,6 +300,7 @@ class SeedTaskAttempt:
             transactions=transactions,
             earlier=self._previous_copiers,
             log_append_time_topics=self._log_append_time_topics,
+            known_schemas=KnownSchemas(),
             end=self._request_restart,
         )
 

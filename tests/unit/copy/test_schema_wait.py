@@ -11,11 +11,15 @@ from typing import Any, Self
 import pytest
 
 from mirrorflow_core.copying.effects import Effects
+from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT
 from mirrorflow_core.settings import RegistrySettings, SchemaSettings, SchemaWaitSettings
 from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
 from mirrorflow_core.wire.records import Record, encode
+from mirrorflow_kafka.registry.registry_client import RegistryClient
+from mirrorflow_replicator.copy import schema_wait
 from mirrorflow_replicator.copy.partition_dispatch import PartitionDispatch
 from mirrorflow_replicator.copy.schema_wait import PROBE_INTERVAL_S, SCHEMA_MISSING, SchemaWait
+from mirrorflow_replicator.copy.task_parts import KnownSchemas
 from tests.harness.schema_registry.registry_in_process import RunningRegistry
 from tests.harness.schema_registry.registry_model import RegistryModel
 
@@ -80,11 +84,13 @@ def register(model: RegistryModel, subject: str, schema: str, **more: Any) -> in
 class RunningWait:
     """A wait that asks, and what it has let continue."""
 
-    def __init__(self, settings: SchemaWaitSettings) -> None:
+    def __init__(self, settings: SchemaWaitSettings, known: KnownSchemas | None = None) -> None:
         self.errors: Counter[str] = Counter()
         self.passed_s = 0.0  # beside the time that passes
-        self.wait = SchemaWait(settings, self.errors, monotonic=lambda: time.monotonic() + self.passed_s)
-        self.resumed = 0
+        self.wait = SchemaWait(
+            settings, known or KnownSchemas(), self.errors, monotonic=lambda: time.monotonic() + self.passed_s
+        )
+        self.resumed = self.noted = 0
         self._job: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -97,10 +103,13 @@ class RunningWait:
         await asyncio.gather(self._job, return_exceptions=True)
 
     def hold(self, *ids: int, topic: str = TOPIC) -> bool:
-        return self.wait.hold(topic, named(*ids), self._resume)
+        return self.wait.hold(topic, named(*ids), self._resume, self._note_wait)
 
     def _resume(self) -> None:
         self.resumed += 1
+
+    def _note_wait(self) -> None:
+        self.noted += 1
 
     async def until(self, condition: Callable[[], object]) -> None:
         assert self._job is not None
@@ -139,7 +148,7 @@ def test_an_id_is_asked_for_once_for_all_partitions(source: RunningRegistry, tar
             await running.until(lambda: running.resumed == 50)
 
     asyncio.run(run())
-    assert target.requests == [f"GET /schemas/ids/{schema_id}"]
+    assert len(target.requests) == 1
 
 
 def test_other_topics_and_records_without_schemas_do_not_wait(
@@ -148,7 +157,7 @@ def test_other_topics_and_records_without_schemas_do_not_wait(
     async def run() -> None:
         async with RunningWait(settings_of(source, target)) as running:
             assert not running.hold(1, topic="payments")
-            assert not running.wait.hold(TOPIC, memoryview(b""), lambda: None)
+            assert not running.wait.hold(TOPIC, memoryview(b""), lambda: None, lambda: None)
 
     asyncio.run(run())
     assert source.requests == target.requests == []
@@ -167,7 +176,7 @@ def test_an_id_that_no_registry_knows_delays_nothing_for_long(
             assert running.errors == Counter()
 
     asyncio.run(run())
-    assert target.requests == ["GET /schemas/ids/77"] * 2
+    assert len(target.requests) == 2
 
 
 def test_records_of_subjects_that_are_not_copied_do_not_wait(
@@ -211,7 +220,7 @@ def test_records_are_copied_without_their_schema_after_the_limit(
             assert not running.hold(schema_id)
 
     asyncio.run(run())
-    assert f"because the registry of west lacks the schemas of ids {schema_id}" in caplog.text
+    assert f"before it is known that the registry of west has the schemas of ids {schema_id}" in caplog.text
 
 
 def test_a_registry_that_is_down_delays_records_once_until_it_answers(
@@ -244,6 +253,179 @@ def test_a_registry_that_is_down_delays_records_once_until_it_answers(
     asyncio.run(run())
 
 
+def test_a_placeholder_is_not_the_schema(source: RunningRegistry, target: RunningRegistry):
+    schema_id = register(source.model, "orders-value", '"int"')
+    register(target.model, RESERVED_SUBJECT, '"null"', id=schema_id, version=schema_id)
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target)) as running:
+            assert running.hold(schema_id)
+            await running.until(lambda: len(target.requests) > 2)
+            assert not running.resumed
+
+    asyncio.run(run())
+
+
+def test_a_refused_id_delays_no_other(
+    source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
+):
+    schema_id = register(source.model, "orders-value", '"int"')
+    register(target.model, "orders-value", '"int"', id=schema_id, version=1)
+    respond = target.model.respond
+
+    def respond_or_refuse(method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
+        return (403, {"message": "no"}) if "/ids/666" in path else respond(method, path, body)
+
+    monkeypatch.setattr(target.model, "respond", respond_or_refuse)
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target)) as running:
+            assert running.hold(666)
+            assert running.hold(schema_id)
+            await running.until(lambda: running.resumed)
+            assert (running.resumed, running.errors) == (1, Counter())
+
+    asyncio.run(run())
+
+
+async def _never(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
+def test_a_slow_registry_is_asked_next_for_the_ids_without_a_response(
+    source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
+):
+    answered: list[int] = []
+    left = 0
+
+    def refresh(_: RegistryClient) -> None:
+        nonlocal left
+        left = 2  # responses to this ask
+
+    async def get(client: RegistryClient, request: Any) -> Any:
+        nonlocal left
+        if client.alias == "east":
+            return [{"subject": "orders-value", "version": 1}]
+        if not left:
+            await _never()
+        left -= 1
+        answered.append(int(request.path.split("/")[3]))
+        return None
+
+    monkeypatch.setattr(RegistryClient, "refresh", refresh)
+    monkeypatch.setattr(RegistryClient, "get", get)
+    monkeypatch.setattr(schema_wait, "ASK_TIMEOUT_S", schema_wait.ASK_TIMEOUT_MIN_S)
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target)) as running:
+            assert running.hold(1, 2, 3, 4, 5, 6)
+            await running.until(lambda: len(answered) >= 6)
+            await running.until(lambda: running.noted)
+
+    asyncio.run(run())
+    assert answered[:6] == [1, 2, 3, 4, 5, 6]
+
+
+def test_ids_that_are_answered_let_records_continue_while_others_are_not(
+    source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
+):
+    async def get(_: RegistryClient, request: Any) -> Any:
+        if "/ids/2/" in request.path:
+            await _never()
+        return [{"subject": "orders-value", "version": 1}]
+
+    monkeypatch.setattr(RegistryClient, "get", get)
+    monkeypatch.setattr(schema_wait, "ASK_TIMEOUT_S", LONG_S)
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target)) as running:
+            assert running.hold(2)
+            assert running.hold(1)
+            await running.until(lambda: running.resumed == 1)
+            assert not running.hold(1)
+
+    asyncio.run(run())
+
+
+def test_a_wait_that_is_cancelled_leaves_no_request(
+    source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(RegistryClient, "get", _never)
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target)) as running:
+            assert running.hold(1, 2)
+            await running.until(lambda: len(asyncio.all_tasks()) == 4)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+def test_a_registry_that_never_answers_delays_records_for_the_limit(
+    source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(RegistryClient, "get", _never)
+    monkeypatch.setattr(schema_wait, "ASK_TIMEOUT_S", LONG_S)
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target, longest_s=SHORT_S)) as running:
+            assert running.hold(1)
+            await running.until(lambda: running.resumed)
+            assert not running.hold(2)
+
+    asyncio.run(run())
+
+
+def test_the_limit_includes_the_waits_for_newer_ids_of_a_later_fetch(
+    source: RunningRegistry, target: RunningRegistry
+):
+    first, second = (register(source.model, "orders-value", schema) for schema in ('"int"', '"long"'))
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target)) as running:
+            assert running.hold(first)
+            running.passed_s += LONG_S / 2
+            register(target.model, "orders-value", '"int"', id=first, version=1)
+            await running.until(lambda: running.resumed == 1)
+            assert running.hold(first, second)
+            running.passed_s += LONG_S / 2
+            await running.until(lambda: running.resumed == 2)
+            assert running.errors == {SCHEMA_MISSING: 1}
+
+            assert not running.hold(first, second, 77)
+            assert running.errors == {SCHEMA_MISSING: 2}
+            assert running.hold(77)
+
+    asyncio.run(run())
+
+
+def test_a_later_session_knows_what_an_earlier_one_has_waited_for(
+    source: RunningRegistry, target: RunningRegistry
+):
+    schema_id = register(source.model, "orders-value", '"int"')
+    known = KnownSchemas()
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target, longest_s=SHORT_S), known) as running:
+            assert running.hold(schema_id)
+            await running.until(lambda: running.resumed)
+        async with RunningWait(settings_of(source, target, longest_s=SHORT_S), known) as running:
+            assert not running.hold(schema_id)
+
+    asyncio.run(run())
+
+
+def test_the_obstacle_is_noted_again_while_records_wait(source: RunningRegistry, target: RunningRegistry):
+    schema_id = register(source.model, "orders-value", '"int"')
+
+    async def run() -> None:
+        async with RunningWait(settings_of(source, target)) as running:
+            assert running.hold(schema_id)
+            await running.until(lambda: running.noted > 2)
+
+    asyncio.run(run())
+
+
 class Reader:
     """A reader that counts how often it is to ask a partition again."""
 
@@ -260,9 +442,12 @@ def test_a_partition_is_not_fetched_while_its_records_wait():
     """What was fetched is not copied; it is fetched again."""
     taken: list[PartitionFetchResponse] = []
     resumes: list[Callable[[], None]] = []
+    notes: list[Callable[[], None]] = []
+    obstacles: list[object] = []
 
-    def hold(_: str, __: memoryview, resume: Callable[[], None]) -> bool:
+    def hold(_: str, __: memoryview, resume: Callable[[], None], note_wait: Callable[[], None]) -> bool:
         resumes.append(resume)
+        notes.append(note_wait)
         return len(resumes) == 1
 
     def fetched(response: PartitionFetchResponse, _: int) -> Effects:
@@ -272,10 +457,10 @@ def test_a_partition_is_not_fetched_while_its_records_wait():
     wanted = FetchFrom(0, -1, -1, 1)
     copier: Any = SimpleNamespace(
         topic=TOPIC, partition=0, target=("east.orders", 0), packer=SimpleNamespace(queued_bytes=0),
-        next_fetch=lambda _: wanted, may_fetch_soon=lambda: True, health=SimpleNamespace(note_obstacle=lambda _: None),
+        next_fetch=lambda _: wanted, may_fetch_soon=lambda: True, health=SimpleNamespace(note_obstacle=obstacles.append),
         fetched=fetched,
     )  # fmt: skip
-    wait: Any = SimpleNamespace(hold=hold, obstacle=None)
+    wait: Any = SimpleNamespace(hold=hold, obstacle=SchemaWait.obstacle)
     services: Any = SimpleNamespace(count_buffered=lambda _: None)
     reader: Any = Reader()
     dispatch = PartitionDispatch(copier, services, wait)
@@ -284,6 +469,8 @@ def test_a_partition_is_not_fetched_while_its_records_wait():
 
     dispatch.fetched(response, 0)
     assert (dispatch.next_fetch(), dispatch.may_fetch_soon(), taken) == (None, False, [])
+    notes[0]()
+    assert obstacles == [SchemaWait.obstacle] * 2
 
     resumes[0]()
     assert (dispatch.next_fetch(), dispatch.may_fetch_soon(), reader.changes) == (wanted, True, 1)
