@@ -35,6 +35,7 @@ pytest.importorskip("pyspark")
 
 OWN_RETENTION = {"config.properties.exclude": "retention\\..*"}  # the copy keeps its own retention
 SLOW = "300000"  # bytes per second: a thousand records of 200 bytes or so
+MARKERS_MAX = 10  # of a start, before its records
 
 
 @pytest.fixture(scope="module")
@@ -272,8 +273,11 @@ def test_a_paused_seed_continues_after_copies_that_the_target_deleted(
     first = SeedProcess(files=files, folder=tmp_path, job={"bytes.per.second": "1000000"}).start()
     try:
         wait_until(
-            "some records are copied",
-            lambda: flow.target.total_end_offset(copy) > 0,
+            "a transaction with records is committed",
+            lambda: (
+                flow.target.has_topic(copy)
+                and sum(flow.target.end_offsets(copy, isolation="read_committed").values()) > MARKERS_MAX
+            ),
         )
         os.kill(first.running.pid, signal.SIGTERM)
         paused = first.wait()
