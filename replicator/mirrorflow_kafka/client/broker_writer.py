@@ -162,6 +162,7 @@ class ProduceConnection:
                 fit = int(BANDWIDTH_BYTES_PER_S * (time.perf_counter() - began))
                 self._in_flight_bytes_max = min(max(fit, IN_FLIGHT_BYTES_MIN), IN_FLIGHT_BYTES_MAX)
                 self._connection = connection
+                connection.call_when_writable(self.pump)
                 for partition in tuple(self._partitions):
                     partition.connected()
                 # Shielded: a cancelled wait must not look like a lost connection, which stays open then.
@@ -171,10 +172,10 @@ class ProduceConnection:
             await asyncio.sleep(RETRY_S)
 
     def pump(self) -> None:
-        """Sends the batches that are ready, as far as the in-flight window allows."""
+        """Sends the batches that are ready, as far as the in-flight window and the socket allow."""
         self._awake()
         connection = self._connection
-        if connection is None or not connection.is_open:
+        if connection is None or not connection.is_open or connection.is_full:
             return
         if connection.is_retired:
             # The responses to in-flight requests are awaited first, so the outcome of every batch is known.
@@ -183,7 +184,12 @@ class ProduceConnection:
             return
         ready = self._ready
         window_bytes = min(self._window.size_bytes, self._in_flight_bytes_max)
-        while ready and self._in_flight_bytes < window_bytes and self._in_flight < IN_FLIGHT_REQUESTS_MAX:
+        while (
+            ready
+            and self._in_flight_bytes < window_bytes
+            and self._in_flight < IN_FLIGHT_REQUESTS_MAX
+            and not connection.is_full
+        ):
             batches: dict[str, list[tuple[int, Buffer]]] = {}
             sent: list[WrittenPartition] = []
             size_bytes = 0

@@ -166,10 +166,12 @@ class Connection:
         self._muted_until = 0.0  # until then the broker reads nothing from this connection
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[ClusterError] = self._loop.create_future()
-        self.frames = FrameProtocol(on_frame=self._receive, on_lost=self._on_lost)
+        self._on_writable: Callable[[], None] | None = None
+        self.frames = FrameProtocol(
+            on_frame=self._receive, on_lost=self._on_lost, on_writable=self._note_writable
+        )
         self._pending: deque[_Pending] = deque()
         self._held: deque[_Held] | None = None
-        self._released: asyncio.Future[None] | None = None
         self._correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._reauthentication_timer: asyncio.TimerHandle | None = None
@@ -330,14 +332,18 @@ class Connection:
             self._end(problem)
             raise self._lost_error(problem) from error
 
-    async def drained(self) -> None:
-        """Waits until the write buffer has room and no re-authentication is in progress.
+    @property
+    def is_full(self) -> bool:
+        """Whether the socket has no room: what is sent now is copied."""
+        return self.frames.is_full
 
-        It also returns when the connection is lost; the next `send` then fails.
-        """
-        while self._released is not None:
-            await asyncio.shield(self._released)
-        await self.frames.drained()
+    def call_when_writable(self, on_writable: Callable[[], None]) -> None:
+        """Calls *on_writable* each time the socket has room again."""
+        self._on_writable = on_writable
+
+    def _note_writable(self) -> None:
+        if self._on_writable is not None:
+            self._on_writable()
 
     async def negotiate(self) -> None:
         """Finds out the request versions that the broker supports (KIP-511). Raises UnsupportedBrokerError."""
@@ -429,7 +435,6 @@ class Connection:
         # Between the handshake and the last token the broker accepts only SASL requests, so all others wait;
         # requests already sent get their responses before the handshake.
         self._held = deque()
-        self._released = self._loop.create_future()
         try:
             async with asyncio.timeout(REAUTHENTICATION_TIMEOUT_S):
                 security = renew()
@@ -450,9 +455,6 @@ class Connection:
         for request in held or ():
             if not request.response.done():
                 self._write(*request)
-        released, self._released = self._released, None
-        if released is not None:
-            released.set_result(None)
 
     def retire(self) -> None:
         """Marks the connection as replaced; closes when all requests have their responses, or after RETIRED_MAX_S."""
@@ -497,9 +499,6 @@ class Connection:
         for response in unanswered:
             if not response.done():
                 self._fail(response, error)
-        released, self._released = self._released, None
-        if released is not None:
-            released.set_result(None)
         task = self._reauthentication
         if task is not None and task is not asyncio.current_task(self._loop):
             task.cancel()

@@ -27,9 +27,9 @@ UNUSED_MAX = 4  # after this many small responses in a row the backlog is over, 
 # allocated.
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 FRAME_BYTES_MIN = 4  # the correlation id
-# Two produce requests of 1 MiB for each of a few partitions; above this the sender waits in `drained`.
-WRITE_BUFFER_HIGH_BYTES = 4 * 1024 * 1024
-WRITE_BUFFER_LOW_BYTES = 1024 * 1024
+# Of what the socket has no room for: it is copied into the transport's buffer, so that a sender of much waits until that is empty.
+WRITE_BUFFER_HIGH_BYTES = 1
+WRITE_BUFFER_LOW_BYTES = 0
 # Room for hundreds of produce responses, and cheap to copy if a large body begins in it.
 SCRATCH_BYTES = 32 * 1024
 # Below this size, joining the parts costs less than a gathering system call (writev).
@@ -92,14 +92,20 @@ class FrameProtocol(asyncio.BufferedProtocol):
     """Splits received bytes into frames and applies back-pressure to the sender.
 
     `on_frame` receives each body in order, as a writable view of its own memory. `on_lost` is called once,
-    with the reason if there is one.
+    with the reason if there is one. While `is_full`, the socket takes no more; then `on_writable` is called.
     """
 
     def __init__(
-        self, *, on_frame: Callable[[memoryview], None], on_lost: Callable[[Exception | None], None]
+        self,
+        *,
+        on_frame: Callable[[memoryview], None],
+        on_lost: Callable[[Exception | None], None],
+        on_writable: Callable[[], None],
     ) -> None:
+        self.is_full = False
         self._on_frame = on_frame
         self._on_lost = on_lost
+        self._on_writable = on_writable
         self._scratch = bytearray(SCRATCH_BYTES)
         self._scratch_view = memoryview(self._scratch)
         self._buffers = Buffers()
@@ -112,7 +118,6 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._plain: socket.socket | None = None  # None with TLS
         self._plain_fd = -1  # its file descriptor, cached for speed
         self._fault: Exception | None = None
-        self._writable: asyncio.Future[None] | None = None
         self._is_lost = False
         self._transport = asyncio.Transport()  # it raises NotImplementedError until `connection_made`
         self._is_connected = False
@@ -222,25 +227,17 @@ class FrameProtocol(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Calls `on_lost` once, and releases writers that wait in `drained`."""
+        """Calls `on_lost` once."""
         if self._is_lost:
             return
         self._is_lost = True
-        self.resume_writing()
         self._on_lost(self._fault or exc)
 
     def pause_writing(self) -> None:
-        """The write buffer is above its high mark."""
-        if self._writable is None:
-            self._writable = asyncio.get_running_loop().create_future()
+        """The socket has no room for all that was written."""
+        self.is_full = True
 
     def resume_writing(self) -> None:
-        """The write buffer is below its low mark again."""
-        waiting, self._writable = self._writable, None
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
-
-    async def drained(self) -> None:
-        """Waits until the write buffer has room; returns also when the connection is lost."""
-        while self._writable is not None:
-            await asyncio.shield(self._writable)
+        """The socket has taken all that was written."""
+        self.is_full = False
+        self._on_writable()

@@ -1,16 +1,23 @@
-"""A produce connection takes from responses the end of a throttle and the size of its send window."""
+"""A produce connection sends as much as its send window, a throttle and the socket let it."""
 
 import asyncio
+import socket
 import time
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.protocol.metadata import MetadataResponse
 
+from mirrorflow_core.send_window import SendWindow
 from mirrorflow_kafka.client import broker_writer
-from mirrorflow_kafka.client.broker_writer import ProduceConnection
+from mirrorflow_kafka.client.broker_writer import IN_FLIGHT_BYTES_MAX, ProduceConnection
+from mirrorflow_kafka.client.connection import Connection
+from mirrorflow_kafka.client.pool import open_connection
 from tests.unit.core.wire.test_produce import response_of
+from tests.unit.kafka.scripted import Broker, scripted
 
 
 class UnreachedCluster:
@@ -47,21 +54,27 @@ BATCH = bytes(10_000)
 
 
 class SendingPartition:
-    """A partition that always has a batch to send."""
+    """A partition that has *batches* to send, each with the bytes of *batch*."""
 
     target_topic, partition = "orders", 2
     transactional_id: str | None = None
 
-    def __init__(self, connection: ProduceConnection) -> None:
+    def __init__(self, connection: ProduceConnection, batch: bytes = BATCH, batches: int = 1 << 20) -> None:
         self.connection = connection
+        self.batch = batch
+        self.batches = batches
+        self.sent = 0
         connection.ready(self)
 
     def connected(self) -> None:
         """Ignored: this partition does not resync."""
 
-    def next_batch(self) -> bytes:
+    def next_batch(self) -> bytes | None:
+        if self.sent == self.batches:
+            return None
+        self.sent += 1
         self.connection.ready(self)
-        return BATCH
+        return self.batch
 
     def acknowledged(self, base_offset: int, append_time_ms: int) -> None: ...
 
@@ -73,7 +86,7 @@ class SendingPartition:
 class StubConnection:
     """A connection that records the expected transit time of each request without a response."""
 
-    is_open, is_retired = True, False
+    is_open, is_retired, is_full = True, False, False
 
     def __init__(self) -> None:
         self.unanswered: list[Any] = []
@@ -116,3 +129,71 @@ def test_a_connection_has_in_flight_what_the_target_acknowledges_in_two_seconds(
 
     assert len(stub.unanswered) == pytest.approx(in_flight, rel=0.15)
     assert stub.transit_s[-1] == pytest.approx(2, rel=0.15)
+
+
+def _plain(connection: Connection) -> socket.socket:
+    plain = connection.frames._plain
+    assert plain is not None
+    return plain
+
+
+LARGE_BATCH = bytes(200_000)
+LARGE_BATCHES = 15
+METADATA = bytes(
+    MetadataResponse(throttle_time_ms=0, brokers=[], cluster_id="x", controller_id=1, topics=[]).encode(
+        version=13
+    )
+)
+
+
+class OneConnection:
+    """A cluster with one open connection."""
+
+    alias = "west"
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def connection(self, *_: Any, **__: Any) -> Connection:
+        return self._connection
+
+
+def test_a_full_socket_leaves_batches_in_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At most one request is copied into the buffer of the transport; the broker then receives all without a response."""
+    monkeypatch.setattr(broker_writer, "SendWindow", partial(SendWindow, size_bytes=IN_FLIGHT_BYTES_MAX))
+    received: list[bytes] = []
+
+    async def script(broker: Broker) -> None:
+        await broker.respond_to_api_versions()
+        await broker.send((await broker.next()).response(METADATA, flexible=True))
+        await reads.wait()
+        while len(received) < LARGE_BATCHES:
+            received.append((await broker.next()).body)
+        all_received.set()
+
+    async def test() -> None:
+        async with scripted(script) as port:
+            connection = await open_connection(
+                "127.0.0.1", port, client_id="tester", security=None, cluster="west", timeout_s=5
+            )
+            _plain(connection).setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
+            cluster: Any = OneConnection(connection)
+            writer = ProduceConnection(cluster, 1, 0, awake=lambda: None, on_error=print)
+            partition = SendingPartition(writer, LARGE_BATCH, LARGE_BATCHES)
+            writer.add(partition)
+            async with asyncio.timeout(20):
+                while not connection.is_full:
+                    await asyncio.sleep(0.01)
+                    writer.pump()
+                assert partition.sent < LARGE_BATCHES
+                assert connection.frames._transport.get_write_buffer_size() < 2 * len(LARGE_BATCH)
+                reads.set()
+                await all_received.wait()
+            await writer.close()
+
+    reads, all_received = asyncio.Event(), asyncio.Event()
+    asyncio.run(test())
+
+    assert all(body.endswith(LARGE_BATCH) for body in received)
