@@ -151,13 +151,10 @@ class Packer:
         """Makes batches for the open transaction, or for none."""
         self.transactional = transactional
 
-    def hold_back_before(self, timestamp_ms: int) -> None:
-        """Holds back batches with older records, unless they are for a transaction."""
-        self.old_before_ms = timestamp_ms
-
-    def merge_up_to(self, size_bytes: int) -> None:
-        """Merges small batches up to *size_bytes* from now on."""
-        self.merged_bytes_max = min(size_bytes, MERGED_BYTES_MAX)
+    def prepare(self, old_before_ms: int, merged_bytes_max: int) -> None:
+        """Holds back batches with records before *old_before_ms*, unless they are for a transaction; merges up to *merged_bytes_max*."""
+        self.old_before_ms = old_before_ms
+        self.merged_bytes_max = min(MERGED_BYTES_MAX, merged_bytes_max)
 
     def limit_to(self, limit: BatchLimit) -> None:
         """Makes batches of at most that size from now on."""

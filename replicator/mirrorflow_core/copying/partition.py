@@ -132,6 +132,14 @@ class RefusedRecords(NamedTuple):
 class PartitionCopier:
     """The state of one partition in one session of its task."""
 
+    __slots__ = (
+        "__weakref__", "_committed_next", "_confirmed_ms", "_is_fenced", "_is_full", "_is_resolving_loss",
+        "_response_bytes", "_sent_ms", "_writes_first", "counts", "cursor", "failed_starts", "has_diverged", "health",
+        "is_held", "log", "loss", "lost_batches", "map_stream", "membership", "mode", "packer", "partition",
+        "refusals", "refused_next", "repeat", "resyncs", "session", "single_in_flight", "skip", "source", "start_end",
+        "state", "stream", "target", "target_epoch", "target_topic", "topic", "transactional_id",
+    )  # fmt: skip
+
     def __init__(
         self, source: TopicPartition, target_topic: str, session: CopySession, packer: Packer
     ) -> None:
@@ -140,6 +148,7 @@ class PartitionCopier:
         self.target_topic = target_topic
         self.target = TopicPartition(target_topic, source.partition)
         self.session = session
+        self._is_fenced = session.is_fenced
         self.packer = packer
         self.log = EventLog(session.entries_max)
         self.cursor = ReadCursor(source, read_committed=session.read_committed)
@@ -311,8 +320,7 @@ class PartitionCopier:
         stream, mode = self.stream, self.mode
         if self.is_held or self.state is not CopierState.COPYING or stream is None or mode is None:
             return _NO_BATCH
-        packer, session, is_plain = self.packer, self.session, mode.is_plain
-        age_limit_ms = session.plain_age_limit_ms
+        packer, is_plain, age_limit_ms = self.packer, mode.is_plain, self.session.plain_age_limit_ms
         events = self.log.events
         if events is not None:
             events.append(("next_batch", now_ms, request_bytes, age_limit_ms))
@@ -322,13 +330,11 @@ class PartitionCopier:
         in_flight = stream.in_flight
         if in_flight and self.single_in_flight:
             return _NO_BATCH
-        if not is_plain:
-            packer.hold_back_before(ANY_AGE_MS)
-        elif session.is_fenced:
-            packer.hold_back_before(now_ms - age_limit_ms if age_limit_ms else ANY_AGE_MS)
+        if is_plain and not self._is_fenced:
+            old_before_ms = NO_AGE_MS
         else:
-            packer.hold_back_before(NO_AGE_MS)
-        packer.merge_up_to(request_bytes)
+            old_before_ms = now_ms - age_limit_ms if is_plain and age_limit_ms else ANY_AGE_MS
+        packer.prepare(old_before_ms, request_bytes)
         front = packer.front
         if front is not None:
             change = mode.check(front, stream.next_offset, now_ms=now_ms, age_limit_ms=age_limit_ms)
@@ -824,10 +830,9 @@ class PartitionCopier:
 
     def state_values(self) -> dict[str, Any]:
         """Returns everything that decides what it does next, for its event log; not the payloads."""
-        left_out = {"log", "session", "packer", "health"}
-        values = {name: value for name, value in vars(self).items() if name not in left_out}
+        left_out = {"log", "session", "packer", "health", "__weakref__"}
         return {
-            **values,
+            **{name: getattr(self, name) for name in PartitionCopier.__slots__ if name not in left_out},
             "packer": self.packer.state_values(),
             "health": self.health.without_stall(),
             "plain_age_limit_ms": self.session.plain_age_limit_ms,

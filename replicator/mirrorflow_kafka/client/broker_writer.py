@@ -48,10 +48,8 @@ class WrittenPartition(Protocol):
 
     target_topic: str
     partition: int
-
-    @property
-    def transactional_id(self) -> str | None:
-        """The transactional id of its batches; None outside a transaction. One request may hold batches of both kinds."""
+    # Of its newest batch; None outside of a transaction. One request may hold batches of both kinds.
+    transactional_id: str | None
 
     def connected(self) -> None:
         """There is a new connection to the leader: where to continue must be determined before writing."""
@@ -231,8 +229,11 @@ class ProduceConnection:
     def measured(self, in_flight_bytes: int, sent_s: float) -> None:
         """Notes the response to a request that was sent at *sent_s*, as the last of *in_flight_bytes*."""
         self._answered_s = time.monotonic()
-        self._window = self._window.after(in_flight_bytes, self._answered_s - sent_s)
-        self.request_bytes = min(self._window.size_bytes // 2, REQUEST_BYTES_MAX)
+        took_s = self._answered_s - sent_s
+        # A window above the limit changes nothing, so that it need not grow.
+        if took_s > IN_FLIGHT_S or self._window.size_bytes < IN_FLIGHT_BYTES_MAX:
+            self._window = self._window.after(in_flight_bytes, took_s)
+            self.request_bytes = min(self._window.size_bytes // 2, REQUEST_BYTES_MAX)
 
     def lost(self, sent: list[WrittenPartition], size_bytes: int) -> None:
         """Handles a request of *size_bytes* that will get no response."""

@@ -33,14 +33,14 @@ class TaskServices(Protocol):
 
     now_ms: int  # wall clock, as of the beginning of this turn of the loop
 
+    def count_buffered(self, bytes_more: int) -> None:
+        """Counts what was fetched and not yet sent, over all partitions."""
+
     def changed(self, copier: PartitionCopier) -> None:
         """Notes that the report of *copier* has changed."""
 
     def carry_out(self, dispatch: "PartitionDispatch", effect: Effect) -> None:
         """Carries out a rare *effect* of the partition of *dispatch*."""
-
-    def count_buffered(self, bytes_more: int) -> None:
-        """Counts what was fetched and not yet sent, over all partitions."""
 
     def sent_in_transaction(self, size_bytes: int) -> None:
         """Counts what was sent in the open transaction."""
@@ -52,11 +52,17 @@ class TaskServices(Protocol):
 class PartitionDispatch:
     """One partition with its reader and its connection: what both of them call."""
 
+    __slots__ = (
+        "_awaits_schemas", "_counted_bytes", "_drained", "_packer", "_schemas", "_services", "connection", "copier",
+        "partition", "reader", "target_topic", "transactional_id",
+    )  # fmt: skip
+
     def __init__(
         self, copier: PartitionCopier, services: TaskServices, schemas: "SchemaWait | None" = None
     ) -> None:
         self.copier = copier
         self.target_topic, self.partition = copier.target
+        self.transactional_id: str | None = None  # of the newest batch; None outside of a transaction
         self.reader: BrokerReader | None = None
         self.connection: ProduceConnection | None = None
         self._drained = asyncio.Event()
@@ -100,16 +106,12 @@ class PartitionDispatch:
 
     # -- pack and send
 
-    @property
-    def transactional_id(self) -> str | None:
-        """The transactional id of its batches; None outside of a transaction."""
-        return self.copier.transactional_id
-
     def next_batch(self) -> Buffer | None:
         """Returns the next batch to send; None if there is none now."""
         services, copier, connection = self._services, self.copier, self.connection
         assert connection is not None
         data, effects = copier.next_batch(services.now_ms, connection.request_bytes)
+        self.transactional_id = copier.transactional_id
         if data is not None and copier.transactional_id is not None:
             services.sent_in_transaction(len(data))
         self.apply(effects)

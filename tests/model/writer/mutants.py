@@ -525,12 +525,12 @@ def _without_age(_tracker: Any, batch: Any, _from_offset: int, fields: dict[str,
 
 def _no_record_is_held_back() -> tuple[Replaced, ...]:
     """The packer puts old records into plain batches."""
-    original = Packer.hold_back_before
+    original = Packer.prepare
 
-    def hold_back_before(packer: Packer, timestamp_ms: int) -> None:
-        original(packer, timestamp_ms if timestamp_ms == ANY_AGE_MS else NO_AGE_MS)
+    def prepare(packer: Packer, old_before_ms: int, merged_bytes_max: int) -> None:
+        original(packer, old_before_ms if old_before_ms == ANY_AGE_MS else NO_AGE_MS, merged_bytes_max)
 
-    return ((Packer, "hold_back_before", hold_back_before),)
+    return ((Packer, "prepare", prepare),)
 
 
 def _old_records_are_plain() -> tuple[Replaced, ...]:
@@ -538,7 +538,7 @@ def _old_records_are_plain() -> tuple[Replaced, ...]:
 
 
 def _recent_where_the_target_sets_timestamps() -> tuple[Replaced, ...]:
-    next_batch, check, hold_back = PartitionCopier.next_batch, WriteModeTracker.check, Packer.hold_back_before
+    next_batch, check, original = PartitionCopier.next_batch, WriteModeTracker.check, Packer.prepare
     current: list[PartitionCopier] = []
 
     def sets_timestamps() -> bool:
@@ -553,13 +553,14 @@ def _recent_where_the_target_sets_timestamps() -> tuple[Replaced, ...]:
             batch = _without_age(tracker, batch, from_offset, fields)
         return check(tracker, batch, from_offset, **fields)
 
-    def hold_back_before(packer: Packer, timestamp_ms: int) -> None:
-        hold_back(packer, NO_AGE_MS if sets_timestamps() and timestamp_ms != ANY_AGE_MS else timestamp_ms)
+    def prepare(packer: Packer, old_before_ms: int, merged_bytes_max: int) -> None:
+        is_recent = sets_timestamps() and old_before_ms != ANY_AGE_MS
+        original(packer, NO_AGE_MS if is_recent else old_before_ms, merged_bytes_max)
 
     return (
         (PartitionCopier, "next_batch", recording_next_batch),
         (WriteModeTracker, "check", check_as_recent),
-        (Packer, "hold_back_before", hold_back_before),
+        (Packer, "prepare", prepare),
     )
 
 
