@@ -1,10 +1,24 @@
-"""Finds what happened to a flow between two views of it: the events of the time line. Pure."""
+"""Finds what happened to a flow between two views of it: the events of the time line. Pure.
+
+An event has the time that the status has of it, else that of the poll which found it.
+"""
 
 from collections.abc import Iterator
+from typing import Final
 
-from mirrorflow_console.flow_views import FlowView, Level
+from mirrorflow_console.flow_runs import FlowRun, seconds_of
+from mirrorflow_console.flow_views import ConditionRow, FlowView, Level
 from mirrorflow_console.history import HistoryEvent
 from mirrorflow_replicator.http.progress_text import counted
+
+# Of the condition Reconciling, while pods of a workload are started or replaced, and afterwards.
+ROLLING_OUT: Final = "RollingOut"
+ROLLED_OUT: Final = "RolledOut"
+_RECONCILING: Final = "Reconciling"
+# Reasons of Reconciling that an event of a roll or of a run describes.
+_DESCRIBED: Final = frozenset({ROLLING_OUT, ROLLED_OUT, "Seeding", "Restoring"})
+_ENDED_WELL: Final = "Succeeded"
+_ENDED: Final = frozenset({_ENDED_WELL, "Failed", "Lost"})
 
 
 def changes(before: FlowView | None, now: FlowView, at_s: float) -> Iterator[HistoryEvent]:
@@ -15,6 +29,7 @@ def changes(before: FlowView | None, now: FlowView, at_s: float) -> Iterator[His
 
     if before is None:
         yield event("seen", now.level, f"First seen here: {now.state}.")
+        yield from dated_events(now, at_s)
         for trouble in now.troubles:
             yield event("trouble", trouble.level, trouble.text)
         return
@@ -26,6 +41,8 @@ def changes(before: FlowView | None, now: FlowView, at_s: float) -> Iterator[His
             Level.BROKEN,
             f"{counted(now.losses - before.losses, 'loss').replace('losss', 'losses')} of source or target data.",
         )
+    yield from _changed_rolls(before, now, at_s)
+    yield from _changed_runs(before, now, at_s)
     if now.conditions and before.is_reported != now.is_reported:
         # A page of the flow has opened or closed. Pods and status describe one trouble differently; the conditions have its events.
         yield from _changed_conditions(before, now, at_s)
@@ -43,13 +60,96 @@ def changes(before: FlowView | None, now: FlowView, at_s: float) -> Iterator[His
     yield from _changed_conditions(before, now, at_s)
 
 
+def dated_events(now: FlowView, at_s: float) -> Iterator[HistoryEvent]:
+    """Yields the events that the status of *now* has the times of: its last roll, and the last run of each kind.
+
+    They happened whether or not a console ran.
+    """
+    roll = _roll_of(now)
+    if roll is not None and (ended_s := seconds_of(roll.since)) is not None and roll.reason == ROLLED_OUT:
+        yield _roll_event(now, roll, min(ended_s, at_s))
+    for run in now.runs:
+        if run.began_s is not None:
+            yield _began(now, run, min(run.began_s, at_s))
+        if run.ended_s is not None and run.phase in _ENDED:
+            yield _ended(now, run, min(run.ended_s, at_s))
+
+
+def _changed_rolls(before: FlowView, now: FlowView, at_s: float) -> Iterator[HistoryEvent]:
+    """Yields the begin and the end of a roll of workloads, also of one that began and ended between two polls."""
+    was, roll = _roll_of(before), _roll_of(now)
+    if roll is not None and was is not None:
+        is_new = (was.reason, was.since) != (roll.reason, roll.since)
+        if is_new and (roll.reason == ROLLING_OUT or was.since != roll.since):
+            since_s = seconds_of(roll.since)
+            is_dated = since_s is not None and was.since != roll.since
+            yield _roll_event(now, roll, min(since_s, at_s) if is_dated and since_s is not None else at_s)
+    images = dict(before.images)
+    for connector, image in now.images:
+        if connector in images and images[connector] != image:
+            text = f"The {connector} connector has a new image: `{image}`, after `{images[connector]}`."
+            yield _event(now, "roll", Level.WAITING, text, at_s)
+
+
+def _roll_of(view: FlowView) -> ConditionRow | None:
+    """Returns the condition that says whether workloads of a flow are rolled out; None while it says something else."""
+    return next(
+        (
+            condition
+            for condition in view.conditions
+            if condition.type == _RECONCILING and condition.reason in _DESCRIBED
+        ),
+        None,
+    )
+
+
+def _roll_event(now: FlowView, roll: ConditionRow, at_s: float) -> HistoryEvent:
+    is_over = roll.reason == ROLLED_OUT
+    begin = "Rolled out" if is_over else "Roll"
+    return _event(now, "roll", Level.FINE if is_over else Level.WAITING, f"{begin}: {roll.message}", at_s)
+
+
+def _changed_runs(before: FlowView, now: FlowView, at_s: float) -> Iterator[HistoryEvent]:
+    known = {run.kind: run for run in before.runs}
+    for run in now.runs:
+        was = known.get(run.kind)
+        if was is None or not was.is_same_run(run):
+            yield _began(now, run, at_s if run.began_s is None else min(run.began_s, at_s))
+            was = None
+        if run.lost > (0 if was is None else was.lost):
+            text = f"The {run.name} has lost data of {counted(run.lost, 'partition')}."
+            yield _event(now, run.kind, Level.BROKEN, text, at_s)
+        if was is not None and run.wave > was.wave > 0:
+            yield _event(now, run.kind, Level.WAITING, f"The {run.name} has begun wave {run.wave}.", at_s)
+        if run.phase != (None if was is None else was.phase):
+            if run.phase in _ENDED:
+                yield _ended(now, run, at_s if run.ended_s is None else min(run.ended_s, at_s))
+            elif was is not None and was.phase not in _ENDED:
+                yield _event(now, run.kind, Level.WAITING, f"The {run.name} is {run.phase.lower()}.", at_s)
+
+
+def _began(now: FlowView, run: FlowRun, at_s: float) -> HistoryEvent:
+    return _event(now, run.kind, Level.WAITING, f"The {run.name} began.", at_s)
+
+
+def _ended(now: FlowView, run: FlowRun, at_s: float) -> HistoryEvent:
+    is_fine = run.phase == _ENDED_WELL and not (run.lost or run.differing)
+    level = Level.FINE if is_fine else Level.BROKEN
+    text = f"The {run.name} {'has' if run.phase != 'Lost' else 'is'} {run.phase.lower()}"
+    return _event(now, run.kind, level, f"{text}: {run.message}" if run.message else f"{text}.", at_s)
+
+
+def _event(now: FlowView, kind: str, level: Level, text: str, at_s: float) -> HistoryEvent:
+    return HistoryEvent(at_s=at_s, flow=now.key, kind=kind, level=level.value, text=text)
+
+
 def _changed_conditions(before: FlowView, now: FlowView, at_s: float) -> Iterator[HistoryEvent]:
     statuses = {condition.type: (condition.status, condition.reason) for condition in before.conditions}
     for condition in now.conditions:
+        if condition.type == _RECONCILING and condition.reason in _DESCRIBED:
+            continue
         if condition.type in statuses and statuses[condition.type] != (condition.status, condition.reason):
             text = f"{condition.type} is {condition.status} ({condition.reason})" + (
                 f": {condition.message}" if condition.message else "."
             )
-            yield HistoryEvent(
-                at_s=at_s, flow=now.key, kind="condition", level=condition.level.value, text=text
-            )
+            yield _event(now, "condition", condition.level, text, at_s)

@@ -22,6 +22,7 @@ from mirrorflow_console.documents import (
     FlowReading,
     RunningSwitchover,
 )
+from mirrorflow_console.flow_runs import FlowRun, images_of, runs_of
 from mirrorflow_console.lag_forecast import HELD_UP, Forecast, LagSample, Outlook, forecast
 from mirrorflow_console.runbook import Advice, advice_for
 from mirrorflow_replicator.http.progress import ReplicatingState
@@ -176,6 +177,8 @@ class FlowView:
     guarantees: Mapping[str, int] = field(default_factory=dict)
     outlook: Forecast = field(default_factory=lambda: Forecast(outlook=Outlook.UNKNOWN))
     conditions: tuple[ConditionRow, ...] = ()
+    runs: tuple[FlowRun, ...] = ()
+    images: tuple[tuple[str, str], ...] = ()  # of the workload of each connector
     source_level: Level = Level.UNKNOWN
     target_level: Level = Level.UNKNOWN
     switchover: RunningSwitchover | None = None
@@ -231,6 +234,8 @@ def flow_view(
         "target": reading.target or ("" if document is None else document.target) or "target",
         "troubles": tuple(troubles),
         "conditions": conditions,
+        "runs": runs_of(reading.status),
+        "images": images_of(reading.status),
         "outlook": outlook,
         "switchover": reading.switchover,
     }

@@ -95,7 +95,9 @@ class History:
                 ),
             )
             database.executemany(
-                "INSERT INTO event (at, flow, kind, level, text) VALUES (?, ?, ?, ?, ?)",
+                # A console that starts again finds the dated events of the status again.
+                "INSERT INTO event (at, flow, kind, level, text) SELECT ?1, ?2, ?3, ?4, ?5"
+                " WHERE NOT EXISTS (SELECT 1 FROM event WHERE at = ?1 AND flow = ?2 AND kind = ?3 AND text = ?5)",
                 (
                     (int(event.at_s), event.flow, event.kind, event.level, event.text[:EVENT_TEXT_MAX])
                     for event in events
@@ -127,7 +129,7 @@ class History:
         """Returns the newest events since a moment, newest first."""
         of_flow = "" if flow is None else " AND flow = ?"
         rows = self._rows(
-            f"SELECT at, flow, kind, level, text FROM event WHERE at >= ?{of_flow} ORDER BY id DESC LIMIT ?",  # noqa: S608  no input
+            f"SELECT at, flow, kind, level, text FROM event WHERE at >= ?{of_flow} ORDER BY at DESC, id DESC LIMIT ?",  # noqa: S608  no input
             (int(since_s), *(() if flow is None else (flow,)), limit),
         )
         return [

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from mirrorflow_console.chart_history import Chart, ChartHistory, ChartRequest, ChartSpan
 from mirrorflow_console.documents import ConnectorDocument, Figures, FlowReading
-from mirrorflow_console.flow_changes import changes
+from mirrorflow_console.flow_changes import changes, dated_events
 from mirrorflow_console.flow_source import FlowSource
 from mirrorflow_console.flow_views import FlowView, flow_view, with_figures, worst_first, worst_topics
 from mirrorflow_console.history import SAMPLE_STEP_S, TOPIC_STEP_S, History, HistoryEvent
@@ -211,9 +211,11 @@ class SharedPoller:
             view = known.get(key)
             if view is None or not _is_same(before, view, reading, figures.get(key)):
                 made = self._view(reading, figures.get(key), now_s, view)
-                # The first poll of a process is no news: what happened while no console ran is not known.
+                # The first poll of a process is no news: of the time before, only what the status dates is known.
                 if before.version:
                     events += changes(None if view is None else before.current(view), made, now_s)
+                else:
+                    events += dated_events(made, now_s)
                 view = made
             views.append(view)
         for key in self._lags.keys() - readings.keys():
