@@ -24,7 +24,7 @@ KEYS: Final = frozenset(
     {
         *("run.id", "master", "executors.max", "bytes.per.second", "sample", "output", "archive"),
         *("waves.max", "wave.ms", "stalled.ms", "lag.max", "foreign.records"),
-        *("window.offsets", "split.windows", "keys.max", "ignore.timestamps", "decode.all"),
+        *("window.offsets", "split.windows", "keys.max", "ignore.timestamps", "decode.all", "output.keys"),
         *(REPAIR_KEY, CONFIRMED_KEY),
         *("archive.file.bytes", "archive.compare", "archive.compact", "archive.follow"),
         *("archive.interval.ms", "archive.groups", "archive.groups.exclude", "archive.until"),

@@ -48,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--decode-all", action="store_true", help="decode every record, even in byte-identical batches"
     )
     parser.add_argument(
+        "--keys",
+        action="store_true",
+        help="with --out, keep the keys of the first records that differ in the result, as text of at most 200 characters",
+    )
+    parser.add_argument(
         "--repair",
         action="store_true",
         help="show the records that differ in the result of --out and --run-id, and what would be copied where",
@@ -68,9 +73,12 @@ def execute(arguments: argparse.Namespace) -> int:
     for key, is_set in (
         ("ignore.timestamps", arguments.ignore_timestamps),
         ("decode.all", arguments.decode_all),
+        ("output.keys", arguments.keys),
     ):
         if is_set:
             properties[key] = "true"
+    if arguments.keys and arguments.out is None:
+        raise UsageError("--keys keeps keys in the result; name its folder with --out.")
     if arguments.repair:
         return _repair(arguments, properties)
     if arguments.yes:

@@ -58,6 +58,7 @@ def compare_settings_of(settings: SourceSettings, job: JobSettings) -> CompareSe
         run_id=job.run_id,
         decode_all=flag_of(job.extra, "decode.all"),
         bytes_per_second=job.bytes_per_second or settings.bytes_per_second,
+        keeps_keys=flag_of(job.extra, "output.keys"),
     )
 
 

@@ -48,8 +48,9 @@ from mirrorflow_seed.verify.range_comparison import (
     OpenSides,
     VerifyRangeResult,
     digesters,
+    is_read_again,
     range_readers,
-    with_fields,
+    with_details,
 )
 from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRange, OffsetRangeReader
 
@@ -440,7 +441,7 @@ async def settle_key_classes(
             await settle()
             keys = 0
     await settle()
-    return await name_changed_fields(results, load, open_sides)
+    return await add_record_details(results, load, open_sides, keeps_keys=compare_settings.keeps_keys)
 
 
 def _result_of(comparison: KeyClassComparison) -> VerifyRangeResult:
@@ -572,27 +573,30 @@ class KeyLookup:
                 self.rewritten.add(key)
 
 
-async def name_changed_fields(
+async def add_record_details(
     results: Sequence[tuple[VerifyRange, VerifyRangeResult]],
     load: Callable[[], SourceSettings],
     open_sides: OpenSides,
+    *,
+    keeps_keys: bool,
 ) -> list[VerifyRangeResult]:
-    """Returns *results* with the fields of their first changed records, which are read again, as far as they can be read."""
+    """Returns *results* with what their first records that differ are, which are read again, as far as they can be read."""
     differences = [list(result.windows[0].differences) for _, result in results]
-    changed = [
+    read_again = [
         (number, index, _spot(verify_range, difference))
         for number, (verify_range, _) in enumerate(results)
         for index, difference in enumerate(differences[number])
-        if difference.kind is DifferenceKind.CHANGED
+        if is_read_again(difference, keeps_keys=keeps_keys)
     ][:NAMED_RECORDS_MAX]
-    if changed:
-        unread = iter(changed)
+    if read_again:
+        unread = iter(read_again)
         with contextlib.suppress(ClusterError, CorruptRecordsError, DeletedMeanwhileError):
             settings = load()
-            async for sides in open_sides(settings, [spot for _, _, spot in changed]):
+            async for sides in open_sides(settings, [spot for _, _, spot in read_again]):
                 number, index, spot = next(unread)
-                named = await with_fields(differences[number][index], sides, settings, spot)
-                differences[number][index] = named
+                differences[number][index] = await with_details(
+                    differences[number][index], sides, settings, spot, keeps_keys=keeps_keys
+                )
     return [
         replace(result, windows=(replace(result.windows[0], differences=tuple(named)),))
         for (_, result), named in zip(results, differences, strict=True)
@@ -600,8 +604,12 @@ async def name_changed_fields(
 
 
 def _spot(verify_range: VerifyRange, difference: Difference) -> VerifyRange:
-    """Returns the range of the two records of *difference*."""
+    """Returns the range of the two records of *difference*; it is empty on a side that has no such record."""
     source, target = difference.source_offset, difference.target_offset
     return replace(
-        verify_range, source_from=source, source_to=source + 1, target_from=target, target_to=target + 1
+        verify_range,
+        source_from=max(source, 0),
+        source_to=source + 1,
+        target_from=max(target, 0),
+        target_to=target + 1,
     )

@@ -136,7 +136,10 @@ class DifferenceKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One record that differs, without payload; a side without it has offset -1 and digest "" (hex)."""
+    """One record that differs; a side without it has offset -1 and digest "" (hex).
+
+    It has no value and no headers, and its key only if the verification keeps keys.
+    """
 
     kind: DifferenceKind
     source_offset: int = -1
@@ -144,6 +147,9 @@ class Difference:
     source_digest: str = ""
     target_digest: str = ""
     fields: tuple[str, ...] = ()  # of a changed record: which of key, value, headers, timestamp differ
+    key: str | None = (
+        None  # as `key_text`, of the source's record where there is one; None: not kept, or no key
+    )
 
 
 class DifferenceRun(NamedTuple):

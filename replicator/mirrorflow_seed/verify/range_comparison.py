@@ -41,9 +41,11 @@ from mirrorflow_seed.verify.offset_windows import (
 from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRange, OffsetRangeReader
 
 TARGET_ENDS: Final = "The target ends here, and no stored offset shows whether this was copied."
-# Records that differ and are read again to name their fields, in each range.
+# Records that differ and are read again for their fields and keys, in each range.
 NAMED_RECORDS_MAX: Final = 20
 SPOT_RESPONSE_BYTES: Final = 32 << 10  # brokers return the first batch whole whatever its size
+# Of a key that a result keeps: enough to recognize it. A record's key may have megabytes.
+KEY_TEXT_MAX: Final = 200
 # Consecutive records that must agree, or all up to the end: a single record may equal another one.
 RESYNC_RECORDS: Final = 3
 # Records searched on each side, few at first: most differences are one record. The last level takes 5 MB.
@@ -382,6 +384,7 @@ class CompareSettings:
     decode_all: bool = False
     bytes_per_second: float | None = None
     lists_all: bool = False  # windows have the offsets of all their differences
+    keeps_keys: bool = False  # the first records that differ have their keys
 
     async def pace(self, began_s: float, bytes_read: int) -> None:
         """Waits until *bytes_read* since *began_s* (`time.monotonic`) keep to the rate."""
@@ -489,7 +492,9 @@ async def compare_range(
         bytes_read = sum(reader.bytes_read for reader in readers.values())
     windows = comparison.results(reason=reason)
     with contextlib.suppress(ClusterError, CorruptRecordsError, DeletedMeanwhileError):
-        windows = await _with_fields(windows, sides, settings, verify_range)
+        windows = await _with_details(
+            windows, sides, settings, verify_range, keeps_keys=compare_settings.keeps_keys
+        )
     return VerifyRangeResult(
         windows=tuple(windows),
         behind=comparison.behind,
@@ -499,46 +504,82 @@ async def compare_range(
     )
 
 
-async def _with_fields(
+async def _with_details(
     windows: list[WindowResult],
     sides: Mapping[str, Cluster],
     settings: SourceSettings,
     verify_range: VerifyRange,
+    *,
+    keeps_keys: bool,
 ) -> list[WindowResult]:
-    """Returns *windows* with the fields of the first changed records, which are read again. Raises ClusterError."""
-    named: list[WindowResult] = []
+    """Returns *windows* with what the first records that differ are, which are read again. Raises ClusterError."""
+    described: list[WindowResult] = []
     left = NAMED_RECORDS_MAX
     for window in windows:
         differences = list(window.differences)
         for index, difference in enumerate(differences):
-            if difference.kind is DifferenceKind.CHANGED and left:
+            if left and is_read_again(difference, keeps_keys=keeps_keys):
                 left -= 1
-                differences[index] = await with_fields(difference, sides, settings, verify_range)
-        named.append(replace(window, differences=tuple(differences)))
-    return named
+                differences[index] = await with_details(
+                    difference, sides, settings, verify_range, keeps_keys=keeps_keys
+                )
+        described.append(replace(window, differences=tuple(differences)))
+    return described
 
 
-async def with_fields(
-    difference: Difference, sides: Mapping[str, Cluster], settings: SourceSettings, verify_range: VerifyRange
+def is_read_again(difference: Difference, *, keeps_keys: bool) -> bool:
+    """Whether a record that differs is read again: to name its fields, or for its key."""
+    return keeps_keys or difference.kind is DifferenceKind.CHANGED
+
+
+async def with_details(
+    difference: Difference,
+    sides: Mapping[str, Cluster],
+    settings: SourceSettings,
+    verify_range: VerifyRange,
+    *,
+    keeps_keys: bool,
 ) -> Difference:
-    """Returns *difference*, a changed record, with its fields that differ; both sides are read again. Raises ClusterError."""
-    source = await _record_at(
-        sides["source"],
-        TopicPartition(verify_range.topic, verify_range.partition),
-        difference.source_offset,
-        read_committed=settings.read_committed,
-    )
-    target = await _record_at(
-        sides["target"],
-        TopicPartition(verify_range.target_topic, verify_range.partition),
-        difference.target_offset,
-        read_committed=True,
-    )
+    """Returns *difference* with the fields in which a changed record differs, and its key if *keeps_keys*.
+
+    The sides that have the record are read again. Raises ClusterError.
+    """
+    source = target = None
+    if difference.source_offset >= 0:
+        source = await _record_at(
+            sides["source"],
+            TopicPartition(verify_range.topic, verify_range.partition),
+            difference.source_offset,
+            read_committed=settings.read_committed,
+        )
+    if difference.kind is DifferenceKind.CHANGED or difference.source_offset < 0:
+        target = await _record_at(
+            sides["target"],
+            TopicPartition(verify_range.target_topic, verify_range.partition),
+            difference.target_offset,
+            read_committed=True,
+        )
+    record = source or target
+    if keeps_keys and record is not None:
+        difference = replace(difference, key=key_text(record.key))
     if source is None or target is None:
         return difference
     if edits := make_naming(settings).header_edits(verify_range.topic):
         source = source._replace(headers=edits.edited(source.headers))
     return replace(difference, fields=differing_fields(source, target, timestamps=verify_range.timestamps))
+
+
+def key_text(key: bytes | None) -> str | None:
+    """Returns a record's key as printable text of at most KEY_TEXT_MAX characters and an ellipsis, in hex where it is no text."""
+    if key is None:
+        return None
+    try:
+        text = bytes(key).decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not (text or not key) or not text.isprintable():
+        text = f"0x{bytes(key[:KEY_TEXT_MAX]).hex()}"
+    return text if len(text) <= KEY_TEXT_MAX else f"{text[:KEY_TEXT_MAX]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def differing_fields(source: Record, target: Record, *, timestamps: bool) -> tuple[str, ...]:

@@ -288,7 +288,8 @@ def _not_equal(verification: VerificationResult) -> Iterator[str]:
                 text[:12] or "-" for text in (difference.source_digest, difference.target_digest)
             )
             fields = f" ({', '.join(difference.fields)})" if difference.fields else ""
-            yield f"<div>{difference.kind.value}{fields} {pair} <code>{digests}</code></div>"
+            key = "" if difference.key is None else f" key <code>{escape(difference.key)}</code>"
+            yield f"<div>{difference.kind.value}{fields} {pair}{key} <code>{digests}</code></div>"
         if window.differing > len(window.differences):
             yield f"<div>and {window.differing - len(window.differences):,} more</div>"
         yield "</td></tr>"

@@ -329,6 +329,7 @@ def _window(window: WindowResult) -> dict[str, Any]:
                 "sourceDigest": difference.source_digest,
                 "targetDigest": difference.target_digest,
                 "fields": list(difference.fields),
+                "key": difference.key,
             }
             for difference in window.differences
         ],

@@ -42,6 +42,7 @@ def schema() -> Any:
             ("source_digest", text),
             ("target_digest", text),
             ("fields", pa.list_(text)),
+            ("key", text),
         ]
     )
     return pa.schema(
@@ -161,6 +162,7 @@ def row(run_id: str, flow: str, window: WindowResult) -> dict[str, Any]:
                 "source_digest": difference.source_digest or None,
                 "target_digest": difference.target_digest or None,
                 "fields": list(difference.fields),
+                "key": difference.key,
             }
             for difference in window.differences
         ],

@@ -91,7 +91,7 @@ def spark_rows(spark: "SparkSession", folder: Path) -> list[Any]:
 def test_each_kind_of_difference_is_reported_at_its_offsets(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Each partition has one kind of difference; the last is equal, with different batches."""
+    """Each partition has one kind of difference; the last is equal, with different batches. The result keeps keys."""
     topic = flow.source.create_topic(unique_topic(), partitions=9)
     copy = flow.target.create_topic(flow.remote(topic), partitions=9)
     for partition in range(9):
@@ -117,7 +117,7 @@ def test_each_kind_of_difference_is_reported_at_its_offsets(
                 del batch_records[0]
         write(flow.target, copy, batch_records)
 
-    outcome = verify(files_of(flow, topic), spark, tmp_path / "out", **SMALL)
+    outcome = verify(files_of(flow, topic), spark, tmp_path / "out", output_keys="true", **SMALL)
 
     assert 1 == outcome.status
     [window] = [window for window in outcome.not_equal if window["partition"] == 0]
@@ -132,6 +132,10 @@ def test_each_kind_of_difference_is_reported_at_its_offsets(
     assert [("moved", 1_234, 1_235), ("moved", 1_235, 1_234)] == outcome.differences(3)
     assert [("missing", 0, -1)] == outcome.differences(7)
     assert [] == outcome.differences(8)
+    for partition in (0, 1, 2, 4, 5, 6):  # the key of partition 6 differs: it is that of the source
+        assert ["k1234"] == outcome.keys(partition)
+    assert ["k1234", "k1235"] == outcome.keys(3)
+    assert ["k0"] == outcome.keys(7)
     assert (7, 1) == (outcome.report.windows.different, outcome.report.windows.reordered)
     assert {(1_000, 2_000)} == {
         (window["fromOffset"], window["toOffset"]) for window in outcome.not_equal if window["partition"] != 7
@@ -155,9 +159,10 @@ def test_compacted_topics_are_compared_by_the_latest_record_of_each_key(
         write(flow.source, topic, older + newer)
         write(flow.target, copy, newer if partition == 0 else [*newer, older[7]])
 
-    outcome = verify(files_of(flow, topic), spark, tmp_path / "out", keys_max="200")
+    outcome = verify(files_of(flow, topic), spark, tmp_path / "out", keys_max="200", output_keys="true")
 
     assert 1 == outcome.status
+    assert ["k7"] == outcome.keys(1)
     assert [("changed", 2_007, 2_000)] == outcome.differences(1)
     assert [] == outcome.differences(0)
     [window] = outcome.not_equal
@@ -457,3 +462,4 @@ def test_the_verify_command_exits_with_1_and_writes_a_report_for_a_difference(
     page = (tmp_path / "out" / "run-1" / "report.html").read_text()
     assert f"{topic}-0" in page
     assert "missing 0, -" in page
+    assert "k0" not in page, "keys are kept with --keys only"

@@ -55,6 +55,15 @@ class VerifyOutcome:
             for difference in window["first"]
         ]
 
+    def keys(self, partition: int = 0) -> list[str | None]:
+        """Returns the key of each record that differs, where the result keeps keys."""
+        return [
+            difference["key"]
+            for window in self.not_equal
+            if window["partition"] == partition
+            for difference in window["first"]
+        ]
+
 
 def verify(files: FlowFiles, spark: "SparkSession", folder: Path, **job: str) -> VerifyOutcome:
     """Runs a verification in this process to its end."""

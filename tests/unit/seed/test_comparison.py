@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +10,12 @@ from mirrorflow_core.record_digests import RecordDigester
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.verify.offset_windows import DifferenceKind, VerifyRange, WindowOutcome, WindowResult
-from mirrorflow_seed.verify.range_comparison import InOrderComparison, differing_fields
+from mirrorflow_seed.verify.range_comparison import (
+    KEY_TEXT_MAX,
+    InOrderComparison,
+    differing_fields,
+    key_text,
+)
 from tests.unit.core.wire.strategies import RECORDS, batch_of, numbered, with_attributes
 
 WINDOW = 7
@@ -260,3 +266,28 @@ def test_a_difference_names_the_fields_except_the_offset() -> None:
     changed = plain._replace(key=None, headers=(), timestamp=5)
     assert ("key", "headers", "timestamp") == differing_fields(plain, changed, timestamps=True)
     assert ("key", "headers") == differing_fields(plain, changed, timestamps=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (b"order-17", "order-17"),
+        ("Größe 7".encode(), "Größe 7"),
+        (b"", ""),
+        (None, None),
+        (b"\x00\x00\x00\x00\x05order", "0x00000000056f72646572"),  # Avro of a registry
+        (b"\xff\xfe", "0xfffe"),
+        (b"a\nb", "0x610a62"),
+        ("a\N{RIGHT-TO-LEFT OVERRIDE}b".encode(), "0x61e280ae62"),  # it would reverse what follows on a page
+    ],
+)
+def test_a_key_is_kept_as_printable_text_else_in_hex(key: bytes | None, text: str | None) -> None:
+    assert key_text(key) == text
+
+
+@pytest.mark.parametrize("key", [b"k" * 1_000_000, b"\xff" * 1_000_000])
+def test_a_long_key_is_cut(key: bytes) -> None:
+    text = key_text(key)
+    assert text is not None
+    assert len(text) == KEY_TEXT_MAX + 1
+    assert text.endswith("\N{HORIZONTAL ELLIPSIS}")

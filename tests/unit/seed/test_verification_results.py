@@ -85,13 +85,19 @@ def test_table_has_a_row_for_each_window() -> None:
         values[name] for name in ("run_id", "topic", "from_offset", "to_offset")
     )
     [difference] = values["differences"]
-    assert ["missing", 7, None, "ab", None, []] == list(difference.values())
+    assert ["missing", 7, None, "ab", None, [], None] == list(difference.values())
 
 
 def test_names_are_escaped_in_the_html_page() -> None:
     html = page(
         verification(
-            window(0, WindowOutcome.DIFFERENT, topic=SCRIPT_TAG, reason=SCRIPT_TAG),
+            window(
+                0,
+                WindowOutcome.DIFFERENT,
+                topic=SCRIPT_TAG,
+                reason=SCRIPT_TAG,
+                differences=(Difference(kind=DifferenceKind.MISSING, source_offset=7, key=SCRIPT_TAG),),
+            ),
             window(1, topic=SCRIPT_TAG),
             notes=(SCRIPT_TAG,),
         )
