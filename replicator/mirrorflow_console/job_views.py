@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mirrorflow_console.documents import TEXT_MAX, FlowReading
 from mirrorflow_console.flow_views import DIFFERENCES_FOUND, Level
@@ -19,6 +19,7 @@ _LEVELS: Final[Mapping[str, Level]] = {
 WINDOWS_MAX: Final = 100  # as many as the summary has
 DIFFERENCES_MAX: Final = 20  # of one window
 FIELDS_MAX: Final = 10  # a record has key, value, timestamp and headers
+KEY_MAX: Final = 201  # as the result writes a key, with an ellipsis
 _OUTCOME_LEVELS: Final[Mapping[str, Level]] = {
     "different": Level.BROKEN,
     "reordered": Level.BROKEN,
@@ -60,8 +61,18 @@ class WindowRow:
     level: Level
     records: str
     reason: str
-    # Kind, source and target offset, digests, and the names of the fields that differ.
-    differences: tuple[tuple[str, str, str, str, str], ...]
+    differences: tuple["DifferenceRow", ...]
+
+
+class DifferenceRow(NamedTuple):
+    """A record that differs. `key` is None where the result holds none; it is a user's data, and only text."""
+
+    kind: str
+    source_offset: str
+    target_offset: str
+    digests: str
+    fields: str  # names of those that differ
+    key: str | None
 
 
 def verification_of_file(document: Any) -> JobView | None:
@@ -149,12 +160,13 @@ def _window(window: Mapping[str, Any]) -> WindowRow:
         records=f"{_int(window.get('sourceRecords')):,} / {_int(window.get('targetRecords')):,}",
         reason=_word(window.get("reason")),
         differences=tuple(
-            (
+            DifferenceRow(
                 _word(row.get("kind")),
                 _offset(row.get("sourceOffset")),
                 _offset(row.get("targetOffset")),
                 f"{_word(row.get('sourceDigest'))[:12] or '-'} / {_word(row.get('targetDigest'))[:12] or '-'}",
                 ", ".join(_words(row.get("fields"))),
+                key[:KEY_MAX] if isinstance(key := row.get("key"), str) else None,
             )
             for row in shown[:DIFFERENCES_MAX]
         ),

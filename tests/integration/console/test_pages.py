@@ -161,7 +161,7 @@ def test_failed_verification_appears_within_ten_seconds_and_disappears_after_rep
     ):
         copy = f"{name.removesuffix('-to-west')}.{topic}"
         wait_until("all is copied", lambda: west.has_topic(copy) and west.total_end_offset(copy) == 200)
-        load(west, copy, 1)
+        load(west, copy, 1, keys=True, first=7)
         load(east, topic, 100, keys=True, first=200)
         wait_until("the rest is copied", lambda: west.total_end_offset(copy) == 301)
         page.goto(f"{url}/flow?flow={name}")
@@ -173,7 +173,9 @@ def test_failed_verification_appears_within_ten_seconds_and_disappears_after_rep
         assert serious_violations(page) == []
         trouble.get_by_role("link", name="1", exact=True).click()
         page.get_by_text("Windows that are not equal").click()
-        expect(page.get_by_role("row").filter(has_text="extra").last).to_contain_text("200")
+        differing = page.get_by_role("row").filter(has_text="extra").last
+        expect(differing).to_contain_text("200")
+        expect(differing.locator("code.key")).to_have_text("7")
 
         page.goto(f"{url}/flow?flow={name}")
         expect(trouble).to_have_count(1)
@@ -187,7 +189,7 @@ def verify(folder: Path, results: Path, *, run_id: str) -> int:
     """Runs `mirrorflow verify` for the flow in *folder*, and returns its exit status."""
     program = Path(sys.executable).parent / "mirrorflow"
     finished = subprocess.run(
-        [program, "verify", "-f", folder / "flow.yaml", "--out", results, "--run-id", run_id],
+        [program, "verify", "-f", folder / "flow.yaml", "--out", results, "--run-id", run_id, "--keys"],
         check=False,
         capture_output=True,
         timeout=VERIFY_WAIT_S,

@@ -10,6 +10,7 @@ from hypothesis import given
 from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.flow_views import Level
 from mirrorflow_console.job_views import (
+    KEY_MAX,
     archive_of_manifest,
     job_views,
     verification_of_file,
@@ -20,7 +21,7 @@ from tests.unit.console.served_console import served
 from tests.unit.console.test_documents import JSON
 from tests.unit.console.test_server import SCRIPT, flows, get
 
-RESULT = {
+RESULT: dict[str, Any] = {
     "flow": "east-to-west",
     "runId": "nightly",
     "phase": "Succeeded",
@@ -56,7 +57,32 @@ def test_a_window_with_differences_lists_the_differing_records():
     assert (verification.level, verification.word) == (Level.BROKEN, "differs")
     (window,) = verification.windows
     assert (window.partition, window.offsets) == ("orders-3", "1,000 to 2,000")
-    assert window.differences == (("missing", "1,234", "-", "abc / -", "value, headers"),)
+    assert window.differences == (("missing", "1,234", "-", "abc / -", "value, headers", None),)
+
+
+def with_keys(*keys: Any) -> dict[str, Any]:
+    """A result whose window has one record with each of *keys*."""
+    (window,) = RESULT["notEqual"]
+    first = [{**window["first"][0], "key": key} for key in keys]
+    return {**RESULT, "notEqual": [{**window, "first": first}]}
+
+
+def test_a_differing_record_shows_its_key_only_where_the_result_holds_one():
+    verification = verification_of_file(with_keys("order-17", None, "", 7, "k" * 9_000))
+
+    assert verification is not None
+    keys = [record.key for record in verification.windows[0].differences]
+    assert keys == ["order-17", None, "", None, "k" * KEY_MAX]
+
+
+def test_a_key_with_markup_is_text(tmp_path: Path):
+    (tmp_path / "verification.json").write_text(json.dumps(with_keys(SCRIPT, "order-17")))
+
+    with served(flows(), results=ResultFiles(tmp_path)) as console:
+        _, _, body = get(console, "/jobs")
+
+    assert SCRIPT not in body
+    assert '<code class="key">order-17</code> in value, headers' in body
 
 
 def test_jobs_that_need_a_person_come_first_and_then_those_that_have_not_ended():
