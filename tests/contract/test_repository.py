@@ -74,6 +74,33 @@ def test_files_have_no_licence_headers():
     assert [] == [f"{path}:{number}" for path, number, line in _lines() if marks.search(line)]
 
 
+def test_each_file_of_another_project_has_its_licence_beside_it():
+    """Also in what is installed: a wheel has all files of the console's folder."""
+    published = {path for path in _tracked() if VENDORED.search(str(path))}
+    licences = {path for path in published if path.suffix == ".LICENSE"}
+
+    assert {path.name for path in licences} == {"axe.LICENSE", "uPlot.LICENSE"}
+    for path in published:
+        licence = path.parent / f"{path.name.partition('.')[0]}.LICENSE"
+        assert licence in licences
+        assert re.search("MIT|Mozilla Public License", (ROOT / licence).read_text())
+
+
+def test_scripts_of_the_console_need_no_node_toolchain():
+    """What a browser gets is what is tracked: nothing is built, bundled or fetched by npm, yarn or pnpm."""
+    toolchain = re.compile(
+        r"(^|/)(package(-lock)?\.json|yarn\.lock|pnpm-lock\.yaml|(webpack|vite|rollup|babel|tsconfig)[\w.]*)$"
+        r"|(^|/)node_modules/|\.(ts|tsx|jsx|scss|less|map)$"
+    )
+
+    assert [] == [str(path) for path in _tracked() if toolchain.search(str(path))]
+    commands = re.compile(r"\b(npm|npx|yarn|pnpm|esbuild)\b")
+    builds = ("Makefile", "Dockerfile", "pyproject.toml", ".ci/run")
+    assert [] == [
+        f"{path}:{number}" for path, number, line in _lines() if str(path) in builds and commands.search(line)
+    ]
+
+
 def test_the_changelog_begins_with_the_current_version():
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None

@@ -1,11 +1,16 @@
-"""Keyboard, filter, time zone and theme of the pages in a real browser; the flow has 10,000 partitions."""
+"""Keyboard, filter, time zone, theme and updates of the pages in a real browser; the flow has 10,000 partitions."""
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.pages import PAGES
 from tests.harness.browser import opened_page
 from tests.unit.console.flow_readings import STOPPED, FixedFlows, healthy, reading
 from tests.unit.console.served_console import ServedConsole, served
@@ -14,6 +19,10 @@ from tests.unit.http.reports import partition
 pytestmark = pytest.mark.more
 
 PARTITIONS = 10_000
+
+# Where everything of a page stands that holds figures, and the size of each: x, y, width and height.
+BOXES = """() => [...document.querySelectorAll("h1, h2, .figures > div, .figures b, .figures .sub, thead th, tbody td, tbody th")]
+  .map((part) => { const box = part.getBoundingClientRect(); return [part.className, box.x, box.y, box.width, box.height]; })"""
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +78,45 @@ def test_times_and_colours_are_those_that_the_visitor_has_chosen_also_on_the_nex
     page.goto(f"{console.url}/history")
     expect(page.get_by_role("button", name="Local")).to_have_attribute("aria-pressed", "true")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def busy(lag: int, rate: float) -> FlowReading:
+    """A flow with the name "a" whose one topic has these figures."""
+    part = partition(0, "orders", source_offset=5_000_000 - lag, source_end_offset=5_000_000)
+    flow = reading(healthy(part), name="a")
+    assert flow.document is not None
+    row = dict(flow.document.progress.partitions[0]) | {"recordsPerSecond": rate, "bytesPerSecond": 90 * rate}
+    figures = flow.document.figures._replace(
+        lag_records=lag, lag_s=2.5, records_per_s=rate, bytes_per_s=90 * rate
+    )
+    progress = replace(flow.document.progress, partitions=(row,))
+    return replace(flow, document=replace(flow.document, figures=figures, progress=progress))
+
+
+@pytest.mark.parametrize("path", ["/", "/flow?flow=a"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_new_figures_move_nothing_on_an_open_page(browser: Browser, path: str, width: int):
+    """Digits have one width, and a figure has room for more of them."""
+    flows = FixedFlows([busy(1_111, 11.0)])
+    with (
+        served(flows) as console_,
+        opened_page(browser, viewport={"width": width, "height": 844}) as page_,
+    ):
+        page_.goto(f"{console_.url}{path}")
+        expect(page_.locator("main")).to_contain_text("1,111")
+        before: list[Any] = page_.evaluate(BOXES)
+
+        flows.readings = [busy(8_888, 88.0)]
+        expect(page_.locator("main")).to_contain_text("8,888")
+
+        assert page_.evaluate(BOXES) == before
+
+
+def test_pages_request_nothing_from_other_hosts(console: ServedConsole, page: Page):
+    """So the console works offline."""
+    hosts: set[str] = set()
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+    for path, kind in PAGES.items():
+        page.goto(f"{console.url}{path}?flow=a" if kind.of_flow else f"{console.url}{path}")
+        expect(page.locator("main")).to_be_visible()
+    assert hosts == {urlsplit(console.url).netloc}
