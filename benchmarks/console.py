@@ -44,6 +44,8 @@ LARGE_FLOW_INDEX: Final = FLOWS  # after the others
 STREAMS: Final = 200
 SECONDS: Final = 60
 PAINTS: Final = 5
+WATCHED_MS: Final = 12_000  # two updates, during which the pointer moves over the heat map
+MOVES: Final = 24  # of the pointer in that time
 HERE: Final = Path(__file__).parent
 MIB: Final = 1 << 20
 
@@ -273,12 +275,43 @@ def _paint(result: Result, port: int) -> None:
                 page.wait_for_timeout(300)
                 result.add(name, first_paint_ms=page.evaluate(script))
             page.close()
+        _stutter(result, browser.new_page(), port)
+
+
+# The browser reports tasks that take longer than 50 ms; it neither scrolls nor draws during one.
+_WATCH_TASKS: Final = """() => {
+  window.longestTask = 0;
+  new PerformanceObserver((list) => {
+    for (const task of list.getEntries()) window.longestTask = Math.max(window.longestTask, task.duration);
+  }).observe({type: "longtask"});
+}"""
+
+
+def _stutter(result: Result, page: Any, port: int) -> None:
+    """Measures the longest task of an open page of 10,000 partitions while it updates and the pointer moves over it."""
+    page.goto(f"http://127.0.0.1:{port}/partitions?flow={LARGE_FLOW}")
+    page.wait_for_timeout(1_000)
+    box = page.locator("#heat-canvas").bounding_box()
+    page.evaluate(_WATCH_TASKS)
+    for move in range(MOVES):
+        page.mouse.move(
+            box["x"] + box["width"] * (move % 7 + 1) / 8, box["y"] + box["height"] * (move % 5 + 1) / 6
+        )
+        page.wait_for_timeout(WATCHED_MS // MOVES)
+    result.add("10,000 partitions", longest_task_ms=page.evaluate("window.longestTask"))
 
 
 def _demand(result: Result) -> None:
     for what, metric, row, limit, unit in (
         ("first paint of all flows", "first_paint_ms", "all flows", 1000, "ms"),
         ("first paint of 10,000 partitions", "first_paint_ms", "10,000 partitions", 1000, "ms"),
+        (
+            "longest task of an open page of 10,000 partitions",
+            "longest_task_ms",
+            "10,000 partitions",
+            100,
+            "ms",
+        ),
         ("response with the page of all flows", "response_ms", "all flows", 100, "ms"),
         ("response with the page of 10,000 partitions", "response_ms", "10,000 partitions", 100, "ms"),
         ("CPU of a poll and update, one page", "CPU_ms_a_poll_and_update", "one page", 100, "ms"),
