@@ -111,7 +111,7 @@ def _run_console(east: KafkaCluster, file: Path) -> None:
         SteadyProducer(bootstrap=east.bootstrap, topics=tuple(TOPICS), backlog=0, rate=RATE),
         RunningFlow(file, is_quiet=True),
     ):
-        subprocess.run([program, "ui", "--port", "0"], check=False)
+        subprocess.run([program, "ui", "--port", "0", "-f", file], check=False)
 
 
 def _kill_and_wait(west: KafkaCluster, producer: SteadyProducer, flow: RunningFlow) -> int:
