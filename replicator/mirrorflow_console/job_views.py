@@ -1,4 +1,4 @@
-"""Turns the seeds and verifications in the status of MirrorFlows into what a page shows. Pure."""
+"""Turns the seeds, verifications, exports and restores of MirrorFlows, and results in files, into what a page shows. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ _OUTCOMES: Final = ("different", "reordered", "undecided", "equal")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A seed or a verification of a flow. `parts` are shares of one: (word, number, level)."""
+    """A seed, verification, archive or restore of a flow. `parts` are shares of one: (word, number, level)."""
 
     flow: str
     key: str
@@ -46,6 +46,7 @@ class JobView:
     total: int
     parts: tuple[tuple[str, int, Level], ...]
     figures: tuple[tuple[str, float | None, str], ...]  # name, value, filter
+    times: tuple[tuple[str, str], ...] = ()  # name, and the time as the status has it
     left_s: float | None = None
     advice: Advice | None = None
     windows: tuple["WindowRow", ...] = ()
@@ -186,7 +187,7 @@ def _offset(value: Any) -> str:
 
 
 def job_views(readings: Iterable[FlowReading]) -> list[JobView]:
-    """Returns the last seed and verification of each flow, as `worst_jobs_first` sorts them."""
+    """Returns the last seed, verification, export and restore of each flow, as `worst_jobs_first` sorts them."""
     return worst_jobs_first(job for reading in readings for job in _jobs(reading))
 
 
@@ -201,23 +202,68 @@ def _jobs(reading: FlowReading) -> Iterator[JobView]:
         yield _seed(reading, seed)
     if isinstance(verify := status.get("verify"), dict) and verify.get("phase"):
         yield _verification(reading, verify)
+    if isinstance(archive := status.get("archive"), dict) and archive.get("phase"):
+        yield _export(reading, archive)
+    if isinstance(restore := status.get("restore"), dict) and restore.get("phase"):
+        yield _restore(reading, restore)
 
 
-def _seed(reading: FlowReading, seed: Mapping[str, Any]) -> JobView:
-    partitions = _counts(seed.get("partitions"))
-    total, done, lost = (_int(partitions.get(name)) for name in ("total", "done", "lost"))
-    phase = str(seed.get("phase"))
+def _export(reading: FlowReading, archive: Mapping[str, Any]) -> JobView:
+    """Returns the last export into the archive of a flow; one that follows the source has no end."""
+    phase = str(archive.get("phase"))
+    times = {"last complete": "successTime", "next": "nextTime"}
     return JobView(
-        **_run_fields(reading, seed, "seed"),
-        level=Level.BROKEN if lost else _LEVELS.get(phase, Level.UNKNOWN),
-        word=f"{phase.lower()}, with losses" if lost else phase.lower(),
-        done=done,
-        total=total,
-        parts=(
+        **_run_fields(reading, archive, "archive"),
+        level=_LEVELS.get(phase, Level.UNKNOWN),
+        word=phase.lower(),
+        done=0,
+        total=0,
+        parts=(),
+        figures=(
+            ("commit", _int(archive.get("commit")), "count"),
+            ("records", _int(archive.get("records")), "count"),
+        ),
+        times=tuple((name, time) for name, key in times.items() if (time := _word(archive.get(key)))),
+        advice=advice_for("ArchiveFailed") if phase in {"Failed", "Lost"} else None,
+    )
+
+
+def _restore(reading: FlowReading, restore: Mapping[str, Any]) -> JobView:
+    phase = str(restore.get("phase"))
+    return JobView(
+        **_run_fields(reading, restore, "restore"),
+        **_partition_fields(restore, phase),
+        figures=(
+            ("records", _int(restore.get("records")), "count"),
+            ("bytes", _int(restore.get("bytes")), "byte_count"),
+        ),
+        advice=advice_for("RestoreFailed") if phase in {"Failed", "Lost"} else None,
+    )
+
+
+def _partition_fields(run: Mapping[str, Any], phase: str) -> dict[str, Any]:
+    """Returns the fields of a run whose progress is that of its partitions."""
+    partitions = _counts(run.get("partitions"))
+    total, done, lost = (_int(partitions.get(name)) for name in ("total", "done", "lost"))
+    return {
+        "level": Level.BROKEN if lost else _LEVELS.get(phase, Level.UNKNOWN),
+        "word": f"{phase.lower()}, with losses" if lost else phase.lower(),
+        "done": done,
+        "total": total,
+        "parts": (
             ("done", done, Level.FINE),
             ("lost", lost, Level.BROKEN),
             ("to do", max(0, total - done - lost), Level.WAITING),
         ),
+    }
+
+
+def _seed(reading: FlowReading, seed: Mapping[str, Any]) -> JobView:
+    phase = str(seed.get("phase"))
+    has_lost = bool(_int(_counts(seed.get("partitions")).get("lost")))
+    return JobView(
+        **_run_fields(reading, seed, "seed"),
+        **_partition_fields(seed, phase),
         figures=(
             *([("wave", wave, "count")] if (wave := _int(seed.get("wave"))) else ()),
             ("records", _int(seed.get("records")), "count"),
@@ -226,7 +272,7 @@ def _seed(reading: FlowReading, seed: Mapping[str, Any]) -> JobView:
             ("bytes/s", _int(seed.get("bytesPerSecond")), "byte_rate"),
         ),
         left_s=_int(seed.get("estimatedSeconds")) if seed.get("estimatedSeconds") is not None else None,
-        advice=advice_for("SeedFailed") if lost or phase in {"Failed", "Lost"} else None,
+        advice=advice_for("SeedFailed") if has_lost or phase in {"Failed", "Lost"} else None,
     )
 
 

@@ -304,7 +304,7 @@ PAGES: Final[Mapping[str, Page]] = {
         needs_groups=True,
     ),
     "/jobs": Page(
-        template="jobs.html", title="Seeds, verifications and archives", values=_jobs, of_flow=False
+        template="jobs.html", title="Seeds, verifications, archives and restores", values=_jobs, of_flow=False
     ),
     "/history": Page(template="history.html", title="History", values=_history, of_flow=False),
     SWITCHOVERS_PATH: Page(

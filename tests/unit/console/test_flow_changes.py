@@ -153,7 +153,7 @@ def test_a_console_that_starts_shows_the_last_roll_and_runs_and_repeats_none_aft
     status = {
         "conditions": reconciling("RolledOut", TWO, "The workloads match the spec."),
         "seed": {"runId": "1", "phase": "Succeeded", "startTime": NOON, "completionTime": ONE},
-        "archive": {"runId": "", "phase": "Running", "startTime": TWO},
+        "restore": {"runId": "", "phase": "Running", "startTime": TWO},
     }
     assert NOW_S is not None
     now_s, history = NOW_S, History(None)
@@ -165,7 +165,7 @@ def test_a_console_that_starts_shows_the_last_roll_and_runs_and_repeats_none_aft
 
     assert sorted(found) == sorted(
         [
-            ("archive", "The archive began.", seconds_of(TWO)),
+            ("restore", "The restore began.", seconds_of(TWO)),
             ("roll", "Rolled out: The workloads match the spec.", seconds_of(TWO)),
             ("seed", "The seed 1 has succeeded.", seconds_of(ONE)),
             ("seed", "The seed 1 began.", seconds_of(NOON)),

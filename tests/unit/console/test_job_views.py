@@ -178,3 +178,31 @@ def test_a_missing_or_empty_folder_has_no_results(tmp_path: Path, folder: str):
     (tmp_path / "empty").mkdir()
 
     assert ResultFiles(tmp_path / folder).read() == []
+
+
+def test_exports_and_restores_of_a_resource_are_jobs():
+    status = {
+        "archive": {
+            "runId": "", "phase": "Running", "commit": 7, "records": 4_200, "successTime": "2026-11-29T10:00:00Z",
+            "startTime": "2026-11-29T09:00:00Z", "nextTime": None,
+        },
+        "restore": {"runId": "a", "phase": "Failed", "partitions": {"total": 4, "done": 1, "lost": 0}, "records": 9},
+    }  # fmt: skip
+    restore, archive = job_views([FlowReading(key="f", name="f", status=status)])
+
+    assert (archive.kind, archive.level, archive.times) == (
+        "archive",
+        Level.WAITING,
+        (("last complete", "2026-11-29T10:00:00Z"),),
+    )
+    assert archive.figures == (("commit", 7, "count"), ("records", 4_200, "count"))
+    assert (restore.kind, restore.level, restore.run_id, restore.done) == ("restore", Level.BROKEN, "a", 1)
+    assert restore.advice is not None
+
+
+@given(document=JSON)
+def test_any_status_of_a_job_can_be_shown(document):
+    for field in ("seed", "verify", "archive", "restore"):
+        run = {"phase": document, "partitions": document, "windows": document, "successTime": document}
+        for status in (document, {**run, "phase": "Running"}, run):
+            job_views([FlowReading(key="f", name="f", status={field: status})])
