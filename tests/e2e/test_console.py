@@ -1,7 +1,14 @@
-"""`mirrorflow ui --context` in a real browser reads the pods of a cluster through port-forwards of the API server and a kubelet."""
+"""Both forms of the console in a real browser, on a real node: of a context, and installed by the chart.
+
+`mirrorflow ui --context` reads pods through port-forwards of the API server and a kubelet. The chart's console runs in a pod of
+its own image, and reads pods that their NetworkPolicies admit it to.
+"""
 
 import json
+import re
+import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -10,12 +17,18 @@ from playwright.sync_api import Browser, expect
 
 from tests.e2e.story import wait_for_records
 from tests.harness.browser import ABSENT, chromium, opened_page, serious_violations, started_browser
+from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
+from tests.harness.kubernetes.installation import CONTROL
+from tests.harness.kubernetes.release import NAMESPACE
 from tests.harness.kubernetes.stage import FLOWS, WAIT_S, Stage
 from tests.integration.console.conftest import served_console
 from tests.integration.kafka.groups import put_group
 
 WAIT_MS = 1000 * WAIT_S
+# Who may see the flows of a namespace, as docs/console.md creates such a role.
+VIEWER = "viewer"
+READS_PROGRESS = "mirrorflow.io/reads-progress"
 
 
 @pytest.fixture(scope="module")
@@ -64,4 +77,82 @@ def test_pages_of_a_context_show_what_the_pods_report_through_port_forwards(
             expect(row).to_contain_text("copying", timeout=WAIT_MS)
         page.goto(f"{url}/groups?{urlencode({'flow': key})}")
         expect(page.get_by_role("link", name="readers", exact=True)).to_be_visible(timeout=WAIT_MS)
+        assert serious_violations(page) == []
+
+
+@contextmanager
+def forwarded(stage: Stage, folder: Path) -> Iterator[str]:
+    """Yields the address of the console's Service, by `kubectl port-forward`."""
+    log = folder / "port-forward.log"
+    command = [CONTROL / "kubectl", f"--kubeconfig={stage.kubectl.kubeconfig}", f"--namespace={NAMESPACE}"]
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            [*command, "port-forward", "service/mirrorflow-console", ":8080"],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
+        try:
+            port = wait_until(
+                "the port is forwarded",
+                lambda: re.search(r"127\.0\.0\.1:(\d+) ->", log.read_text()),
+                timeout_s=WAIT_S,
+            )
+            assert port is not None
+            yield f"http://127.0.0.1:{port[1]}"
+        finally:
+            process.kill()
+
+
+@contextmanager
+def installed_console(stage: Stage) -> Iterator[None]:
+    """Installs the console by the chart, and its image; afterwards the release has none again."""
+    stage.release.load_images("console")
+    stage.release.kubectl("label", "namespace", NAMESPACE, f"{READS_PROGRESS}=true", "--overwrite")
+    try:
+        stage.release.upgrade(console={"enabled": True})
+        yield
+    finally:
+        stage.release.upgrade()
+        stage.release.kubectl("label", "namespace", NAMESPACE, f"{READS_PROGRESS}-")
+
+
+def token_of_viewer(stage: Stage) -> str:
+    """Returns a token of a ServiceAccount that may get the flows, and nothing else."""
+    stage.kubectl("create", "serviceaccount", VIEWER)
+    stage.kubectl("create", "role", VIEWER, "--verb=get", "--resource=mirrorflows.mirrorflow.io")
+    stage.kubectl("create", "rolebinding", VIEWER, f"--role={VIEWER}", f"--serviceaccount={FLOWS}:{VIEWER}")
+    return stage.kubectl("create", "token", VIEWER).strip()
+
+
+def test_the_console_of_the_chart_shows_its_flows_to_a_visitor_who_signs_in_with_a_token(
+    stage: Stage, make_flow: Callable[..., str], browser: Browser, tmp_path: Path
+):
+    """Its pod runs as the chart has it, and reads the flow's pods. A roll that the operator makes is on the time line."""
+    topic = stage.east.create_topic("orders.installed", partitions=2)
+    flow = make_flow("installed", [topic])
+    stage.wait_for(flow, "Ready")
+    load(stage.east, topic, 100)
+    wait_for_records(stage, f"{flow}.{topic}", 100)
+    token = token_of_viewer(stage)
+
+    with installed_console(stage), forwarded(stage, tmp_path) as url, opened_page(browser) as page:
+        page.goto(url)
+        assert serious_violations(page) == []
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("link", name=flow, exact=True)).to_be_visible(timeout=WAIT_MS)
+        page.goto(f"{url}/partitions?{urlencode({'flow': f'{FLOWS}~{flow}'})}")
+        for number in range(2):
+            row = page.get_by_role("row").filter(has_text=f"{topic}-{number}")
+            expect(row).to_contain_text("copying", timeout=WAIT_MS)
+        assert serious_violations(page) == []
+
+        page.goto(f"{url}/history?{urlencode({'flow': f'{FLOWS}~{flow}'})}")
+        events = page.get_by_role("listitem")
+        expect(events.filter(has_text="Rolled out").first).to_be_visible(timeout=WAIT_MS)
+        stage.patch(flow, {"restart": {"runId": "console"}})
+        for text in ("The restart console began.", "The restart console has succeeded."):
+            expect(events.filter(has_text=text)).to_be_visible(timeout=WAIT_MS)
         assert serious_violations(page) == []
