@@ -10,7 +10,14 @@ from typing import Any, Final
 from mirrorflow_console.chart_history import Chart, ChartSpan
 from mirrorflow_console.cluster_map import cluster_map
 from mirrorflow_console.documents import FlowReading
-from mirrorflow_console.flow_views import FlowView, Level, partition_level, state_words, topic_rows
+from mirrorflow_console.flow_views import (
+    FlowView,
+    Level,
+    is_internal,
+    partition_level,
+    state_words,
+    topic_rows,
+)
 from mirrorflow_console.group_views import group_rows
 from mirrorflow_console.heat_map import LEGENDS, Measure, heat_map
 from mirrorflow_console.history import FINE_S, KEPT_S, SAMPLE_STEP_S, TOPIC_STEP_S, History
@@ -195,7 +202,11 @@ def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dic
     listed = [
         (level, -(row["lagRecords"] or 0), row["topic"], row["partition"], row)
         for level, row in zip(levels, rows, strict=True)
-        if not wanted or wanted in f"{row['topic']}-{row['partition']} {row['reason']}".lower()
+        if (
+            wanted in f"{row['topic']}-{row['partition']} {row['reason']}".lower()
+            if wanted
+            else "internal" in query or level < Level.WAITING or not is_internal(row["topic"])
+        )
     ]
     worst = nsmallest(ROWS_SHOWN, listed, key=lambda row: row[:4])
     heat = heat_map(rows, levels, measure, internal="internal" in query)
@@ -230,10 +241,16 @@ def _groups(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dict[st
         "found": len(matching),
         "open": open_group,
         "truncated": reading.offsets_truncated,
-        "is_synced": reading.document is not None
-        and any(companion.received.get("groups") for companion in reading.document.progress.companions),
+        "selected": _selected_groups(reading),
         "q": query.get("q", "")[:QUERY_MAX],
     }
+
+
+def _selected_groups(reading: FlowReading) -> int | None:
+    """Returns how many groups of the source the flow follows; None where no connector in this process does."""
+    companions = () if reading.document is None else reading.document.progress.companions
+    counts = [groups["selected"] for companion in companions if (groups := companion.received.get("groups"))]
+    return sum(counts) if counts else None
 
 
 def _jobs(snapshot: Snapshot, _query: Mapping[str, str], _: History) -> dict[str, Any]:

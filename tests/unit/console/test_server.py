@@ -147,6 +147,46 @@ def test_the_page_of_partitions_counts_the_hidden_internal_ones():
     assert 'Partitions <span class="quiet-number">3</span>' in whole
 
 
+def test_the_table_of_partitions_has_internal_ones_only_if_they_need_a_person_or_are_asked_for():
+    """Heartbeats of a flow that is fine would come before the topics of users."""
+    parts = partition(0), partition(0, "heartbeats"), partition(1, "__consumer_offsets", **STOPPED)
+    with served(FixedFlows([reading(healthy(*parts), name="a")])) as console:
+        bodies = [get(console, f"/partitions?flow=a{more}")[2] for more in ("", "&internal=yes", "&q=heart")]
+
+    rows = [re.findall(r'data-key="([\w-]+)"', body) for body in bodies]
+    assert rows == [
+        ["__consumer_offsets-1", "orders-0"],
+        ["__consumer_offsets-1", "heartbeats-0", "orders-0"],
+        ["heartbeats-0"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("selected", "sentence"),
+    [
+        (0, "has no consumer group that this flow follows."),
+        (2, "No offsets of groups have been read yet."),
+        (None, "This flow does not translate the offsets of consumer groups"),
+    ],
+)
+def test_the_page_of_groups_says_why_it_is_empty(selected: int | None, sentence: str):
+    groups = GroupsReport(
+        selected=selected or 0,
+        failing=0,
+        unlike=0,
+        active=0,
+        checkpoints=0,
+        moved=0,
+        latencies=(),
+        translations={},
+    )
+    others = [] if selected is None else [connector(task(), name="MirrorCheckpointConnector", groups=groups)]
+    with served(FixedFlows([reading(healthy(), *others, name="a")])) as console:
+        _, _, body = get(console, "/groups?flow=a")
+
+    assert sentence in body
+
+
 @pytest.mark.parametrize("path", [*paths(), "/events", "/static/console.js", "/nowhere", "/healthz"])
 def test_each_response_forbids_inline_code_and_other_hosts(console: ServedConsole, path: str):
     if path == "/events":
