@@ -4,6 +4,7 @@ States and sentences are those of `mirrorflow status` (`run_causes`, `progress_t
 terminal, kubectl and console agree.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,10 @@ _LAG_RANGES: Final = {
     "<10m": "below 10 min",
     "more": "over 10 min",
 }
+# As the operator writes: "Secret east-ca is missing", "key password of Secret east", "kubectl logs --previous POD".
+_NAMED_OBJECT: Final = re.compile(
+    r"(?:^|lacks |\bof )(?P<kind>Secret|ConfigMap) (?P<name>[a-z0-9][a-z0-9.-]*[a-z0-9])|logs --previous (?P<pod>[a-z0-9][a-z0-9.-]*[a-z0-9])"
+)
 _CLUSTER_CONDITIONS: Final = {"SourceReachable": "source", "TargetReachable": "target"}
 
 
@@ -86,6 +91,9 @@ class SubjectKind(Enum):
 
     SWITCHOVER = "switchover"  # explains what the others are during it
     CLUSTER = "cluster"
+    SECRET = "Secret"  # noqa: S105  a kind
+    CONFIG_MAP = "ConfigMap"
+    POD = "pod"
     CONNECTOR = "connector"
     PARTITION = "partition"
     VERIFICATION = "verification"
@@ -461,14 +469,26 @@ def _of_conditions(reading: FlowReading, own: Sequence[Trouble]) -> Iterator[Tro
         if condition.type in {"Ready", "Replicating"} and (own or texts):
             continue  # What they repeat is listed itself.
         texts.add(condition.message)
+        kind, subject = _object_of(condition)
         yield Trouble(
             level=condition.level,
-            kind=SubjectKind.CLUSTER if condition.type in _CLUSTER_CONDITIONS else SubjectKind.CONDITION,
-            subject=_CLUSTER_CONDITIONS.get(condition.type, condition.type),
+            kind=kind,
+            subject=subject,
             text=condition.message or f"{condition.type} is {condition.status}.",
             reason=condition.reason,
             advice=advice_for(condition.reason),
         )
+
+
+def _object_of(condition: ConditionRow) -> tuple[SubjectKind, str]:
+    """Returns what a condition is about: a cluster, the first object of Kubernetes that its message names, else the condition."""
+    if condition.type in _CLUSTER_CONDITIONS:
+        return SubjectKind.CLUSTER, _CLUSTER_CONDITIONS[condition.type]
+    if (found := _NAMED_OBJECT.search(condition.message)) is None:
+        return SubjectKind.CONDITION, condition.type
+    if found["pod"]:
+        return SubjectKind.POD, found["pod"]
+    return SubjectKind(found["kind"]), found["name"]
 
 
 def _of_verification(reading: FlowReading) -> Iterator[Trouble]:

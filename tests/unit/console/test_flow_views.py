@@ -11,6 +11,7 @@ from mirrorflow_console.documents import FlowReading, connector_document
 from mirrorflow_console.flow_views import (
     FlowView,
     Level,
+    SubjectKind,
     flow_view,
     partition_level,
     state_words,
@@ -295,3 +296,28 @@ def test_a_stopped_partition_missing_in_the_table_is_reported():
 
     assert (view.level, view.stopped) == (Level.BROKEN, 1)
     assert view.troubles[0].reason == "RecordTooLarge"
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "subject"),
+    [
+        ("Secret east-ca is missing; the source needs its key ca.crt. The pod starts once it exists.", SubjectKind.SECRET, "east-ca"),
+        ("The pod lacks key password of Secret east.user; add it, and ...", SubjectKind.SECRET, "east.user"),
+        ("ConfigMap trust is missing.", SubjectKind.CONFIG_MAP, "trust"),
+        (
+            "The source connector ends with exit status 1 repeatedly; its last log lines: kubectl logs --previous f-source-7d-x2",
+            SubjectKind.POD,
+            "f-source-7d-x2",
+        ),
+        ("The pod lacks Secret east; add it, and ...", SubjectKind.SECRET, "east"),
+        ("Only who may get a Secret may name it.", SubjectKind.CONDITION, "Accepted"),
+    ],
+)  # fmt: skip
+def test_a_condition_is_about_the_object_that_its_message_names(
+    message: str, kind: SubjectKind, subject: str
+):
+    status = conditions(("Accepted", "False", "SecretMissing", message))
+    view = flow_view(FlowReading(key="f", name="f", namespace="n", status=status))
+
+    assert view.worst is not None
+    assert (view.worst.kind, view.worst.subject) == (kind, subject)
