@@ -1,9 +1,11 @@
 """`make demo` and `make demo-switchover` report their results by their exit status and leave no process or file."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +20,13 @@ ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
-def _demo(folder: Path, module: str = "tests.harness.demo") -> Iterator[subprocess.Popen[str]]:
+def _demo(
+    folder: Path, module: str = "tests.harness.demo", *arguments: str, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-u", "-m", module],
+        [sys.executable, "-u", "-m", module, *arguments],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(folder)},
+        env={**os.environ, "TMPDIR": str(folder), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -92,3 +96,34 @@ def test_a_stopped_demo_leaves_no_process_or_file(tmp_path: Path, signal_number:
     assert status == demo.returncode, rest
     wait_until("the processes of the demo are gone", lambda: not _processes_of(tmp_path))
     assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.timeout(600)  # 60 s on an idle machine, minutes on a busy one
+def test_the_demo_with_the_console_keeps_both_clusters_until_ctrl_c(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+):
+    """It prints an address, where the flow and its internal topics are; afterwards neither a process nor a file is left."""
+    state = str(tmp_path_factory.mktemp("state"))
+    with _demo(tmp_path, "tests.harness.demo", "--ui", XDG_STATE_HOME=state) as demo:
+        assert demo.stdout is not None
+        text = ""
+        for line in demo.stdout:
+            text += line
+            if address := re.search(r"The console is at (http://127\.0\.0\.1:\d+)/", line):
+                break
+        assert address is not None, text
+        assert "Equal: each of the" in text
+        wait_until("the flow is shown", lambda: "east-to-west" in _page(address[1]), poll_s=1)
+        assert "heartbeats" in _page(f"{address[1]}/topics?kind=heartbeats")
+        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does
+        text = demo.stdout.read()
+
+    assert 130 == demo.returncode, text
+    assert "Stopped by Ctrl-C. Both clusters" in text
+    wait_until("the processes of the demo are gone", lambda: not _processes_of(tmp_path))
+    assert [] == list(tmp_path.iterdir())
+
+
+def _page(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as response:
+        return str(response.read().decode())
