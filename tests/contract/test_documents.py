@@ -10,6 +10,7 @@ from mirrorflow_replicator.version import connect_version
 ROOT = Path(__file__).parents[2]
 MODULES = [path for folder in ("operator", "replicator") for path in (ROOT / folder).rglob("*.py")]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+FIRST_SCREEN_LINES = 20
 TARGET = re.compile(r"^([a-z-]+):.*##", re.MULTILINE)
 
 
@@ -54,3 +55,11 @@ def test_the_version_in_the_connect_example_is_current():
     (own,) = re.findall(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 
     assert connect_version(own) in text
+
+
+def test_the_first_screen_of_the_readme_shows_the_console_in_light_and_dark():
+    first = "\n".join((ROOT / "README.md").read_text().splitlines()[:FIRST_SCREEN_LINES])
+    pictures = re.findall(r'(?:src|srcset)="(docs/images/console-[\w-]+\.png)"', first)
+
+    assert {picture.removesuffix(".png").rpartition("-")[2] for picture in pictures} == {"light", "dark"}
+    assert [] == [picture for picture in pictures if not (ROOT / picture).is_file()]
