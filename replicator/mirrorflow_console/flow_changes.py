@@ -11,7 +11,7 @@ from mirrorflow_console.flow_views import ConditionRow, FlowView, Level
 from mirrorflow_console.history import HistoryEvent
 from mirrorflow_replicator.http.progress_text import counted
 
-# Of the condition Reconciling, while pods of a workload are started or replaced, and afterwards.
+# Reasons of the condition Reconciling: while pods of a workload are started or replaced, and afterwards.
 ROLLING_OUT: Final = "RollingOut"
 ROLLED_OUT: Final = "RolledOut"
 _RECONCILING: Final = "Reconciling"

@@ -484,11 +484,11 @@ def _object_of(condition: ConditionRow) -> tuple[SubjectKind, str]:
     """Returns what a condition is about: a cluster, the first object of Kubernetes that its message names, else the condition."""
     if condition.type in _CLUSTER_CONDITIONS:
         return SubjectKind.CLUSTER, _CLUSTER_CONDITIONS[condition.type]
-    if (found := _NAMED_OBJECT.search(condition.message)) is None:
+    if (match := _NAMED_OBJECT.search(condition.message)) is None:
         return SubjectKind.CONDITION, condition.type
-    if found["pod"]:
-        return SubjectKind.POD, found["pod"]
-    return SubjectKind(found["kind"]), found["name"]
+    if match["pod"]:
+        return SubjectKind.POD, match["pod"]
+    return SubjectKind(match["kind"]), match["name"]
 
 
 def _of_verification(reading: FlowReading) -> Iterator[Trouble]:

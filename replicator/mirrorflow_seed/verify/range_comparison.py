@@ -44,7 +44,7 @@ TARGET_ENDS: Final = "The target ends here, and no stored offset shows whether t
 # Records that differ and are read again for their fields and keys, in each range.
 NAMED_RECORDS_MAX: Final = 20
 SPOT_RESPONSE_BYTES: Final = 32 << 10  # brokers return the first batch whole whatever its size
-# Of a key that a result keeps: enough to recognize it. A record's key may have megabytes.
+# Length of a key that a result keeps, enough to recognize it. A record's key may have megabytes.
 KEY_TEXT_MAX: Final = 200
 # Consecutive records that must agree, or all up to the end: a single record may equal another one.
 RESYNC_RECORDS: Final = 3

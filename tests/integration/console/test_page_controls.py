@@ -94,7 +94,7 @@ def busy(lag: int, rate: float) -> FlowReading:
     return replace(flow, document=replace(flow.document, figures=figures, progress=progress))
 
 
-@pytest.mark.parametrize("path", ["/", "/flow?flow=a"])
+@pytest.mark.parametrize("path", ["/", "/flow?flow=a", "/partitions?flow=a"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_new_figures_move_nothing_on_an_open_page(browser: Browser, path: str, width: int):
     """Digits have one width, and a figure has room for more of them."""

@@ -161,9 +161,9 @@ def test_a_console_that_starts_shows_the_last_roll_and_runs_and_repeats_none_aft
         flows = FixedFlows([FlowReading(key="f", name="f", namespace="n", status=status)])
         poll(SharedPoller(flows, history, clock=lambda: now_s))
 
-    found = [(event.kind, event.text, event.at_s) for event in history.events(0)]
+    rows = [(event.kind, event.text, event.at_s) for event in history.events(0)]
 
-    assert sorted(found) == sorted(
+    assert sorted(rows) == sorted(
         [
             ("restore", "The restore began.", seconds_of(TWO)),
             ("roll", "Rolled out: The workloads match the spec.", seconds_of(TWO)),
@@ -171,7 +171,7 @@ def test_a_console_that_starts_shows_the_last_roll_and_runs_and_repeats_none_aft
             ("seed", "The seed 1 began.", seconds_of(NOON)),
         ]
     )
-    assert [at_s for _, _, at_s in found] == sorted((at_s for _, _, at_s in found), reverse=True)
+    assert [at_s for _, _, at_s in rows] == sorted((at_s for _, _, at_s in rows), reverse=True)
 
 
 def test_a_time_of_the_status_that_is_in_the_future_is_shown_as_now():

@@ -169,7 +169,7 @@ def test_the_table_of_partitions_has_internal_ones_only_if_they_need_a_person_or
         (None, "This flow does not translate the offsets of consumer groups"),
     ],
 )
-def test_the_page_of_groups_says_why_it_is_empty(selected: int | None, sentence: str):
+def test_the_page_of_groups_names_the_reason_for_an_empty_list(selected: int | None, sentence: str):
     groups = GroupsReport(
         selected=selected or 0,
         failing=0,
