@@ -84,7 +84,11 @@ def test_pages_of_a_context_show_what_the_pods_report_through_port_forwards(
 def forwarded(stage: Stage, folder: Path) -> Iterator[str]:
     """Yields the address of the console's Service, by `kubectl port-forward`."""
     log = folder / "port-forward.log"
-    command = [CONTROL / "kubectl", f"--kubeconfig={stage.kubectl.kubeconfig}", f"--namespace={NAMESPACE}"]
+    command = [
+        str(CONTROL / "kubectl"),
+        f"--kubeconfig={stage.kubectl.kubeconfig}",
+        f"--namespace={NAMESPACE}",
+    ]
     with (
         log.open("wb") as out,
         subprocess.Popen(

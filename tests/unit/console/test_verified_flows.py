@@ -17,7 +17,7 @@ NOTHING: frozenset[str] = frozenset()
 
 def write_result(folder: Path, run: str, at_s: int, *, different: int) -> None:
     """Writes the result of *run*, changed at *at_s*."""
-    windows = {**RESULT["windows"], "different": different}  # type: ignore[dict-item]
+    windows = {**RESULT["windows"], "different": different}
     file = folder / run / "verification.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps({**RESULT, "runId": run, "windows": windows, "message": f"Run {run}."}))
