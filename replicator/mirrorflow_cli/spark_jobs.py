@@ -21,6 +21,7 @@ from mirrorflow_cli.flow_arguments import flow_from, layout_from, valid_plan
 from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import is_live_terminal
 from mirrorflow_cli.run_process import ProcessFiles
+from mirrorflow_cli.running_jobs import registered_job
 from mirrorflow_core.errors import MirrorFlowError, SettingError
 from mirrorflow_core.java.properties import read_size_bytes
 from mirrorflow_operator.plan.properties import Plan
@@ -226,7 +227,13 @@ def _run(
             flow_files = settings.FlowFiles(
                 worker=str(files.worker), source=str(files.connector(source.name))
             )
-            status = int(command.run(flow_files, settings.job_of(given), display=display.show))
+            with registered_job(plan.flow) as registration:
+
+                def show(report: Any) -> None:
+                    registration.write(report)
+                    display.show(report)
+
+                status = int(command.run(flow_files, settings.job_of(given), display=show))
         except errors.SeedError as error:
             if error.status == EXIT_USAGE:
                 raise UsageError(str(error)) from error

@@ -1,15 +1,18 @@
 """Turns the seeds, verifications, exports and restores of MirrorFlows, and results in files, into what a page shows. Pure."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from mirrorflow_console.documents import TEXT_MAX, FlowReading
+from mirrorflow_console.documents import NAME_MAX, TEXT_MAX, FlowReading
 from mirrorflow_console.flow_views import DIFFERENCES_FOUND, Level
 from mirrorflow_console.runbook import Advice, advice_for
 
 _LEVELS: Final[Mapping[str, Level]] = {
     "Pending": Level.WAITING,
+    "Preparing": Level.WAITING,
     "Running": Level.WAITING,
     "Paused": Level.WAITING,
     "Succeeded": Level.FINE,
@@ -208,6 +211,31 @@ def _jobs(reading: FlowReading) -> Iterator[JobView]:
         yield _restore(reading, restore)
 
 
+def running_job_view(flow: str, began_s: float, report: Mapping[str, Any]) -> JobView:
+    """Returns a job that runs on this machine; *report*: its newest one, whose fields are those of a status, or empty."""
+    began = datetime.fromtimestamp(began_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    run = {"phase": "Preparing", **report, "startTime": began}
+    reading = FlowReading(key="", name=flow[:NAME_MAX])
+    match report.get("job"):
+        case "seed":
+            return _seed(reading, run)
+        case "export":
+            return _export(reading, {**run, "records": report.get("archivedRecords")})
+        case "restore":
+            return _restore(reading, run)
+        case "verify":
+            return _verification(reading, run)
+    return JobView(
+        **_run_fields(reading, run, "repair" if report.get("job") == "repair" else "job"),
+        level=Level.WAITING,
+        word=_word(run["phase"]).lower(),
+        done=0,
+        total=0,
+        parts=(),
+        figures=(),
+    )
+
+
 def _export(reading: FlowReading, archive: Mapping[str, Any]) -> JobView:
     """Returns the last export into the archive of a flow; one that follows the source has no end."""
     phase = str(archive.get("phase"))
@@ -268,8 +296,8 @@ def _seed(reading: FlowReading, seed: Mapping[str, Any]) -> JobView:
             *([("wave", wave, "count")] if (wave := _int(seed.get("wave"))) else ()),
             ("records", _int(seed.get("records")), "count"),
             ("remaining records", _int(seed.get("remainingRecords")), "count"),
-            ("records/s", _int(seed.get("recordsPerSecond")), "short"),
-            ("bytes/s", _int(seed.get("bytesPerSecond")), "byte_rate"),
+            ("records/s", _number(seed.get("recordsPerSecond")), "short"),
+            ("bytes/s", _number(seed.get("bytesPerSecond")), "byte_rate"),
         ),
         left_s=_int(seed.get("estimatedSeconds")) if seed.get("estimatedSeconds") is not None else None,
         advice=advice_for("SeedFailed") if has_lost or phase in {"Failed", "Lost"} else None,
@@ -311,6 +339,10 @@ def _run_fields(reading: FlowReading, run: Mapping[str, Any], kind: str) -> dict
 
 def _counts(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _number(value: Any) -> float:
+    return value if type(value) in {int, float} and 0 <= value < math.inf else 0
 
 
 def _int(value: Any) -> int:

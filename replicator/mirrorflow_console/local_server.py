@@ -17,6 +17,7 @@ from mirrorflow_console.internal_topics import InternalTopics
 from mirrorflow_console.joined_flows import JoinedFlows
 from mirrorflow_console.joined_switchovers import JoinedSwitchovers
 from mirrorflow_console.local_flows import LocalFlows
+from mirrorflow_console.local_jobs import LocalJobs
 from mirrorflow_console.local_switchovers import LocalSwitchovers
 from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.prometheus_history import PrometheusHistory
@@ -62,6 +63,7 @@ def serve(
             history,
             internal=internal,
             results=files,
+            jobs=LocalJobs(),
             switchovers=switchovers,
         )
         server = uvicorn.Server(server_config(console, hosts=HOSTS))

@@ -28,6 +28,7 @@ from mirrorflow_console.gate import Gate, OpenGate, Visitor
 from mirrorflow_console.history import History
 from mirrorflow_console.internal_topics import InternalTopics, records_page
 from mirrorflow_console.job_views import worst_jobs_first
+from mirrorflow_console.local_jobs import LocalJobs
 from mirrorflow_console.pages import PAGES, SWITCHOVERS_PATH, Page, PageError, switchover_values
 from mirrorflow_console.poller import SharedPoller, Snapshot
 from mirrorflow_console.rendering import environment
@@ -68,6 +69,7 @@ class Console:
         place: str = "this machine",
         internal: InternalTopics | None = None,
         results: ResultFiles | None = None,
+        jobs: LocalJobs | None = None,
         switchovers: SwitchoverSource | None = None,
     ) -> None:
         self._poller = poller
@@ -75,7 +77,7 @@ class Console:
         self._gate = OpenGate() if gate is None else gate
         self._place = place
         self._internal = internal
-        self._results = results
+        self._jobs = [source for source in (results, jobs) if source is not None]
         self._switchovers = switchovers
         self._templates = environment()
         self._streams = 0
@@ -193,8 +195,9 @@ class Console:
             "query": query,
             "visitor": visitor,
         }
-        if self._results is not None and "jobs" in values:
-            values["jobs"] = worst_jobs_first([*values["jobs"], *self._results.read()])
+        if "jobs" in values:
+            others = (job for source in self._jobs for job in source.read())
+            values["jobs"] = worst_jobs_first([*values["jobs"], *others])
         return _part(template, values) if is_part else template.render(values)
 
     def _switchover_values(self, path: str, query: Mapping[str, str], visitor: Visitor) -> dict[str, Any]:

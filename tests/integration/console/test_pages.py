@@ -1,9 +1,11 @@
 """The console in a real browser shows a flow between real brokers."""
 
+import re
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -181,7 +183,14 @@ def test_failed_verification_appears_within_ten_seconds_and_disappears_after_rep
         expect(trouble).to_have_count(1)
         east.delete_records(topic, {0: 200})
         west.delete_records(copy, {0: 201})
-        assert verify(tmp_path, results, run_id="2") == 0
+        page.goto(f"{url}/jobs")
+        with ThreadPoolExecutor() as executor:
+            second = executor.submit(verify, tmp_path, results, run_id="2")
+            running_job = page.locator(".job").filter(has_text=re.compile("preparing|running"))
+            expect(running_job).to_contain_text(name, timeout=START_MS)
+            assert second.result() == 0
+        expect(running_job).to_have_count(0, timeout=SHOWN_MS)
+        page.goto(f"{url}/flow?flow={name}")
         expect(trouble).to_have_count(0, timeout=SHOWN_MS)
 
 

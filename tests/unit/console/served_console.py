@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 from mirrorflow_console.gate import Gate
 from mirrorflow_console.history import History
 from mirrorflow_console.internal_topics import InternalTopics
+from mirrorflow_console.local_jobs import LocalJobs
 from mirrorflow_console.local_server import HOSTS, listening_socket, server_config
 from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.result_files import ResultFiles
@@ -41,13 +42,22 @@ def served(
     gate: Gate | None = None,
     internal: InternalTopics | None = None,
     results: ResultFiles | None = None,
+    jobs: LocalJobs | None = None,
     switchovers: SwitchoverSource | None = None,
     routes: Sequence[BaseRoute] = (),
 ) -> Iterator[ServedConsole]:
     """Serves the flows of *source* until the block ends. *routes*: further ones, such as those of a gate."""
     history = History(None)
     poller = SharedPoller(source, history)
-    console = Console(poller, history, gate=gate, internal=internal, results=results, switchovers=switchovers)
+    console = Console(
+        poller,
+        history,
+        gate=gate,
+        internal=internal,
+        results=results,
+        jobs=jobs,
+        switchovers=switchovers,
+    )
     server = uvicorn.Server(server_config(console, hosts=HOSTS, routes=routes))
     listener = listening_socket(0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -13,10 +13,19 @@ from mirrorflow_console.job_views import (
     KEY_MAX,
     archive_of_manifest,
     job_views,
+    running_job_view,
     verification_of_file,
     worst_jobs_first,
 )
 from mirrorflow_console.result_files import ResultFiles
+from mirrorflow_seed.job_report import (
+    ArchiveReport,
+    JobPhase,
+    OutcomeCounts,
+    RepairReport,
+    SeedReport,
+    VerifyReport,
+)
 from tests.unit.console.served_console import served
 from tests.unit.console.test_documents import JSON
 from tests.unit.console.test_server import SCRIPT, flows, get
@@ -206,3 +215,30 @@ def test_any_status_of_a_job_can_be_shown(document):
         run = {"phase": document, "partitions": document, "windows": document, "successTime": document}
         for status in (document, {**run, "phase": "Running"}, run):
             job_views([FlowReading(key="f", name="f", status={field: status})])
+
+
+@pytest.mark.parametrize(
+    ("report", "kind", "word", "done"),
+    [
+        (SeedReport(run_id="1", phase=JobPhase.RUNNING, partitions=9, done=4, wave=2, records_per_second=7.5), "seed", "running", 4),
+        (VerifyReport(run_id="1", phase=JobPhase.RUNNING, windows=OutcomeCounts(total=5, equal=3)), "verification", "running", 3),
+        (ArchiveReport(run_id="1", job="export", archived_records=12, commit=3), "archive", "preparing", 0),
+        (ArchiveReport(run_id="1", job="restore", phase=JobPhase.RUNNING, partitions=3, done=1), "restore", "running", 1),
+        (RepairReport(run_id="1", phase=JobPhase.RUNNING), "repair", "running", 0),
+        (None, "job", "preparing", 0),
+    ],
+)  # fmt: skip
+def test_a_job_that_runs_on_this_machine_shows_its_report(report: Any, kind: str, word: str, done: int):
+    view = running_job_view("east-to-west", 1_800_000_000.5, {} if report is None else report.as_json())
+
+    assert (view.kind, view.word, view.done, view.level) == (kind, word, done, Level.WAITING)
+    assert (view.flow, view.start, view.end) == ("east-to-west", "2027-01-15T08:00:00Z", "")
+    if kind == "seed":
+        assert ("records/s", 7.5, "short") in view.figures
+
+
+@given(document=JSON)
+def test_any_report_of_a_job_can_be_shown(document):
+    for job in ("seed", "verify", "export", "restore", document):
+        report = {"job": job, "phase": document, "partitions": document, "recordsPerSecond": document}
+        running_job_view("f", 0.0, report)
