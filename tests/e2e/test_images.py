@@ -10,7 +10,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.images import DOCKERFILE, TARGETS, VERSION, build
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
-MOST_MB = {"operator": 300, "replicator": 200, "seed": 650}
+MOST_MB = {"operator": 300, "replicator": 200, "console": 350, "seed": 650}
 USER_ID = 1_000_730_000  # as OpenShift chooses them, with a range for each namespace
 UNWANTED = ("cc", "gcc", "make", "git")
 
@@ -59,6 +59,8 @@ def test_an_image_runs_with_any_user_id_and_contains_no_compiler(
     """The modules of the image load, and none of its files is writable. It has neither build tools nor pip's cache."""
     if target == "seed":
         request.getfixturevalue("seed_image")
+    if target == "console":
+        stage.release.load_images(target)
     program = (
         f"import glob, os, shutil, importlib.metadata, mirrorflow_{target}.__main__\n"
         f"assert os.getuid() == {USER_ID}\n"
