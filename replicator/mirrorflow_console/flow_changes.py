@@ -135,7 +135,8 @@ def _began(now: FlowView, run: FlowRun, at_s: float) -> HistoryEvent:
 def _ended(now: FlowView, run: FlowRun, at_s: float) -> HistoryEvent:
     is_fine = run.phase == _ENDED_WELL and not (run.lost or run.differing)
     level = Level.FINE if is_fine else Level.BROKEN
-    text = f"The {run.name} {'has' if run.phase != 'Lost' else 'is'} {run.phase.lower()}"
+    what = f"{'is' if run.phase == 'Lost' else 'has'} {run.phase.lower()}"
+    text = f"The {run.name} {'has found differences' if run.differing else what}"
     return _event(now, run.kind, level, f"{text}: {run.message}" if run.message else f"{text}.", at_s)
 
 

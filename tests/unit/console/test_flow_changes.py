@@ -135,7 +135,7 @@ def test_each_scheduled_verification_is_a_run_and_one_with_differences_is_broken
 
     assert [(kind, level, text) for kind, level, text, _ in rows] == [
         ("verification", Level.WAITING, "The verification began."),
-        ("verification", Level.BROKEN, "The verification has succeeded: Compared."),
+        ("verification", Level.BROKEN, "The verification has found differences: Compared."),
     ]
 
 
