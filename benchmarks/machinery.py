@@ -38,8 +38,8 @@ from mirrorflow_seed.spark_tasks import SparkTasks
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.comparison_tasks import compare_groups
 from mirrorflow_seed.verify.offset_windows import (
-    RANGE_WINDOWS,
     WINDOW_OFFSETS,
+    VerifyPlanSettings,
     VerifyRange,
     WindowOutcome,
     WindowResult,
@@ -154,14 +154,15 @@ def _imagined_window(verify_range: VerifyRange, start: int) -> WindowResult:
 
 def driver_memory(windows: int) -> DriverMemory:
     """Runs a verification of *windows* windows on Spark, in partitions of PARTITION_WINDOWS, and writes its result."""
-    range_offsets = RANGE_WINDOWS * WINDOW_OFFSETS
+    range_windows = VerifyPlanSettings(run_id="1").with_range_limit(windows * WINDOW_OFFSETS).range_windows
+    range_offsets = range_windows * WINDOW_OFFSETS
     ranges = [
         VerifyRange(
-            topic="far", target_topic="near.far", partition=number // (PARTITION_WINDOWS // RANGE_WINDOWS),
+            topic="far", target_topic="near.far", partition=number // max(1, PARTITION_WINDOWS // range_windows),
             source_from=number * range_offsets, source_to=(number + 1) * range_offsets,
             target_from=number * range_offsets, target_to=(number + 1) * range_offsets,
         )
-        for number in range(windows // RANGE_WINDOWS)
+        for number in range(windows // range_windows)
     ]  # fmt: skip
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -185,7 +186,7 @@ def driver_memory(windows: int) -> DriverMemory:
             run_id="1", flow="far-to-near", source_alias="far", target_alias="near", sample=1.0,
             summaries=[result.windows for result in results], partitions=len(ranges), behind=0,
         )  # fmt: skip
-        assert verification.counts.equal == len(ranges) * RANGE_WINDOWS
+        assert verification.counts.equal == len(ranges) * range_windows
         result_folder.write(verification)
         jvm = next(pid for pid in family(os.getpid()) if program_of(pid).startswith("java"))
         return DriverMemory(python_bytes=process.peak_bytes(), jvm_bytes=_peak_bytes(jvm))

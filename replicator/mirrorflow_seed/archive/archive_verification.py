@@ -39,7 +39,13 @@ from mirrorflow_seed.verify.partition_planner import PartitionLayout, VerifyPlan
 from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult, compare_range
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from mirrorflow_seed.verify.verification_result import VerificationResult
-from mirrorflow_seed.verify.verify_plan import joined_plan, partition_layouts, plan_layouts, planning_groups
+from mirrorflow_seed.verify.verify_plan import (
+    joined_plan,
+    limit_ranges,
+    partition_layouts,
+    plan_layouts,
+    planning_groups,
+)
 from mirrorflow_seed.verify.verify_progress import VerifyProgress
 
 if TYPE_CHECKING:
@@ -123,6 +129,7 @@ def verify_archive(
     plan_settings = replace(planning_tasks.plan_settings_of(job), target_may_be_ahead=True)
     notes: list[str] = []
     layouts = asyncio.run(_layouts(settings, plan_settings, manifest, folder, notes))
+    plan_settings = limit_ranges(layouts, plan_settings)
     work = partial(plan_archived, plan_settings=plan_settings, files=task_files, point=point)
     groups = planning_groups(layouts, plan_settings)
     plans = (

@@ -9,7 +9,7 @@ same windows, another run compares others.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -21,6 +21,9 @@ from mirrorflow_core.record_digests import DIGEST_BYTES, SUM_MODULUS, DigestedRe
 WINDOW_OFFSETS: Final = 100_000
 # A task should take seconds: a million records of 1 kB take three seconds, and starting a task takes 50 ms.
 RANGE_WINDOWS: Final = 10
+# The plan has some 330 bytes for each range, and a job some 100 more: 43 MB in the driver, whatever the flow's size.
+# A verification has some 20,000 tasks at most, so each of them still has five ranges.
+RANGES_MAX: Final = 100_000
 # Keys per class of a compacted partition: a task holds those of a class that differ, at most some 60 MB.
 KEYS_MAX: Final = 200_000
 # In each window; counts have no limit. A window without any match must not fill the driver's memory.
@@ -92,6 +95,11 @@ class VerifyPlanSettings:
     keys_max: int = KEYS_MAX
     timestamps: bool = True  # False: not compared anywhere
     target_may_be_ahead: bool = False  # the source is an archive and may end before what the flow has copied
+
+    def with_range_limit(self, offsets: int) -> "VerifyPlanSettings":
+        """Returns these settings for a plan of *offsets* source offsets, with larger ranges if there were more than RANGES_MAX."""
+        least = -(-offsets // (self.window_offsets * RANGES_MAX))
+        return replace(self, range_windows=max(self.range_windows, least))
 
     def is_sampled(self, partition: TopicPartition, window: int) -> bool:
         """Returns whether this run compares window number *window* of the partition."""

@@ -21,7 +21,13 @@ from mirrorflow_seed.verify.offset_windows import (
 )
 from mirrorflow_seed.verify.partition_planner import PartitionLayout, VerifyPlan
 from mirrorflow_seed.verify.range_comparison import connect_clusters
-from mirrorflow_seed.verify.verify_plan import joined_plan, partition_layouts, plan_layouts, planning_groups
+from mirrorflow_seed.verify.verify_plan import (
+    joined_plan,
+    limit_ranges,
+    partition_layouts,
+    plan_layouts,
+    planning_groups,
+)
 from mirrorflow_seed.verify.verify_progress import VerifyProgress
 
 
@@ -83,6 +89,7 @@ def plan_verification(
     plan_settings = plan_settings_of(job)
     notes: list[str] = []
     layouts = list(filter(selects, asyncio.run(_partition_layouts(settings, plan_settings, notes))))
+    plan_settings = limit_ranges(layouts, plan_settings)
     groups = planning_groups(layouts, plan_settings)
     if planning_tasks is None or len(groups) < 2:
         plans = [asyncio.run(_plan_layouts(settings, plan_settings, layouts))]

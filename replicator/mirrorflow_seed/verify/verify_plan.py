@@ -74,6 +74,13 @@ def joined_plan(plans: Sequence[VerifyPlan], notes: Sequence[str]) -> VerifyPlan
     )
 
 
+def limit_ranges(layouts: Sequence[PartitionLayout], plan_settings: VerifyPlanSettings) -> VerifyPlanSettings:
+    """Returns *plan_settings* with ranges so large that the plan of all *layouts* fits into the driver's memory."""
+    return plan_settings.with_range_limit(
+        sum(layout.source_offsets.end - layout.source_offsets.start for layout in layouts)
+    )
+
+
 def planning_groups(
     layouts: Sequence[PartitionLayout], plan_settings: VerifyPlanSettings
 ) -> list[list[PartitionLayout]]:

@@ -18,7 +18,12 @@ from mirrorflow_core.settings import StartPosition
 from mirrorflow_core.transforms import TopicTransforms, Transforms
 from mirrorflow_core.wire.error_codes import error_for
 from mirrorflow_seed.verify import partition_planner
-from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings, WindowOutcome, WindowResult
+from mirrorflow_seed.verify.offset_windows import (
+    RANGES_MAX,
+    VerifyPlanSettings,
+    WindowOutcome,
+    WindowResult,
+)
 from mirrorflow_seed.verify.partition_planner import (
     BoundaryRecord,
     PartitionLayout,
@@ -28,7 +33,13 @@ from mirrorflow_seed.verify.partition_planner import (
 from mirrorflow_seed.verify.range_comparison import InOrderComparison
 from mirrorflow_seed.verify.range_reader import OffsetRange
 from mirrorflow_seed.verify.stored_offsets import StoredOffsets
-from mirrorflow_seed.verify.verify_plan import READS_OF_TASK, cut_at_source_end, joined_plan, planning_groups
+from mirrorflow_seed.verify.verify_plan import (
+    READS_OF_TASK,
+    cut_at_source_end,
+    joined_plan,
+    limit_ranges,
+    planning_groups,
+)
 from tests.unit.seed.test_comparison import batches, record
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("e.t", 0)
@@ -378,6 +389,32 @@ def test_partitions_are_planned_in_groups_of_a_bounded_number_of_reads(sizes: li
     )
     if sum(layout.expected_reads(plan_settings) for layout in layouts) <= READS_OF_TASK:
         assert len(groups) <= 1
+
+
+@pytest.mark.parametrize(
+    ("partitions", "offsets", "range_windows"),
+    [(1, 0, 10), (10_000, 5_000_000, 10), (10_000, 50_000_000, 50), (1, 5 * 10**15, 500_000)],
+)
+def test_a_large_plan_has_a_bounded_number_of_larger_ranges(
+    partitions: int, offsets: int, range_windows: int
+) -> None:
+    """Each partition still has one range at least."""
+    layout = PartitionLayout(
+        source=SOURCE,
+        target=COPY,
+        source_offsets=OffsetRange(7, 7 + offsets),
+        target_offsets=OffsetRange(0, offsets),
+        stored=NOTHING_STORED,
+        copied_before=None,
+        is_compacted=False,
+        can_expire=False,
+        timestamps=True,
+    )
+
+    limited = limit_ranges([layout] * partitions, VerifyPlanSettings(run_id="run"))
+
+    assert range_windows == limited.range_windows
+    assert len(limited.sampled_ranges(SOURCE, 0, min(offsets, 50_000_000))) * partitions <= RANGES_MAX
 
 
 def test_plans_of_tasks_are_joined_with_the_largest_range_first() -> None:
