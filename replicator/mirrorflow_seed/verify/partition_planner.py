@@ -88,14 +88,16 @@ class BoundaryLog:
         self._read_committed = read_committed
 
     async def records(self, offset: int, count: int) -> list[BoundaryRecord]:
-        """Returns up to *count* records from *offset* on.
+        """Returns up to *count* records from *offset* on, none of them before the start of the log.
 
         Raises ClusterError, CorruptRecordsError, DeletedMeanwhileError.
         """
+        # The first batch is returned whole, also with records that were deleted from its beginning.
+        offset = max(offset, self.start)
         reader = OffsetRangeReader(
             self._cluster,
             self.partition,
-            OffsetRange(max(offset, self.start), self.end),
+            OffsetRange(offset, self.end),
             read_committed=self._read_committed,
             response_bytes=SPOT_RESPONSE_BYTES if count <= RUN_RECORDS else SEARCH_RESPONSE_BYTES,
             reads_ahead=False,
@@ -320,10 +322,13 @@ class PartitionPlanner:
             for guess in self._partition.stored.source_guesses(self._target.start)
             if guess.is_exact
         ]
-        if not exact:
+        # Without a later record on the target, the flow's stored offset says where the deleted ones end.
+        copied_before = exact[0] if exact else self._partition.copied_before
+        if copied_before is None:
             self._add_undecided(self._source.start, self._source.end, NO_MATCH)
             return None
-        copied_to = max(exact[0], self._source.start)
+        # The flow may have copied more than this source has, if that is an archive.
+        copied_to = min(max(copied_before, self._source.start), self._source.end)
         if await self._retention_explains(copied_to):
             self._add_note("the target has deleted all of it")
         else:

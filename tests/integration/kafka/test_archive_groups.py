@@ -17,7 +17,7 @@ from tests.integration.kafka.seeding import files_of
 from tests.integration.kafka.test_acl_sync import acl, add, topic_acls
 from tests.integration.kafka.test_archive import archive, manifest_of, restore
 from tests.integration.kafka.test_failures_access import client
-from tests.integration.kafka.verifying import verify, write
+from tests.integration.kafka.verifying import T0, plain, verify, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -237,3 +237,39 @@ def test_ranges_of_partitions_are_restored_and_the_connector_and_groups_continue
         put_group(flow.target, group, {(copy, 0): 0})
         read = [value for partition, _, value in consume(flow.target, group, copy) if partition == 1]
         assert read == [value for number, offset, value in source if number == 1 and offset >= first], group
+
+
+def test_a_head_that_the_target_has_lost_is_missing_from_an_archive_at_a_point_in_time(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+) -> None:
+    """Also if the target has later records, and if nothing of that time or nothing at all is left."""
+    topic = flow.source.create_topic(unique_topic())
+    copy = flow.remote(topic)
+    write(flow.source, topic, plain(2_500))
+    files, folder = files_of(flow, topic), tmp_path / "archive"
+    archive(files, spark, folder)
+    until = dt.datetime.fromtimestamp((T0 + 1_999) / 1_000, dt.UTC).isoformat(timespec="milliseconds")
+    point = {"archive": folder.as_uri(), "archive_until": until, "window_offsets": "1000"}
+
+    def is_missing(name: str, before: int) -> None:
+        """The records of the time that the target does not have after its offsets *before* were deleted."""
+        flow.target.delete_records(copy, {0: before})
+        left = {record.timestamp - T0 for record in records(flow.target, copy)}
+        lost = [number for number in range(2_000) if number not in left]
+        assert lost
+        outcome = verify(files, spark, tmp_path / name, **point)
+        first = [("missing", number, -1) for number in lost[:10]]
+        assert (1, len(lost), first) == (
+            outcome.status,
+            outcome.report.differences,
+            outcome.differences()[: len(first)],
+        ), outcome.not_equal
+
+    restore(files, spark, folder, archive_until=until)
+    is_missing("cut", 300)
+    # Its comparison would find the cut head.
+    restore(files, spark, folder, archive_compare="false")
+    end = flow.target.end_offsets(copy)[0]
+    is_missing("cut-and-ahead", 600)
+    is_missing("only-later-records", end - 100)
+    is_missing("nothing", end)

@@ -16,6 +16,7 @@ from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.record_digests import DigestedRecord, RecordDigester
 from mirrorflow_core.settings import StartPosition
 from mirrorflow_core.transforms import TopicTransforms, Transforms
+from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.error_codes import error_for
 from mirrorflow_seed.verify import partition_planner
 from mirrorflow_seed.verify.offset_windows import (
@@ -25,6 +26,7 @@ from mirrorflow_seed.verify.offset_windows import (
     WindowResult,
 )
 from mirrorflow_seed.verify.partition_planner import (
+    BoundaryLog,
     BoundaryRecord,
     PartitionLayout,
     PartitionPlanner,
@@ -191,6 +193,25 @@ def test_records_lost_at_the_start_of_the_target_are_missing_unless_retention_de
     assert missing == sum(window.differing for window in results)
     assert bool(plan.notes) is not bool(missing)
     assert 140 + missing == sum(window.source_count for window in results)
+
+
+@pytest.mark.parametrize("copied_before", [50, 80])
+def test_all_records_of_a_target_that_was_emptied_are_missing(copied_before: int) -> None:
+    """The flow's stored offset says what it had; of an archive, the source may end before that."""
+    _, results = plan_and_compare(
+        range(50), [], begins=(0, 60), copied_before=copied_before, deleted_before_ms=-math.inf
+    )
+
+    assert {"different"} == outcomes(window for window in results if window.source_count)
+    assert 50 == sum(window.differing for window in results)
+
+
+def test_an_emptied_target_without_a_stored_offset_is_undecided() -> None:
+    _, results = plan_and_compare(
+        range(50), [], begins=(0, 60), copied_before=None, deleted_before_ms=-math.inf
+    )
+
+    assert {"undecided"} == outcomes(results)
 
 
 def test_records_deleted_on_one_side_become_a_note_and_the_rest_is_compared() -> None:
@@ -389,6 +410,32 @@ def test_partitions_are_planned_in_groups_of_a_bounded_number_of_reads(sizes: li
     )
     if sum(layout.expected_reads(plan_settings) for layout in layouts) <= READS_OF_TASK:
         assert len(groups) <= 1
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"), [(0, [13, 14, 15, 16]), (13, [13, 14, 15, 16]), (18, [18, 19]), (20, [])]
+)
+def test_records_that_were_deleted_from_the_beginning_of_a_batch_are_not_read(
+    monkeypatch: pytest.MonkeyPatch, offset: int, expected: list[int]
+) -> None:
+    """A broker returns the first batch whole: here from offset 10 on, while the log begins at 13."""
+
+    class WholeBatches:
+        def __init__(self, *_: object, **__: object) -> None:
+            self._responses = [batches([record(number) for number in range(10, 20)], [10], first=10)]
+
+        async def more(self) -> list[Batch] | None:
+            return self._responses.pop() if self._responses else None
+
+        async def close(self) -> None: ...
+
+    monkeypatch.setattr(partition_planner, "OffsetRangeReader", WholeBatches)
+    cluster: Any = None
+    log = BoundaryLog(cluster, COPY, OffsetRange(13, 20), DIGEST, read_committed=True)
+
+    read = asyncio.run(log.records(offset, 4))
+
+    assert expected == [boundary_record.offset for boundary_record in read]
 
 
 @pytest.mark.parametrize(
