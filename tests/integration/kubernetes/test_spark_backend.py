@@ -101,6 +101,52 @@ def test_a_job_runs_with_only_the_images_jars_and_permissions_on_pods(
     assert not namespace.get("pods", "--selector=spark-role=executor")["items"]
 
 
+@pytest.mark.timeout(600)
+def test_a_job_outside_of_the_cluster_runs_on_executors_in_it(
+    api_server: ApiServer, namespace: Kubectl, tmp_path: Path
+):
+    """No variable of a pod is set: the settings are Spark's own, as for any application of the user's."""
+    _allow_pods(namespace)
+    wait_until("the default ServiceAccount exists", lambda: "default" in namespace("get", "serviceaccounts"))
+    properties = {
+        "master": f"k8s://{api_server.url}",
+        "output": tmp_path / "output",
+        "spark.kubernetes.namespace": namespace.namespace,
+        "spark.kubernetes.container.image": "apache/spark",
+        "spark.kubernetes.executor.disableConfigMap": "true",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.instances": "1",
+        "spark.executor.memory": "512m",
+        "spark.network.timeout": "300s",
+    }
+    job = tmp_path / "job.properties"
+    job.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(api_server.user(USER).kubeconfig),
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    log = tmp_path / "driver.log"
+    driver = start("driver", [sys.executable, "-c", PROGRAM, str(job)], log=log, environment=environment)
+    executors: dict[str, Child] = {}
+
+    def ended() -> bool:
+        _start_executors(namespace, environment, executors, tmp_path)
+        return driver.process.poll() is not None
+
+    try:
+        wait_until("the driver has ended", ended, timeout_s=WAIT_S, poll_s=0.5)
+    finally:
+        for child in (driver, *executors.values()):
+            child.kill()
+
+    log_text = log.read_text()
+    assert "SUM 28" in log_text, log_text[-4_000:]
+    assert driver.process.returncode == 0, log_text[-4_000:]
+    assert executors
+
+
 def _job(url: str, folder: Path) -> str:
     properties = {
         "master": f"k8s://{url}",
