@@ -8,8 +8,10 @@ issue one id for two schemas: a context is either the original or the copy. Two 
 both contexts copies; both report it as long as neither has a schema.
 
 The order of steps: references before what refers to them, versions of a subject ascending, then soft deletes in reverse, because a
-registry deletes nothing that is referred to. A version that returns under the id of a deleted one is registered after
-that deletion, also if the source has deleted the earlier one for good. Any prefix of the steps may have been carried out: the next plan continues from the contents.
+registry deletes nothing that is referred to. A version that returns under the id of a deleted one is registered after that deletion and
+those of what refers to it, also if the source has deleted the earlier one for good. If something that stays refers to the earlier one, the
+returning version is a conflict: a registry gives a schema no second version beside a first one. Any prefix of the steps may have been
+carried out: the next plan continues from the contents.
 
 The highest id of a source context is reserved by a placeholder if no copied version has it, so that the target issues higher ids
 once it leaves IMPORT. What only the target has is left as it is: records may still need it.
@@ -119,10 +121,14 @@ class SchemaPlan:
 
 @dataclass(slots=True)
 class _TargetState:
-    """The target's versions and ids as they are after the steps so far. *wanted*: the keys of all copies."""
+    """The target's versions and ids as they are after the steps so far.
+
+    *wanted*: the keys of all copies; *leaving*: those of them that the source has deleted softly.
+    """
 
     versions: dict[VersionKey, SchemaVersion]
     wanted: frozenset[VersionKey]
+    leaving: Mapping[VersionKey, SchemaVersion]
     by_id: dict[tuple[str, int], SchemaVersion] = field(default_factory=dict)
     reserved: dict[tuple[str, int], SchemaVersion] = field(default_factory=dict)
     referrers: dict[VersionKey, set[VersionKey]] = field(default_factory=dict)
@@ -136,10 +142,47 @@ class _TargetState:
         for reference in version.references:
             self.referrers.setdefault((reference.subject, reference.version), set()).add(version.key)
 
-    def referrer_of(self, key: VersionKey) -> SchemaVersion | None:
-        """Returns a version that refers to *key* and is not deleted; a registry does not delete *key* then."""
-        referrers = (self.versions[referrer] for referrer in self.referrers.get(key, ()))
-        return next((version for version in referrers if not version.is_deleted), None)
+    def delete(self, key: VersionKey) -> None:
+        self.add(replace(self.versions[key], is_deleted=True))
+
+    def earlier_versions(self, copy: SchemaVersion) -> list[VersionKey]:
+        """Returns the other versions of the subject that have the schema of *copy*, and are to be deleted because of it.
+
+        Two versions that the source has both stay: imports may leave them.
+        """
+        same = self.under_one_id.get((copy.subject, copy.schema_id), ())
+        return sorted(
+            key
+            for key in same
+            if key != copy.key
+            and not self.versions[key].is_deleted
+            and (key in self.leaving or key not in self.wanted)
+        )
+
+    def deletions_before(self, key: VersionKey) -> tuple[VersionKey, ...] | SchemaVersion:
+        """Returns what must be deleted before *key* can be, in order, or the version that refers to it and stays."""
+        graph: dict[VersionKey, list[VersionKey]] = {}
+        waiting = [key]
+        while waiting:
+            current = waiting.pop()
+            graph[current] = [
+                referrer
+                for referrer in sorted(self.referrers.get(current, ()))
+                if not self.versions[referrer].is_deleted
+            ]
+            for referrer in graph[current]:
+                if not self._is_leaving(referrer):
+                    return self.versions[referrer]
+                if referrer not in graph:
+                    waiting.append(referrer)
+        try:
+            return tuple(TopologicalSorter(graph).static_order())[:-1]
+        except CycleError as error:
+            return self.versions[error.args[1][0]]
+
+    def _is_leaving(self, key: VersionKey) -> bool:
+        version, copy = self.versions[key], self.leaving.get(key)
+        return copy is not None and (version.schema_id, version.content) == (copy.schema_id, copy.content)
 
 
 def plan_schemas(source: RegistryContents, target: RegistryContents, mapping: SubjectMapping) -> SchemaPlan:
@@ -150,7 +193,12 @@ def plan_schemas(source: RegistryContents, target: RegistryContents, mapping: Su
     wanted = selected_versions(source, mapping)
     conflicts: list[SchemaConflict] = []
     modes, closed = _open_contexts(source, target, mapping, conflicts)
-    state = _TargetState({}, frozenset((mapping.copy_of(subject), number) for subject, number in wanted))
+    copied = [version for version in wanted.values() if version.subject.context not in closed]
+    state = _TargetState(
+        {},
+        frozenset((mapping.copy_of(subject), number) for subject, number in wanted),
+        {copy.key: copy for copy in (mapping.copied(version) for version in copied if version.is_deleted)},
+    )
     for version in target.versions.values():
         state.add(version)
     ordered, circular = _in_order(wanted)
@@ -314,7 +362,30 @@ def _conflict_of(
             message=f"{named} cannot be copied: on the target that id is another schema, version {other.version} of "
             f"{other.subject.qualified}. Delete it there permanently if no record needs it, or copy into another context.",
         )
+    if _must_register(copy, present):
+        for earlier in state.earlier_versions(copy):
+            referrer = state.deletions_before(earlier)
+            if isinstance(referrer, SchemaVersion):
+                return SchemaConflict(
+                    kind=SchemaConflictKind.STILL_REFERENCED,
+                    subject=version.subject,
+                    version=version.version,
+                    message=f"{named} cannot be copied: the target has its schema as version {earlier[1]}, and "
+                    f"{_refers(referrer, earlier)}.",
+                )
     return None
+
+
+def _must_register(copy: SchemaVersion, present: SchemaVersion | None) -> bool:
+    return present is None or (present.is_deleted and not copy.is_deleted)
+
+
+def _refers(referrer: SchemaVersion, key: VersionKey) -> str:
+    is_direct = any((reference.subject, reference.version) == key for reference in referrer.references)
+    return (
+        f"version {referrer.version} of {referrer.subject.qualified} refers to it{'' if is_direct else ' over other versions'}, "
+        "and is not deleted by MirrorFlow. Delete that one first"
+    )
 
 
 def _missing_reference(version: SchemaVersion, what: str) -> SchemaConflict:
@@ -330,52 +401,32 @@ def _copy_version(
     copy: SchemaVersion, state: _TargetState, writes: list[SchemaStep], deletes: list[DeleteVersion]
 ) -> None:
     present = state.versions.get(copy.key)
-    if present is None or (present.is_deleted and not copy.is_deleted):
+    is_live = present is not None and not present.is_deleted
+    if _must_register(copy, present):
         placeholder = state.reserved.pop((copy.subject.context, copy.schema_id), None)
         if placeholder is not None:
             del state.versions[placeholder.key]
             writes.append(DeleteVersion(*placeholder.key, permanently=True))
         # Registries take a schema that a subject has already for the same version, unless that one is deleted.
-        writes += _taken_out(deletes, copy, state)
-        writes += _replaced(deletes, copy, state)
+        for earlier in state.earlier_versions(copy):
+            writes += _taken_out(earlier, state, deletes)
         writes.append(RegisterVersion(copy))
-    if copy.is_deleted and not (present is not None and present.is_deleted):
+        is_live = True
+    if copy.is_deleted and is_live:
         deletes.append(DeleteVersion(*copy.key))
-    state.add(copy)
+    state.add(replace(copy, is_deleted=False) if copy.is_deleted and is_live else copy)
 
 
-def _taken_out(
-    deletes: list[DeleteVersion], copy: SchemaVersion, state: _TargetState
-) -> Iterator[DeleteVersion]:
-    """Yields those of *deletes* that must come before *copy* is registered, because they have its schema and subject."""
-    for delete in [delete for delete in deletes if delete.subject == copy.subject]:
-        key = delete.subject, delete.version
-        if state.versions[key].schema_id == copy.schema_id and state.referrer_of(key) is None:
-            yield from _with_referrers(delete, deletes, state)
-
-
-def _replaced(
-    deletes: list[DeleteVersion], copy: SchemaVersion, state: _TargetState
-) -> Iterator[DeleteVersion]:
-    """As `_taken_out`, for versions that only the target has: the source has deleted them for good."""
-    for key in sorted(state.under_one_id.get((copy.subject, copy.schema_id), ())):
-        version = state.versions[key]
-        if key not in state.wanted and not version.is_deleted and state.referrer_of(key) is None:
-            state.add(replace(version, is_deleted=True))
-            yield from _with_referrers(DeleteVersion(*key), deletes, state)
-
-
-def _with_referrers(
-    delete: DeleteVersion, deletes: list[DeleteVersion], state: _TargetState
-) -> Iterator[DeleteVersion]:
-    """Takes *delete* out of *deletes*, and yields it after those of what refers to it."""
-    if delete in deletes:
-        deletes.remove(delete)
-    referrers = state.referrers.get((delete.subject, delete.version), ())
-    for other in [other for other in deletes if (other.subject, other.version) in referrers]:
-        if other in deletes:
-            yield from _with_referrers(other, deletes, state)
-    yield delete
+def _taken_out(key: VersionKey, state: _TargetState, deletes: list[DeleteVersion]) -> Iterator[DeleteVersion]:
+    """Yields the deletion of *key* after those of what refers to it, none of which stays; *deletes* has them no more."""
+    before = state.deletions_before(key)
+    assert not isinstance(before, SchemaVersion)
+    for each in (*before, key):
+        delete = DeleteVersion(*each)
+        if delete in deletes:
+            deletes.remove(delete)
+        state.delete(each)
+        yield delete
 
 
 def _possible(
@@ -384,15 +435,16 @@ def _possible(
     mapping: SubjectMapping,
     conflicts: list[SchemaConflict],
 ) -> Iterator[DeleteVersion]:
-    """Yields *deletes* in reverse, without those that the target refuses because of versions that only it has."""
+    """Yields *deletes* in reverse, without those that the target refuses because of versions that stay."""
     originals = {copy: context for context, copy in mapping.contexts.items()}
     for delete in reversed(deletes):
         key = delete.subject, delete.version
-        referrer = state.referrer_of(key)
-        if referrer is None:
+        before = state.deletions_before(key)
+        if before == ():
+            state.delete(key)
             yield delete
             continue
-        state.add(replace(state.versions[key], is_deleted=False))
+        referrer = before if isinstance(before, SchemaVersion) else state.versions[before[-1]]
         subject = SubjectName(
             originals[delete.subject.context], delete.subject.name.removeprefix(mapping.prefix)
         )
@@ -401,8 +453,7 @@ def _possible(
                 kind=SchemaConflictKind.STILL_REFERENCED,
                 subject=subject,
                 version=delete.version,
-                message=f"Version {delete.version} of {delete.subject.qualified} cannot be deleted on the target: version "
-                f"{referrer.version} of {referrer.subject.qualified}, which the source has no more, refers to it. Delete that one first.",
+                message=f"Version {delete.version} of {delete.subject.qualified} cannot be deleted on the target: {_refers(referrer, key)}.",
             )
         )
 

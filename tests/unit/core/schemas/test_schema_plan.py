@@ -73,6 +73,89 @@ def test_a_schema_that_returns_after_its_version_was_deleted_for_good_gets_its_n
     assert not plan(source, target).steps
 
 
+def delete_for_good(model: RegistryModel, subject: str, version: int) -> None:
+    request(model, "DELETE", f"/subjects/{subject}/versions/{version}")
+    request(model, "DELETE", f"/subjects/{subject}/versions/{version}?permanent=true")
+
+
+@pytest.mark.parametrize("deletion", ["softly", "for good"])
+def test_a_returning_schema_is_a_conflict_while_a_version_that_only_the_target_has_refers_to_the_old_one(
+    deletion: str,
+):
+    """A registry deletes nothing that is referred to, and gives no schema a second version beside a first one."""
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "other", '"int"')  # keeps the id
+    register(source, "orders", '"int"')
+    register(source, "orders", '"long"')
+    register(source, "refunds", '"bytes"', [{"name": "R", "subject": "orders", "version": 1}])
+    synchronize(source, target)
+    delete_for_good(source, "refunds", 1)
+    request(source, "DELETE", "/subjects/orders/versions/1")
+    if deletion == "for good":
+        request(source, "DELETE", "/subjects/orders/versions/1?permanent=true")
+    register(source, "orders", '"int"')
+    register(source, "payments", '"string"', [{"name": "R", "subject": "orders", "version": 3}])
+    register(source, "later", '"float"')
+
+    synchronize(source, target)
+    planned = synchronize(source, target)
+
+    assert (".", "later", 1) in target.versions
+    assert not planned.steps
+    assert SchemaConflictKind.STILL_REFERENCED in kinds(planned)
+    returned = next(conflict for conflict in planned.conflicts if conflict.version == 3)
+    assert "version 1 of refunds" in returned.message
+    assert planned.missing == planned.missing_after == 2
+
+    request(target, "DELETE", "/subjects/refunds/versions/1")
+    assert not synchronize(source, target).conflicts
+    assert (".", "payments", 1) in target.versions
+    assert target.versions[".", "orders", 3]["id"] == 1
+
+
+def test_a_returning_schema_is_registered_after_a_deletion_that_comes_late_in_the_order():
+    """The version that refers to the old one is deleted on the source, and comes after many others."""
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "orders", '"int"')
+    for number in range(4):
+        register(source, "z", f'"z{number}"')
+    register(
+        source,
+        "refunds",
+        '"bytes"',
+        [{"name": "R", "subject": "orders", "version": 1}, {"name": "Z", "subject": "z", "version": 4}],
+    )
+    synchronize(source, target)
+    request(source, "DELETE", "/subjects/refunds/versions/1")
+    request(source, "DELETE", "/subjects/orders/versions/1")
+    register(source, "orders", '"int"')
+    register(source, "payments", '"string"', [{"name": "R", "subject": "orders", "version": 2}])
+
+    planned = synchronize(source, target)
+
+    assert not planned.conflicts
+    assert target.versions == source.versions
+    assert not plan(source, target).steps
+
+
+def test_a_version_is_not_deleted_if_one_that_refers_to_it_cannot_be_deleted():
+    """`refunds` refers to `orders`, and what only the target has refers to `refunds`."""
+    source, target = RegistryModel(), RegistryModel()
+    register(source, "orders", '"int"')
+    register(source, "refunds", '"bytes"', [{"name": "R", "subject": "orders", "version": 1}])
+    register(source, "audits", '"float"', [{"name": "R", "subject": "refunds", "version": 1}])
+    synchronize(source, target)
+    delete_for_good(source, "audits", 1)
+    request(source, "DELETE", "/subjects/refunds/versions/1")
+    request(source, "DELETE", "/subjects/orders/versions/1")
+    register(source, "orders", '"int"')
+
+    planned = synchronize(source, target)
+
+    assert kinds(planned) == [SchemaConflictKind.STILL_REFERENCED] * 3
+    assert planned.steps == ()
+
+
 def test_a_schema_that_returns_under_its_old_id_gets_its_new_version():
     source, target = RegistryModel(), RegistryModel()
     register(source, "orders", '"int"')
@@ -292,13 +375,13 @@ def change(model: RegistryModel, chance: random.Random) -> None:
     subjects = ["a", "b", "c", "d"]
     subject = chance.choice(subjects)
     versions = sorted(key for key, value in model.versions.items() if not value["deleted"])
-    match chance.randrange(10):
-        case 0 if versions:
+    match chance.randrange(12):
+        case 0 | 10 if versions:
             _, name, number = chance.choice(versions)
             model.respond("DELETE", f"/subjects/{name}/versions/{number}")
-        case 1 if versions:
+        case 1 | 11 if versions:
             # The number of a newest version would be used again, which is a conflict.
-            _, name, number = min(versions)
+            _, name, number = chance.choice(versions)
             status, _ = model.respond("DELETE", f"/subjects/{name}/versions/{number}")
             if status == 200 and (".", name, number + 1) in model.versions:
                 model.respond("DELETE", f"/subjects/{name}/versions/{number}?permanent=true")
@@ -317,7 +400,7 @@ def change(model: RegistryModel, chance: random.Random) -> None:
                 for _, name, number in versions
                 if chance.random() < 0.2 and name != subject
             ]
-            schema = f'"type{chance.randrange(12)}"'
+            schema = f'"type{chance.randrange(5)}"'
             model.respond(
                 "POST", f"/subjects/{subject}/versions", {"schema": schema, "references": references}
             )
@@ -335,20 +418,27 @@ def test_any_history_arrives_with_its_ids_although_each_pass_is_cut_short(seed: 
         subjects=(subjects,), contexts={".": chance.choice([".", ".east"])}, prefix=chance.choice(["", "x."])
     )
     for _ in range(chance.randrange(1, 12)):
-        for _ in range(chance.randrange(8)):
+        for _ in range(chance.randrange(12)):
             change(source, chance)
         synchronize(source, target, mapping, requests=chance.randrange(6))
     planned = synchronize(source, target, mapping)
 
     assert not plan(source, target, mapping).steps
     assert set(kinds(planned)) <= {SchemaConflictKind.STILL_REFERENCED}
-    kept = {(conflict.subject, conflict.version) for conflict in planned.conflicts}
+    conflicting = {(conflict.subject, conflict.version) for conflict in planned.conflicts}
     copies = contents(target, *mapping.contexts.values()).versions
+    missing = set()
     for version in selected_versions(contents(source), mapping).values():
-        if mapping.selected([version.subject]):
-            copy = mapping.copied(version)
-            assert replace(copies[copy.key], is_deleted=copy.is_deleted) == copy
-            assert copies[copy.key].is_deleted == copy.is_deleted or version.key in kept
+        copy = mapping.copied(version)
+        if copy.key not in copies or (copies[copy.key].is_deleted and not copy.is_deleted):
+            missing.add(version.key)
+            continue
+        assert replace(copies[copy.key], is_deleted=copy.is_deleted) == copy
+        assert copies[copy.key].is_deleted == copy.is_deleted or version.key in conflicting
+    assert len(missing) == planned.missing_after
+    for key in missing - conflicting:
+        references = contents(source).versions[key].references
+        assert missing & {(reference.subject, reference.version) for reference in references}
     highest = max((value["id"] for value in source.versions.values()), default=0)
     context = mapping.contexts["."]
     scope = "" if context == "." else f"/:{context}:"
