@@ -312,11 +312,24 @@ class RegistryRefusedError(RegistryError):
 
     reason = "RegistryRefused"
 
-    def __init__(self, *, registry: str, request: str, status: int, message: str) -> None:
+    def __init__(self, *, registry: str, request: str, status: int, message: str, others: int = 0) -> None:
         self.status = status
+        self._request, self._message = request, message
         why = f": {message}" if message else ""
+        more = f" It also refused {others} more." if others else ""
         super().__init__(
-            f"The schema registry of {registry} refused {request} (HTTP {status}){why}.", registry=registry
+            f"The schema registry of {registry} refused {request} (HTTP {status}){why}.{more}",
+            registry=registry,
+        )
+
+    def with_others(self, others: int) -> "RegistryRefusedError":
+        """Returns the same error, which names the number of *others* that were refused in the same pass."""
+        return RegistryRefusedError(
+            registry=self.registry,
+            request=self._request,
+            status=self.status,
+            message=self._message,
+            others=others,
         )
 
 

@@ -1,9 +1,9 @@
 """Plans and writes the schemas of one flow; `mirrorflow plan` and `check` use the plan alone."""
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Final, Self
 
-from mirrorflow_core.errors import IdsNotKeptError
+from mirrorflow_core.errors import IdsNotKeptError, RegistryRefusedError
 from mirrorflow_core.schemas.registry_contents import SubjectName
 from mirrorflow_core.schemas.registry_requests import requests_of
 from mirrorflow_core.schemas.schema_plan import (
@@ -20,6 +20,11 @@ from mirrorflow_core.settings import SchemaSettings
 from mirrorflow_kafka.registry.registry_client import RegistryClient
 from mirrorflow_kafka.registry.registry_reader import RegistryReader
 from mirrorflow_replicator.config.providers import Resolver
+
+# A registry that refuses everything gets so many requests in a pass.
+REFUSED_STEPS_MAX: Final = 100
+# Of 4xx: the registry has no time, and may take the same request later.
+_LATER: Final = frozenset({408, 429})
 
 
 class SchemaSync:
@@ -55,15 +60,29 @@ class SchemaSync:
         return plan_schemas(source, target, self._mapping)
 
     async def apply(self, plan: SchemaPlan) -> None:
-        """Carries out the steps of *plan*, one after the other, up to the first that fails."""
+        """Carries out the steps of *plan*, one after the other, up to the first that fails.
+
+        A step that the registry refuses for what it contains does not keep the others from it; its error is raised at the end.
+        """
         if self._ids_not_kept is not None:
             raise self._ids_not_kept
+        refused: list[RegistryRefusedError] = []
         for step in plan.steps:
-            for request in requests_of(step):
-                response = await self._clients[1].send(request)
-                if isinstance(step, RegisterVersion):
-                    self._check_id(step, response)
-            self._target.expire(_scopes_of(step))
+            try:
+                await self._carry_out(step)
+            except RegistryRefusedError as error:
+                refused.append(error)
+                if not _concerns_step_only(step, error) or len(refused) == REFUSED_STEPS_MAX:
+                    break
+        if refused:
+            raise refused[0].with_others(len(refused) - 1)
+
+    async def _carry_out(self, step: SchemaStep) -> None:
+        for request in requests_of(step):
+            response = await self._clients[1].send(request)
+            if isinstance(step, RegisterVersion):
+                self._check_id(step, response)
+        self._target.expire(_scopes_of(step))
 
     def _check_id(self, step: RegisterVersion, response: object) -> None:
         version = step.version
@@ -84,6 +103,11 @@ class SchemaSync:
             if await self._source.has_schema(context, self._highest.get(context, 0) + 1):
                 return True
         return False
+
+
+def _concerns_step_only(step: SchemaStep, error: RegistryRefusedError) -> bool:
+    # Without its mode a context takes no version.
+    return not isinstance(step, SetContextMode) and error.status // 100 == 4 and error.status not in _LATER
 
 
 def _scopes_of(step: SchemaStep) -> tuple[SubjectName, ...]:

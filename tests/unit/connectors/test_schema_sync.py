@@ -169,6 +169,60 @@ def test_a_registry_that_changes_ids_is_no_longer_written(source: RunningRegistr
     assert registered == ["/subjects/a/versions"]
 
 
+def test_a_schema_that_the_target_refuses_stops_no_other_schema(source: RunningRegistry):
+    """Registries check schemas differently. What refers to the refused one is refused, too."""
+    register(source.model, "a", '"int"')
+    register(source.model, "bad", '"invalid"')
+    register(source.model, "c", '"string"', references=[{"name": "B", "subject": "bad", "version": 1}])
+    register(source.model, "d", '"long"')
+    source.model.respond("PUT", "/config/d", {"compatibility": "FULL"})
+    model = RegistryModel()
+
+    def respond(method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+        if method == "POST" and "/bad/" in path:
+            return 422, {"error_code": 42201, "message": "Invalid schema"}
+        return model.respond(method, path, body)
+
+    target = RunningRegistry(respond)
+
+    async def attempts() -> None:
+        with SchemaSync(settings_of(source.url, target.url)) as sync:
+            for _ in range(2):
+                with pytest.raises(RegistryRefusedError, match=r"/subjects/bad/versions.*1 more") as raised:
+                    await sync.apply(await sync.plan())
+                assert "Invalid schema" in str(raised.value)
+            assert (await sync.plan()).missing == 2
+
+    asyncio.run(attempts())
+    target.close()
+    assert sorted(subject for _, subject, _ in model.versions) == ["a", "d"]
+    assert model.configs == source.model.configs
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_registry_that_cannot_take_requests_gets_no_more_of_them(source: RunningRegistry, status: int):
+    register(source.model, "a", '"int"')
+    register(source.model, "b", '"long"')
+    model, writes = RegistryModel(), []
+
+    def respond(method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+        if method != "POST":
+            return model.respond(method, path, body)
+        writes.append(path)
+        return status, {"message": "later"}
+
+    target = RunningRegistry(respond)
+
+    async def attempt() -> None:
+        with SchemaSync(settings_of(source.url, target.url)) as sync:
+            await sync.apply(await sync.plan())
+
+    with pytest.raises(RegistryRefusedError, match="later"):
+        asyncio.run(attempt())
+    target.close()
+    assert writes == ["/subjects/a/versions"]
+
+
 @pytest.mark.parametrize(
     ("status", "error"), [(401, RegistryDeniedError), (403, RegistryDeniedError), (500, RegistryRefusedError)]
 )
