@@ -4,8 +4,9 @@ import asyncio
 import base64
 import datetime as dt
 import json
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,15 @@ QUICK = RequestLimits(retry_s=0.001, retry_total_s=0.2)
 HANDLER = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
 OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 STATIC = AwsCredentials(access_key_id=KEY, secret_access_key=SECRET, session_token=SESSION)
+
+
+@pytest.fixture(autouse=True)
+def no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Neither credentials nor tokens are logged, at any level. Base64 of the presigned address begins with that of its scheme."""
+    caplog.set_level(logging.DEBUG)
+    yield
+    for secret in (SECRET, SESSION, "secret1", "token1", "X-Amz-Signature", "aHR0cHM6Ly9rYWZrYS"):
+        assert secret not in caplog.text
 
 
 def assumed(expires_in_s: float = 3600.0, *, number: int = 1) -> Response:

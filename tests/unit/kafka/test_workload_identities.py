@@ -3,9 +3,10 @@
 import asyncio
 import base64
 import json
+import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ STRIMZI = "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler"
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 RSA_KEY = rsa.generate_private_key(65537, 2048)
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
+
+
+@pytest.fixture(autouse=True)
+def no_token_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Neither tokens, assertions nor keys are logged, at any level."""
+    caplog.set_level(logging.DEBUG)
+    yield
+    for secret in ("ya29", "managed", "PRIVATE KEY", "c2ln", JWT_BEARER):
+        assert secret not in caplog.text
 
 
 def part(data: object) -> str:
