@@ -492,9 +492,19 @@ def test_cipher_suites_and_login_become_custom_authentication(index: int) -> Non
     assert f"{alias}: config.ssl.protocol" in {loss.setting for loss in findings.losses}
 
 
-def test_a_custom_login_to_msk_becomes_type_aws_iam() -> None:
+@pytest.mark.parametrize(
+    ("handler", "type_"),
+    [
+        ("software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler", "AwsIam"),
+        ("com.google.cloud.hosted.kafka.auth.GcpLoginCallbackHandler", "GcpWorkloadIdentity"),
+        (
+            "com.azure.spring.cloud.service.implementation.kafka.KafkaOAuth2AuthenticateCallbackHandler",
+            "AzureWorkloadIdentity",
+        ),
+    ],
+)
+def test_a_custom_login_to_a_cloud_becomes_its_type(handler: str, type_: str) -> None:
     """Strimzi's only form for it: its own type `custom` with Java's properties, and a class in the image."""
-    handler = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
     module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
     config = {
         "sasl.mechanism": "OAUTHBEARER",
@@ -508,7 +518,7 @@ def test_a_custom_login_to_msk_becomes_type_aws_iam() -> None:
     further = custom | {"config": config | {"sasl.login.read.timeout.ms": "100"}}
     (other, *_) = converted(changed("spec/target/authentication", further, target), ConversionFindings())
 
-    assert flow["spec"]["target"]["authentication"] == {"type": "AwsIam"}
+    assert flow["spec"]["target"]["authentication"] == {"type": type_}
     assert other["spec"]["target"]["authentication"]["type"] == "Custom"
 
 
