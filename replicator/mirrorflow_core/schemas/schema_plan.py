@@ -185,9 +185,15 @@ class _TargetState:
         return copy is not None and (version.schema_id, version.content) == (copy.schema_id, copy.content)
 
 
-def plan_schemas(source: RegistryContents, target: RegistryContents, mapping: SubjectMapping) -> SchemaPlan:
+def plan_schemas(
+    source: RegistryContents,
+    target: RegistryContents,
+    mapping: SubjectMapping,
+    refused: Collection[VersionKey] = (),
+) -> SchemaPlan:
     """Returns the plan for the subjects that *mapping* selects, and for those that they refer to.
 
+    *refused*: copies that the target has refused to register. They are in the plan again, and their ids are reserved.
     Raises InvalidSettingError for an expression that takes too long.
     """
     wanted = selected_versions(source, mapping)
@@ -221,7 +227,10 @@ def plan_schemas(source: RegistryContents, target: RegistryContents, mapping: Su
     registered = sum(isinstance(step, RegisterVersion) for step in writes)
     missing = len(blocked) + sum(subject.context in closed for subject, _ in wanted)
     subjects = {subject for subject, _ in wanted}
-    writes += [*_possible(deletes, state, mapping, conflicts), *_reservations(source, state, mapping, closed)]
+    writes += [
+        *_possible(deletes, state, mapping, conflicts),
+        *_reservations(source, state, mapping, closed, refused),
+    ]
     return SchemaPlan(
         steps=tuple(_with_settings(modes, writes, source, target, mapping, subjects, closed)),
         conflicts=tuple(conflicts),
@@ -459,7 +468,11 @@ def _possible(
 
 
 def _reservations(
-    source: RegistryContents, state: _TargetState, mapping: SubjectMapping, closed: Collection[str]
+    source: RegistryContents,
+    state: _TargetState,
+    mapping: SubjectMapping,
+    closed: Collection[str],
+    refused: Collection[VersionKey],
 ) -> Iterator[SchemaStep]:
     """Yields steps that keep the target from issuing an id that the source has issued."""
     highest = source.highest_ids()
@@ -467,7 +480,11 @@ def _reservations(
         wanted = highest.get(context, 0)
         if context in closed or not wanted:
             continue
-        held = [schema_id for other, schema_id in state.by_id if other == copy]
+        held = [
+            schema_id
+            for (other, schema_id), version in state.by_id.items()
+            if other == copy and version.key not in refused
+        ]
         reserved = {schema_id for other, schema_id in state.reserved if other == copy}
         if wanted > max([*held, *reserved], default=0):
             yield RegisterVersion(_placeholder(copy, wanted))

@@ -13,9 +13,10 @@ from mirrorflow_core.schemas.schema_plan import (
     SetCompatibility,
     SetContextMode,
     SetSubjectMode,
+    VersionKey,
     plan_schemas,
 )
-from mirrorflow_core.schemas.subject_mapping import SubjectMapping
+from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT, SubjectMapping
 from mirrorflow_core.settings import SchemaSettings
 from mirrorflow_kafka.registry.registry_client import RegistryClient
 from mirrorflow_kafka.registry.registry_reader import RegistryReader
@@ -40,6 +41,7 @@ class SchemaSync:
         self._target = RegistryReader(self._clients[1], settings.contexts.values())
         self._highest: Mapping[str, int] = {}
         self._ids_not_kept: IdsNotKeptError | None = None
+        self._refused: frozenset[VersionKey] = frozenset()  # in the last pass
         self.registered = 0  # versions since the start
 
     def __enter__(self) -> Self:
@@ -57,7 +59,7 @@ class SchemaSync:
         target = await self._target.read()
         source = await self._source.read()
         self._highest = source.highest_ids()
-        return plan_schemas(source, target, self._mapping)
+        return plan_schemas(source, target, self._mapping, self._refused)
 
     async def apply(self, plan: SchemaPlan) -> None:
         """Carries out the steps of *plan*, one after the other, up to the first that fails.
@@ -67,11 +69,16 @@ class SchemaSync:
         if self._ids_not_kept is not None:
             raise self._ids_not_kept
         refused: list[RegistryRefusedError] = []
+        refused_before, self._refused = self._refused, frozenset()
         for step in plan.steps:
+            if _reserves(step) and refused_before and not self._refused:
+                continue  # what it was planned for has been accepted; the next plan decides again
             try:
                 await self._carry_out(step)
             except RegistryRefusedError as error:
                 refused.append(error)
+                if isinstance(step, RegisterVersion):
+                    self._refused |= {step.version.key}
                 if not _concerns_step_only(step, error) or len(refused) == REFUSED_STEPS_MAX:
                     break
         if refused:
@@ -103,6 +110,10 @@ class SchemaSync:
             if await self._source.has_schema(context, self._highest.get(context, 0) + 1):
                 return True
         return False
+
+
+def _reserves(step: SchemaStep) -> bool:
+    return isinstance(step, RegisterVersion) and step.version.subject.name == RESERVED_SUBJECT
 
 
 def _concerns_step_only(step: SchemaStep, error: RegistryRefusedError) -> bool:

@@ -18,6 +18,7 @@ from mirrorflow_core.errors import (
     RegistryUnreachableError,
 )
 from mirrorflow_core.schemas.schema_plan import SchemaPlan
+from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT
 from mirrorflow_core.settings import RegistrySettings, SchemaSettings
 from mirrorflow_kafka.registry.registry_client import RegistryClient, endpoints
 from mirrorflow_kafka.registry.registry_reader import RegistryReader
@@ -197,6 +198,35 @@ def test_a_schema_that_the_target_refuses_stops_no_other_schema(source: RunningR
     target.close()
     assert sorted(subject for _, subject, _ in model.versions) == ["a", "d"]
     assert model.configs == source.model.configs
+
+
+def test_the_id_of_a_refused_schema_is_reserved_until_it_is_accepted(source: RunningRegistry):
+    """Else the target would issue the highest id once more after a switchover, for a different schema."""
+    register(source.model, "a", '"int"')
+    register(source.model, "bad", '"invalid"')
+    model, refused = RegistryModel(), ["/bad/"]
+
+    def respond(method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+        if method == "POST" and any(part in path for part in refused):
+            return 422, {"message": "Invalid schema"}
+        return model.respond(method, path, body)
+
+    target = RunningRegistry(respond)
+
+    async def attempts() -> None:
+        with SchemaSync(settings_of(source.url, target.url)) as sync:
+            for _ in range(3):
+                with pytest.raises(RegistryRefusedError):
+                    await sync.apply(await sync.plan())
+            assert (".", RESERVED_SUBJECT, 2) in model.versions
+            refused.clear()
+            for _ in range(2):
+                await sync.apply(await sync.plan())
+            assert not (await sync.plan()).steps
+
+    asyncio.run(attempts())
+    target.close()
+    assert model.versions == source.model.versions
 
 
 @pytest.mark.parametrize("status", [429, 503])
