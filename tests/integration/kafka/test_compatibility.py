@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.compatibility.__main__ import EXIT_PASSED, main
 from tests.compatibility.endpoints import opened
-from tests.compatibility.result import CHECKS, Outcome
+from tests.compatibility.result import CHECKS, Outcome, read_result
 from tests.compatibility.trial import Trial
+from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import NEWEST_VERSION, OTHER_VERSIONS, VERSION
 
 pytestmark = pytest.mark.java
@@ -30,3 +32,26 @@ def test_every_promise_holds_between_two_releases(source: str, target: str, tmp_
         name: verdict.outcome for name, verdict in result.verdicts.items()
     }, result
     assert result.guarantee == "exactly-once"
+
+
+def test_the_command_accepts_addresses_and_a_login(tmp_path: Path) -> None:
+    """The command needs the properties of a Java client, and writes a file that names neither a host nor a password."""
+    client, out = tmp_path / "client.properties", tmp_path / "result.json"
+    users = {"super.users": "User:ANONYMOUS;User:mirror"}
+    with KafkaCluster(name="service", listeners=("SASL_SSL",), authorizer=True, config=users) as service:
+        properties = service.java_client("SASL_SSL")
+        addresses = properties.pop("bootstrap.servers")
+        client.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        status = main(
+            [
+                *("--source", VERSION, "--target", addresses, "--target-name", "Some service 1.0"),
+                *("--target-client", str(client), "--out", str(out)),
+            ]
+        )
+
+    result = read_result(out)
+    assert status == EXIT_PASSED, result
+    assert (result.source, result.target) == (f"Apache Kafka {VERSION}", "Some service 1.0")
+    assert {Outcome.PASSED} == {verdict.outcome for verdict in result.verdicts.values()}
+    for secret in (*addresses.split(":"), users["super.users"], "mirror-secret"):
+        assert secret not in out.read_text()
