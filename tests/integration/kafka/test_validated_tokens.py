@@ -4,10 +4,13 @@ import asyncio
 import base64
 import json
 import logging
+import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import hashes
@@ -15,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from kafka.protocol.metadata import MetadataRequest
 
 from mirrorflow_core.errors import AuthenticationFailedError
-from mirrorflow_core.java.cloud_logins import AZURE_HANDLER, SCOPE_KEY
+from mirrorflow_core.java.cloud_logins import AWS_HANDLER, AZURE_HANDLER, GCP_HANDLER, SCOPE_KEY
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
@@ -173,6 +176,78 @@ def test_a_login_without_a_secret_connects(
 
     assert asyncio.run(run()) == validating.cluster_id
     assert not any(token in caplog.text for token in issuer.tokens)
+
+
+AWS_ERROR = (
+    "<ErrorResponse><Error><Code>AccessDenied</Code><Message>Not authorized</Message></Error></ErrorResponse>"
+)
+# What the cloud responds, and what `check` reports: the refusal, and the permission that is missing.
+REFUSALS: dict[str, tuple[str, Response, tuple[str, ...]]] = {
+    "AWS": (
+        AWS_HANDLER,
+        Response(status=403, body=AWS_ERROR),
+        (
+            "refused AssumeRoleWithWebIdentity with HTTP 403 AccessDenied",
+            "the trust policy of arn:aws:iam::123456789012:role/mirror must allow sts:AssumeRoleWithWebIdentity",
+            "system:serviceaccount:kafka:mirror-source",
+        ),
+    ),
+    "Google": (GCP_HANDLER, Response(status=403), ("HTTP 403", "roles/iam.workloadIdentityUser")),
+    "Azure": (
+        AZURE_HANDLER,
+        Response(status=401, body={"error": "invalid_client", "error_description": "AADSTS700213: No match"}),
+        ("HTTP 401 invalid_client AADSTS700213", "system:serviceaccount:kafka:mirror-source"),
+    ),
+}
+
+
+@pytest.mark.parametrize("cloud", REFUSALS)
+def test_check_names_what_a_cloud_refused_and_the_missing_permission(
+    validating: KafkaCluster, east: KafkaCluster, cloud: str, tmp_path: Path
+) -> None:
+    handler, refusal, expected = REFUSALS[cloud]
+    token = tmp_path / "token"
+    claims = {"iss": ISSUER, "sub": "system:serviceaccount:kafka:mirror-source"}
+    token.write_text(f"e30.{encoded(json.dumps(claims).encode())}.c2ln")
+    client = tmp_path / "client.properties"
+
+    async def run() -> dict[str, Any]:
+        async with IdentityServer(respond=lambda _: refusal).running() as server:
+            own = properties(validating, server.url) | {
+                "sasl.jaas.config": f"{MODULE} required;",
+                "sasl.login.callback.handler.class": handler,
+                **({SCOPE_KEY: "kafka"} if cloud == "Azure" else {}),
+            }
+            client.write_text("".join(f"{key}={value}\n" for key, value in own.items()))
+            check = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "mirrorflow_cli", "check", "--json", "--topics", "orders"),
+                *("--from", east.bootstrap, "--to-config", str(client)),
+                stdout=asyncio.subprocess.PIPE,
+                env={"PATH": os.environ["PATH"], **cloud_environment(server.url, token)},
+            )
+            output, _ = await check.communicate()
+            return dict(json.loads(output))
+
+    report = asyncio.run(run())
+
+    problems = "\n".join(report["problems"])
+    assert [] == [text for text in expected if text not in problems], problems
+    assert token.read_text() not in json.dumps(report)
+
+
+def cloud_environment(url: str, token: Path) -> dict[str, str]:
+    """Returns the variables of a pod with a projected token in each of the three clouds, with all services at *url*."""
+    return {
+        "AWS_REGION": "eu-west-1",
+        "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/mirror",
+        "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
+        "AWS_ENDPOINT_URL_STS": url,
+        "GCE_METADATA_HOST": url.removeprefix("http://"),
+        "AZURE_CLIENT_ID": "client",
+        "AZURE_TENANT_ID": "tenant",
+        "AZURE_FEDERATED_TOKEN_FILE": str(token),
+        "AZURE_AUTHORITY_HOST": url,
+    }
 
 
 @pytest.mark.timing
