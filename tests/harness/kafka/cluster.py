@@ -13,7 +13,7 @@ import base64
 import shutil
 import tempfile
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -338,6 +338,12 @@ class KafkaCluster:
         """Adds an ACL, for example `allow("READ", "TOPIC", "orders")`; the cluster's name is "kafka-cluster"."""
         binding = _acl(operation, resource, name, user=user, prefixed=prefixed, deny=deny)
         for future in self.admin.create_acls([binding]).values():
+            future.result(ADMIN_WAIT_S)
+
+    def allow_all(self, acls: Iterable[tuple[str, str, str, bool]], *, user: str = "mirror") -> None:
+        """Adds ACLs in one request: operation, resource, name, and whether the name is a prefix."""
+        bindings = [_acl(*acl[:3], user=user, prefixed=acl[3], deny=False) for acl in acls]
+        for future in self.admin.create_acls(bindings).values() if bindings else ():
             future.result(ADMIN_WAIT_S)
 
     def remove_acl(
