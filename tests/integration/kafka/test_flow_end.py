@@ -25,7 +25,7 @@ from tests.integration.kafka.flows import Flow, call_cluster, wait_until_ready
 from tests.integration.kafka.nodes import GROUP
 from tests.integration.kafka.switching import call_clusters, clear, end, settings_of
 
-BACKLOG = 60_000
+BACKLOG = 24_000  # 5 MB: five seconds at this rate, in which the flow is ended
 SLOWER = {"mirrorflow.bytes.per.second": "1Mi"}
 PARTITIONS = 3
 
@@ -156,6 +156,7 @@ def test_a_process_with_positions_in_a_file_stops_at_the_end_of_the_flow(
         without_owner.wait_until_caught_up(partitions=PARTITIONS)
 
 
+@pytest.mark.more
 def test_a_group_does_not_copy_while_its_flow_is_ended(flow: Flow, topic: str):
     load(flow.source, topic, BACKLOG, size_bytes=200)
     site = Site(source=flow.source, target=flow.target, alias=flow.alias, folder=flow.folder)

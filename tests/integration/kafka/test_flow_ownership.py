@@ -22,8 +22,8 @@ from tests.integration.kafka.distributed import NAME, Site
 from tests.integration.kafka.flows import Flow, call_cluster, contents, now_ms, numbered, wait_until_ready
 from tests.integration.kafka.nodes import GROUP
 
-BACKLOG = 60_000
-# A backlog of 12 MB then lasts some seconds, long enough for a test to interfere.
+BACKLOG = 40_000
+# A backlog of 8 MB then lasts some seconds, long enough for a test to interfere.
 SLOW = {"mirrorflow.bytes.per.second": "2Mi"}
 # Half the rate, for two processes started one after the other.
 SLOWER = {"mirrorflow.bytes.per.second": "1Mi"}
