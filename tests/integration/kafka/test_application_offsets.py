@@ -182,6 +182,7 @@ def test_every_offset_of_a_topic_with_gaps_is_translated_in_both_directions(
     assert "line 1: offset 'x' is not a number" in invalid[2]
 
 
+@pytest.mark.more
 def test_offsets_without_a_certain_translation_have_a_reason(flow: Flow, unique_topic: Names) -> None:
     """Such offsets are past the end, deleted on either side, of unknown topics and partitions, or of a recreated topic."""
     topic, again = (flow.source.create_topic(unique_topic()) for _ in range(2))

@@ -68,7 +68,9 @@ def test_positions_in_a_file_lose_nothing_across_kills(
     assert warning.startswith("Records are copied at-least-once, because positions in a file")
 
 
-@pytest.mark.parametrize("age_ms", [0, 2 * DAY_MS], ids=["young", "old"])
+@pytest.mark.parametrize(
+    "age_ms", [pytest.param(0, id="young"), pytest.param(2 * DAY_MS, id="old", marks=pytest.mark.more)]
+)
 def test_without_transactional_ids_nothing_is_lost_across_kills(
     secured: KafkaCluster, east: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str], age_ms: int
 ):

@@ -36,6 +36,7 @@ def mirrorflow(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.more
 def test_run_fails_if_a_topic_cannot_be_created(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):

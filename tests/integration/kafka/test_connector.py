@@ -296,6 +296,7 @@ def test_a_topic_that_cannot_be_created_is_reported_and_others_continue(
     assert "RUNNING" == flow.connector.state
 
 
+@pytest.mark.more
 def test_a_slow_pattern_is_reported_as_an_error_of_its_setting_and_copying_continues(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):

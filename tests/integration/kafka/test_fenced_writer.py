@@ -23,7 +23,9 @@ def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
     return Flow.new(east, west, tmp_path, connector={"tasks.max": "2"})
 
 
-@pytest.mark.parametrize("age_ms", [0, 2 * DAY_MS], ids=["young", "old"])
+@pytest.mark.parametrize(
+    "age_ms", [pytest.param(0, id="young"), pytest.param(2 * DAY_MS, id="old", marks=pytest.mark.more)]
+)
 def test_a_clean_restart_repeats_nothing_for_any_reader(
     flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str], age_ms: int
 ):

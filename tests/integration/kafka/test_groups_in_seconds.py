@@ -107,6 +107,7 @@ def secured() -> Iterator[KafkaCluster]:
         yield cluster
 
 
+@pytest.mark.more
 def test_groups_are_polled_without_permission_to_read_the_commit_log(
     secured: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ):

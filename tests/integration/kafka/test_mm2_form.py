@@ -236,6 +236,7 @@ def test_names_progress_and_metrics_of_two_flows_in_one_process_differ(
     assert re.search(r'record_count\{source="B",target="A",topic="B.same",partition="0"\} 4', metrics)
 
 
+@pytest.mark.more
 def test_clusters_option_runs_only_flows_to_those_clusters(
     north: KafkaCluster, south: KafkaCluster, tmp_path: Path
 ):
