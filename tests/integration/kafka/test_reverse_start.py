@@ -185,6 +185,7 @@ def test_a_reverse_flow_waits_although_it_could_not_be_held_on_a_lost_cluster(
         wait_until_equal(reverse, topic, 1_300)
 
 
+@pytest.mark.more
 def test_a_reverse_flow_that_was_killed_while_it_copied_is_refused_as_killed(
     forward: Flow, reverse: Flow, topic: str
 ):
