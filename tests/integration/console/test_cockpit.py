@@ -44,6 +44,7 @@ def present_state(page: Page, name: str, *, within_ms: int) -> None:
     expect(page.locator(".states [aria-current=step]")).to_contain_text(name, timeout=within_ms)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("state")
 def test_rehearsal_is_shown_while_it_waits_and_its_outcome_within_ten_seconds(
     pair: SwitchedPair, tmp_path: Path, browser: Browser, console: str
