@@ -10,6 +10,7 @@ from benchmarks.watch import watch
 BUDGET_S = 90.0  # 2 GB at 22 MB/s; a slower copier is measured by what it has copied by then
 THROUGHPUT = "MB/s"
 CPU = "CPU-s/GB"
+USER_CPU, SYSTEM_CPU = "user-s/GB", "system-s/GB"
 
 
 def race(
@@ -53,11 +54,14 @@ def race(
                 continue
             if turn < 0:
                 continue
-            amount = copy.records * record_bytes
-            result.add(
-                copier.name,
-                **{THROUGHPUT: amount / 1e6 / copy.seconds, CPU: copy.cpu_s / (amount / 1e9)},
-            )
+            gigabytes = copy.records * record_bytes / 1e9
+            figures = {
+                THROUGHPUT: gigabytes * 1000 / copy.seconds,
+                CPU: copy.cpu_s / gigabytes,
+                USER_CPU: copy.user_s / gigabytes,
+                SYSTEM_CPU: copy.system_s / gigabytes,
+            }
+            result.add(copier.name, **figures)
             if not copy.complete:
                 result.notes.append(
                     f"{copier.name} had copied {copy.records:,} of {records:,} records when {budget_s:g} s were over."

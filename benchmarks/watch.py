@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from tests.harness.kafka.cluster import ADMIN_WAIT_S, KafkaCluster
-from tests.harness.kafka.processes import Child, HarnessError, cpu_s
+from tests.harness.kafka.processes import Child, HarnessError, cpu_times
 
 POLL_S = 0.02
 START_WAIT_S = 180.0  # MM2 takes 6 s on an idle machine and a minute on a busy one
@@ -30,12 +30,17 @@ _NOT_YET = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Copy:
-    """*records* were copied in *seconds* with *cpu_s*; *complete* unless the time limit was reached."""
+    """*records* were copied in *seconds* with *user_s* and *system_s* of CPU; *complete* unless the time limit was reached."""
 
     records: int
     seconds: float
-    cpu_s: float
+    user_s: float
+    system_s: float
     complete: bool
+
+    @property
+    def cpu_s(self) -> float:
+        return self.user_s + self.system_s
 
 
 def end_offsets(cluster: KafkaCluster, topic: str, partitions: int) -> int:
@@ -91,12 +96,12 @@ def watch(
 ) -> Copy:
     """Measures the copy of *expected* records, or the part of *budget_s* after its first; *markers* may be among them."""
     first = until_copied(cluster, topic, partitions, child)
-    began, cpu_began = time.perf_counter(), cpu_s(child.pid)
+    began, cpu_began = time.perf_counter(), cpu_times(child.pid)
     ended, cpu_ended, seen = began, cpu_began, first
     while seen < expected and time.perf_counter() - began < budget_s:
         time.sleep(POLL_S)
         if (records := end_offsets(cluster, topic, partitions)) > seen:
-            seen, ended, cpu_ended = records, time.perf_counter(), cpu_s(child.pid)
+            seen, ended, cpu_ended = records, time.perf_counter(), cpu_times(child.pid)
         elif not child.running:
             break
     if seen > expected and not markers:
@@ -108,5 +113,9 @@ def watch(
             f"{child.name} had copied all records before the first was measured: the case is too small."
         )
     return Copy(
-        records=seen - first, seconds=ended - began, cpu_s=cpu_ended - cpu_began, complete=seen >= expected
+        records=seen - first,
+        seconds=ended - began,
+        user_s=cpu_ended.user_s - cpu_began.user_s,
+        system_s=cpu_ended.system_s - cpu_began.system_s,
+        complete=seen >= expected,
     )

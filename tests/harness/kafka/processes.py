@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 STOP_WAIT_S = 60.0  # a broker under load needs seconds to hand over its leaderships; a minute is a hang
@@ -219,16 +219,30 @@ def program_of(pid: int) -> str:
         return ""
 
 
-def cpu_s(pid: int) -> float:
-    """Returns user and system seconds of *pid* and its descendants, including ended ones that were waited for."""
-    ticks = 0
+class CpuTimes(NamedTuple):
+    """CPU seconds in user mode and in the kernel."""
+
+    user_s: float
+    system_s: float
+
+
+def cpu_times(pid: int) -> CpuTimes:
+    """Returns the times of *pid* and its descendants, including ended ones that were waited for."""
+    user = system = 0
     for member in family(pid):
         try:
             fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        ticks += sum(int(value) for value in fields[11:15])  # utime, stime, cutime, cstime: proc(5)
-    return ticks / os.sysconf("SC_CLK_TCK")
+        user += int(fields[11]) + int(fields[13])  # utime, cutime: proc(5)
+        system += int(fields[12]) + int(fields[14])  # stime, cstime
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    return CpuTimes(user / ticks_per_s, system / ticks_per_s)
+
+
+def cpu_s(pid: int) -> float:
+    """Returns user and system seconds of *pid* and its descendants, including ended ones that were waited for."""
+    return sum(cpu_times(pid))
 
 
 def unread_bytes(pid: int, port: int) -> int:
