@@ -5,6 +5,7 @@
         python -m benchmarks machinery		  # see machinery.py
         python -m benchmarks executors		  # on a node: see executors.py
         python -m benchmarks startup		    # against an earlier commit: see startup.py
+        python -m benchmarks copies		    # against an earlier commit: see copies.py
         python -m benchmarks console		    # see console.py
 
 It writes benchmarks/RESULTS.md if all cases ran in full, else a file in .cache/benchmarks/, where JSON is always written. A
@@ -20,7 +21,7 @@ import time
 import traceback
 from pathlib import Path
 
-from benchmarks import console, control_plane, executors, machinery, startup
+from benchmarks import console, control_plane, copies, executors, machinery, startup
 from benchmarks.arena import FAILURES, Arena
 from benchmarks.cases import (
     Case,
@@ -78,6 +79,8 @@ def main() -> int:
         return executors.main(sys.argv[2:])
     if sys.argv[1:2] == ["startup"]:
         return startup.main(sys.argv[2:])
+    if sys.argv[1:2] == ["copies"]:
+        return copies.main(sys.argv[2:])
     options = _options()
     extent = Extent(repeat=options.repeat or (1 if options.quick else REPEAT), quick=options.quick)
     heading = facts(" ".join(["python -m benchmarks", *sys.argv[1:]]))

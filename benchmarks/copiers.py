@@ -17,6 +17,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import java_command, write_properties
 from tests.harness.kafka.processes import Child, family, start
 
+ROOT = Path(__file__).parents[1]
 MM2_HEAP_MIB = 1024
 MM2_JVM = (
     "-Xms256m",
@@ -93,9 +94,13 @@ def mirrorflow(
     name: str = "MirrorFlow",
     tasks: int = 1,
     moved: Mapping[str, str] = GROUPS_MOVED_ON,
+    checkout: Path = ROOT,
 ) -> Copier:
-    """`mirrorflow-replicator standalone` with default settings; it syncs the offsets of *groups* to the target as *moved* says."""
-    return Copier(name=name, launch=lambda flow: _launch_mirrorflow(flow, groups, tasks, moved))
+    """`mirrorflow-replicator standalone` of *checkout* with default settings.
+
+    It syncs the offsets of *groups* to the target as *moved* says.
+    """
+    return Copier(name=name, launch=lambda flow: _launch_mirrorflow(flow, groups, tasks, moved, checkout))
 
 
 def seed(*, cores: int, name: str = SEED) -> Copier:
@@ -153,11 +158,21 @@ def _stem(flow: Flow) -> Path:
     return flow.folder / f"copier-{next(_launches)}"
 
 
-def _launch_mirrorflow(flow: Flow, groups: str, tasks: int, moved: Mapping[str, str]) -> Child:
+def product_of(checkout: Path) -> dict[str, str]:
+    """Returns the environment in which this interpreter, with its packages, runs the product of *checkout*."""
+    return {
+        "PYTHONPATH": os.pathsep.join(str(checkout / part) for part in ("replicator", "operator")),
+        "PYTHONDONTWRITEBYTECODE": "",  # so that modules are compiled, like those of an installed package
+    }
+
+
+def _launch_mirrorflow(
+    flow: Flow, groups: str, tasks: int, moved: Mapping[str, str], checkout: Path
+) -> Child:
     stem = _stem(flow)
     files = _mirrorflow_files(flow, stem, groups, tasks, moved)
     command = [sys.executable, "-m", "mirrorflow_replicator", "standalone", *files]
-    return start("MirrorFlow", command, log=stem.with_suffix(".log"))
+    return start("MirrorFlow", command, log=stem.with_suffix(".log"), environment=product_of(checkout))
 
 
 def mirrorflow_files(flow: Flow) -> tuple[str, str]:

@@ -7,7 +7,6 @@ has a record; *cpu s* is the CPU of the command and its processes until then, in
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks.arena import Arena
-from benchmarks.copiers import Copier, Flow
+from benchmarks.copiers import ROOT, Copier, Flow, product_of
 from benchmarks.machine import facts
 from benchmarks.results import number
 from benchmarks.watch import until_copied
@@ -25,7 +24,6 @@ from tests.harness.kafka.processes import Child, cpu_s, start
 REPEAT: Final = 9
 TOPIC, PARTITIONS, RECORDS, RECORD_BYTES = "startup", 4, 1_000, 100
 POLL_S: Final = 0.005
-ROOT: Final = Path(__file__).parents[1]
 CACHE: Final = ROOT / ".cache" / "benchmarks"
 FLOW: Final = """\
 apiVersion: mirrorflow.io/v1alpha1
@@ -100,8 +98,7 @@ def _launch(flow: Flow, checkout: Path) -> Child:
     log = file.with_suffix(".log")
     command = [sys.executable, "-m", "mirrorflow_cli", "run", "-f", str(file), "--log", str(log)]
     environment = {
-        "PYTHONPATH": os.pathsep.join(str(checkout / part) for part in ("replicator", "operator")),
-        "PYTHONDONTWRITEBYTECODE": "",  # so that modules are compiled, like those of an installed package
+        **product_of(checkout),
         "XDG_STATE_HOME": str(flow.folder),
     }
     return start(

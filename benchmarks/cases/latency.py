@@ -4,6 +4,7 @@ import json
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import copiers
@@ -37,14 +38,7 @@ def latency(arena: Arena, extent: Extent) -> Result:
     )
     # Without tuned MM2, which is tuned to wait 100 ms for each batch.
     competitors = [copiers.mirrorflow(), copiers.mm2()]
-    for turn in range(extent.repeat):
-        begin = turn % len(competitors)
-        for copier in (*competitors[begin:], *competitors[:begin]):
-            topic = f"latency-{turn}-{begin}-{copier.name.replace(' ', '-')}"
-            try:
-                measure(arena, result, copier, topic, seconds)
-            except FAILURES as error:
-                result.notes.append(f"{copier.name} failed once: {str(error)[:600]}")
+    compare(arena, result, competitors, seconds, repeat=extent.repeat)
     for metric in ("p50_ms", "p99_ms"):
         result.demand_ratio(
             f"added latency, {metric[:3]}, against MM2",
@@ -55,6 +49,20 @@ def latency(arena: Arena, extent: Extent) -> Result:
             limit=PEERS_SHARE,
         )
     return result
+
+
+def compare(
+    arena: Arena, result: Result, competitors: Sequence[Copier], seconds: int, *, repeat: int
+) -> None:
+    """Adds each run's latency to *result*; a failed run is noted there. The order rotates with each repetition."""
+    for turn in range(repeat):
+        begin = turn % len(competitors)
+        for copier in (*competitors[begin:], *competitors[:begin]):
+            topic = f"latency-{turn}-{begin}-{copier.name.replace(' ', '-')}"
+            try:
+                measure(arena, result, copier, topic, seconds)
+            except FAILURES as error:
+                result.notes.append(f"{copier.name} failed once: {str(error)[:600]}")
 
 
 def measure(
