@@ -19,7 +19,8 @@ No error holds a secret: specs hold references only, and messages never repeat t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from mirrorflow_core.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import FrameType
 
@@ -45,6 +45,7 @@ from mirrorflow_core.errors import (
     SameClusterError,
     UnsupportedBrokerError,
 )
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_operator.plan.properties import ConnectorPlan
 from mirrorflow_replicator.http.progress_text import counted
 

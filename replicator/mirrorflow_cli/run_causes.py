@@ -6,7 +6,7 @@ wait for it and have nothing to copy are not mentioned. Nothing here keeps state
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from mirrorflow_cli.run_progress import Companion, Progress
@@ -17,6 +17,7 @@ from mirrorflow_core.errors import (
     UnreachableError,
     UnsupportedBrokerError,
 )
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.stall_detection import StallReason
 from mirrorflow_replicator.http.progress import NOT_COPIED, NOTHING_MATCHES
 from mirrorflow_replicator.http.progress_text import UNREACHABLE, counted, duration

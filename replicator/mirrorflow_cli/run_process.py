@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,6 +31,7 @@ from mirrorflow_cli.prepared_replicator import ChildOfCommand, PreparedReplicato
 from mirrorflow_cli.run_progress import Progress, progress_of, read_progress
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.java.properties import format_properties
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_replicator.worker import running_processes
 
 # The children of a run have its log open, too. The kernel ends them with it, in a moment if it was killed.

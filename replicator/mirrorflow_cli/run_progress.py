@@ -10,10 +10,11 @@ display. `RecentRates` covers the last 5 seconds, computed from successive answe
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_replicator.http.progress_text import counted, partitions_total, summary_line
 
 RESPONSE_TIMEOUT_S = 2.0  # on the loopback address; a busy process is polled again shortly

@@ -24,8 +24,9 @@ This module does no I/O; `connectors.load_balancing` reads what the loads are co
 import heapq
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import TopicPartition
 
 NEWEST = 0.3  # weight of the newest sample; after three samples an old one has about 1/e of its weight

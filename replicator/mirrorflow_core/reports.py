@@ -7,10 +7,11 @@ all processes of a host share.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import NamedTuple
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.offsets.application_offsets import ApplicationOffset, ApplicationTranslation
 from mirrorflow_core.offsets.checkpoints import GroupOffset
 

@@ -18,12 +18,12 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from mirrorflow_core.errors import RefusedSettingError
 from mirrorflow_core.java.properties import property_pairs, read_list, trailing_comment
 from mirrorflow_core.java.security_keys import SECURITY_KEYS, verdict
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.settings import GROUPS_EXCLUDE, TOPICS_EXCLUDE
 
 INTERNAL_REST_KEY = "dedicated.mode.enable.internal.rest"

@@ -8,9 +8,11 @@ is built (KIP-710), so a secret may rotate while the process runs, and no settin
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Final
+
+from mirrorflow_core.light_dataclasses import dataclass
 
 # An abandoned transaction must not block read_committed consumers for long.
 TRANSACTION_TIMEOUT_MS: Final = 60_000

@@ -10,12 +10,13 @@ An *obstacle* is the newest event that kept the partition from copying. It expla
 the cause (`_EXPLAINS_S`). A stalled partition without an obstacle waits for a missing response.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
 from mirrorflow_core.errors import FEW_REPLICAS
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.reports import PartitionPhase
 
 # An election, a broker restart or a lost connection takes less. With a much longer limit, a source with a

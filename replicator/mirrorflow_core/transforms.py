@@ -11,12 +11,13 @@ import base64
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.patterns import Replacement, compile_pattern
 from mirrorflow_core.java.properties import PropertyReader
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.replication_policy import ReplicationPolicy
 from mirrorflow_core.settings import TransformKind, TransformSettings
 
@@ -160,7 +161,7 @@ class TopicTransforms:
 
     policy: ReplicationPolicy
     source_alias: str
-    transforms: Transforms = Transforms()  # noqa: RUF009 it never changes
+    transforms: Transforms = Transforms()
 
     @property
     def keeps_names(self) -> bool:

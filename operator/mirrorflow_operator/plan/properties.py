@@ -11,10 +11,11 @@ so a Secret of cert-manager, Strimzi or `kubectl create secret tls` works unchan
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mirrorflow_core.java.cloud_logins import AWS_HANDLER, AZURE_HANDLER, GCP_HANDLER, OAUTH_MODULE, SCOPE_KEY
 from mirrorflow_core.java.jaas import escape_option, format_jaas
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.replication_policy import worker_topic
 from mirrorflow_core.settings import (
     CONFIG_EXCLUDE,

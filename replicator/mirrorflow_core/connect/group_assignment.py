@@ -23,10 +23,11 @@ and in that requests between members of a sessioned group are signed. The eager 
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from mirrorflow_core.connect.mirror_records import RecordReader, encode_string
+from mirrorflow_core.light_dataclasses import dataclass
 
 PROTOCOL_TYPE: Final = "connect"
 PROTOCOLS: Final = {"sessioned": 2, "compatible": 1}  # versions by name, preferred first

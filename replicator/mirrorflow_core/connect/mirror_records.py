@@ -17,10 +17,10 @@ The offset map topic, `mm2-offset-map.<source alias>.internal`, has one key per 
 """
 
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 from mirrorflow_core.errors import CorruptRecordsError
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.offsets.offset_map import FIRST_EPOCH, RUNS_MAX, MapStream, OffsetMap, Run
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire import primitives

@@ -15,7 +15,7 @@ Pure: `stores.position_store` reads and writes the topic.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from mirrorflow_core.java.json_text import (
@@ -26,6 +26,7 @@ from mirrorflow_core.java.json_text import (
     parsed_object,
     text_field,
 )
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import UNKNOWN, Position
 from mirrorflow_core.source_epochs import decode_epochs, encode_epochs
 

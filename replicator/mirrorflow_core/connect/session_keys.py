@@ -12,9 +12,10 @@ import base64
 import binascii
 import hashlib
 import hmac
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.settings import SessionKeySettings
 
 MISSING_SIGNATURE: Final = "Internal request missing required signature"

@@ -14,12 +14,13 @@ from them.
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, TypeAlias, assert_never
 
 from mirrorflow_core.connect.session_keys import SessionKey
 from mirrorflow_core.java.json_text import dumped, parsed_object
+from mirrorflow_core.light_dataclasses import dataclass
 
 TASKS_MAX = 2**31 - 1  # an int32
 _SESSION_KEY = "session-key"

@@ -12,11 +12,12 @@ there a quote in a password ends the value.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.properties import Reference, reference_at
+from mirrorflow_core.light_dataclasses import dataclass
 
 KEY = "sasl.jaas.config"
 FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})

@@ -13,11 +13,11 @@ needs it. Names and prefixes, which most flows select by, cannot be slow: Python
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.pattern_syntax import PatternSyntaxError, SlowPatternError, translated
+from mirrorflow_core.light_dataclasses import dataclass
 
 # 20,000 times the time of an ordinary expression for a name of 249 characters (5 microseconds).
 MATCH_LIMIT_S: Final = 0.1

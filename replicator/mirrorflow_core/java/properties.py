@@ -15,12 +15,12 @@ Java would refuse. Durations are `java.time.Duration`'s, `PT1H30M`.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Protocol
 
 from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.light_dataclasses import dataclass
 
 _REFERENCE = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
 _BLANK = " \t\f"

@@ -8,9 +8,9 @@ is certain, there is no offset but a reason. Both directions use the same rules:
 No I/O: `connectors.application_offsets` collects the facts, `offset_list_formats` reads and writes lists of offsets.
 """
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.offsets.offset_map import MappedOffset, Run
 from mirrorflow_core.partitions import TopicPartition
 

@@ -14,10 +14,10 @@ No I/O: `connectors.checkpoint_passes` and the command `mirrorflow offsets` coll
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from mirrorflow_core.java.patterns import compile_patterns
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.offsets.offset_translation import Committed, TranslatedOffset, TranslatedOffsets
 from mirrorflow_core.partitions import TopicPartition
 

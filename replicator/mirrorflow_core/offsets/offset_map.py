@@ -22,9 +22,9 @@ whatever the target holds there now.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import OffsetPair
 
 # At most some 3 kB per partition, written every few seconds if changed. With a marker after each transaction,

@@ -8,8 +8,8 @@ them, as with old syncs (KAFKA-13659), so it uses only exact translations by the
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.offsets.offset_map import UNKNOWN, MappedOffset, OffsetMap, Run
 from mirrorflow_core.offsets.offset_syncs import TOO_OLD, OffsetSyncStore
 from mirrorflow_core.partitions import TopicPartition

@@ -10,9 +10,10 @@ The topic `mm2-identity.<source>.internal` on the target has one partition, is n
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any, Final
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 
 RETENTION: Final = ("retention.ms", "retention.bytes")

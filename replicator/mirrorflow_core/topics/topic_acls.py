@@ -10,9 +10,11 @@ did not create is never removed.
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from enum import IntEnum
 from typing import Any
+
+from mirrorflow_core.light_dataclasses import dataclass
 
 ANY_NAME = "*"  # as a LITERAL pattern: all resources of the type
 TOPIC = 2  # ResourceType

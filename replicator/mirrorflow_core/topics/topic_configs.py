@@ -7,10 +7,11 @@ the plans.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 
 from mirrorflow_core.java.patterns import SettingPattern
+from mirrorflow_core.light_dataclasses import dataclass
 
 CLEANUP_POLICY = "cleanup.policy"
 

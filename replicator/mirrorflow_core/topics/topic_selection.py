@@ -9,9 +9,9 @@ twice. One rule is MirrorFlow's own: internal topics of flows and Connect worker
 import difflib
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from mirrorflow_core.java.patterns import compile_patterns, literal_name, meant_by_glob
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.replication_policy import HEARTBEATS, is_worker_topic
 from mirrorflow_core.transforms import TopicTransforms
 

@@ -8,10 +8,11 @@ process takes the flow until that is cleared (`flow_end`).
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import DecidedRecords
 from mirrorflow_core.writer.transactional_ids import TransactionalIds

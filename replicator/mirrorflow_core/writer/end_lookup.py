@@ -6,8 +6,9 @@ so the next source offset follows by addition. Nothing of the source is read and
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.writer.broker_requests import (
     LogEnd,

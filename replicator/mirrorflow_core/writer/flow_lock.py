@@ -5,10 +5,10 @@ that is still so.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.wire.error_codes import UNKNOWN_SERVER_ERROR
 from mirrorflow_core.writer.broker_requests import (
     NO_RESPONSE,

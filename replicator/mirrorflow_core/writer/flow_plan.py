@@ -1,11 +1,12 @@
 """What a process wants to own, and what it gets: the plan of a flow, and the start of each task session."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import NamedTuple
 
 from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.source_epochs import SourceEpochs

@@ -8,10 +8,11 @@ All functions are generators, see `broker_requests`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Final, NamedTuple
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.writer.broker_requests import (
     Producer,

@@ -4,9 +4,10 @@ All functions are generators, see `broker_requests`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, NamedTuple
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.source_epochs import EpochStart, SourceEpochs, end_of, up_to

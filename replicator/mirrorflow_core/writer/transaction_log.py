@@ -5,9 +5,11 @@ lies after it: a frozen task can hold such a transaction open while a rival comm
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
+
+from mirrorflow_core.light_dataclasses import dataclass
 
 SEQUENCES = 1 << 31  # sequence numbers wrap after 2^31 - 1
 R = TypeVar("R")

@@ -5,8 +5,9 @@ epoch of an id and refuses all others. A task writes transactions and plain batc
 because a broker refuses one that writes both to one partition (KIP-890); the third is a spare for transactions.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from mirrorflow_core.light_dataclasses import dataclass
 
 NAMESPACE = "mirrorflow:"
 TAIL_WRITERS = f"{NAMESPACE}diverged:"  # with an id for each switchover and choice

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from mirrorflow_core.backoff import Backoff, backoff_s
@@ -24,6 +23,7 @@ from mirrorflow_core.errors import (
     MissingMarkerError,
     UnreachableError,
 )
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire import error_codes, fetch
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split

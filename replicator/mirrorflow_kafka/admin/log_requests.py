@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kafka.protocol.admin.topics import DeleteRecordsRequest
@@ -19,6 +18,7 @@ from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderE
 
 from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import UnreachableError
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire import produce as wire

@@ -8,7 +8,7 @@ refused one is named.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -18,6 +18,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import BrokerError, InternalTopicUnavailableError, UnreachableError
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire.error_codes import (

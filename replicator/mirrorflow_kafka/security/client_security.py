@@ -13,7 +13,7 @@ import os
 import re
 import ssl
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from typing import TYPE_CHECKING
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, SettingError
@@ -21,6 +21,7 @@ from mirrorflow_core.java.jaas import KEY as JAAS
 from mirrorflow_core.java.jaas import LoginModule, resolve_jaas
 from mirrorflow_core.java.properties import has_reference, read_list, reference_at
 from mirrorflow_core.java.security_keys import verdict
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_kafka.security.sasl import (
     BrokerAddress,

@@ -22,11 +22,12 @@ import hmac
 import re
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypeVar
 
 from mirrorflow_core.errors import FileMissingError, InvalidSettingError, RefusedSettingError
+from mirrorflow_core.light_dataclasses import dataclass
 
 JKS_MAGIC = b"\xfe\xed\xfe\xed"
 JCEKS_MAGIC = b"\xce\xce\xce\xce"

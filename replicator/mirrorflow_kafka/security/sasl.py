@@ -9,7 +9,7 @@ fewer than 4096 iterations is refused, an `e=` response is an error, and delegat
 
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrorflow_core.errors import AuthenticationFailedError, InvalidSettingError, RefusedSettingError
@@ -22,6 +22,7 @@ from mirrorflow_core.java.cloud_logins import (
 )
 from mirrorflow_core.java.jaas import KEY as JAAS
 from mirrorflow_core.java.jaas import LoginModule, parse_jaas
+from mirrorflow_core.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from mirrorflow_kafka.security.oauth import TokenCache

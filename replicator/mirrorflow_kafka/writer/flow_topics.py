@@ -3,9 +3,10 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mirrorflow_core.connect.position_records import Malformed, PositionKey, Reset, Stored, encode_key
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import OffsetStorageSettings, StorageTopicSettings
 from mirrorflow_core.wire.records import Record, partition_for

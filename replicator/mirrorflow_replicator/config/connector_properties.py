@@ -8,13 +8,13 @@ key and what to write. `mirrorflow_core.setting_table` has the known keys and th
 import dataclasses
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.patterns import compile_patterns, meant_by_glob
 from mirrorflow_core.java.properties import PropertyReader, parse_duration_ms, parse_instant_ms
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.setting_table import DEFAULTS
 from mirrorflow_core.settings import (
     CONFIG_EXCLUDE,

@@ -13,7 +13,6 @@ except where a distributed worker accepts configurations: clients write back wha
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from mirrorflow_core.java.jaas import KEY as JAAS
 from mirrorflow_core.java.jaas import resolve_jaas
 from mirrorflow_core.java.patterns import SettingPattern, compile_pattern
 from mirrorflow_core.java.properties import Reference, parse_properties, read_list, substitute
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_replicator.config.clients import is_shared
 
 # Java's limit is its heap; a secret or properties file larger than this means a wrong path (a device, a log).

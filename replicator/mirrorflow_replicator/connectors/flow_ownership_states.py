@@ -10,9 +10,10 @@ UnfencedFlow as soon as the target can fence.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from mirrorflow_core.errors import FlowTakenError
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.flow_lock import Fenced, holds_lock

@@ -6,10 +6,10 @@ groups that have moved, and the news of the copy those that were ahead of it. `c
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.offsets.offset_translation import Committed, TranslatedOffsets
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_replicator.connectors.group_follower import GroupFollower, Moved, Offsets

@@ -6,11 +6,11 @@ after a week: the flow continues to copy, but cannot continue after its next res
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.settings import OffsetStore, OffsetSyncSettings, SourceSettings
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry
 from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION

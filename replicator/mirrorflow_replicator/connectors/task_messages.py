@@ -8,8 +8,9 @@ import asyncio
 import pickle
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition
 from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS, SourceSettings

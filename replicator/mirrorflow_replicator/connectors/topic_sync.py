@@ -12,9 +12,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.retention_hold import (

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from mirrorflow_core.copying.partition import PartitionCopier
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.transforms import RenameRule

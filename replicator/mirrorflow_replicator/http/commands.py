@@ -10,7 +10,7 @@ value. `worker.distributed_herder` writes the records, reads them back and appli
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 from mirrorflow_core.connect.group_assignment import Unit
@@ -27,6 +27,7 @@ from mirrorflow_core.connect.worker_records import (
     WorkerStatus,
 )
 from mirrorflow_core.connect.worker_state import WorkerConfigs
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.http.worker_view import WORD_MAX, Request

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Self
@@ -22,6 +22,7 @@ import h11
 
 from mirrorflow_core.connect.session_keys import Signature
 from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_replicator.config.worker_properties import LISTENERS_KEY, parse_listener
 from mirrorflow_replicator.http import application_offsets, metrics, progress, rest
 from mirrorflow_replicator.http.commands import NOT_ALLOWED, Command

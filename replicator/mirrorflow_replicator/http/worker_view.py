@@ -6,9 +6,10 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from mirrorflow_core.connect.session_keys import NO_SIGNATURE, Signature
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import MetricNames, MetricsLevel
 from mirrorflow_replicator.http.partition_rates import Samples

@@ -12,7 +12,6 @@ a number: the server cannot bound the length of its text, and refuses expression
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from dataclasses import field as default
 from functools import cache
 from itertools import chain
@@ -20,6 +19,7 @@ from typing import Any, Final, Literal
 
 from pydantic.alias_generators import to_snake
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_operator.api.model import ApiModel
 from mirrorflow_operator.errors import FieldError
 
