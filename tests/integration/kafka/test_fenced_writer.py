@@ -91,6 +91,7 @@ def test_old_and_fresh_records_are_copied_in_turns(
     flow.assert_exact(topic)
 
 
+@pytest.mark.more
 def test_a_topic_that_is_created_later_is_copied_as_well(
     flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
@@ -109,6 +110,7 @@ def test_a_topic_that_is_created_later_is_copied_as_well(
     flow.assert_exact(second)
 
 
+@pytest.mark.more
 def test_a_second_process_is_ready_and_takes_over_when_the_first_stops(
     flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):

@@ -82,6 +82,7 @@ def test_batches_larger_than_the_targets_limit_are_split(
     assert status["batches"]["reencoded"] > 0
 
 
+@pytest.mark.more
 def test_a_record_larger_than_the_targets_limit_stops_its_partition_until_it_is_raised(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:

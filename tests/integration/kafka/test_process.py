@@ -23,7 +23,7 @@ from tests.harness.replicator import Replicator
 from tests.unit.kafka.certificates import authority, signed
 
 WAIT_S = 120.0
-ATTEMPTS = 12  # refused connection attempts before the log is checked
+ATTEMPTS = 8  # refused connection attempts before the log is checked
 SOURCE = {
     "name": "m",
     "connector.class": "MirrorSourceConnector",

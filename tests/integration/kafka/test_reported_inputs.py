@@ -292,6 +292,7 @@ def test_records_before_a_refused_one_are_copied_and_the_error_names_a_lasting_s
     assert expected not in command(tmp_path, "check", "-f", flow).stdout
 
 
+@pytest.mark.more
 def test_records_without_a_key_are_skipped_in_a_compacted_copy_if_configured(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
