@@ -16,17 +16,20 @@ ANSWER_MAX_AGE_S: Final = 0.5
 
 
 async def read_newest_claim(
-    target: Cluster, topics: FlowTopics, logs: LogCache | None = None
+    target: Cluster, topics: FlowTopics, logs: LogCache | None = None, *, must_exist: bool = False
 ) -> Claim | None:
     """Returns the claim of the flow's last owner; None if it was never owned, or the topic may not be seen. *logs* shortens repeated calls.
 
-    Raises ClusterError, also while the claims have no leader: they may then have an end of the flow.
+    Raises ClusterError, also while the claims have no leader: they may then have an end of the flow. With *must_exist* a topic
+    that is missing, or may not be seen, is an error, too.
     """
     topic = topics.claims.topic
     await target.refresh([topic])
     if target.leader(*topics.claims) is None:
         known = target.metadata.topics.get(topic)
         if known is not None and known.error in {UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED}:
+            if must_exist:
+                target.raise_for(known.error, "Metadata", topic)
             return None
         raise InternalTopicUnavailableError(
             cluster=target.alias, topic=topic, leaderless=topics.claims.partition

@@ -59,6 +59,7 @@ CHECK_S: Final = 0.5
 FINISH_S: Final = 30.0  # for a task to finish, which drains for 3 s and commits
 LEAVE_S: Final = 5.0  # at stop, for the last claim; without it a successor waits 15 s
 Flow = UnownedFlow | UnfencedFlow | OwnedFlow
+_WAITS_ON: Final = "The flow waits on for its switchover until it can read whether that has started it"
 _NOT_RENEWED: Final = "Renewing the claim of the flow failed"
 
 log = logging.getLogger("mirrorflow.worker")
@@ -140,6 +141,8 @@ class FlowOwner:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a user should know."""
+        if self._takeover.unread:
+            return (f"{_WAITS_ON}: {self._takeover.unread}",)
         if self._takeover.is_stalled:
             return (str(StartPendingError(target=self._settings.target_alias, waits_s=STALLED_AFTER_S)),)
         if self._problem is not None:

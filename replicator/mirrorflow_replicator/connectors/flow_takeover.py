@@ -96,8 +96,10 @@ class FlowTakeover:
         self._held_by = (
             ""  # the switchover that should have started the flow for the first time, and was rolled back
         )
+        self.unread = ""  # why the claims are unread that say whether the process waits on for a switchover
         self._since_s: float | None = None  # monotonic
         self._opposite_logs = LogCache()
+        self._opposite: Claim | None = None  # of the flow in the opposite direction, as last read
         self._settings = settings
         self._group = group
         self._process = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
@@ -246,23 +248,35 @@ class FlowTakeover:
                 await clusters.runner.run(note_awaited(self.plan(clusters), awaited))
             await asyncio.sleep(POLL_MS / 1000)
             own = await newest_claim(clusters)
-            with contextlib.suppress(
-                ClusterError
-            ):  # while the source cannot be read, its switchover is awaited
-                awaiting = await self._awaiting(clusters, own)
+            try:
+                awaiting = await self._awaiting(clusters, own, was_read=True)
+                self.unread = ""
+            except ClusterError as error:
+                # What was read last holds until the source can be read again; the flow's own claim says whether it was started.
+                self.unread = str(error)
+                awaiting = self._awaiting_by(clusters, own, self._opposite)
+        self.unread = ""
         if awaited and ran_or_held(own) is None:
             self._held_by, self.is_waiting = awaited, False
             raise self._not_started()
         return own
 
-    async def _awaiting(self, clusters: FlowClusters, own: Claim | None) -> Claim | None:
+    async def _awaiting(
+        self, clusters: FlowClusters, own: Claim | None, *, was_read: bool = False
+    ) -> Claim | None:
         """Returns a claim that names the switchover which has to start the flow as its end; None if none has to. Raises ClusterError.
 
-        Only where topics keep their names does a flow copy what came by the one in the opposite direction.
+        Only where topics keep their names does a flow copy what came by the one in the opposite direction. *was_read*: the claims of
+        that flow were read before, so that a user who may not read them now has lost a right, and knows less than before.
         """
         if self._settings.policy.kind is not PolicyKind.IDENTITY:
             return None
-        opposite = await opposite_claim(clusters.source, self._settings, self._opposite_logs)
+        self._opposite = await opposite_claim(
+            clusters.source, self._settings, self._opposite_logs, must_exist=was_read
+        )
+        return self._awaiting_by(clusters, own, self._opposite)
+
+    def _awaiting_by(self, clusters: FlowClusters, own: Claim | None, opposite: Claim | None) -> Claim | None:
         switchover = awaited_switchover(own, opposite, target_cluster_id=clusters.target.cluster_id)
         return replace(self.plan(clusters).claim, left=True, ended=switchover) if switchover else None
 
@@ -324,15 +338,19 @@ def ran_or_held(newest: Claim | None) -> Claim | None:
     return None if newest is not None and not newest.has_run and not newest.ended else newest
 
 
-async def opposite_claim(source: Cluster, settings: SourceSettings, logs: LogCache) -> Claim | None:
-    """Returns the newest claim of the flow in the opposite direction, which is on *source*; None if it may not be read. Raises ClusterError.
+async def opposite_claim(
+    source: Cluster, settings: SourceSettings, logs: LogCache, *, must_exist: bool = False
+) -> Claim | None:
+    """Returns the newest claim of the flow in the opposite direction, which is on *source*; None if it may not be read.
 
-    *logs* is of the same *source* each time.
+    *logs* is of the same *source* each time. Raises ClusterError; with *must_exist* also if it may not be read, or is missing.
     """
     topics = FlowTopics(source_alias=settings.target_alias, connector="", offsets="", target_topic=str)
     try:
-        return await read_newest_claim(source, topics, logs)
+        return await read_newest_claim(source, topics, logs, must_exist=must_exist)
     except NotAuthorizedError:
+        if must_exist:
+            raise
         return None
 
 

@@ -8,18 +8,26 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.errors import (
+    BrokerError,
     ClusterChangedError,
     FlowEndedError,
     FlowNotStartedError,
     InternalTopicUnavailableError,
+    NotAuthorizedError,
 )
 from mirrorflow_core.settings import PolicyKind, PolicySettings
-from mirrorflow_core.wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
+from mirrorflow_core.wire.error_codes import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    raise_for,
+)
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.flow_lock import Fenced
 from mirrorflow_kafka.admin.log_reader import LogCache
 from mirrorflow_kafka.client.metadata import TopicMetadata
+from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_replicator.connectors import flow_takeover
+from mirrorflow_replicator.connectors.claim_reader import read_newest_claim
 from mirrorflow_replicator.connectors.flow_takeover import (
     FlowTakeover,
     must_wait,
@@ -117,7 +125,7 @@ class Opposite:
         monkeypatch.setattr(flow_takeover, "read_newest_claim", self._newest)
         monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
 
-    async def _newest(self, source: object, topics: Any, logs: object) -> Claim:
+    async def _newest(self, source: object, topics: Any, logs: object, **_: object) -> Claim:
         assert isinstance(logs, LogCache)
         assert topics.claims.topic == "mm2-claims.west.internal"
         ended = self.ended.pop(0) if len(self.ended) > 1 else self.ended[0]
@@ -230,6 +238,9 @@ class LeaderlessSource:
     def leader(self, *_: object) -> None:
         return None
 
+    def raise_for(self, code: int, request: str, subject: str) -> None:
+        raise_for(code, cluster=self.alias, request=request, subject=subject)
+
 
 def test_a_reverse_flow_is_not_taken_without_a_leader_of_the_opposite_claims(
     monkeypatch: pytest.MonkeyPatch,
@@ -266,7 +277,7 @@ def test_a_reverse_flow_that_has_run_before_waits_on_despite_an_unreadable_sourc
     ]
     steps_while_awaited: list[int] = []
 
-    async def read(*_: object) -> Claim:
+    async def read(*_: object, **__: object) -> Claim:
         steps_while_awaited.append(len(flow.steps))
         if not reads:
             flow.claims = [replace(earlier, started="to-east")]
@@ -281,3 +292,48 @@ def test_a_reverse_flow_that_has_run_before_waits_on_despite_an_unreadable_sourc
     assert isinstance(take(copying(), flow, is_to_copy=True), Fenced)
     assert [0] * 5 == steps_while_awaited
     assert ["take"] == flow.steps
+
+
+@pytest.mark.parametrize("is_hidden", [False, True], ids=["refused", "hidden"])
+def test_a_reverse_flow_waits_on_and_names_the_right_that_it_has_lost(
+    monkeypatch: pytest.MonkeyPatch, *, is_hidden: bool
+):
+    """Without Read a request is refused, without Describe the topic is hidden. Neither says that the switchover has started the flow."""
+    monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
+    takeover, topic = copying(), "mm2-claims.west.internal"
+    earlier = replace(CLAIM, left=True, started="earlier", source_cluster_id="", target_cluster_id="")
+    flow: Any = ClaimsOfFlow(monkeypatch, earlier)
+    opposite = replace(CLAIM, source_alias="west", ended="to-east")
+    warned: list[str] = []
+
+    async def read(*_: object, **__: object) -> Claim:
+        warned.append(takeover.unread)
+        if len(warned) in {1, 4}:
+            return opposite
+        if len(warned) == 7:
+            flow.claims = [replace(earlier, started="to-east")]
+        raise NotAuthorizedError(
+            cluster="east", operation="Describe" if is_hidden else "Read", resource=f"topic {topic}"
+        )
+
+    monkeypatch.setattr(flow_takeover, "read_newest_claim", read)
+
+    assert isinstance(take(takeover, flow, is_to_copy=True), Fenced)
+    assert ["take"] == flow.steps
+    missing = f"does not authorize {'Describe' if is_hidden else 'Read'} on topic {topic}"
+    assert [missing in warning for warning in warned] == [False, False, True, True, False, True, True, True]
+    assert takeover.unread == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(TOPIC_AUTHORIZATION_FAILED, NotAuthorizedError), (UNKNOWN_TOPIC_OR_PARTITION, BrokerError)],
+)
+def test_claims_that_must_be_there_are_not_taken_for_missing(error: int, raised: type[Exception]):
+    """A topic that is hidden is an error for who has read it before; one that is gone, too: it had the claim that is awaited."""
+    topics = FlowTopics(source_alias="west", connector="", offsets="", target_topic=str)
+    source: Any = LeaderlessSource(error)
+
+    assert asyncio.run(read_newest_claim(source, topics)) is None
+    with pytest.raises(raised, match=r"mm2-claims\.west\.internal"):
+        asyncio.run(read_newest_claim(source, topics, must_exist=True))
