@@ -65,6 +65,7 @@ class FlowMover:
         self._ending: FlowClusters | None = None
         self._logs = LogCache()  # of the forward flow
         self._abandoned: Claim | None = None  # of the flow back, whose process was killed
+        self._is_back_watched = False  # whether it is known if the process of the flow back was killed
         self._settings = settings
         self._clusters = clusters
         self._partitions = partitions
@@ -80,17 +81,19 @@ class FlowMover:
                 f"spec.members.{settings.source}.flow: flow {settings.forward.flow} does not run, so {settings.source} is not the active "
                 "member, or nothing copies it; start the flow (mirrorflow run), or name the other member in --to."
             )
-        back = await newest_claim(self._clusters.source, settings.back)
-        if (
-            back is not None
-            and back.running_process
-            and not back.ended
-            and (why := await self._why_in_use(back))
-        ):
+        if why := await self._why_back_runs():
             return f"spec.members.{settings.to}.flow: flow {settings.back.flow} {why}"
         starts = {partition: end.end for partition, end in (await self.copy_ends()).items()}
         await require_no_conflict(settings.back, self._clusters.target, self._clusters.source, starts)
         return ""
+
+    async def _why_back_runs(self) -> str:
+        """Returns why the flow back cannot be held; "" if it can. Raises ClusterError."""
+        back = await newest_claim(self._clusters.source, self._settings.back)
+        is_owned = back is not None and back.running_process and not back.ended
+        why = await self._why_in_use(back) if back is not None and is_owned else ""
+        self._is_back_watched = True
+        return why
 
     async def _why_in_use(self, claim: Claim) -> str:
         """Returns why the flow back, whose owner has not left, cannot be held; "" if that never stored anything and is gone. Raises ClusterError.
@@ -250,8 +253,13 @@ class FlowMover:
             self._settings.back, self._clusters.target, self._clusters.source, switchover, offsets
         )
 
-    async def reverse(self) -> ReverseFlow:
-        """Returns whether the flow back was held or started, and a process of it runs. Raises ClusterError."""
+    async def reverse(self, *, is_to_be_held: bool = False) -> ReverseFlow:
+        """Returns whether the flow back was held or started, and a process of it runs. Raises ClusterError.
+
+        *is_to_be_held*: a process that resumes the switchover does not know what was found in CHECKING, and watches the flow as then.
+        """
+        if is_to_be_held and not self._is_back_watched:
+            await self._why_back_runs()
         return await observed_reverse(self._clusters.source, self._settings.back, abandoned=self._abandoned)
 
 

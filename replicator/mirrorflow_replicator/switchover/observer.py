@@ -119,7 +119,9 @@ class PlannedObserver(SwitchoverObserver):
         copied, groups, reverse = await asyncio.gather(
             self._known(flows.copied(_offsets(record, source)) if has_copied else _nothing()),
             self._known(flows.groups() if has_groups else _nothing()),
-            self._known(flows.reverse() if state in _WITH_REVERSE else _nothing()),
+            self._known(
+                flows.reverse(is_to_be_held=state is _S.FENCING) if state in _WITH_REVERSE else _nothing()
+            ),
         )
         has_target_ends = state is _S.FORWARD_ENDED and not is_running
         target_ends = await self._known(flows.settled_copy_ends()) if has_target_ends else None

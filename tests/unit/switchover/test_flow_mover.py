@@ -95,30 +95,8 @@ class ClockOfSleeps:
 BACK = Claim(flow="back", process="host/1/a", source_alias="west", tasks=1, lock_epoch=1, time_ms=5)
 
 
-@pytest.mark.parametrize(
-    ("claims", "has_copied", "sentence"),
-    [
-        ([BACK], False, ""),
-        (
-            [BACK],
-            True,
-            (
-                "spec.members.west.flow: flow west-to-east was killed (process 1 on host host), and may have copied records; if east needs "
-                "no more of them, reset the stored offsets of that flow, and repeat the switchover."
-            ),
-        ),
-        (
-            [BACK, BACK, replace(BACK, time_ms=6)],
-            True,
-            "spec.members.west.flow: flow west-to-east runs (process 1 on host host), and would copy records back; stop it.",
-        ),
-        ([replace(BACK, left=True)], True, ""),
-    ],
-    ids=["killed long ago", "killed while it copied", "renewed", "left"],
-)
-def test_a_reverse_flow_counts_as_running_only_if_its_claim_is_renewed(
-    monkeypatch: pytest.MonkeyPatch, claims: list[Claim], sentence: str, *, has_copied: bool
-):
+def mover_of(monkeypatch: pytest.MonkeyPatch, claims: list[Claim], *, has_copied: bool) -> FlowMover:
+    """Returns the mover of a process that reads *claims* of the reverse flow, one after the other; the last one stays."""
     remaining = list(claims)
 
     async def newest_claim(cluster: object, *_: object) -> Claim:
@@ -144,11 +122,58 @@ def test_a_reverse_flow_counts_as_running_only_if_its_claim_is_renewed(
         forward=None, back=SimpleNamespace(flow="west-to-east"), forward_groups=None, source="east", to="west"
     )
     clusters: Any = SimpleNamespace(source="east", target="west")
-    mover = FlowMover(settings, clusters, settings)
+    return FlowMover(settings, clusters, settings)
+
+
+@pytest.mark.parametrize(
+    ("claims", "has_copied", "sentence"),
+    [
+        ([BACK], False, ""),
+        (
+            [BACK],
+            True,
+            (
+                "spec.members.west.flow: flow west-to-east was killed (process 1 on host host), and may have copied records; if east needs "
+                "no more of them, reset the stored offsets of that flow, and repeat the switchover."
+            ),
+        ),
+        (
+            [BACK, BACK, replace(BACK, time_ms=6)],
+            True,
+            "spec.members.west.flow: flow west-to-east runs (process 1 on host host), and would copy records back; stop it.",
+        ),
+        ([replace(BACK, left=True)], True, ""),
+    ],
+    ids=["killed long ago", "killed while it copied", "renewed", "left"],
+)
+def test_a_reverse_flow_counts_as_running_only_if_its_claim_is_renewed(
+    monkeypatch: pytest.MonkeyPatch, claims: list[Claim], sentence: str, *, has_copied: bool
+):
+    mover = mover_of(monkeypatch, claims, has_copied=has_copied)
 
     assert sentence == asyncio.run(mover.why_not_ready())
     is_free = not sentence
     assert is_free != asyncio.run(mover.reverse()).is_copying
+
+
+@pytest.mark.parametrize(
+    ("claims", "has_copied", "is_copying"),
+    [
+        ([BACK], False, False),
+        ([BACK], True, True),
+        ([BACK, BACK, replace(BACK, time_ms=6)], False, True),
+    ],
+    ids=["killed long ago", "killed while it copied", "renewed"],
+)
+def test_a_process_that_resumes_watches_a_killed_reverse_flow_again(
+    monkeypatch: pytest.MonkeyPatch, claims: list[Claim], *, has_copied: bool, is_copying: bool
+):
+    """The process that has checked it was killed before it held that flow. Only the states before the hold need it."""
+    mover = mover_of(monkeypatch, claims, has_copied=has_copied)
+
+    assert is_copying == asyncio.run(mover.reverse(is_to_be_held=True)).is_copying
+    assert is_copying == asyncio.run(mover.reverse()).is_copying
+    assert asyncio.run(mover_of(monkeypatch, claims, has_copied=has_copied).reverse()).is_copying
 
 
 def seal(end: int) -> Seal:

@@ -150,7 +150,7 @@ class Flows:
     async def end_state(self) -> None:
         return None
 
-    async def reverse(self) -> None:
+    async def reverse(self, **_: object) -> None:
         return None
 
 
