@@ -1,7 +1,7 @@
 """Follows `__consumer_offsets` from its current end: which groups have committed which offsets since.
 
 Needs Read on that topic. Guarantees: after `open`, each commit that counts later is returned once, in the order of its
-partition, if that had a leader at `open`, and no partition without a leader delays the others; also those of transactions that are open at `open` and began at most REREAD_OFFSETS_MAX before. A log that lost records, was created again or got other partitions
+partition, if that had a leader at `open`, and no partition without a leader delays the others, one with a leader that stands still by a second; also those of transactions that are open at `open` and began at most REREAD_OFFSETS_MAX before. A log that lost records, was created again or got other partitions
 raises OffsetsLogChangedError: the caller opens it again and reads all groups. `mirrorflow_core.offsets.group_commits` decodes.
 """
 
@@ -30,6 +30,10 @@ REREAD_OFFSETS_MAX: Final = 100_000
 # A leader that has just moved is found in the second round, after 20 ms. All partitions wait for the rounds of one without a leader.
 OPEN_ROUNDS_MAX: Final = 3
 AWAY_POLL_S: Final = 1.0  # an election takes about as long
+# A request about ends takes milliseconds. A broker that stands still (a long pause, a frozen machine) keeps its connections open:
+# without a limit the commits of all groups would wait for it, for the timeout of the request.
+SILENT_S: Final = 1.0
+SILENT_POLL_S: Final = 5.0  # so a silent broker delays the others by a second in six at most
 
 
 class OffsetsLogChangedError(ClusterError):
@@ -41,6 +45,19 @@ class OffsetsLogChangedError(ClusterError):
     def __init__(self, *, cluster: str) -> None:
         super().__init__(
             f"{GROUP_OFFSETS_TOPIC} of {cluster} was created again, has lost records, or has more partitions; all groups are read again.",
+            cluster=cluster,
+        )
+
+
+class SilentBrokersError(ClusterError):
+    """Raised when no leader of `__consumer_offsets` answers in time."""
+
+    reason = "SilentBrokers"
+    retriable = True
+
+    def __init__(self, *, cluster: str) -> None:
+        super().__init__(
+            f"No broker of {cluster} answers a request about the ends of {GROUP_OFFSETS_TOPIC} within {SILENT_S:g} s.",
             cluster=cluster,
         )
 
@@ -86,17 +103,17 @@ class GroupCommitLog:
     async def read_new(self) -> list[GroupCommit]:
         """Returns the commits that count since the last call. Raises OffsetsLogChangedError and ClusterError.
 
-        Those of a partition without a leader are returned when it has one again.
+        Those of a partition without a leader, or whose leader stands still, are returned when it has one that answers.
         """
         if not self._next and not await self._appeared():
             return []
         now = asyncio.get_running_loop().time()
         asks_all = now >= self._ask_away_at
         asked = [partition for partition in self._next if asks_all or partition not in self._away]
-        ends = await self._ends(asked, rounds_max=1, must_have=False)
+        ends, is_silent = await self._ends_by_leader(asked)
         self._away = self._next.keys() - ends.keys()
         if asks_all:
-            self._ask_away_at = now + AWAY_POLL_S
+            self._ask_away_at = now + (SILENT_POLL_S if is_silent else AWAY_POLL_S)
         metadata = self._cluster.metadata
         topic = metadata.topics.get(GROUP_OFFSETS_TOPIC)
         if (
@@ -108,6 +125,31 @@ class GroupCommitLog:
         grown = [partition for partition, end in ends.items() if end > self._next[partition]]
         read = await asyncio.gather(*(self._read(partition, ends[partition]) for partition in grown))
         return [commit for commits in read for commit in commits]
+
+    async def _ends_by_leader(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], bool]:
+        """Returns the ends of those of *partitions* whose leader answers within SILENT_S, and whether one did not.
+
+        Raises ClusterError, also if none of several leaders answers.
+        """
+        by_leader: dict[int | None, list[TopicPartition]] = {}
+        for partition in partitions:
+            by_leader.setdefault(self._cluster.leader(*partition), []).append(partition)
+
+        async def ends_of(led: list[TopicPartition]) -> dict[TopicPartition, int] | None:
+            try:
+                async with asyncio.timeout(SILENT_S if len(by_leader) > 1 else None):
+                    return await self._ends(led, rounds_max=1, must_have=False)
+            except TimeoutError:
+                return None
+
+        results = await asyncio.gather(*map(ends_of, by_leader.values()))
+        answered = [ends for ends in results if ends is not None]
+        if results and not answered:
+            raise SilentBrokersError(cluster=self._cluster.alias)
+        ends = {partition: end for some in answered for partition, end in some.items()}
+        return ends, len(answered) < len(results)
 
     async def _ends(
         self,

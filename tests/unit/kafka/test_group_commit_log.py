@@ -23,6 +23,7 @@ from mirrorflow_kafka.stores.group_commit_log import (
     REREAD_OFFSETS_MAX,
     GroupCommitLog,
     OffsetsLogChangedError,
+    SilentBrokersError,
 )
 
 
@@ -34,12 +35,14 @@ class Log:
     ) -> None:
         self.end, self.stable = end, stable
         self.leaderless: set[int] = set()
+        self.frozen: set[int] = set()  # partitions, each with a leader of its own
         self.asked: list[list[int]] = []
         self.topic = SimpleNamespace(error=0, partitions=dict.fromkeys(range(partitions)))
         self.cluster = create_autospec(Cluster, instance=True, alias="A")
         self.cluster.metadata = SimpleNamespace(
             topics={GROUP_OFFSETS_TOPIC: self.topic}, topic_id=lambda _: "id"
         )
+        self.cluster.leader.side_effect = lambda _, partition: partition
         self.cluster.raise_for.side_effect = lambda code, request, subject: raise_for(
             code, cluster="A", request=request, subject=subject
         )
@@ -59,6 +62,8 @@ class Log:
         assert rounds_max <= OPEN_ROUNDS_MAX, "more rounds take seconds"
         wanted = list(partitions)
         self.asked.append([partition.partition for partition in wanted])
+        if self.frozen & {partition.partition for partition in wanted}:
+            await asyncio.Event().wait()
         offset = self.stable if read_committed else self.end
         return {
             partition: ListedOffset(error=LEADER_NOT_AVAILABLE)
@@ -123,7 +128,43 @@ def test_a_partition_that_loses_its_leader_delays_no_other_and_is_read_when_it_h
         return [[(commit.partition.partition, commit.group) for commit in part] for part in read]
 
     assert [[(0, "g5")], [(0, "g6")], [(1, "g5"), (1, "g6")]] == asyncio.run(scenario())
-    assert [[0, 1], [0, 1], [0, 1], [0], [0, 1]] == log.asked, "it is asked once a second"
+    assert [[0, 1], [0, 1], [0], [1], [0], [0], [1]] == log.asked, "it is asked once a second"
+
+
+def test_a_leader_that_stands_still_delays_the_commits_of_other_brokers_once(monkeypatch: pytest.MonkeyPatch):
+    """It is not asked again for some seconds. What it has is read when it answers."""
+    monkeypatch.setattr(module, "SILENT_S", 0.01)
+    log = Log(monkeypatch, end=5, stable=5, partitions=2)
+    commits = log.follow()
+
+    async def scenario() -> list[list[tuple[int, str]]]:
+        await commits.open()
+        read = []
+        log.frozen = {1}
+        for log.end in (6, 7):
+            read.append(await commits.read_new())
+        log.frozen = set()
+        commits._ask_away_at = 0.0
+        read.append(await commits.read_new())
+        return [[(commit.partition.partition, commit.group) for commit in part] for part in read]
+
+    assert [[(0, "g5")], [(0, "g6")], [(1, "g5"), (1, "g6")]] == asyncio.run(scenario())
+    assert [[0, 1], [0, 1], [0], [1], [0], [0], [1]] == log.asked
+
+
+def test_a_log_is_not_followed_while_all_leaders_stand_still(monkeypatch: pytest.MonkeyPatch):
+    """Groups are polled then, so that their age is not reported as that of an answer."""
+    monkeypatch.setattr(module, "SILENT_S", 0.01)
+    log = Log(monkeypatch, end=5, stable=5, partitions=2)
+    commits = log.follow()
+
+    async def scenario() -> None:
+        await commits.open()
+        log.frozen = {0, 1}
+        await commits.read_new()
+
+    with pytest.raises(SilentBrokersError, match=r"No broker of A answers .* within 0\.01 s"):
+        asyncio.run(scenario())
 
 
 def test_a_partition_without_a_leader_at_the_start_is_followed_from_a_later_pass_on(
