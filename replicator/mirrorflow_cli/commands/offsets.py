@@ -37,6 +37,11 @@ from mirrorflow_core.offsets.checkpoints import (
 )
 from mirrorflow_core.offsets.offset_list_formats import format_translations
 from mirrorflow_core.offsets.offset_translation import translate_group
+from mirrorflow_core.offsets.share_offsets import (
+    ShareGroupFacts,
+    share_group_offsets,
+    writable_share_group,
+)
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import LATEST
@@ -44,6 +49,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_operator.plan.properties import plan_all
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
+from mirrorflow_replicator.connectors.share_groups import ShareGroups
 from mirrorflow_replicator.http.progress import group_offset_json
 
 COLUMNS = ("group", "partition", "source", "target", "translation", "age", "written", "why")
@@ -230,10 +236,10 @@ async def read_group_offsets(
             raise FailedError(
                 f"{settings.source_alias} has no group {group_name}, or Describe on it is not granted."
             )
-        consumers = [group for group in chosen if group.is_consumer_group]
+        translated = [group for group in chosen if group.is_consumer_group or group.is_share_group]
         offsets: list[GroupOffset] = []
-        for begin in range(0, len(consumers), GROUPS_AT_ONCE):
-            some = consumers[begin : begin + GROUPS_AT_ONCE]
+        for begin in range(0, len(translated), GROUPS_AT_ONCE):
+            some = translated[begin : begin + GROUPS_AT_ONCE]
             responses = await asyncio.gather(*(reader.at(group) for group in some), return_exceptions=True)
             for group, response in zip(some, responses, strict=True):
                 if isinstance(response, ClusterError):
@@ -243,7 +249,7 @@ async def read_group_offsets(
                 else:
                     offsets += response
     notes = (
-        _skip_note(group, settings, named=bool(group_name)) for group in chosen if group not in consumers
+        _skip_note(group, settings, named=bool(group_name)) for group in chosen if group not in translated
     )
     return GroupOffsetReport(tuple(offsets), tuple(note for note in notes if note), tuple(problems))
 
@@ -316,6 +322,8 @@ class _GroupReader:
 
     async def at(self, group: Group) -> list[GroupOffset]:
         """Returns the lines of *group*. Raises ClusterError."""
+        if group.is_share_group:
+            return await self._share_group_at(group)
         known, clusters = self._known, self._clusters
         own = await groups.fetch_offsets(clusters.source, group.name)
         now = translate_group(own, selects=self._selects, rename=known.rename, syncs=known.translator)
@@ -334,3 +342,19 @@ class _GroupReader:
             has_members_on_target=has_members(self._target_groups.get(group.name)),
         )
         return list(group_offsets(facts))
+
+    async def _share_group_at(self, group: Group) -> list[GroupOffset]:
+        clusters, on_target = self._clusters, self._target_groups.get(group.name)
+        reader = ShareGroups(
+            clusters.source, clusters.target, selects_topic=self._selects, rename=self._known.rename
+        )
+        facts = ShareGroupFacts(
+            group=group.name,
+            translated=await reader.translated(group.name, self._known.translator),
+            target=await reader.starts_on_target(group.name),
+            writable=writable_share_group(on_target),
+            is_synchronised=self._settings.sync_s is not None,
+            has_members_on_source=has_members(group),
+            has_members_on_target=has_members(on_target),
+        )
+        return list(share_group_offsets(facts))

@@ -225,7 +225,10 @@ def _followed(flow: PlannedFlow) -> Iterator[str]:
         groups = ", ".join(checkpoint.groups)
         intervals += [
             (f"checkpoints of consumer groups that match {groups}", checkpoint.emit_s),
-            ("offsets of these groups on the target", checkpoint.sync_s),
+            (
+                "offsets of these groups, and of share groups with such names, on the target",
+                checkpoint.sync_s,
+            ),
         ]
     if schemas := schema_settings(flow.planned):
         subjects = ", ".join(schemas.subjects)

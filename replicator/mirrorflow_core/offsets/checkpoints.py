@@ -7,8 +7,8 @@ target partition; a checkpoint is committed only if the group is still at or pas
 moves back.
 
 *Selection* follows Java's DefaultGroupFilter and `listConsumerGroups`. A consumer group is a group of type classic or consumer
-(KIP-848) with protocol type `consumer`, or with none if it only stores offsets. Share groups (KIP-932) and streams groups
-(KIP-1071) keep their progress elsewhere, so offsets written to them would have no effect.
+(KIP-848) with protocol type `consumer`, or with none if it only stores offsets. Share groups (KIP-932) have start offsets
+instead (`share_offsets`); streams groups (KIP-1071) keep state besides offsets, so offsets alone would not be their progress.
 
 No I/O: `connectors.checkpoint_passes` and the command `mirrorflow offsets` collect the facts.
 """
@@ -26,7 +26,6 @@ _CONSUMER_PROTOCOLS = frozenset({"", "consumer"})
 # A classic coordinator reports "Dead" for a group that it does not know.
 _IDLE_STATES = frozenset({"empty", "dead"})
 _NAMED_TYPES = {
-    "share": "it is a share group, whose progress is not a committed offset",
     "streams": "it is a streams group, whose tasks keep state besides offsets",
 }
 NOT_KNOWN = "nothing is known of where it stands on the target: that lies before all that was copied, or nothing is copied yet"
@@ -153,6 +152,11 @@ class Group:
     def is_consumer_group(self) -> bool:
         """Whether the group's committed offsets are its progress."""
         return self.type.lower() in _CONSUMER_TYPES and self.protocol_type in _CONSUMER_PROTOCOLS
+
+    @property
+    def is_share_group(self) -> bool:
+        """Whether the group has start offsets (KIP-932) instead of committed ones."""
+        return self.type.lower() == "share"
 
     @property
     def is_idle(self) -> bool:

@@ -54,6 +54,11 @@ REPETITIONS: Final[Mapping[str, Repetition]] = {
         why="a late copy is refused by a group with members, and moves an idle one back to an earlier translated offset, "
         "until the next pass reads that and commits again",
     ),
+    "AlterShareGroupOffsets": Repetition(
+        is_safe=True,
+        why="a late copy is refused by a group with members, and moves an idle one back to an earlier translated offset, "
+        "until the next pass sets it again",
+    ),
     "JoinGroup": _OF_MEMBER,
     "SyncGroup": _OF_MEMBER,
     "Heartbeat": _OF_MEMBER,
@@ -81,6 +86,7 @@ REPETITIONS: Final[Mapping[str, Repetition]] = {
     "OffsetFetch": _READ,
     "ListGroups": _READ,
     "DescribeGroups": _READ,
+    "DescribeShareGroupOffsets": _READ,
     "DescribeProducers": _READ,
     "ListTransactions": _READ,
     "DescribeLogDirs": _READ,

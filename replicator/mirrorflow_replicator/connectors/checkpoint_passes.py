@@ -71,6 +71,7 @@ from mirrorflow_replicator.connectors.group_follower import GroupFollower, Offse
 from mirrorflow_replicator.connectors.group_steps import GroupSteps
 from mirrorflow_replicator.connectors.internal_topics import correct_topic_configs
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
+from mirrorflow_replicator.connectors.share_groups import ON_TARGET, ShareGroups
 from mirrorflow_replicator.http.partition_rates import Window
 
 GROUP = "{group}"  # placeholder for the group's name
@@ -117,6 +118,12 @@ class CheckpointPasses:
         self._translated: dict[str, dict[TopicPartition, TranslatedOffset]] = {}  # as of the last emission
         self._groups: tuple[str, ...] = ()
         self._steps = GroupSteps(GroupFollower(clusters.source), self._known) if follows_groups else None
+        self._share_groups = ShareGroups(
+            clusters.source,
+            clusters.target,
+            selects_topic=self._selects_topic,
+            rename=self._known.rename,
+        )
         self._other_groups: set[str] = set()  # that have committed and are not followed, as far as they exist
         self._translations: Counter[str] = Counter()
         # The target's groups, as last read.
@@ -153,6 +160,20 @@ class CheckpointPasses:
         )
 
     @property
+    def share_group_names(self) -> tuple[str, ...]:
+        """The share groups that the flow moves, as of the last listing."""
+        return self._share_groups.names
+
+    @property
+    def unread_on_target(self) -> tuple[str, ...]:
+        """The share groups whose start offsets the last pass could not read on the target, so that it cannot set them."""
+        return tuple(
+            sentence
+            for (kind, _, what), sentence in self._warnings.items()
+            if (kind, what) == ("group", ON_TARGET)
+        )
+
+    @property
     def followed_by(self) -> str:
         """How groups are followed between passes, for the log; "" if they are not."""
         return "" if self._steps is None else self._steps.description
@@ -174,12 +195,12 @@ class CheckpointPasses:
     def report(self) -> GroupsReport:
         """The counts and latencies of all passes so far."""
         return GroupsReport(
-            selected=len(self._groups),
+            selected=len(self._groups) + len(self._share_groups.names),
             failing=len({name for kind, name, _ in self._warnings if kind == "group"}),
             unlike=len(self._not_consumer_groups),
             active=self._active_groups,
             checkpoints=self._checkpoints_written,
-            moved=self._offsets_moved,
+            moved=self._offsets_moved + self._share_groups.moved,
             followed_by="" if self._steps is None else self._steps.followed_by,
             followed_s=None if self._steps is None else self._steps.ended_s,
             translations=self._translations,
@@ -199,7 +220,16 @@ class CheckpointPasses:
 
     def explain(self, group: str | None) -> Iterator[GroupOffset]:
         """Yields the offsets of *group*, or of each group if None, as of the last pass."""
-        for name in self._groups if group is None else (group,):
+        names = (*self._groups, *self._share_groups.names)
+        for name in names if group is None else (group,):
+            yield from self._share_groups.explain(
+                name,
+                is_synchronised=self._settings.sync_s is not None,
+                problem=self._warnings.get(("group", name, "target"))
+                or self._warnings.get(("group", name, ON_TARGET), ""),
+                on_source=self._source_groups.get(name),
+                on_target=self._target_groups.get(name),
+            )
             if name in self._translated:
                 facts = GroupFacts(
                     group=name,
@@ -316,6 +346,10 @@ class CheckpointPasses:
         self._groups = tuple(
             sorted((*unlisted, *(group.name for group in selected if group.is_consumer_group)))
         )
+        shared = {group.name for group in selected if group.is_share_group}
+        if problem is not None:
+            shared.update(name for name in self._share_groups.names if name not in listed)
+        self._share_groups.select(shared)
         alias = self._settings.source_alias
         self._not_consumer_groups = tuple(
             f"Group {group.name} of {alias} is not synchronised: {group.why_not}."
@@ -331,7 +365,7 @@ class CheckpointPasses:
         self._warnings = {
             subject: warning
             for subject, warning in self._warnings.items()
-            if subject[0] not in {"group", "metadata"} or subject[1] in self._groups
+            if subject[0] not in {"group", "metadata"} or subject[1] in {*self._groups, *shared}
         }
         self._latencies = {key: value for key, value in self._latencies.items() if key[0] not in gone}
         return problem is None
@@ -366,8 +400,13 @@ class CheckpointPasses:
         # Earlier offsets must not move the target's group: the source's group may have been reset since.
         self._translated = {}
         await self._translate_offsets(offsets, known.translator, is_pass=True)
+        await self._share_groups.translate(known.translator, self._for_each_group)
+        if self._share_groups.names and self._settings.sync_s is not None:
+            await self._share_groups.read_target(self._for_each_group)
         self._translations = Counter(
-            state.translation for now in self._translated.values() for state in now.values()
+            state.translation
+            for now in (*self._translated.values(), *self._share_groups.translations)
+            for state in now.values()
         )
 
     async def _translate_offsets(
@@ -559,6 +598,7 @@ class CheckpointPasses:
             names, move, "target", f"The offsets of group {GROUP} are not synchronised on {alias}"
         )
         self._active_groups = active
+        await self._share_groups.move(listed, self.may_write, self._for_each_group)
 
     async def _sync_moved(self, translated: Mapping[str, TranslatedOffsets]) -> None:
         """Commits *translated* offsets for the target's groups that were idle at the last pass; coordinators refuse the others."""

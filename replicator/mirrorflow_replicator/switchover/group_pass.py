@@ -25,6 +25,7 @@ class ImmovableGroups:
 
     with_members: tuple[str, ...] = ()
     of_another_kind: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()  # a sentence for each share group that the target refuses to describe
 
 
 class FinalGroupPass:
@@ -53,12 +54,17 @@ class FinalGroupPass:
     async def immovable(self) -> ImmovableGroups:
         """Returns the groups whose offsets no pass can commit on the target, as they are now. Raises ClusterError."""
         await self._translate()
-        names = _names(self.offsets())
+        names, shared = _names(self.offsets()), self._passes.share_group_names
         listed, _ = await groups.list_reachable_groups(self._target)
         known = {name: group for name in names if (group := listed.get(name)) is not None}
         return ImmovableGroups(
             with_members=tuple(name for name, group in known.items() if has_members(group)),
-            of_another_kind=tuple(name for name, group in known.items() if not group.is_consumer_group),
+            of_another_kind=tuple(
+                name
+                for name, group in known.items()
+                if not (group.is_share_group if name in shared else group.is_consumer_group)
+            ),
+            unread=self._passes.unread_on_target,
         )
 
     async def finish(self) -> None:

@@ -142,6 +142,8 @@ class ReadinessChecks:
                 f"groups: {_some([*immovable.of_another_kind])} is a group of another kind on {target}; "
                 "delete that group, or leave it out of spec.groups."
             )
+        if immovable.unread:
+            return f"groups: {immovable.unread[0]} Leave the group out of spec.groups, or give {target} what it needs."
         return ""
 
     async def _transactions(self) -> str:

@@ -1,4 +1,4 @@
-"""Special groups: share and streams groups, and groups over two hops."""
+"""Special groups: streams groups, and groups over two hops. Share groups are in test_share_groups."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,12 +25,11 @@ def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
     return Flow(source=east, target=west, folder=tmp_path, alias=f"p{own}", target_alias=f"q{own}")
 
 
-def test_share_and_streams_groups_are_reported_as_not_synchronised(flow: Flow, unique_topic: Names) -> None:
+def test_a_streams_group_is_reported_as_not_synchronised(flow: Flow, unique_topic: Names) -> None:
     """Status, metrics and command give name and reason; consumer groups are translated as usual."""
     topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:6]
     load(flow.source, topic, 100)
-    share, streams, group = f"share-{own}", f"streams-{own}", f"group-{own}"
-    assert "Share" == put_other_group(flow.source, "share", share, topic)
+    streams, group = f"streams-{own}", f"group-{own}"
     assert "Streams" == put_other_group(flow.source, "streams", streams, topic)
     put_group(flow.source, group, {(topic, 0): 50})
     with flow.process(
@@ -43,15 +42,14 @@ def test_share_and_streams_groups_are_reported_as_not_synchronised(flow: Flow, u
         flow.wait_for_group(group, {(flow.remote(topic), 0): 50})
         status = str(process.rest("/connectors/MirrorCheckpointConnector/status")[1])
         metrics = process.metrics()
-    command = {name: flow.command("offsets", "--group", name) for name in (group, share)}
+    command = {name: flow.command("offsets", "--group", name) for name in (group, streams)}
 
-    assert f"Group {share} of {flow.alias} is not synchronised: it is a share group" in status
     assert f"Group {streams} of {flow.alias} is not synchronised: it is a streams group" in status
-    assert 'state="not-synchronised"} 2' in metrics
+    assert 'state="not-synchronised"} 1' in metrics
     assert {group} == {line["record"]["group"] for line in flow.dumped("checkpoints")}
-    assert {} == group_offsets(flow.target, share) == group_offsets(flow.target, streams)
+    assert {} == group_offsets(flow.target, streams)
     assert "exact" in command[group]
-    assert "exact" not in command[share]
+    assert "exact" not in command[streams]
 
 
 @pytest.fixture

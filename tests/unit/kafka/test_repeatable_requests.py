@@ -19,6 +19,7 @@ from mirrorflow_kafka.client.repeatable_requests import REPETITIONS, may_repeat
 
 REPLICATOR = Path(__file__).parents[3] / "replicator"
 WRITTEN_BY_HAND = {"Fetch", "Produce"}  # encoded by mirrorflow_core.wire
+SHARE_MESSAGES = "mirrorflow_kafka.admin.share_messages"  # kafka-python has no classes for them
 COORDINATOR = 1, "task-0"
 
 
@@ -28,7 +29,8 @@ def used_requests() -> set[str]:
         name.name
         for file in REPLICATOR.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kafka.protocol")
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith(("kafka.protocol", SHARE_MESSAGES))
         for name in node.names
         if name.name.endswith("Request")
     }
