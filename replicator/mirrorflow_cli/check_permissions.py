@@ -17,6 +17,7 @@ from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.java.cloud_logins import iam_action
 from mirrorflow_core.java.patterns import literal_name
+from mirrorflow_core.offsets.checkpoints import Group
 from mirrorflow_core.settings import (
     BeatSettings,
     CheckpointSettings,
@@ -50,7 +51,7 @@ from mirrorflow_core.topics.topic_acls import (
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_core.wire.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from mirrorflow_core.writer.claim import claims_topic
-from mirrorflow_kafka.admin import admin, groups
+from mirrorflow_kafka.admin import admin, groups, share_groups
 from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.own_topics import new_mirror_topic
@@ -253,32 +254,42 @@ def checkpoint_topics(settings: CheckpointSettings) -> tuple[Needed, Needed]:
 
 async def check_source_groups(
     source: Cluster, settings: CheckpointSettings, findings: Findings
-) -> tuple[str, ...]:
-    """Returns the source groups whose offsets are synchronised.
+) -> tuple[Group, ...]:
+    """Returns the source groups whose offsets are synchronised: consumer groups and share groups.
 
     Reports groups that the flow names and the user may not describe.
     """
     selects = make_group_selection(settings).selects
     listed = await groups.list_groups(source)
-    selected = tuple(
-        name for name, group in sorted(listed.items()) if selects(name) and group.is_consumer_group
-    )
+    consumers = [group for name, group in sorted(listed.items()) if group.is_consumer_group and selects(name)]
+    share = [group for name, group in sorted(listed.items()) if group.is_share_group and selects(name)]
     named = (literal_name(pattern) for pattern in settings.groups)
     hidden = [name for name in named if name and name not in listed and selects(name)]
     await _check_groups(source, settings.source_alias, hidden, {DESCRIBE: groups.may_describe}, findings)
-    verb = "matches" if len(selected) == 1 else "match"
-    findings.fact(f"{counted(len(selected), 'consumer group')} of {settings.source_alias} {verb}")
-    return selected
+    for kind, selected in (("consumer group", consumers), ("share group", share)):
+        verb = "matches" if len(selected) == 1 else "match"
+        if selected or selected is consumers:
+            findings.fact(f"{counted(len(selected), kind)} of {settings.source_alias} {verb}")
+    return (*consumers, *share)
 
 
 async def check_target_groups(
-    target: Cluster, settings: CheckpointSettings, names: Sequence[str], findings: Findings
+    target: Cluster, settings: CheckpointSettings, selected: Sequence[Group], findings: Findings
 ) -> None:
-    """Reports permissions that are missing to commit offsets of the groups *names* on the target."""
+    """Reports permissions that are missing to commit offsets of the groups *selected* on the target, and share groups that it refuses."""
     if settings.sync_s is None:
         return
     # READ implies DESCRIBE, so DESCRIBE is not requested separately.
+    names = [group.name for group in selected]
     await _check_groups(target, settings.target_alias, names, {READ: groups.may_read}, findings)
+    if share := [group.name for group in selected if group.is_share_group]:
+        try:
+            await share_groups.fetch_start_offsets(target, share[0])
+        except UnsupportedBrokerError as error:
+            more = f" and {len(share) - 1} more" if len(share) > 1 else ""
+            findings.note(f"Share group {share[0]}{more} cannot follow to {settings.target_alias}: {error}")
+        except NotAuthorizedError:
+            pass  # reported above
 
 
 async def _check_groups(

@@ -50,23 +50,31 @@ from mirrorflow_core.errors import (
     ShortTransactionsError,
     UnsupportedBrokerError,
 )
+from mirrorflow_core.offsets.checkpoints import Group
 from mirrorflow_core.replication_policy import runs_elsewhere
 from mirrorflow_core.reports import Guarantee
-from mirrorflow_core.settings import CheckpointSettings, ClientSettings, HeartbeatSettings, SourceSettings
+from mirrorflow_core.settings import (
+    CheckpointSettings,
+    ClientSettings,
+    HeartbeatSettings,
+    PolicyKind,
+    SourceSettings,
+)
 from mirrorflow_core.topics.same_cluster import same_cluster_refusal, same_cluster_warning
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
 from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.flow_start import awaited_switchover
 from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import read_log
+from mirrorflow_kafka.admin.log_reader import LogCache, read_log
 from mirrorflow_kafka.admin.topics import alter_to_accepted_settings, create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import why_unfenced
 from mirrorflow_kafka.writer.producer_transactions import SHORTEST_TRANSACTION_MS, short_timeout_warning
 from mirrorflow_replicator.config.clients import shared
 from mirrorflow_replicator.config.plugins import make_config_rules, make_selection
-from mirrorflow_replicator.connectors.flow_takeover import refuse_changed_clusters
+from mirrorflow_replicator.connectors.flow_takeover import opposite_claim, refuse_changed_clusters
 from mirrorflow_replicator.connectors.internal_topics import (
     correct_topic_configs,
     internal_topics,
@@ -121,8 +129,11 @@ class _FlowCheck:
     findings: Findings
     source_cluster_id: str = ""
     topics: SourceTopics = field(default_factory=SourceTopics)
-    groups: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = ()
     acls: tuple[AclBinding, ...] = ()
+    opposite: Claim | None = (
+        None  # of the flow from the target to the source, which a switchover may have ended
+    )
 
     async def run(self) -> None:
         on_source, on_target = ({}, {}) if self.checkpoint is None else checkpoint_topics(self.checkpoint)
@@ -149,6 +160,8 @@ class _FlowCheck:
             samples = await sample_topics(source, selected.topics, configs)
             self.topics = replace(self.topics, samples=samples)
             await check_retention(source, internal_topics_of_source(settings), findings)
+            if settings.policy.kind is PolicyKind.IDENTITY:
+                self.opposite = await opposite_claim(source, settings, LogCache())
             if self.checkpoint is not None:
                 self.groups = await check_source_groups(source, self.checkpoint, findings)
             if self.heartbeat is not None:
@@ -161,7 +174,7 @@ class _FlowCheck:
             await _check_brokers(target, settings.target_alias, {}, findings)
             await check_capabilities(target, settings, findings)
             check_same_cluster(target, settings, self.source_cluster_id, topics.sizes, findings)
-            await check_flow_owner(target, settings, self.source_cluster_id, findings)
+            await check_flow_owner(target, settings, self.source_cluster_id, self.opposite, findings)
             beats = {} if self.heartbeat is None else heartbeat_topics(self.heartbeat)
             has_owner = await check_guarantee(target, settings, findings)
             await check_target(
@@ -280,13 +293,21 @@ async def _check_transaction_timeout(target: Cluster, settings: SourceSettings, 
 
 
 async def check_flow_owner(
-    target: Cluster, settings: SourceSettings, source_cluster_id: str, findings: Findings
+    target: Cluster,
+    settings: SourceSettings,
+    source_cluster_id: str,
+    opposite: Claim | None,
+    findings: Findings,
 ) -> None:
-    """Reports another flow or cluster that owns the source alias on *target*. Raises ClusterError.
+    """Reports another flow or cluster that owns the source alias on *target*, and what the flow would wait for. Raises ClusterError.
 
-    *source_cluster_id* is "" if the source did not answer, and is not compared then.
+    *source_cluster_id* is "" if the source did not answer, and is not compared then. *opposite*: the newest claim of the flow in the
+    opposite direction, if topics keep their names.
     """
     claim = await _newest_claim(target, settings)
+    if switchover := awaited_switchover(claim, opposite, target_cluster_id=target.cluster_id):
+        source, to = settings.source_alias, settings.target_alias
+        findings.note(str(FlowEndedError(source=source, target=to, switchover=switchover, is_opposite=True)))
     if claim is None or not (claim.has_run or claim.ended):
         return  # at most a switchover that was rolled back has held it
     source, owner = settings.source_alias, claim.flow

@@ -31,8 +31,35 @@ def test_an_ended_flow_is_reported_as_a_note(
 
     monkeypatch.setattr(check, "_newest_claim", newest_claim)
     findings = Findings()
-    asyncio.run(check.check_flow_owner(cast("Cluster", West()), settings(), "a", findings))
+    asyncio.run(check.check_flow_owner(cast("Cluster", West()), settings(), "a", None, findings))
 
     assert findings.problems == []
     printed = capsys.readouterr().out
     assert ("note  The flow from east to west was ended by switchover to-west" in printed) == bool(ended)
+
+
+@pytest.mark.parametrize(
+    ("own", "is_awaited"),
+    [(None, True), (replace(CLAIM, left=True), True), (replace(CLAIM, left=True, started="to-east"), False)],
+    ids=["never ran", "ran before", "started"],
+)
+def test_a_reverse_flow_that_waits_for_its_switchover_is_noted(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    own: Claim | None,
+    *,
+    is_awaited: bool,
+):
+    """The switchover has ended the flow in the opposite direction, and starts this one."""
+    opposite = replace(CLAIM, source_alias="west", left=True, ended="to-east", source_cluster_id="b")
+
+    async def newest_claim(*_: object) -> Claim | None:
+        return own
+
+    monkeypatch.setattr(check, "_newest_claim", newest_claim)
+    findings = Findings()
+    asyncio.run(check.check_flow_owner(cast("Cluster", West()), settings(), "a", opposite, findings))
+
+    assert findings.problems == []
+    sentence = "note  Switchover to-east has ended the flow from west to east, and has not started the one from east to west"
+    assert (sentence in capsys.readouterr().out) == is_awaited
