@@ -7,6 +7,7 @@
         python -m benchmarks startup		    # against an earlier commit: see startup.py
         python -m benchmarks copies		    # against an earlier commit: see copies.py
         python -m benchmarks console		    # see console.py
+        python -m benchmarks switchovers	    # see switchovers.py
 
 It writes benchmarks/RESULTS.md if all cases ran in full, else a file in .cache/benchmarks/, where JSON is always written. A
 failed case is noted in the results, and the next case runs. The exit status is 1 if a demand is missed.
@@ -21,7 +22,7 @@ import time
 import traceback
 from pathlib import Path
 
-from benchmarks import console, control_plane, copies, executors, machinery, startup
+from benchmarks import console, control_plane, copies, executors, machinery, startup, switchovers
 from benchmarks.arena import FAILURES, Arena
 from benchmarks.cases import (
     Case,
@@ -30,6 +31,7 @@ from benchmarks.cases import (
     distance,
     exactly_once,
     failover,
+    failover_kills,
     group_staleness,
     latency,
     memory,
@@ -56,6 +58,7 @@ MODULES = (
     memory,
     partitions,
     failover,
+    failover_kills,
     group_staleness,
     switchover,
     exactly_once,
@@ -81,6 +84,8 @@ def main() -> int:
         return startup.main(sys.argv[2:])
     if sys.argv[1:2] == ["copies"]:
         return copies.main(sys.argv[2:])
+    if sys.argv[1:2] == ["switchovers"]:
+        return switchovers.main(sys.argv[2:])
     options = _options()
     extent = Extent(repeat=options.repeat or (1 if options.quick else REPEAT), quick=options.quick)
     heading = facts(" ".join(["python -m benchmarks", *sys.argv[1:]]))

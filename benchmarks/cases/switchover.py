@@ -40,7 +40,11 @@ STATES = ("Fencing", "Quiescing", "Draining", "Verifying", "GroupsFinal", "Forwa
 
 
 def switchover(arena: Arena, extent: Extent) -> Result:
-    runs = extent.of(20, 4)
+    return measure(arena.folder, extent.of(20, 4))
+
+
+def measure(parent: Path, runs: int) -> Result:
+    """Carries *runs* switchovers out; logs and files of the pair are in a folder of *parent*."""
     result = Result(
         name="switchover",
         title="time for which writes are refused",
@@ -48,7 +52,7 @@ def switchover(arena: Arena, extent: Extent) -> Result:
         f" {RATE_PER_S} records of {RECORD_BYTES} bytes a second, and a consumer group. Consumers are stopped when they have read what was"
         " acknowledged before the fence. *refused*: by the record of the switchover; *seen*: by the producer, which is restarted.",
     )
-    folder = arena.folder / "switchover"
+    folder = parent / "switchover"
     folder.mkdir(parents=True)
     try:
         with pair_sides() as sides, _Applications(Pair(sides, folder, partitions=PARTITIONS)) as applications:
