@@ -329,7 +329,7 @@ def test_a_reverse_flow_waits_on_and_names_the_right_that_it_has_lost(
     ("error", "raised"),
     [(TOPIC_AUTHORIZATION_FAILED, NotAuthorizedError), (UNKNOWN_TOPIC_OR_PARTITION, BrokerError)],
 )
-def test_claims_that_must_be_there_are_not_taken_for_missing(error: int, raised: type[Exception]):
+def test_claims_that_were_read_before_must_exist(error: int, raised: type[Exception]):
     """A topic that is hidden is an error for who has read it before; one that is gone, too: it had the claim that is awaited."""
     topics = FlowTopics(source_alias="west", connector="", offsets="", target_topic=str)
     source: Any = LeaderlessSource(error)

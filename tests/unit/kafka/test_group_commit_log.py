@@ -131,7 +131,7 @@ def test_a_partition_that_loses_its_leader_delays_no_other_and_is_read_when_it_h
     assert [[0, 1], [0, 1], [0], [1], [0], [0], [1]] == log.asked, "it is asked once a second"
 
 
-def test_a_leader_that_stands_still_delays_the_commits_of_other_brokers_once(monkeypatch: pytest.MonkeyPatch):
+def test_a_frozen_leader_delays_the_commits_of_other_brokers_once(monkeypatch: pytest.MonkeyPatch):
     """It is not asked again for some seconds. What it has is read when it answers."""
     monkeypatch.setattr(module, "SILENT_S", 0.01)
     log = Log(monkeypatch, end=5, stable=5, partitions=2)
@@ -152,7 +152,7 @@ def test_a_leader_that_stands_still_delays_the_commits_of_other_brokers_once(mon
     assert [[0, 1], [0, 1], [0], [1], [0], [0], [1]] == log.asked
 
 
-def test_a_log_is_not_followed_while_all_leaders_stand_still(monkeypatch: pytest.MonkeyPatch):
+def test_a_log_is_not_followed_while_all_leaders_are_frozen(monkeypatch: pytest.MonkeyPatch):
     """Groups are polled then, so that their age is not reported as that of an answer."""
     monkeypatch.setattr(module, "SILENT_S", 0.01)
     log = Log(monkeypatch, end=5, stable=5, partitions=2)
