@@ -98,12 +98,12 @@ class SwitchoverProgressFile:
 
     def _commands(self, record: SwitchoverRecord) -> dict[str, str]:
         """Returns the commands that end this process, undo the switchover, and continue it without this process."""
-        rehearses = ["--rehearse"] if record.type.value == "Rehearsal" else []
+        options = {"Rehearsal": ["--rehearse"], "Restore": ["--restore"]}.get(record.type.value, [])
         command = ["mirrorflow", "switchover"]
         return {
             "stop": f"kill {os.getpid()}",
             "rollBack": shlex.join([*command, "rollback", *self._arguments]),
-            "continue": shlex.join([*command, "--to", record.to, *rehearses, *self._arguments]),
+            "continue": shlex.join([*command, "--to", record.to, *options, *self._arguments]),
         }
 
 

@@ -22,6 +22,7 @@ _COMMON: Final = (
 # The way of a switchover that nothing stops.
 _PATHS: Final = {
     SwitchoverType.PLANNED.value: (*_COMMON, _S.PROMOTING, _S.REVERSING, _S.DONE),
+    SwitchoverType.RESTORE.value: (*_COMMON, _S.PROMOTING, _S.REVERSING, _S.DONE),
     SwitchoverType.REHEARSAL.value: (*_COMMON, _S.ROLLING_BACK, _S.REHEARSED),
     SwitchoverType.UNPLANNED.value: (
         _S.ASSESSING,

@@ -24,9 +24,10 @@ class SwitchoverSpec(ApiModel):
         description="Name of the MirrorPair, in the same namespace."
     )
     to: Alias = Field(description="Member of the pair that applications are moved to.")
-    type: Literal["Planned", "Rehearsal", "Unplanned"] = Field(
-        description="Planned; Rehearsal: everything up to the promotion, which is then undone; or Unplanned: the other member is lost, and "
-        "applications are moved without it.",
+    type: Literal["Planned", "Rehearsal", "Unplanned", "Restore"] = Field(
+        description="Planned; Rehearsal: everything up to the promotion, which is then undone; Unplanned: the other member is lost, and "
+        "applications are moved without it; or Restore: as Planned, back to the member that an Unplanned one has left, once that is "
+        "reconciled.",
     )
     live_groups: bool = Field(
         False,

@@ -47,7 +47,7 @@ from mirrorflow_replicator.switchover.unplanned_session import (
 
 STATUS, ROLLBACK = "status", "rollback"
 _COMPLETED = frozenset({SwitchoverState.DONE, SwitchoverState.REHEARSED, SwitchoverState.DEGRADED})
-_REQUEST_OPTIONS = ("to", "rehearse", "live_groups", "unplanned", "accept_loss", "progress")
+_REQUEST_OPTIONS = ("to", "rehearse", "live_groups", "unplanned", "restore", "accept_loss", "progress")
 _FOR_ROLLBACK = "--accept-two-active"
 _FENCE_SENTENCES: Mapping[FenceState | None, str] = {
     FenceState.COMPLETE: "A fence keeps applications from writing to {}.",
@@ -92,6 +92,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--unplanned",
         action="store_true",
         help="the other member is lost: show what is lost with it, and with --accept-loss, switch over without it",
+    )
+    parser.add_argument(
+        "--restore",
+        action="store_true",
+        help="planned, back to the member that an unplanned switchover has left and `mirrorflow diverged` has reconciled; refused otherwise",
     )
     _add_risk_arguments(parser)
     parser.add_argument(
@@ -154,6 +159,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_contradictions(arguments: argparse.Namespace) -> None:
+    if arguments.restore and (arguments.rehearse or arguments.unplanned):
+        other = "--unplanned" if arguments.unplanned else "--rehearse"
+        raise UsageError(f"--restore is a planned switchover; remove --restore or {other}.")
     if not arguments.unplanned:
         for option, is_given in (
             ("--accept-loss", arguments.accept_loss),
@@ -194,7 +202,8 @@ async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -
 
 async def _switch_with_both(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
     display = StepDisplay()
-    kind = SwitchoverType.REHEARSAL if arguments.rehearse else SwitchoverType.PLANNED
+    planned = SwitchoverType.RESTORE if arguments.restore else SwitchoverType.PLANNED
+    kind = SwitchoverType.REHEARSAL if arguments.rehearse else planned
     async with shown_session(arguments, settings, on_step=display.show) as session:
         record = _unfinished(session, settings, kind) or _request(arguments, settings, kind)
         with rolling_back_at_signals(session, display) as signals:
@@ -232,7 +241,8 @@ def _completion(arguments: argparse.Namespace, record: SwitchoverRecord) -> list
     """Returns what to do about a planned switchover that has promoted and is not completed."""
     if record.is_unplanned or record.is_final or record.state not in PROMOTED:
         return []
-    command = f"`mirrorflow switchover -f {arguments.file} --to {record.to}`"
+    option = " --restore" if record.type is SwitchoverType.RESTORE else ""
+    command = f"`mirrorflow switchover -f {arguments.file} --to {record.to}{option}`"
     if record.state is SwitchoverState.PROMOTING:
         leads = f"it leads applications to {record.to}, also while {record.source} does not respond"
         return [f"If no process carries it out, run {command}: {leads}. No record is lost."]

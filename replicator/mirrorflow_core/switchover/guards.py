@@ -24,6 +24,7 @@ from mirrorflow_core.switchover.record import (
 from mirrorflow_core.switchover.seal import PartitionSeal, Seal
 from mirrorflow_core.switchover.states import (
     FENCED,
+    LOSSLESS,
     MOVED,
     PROMOTED,
     ROLLED_BACK,
@@ -135,6 +136,8 @@ def why_not_admitted(record: SwitchoverRecord, observation: SwitchoverObservatio
             f"pair: switchover {unfinished.id} of {record.pair} is in state {unfinished.state.value}; "
             "wait until it has ended, or roll it back."
         )
+    if record.type is SwitchoverType.RESTORE and (problem := _why_nothing_to_restore(record, observation)):
+        return problem
     active = active_member(record, observation)
     if record.to in {record.source, active}:
         return f"to: {record.to} is the active member of {record.pair} already; name the other member."
@@ -144,6 +147,17 @@ def why_not_admitted(record: SwitchoverRecord, observation: SwitchoverObservatio
             f"lead them to {active} first."
         )
     return ""
+
+
+def _why_nothing_to_restore(record: SwitchoverRecord, observation: SwitchoverObservation) -> str:
+    last = newest_record(known for known in known_records(observation) if known.state in MOVED)
+    if last is not None and last.is_unplanned and last.source == record.to:
+        return ""
+    was = "it had none" if last is None else f"its last one was {last.type.value}, to {last.to}"
+    return (
+        f"type: Restore makes the member active again that an unplanned switchover of {record.pair} has left, and {was}; "
+        "use Planned instead (without --restore)."
+    )
 
 
 def has_journals(record: SwitchoverRecord, observation: SwitchoverObservation) -> bool:
@@ -407,7 +421,7 @@ def reverse_starts(observation: SwitchoverObservation) -> tuple[ReverseStart, ..
 
 def needs_reverse_held(record: SwitchoverRecord) -> bool:
     """Returns whether *record* may promote, and can reach the cluster that the reverse flow writes to."""
-    return record.type is SwitchoverType.PLANNED
+    return record.type in LOSSLESS
 
 
 def is_reverse_held(observation: SwitchoverObservation) -> bool:

@@ -30,6 +30,7 @@ class SwitchoverType(Enum):
     PLANNED = "Planned"
     REHEARSAL = "Rehearsal"
     UNPLANNED = "Unplanned"
+    RESTORE = "Restore"  # a planned one, back to the member that an unplanned one has left
 
 
 class SwitchoverState(Enum):
@@ -75,6 +76,8 @@ UNPROMOTED: Final = (FENCED - {_S.FORWARD_ENDED}) | {_S.ROLLING_BACK}
 ENDING: Final = frozenset({_S.FORWARD_ENDED, _S.GROUPS_CLAMPED})
 # The point of no return is behind.
 PROMOTED: Final = frozenset({_S.PROMOTING, _S.REVERSING, _S.DONE, _S.DEGRADED})
+# They move applications while both clusters can be reached.
+LOSSLESS: Final = frozenset({SwitchoverType.PLANNED, SwitchoverType.RESTORE})
 # Applications run on the target.
 MOVED: Final = frozenset({_S.DONE, _S.DEGRADED})
 # Everything becomes as it was before.

@@ -13,7 +13,7 @@ from mirrorflow_core.errors import StartConflictError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.diverged_tail import TailChoice
 from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord
-from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+from mirrorflow_core.switchover.states import LOSSLESS, SwitchoverState, SwitchoverType
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy.task_parts import flow_topics
 from mirrorflow_replicator.switchover.diverged_tail import (
@@ -43,7 +43,7 @@ from mirrorflow_replicator.switchover.tail_keeping import (
 )
 from mirrorflow_replicator.switchover.write_fences import WriteFence
 
-_LOSSLESS: Final = frozenset({SwitchoverType.PLANNED, SwitchoverType.REHEARSAL})  # they leave no tail
+_LOSSLESS: Final = LOSSLESS | {SwitchoverType.REHEARSAL}  # they leave no tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

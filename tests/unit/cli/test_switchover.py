@@ -124,6 +124,15 @@ def test_an_endpoint_that_only_a_job_can_switch_is_refused(
             ["--to", "west", "--unplanned", "--live-groups"],
             "--unplanned waits for no consumers; remove --live-groups.",
         ),
+        (
+            ["--to", "west", "--restore", "--rehearse"],
+            "--restore is a planned switchover; remove --restore or --rehearse.",
+        ),
+        (
+            ["--to", "west", "--restore", "--unplanned"],
+            "--restore is a planned switchover; remove --restore or --unplanned.",
+        ),
+        (["rollback", "--restore"], "rollback takes the pair alone; remove --restore."),
         (["--unplanned"], "--to: it is missing; write east or west."),
     ],
     ids=[
@@ -137,6 +146,9 @@ def test_an_endpoint_that_only_a_job_can_switch_is_refused(
         "progress-of-a-planned-one",
         "rehearsed-loss",
         "live-groups-of-a-lost-source",
+        "rehearsed-restore",
+        "unplanned-restore",
+        "restored-rollback",
         "unplanned-to-nowhere",
     ],
 )

@@ -248,6 +248,34 @@ def test_a_switchover_back_begins_once_the_clusters_are_reconciled():
     assert (S.DONE, S.CHECKING) == (done.state, begun.record.state)
 
 
+PLANNED_BEFORE = replace(at(S.DONE), id="planned", type=SwitchoverType.PLANNED)
+
+
+@pytest.mark.parametrize(
+    ("last", "endpoint", "state"),
+    [
+        (at(S.DEGRADED).reconciled(9), "west", S.CHECKING),
+        (PLANNED_BEFORE, "west", S.REFUSED),
+        (None, "west", S.REFUSED),
+    ],
+    ids=["unplanned and reconciled", "planned", "none"],
+)
+def test_a_restore_begins_only_to_a_member_that_an_unplanned_switchover_has_left(
+    last: SwitchoverRecord | None, endpoint: str, state: S
+):
+    request = replace(REQUEST, id="two", type=SwitchoverType.RESTORE, source="west", to="east")
+    journal = ClusterObservation(records=() if last is None else (last,))
+
+    begun = step(
+        request, SwitchoverObservation(runner="b", endpoint=endpoint, source=journal, target=journal), 10
+    )
+
+    assert state is begun.record.state
+    if state is S.REFUSED:
+        assert begun.record.reason.startswith("type: Restore makes the member active again")
+        assert "use Planned" in begun.record.reason
+
+
 @pytest.mark.parametrize("kind", SwitchoverType)
 def test_no_switchover_begins_before_the_clusters_are_reconciled(kind: SwitchoverType):
     degraded = at(S.DEGRADED)
