@@ -1,7 +1,8 @@
 """Share groups (KIP-932) follow to the target: members there continue at the start offset, and nothing that was not finished is skipped."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin import share_groups
 from tests.harness.kafka.cluster import KafkaCluster
-from tests.harness.kafka.installation import write_properties
+from tests.harness.kafka.installation import NEWEST_VERSION, OLD_VERSION, write_properties
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tool_service import run_alone
 from tests.harness.kafka.tools import load
+from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import call_cluster
 from tests.integration.kafka.test_checkpoints import Flow
 
@@ -45,11 +47,19 @@ def start_offset(cluster: KafkaCluster, group: str, topic: str) -> int:
     return -1 if start is None else start.offset
 
 
-def test_a_share_group_continues_on_the_target_where_it_was(flow: Flow, unique_topic: Names) -> None:
-    """What was acknowledged before the start offset is not delivered again; what was acknowledged after it is, and is counted."""
-    topic, group = flow.source.create_topic(unique_topic()), f"share-{uuid.uuid4().hex[:6]}"
+def prepared_group(flow: Flow, topic: str) -> str:
+    """Returns a group that has acknowledged 49 of 100 records of *topic*: 40, then all but one of the next ten."""
+    flow.source.create_topic(topic)
     load(flow.source, topic, 100)
+    group = f"share-{uuid.uuid4().hex[:6]}"
     acknowledged = read_shared(flow.source, group, topic, count=49, skip="40", reset="earliest")
+    assert acknowledged == [*range(40), *range(41, 50)]
+    return group
+
+
+@contextmanager
+def moving(flow: Flow, topic: str, group: str) -> Iterator[Replicator]:
+    """Runs the flow, which moves *group*."""
     with flow.process(
         topic,
         connector={"offset-syncs.topic.location": "target"},
@@ -57,13 +67,59 @@ def test_a_share_group_continues_on_the_target_where_it_was(flow: Flow, unique_t
         groups=group,
         sync_group_offsets_enabled="true",
     ) as process:
-        copy = flow.remote(topic)
+        yield process
+
+
+def test_a_share_group_continues_on_the_target_where_it_was(flow: Flow, unique_topic: Names) -> None:
+    """What was acknowledged before the start offset is not delivered again; what was acknowledged after it is, and is counted."""
+    topic = unique_topic()
+    group, copy = prepared_group(flow, topic), flow.remote(topic)
+    with moving(flow, topic, group) as process:
         wait_until("the group is on the target", lambda: start_offset(flow.target, group, copy) == 40)
         warnings = str(process.rest("/connectors/MirrorCheckpointConnector/status")[1])
         shown = flow.command("offsets", "--group", group)
     on_target = read_shared(flow.target, group, copy, count=60)
 
-    assert acknowledged == [*range(40), *range(41, 50)]
     assert "not synchronised" not in warnings
     assert "bound, 9 or fewer again" in shown
     assert on_target == [*range(40, 100)]
+
+
+@pytest.mark.java
+def test_a_share_group_moves_between_brokers_of_the_newest_release(
+    tmp_path: Path, unique_topic: Names
+) -> None:
+    topic = unique_topic()
+    with (
+        KafkaCluster(name="near", version=NEWEST_VERSION) as near,
+        KafkaCluster(name="far", version=NEWEST_VERSION) as far,
+    ):
+        flow = Flow(source=near, target=far, folder=tmp_path, alias="p", target_alias="q")
+        group, copy = prepared_group(flow, topic), flow.remote(topic)
+        with moving(flow, topic, group):
+            wait_until("the group is on the target", lambda: start_offset(far, group, copy) == 40)
+
+        assert read_shared(far, group, copy, count=60) == [*range(40, 100)]
+
+
+@pytest.mark.java
+def test_a_target_without_share_groups_is_reported(
+    east: KafkaCluster, tmp_path: Path, unique_topic: Names
+) -> None:
+    """Its brokers do not know the requests. The records are copied."""
+    topic, own = unique_topic(), uuid.uuid4().hex[:6]
+    with KafkaCluster(name="old", version=OLD_VERSION) as old:
+        flow = Flow(source=east, target=old, folder=tmp_path, alias=f"p{own}", target_alias="q")
+        group = prepared_group(flow, topic)
+        with moving(flow, topic, group) as process:
+            wait_until(
+                "the warning is there",
+                lambda: (
+                    "do not offer DescribeShareGroupOffsets"
+                    in str(process.rest("/connectors/MirrorCheckpointConnector/status")[1])
+                ),
+            )
+            process.wait_for_copy(old, flow.remote(topic), 100)
+        checked = flow.command("check", "--groups", group, "--topics", topic)
+
+    assert f"Share group {group} cannot follow to q" in checked

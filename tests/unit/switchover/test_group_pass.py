@@ -7,12 +7,13 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from mirrorflow_core.errors import BrokerError, ClusterError, UnreachableError
+from mirrorflow_core.errors import BrokerError, ClusterError, UnreachableError, UnsupportedBrokerError
 from mirrorflow_core.offsets.checkpoints import Group
 from mirrorflow_core.offsets.offset_translation import Committed
+from mirrorflow_core.offsets.share_offsets import ShareStart
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.observation import GroupPass
-from mirrorflow_kafka.admin import groups
+from mirrorflow_kafka.admin import groups, share_groups
 from mirrorflow_kafka.admin.groups import GroupListing
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.worker_properties import load_standalone
@@ -135,5 +136,54 @@ def test_groups_in_use_on_the_target_are_listed_as_immovable(
 
     monkeypatch.setattr(groups, "list_reachable_groups", list_groups)
     monkeypatch.setattr(FinalGroupPass, "offsets", lambda _: [SimpleNamespace(group="billing")])
+
+    assert immovable == asyncio.run(last_pass.immovable())
+
+
+@pytest.mark.parametrize(
+    ("on_target", "immovable"),
+    [
+        (None, ImmovableGroups()),
+        (Group(name="jobs", type="Share", state="Empty"), ImmovableGroups()),
+        (Group(name="jobs", type="Share", state="Stable"), ImmovableGroups(with_members=("jobs",))),
+        (
+            Group(name="jobs", type="Classic", protocol_type="consumer", state="Empty"),
+            ImmovableGroups(of_another_kind=("jobs",)),
+        ),
+        (
+            UnsupportedBrokerError(cluster="west", feature="share groups", needs="Kafka 4.1"),
+            ImmovableGroups(
+                unread=(
+                    (
+                        "The start offsets of share group jobs are not synchronised on west: The brokers of cluster west do not offer share "
+                        "groups; it needs Kafka 4.1."
+                    ),
+                )
+            ),
+        ),
+    ],
+    ids=["absent", "idle", "with members", "of another kind", "unsupported"],
+)
+def test_share_groups_that_cannot_be_moved_are_listed_before_writes_are_refused(
+    last_pass: FinalGroupPass,
+    monkeypatch: pytest.MonkeyPatch,
+    on_target: Group | ClusterError | None,
+    immovable: ImmovableGroups,
+):
+    listed = {"jobs": on_target} if isinstance(on_target, Group) else {}
+
+    async def list_groups(cluster: Cluster) -> GroupListing:
+        return GroupListing(
+            {"jobs": Group(name="jobs", type="Share", state="Empty")} if cluster.alias == "east" else listed
+        )
+
+    async def fetch(cluster: Cluster, _: str) -> dict[TopicPartition, ShareStart]:
+        if cluster.alias == "west" and isinstance(on_target, ClusterError):
+            raise on_target
+        return {}
+
+    monkeypatch.setattr(groups, "list_reachable_groups", list_groups)
+    monkeypatch.setattr(share_groups, "fetch_start_offsets", fetch)
+    monkeypatch.setattr(FinalGroupPass, "offsets", lambda _: [SimpleNamespace(group="jobs")])
 
     assert immovable == asyncio.run(last_pass.immovable())
