@@ -300,7 +300,7 @@ class SwitchoverTrial:
 
     def _move_there_and_back(self) -> None:
         kinds = unplanned_moves(self.result.seed, self._dimensions)
-        moves = len(kinds)
+        moves, was_unplanned = len(kinds), False
         for number, is_unplanned in enumerate(kinds):
             self._timed_count = 0
             self._schedule_fault()
@@ -314,7 +314,9 @@ class SwitchoverTrial:
                 self._move_without(active, to)
                 self.result.unplanned += 1
             else:
-                self._move(["--to", to], self._state_faults)
+                restores = ["--restore"] if was_unplanned else []
+                self._move(["--to", to, *restores], self._state_faults)
+            was_unplanned = is_unplanned
             self.result.moves += 1
             self._note(f"move {number + 1} of {moves}: {to} is active")
 
