@@ -30,10 +30,19 @@ ON_TARGET: Final = (
 
 
 class EachGroup(Protocol):
-    """Calls *ask* for each group, and keeps an error of one as a warning that begins with *failed*."""
+    """Calls *ask* for each group, and keeps an error of one as a warning that begins with *failed*.
+
+    With *is_pass* it raises an error that all groups have; share groups may be few, and must not keep consumer groups from moving.
+    """
 
     async def __call__(
-        self, names: Iterable[str], ask: Callable[[str], Awaitable[None]], side: str, failed: str
+        self,
+        names: Iterable[str],
+        ask: Callable[[str], Awaitable[None]],
+        side: str,
+        failed: str,
+        *,
+        is_pass: bool,
     ) -> None: ...
 
 
@@ -89,14 +98,14 @@ class ShareGroups:
             yield from share_group_offsets(facts)
 
     async def translate(self, translator: Translator, each: EachGroup) -> None:
-        """Reads and translates the start offsets of all groups. Raises ClusterError if no group can be read."""
+        """Reads and translates the start offsets of all groups."""
         self._translated = {}
 
         async def read(name: str) -> None:
             self._translated[name] = await self.translated(name, translator)
 
         failed = f"The start offsets of share group {{group}} cannot be read on {self._source.alias}"
-        await each(self.names, read, "source", failed)
+        await each(self.names, read, "source", failed, is_pass=False)
 
     async def translated(self, name: str, translator: Translator) -> TranslatedOffsets:
         """Returns the start offsets of group *name*, translated. Raises ClusterError."""
@@ -126,12 +135,12 @@ class ShareGroups:
         return {partition: start.offset for partition, start in starts.items()}
 
     async def read_target(self, each: EachGroup) -> None:
-        """Reads the start offsets that the groups have on the target. Raises ClusterError if no group can be read."""
+        """Reads the start offsets that the groups have on the target."""
 
         async def read(name: str) -> None:
             self._on_target[name] = await self.starts_on_target(name)
 
-        await each(self.names, read, ON_TARGET, self._not_moved)
+        await each(self.names, read, ON_TARGET, self._not_moved, is_pass=False)
 
     async def move(
         self, listed: Mapping[str, Group], may_write: Callable[[], Awaitable[bool]], each: EachGroup
@@ -153,7 +162,7 @@ class ShareGroups:
                         raise
                     self._writable[name] = Writable.ACTIVE
 
-        await each(self.names, move, "target", self._not_moved)
+        await each(self.names, move, "target", self._not_moved, is_pass=False)
 
     async def _set(
         self,

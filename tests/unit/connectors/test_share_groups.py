@@ -6,7 +6,13 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from mirrorflow_core.errors import BrokerError, ClusterError, NotAuthorizedError, UnsupportedBrokerError
+from mirrorflow_core.errors import (
+    BrokerError,
+    ClusterError,
+    NotAuthorizedError,
+    UnreachableError,
+    UnsupportedBrokerError,
+)
 from mirrorflow_core.offsets.checkpoints import Group
 from mirrorflow_core.offsets.offset_syncs import Sync
 from mirrorflow_core.offsets.share_offsets import ShareStart
@@ -145,6 +151,16 @@ def test_a_group_that_cannot_be_moved_keeps_no_other_from_it(passes: CheckpointP
     assert "share group i are not synchronised on B" in str(passes.warnings)
     (line,) = passes.explain("i")
     assert "a group of another kind" in line.why
+
+
+def test_unreachable_coordinators_of_share_groups_fail_no_pass(passes: CheckpointPasses, brokers: Brokers):
+    """Consumer groups of other coordinators are moved by the same pass."""
+    away = UnreachableError(cluster="A", addresses="a:9092", problem="no answer")
+    brokers.on_source = {"g": away}
+
+    move(passes)
+
+    assert "share group g cannot be read on A" in passes.unread[0]
 
 
 def test_a_target_without_share_groups_is_reported(passes: CheckpointPasses, brokers: Brokers):
