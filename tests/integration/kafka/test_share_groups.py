@@ -120,6 +120,8 @@ def test_a_target_without_share_groups_is_reported(
                 ),
             )
             process.wait_for_copy(old, flow.remote(topic), 100)
-        checked = flow.command("check", "--groups", group, "--topics", topic)
+        # A flow of its own: the first one belongs to the process that has run.
+        unowned = Flow(source=east, target=old, folder=tmp_path, alias=f"c{own}", target_alias="q")
+        checked = unowned.command("check", "--groups", group, "--topics", topic)
 
     assert f"Share group {group} cannot follow to q" in checked
