@@ -70,7 +70,8 @@ class _Application(threading.Thread):
         self.commits: list[tuple[int, float]] = []
         self.requested = 0  # the offset of the last commit that was sent
         self._stopping = threading.Event()
-        client = {"bootstrap.servers": source.internal_bootstrap}
+        # Level 0: the source is killed, and each lost connection would be a line of the log.
+        client = {"bootstrap.servers": source.internal_bootstrap, "log_level": 0}
         self._producer = Producer({**client, "linger.ms": 0, "delivery.timeout.ms": 5_000})
         self._consumer = Consumer({**client, "group.id": group, "enable.auto.commit": False})
 
