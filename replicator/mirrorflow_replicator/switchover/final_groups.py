@@ -12,6 +12,7 @@ from enum import Enum
 from itertools import groupby
 from typing import Final
 
+from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.offsets.checkpoints import (
     HAS_MEMBERS,
     OTHER_KIND,
@@ -23,7 +24,7 @@ from mirrorflow_core.offsets.checkpoints import (
 from mirrorflow_core.offsets.offset_translation import Committed
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import CheckpointSettings
-from mirrorflow_core.wire.error_codes import OFFSET_METADATA_TOO_LARGE, name_of
+from mirrorflow_core.wire.error_codes import OFFSET_METADATA_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION, name_of
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
@@ -100,7 +101,12 @@ async def clamp_groups(settings: CheckpointSettings, target: Cluster) -> tuple[F
     Raises ClusterError if the target cannot be used, InvalidSettingError.
     """
     known = KnownOffsets(settings, OffsetReaders(source=target, target=target, syncs=target, reader=target))
-    await known.read_checkpoints()
+    try:
+        await known.read_checkpoints()
+    except BrokerError as error:
+        # The flow was lost before its checkpoint connector had created the topic: no group was ever moved, and none can be.
+        if error.code != UNKNOWN_TOPIC_OR_PARTITION:
+            raise
     selects, listed = make_group_selection(settings).selects, await groups.list_groups(target)
     points = {group: its for group, its in known.checkpoints.items() if selects(group) and its}
     limits = await _limits(target, {partition for its in points.values() for partition in its})

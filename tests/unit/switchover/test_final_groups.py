@@ -1,14 +1,29 @@
 """The outcome of each group at the end of a switchover: exact, within a bound, or refused with a reason."""
 
+import asyncio
 from dataclasses import replace
+from unittest.mock import create_autospec
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.offsets.checkpoints import HAS_MEMBERS, GroupOffset, Point
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_replicator.switchover.final_groups import FinalGroup, GroupOutcome, clamped, summarised
+from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from mirrorflow_kafka.admin import admin, groups
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.worker_properties import load_standalone
+from mirrorflow_replicator.connectors.known_offsets import KnownOffsets
+from mirrorflow_replicator.switchover.final_groups import (
+    FinalGroup,
+    GroupOutcome,
+    clamp_groups,
+    clamped,
+    summarised,
+)
+from tests.unit.switchover.test_group_pass import CONNECTOR
 
 EXACT_ROW = GroupOffset(
     group="billing",
@@ -91,3 +106,31 @@ def test_a_group_is_not_moved_in_a_copy_whose_log_cannot_be_read():
 
     assert clamped({COPY: point}, {COPY: 0}, {}) == {}
     assert clamped({COPY: point}, {}, {COPY: 9}) == {}
+
+
+@pytest.mark.parametrize(("code", "is_empty"), [(UNKNOWN_TOPIC_OR_PARTITION, True), (14, False)])
+def test_a_lost_flow_without_a_checkpoints_topic_has_no_group_to_move(
+    monkeypatch: pytest.MonkeyPatch, code: int, *, is_empty: bool
+):
+    """It was lost before its checkpoint connector had created the topic. Any other error is tried again."""
+
+    async def read_checkpoints(_: object) -> bool:
+        raise BrokerError(
+            cluster="east", request="ListOffsets", code=code, name="E", subject="west.checkpoints.internal-0"
+        )
+
+    async def list_nothing(*_: object) -> dict[str, object]:
+        return {}
+
+    monkeypatch.setattr(KnownOffsets, "read_checkpoints", read_checkpoints)
+    monkeypatch.setattr(groups, "list_groups", list_nothing)
+    monkeypatch.setattr(admin, "list_offsets", list_nothing)
+    (connector,) = load_standalone("bootstrap.servers=127.0.0.1:1\n", [CONNECTOR]).connectors
+    assert connector.checkpoint is not None
+    target = create_autospec(Cluster, instance=True, alias="east")
+
+    if is_empty:
+        assert asyncio.run(clamp_groups(connector.checkpoint, target)) == ()
+    else:
+        with pytest.raises(BrokerError):
+            asyncio.run(clamp_groups(connector.checkpoint, target))
