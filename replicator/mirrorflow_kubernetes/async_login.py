@@ -75,20 +75,25 @@ class _Loader(KubeConfigLoader):
         return True
 
 
+def log_in_as_pod(*, connections_max: int) -> ApiServerLogin:
+    """Returns address and credentials of the API server of this pod's cluster. Raises KubernetesLoginError outside of a pod."""
+    configuration = _configuration(connections_max)
+    # Never by a proxy: aiohttp does not understand networks in NO_PROXY, where clusters list the API server.
+    configuration.client_session_kwargs = {"trust_env": False}
+    try:
+        load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+    except _FAILURES as error:
+        raise KubernetesLoginError(str(error)) from error
+    return ApiServerLogin(configuration)
+
+
 async def log_in(*, connections_max: int) -> ApiServerLogin:
     """Returns address and credentials of the API server. Raises KubernetesLoginError where there are none."""
-    configuration = Configuration(connection_pool_maxsize=connections_max)
-    # Since 3.13 Python refuses certificates without an authority key identifier, which the API servers of many clusters
-    # use. Chain, host name and dates are still checked, as Go clients do.
-    configuration.disable_strict_ssl_verification = True
     files = kubeconfig()
-    login = ApiServerLogin(configuration)
+    if files is None:
+        return log_in_as_pod(connections_max=connections_max)
+    configuration = _configuration(connections_max)
     try:
-        if files is None:
-            # Never by a proxy: aiohttp does not understand networks in NO_PROXY, where clusters list the API server.
-            configuration.client_session_kwargs = {"trust_env": False}
-            load_incluster_config(configuration)  # type: ignore[no-untyped-call]
-            return login
         merged = KubeConfigMerger(files).config  # type: ignore[no-untyped-call]
         login = ApiServerLogin(configuration, _Loader(merged, config_base_path=None))  # type: ignore[no-untyped-call]
     except _FAILURES as error:
@@ -99,3 +104,11 @@ async def log_in(*, connections_max: int) -> ApiServerLogin:
     if is_on_this_machine(configuration.host):
         configuration.client_session_kwargs = {"trust_env": False}
     return login
+
+
+def _configuration(connections_max: int) -> Configuration:
+    configuration = Configuration(connection_pool_maxsize=connections_max)
+    # Since 3.13 Python refuses certificates without an authority key identifier, which the API servers of many clusters
+    # use. Chain, host name and dates are still checked, as Go clients do.
+    configuration.disable_strict_ssl_verification = True
+    return configuration

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import kopf
 
+from mirrorflow_kubernetes.async_requests import CONNECT_TIMEOUT_S
 from mirrorflow_operator.admission.cross_flow_checks import CrossFlowChecks
 from mirrorflow_operator.cluster.client import (
     CHUNK,
-    CONNECT_TIMEOUT_S,
     CRON_JOB,
     DEPLOYMENT,
     JOB,

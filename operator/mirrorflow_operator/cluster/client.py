@@ -12,19 +12,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlencode
 
 import aiohttp
 from kubernetes.aio.client.rest import RESTClientObject
 
 from mirrorflow_kubernetes.async_login import ApiServerLogin
+from mirrorflow_kubernetes.async_requests import SEND_ERRORS, ApiServerResponse, AsyncConnection
 from mirrorflow_kubernetes.credentials import KubernetesLoginError
 from mirrorflow_operator import errors
 from mirrorflow_operator.metrics import Metrics
 
 FIELD_MANAGER: Final = "mirrorflow-operator"
 REQUEST_TIMEOUT_S: Final = 30.0
-CONNECT_TIMEOUT_S: Final = 10.0
 CREDENTIALS_AGE_MAX_S: Final = 60.0
 LOGIN_TIMEOUT_S: Final = 10.0  # an exec plugin may wait for a person; a request must not
 CHUNK: Final = 200  # objects in one response to a list: 1 MB, and a few more while it is parsed
@@ -226,34 +225,29 @@ class Client:
         request = f"{method} {path}"
         code = "0"
         try:
-            connections, login = await self._logged_in(timeout_s)
-            headers = {**await login.headers(), "Accept": "application/json"}
-            if body is not None:
-                headers["Content-Type"] = APPLY if verb == "apply" else "application/json"
-            # The package's calls for single kinds know no server-side apply with dicts, and parse into models.
-            response = await connections.request(  # type: ignore[no-untyped-call]
+            connection = await self._logged_in(timeout_s)
+            response = await connection.send(
                 method,
-                f"{login.configuration.host}{path}" + (f"?{urlencode(params)}" if params else ""),
-                headers=headers,
+                path,
+                timeout_s=timeout_s,
+                params=params,
                 body=body,
-                _request_timeout=aiohttp.ClientTimeout(
-                    total=timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s)
-                ),
+                content_type=APPLY if verb == "apply" else "application/json",
             )
-            content = await response.read()
             code = str(response.status)
-        except (aiohttp.ClientError, KubernetesLoginError, TimeoutError, OSError) as error:
+        except SEND_ERRORS as error:
             if isinstance(error, aiohttp.ClientSSLError):
                 self._endpoint = ()  # the file of the CA or of the client's certificate may have been replaced
             raise errors.NoResponseError(request, f"no answer ({type(error).__name__}: {error})") from error
         finally:
             if what:
                 self._metrics.api_requests.labels(verb=verb, kind=what, code=code).inc()
-        if response.status == 401 and self._login is login:
+        if response.status == 401 and self._login is connection.login:
             self._login = None
-        return self._parse(request, response.status, response.headers, content)
+        return self._parse(request, response)
 
-    def _parse(self, request: str, status: int, headers: Mapping[str, str], content: bytes) -> Object:
+    def _parse(self, request: str, response: ApiServerResponse) -> Object:
+        status, content = response.status, response.content
         try:
             value = json.loads(content) if content else {}
         except ValueError:
@@ -265,14 +259,14 @@ class Client:
         )
         retry_after_s = 0.0
         with contextlib.suppress(ValueError):
-            retry_after_s = float(headers.get("Retry-After", "0"))
+            retry_after_s = float(response.headers.get("Retry-After", "0"))
         kind = _CLASSES.get(status, errors.BusyError if status >= 500 else errors.RejectedError)
         if status < 400:
             kind = errors.NoResponseError  # a truncated response, or one that another server sent
         sentence = (str(message) or f"HTTP {status}")[:RESPONSE_QUOTE_MAX]
         raise kind(request, sentence, status=status, retry_after_s=retry_after_s)
 
-    async def _logged_in(self, timeout_s: float) -> tuple[RESTClientObject, ApiServerLogin]:
+    async def _logged_in(self, timeout_s: float) -> AsyncConnection:
         """Raises KubernetesLoginError, TimeoutError and OSError where there are no credentials."""
         async with asyncio.timeout(min(LOGIN_TIMEOUT_S, timeout_s)), self._one_login:
             if self._login is None:
@@ -285,7 +279,7 @@ class Client:
             if self._connections is None or self._endpoint != login.endpoint:
                 await self.close()
                 self._connections, self._endpoint = RESTClientObject(login.configuration), login.endpoint
-            return self._connections, login
+            return AsyncConnection(login, self._connections)
 
     async def _refresh(self, login: ApiServerLogin) -> None:
         """Renews what has expired. Until the API server refuses the credentials, a failure is no reason to stop."""
