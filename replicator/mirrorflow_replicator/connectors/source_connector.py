@@ -21,8 +21,8 @@ from mirrorflow_replicator.connectors.connector_state import report_of
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatMonitor
 from mirrorflow_replicator.connectors.load_balancing import LoadBalancer
+from mirrorflow_replicator.connectors.session_starter import Claim
 from mirrorflow_replicator.connectors.task_messages import TaskAssignment
-from mirrorflow_replicator.connectors.task_starter import Claim
 from mirrorflow_replicator.connectors.task_supervisor import TaskSupervisor
 from mirrorflow_replicator.connectors.topic_discovery import TopicDiscovery
 from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic

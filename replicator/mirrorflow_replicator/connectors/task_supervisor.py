@@ -1,6 +1,6 @@
 """Supervises task processes: starts them, assigns partitions, keeps their reports, restarts them when they die.
 
-    spawn ──> settings, levels ──> starts (`TaskStarter`) and reports (`TaskReports`) ──> end ──┐
+    spawn ──> settings, levels ──> starts (`SessionStarter`) and reports (`TaskReports`) ──> end ──┐
       ^─────────────────────────────── backoff ─────────────────────────────────────────────────┘
 
 Guarantees: the newest report of each partition; a restart after a backoff that grows while the process keeps
@@ -22,6 +22,7 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.stall_detection import STALLED_AFTER_S
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.connectors.child_process import KILLED_S, ChildProcess, Spawn, spawn
+from mirrorflow_replicator.connectors.session_starter import Claim, SessionDelay, SessionStarter
 from mirrorflow_replicator.connectors.task_messages import (
     Begin,
     SetLogLevel,
@@ -29,7 +30,6 @@ from mirrorflow_replicator.connectors.task_messages import (
     TaskAssignment,
     WriteReplays,
 )
-from mirrorflow_replicator.connectors.task_starter import Claim, StartProblem, TaskStarter
 from mirrorflow_replicator.logs import LOGGERS
 
 RESTART_MIN_S, RESTART_MAX_S = 0.5, 30.0
@@ -76,7 +76,7 @@ class TaskReports:
         trace = f"the task's process ended with {code}; it is started again"
         self.newest = TaskReport(task=self.newest.task, state="FAILED", trace=trace, reason="TaskEnded")
 
-    def whole(self, target_topic: Callable[[str], str], problem: StartProblem | None) -> TaskReport:
+    def whole(self, target_topic: Callable[[str], str], problem: SessionDelay | None) -> TaskReport:
         """Returns the newest report with all partitions, sorted; with a *problem* all are stalled."""
         if problem is None:
             partitions = tuple(self.partitions[key] for key in sorted(self.partitions))
@@ -101,7 +101,7 @@ class TaskReports:
 
 
 class TaskSupervisor:
-    """Supervises one task's process, which *start* creates. *claim* is as in `TaskStarter`."""
+    """Supervises one task's process, which *start* creates. *claim* is as in `SessionStarter`."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class TaskSupervisor:
     ) -> None:
         self.task = task
         self.reports = TaskReports(task)
-        self._starter = TaskStarter(task, target_alias=settings.target_alias, claim=claim)
+        self._starter = SessionStarter(task, target_alias=settings.target_alias, claim=claim)
         self._begin = Begin(settings=settings, task=task)
         self._on_report = on_report
         self._spawn = start
@@ -123,7 +123,7 @@ class TaskSupervisor:
         self._restarting = False  # the restart was requested, so the end is no failure
         self._restart_now = asyncio.Event()  # ends the wait before the next start
         self._silent_s = 0.0  # since the process was to start, or has last reported
-        self._silence: StartProblem | None = None
+        self._silence: SessionDelay | None = None
         LOGGERS.followers.add(self)
         self._running = asyncio.create_task(self._keep_running(), name=f"task-{task}")
 
@@ -220,7 +220,7 @@ class TaskSupervisor:
                 child = self._child
                 pid = None if child is None or child.has_ended else child.pid
                 error = TaskSilentError(task=self.task, pid=pid, silent_s=STALLED_AFTER_S)
-                self._silence = StartProblem(error, round(1000 * (time.monotonic() - self._silent_s)))
+                self._silence = SessionDelay(error, round(1000 * (time.monotonic() - self._silent_s)))
                 log.warning("%s", error)
 
     def _end_silence(self) -> None:
@@ -234,7 +234,7 @@ class TaskSupervisor:
         self._starter.child_started(child)
         async for report in child.reports():
             self.reports.take(report)
-            if not (self._starter.is_started and self.reports.lacks_partitions):
+            if not (self._starter.has_session and self.reports.lacks_partitions):
                 self._end_silence()
             self._on_report(report)
             self._starter.child_reported(report)

@@ -12,7 +12,7 @@ import pytest
 from mirrorflow_core.errors import FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, PartitionPhase, PartitionReport, TaskReport
-from mirrorflow_replicator.connectors import child_process, task_starter, task_supervisor
+from mirrorflow_replicator.connectors import child_process, session_starter, task_supervisor
 from mirrorflow_replicator.connectors.child_process import ChildProcess
 from mirrorflow_replicator.connectors.report_lines import encode_report
 from mirrorflow_replicator.connectors.task_messages import (
@@ -157,7 +157,7 @@ def run(test: Callable[[SupervisedTask], object], *, obeys: bool = True) -> None
 @pytest.fixture(autouse=True)
 def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_supervisor, "RESTART_MIN_S", 0.001)
-    monkeypatch.setattr(task_starter, "CLAIM_RETRY_MIN_S", 0.001)
+    monkeypatch.setattr(session_starter, "CLAIM_RETRY_MIN_S", 0.001)
 
 
 def test_assignment_is_sent_with_its_session_start():
@@ -256,7 +256,7 @@ def test_session_start_claimed_for_an_older_assignment_is_not_sent():
 
 
 def test_partitions_stall_while_claims_are_refused_for_long(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(task_starter, "STALLED_AFTER_S", 0.005)
+    monkeypatch.setattr(session_starter, "STALLED_AFTER_S", 0.005)
 
     async def test(task: SupervisedTask) -> None:
         task.refusals = 10**6
@@ -277,7 +277,7 @@ def test_partitions_stall_while_claims_are_refused_for_long(monkeypatch: pytest.
 
 
 def test_partitions_stall_while_a_claim_is_pending_for_long(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(task_starter, "STALLED_AFTER_S", 0.005)
+    monkeypatch.setattr(session_starter, "STALLED_AFTER_S", 0.005)
 
     async def test(task: SupervisedTask) -> None:
         task.claims_allowed.clear()
