@@ -35,14 +35,14 @@ class CopySession:
     plain_age_limit_ms: int = plain_age_limit_ms(PRODUCER_EXPIRATION_MS)
 
     @property
-    def unfenced_reason(self) -> str:
-        """Why other writers are not fenced, so that records are copied at least once; "" if they are."""
+    def unfenced_reason(self) -> str | None:
+        """Why other writers are not fenced, so that records are copied at least once; None if they are."""
         return self.start.unfenced_reason
 
     @property
     def is_fenced(self) -> bool:
         """Whether the task is the only writer of its partitions."""
-        return not self.start.unfenced_reason
+        return self.start.unfenced_reason is None
 
     def limit_plain_age(self, age_ms: int) -> None:
         """Writes records of *age_ms* and older in transactions; 0: all."""

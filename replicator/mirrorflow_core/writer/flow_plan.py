@@ -128,7 +128,9 @@ class SessionStart:
     owners: Mapping[TopicPartition, str] = field(
         default_factory=dict
     )  # topics that were copied into their copies
-    unfenced_reason: str = ""  # why other writers are not fenced, so that records are copied at least once
+    unfenced_reason: str | None = (
+        None  # why other writers are not fenced, so that records are copied at least once
+    )
 
 
 def point_after(start: WritePoint, stream: Stream, *, sequence: int, target_epoch: int) -> WritePoint:

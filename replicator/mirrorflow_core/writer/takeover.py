@@ -389,7 +389,7 @@ def _task_start(
     starts: Mapping[TopicPartition, PartitionStart],
     owners: Mapping[TopicPartition, str],
     left_out: Mapping[TopicPartition, MirrorFlowError],
-    unfenced_reason: str = "",
+    unfenced_reason: str | None = None,
 ) -> SessionStart:
     taken = _of(assigned, owners)
     assigned_starts = _of(assigned, starts)

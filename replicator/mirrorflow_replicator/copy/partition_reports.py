@@ -55,7 +55,7 @@ def partition_report(copier: PartitionCopier, now_ms: int) -> PartitionReport:
         latency_ms=counts.latency_ms,
         reached_start_end=0 <= copier.start_end <= next_offset,
         guarantee=guarantee_of(copier),
-        guarantee_reason=copier.session.unfenced_reason,
+        guarantee_reason=copier.session.unfenced_reason or "",
         reason=reason,
         message=message,
         stalled_since_ms=-1 if copier.health.stalled is None else copier.health.stalled.since_ms,

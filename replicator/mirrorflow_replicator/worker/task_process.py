@@ -208,7 +208,7 @@ class TaskProcess:
     async def _begin_task(self, clusters: tuple[Cluster, Cluster], message: Assign) -> TaskSession:
         topics, target = flow_topics(self._settings), clusters[1]
         store = position_store(self._settings, target)
-        if message.start.unfenced_reason:
+        if message.start.unfenced_reason is not None:
             await store.open()
         session = SessionParts(
             start=message.start,

@@ -287,7 +287,7 @@ class SeedTaskAttempt:
             acknowledged=self._acknowledged,
         )
         given = await owner.start_in_group(clusters, 0, wanted, ids=ids)
-        if given.start.unfenced_reason:
+        if given.start.unfenced_reason is not None:
             raise FlowUnfencedError(source=settings.source_alias, why=given.start.unfenced_reason)
         transactions = ProducerTransactions(
             clusters[1],
@@ -403,7 +403,7 @@ class SeedTaskAttempt:
             await asyncio.sleep(TASK_REPORT_EVERY_S)
             # One error is enough: an unusable cluster blocks all ranges alike.
             errors = (self._error_of(seed_range) for seed_range in list(self._unfinished.values()))
-            error = next((one for one in errors if one is not None), None)
+            error = next(filter(None, errors), None)
             self._progress = replace(
                 self._progress,
                 seconds=time.monotonic() - self._began_s,

@@ -19,7 +19,7 @@ def partition_report(copier):
     return report_at(copier, NOW_MS)
 
 
-def copying_copier(*, unfenced_reason=""):
+def copying_copier(*, unfenced_reason=None):
     """A copier at source offset 100 with a queued batch of three records."""
     copier = begun_copier(NOW_MS, new_session(unfenced_reason=unfenced_reason))
     copier.packer.add(batch_of(small_records(3), base_offset=100))
@@ -115,12 +115,12 @@ def test_a_resync_is_reported_as_copying():
 
 @pytest.mark.parametrize(
     ("unfenced_reason", "guarantee"),
-    [("", Guarantee.EXACTLY_ONCE), ("an ACL is missing", Guarantee.AT_LEAST_ONCE)],
+    [(None, Guarantee.EXACTLY_ONCE), ("an ACL is missing", Guarantee.AT_LEAST_ONCE)],
 )
 def test_the_guarantee_depends_on_fencing(unfenced_reason, guarantee):
     report = partition_report(copying_copier(unfenced_reason=unfenced_reason))
 
-    assert (report.guarantee, report.guarantee_reason) == (guarantee, unfenced_reason)
+    assert (report.guarantee, report.guarantee_reason) == (guarantee, unfenced_reason or "")
 
 
 def test_leader_epochs_and_write_mode_are_reported_once_they_are_known():

@@ -138,10 +138,10 @@ def session_end_reasons(copier: PartitionCopier, code: int) -> list[str]:
     return [effect.reason for effect in copier.refused(code, "") if isinstance(effect, EndSession)]
 
 
-@pytest.mark.parametrize("unfenced_reason", [UNFENCED, ""])
+@pytest.mark.parametrize("unfenced_reason", [UNFENCED, None])
 @pytest.mark.parametrize("code", sorted(FINAL_CODES | {UNKNOWN_SERVER_ERROR}))
 def test_a_response_that_does_not_show_what_was_appended_ends_the_session(
-    unfenced_reason: str, code: int
+    unfenced_reason: str | None, code: int
 ) -> None:
     assert len(session_end_reasons(copier_in_flight(unfenced_reason=unfenced_reason), code)) == 1
 
@@ -156,11 +156,11 @@ def test_a_fenced_producer_ends_the_session() -> None:
     ("unfenced_reason", "reason"),
     [
         (UNFENCED, "the target refused a batch with INVALID_TXN_STATE"),
-        ("", "its transaction was ended by another process"),
+        (None, "its transaction was ended by another process"),
     ],
 )
 def test_a_transaction_that_a_different_process_has_ended_ends_the_session(
-    unfenced_reason: str, reason: str
+    unfenced_reason: str | None, reason: str
 ) -> None:
     """Without fencing, the code shows that the leader treats the producer as transactional."""
     assert session_end_reasons(copier_in_flight(unfenced_reason=unfenced_reason), INVALID_TXN_STATE) == [

@@ -33,7 +33,7 @@ REQUEST_BYTES = 1 << 20
 
 def new_session(
     *,
-    unfenced_reason: str = "",
+    unfenced_reason: str | None = None,
     skips_refused: bool = False,
     read_committed: bool = False,
     partitions: int = 10,

@@ -131,7 +131,7 @@ class CopierRig:
 
     copier: PartitionCopier
 
-    def __init__(self, source, leader, rng, now_ms, *, unfenced_reason=""):
+    def __init__(self, source, leader, rng, now_ms, *, unfenced_reason=None):
         self.source, self.leader, self.rng, self.now_ms = source, leader, rng, now_ms
         self.unfenced_reason = unfenced_reason
         self.syncs: Any = None
@@ -429,7 +429,7 @@ def inject_fault(rig, *, other_writers=False):
         leader.change_leader()
 
 
-def new_rig(seed, *, now_ms=TIMESTAMP_MS, unfenced_reason="", **of_source):
+def new_rig(seed, *, now_ms=TIMESTAMP_MS, unfenced_reason=None, **of_source):
     rng = random.Random(seed)
     source = Source(rng, **of_source)
     return CopierRig(source, Leader(), rng, now_ms, unfenced_reason=unfenced_reason)
