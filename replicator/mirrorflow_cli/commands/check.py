@@ -64,6 +64,7 @@ from mirrorflow_core.topics.same_cluster import same_cluster_refusal, same_clust
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
 from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.claim_view import ClaimView
 from mirrorflow_core.writer.flow_start import awaited_switchover
 from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_kafka.admin import admin
@@ -74,7 +75,8 @@ from mirrorflow_kafka.writer.fencing import why_unfenced
 from mirrorflow_kafka.writer.producer_transactions import SHORTEST_TRANSACTION_MS, short_timeout_warning
 from mirrorflow_replicator.config.clients import shared
 from mirrorflow_replicator.config.plugins import make_config_rules, make_selection
-from mirrorflow_replicator.connectors.flow_takeover import opposite_claim, refuse_changed_clusters
+from mirrorflow_replicator.connectors.claim_reader import updated_view
+from mirrorflow_replicator.connectors.flow_takeover import opposite_topics, refuse_changed_clusters
 from mirrorflow_replicator.connectors.internal_topics import (
     correct_topic_configs,
     internal_topics,
@@ -161,7 +163,8 @@ class _FlowCheck:
             self.topics = replace(self.topics, samples=samples)
             await check_retention(source, internal_topics_of_source(settings), findings)
             if settings.policy.kind is PolicyKind.IDENTITY:
-                self.opposite = await opposite_claim(source, settings, LogCache())
+                view = await updated_view(ClaimView(), source, opposite_topics(settings), LogCache())
+                self.opposite = view.claim
             if self.checkpoint is not None:
                 self.groups = await check_source_groups(source, self.checkpoint, findings)
             if self.heartbeat is not None:

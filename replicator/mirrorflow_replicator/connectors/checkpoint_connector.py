@@ -195,7 +195,7 @@ class CheckpointConnector:
 
     @property
     def _end_warning(self) -> tuple[str, ...]:
-        if self._end is None or not self._end.ended_by:
+        if self._end is None or self._end.ended_by is None:
             return ()
         source, target = self._settings.source_alias, self._settings.target_alias
         return (str(FlowEndedError(source=source, target=target, switchover=self._end.ended_by)),)

@@ -2,8 +2,8 @@
 
 A pass reads all groups. A step handles only some of them (`connectors.group_steps`), by the same functions.
 
-Guarantees: no write begins later than `claim_reader.ANSWER_MAX_AGE_S` after a switchover has ended the flow (`may_write` is asked
-directly before each write, and its answer may be that old); a group, topic or permission that fails stops only itself, and is in `warnings` until it succeeds again; errors of a whole cluster are raised. A
+Guarantees: no write begins later than `claim_reader.RESPONSE_MAX_AGE_S` after a switchover has ended the flow (`may_write` is asked
+directly before each write, and its response may be that old); a group, topic or permission that fails stops only itself, and is in `warnings` until it succeeds again; errors of a whole cluster are raised. A
 checkpoint that could not be written is written with the next ones. `connectors.checkpoint_connector` decides when each pass is due and handles errors;
 `mirrorflow_core.offsets.checkpoints` decides what is written, and `offset_translation` translates the offsets.
 """

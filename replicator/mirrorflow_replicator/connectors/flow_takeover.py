@@ -26,6 +26,7 @@ from mirrorflow_core.stall_detection import STALLED_AFTER_S
 from mirrorflow_core.wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.claim_view import ClaimView
 from mirrorflow_core.writer.flow_lock import Fenced, read_claims
 from mirrorflow_core.writer.flow_plan import FlowPlan
 from mirrorflow_core.writer.flow_start import awaited_switchover, note_awaited
@@ -38,9 +39,8 @@ from mirrorflow_core.writer.ownership import (
     wait_for_turn,
 )
 from mirrorflow_kafka.admin.log_reader import LogCache
-from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
-from mirrorflow_replicator.connectors.claim_reader import read_newest_claim
+from mirrorflow_replicator.connectors.claim_reader import updated_view
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_ownership_states import OwnedFlow
 from mirrorflow_replicator.copy.task_parts import flow_topics
@@ -98,8 +98,8 @@ class FlowTakeover:
         )
         self.unread = ""  # why the claims are unread that say whether the process waits on for a switchover
         self._since_s: float | None = None  # monotonic
+        self._opposite = ClaimView()  # of the flow in the opposite direction
         self._opposite_logs = LogCache()
-        self._opposite: Claim | None = None  # of the flow in the opposite direction, as last read
         self._settings = settings
         self._group = group
         self._process = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
@@ -249,35 +249,35 @@ class FlowTakeover:
             await asyncio.sleep(POLL_MS / 1000)
             own = await newest_claim(clusters)
             try:
-                awaiting = await self._awaiting(clusters, own, was_read=True)
-                self.unread = ""
+                awaiting = await self._awaiting(clusters, own)
+                self.unread = self._opposite.unread
             except ClusterError as error:
                 # What was read last holds until the source can be read again; the flow's own claim says whether it was started.
                 self.unread = str(error)
-                awaiting = self._awaiting_by(clusters, own, self._opposite)
+                awaiting = self._awaiting_by(clusters, own)
         self.unread = ""
         if awaited and ran_or_held(own) is None:
             self._held_by, self.is_waiting = awaited, False
             raise self._not_started()
         return own
 
-    async def _awaiting(
-        self, clusters: FlowClusters, own: Claim | None, *, was_read: bool = False
-    ) -> Claim | None:
+    async def _awaiting(self, clusters: FlowClusters, own: Claim | None) -> Claim | None:
         """Returns a claim that names the switchover which has to start the flow as its end; None if none has to. Raises ClusterError.
 
-        Only where topics keep their names does a flow copy what came by the one in the opposite direction. *was_read*: the claims of
-        that flow were read before, so that a user who may not read them now has lost a right, and knows less than before.
+        Only where topics keep their names does a flow copy what came by the one in the opposite direction.
         """
         if self._settings.policy.kind is not PolicyKind.IDENTITY:
             return None
-        self._opposite = await opposite_claim(
-            clusters.source, self._settings, self._opposite_logs, must_exist=was_read
+        self._opposite = await updated_view(
+            self._opposite, clusters.source, opposite_topics(self._settings), self._opposite_logs
         )
-        return self._awaiting_by(clusters, own, self._opposite)
+        return self._awaiting_by(clusters, own)
 
-    def _awaiting_by(self, clusters: FlowClusters, own: Claim | None, opposite: Claim | None) -> Claim | None:
-        switchover = awaited_switchover(own, opposite, target_cluster_id=clusters.target.cluster_id)
+    def _awaiting_by(self, clusters: FlowClusters, own: Claim | None) -> Claim | None:
+        """As `_awaiting`, by what was read last of the flow in the opposite direction."""
+        switchover = awaited_switchover(
+            own, self._opposite.claim, target_cluster_id=clusters.target.cluster_id
+        )
         return replace(self.plan(clusters).claim, left=True, ended=switchover) if switchover else None
 
     async def _wait_for_end(
@@ -338,20 +338,9 @@ def ran_or_held(newest: Claim | None) -> Claim | None:
     return None if newest is not None and not newest.has_run and not newest.ended else newest
 
 
-async def opposite_claim(
-    source: Cluster, settings: SourceSettings, logs: LogCache, *, must_exist: bool = False
-) -> Claim | None:
-    """Returns the newest claim of the flow in the opposite direction, which is on *source*; None if it may not be read.
-
-    *logs* is of the same *source* each time. Raises ClusterError; with *must_exist* also if it may not be read, or is missing.
-    """
-    topics = FlowTopics(source_alias=settings.target_alias, connector="", offsets="", target_topic=str)
-    try:
-        return await read_newest_claim(source, topics, logs, must_exist=must_exist)
-    except NotAuthorizedError:
-        if must_exist:
-            raise
-        return None
+def opposite_topics(settings: SourceSettings) -> FlowTopics:
+    """Returns the topics of the flow in the opposite direction; its claims are on the source of this one."""
+    return FlowTopics(source_alias=settings.target_alias, connector="", offsets="", target_topic=str)
 
 
 async def newest_claim(clusters: FlowClusters) -> Claim | None:

@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock, create_autospec
 
 import pytest
 
-from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.errors import ClusterError, InternalTopicUnavailableError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_kafka.client.cluster import Cluster
@@ -107,17 +107,31 @@ def test_a_flow_that_a_switchover_has_ended_is_not_translated_and_not_written():
     passes.sync_groups.assert_not_awaited()
 
 
-def test_the_end_of_a_flow_is_asked_again_once_the_answer_is_old(monkeypatch: pytest.MonkeyPatch):
-    """Each write asks, and many writes at the same time share an answer."""
+def test_the_end_of_a_flow_is_read_again_once_the_response_is_old(monkeypatch: pytest.MonkeyPatch):
+    """Each write asks, and many writes at the same time share a response."""
     claims = iter([None, create_autospec(Claim, ended="sw")])
     monkeypatch.setattr(claim_reader, "read_newest_claim", AsyncMock(side_effect=lambda *_: next(claims)))
-    monkeypatch.setattr(claim_reader, "ANSWER_MAX_AGE_S", 3_600.0)
+    monkeypatch.setattr(claim_reader, "RESPONSE_MAX_AGE_S", 3_600.0)
     end = FlowEndWatch("A", create_autospec(Cluster, instance=True))
 
     async def ask() -> list[bool]:
         first = await asyncio.gather(*(end.has_ended() for _ in range(5)))
-        monkeypatch.setattr(claim_reader, "ANSWER_MAX_AGE_S", -1.0)
+        monkeypatch.setattr(claim_reader, "RESPONSE_MAX_AGE_S", -1.0)
         return [*first, await end.has_ended()]
 
     assert [*[False] * 5, True] == asyncio.run(ask())
     assert "sw" == end.ended_by
+
+
+def test_claims_without_a_leader_keep_what_was_read_and_are_an_error_before(monkeypatch: pytest.MonkeyPatch):
+    """Nothing may be written while the newest claim may be an end of the flow."""
+    leaderless = InternalTopicUnavailableError(cluster="B", topic="mm2-claims.A.internal", leaderless=0)
+    outcomes = iter([leaderless, create_autospec(Claim, ended="sw"), leaderless])
+    monkeypatch.setattr(claim_reader, "read_newest_claim", AsyncMock(side_effect=outcomes))
+    monkeypatch.setattr(claim_reader, "RESPONSE_MAX_AGE_S", -1.0)
+    end = FlowEndWatch("A", create_autospec(Cluster, instance=True))
+
+    with pytest.raises(InternalTopicUnavailableError):
+        asyncio.run(end.has_ended())
+
+    assert [True, True] == [asyncio.run(end.has_ended()) for _ in range(2)]

@@ -1,0 +1,44 @@
+"""Decides what a process that does not own a flow knows of its newest claim, also where the claims cannot be read.
+
+Such a process only obeys: it stops where a switchover has ended the flow, or waits until one has started it. There is one rule:
+
+- What was read stays known until a newer claim is read. A topic that was deleted or hidden since does not end what it said.
+- A topic that does not exist, or that the user may not see, says that the flow was never owned, if no claim was read before.
+- A topic without a leader says nothing. Its newest claim may be an end of the flow, so nothing may be decided before a first read.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from mirrorflow_core.writer.claim import Claim
+
+
+class ClaimsAccess(StrEnum):
+    """Whether the claims of a flow could be read."""
+
+    READ = "read"
+    HIDDEN = "hidden"  # the topic does not exist, or the user may not see or read it
+    LEADERLESS = "leaderless"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimView:
+    """The newest *claim* that was read; None if the flow was never owned, or *is_known* is False: nothing was read yet.
+
+    *unread* says why the last read gave nothing; empty if it did.
+    """
+
+    claim: Claim | None = None
+    is_known: bool = False
+    unread: str = ""
+
+    @property
+    def ended_by(self) -> str | None:
+        """The id of the switchover that has ended the flow; None if it runs, as far as is known."""
+        return (self.claim.ended or None) if self.claim is not None else None
+
+    def after(self, access: ClaimsAccess, newest: Claim | None = None, *, unread: str = "") -> "ClaimView":
+        """Returns the view after one more read, which had *newest* as its result, or *unread* as the reason for none."""
+        if access is ClaimsAccess.LEADERLESS:
+            return replace(self, unread=unread)
+        return ClaimView(newest if newest is not None else self.claim, is_known=True, unread=unread)
