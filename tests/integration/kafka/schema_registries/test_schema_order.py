@@ -1,6 +1,6 @@
 """Records that wait for their schemas: a consumer of the copy never reads an id that the target's registry lacks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,31 +15,13 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
 from tests.harness.schema_registry.registry_process import SchemaRegistry
 from tests.integration.kafka.flows import Flow
-from tests.integration.kafka.schemas import properties_of, record, registry_of, schema_process
+from tests.integration.kafka.schemas import properties_of, record, schema_process
 
 SCHEMAS = 10
 RECORDS_PER_SCHEMA = 5
 CONSUME_S = 1.0
 FLUSH_S = 60.0
 SHORT_WAIT_MS = "500"
-
-
-@pytest.fixture
-def store(unique_topic: Callable[[], str]) -> str:
-    """The name of the registries' own topics."""
-    return f"{unique_topic()}-schemas"
-
-
-@pytest.fixture
-def source(east: KafkaCluster, store: str, tmp_path: Path) -> Iterator[SchemaRegistry]:
-    with registry_of(east, store, tmp_path) as registry:
-        yield registry
-
-
-@pytest.fixture
-def target(west: KafkaCluster, store: str, tmp_path: Path) -> Iterator[SchemaRegistry]:
-    with registry_of(west, store, tmp_path) as registry:
-        yield registry
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Consumers decode the copies by the target's registry: Confluent's deserializers, with copied schemas and with a copied `_schemas`."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,6 @@ from tests.integration.kafka.schemas import properties_of, record, registry_of, 
 WAIT_S = 60.0
 JSON_SCHEMA = json.dumps({"title": "Order", "type": "object", "properties": {"id": {"type": "string"}}})
 ORDERS = [{"id": str(number)} for number in range(20)]
-
-
-@pytest.fixture
-def source(east: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path) -> Iterator[SchemaRegistry]:
-    with registry_of(east, f"{unique_topic()}_schemas", tmp_path) as registry:
-        yield registry
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ The registries are those of the harness, whose behaviour tests/unit/harness/test
 """
 
 import urllib.error
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -26,24 +25,6 @@ from tests.integration.kafka.schemas import (
 )
 
 SUBJECTS = 10_000
-
-
-@pytest.fixture
-def store(unique_topic: Callable[[], str]) -> str:
-    """The name of the registries' own topics."""
-    return f"{unique_topic()}-schemas"
-
-
-@pytest.fixture
-def source(east: KafkaCluster, store: str, tmp_path: Path) -> Iterator[SchemaRegistry]:
-    with registry_of(east, store, tmp_path) as registry:
-        yield registry
-
-
-@pytest.fixture
-def target(west: KafkaCluster, store: str, tmp_path: Path) -> Iterator[SchemaRegistry]:
-    with registry_of(west, store, tmp_path) as registry:
-        yield registry
 
 
 def test_schema_changes_on_the_source_are_copied_to_the_target(
