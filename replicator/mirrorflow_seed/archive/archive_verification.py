@@ -139,16 +139,18 @@ def verify_archive(
     )
     verify_plan = joined_plan(plans, notes)
     progress.begin(verify_driver.first_report(job, verify_plan))
-    results = comparison_tasks.run_groups(
-        tasks,
-        verify_plan.ranges,
-        lambda ranges: [_task(manifest, verify_range) for verify_range in ranges],
-        partial(compare_archived, files=task_files, address=folder.address),
-        comparison_tasks.KeySides(load=partial(_load, task_files), open=partial(_archive_sides, point=point)),
-        comparison_tasks.compare_settings_of(settings, job),
-        progress,
-        result.begin_table(flow_name(settings.flow)),
+    comparison = comparison_tasks.SparkComparison(
+        tasks=tasks,
+        inputs_of=lambda ranges: [_task(manifest, verify_range) for verify_range in ranges],
+        compare=partial(compare_archived, files=task_files, address=folder.address),
+        sides=comparison_tasks.KeySides(
+            load=partial(_load, task_files), open=partial(_archive_sides, point=point)
+        ),
+        settings=comparison_tasks.compare_settings_of(settings, job),
+        progress=progress,
+        table=result.begin_table(flow_name(settings.flow)),
     )
+    results = comparison.run(verify_plan.ranges)
     result.complete_table(results, verify_plan.undecided)
     return verify_driver.combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
 

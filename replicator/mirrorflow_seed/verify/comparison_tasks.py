@@ -8,14 +8,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_replicator import process
 from mirrorflow_seed.job_status_server import post_message
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of
 from mirrorflow_seed.spark_session import job_error
-from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, watch_job
+from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, watch_job
 from mirrorflow_seed.verify.key_comparison import GROUP as KEY_GROUP
 from mirrorflow_seed.verify.key_comparison import ORDER as KEY_ORDER
 from mirrorflow_seed.verify.key_comparison import SCHEMA as KEY_SCHEMA
@@ -102,17 +102,17 @@ def compare_on_spark(
     progress: VerifyProgress,
     table: WindowTable | None,
 ) -> list[VerifyTaskResult]:
-    """Compares *ranges* of source and target in a Spark job, as `run_groups`."""
-    return run_groups(
-        tasks,
-        ranges,
-        list,
-        partial(compare_group, files=files),
-        KeySides(load=files.load, open=cluster_sides),
-        compare_settings,
-        progress,
-        table,
+    """Compares *ranges* of source and target in a Spark job. Raises JobFailedError."""
+    comparison = SparkComparison(
+        tasks=tasks,
+        inputs_of=list,
+        compare=partial(compare_group, files=files),
+        sides=KeySides(load=files.load, open=cluster_sides),
+        settings=compare_settings,
+        progress=progress,
+        table=table,
     )
+    return comparison.run(ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,86 +123,73 @@ class KeySides:
     open: OpenSides
 
 
-def run_groups(
-    tasks: SparkTasks,
-    ranges: Sequence[VerifyRange],
-    inputs_of: Callable[[Sequence[VerifyRange]], list[T]],
-    compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
-    sides: KeySides,
-    compare_settings: CompareSettings,
-    progress: VerifyProgress,
-    table: WindowTable | None,
-) -> list[VerifyTaskResult]:
-    """Runs *compare* in Spark tasks on what *inputs_of* makes of groups of *ranges*, and returns their results.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkComparison(Generic[T]):
+    """A comparison in Spark tasks: what they get, how they compare it, and where they write their windows."""
 
-    Tasks write their windows to *table*.
+    tasks: SparkTasks
+    inputs_of: Callable[[Sequence[VerifyRange]], list[T]]  # the inputs of *compare* for a group of ranges
+    compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]]
+    sides: KeySides
+    settings: CompareSettings  # with the rate of the whole job
+    progress: VerifyProgress
+    table: WindowTable | None
 
-    Compacted partitions are then read from *sides*, and compared by their keys. The rate of *compare_settings* is that
-    of the whole job. Raises JobFailedError.
-    """
-    compacted = [
-        verify_range for verify_range in ranges if verify_range.method is ComparisonMethod.NEWEST_PER_KEY
-    ]
-    in_order = [verify_range for verify_range in ranges if verify_range.method is ComparisonMethod.IN_ORDER]
-    parts = _with_rates(log_parts(compacted), tasks, compare_settings)
-    classes = sum(len(verify_range.key_classes) for verify_range in compacted)
-    combining_tasks = max(1, min(classes, tasks.slots * TASKS_PER_SLOT_MIN))
-    rate = compare_settings.bytes_per_second
-    lookup_rate = None if rate is None else max(1.0, rate / combining_tasks)
-    results = compare_groups(tasks, in_order, inputs_of, compare, compare_settings, progress, table)
-    try:
-        results += watch_job(
-            tasks,
-            lambda: tasks.run_shuffled(
-                partial(_read_keys, sides=sides, compare_settings=compare_settings),
-                parts,
-                KEY_SCHEMA,
-                keys=KEY_GROUP,
-                order=KEY_ORDER,
-                partitions=combining_tasks,
-                combine=partial(
-                    _compare_keys,
-                    ranges=compacted,
-                    compare_settings=replace(compare_settings, bytes_per_second=lookup_rate),
-                    sides=sides,
-                    collector=WindowCollector(
-                        url=progress.url,
-                        table=table,
-                        not_equal_max=not_equal_max(combining_tasks),
-                        lists_all=compare_settings.lists_all,
-                    ),
-                ),
-            ),
-            progress.report,
+    def run(self, ranges: Sequence[VerifyRange]) -> list[VerifyTaskResult]:
+        """Compares *ranges* in order by `compare`, then compacted partitions by the keys of `sides`. Raises JobFailedError."""
+        by_keys = [part for part in ranges if part.method is ComparisonMethod.NEWEST_PER_KEY]
+        in_order = [part for part in ranges if part.method is ComparisonMethod.IN_ORDER]
+        return self._compare_in_order(in_order) + self._compare_by_keys(by_keys)
+
+    def _compare_in_order(self, ranges: Sequence[VerifyRange]) -> list[VerifyTaskResult]:
+        groups = _with_rates(ranges, self.tasks, self.settings)
+        work = partial(
+            _compare_numbered,
+            compare=self.compare,
+            compare_settings=self.settings,
+            collector=self._collector(len(groups)),
         )
-    except Exception as error:
-        raise job_error(error, "The job failed") from error
-    return results
+        inputs = [(number, self.inputs_of(group), rate) for number, (group, rate) in enumerate(groups)]
+        return self._watched(partial(self.tasks.run, work, inputs))
 
+    def _compare_by_keys(self, ranges: Sequence[VerifyRange]) -> list[VerifyTaskResult]:
+        parts = _with_rates(log_parts(ranges), self.tasks, self.settings)
+        classes = sum(len(verify_range.key_classes) for verify_range in ranges)
+        combining_tasks = max(1, min(classes, self.tasks.slots * TASKS_PER_SLOT_MIN))
+        rate = self.settings.bytes_per_second
+        lookup_rate = None if rate is None else max(1.0, rate / combining_tasks)
+        run = partial(
+            self.tasks.run_shuffled,
+            partial(_read_keys, sides=self.sides, compare_settings=self.settings),
+            parts,
+            KEY_SCHEMA,
+            keys=KEY_GROUP,
+            order=KEY_ORDER,
+            partitions=combining_tasks,
+            combine=partial(
+                _compare_keys,
+                ranges=ranges,
+                compare_settings=replace(self.settings, bytes_per_second=lookup_rate),
+                sides=self.sides,
+                collector=self._collector(combining_tasks),
+            ),
+        )
+        return self._watched(run)
 
-def compare_groups(
-    tasks: SparkTasks,
-    ranges: Sequence[VerifyRange],
-    inputs_of: Callable[[Sequence[VerifyRange]], list[T]],
-    compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
-    compare_settings: CompareSettings,
-    progress: VerifyProgress,
-    table: WindowTable | None,
-) -> list[VerifyTaskResult]:
-    """Compares *ranges* in order, as `run_groups`. Raises JobFailedError."""
-    groups = _with_rates(ranges, tasks, compare_settings)
-    collector = WindowCollector(
-        url=progress.url,
-        table=table,
-        not_equal_max=not_equal_max(len(groups)),
-        lists_all=compare_settings.lists_all,
-    )
-    work = partial(_compare_numbered, compare=compare, compare_settings=compare_settings, collector=collector)
-    inputs = [(number, inputs_of(group), rate) for number, (group, rate) in enumerate(groups)]
-    try:
-        return run_watched(tasks, work, inputs, progress.report)
-    except Exception as error:
-        raise job_error(error, "The job failed") from error
+    def _watched(self, job: Callable[[], list[VerifyTaskResult]]) -> list[VerifyTaskResult]:
+        try:
+            return watch_job(self.tasks, job, self.progress.report)
+        except Exception as error:
+            raise job_error(error, "The job failed") from error
+
+    def _collector(self, tasks: int) -> "WindowCollector":
+        """Returns what each of *tasks* does with its windows."""
+        return WindowCollector(
+            url=self.progress.url,
+            table=self.table,
+            not_equal_max=not_equal_max(tasks),
+            lists_all=self.settings.lists_all,
+        )
 
 
 def _with_rates(
