@@ -217,7 +217,7 @@ def test_no_group_is_written_after_a_switchover_has_ended_the_flow(
 
     # Both checkpoints are one write, and each group is one.
     assert writes_before == bool(source.checkpoints) + len(target.commits)
-    assert writes_before <= 1 or passes._unwritten == {}
+    assert writes_before <= 1 or passes._checkpoints.unwritten == {}
 
 
 def test_groups_beyond_one_step_follow_in_later_ones(
