@@ -128,7 +128,7 @@ class TaskProcess:
                     await self._assign(clusters, message)
 
     async def _end_session(self, number: int, *, leaves: bool, why: str) -> None:
-        """Ends start *number* of the task, unless it has ended; the worker then sends the next start.
+        """Ends session *number* of the task, unless it has ended; the worker then sends the start of the next one.
 
         A session ends when it was fenced, or cannot determine which of its writes are in the target. *leaves*: it finishes first.
         """

@@ -1,6 +1,8 @@
 """A task process handles the worker's messages. Its clusters and its copying are stubs."""
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -8,10 +10,15 @@ import pytest
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import SideReport, TaskReport
+from mirrorflow_core.settings import SchemaWaitSettings
+from mirrorflow_core.writer.flow_plan import SessionStart
 from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Stop, TaskAssignment, encode
+from mirrorflow_replicator.copy import schema_wait, task_session_factory
+from mirrorflow_replicator.copy.task_parts import KnownSchemas, SessionParts, TaskParts
 from mirrorflow_replicator.worker import task_process
 from mirrorflow_replicator.worker.task_process import TaskProcess
 from tests.unit.connectors.flow_settings import settings
+from tests.unit.core.copying.stubs import PRODUCERS
 
 WAIT_S, POLL_S = 10.0, 0.001
 START = Assign(
@@ -104,6 +111,99 @@ def test_connections_are_opened_before_the_first_assignment(
         await serving
 
     asyncio.run(test())
+
+
+class SessionStub:
+    """A session that copies nothing. *parts* are what the process has handed to it."""
+
+    is_fenced = True
+
+    def __init__(self, parts: SessionParts) -> None:
+        self.parts = parts
+        self.copiers: dict[TopicPartition, object] = {}
+
+    async def assign(self, _: object, *, bytes_per_s: float | None) -> None:
+        pass
+
+    async def end(self, *, leaves: bool) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    def acknowledged(self) -> tuple[()]:
+        return ()
+
+    def report(self, *, whole: bool = False) -> TaskReport:
+        return TaskReport(task=0, state="RUNNING")
+
+
+def test_sessions_of_a_process_share_what_is_known_of_schemas(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise, records of the next session would wait again for schemas that did not come in time."""
+    monkeypatch.setattr(task_process, "REPORT_S", POLL_S)
+    sessions: list[SessionStub] = []
+    reports: list[TaskReport] = []
+
+    async def test() -> None:
+        async def connect(*_: object, **__: object) -> list[RefreshedCluster]:
+            return [RefreshedCluster(is_silent=False) for _ in range(2)]
+
+        async def start(*_: object, session: SessionParts, **__: object) -> SessionStub:
+            sessions.append(SessionStub(session))
+            return sessions[-1]
+
+        monkeypatch.setattr(task_process, "connect_both", connect)
+        monkeypatch.setattr(task_process, "start_task_session", start)
+        process = TaskProcess(Begin(settings=settings(), task=0))
+        monkeypatch.setattr(process, "_send", reports.append)
+        stream = asyncio.StreamReader()
+        serving = asyncio.create_task(process.serve(stream))
+        message = replace(START, start=SessionStart(producers=PRODUCERS, points={}, problems={}))
+        for ended in range(2):
+            stream.feed_data(encode(message))
+            await until(lambda: reports and reports[-1].state == "RUNNING")
+            stream.feed_data(encode(Finish()))
+            await until(lambda ended=ended: reports[-1].sessions_ended == ended + 1)
+        stream.feed_data(encode(Stop()))
+        await serving
+
+    asyncio.run(test())
+
+    first, second = (session.parts.known_schemas for session in sessions)
+    assert first is second
+
+
+def test_a_session_waits_for_schemas_by_what_its_process_knows(monkeypatch: pytest.MonkeyPatch):
+    given: list[tuple[object, TaskParts]] = []
+
+    class StartedSession:
+        def __init__(self, _settings: object, _task: int, parts: TaskParts) -> None:
+            given.append((parts.schemas, parts))
+
+        async def start(self) -> None:
+            pass
+
+    wait = SchemaWaitSettings(topics=("orders",), longest_s=1.0, schemas=cast("Any", None))
+    known = KnownSchemas()
+    monkeypatch.setattr(task_session_factory, "TaskSession", StartedSession)
+    monkeypatch.setattr(schema_wait, "SchemaWait", lambda *arguments: arguments)
+    parts = cast("Any", SimpleNamespace(known_schemas=known))
+    clusters = cast("Any", (None, None))
+
+    asyncio.run(
+        task_session_factory.start_task_session(
+            replace(settings(), schema_wait=wait, syncs=None),
+            clusters,
+            cast("Any", None),
+            resolve=cast("Any", None),
+            task=0,
+            session=parts,
+        )
+    )
+
+    ((schemas, built),) = given
+    assert schemas == (wait, known, built.errors)
+    assert cast("Any", schemas)[1] is known
 
 
 async def until(condition: Any) -> None:
