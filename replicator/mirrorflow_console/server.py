@@ -271,11 +271,6 @@ class Console:
         finally:
             self._streams -= 1
 
-    @property
-    def streams(self) -> int:
-        """The number of open streams."""
-        return self._streams
-
 
 def _part(template: Template, values: Mapping[str, Any]) -> str:
     return "".join(template.blocks["main"](template.new_context(dict(values))))

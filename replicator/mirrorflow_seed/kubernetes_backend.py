@@ -23,7 +23,6 @@ from typing import Final
 from mirrorflow_seed.errors import JobSettingError, SparkMissingError
 from mirrorflow_seed.settings import POD_TEMPLATE_KEY, JobSettings
 
-MIB: Final = 1024 * 1024
 DRIVER_PORT: Final = 7078  # fixed ports, so that a NetworkPolicy can name them
 BLOCKS_PORT: Final = 7079
 # Records do not pass through the JVM, but Spark needs 450 MiB of heap to start.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
+from mirrorflow_core.java.json_text import integer_field, text_field
 from mirrorflow_core.partitions import TopicPartition
 
 SEAL_FORMAT: Final = 1
@@ -83,11 +83,6 @@ def seal_fields(seal: Seal) -> dict[str, Any]:
             for partition in seal.partitions
         ],
     }
-
-
-def decode_seal(value: bytes) -> Seal:
-    """Returns the seal in *value*. Raises ValueError if it is not one."""
-    return seal_of(parsed_object(value))
 
 
 def seal_of(fields: Mapping[str, Any]) -> Seal:

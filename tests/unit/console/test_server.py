@@ -325,7 +325,7 @@ def test_200_streams_share_each_poll_and_each_rendering(monkeypatch: pytest.Monk
         streams = [EventStream(console) for _ in range(200)]
         for stream in streams:
             stack.callback(stream.close)
-        wait_until("all streams are open", lambda: console.console.streams == 200)
+        wait_until("all streams are open", lambda: console.console._streams == 200)
         reads_before, rendered_before = source.reads, len(rendered)
         for stream in streams:
             assert stream.event()[0] == "page"
@@ -341,12 +341,12 @@ def test_streams_above_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch):
         first = [EventStream(console) for _ in range(2)]
         for stream in first:
             stack.callback(stream.close)
-        wait_until("both streams are open", lambda: console.console.streams == 2)
+        wait_until("both streams are open", lambda: console.console._streams == 2)
         third = EventStream(console)
         assert third.status == 503
         third.close()
         first[0].close()
-        wait_until("one stream is closed", lambda: console.console.streams == 1)
+        wait_until("one stream is closed", lambda: console.console._streams == 1)
 
 
 @pytest.mark.usefixtures("short_poll_interval")
@@ -360,12 +360,12 @@ def test_a_slow_reader_is_disconnected_and_does_not_delay_others(monkeypatch: py
         slow.sendall(
             b"GET /events?path=%2Fpartitions&query=flow%3Deast-to-west HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         )
-        wait_until("the stream is open", lambda: console.console.streams == 1)
+        wait_until("the stream is open", lambda: console.console._streams == 1)
         other = EventStream(console)
         for _ in range(5):
             assert other.event()[0] == "page"
         other.close()
-        wait_until("the slow reader is disconnected", lambda: console.console.streams == 0, timeout_s=60)
+        wait_until("the slow reader is disconnected", lambda: console.console._streams == 0, timeout_s=60)
         slow.close()
 
 
