@@ -91,8 +91,10 @@ def conflict_of(
     return None if position.next_source_offset == start.offset or is_final else StartConflict.BEHIND
 
 
-def awaited_switchover(own: Claim | None, opposite: Claim | None, *, target_cluster_id: str = "") -> str:
-    """Returns the id of the switchover that has to start a flow before a process takes it; "": none.
+def awaited_switchover(
+    own: Claim | None, opposite: Claim | None, *, target_cluster_id: str = ""
+) -> str | None:
+    """Returns the id of the switchover that has to start a flow before a process takes it; None if there is none.
 
     *own* is the newest claim of the flow, and *opposite* that of the flow in the opposite direction, which is stored on the flow's source.
     A switchover that has ended that one starts this one, which would copy back what came by the other before that. If *own* is
@@ -100,11 +102,11 @@ def awaited_switchover(own: Claim | None, opposite: Claim | None, *, target_clus
     *target_cluster_id* is that of the present one, "" if it is not known.
     """
     if opposite is None or not opposite.ended:
-        return ""
+        return None
     if own is not None and (own.ended or own.started == opposite.ended):
-        return ""
+        return None
     was = opposite.source_cluster_id
-    return "" if was and target_cluster_id and was != target_cluster_id else opposite.ended
+    return None if was and target_cluster_id and was != target_cluster_id else opposite.ended
 
 
 def note_awaited(plan: FlowPlan, switchover: str) -> Steps[bool]:

@@ -93,9 +93,8 @@ class FlowTakeover:
         self.is_waiting = False  # another process owns the flow, or a switchover has ended it
         self.owner: Claim | None = None  # the newest claim of that process, if it was read
         self.is_first = False  # the flow had no owner before
-        self._held_by = (
-            ""  # the switchover that should have started the flow for the first time, and was rolled back
-        )
+        # The switchover that should have started the flow for the first time, and was rolled back.
+        self._held_by: str | None = None
         self.unread = ""  # why the claims are unread that say whether the process waits on for a switchover
         self._since_s: float | None = None  # monotonic
         self._opposite = ClaimView()  # of the flow in the opposite direction
@@ -167,8 +166,8 @@ class FlowTakeover:
             # Also after a restart: no user has chosen this moment to copy everything back.
             self._held_by = newest.released
         newest = ran_or_held(newest)
-        if newest is None and self._held_by:
-            raise self._not_started()
+        if newest is None and self._held_by is not None:
+            raise self._not_started(self._held_by)
         self.is_first = newest is None
         partitions = [partition for task in assignment for partition in task]
         if self.is_first:
@@ -237,7 +236,7 @@ class FlowTakeover:
 
         Raises FlowEndedError if not *waits*; FlowNotStartedError if the switchover is rolled back meanwhile, and the flow never ran.
         """
-        awaited = ""
+        awaited: str | None = None
         own = await newest_claim(clusters)
         awaiting = await self._awaiting(clusters, own)
         while awaiting is not None:
@@ -256,9 +255,9 @@ class FlowTakeover:
                 self.unread = str(error)
                 awaiting = self._awaiting_by(clusters, own)
         self.unread = ""
-        if awaited and ran_or_held(own) is None:
+        if awaited is not None and ran_or_held(own) is None:
             self._held_by, self.is_waiting = awaited, False
-            raise self._not_started()
+            raise self._not_started(awaited)
         return own
 
     async def _awaiting(self, clusters: FlowClusters, own: Claim | None) -> Claim | None:
@@ -278,7 +277,9 @@ class FlowTakeover:
         switchover = awaited_switchover(
             own, self._opposite.claim, target_cluster_id=clusters.target.cluster_id
         )
-        return replace(self.plan(clusters).claim, left=True, ended=switchover) if switchover else None
+        if switchover is None:
+            return None
+        return replace(self.plan(clusters).claim, left=True, ended=switchover)
 
     async def _wait_for_end(
         self, clusters: FlowClusters, plan: FlowPlan, ended: Claim, *, waits: bool
@@ -293,7 +294,7 @@ class FlowTakeover:
         await self._wait_for_turn(clusters, plan)
         if await last_claim(clusters) is None:
             self._held_by, self.is_waiting = ended.ended, False
-            raise self._not_started()
+            raise self._not_started(ended.ended)
 
     async def _wait_for_turn(self, clusters: FlowClusters, plan: FlowPlan) -> None:
         self._note_owner(self.owner)
@@ -311,10 +312,10 @@ class FlowTakeover:
             is_opposite=is_opposite,
         )
 
-    def _not_started(self) -> FlowNotStartedError:
+    def _not_started(self, switchover: str) -> FlowNotStartedError:
         settings = self._settings
         return FlowNotStartedError(
-            source=settings.source_alias, target=settings.target_alias, switchover=self._held_by
+            source=settings.source_alias, target=settings.target_alias, switchover=switchover
         )
 
     def _flow_exists(self, claim: Claim) -> FlowExistsError:

@@ -169,7 +169,7 @@ MUTANTS = (
         "It waits until the clusters are reconciled.",
         "unplanned, reverse flow is started too soon",
         "awaited_switchover",
-        _always(""),
+        _always(None),
         flow_start,
     ),
     Mutant("A loss must be accepted.", "unplanned, not accepted", "why_loss_is_refused", _always("")),

@@ -163,12 +163,12 @@ ENDED = replace(OWN, source_alias="east", source_cluster_id="left", ended="secon
         (None, ENDED, "second"),
         (OWN, ENDED, "second"),
         (replace(OWN, started="first"), ENDED, "second"),
-        (replace(OWN, started="second"), ENDED, ""),
-        (replace(OWN, ended="first"), ENDED, ""),
-        (None, replace(ENDED, ended=""), ""),
-        (None, replace(ENDED, source_cluster_id="replaced"), ""),
+        (replace(OWN, started="second"), ENDED, None),
+        (replace(OWN, ended="first"), ENDED, None),
+        (None, replace(ENDED, ended=""), None),
+        (None, replace(ENDED, source_cluster_id="replaced"), None),
         (None, replace(ENDED, source_cluster_id=""), "second"),
-        (None, None, ""),
+        (None, None, None),
     ],
     ids=[
         "never run",
@@ -183,7 +183,7 @@ ENDED = replace(OWN, source_alias="east", source_cluster_id="left", ended="secon
     ],
 )
 def test_a_flow_waits_for_the_switchover_that_has_ended_the_other_one(
-    own: Claim | None, opposite: Claim | None, awaited: str
+    own: Claim | None, opposite: Claim | None, awaited: str | None
 ) -> None:
     assert awaited_switchover(own, opposite, target_cluster_id="left") == awaited
 
