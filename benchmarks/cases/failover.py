@@ -32,8 +32,8 @@ def failover(arena: Arena, extent: Extent) -> Result:
         f" and are moved on on the target every second; what counts is where they stand {SETTLED_S:g} s after the last change.",
     )
     topics = {"": "failover-plain", ", transactions": "failover-transactions"}
-    for words, topic in topics.items():
-        more = {"transactional_id": topic, "transaction_records": TRANSACTION_RECORDS} if words else {}
+    for suffix, topic in topics.items():
+        more = {"transactional_id": topic, "transaction_records": TRANSACTION_RECORDS} if suffix else {}
         arena.make(topic, 1)
         load(arena.east, topic, records, batch_bytes=65_536, **more)  # type: ignore[arg-type]
     for turn in range(extent.repeat):
@@ -50,16 +50,16 @@ def failover(arena: Arena, extent: Extent) -> Result:
                 _measure(arena, result, copier, flow, groups, topics, records)
             except FAILURES as error:
                 result.notes.append(f"{copier.name} failed in run {turn + 1}: {str(error)[:600]}")
-    for words in topics:
+    for suffix in topics:
         for behind in BEHIND:
             limit = (
                 TRANSACTIONS_LIMIT
-                if words and behind == BEHIND[-1]
+                if suffix and behind == BEHIND[-1]
                 else TRANSACTIONS_LIMIT / 100
-                if words
+                if suffix
                 else 0.0
             )
-            what = f"{behind:,} behind{words}"
+            what = f"{behind:,} behind{suffix}"
             result.demand(what, what, "MirrorFlow", sense="<=", limit=limit, unit="records")
     return result
 
@@ -77,7 +77,7 @@ def _measure(
         for topic in topics.values():
             until_copied(arena.west, flow.remote(topic), 1, child, least=records, wait_s=LIMIT_S)
         offsets = _settled(arena, child, list(groups.values()))
-        for words, topic in topics.items():
+        for suffix, topic in topics.items():
             for behind, group in groups.items():
                 stands = offsets[group].get((flow.remote(topic), 0))
                 if stands is None:
@@ -85,7 +85,7 @@ def _measure(
                         f"{copier.name}: the group {behind:,} behind has no offset in {topic} and would begin at its first record."
                     )
                 again = records - behind - (stands or 0)
-                result.add(copier.name, **{f"{behind:,} behind{words}": float(again)})
+                result.add(copier.name, **{f"{behind:,} behind{suffix}": float(again)})
     # The next copier must not find these offsets.
     for group in groups.values():
         arena.west.admin.delete_consumer_groups([group])[group].result(LIMIT_S)

@@ -142,7 +142,9 @@ class Lease:
         except (ApiServerError, TimeoutError) as error:
             # A conflict means that another candidate was faster; the next attempt reads its record.
             if not isinstance(error, ConflictError):
-                _LOG.warning("Lease %s/%s: %s", self.namespace, self.name, str(error) or "no answer in time")
+                _LOG.warning(
+                    "Lease %s/%s: %s", self.namespace, self.name, str(error) or "no response in time"
+                )
             return False
         if held:
             self.renewed_at, self.expires_at = begun, begun + self.duration_s

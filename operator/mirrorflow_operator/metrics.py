@@ -55,7 +55,7 @@ class Metrics:
         )
         self.api_requests = self._counter(
             "api_requests_total",
-            "Requests to the API server by verb, kind and HTTP status; 0: no answer.",
+            "Requests to the API server by verb, kind and HTTP status; 0: no response.",
             "verb",
             "kind",
             "code",

@@ -62,7 +62,7 @@ class PlainDisplay:
         self._hold_s = hold_s
         self._ages = CauseAges(clock)
         self._shown_s = -LINE_INTERVAL_S
-        self._words: tuple[str, ...] = ()
+        self._fingerprint: tuple[str, ...] = ()
         self._last = ""  # the newest line, if it was not printed
         self._rates = RecentRates()
         self._problems: frozenset[str] = frozenset()
@@ -92,9 +92,9 @@ class PlainDisplay:
         self._problems = frozenset(sentences)
         seen = self._rates.of(progress)
         self._last = line_of(seen)
-        words = (state_of(seen.summary), str(seen.is_standby), *reasons(seen.summary))
-        if words != self._words or self._clock() - self._shown_s >= LINE_INTERVAL_S:
-            self._words = words
+        fingerprint = (state_of(seen.summary), str(seen.is_standby), *reasons(seen.summary))
+        if fingerprint != self._fingerprint or self._clock() - self._shown_s >= LINE_INTERVAL_S:
+            self._fingerprint = fingerprint
             self._show_last()
         for companion in progress.companions:
             line = companion_line(companion)

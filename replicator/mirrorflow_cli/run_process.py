@@ -301,7 +301,7 @@ class ReplicatorProcess:
             lines = lines[1:] or lines  # The first line may be incomplete.
         levels = [_level_and_text(line) for line in lines]
         return next(
-            (words for level, words in reversed(levels) if level not in _ROUTINE_LEVELS),
+            (message for level, message in reversed(levels) if level not in _ROUTINE_LEVELS),
             levels[-1][1] if levels else "",
         )
 

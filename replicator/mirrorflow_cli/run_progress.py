@@ -4,7 +4,7 @@ Uses `/progress` and `/progress/partitions`, version 1 (`mirrorflow_replicator.h
 does not answer has no progress, which is not an error here: `flow_runner` decides what it means.
 
 The process's own rates cover up to 30 seconds, as Kafka's metrics do: good for a graph, slow for a live
-display. `RecentRates` covers the last 5 seconds, computed from successive answers and the process's own clock.
+display. `RecentRates` covers the last 5 seconds, computed from successive responses and the process's own clock.
 """
 
 import json
@@ -21,7 +21,7 @@ RESPONSE_TIMEOUT_S = 2.0  # on the loopback address; a busy process is polled ag
 RESPONSE_MAX_BYTES = 64 * 1024 * 1024  # 100,000 partitions at about 600 bytes
 PARTITIONS_MAX = 100_000
 WINDOW_S = 5.0  # ten reports of a task: short enough to show a stop, long enough not to flicker
-SPAN_MIN_S = 0.5  # with a shorter span, the timing of the two answers would dominate the rate
+SPAN_MIN_S = 0.5  # with a shorter span, the timing of the two responses would dominate the rate
 # (topic, partition) -> (records, bytes), of partitions with any
 Counts = Mapping[tuple[str, int], tuple[int, int]]
 COLUMNS = ("topic", "target", "partitions", "lag", "records/s", "MB/s", "phase", "guarantee", "reason")
@@ -101,7 +101,7 @@ def read_progress(url: str) -> Progress | None:
 
 
 def progress_of(summary: Mapping[str, Any], rows: Mapping[str, Any]) -> Progress:
-    """Returns the progress in the answers of `/progress` and `/progress/partitions`."""
+    """Returns the progress in the responses of `/progress` and `/progress/partitions`."""
     connector = str(summary.get("connector", ""))
     own: Mapping[str, Any] = next(
         (row for row in rows.get("connectors", ()) if row.get("connector") == connector), {}
@@ -150,15 +150,15 @@ def _get(url: str, path: str) -> dict[str, Any] | None:
 
 
 class RecentRates:
-    """Keeps the answers of the last 5 seconds for each connector."""
+    """Keeps the responses of the last 5 seconds for each connector."""
 
     def __init__(self) -> None:
-        self._answers: dict[str, deque[tuple[float, Counts]]] = {}
+        self._responses: dict[str, deque[tuple[float, Counts]]] = {}
 
     def of(self, progress: Progress) -> Progress:
-        """Returns *progress* with its rates replaced. Call it with each answer, in order."""
+        """Returns *progress* with its rates replaced. Call it with each response, in order."""
         now_s, counts = progress.uptime_s, _counts(progress)
-        responses = self._answers.setdefault(progress.connector, deque())
+        responses = self._responses.setdefault(progress.connector, deque())
         if responses and now_s < responses[-1][0]:
             responses.clear()  # A lower uptime means another process.
         if not responses:

@@ -52,20 +52,20 @@ async def _serve(api: ApiClient, host: str, port: int, charts: ChartHistory | No
     ca = os.environ.get("MIRRORFLOW_PROGRESS_CA")
     path = os.environ.get("MIRRORFLOW_HISTORY")
     history = History(Path(path) if path else None)
-    namespaces = _words("MIRRORFLOW_NAMESPACES")
+    namespaces = _listed("MIRRORFLOW_NAMESPACES")
     switchovers = ClusterSwitchovers(api, namespaces=namespaces)
     flows = ClusterFlows(api, namespaces=namespaces, ca_file=Path(ca) if ca else None)
     gate = ClusterGate(api, environment(), switchovers=switchovers)
     poller = SharedPoller(SwitchedFlows(flows, switchovers), history, charts=charts)
     console = Console(poller, history, gate=gate, place="this cluster", switchovers=switchovers)
-    hosts = _words("MIRRORFLOW_CONSOLE_HOSTS") or ("*",)
+    hosts = _listed("MIRRORFLOW_CONSOLE_HOSTS") or ("*",)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family, backlog=512) as listener:
         server = uvicorn.Server(server_config(console, hosts=hosts, routes=gate.routes))
         await server.serve(sockets=[listener])
 
 
-def _words(name: str) -> tuple[str, ...]:
+def _listed(name: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in os.environ.get(name, "").split(",") if part.strip())
 
 

@@ -25,7 +25,7 @@ class ChartSpan(Enum):
     WEEK = "week"
 
     @property
-    def seconds(self) -> float:
+    def duration_s(self) -> float:
         return {"hour": 3_600.0, "day": 86_400.0, "week": 7 * 86_400.0}[self.value]
 
     @classmethod
@@ -76,7 +76,7 @@ class ChartHistory:
         for request in due:
             try:
                 samples = await asyncio.to_thread(
-                    self._prometheus.samples, request.labels, request.span.seconds, now_s
+                    self._prometheus.samples, request.labels, request.span.duration_s, now_s
                 )
             except PrometheusError as error:
                 self.problem = f"Prometheus at {self._prometheus.host} does not answer: {error}."

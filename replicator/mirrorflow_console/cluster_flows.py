@@ -115,7 +115,7 @@ class ClusterFlows:
             pods = list(self._pods()) if is_asking else []
             self.problem = ""
         except REQUEST_ERRORS as error:
-            self.problem = f"The API server cannot be asked: {_words(error)}. What follows may be old."
+            self.problem = f"The API server cannot be asked: {_cause(error)}. What follows may be old."
             pods = []
             _LOG.warning("%s", self.problem)
         by_flow: dict[tuple[str, str], list[ConnectorPod]] = {}
@@ -163,7 +163,7 @@ class ClusterFlows:
         try:
             return self._forward(namespace, pod, address.port)
         except REQUEST_ERRORS as error:
-            raise OSError(errno.EHOSTUNREACH, f"port-forward: {_words(error)}") from None
+            raise OSError(errno.EHOSTUNREACH, f"port-forward: {_cause(error)}") from None
 
     def _context(self) -> ssl.SSLContext:
         """Returns the trust in pods' certificates: read at each poll, because CAs are renewed."""
@@ -173,7 +173,7 @@ class ClusterFlows:
         return context
 
 
-def _words(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     if isinstance(error, client.ApiException):
         return f"HTTP status {error.status} {error.reason or ''}".strip()
     return type(error).__name__

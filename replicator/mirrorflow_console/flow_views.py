@@ -30,7 +30,7 @@ from mirrorflow_replicator.http.progress import ReplicatingState
 from mirrorflow_replicator.http.progress_text import (
     UNREACHABLE,
     counted,
-    lag_in_words,
+    lag_text,
     reasons,
     state_of,
     unreachable_sides,
@@ -267,7 +267,7 @@ def _figures(document: ConnectorDocument) -> dict[str, Any]:
     summary, figures = document.progress.summary, document.figures
     is_known = bool(figures.lag_records) or not summary["partitions"].get("lagUnknown")
     return {
-        "lag": lag_in_words({**summary, "lagRecords": figures.lag_records}),
+        "lag": lag_text({**summary, "lagRecords": figures.lag_records}),
         "lag_records": figures.lag_records if is_known else None,
         "lag_s": figures.lag_s if is_known else None,
         "is_lag_at_least": document.has_unknown_ages,
@@ -583,18 +583,7 @@ def partition_level(row: Mapping[str, Any]) -> Level:
     return Level.FINE
 
 
-def summary_words(view: FlowView) -> str:
-    """Returns one sentence about all of a flow, for its page's title and for screen readers."""
-    parts = [f"{view.name}: {view.state}"]
-    if view.stopped:
-        parts.append(f"{counted(view.stopped, 'partition')} stopped")
-    if view.stalled:
-        parts.append(f"{counted(view.stalled, 'partition')} stalled")
-    parts.append(f"behind {view.lag_range}" if view.lag_range else f"lag {view.lag}")
-    return ", ".join(parts)
-
-
-def state_words(view: FlowView, progress: Progress | None) -> str:
+def state_text(view: FlowView, progress: Progress | None) -> str:
     """Returns the state with its reasons, as the column `state` of `mirrorflow status`."""
     if progress is None or progress.is_standby:
         return view.state

@@ -61,8 +61,8 @@ class RecordsPage:
 
 def records_page(topic: InternalTopic, wanted: str, number: int) -> RecordsPage:
     """Returns page *number*, from 0, of the records that contain all words of *wanted*, newest first."""
-    words = wanted.lower().split()
-    matching = [record for record in topic.records if all(word in _text(record) for word in words)]
+    parts = wanted.lower().split()
+    matching = [record for record in topic.records if all(part in _text(record) for part in parts)]
     matching.sort(key=lambda record: (-record.timestamp_ms, -record.offset))
     shown = matching[number * PAGE_RECORDS : (number + 1) * PAGE_RECORDS]
     columns = tuple(dict.fromkeys(name for record in shown for name in record.fields))

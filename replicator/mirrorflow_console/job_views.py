@@ -169,7 +169,7 @@ def _window(window: Mapping[str, Any]) -> WindowRow:
                 _offset(row.get("sourceOffset")),
                 _offset(row.get("targetOffset")),
                 f"{_word(row.get('sourceDigest'))[:12] or '-'} / {_word(row.get('targetDigest'))[:12] or '-'}",
-                ", ".join(_words(row.get("fields"))),
+                ", ".join(_names(row.get("fields"))),
                 key[:KEY_MAX] if isinstance(key := row.get("key"), str) else None,
             )
             for row in shown[:DIFFERENCES_MAX]
@@ -181,7 +181,7 @@ def _word(value: Any) -> str:
     return value[:TEXT_MAX] if isinstance(value, str) else ""
 
 
-def _words(value: Any) -> list[str]:
+def _names(value: Any) -> list[str]:
     return [_word(name) for name in value[:FIELDS_MAX] if _word(name)] if isinstance(value, list) else []
 
 

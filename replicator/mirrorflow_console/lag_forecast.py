@@ -54,7 +54,7 @@ class Forecast:
     most_s: float | None = None
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The forecast as part of a sentence."""
         if self.outlook is not Outlook.ESTIMATE or self.least_s is None:
             return self.outlook.value

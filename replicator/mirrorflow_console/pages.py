@@ -15,7 +15,7 @@ from mirrorflow_console.flow_views import (
     Level,
     is_internal,
     partition_level,
-    state_words,
+    state_text,
     topic_rows,
 )
 from mirrorflow_console.group_views import group_rows
@@ -82,23 +82,23 @@ def _map(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dict
         "q": query.get("q", "")[:QUERY_MAX],
         "map": cluster_map(snapshot.views, snapshot.figures),
         "levels": [(level, levels[level]) for level in Level],
-        "states": {view.key: _words(view, snapshot) for view in shown},
+        "states": {view.key: _state_with_reasons(view, snapshot) for view in shown},
         "sparklines": {
             view.key: _lag_line(history.samples(view.key, since_s), snapshot.at_s) for view in shown
         },
     }
 
 
-def _words(view: FlowView, snapshot: Snapshot) -> str:
+def _state_with_reasons(view: FlowView, snapshot: Snapshot) -> str:
     document = snapshot.readings[view.key].document
-    return state_words(view, None if document is None else document.progress)
+    return state_text(view, None if document is None else document.progress)
 
 
 def _matches(view: FlowView, wanted: str) -> bool:
     if not wanted:
         return True
-    words = (view.name, view.namespace, view.source, view.target, view.state, view.level.word)
-    return all(any(part in word.lower() for word in words) for part in wanted.split())
+    columns = (view.name, view.namespace, view.source, view.target, view.state, view.level.word)
+    return all(any(part in column.lower() for column in columns) for part in wanted.split())
 
 
 def _lag_line(samples: list[LagSample], now_s: float) -> str:
@@ -138,7 +138,7 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
     bins = int(FINE_S / TOPIC_STEP_S / 2)
     span = ChartSpan.of(query.get("span"))
     chart = snapshot.charts.get((view.key, span))
-    samples = history.samples(view.key, snapshot.at_s - span.seconds) if chart is None else chart.samples
+    samples = history.samples(view.key, snapshot.at_s - span.duration_s) if chart is None else chart.samples
     return {
         "view": view,
         "state_text": _state_text(view, reading),
@@ -164,7 +164,7 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
 
 def _state_text(view: FlowView, reading: FlowReading) -> str:
     progress = None if reading.document is None else reading.document.progress
-    return f"{view.level.word}: {state_words(view, progress)}"
+    return f"{view.level.word}: {state_text(view, progress)}"
 
 
 def _chart_source(snapshot: Snapshot, chart: Chart | None) -> str:

@@ -237,7 +237,7 @@ def _fetches_refused(facts: CopyFacts, refused: Obstacle) -> Stall:
 def _diverged(facts: CopyFacts, diverged: Obstacle) -> Stall:
     text = (
         f"cluster {facts.source} answered {_times(diverged.times, 'fetch', 'fetches')} with DivergingEpoch: its log does not "
-        "hold what was copied, and its other answers do not show where the two differ; check its leader epochs "
+        "hold what was copied, and its other responses do not show where the two differ; check its leader epochs "
         "(`leader-epoch-checkpoint` of the broker that leads the partition); `mirrorflow dump positions` shows the stored offsets"
     )
     return _stall(facts, StallReason.NO_DECISION, text, detail="diverged")

@@ -220,7 +220,7 @@ def _text(path: Path) -> str:
 
 
 def _end(status: int, sentence: str) -> int:
-    print(sentence, file=sys.stderr)  # noqa: T201 the user's answer
+    print(sentence, file=sys.stderr)  # noqa: T201 what the user sees
     return status
 
 

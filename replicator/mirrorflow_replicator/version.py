@@ -37,5 +37,5 @@ class VersionAction(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         """Ends the process."""
-        print(f"{parser.prog} {version()}")  # noqa: T201 the user's answer
+        print(f"{parser.prog} {version()}")  # noqa: T201 what the user sees
         parser.exit()

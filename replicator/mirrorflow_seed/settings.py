@@ -59,11 +59,11 @@ class FlowFiles:
 
     def plain_secrets(self) -> tuple[str, ...]:
         """Returns the keys whose values are secrets in plain text, sorted. Raises OSError."""
-        found: set[str] = set()
+        keys: set[str] = set()
         for name in (self.worker, self.source):
             properties = parse_properties(_text(self._path(name)))
-            found |= {key for key, value in properties.items() if shown_value(key, value) != value}
-        return tuple(sorted(found))
+            keys |= {key for key, value in properties.items() if shown_value(key, value) != value}
+        return tuple(sorted(keys))
 
     def _path(self, name: str) -> str:
         if not self.is_shared:

@@ -64,7 +64,7 @@ class StorageFolder:
 
     def entries(self, path: str = "") -> frozenset[str]:
         """Returns the names of the direct entries of the folder *path*; empty if it does not exist."""
-        return frozenset(str(one.base_name) for one in self._list(self._at(path), recursive=False))
+        return frozenset(str(entry.base_name) for entry in self._list(self._at(path), recursive=False))
 
     def data(self) -> Mapping[str, int]:
         """Returns the path of each file of records, with its size in bytes."""
@@ -75,9 +75,9 @@ class StorageFolder:
         """Returns the path of each file below the folder *path*, with its size in bytes."""
         prefix = len(self._root.rstrip("/")) + 1
         return {
-            str(one.path)[prefix:]: int(one.size)
-            for one in self._list(self._at(path), recursive=True)
-            if one.is_file
+            str(entry.path)[prefix:]: int(entry.size)
+            for entry in self._list(self._at(path), recursive=True)
+            if entry.is_file
         }
 
     def read(self, path: str) -> bytes | None:
@@ -191,10 +191,10 @@ class StorageFolder:
         from pyarrow import fs  # noqa: PLC0415 see above
 
         with self._errors():
-            found = self._fs.get_file_info(self._at(path))
-            if found.is_file:
+            entry = self._fs.get_file_info(self._at(path))
+            if entry.is_file:
                 self._fs.delete_file(self._at(path))
-            elif found.type == fs.FileType.Directory:
+            elif entry.type == fs.FileType.Directory:
                 self._fs.delete_dir(self._at(path))
 
     def _at(self, path: str) -> str:

@@ -68,15 +68,7 @@ CLEAN_PRODUCT = (
     "charts/",
     "operator/",
     "release/",
-    "replicator/mirrorflow_cli/",
-    "replicator/mirrorflow_console/",
-    "replicator/mirrorflow_core/",
-    "replicator/mirrorflow_kafka/",
-    "replicator/mirrorflow_kubernetes/",
-    "replicator/mirrorflow_replicator/",
-    "replicator/mirrorflow_seed/archive/",
-    "replicator/mirrorflow_seed/tables/",
-    "replicator/mirrorflow_seed/verify/",
+    "replicator/",
 )
 # Folders without these words.
 CLEAN_TESTS = ("benchmarks/", "tests/")

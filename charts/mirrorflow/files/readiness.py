@@ -15,13 +15,13 @@ from pathlib import Path
 
 TRIES = 20
 PAUSE_S = 3.0  # a minute in total: Helm may run the test before the first pod is ready
-ANSWER_WAIT_S = 5.0
+RESPONSE_WAIT_S = 5.0
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def ready() -> None:
     """Requests the operator's readiness."""
-    with urllib.request.urlopen(os.environ["READY_URL"], timeout=ANSWER_WAIT_S):
+    with urllib.request.urlopen(os.environ["READY_URL"], timeout=RESPONSE_WAIT_S):
         print("The operator is ready.")
 
 
@@ -36,7 +36,7 @@ def known() -> None:
     trusted = ssl.create_default_context(cafile=ACCOUNT / "ca.crt")
     # Like Go clients: many API servers' certificates lack the authority key identifier that Python requires since 3.13.
     trusted.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    with urllib.request.urlopen(request, timeout=ANSWER_WAIT_S, context=trusted) as response:
+    with urllib.request.urlopen(request, timeout=RESPONSE_WAIT_S, context=trusted) as response:
         resources = {resource["name"] for resource in json.load(response)["resources"]}
     if "mirrorflows" not in resources:
         raise LookupError("the MirrorFlow CRD is not installed: apply crds/mirrorflows.yaml")

@@ -35,7 +35,7 @@ from mirrorflow_operator.errors import FieldError, InvalidSpecError
 PAIR_KIND = "MirrorPair"
 DAY_S = 86_400
 Principal = Annotated[str, Field(min_length=3, max_length=512, pattern=r"^[^:\s]+:.+$")]
-Word = Annotated[str, Field(min_length=1, max_length=2_048)]
+ShortText = Annotated[str, Field(min_length=1, max_length=2_048)]
 HostName = Annotated[
     str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
 ]  # RFC 1123, as Kubernetes wants an externalName
@@ -52,7 +52,7 @@ class FenceMethod(Enum):
 class Hook(ApiModel):
     """A command that changes something which MirrorFlow does not know, such as a gateway or a DNS name."""
 
-    command: tuple[Word, ...] = Field(
+    command: tuple[ShortText, ...] = Field(
         min_length=1,
         max_length=LIST_MAX,
         description="Program and arguments, run without a shell. MIRRORFLOW_ACTION, MIRRORFLOW_PAIR, MIRRORFLOW_FROM and MIRRORFLOW_TO "
@@ -115,7 +115,7 @@ class EndpointConfigMap(ApiModel):
 
     name: ObjectName = Field(description="Name of the ConfigMap, in the namespace of the pair.")
     key: DataKey = Field(description="Key whose value is switched.")
-    values: dict[Alias, Word] | None = Field(
+    values: dict[Alias, ShortText] | None = Field(
         None,
         min_length=2,
         max_length=2,

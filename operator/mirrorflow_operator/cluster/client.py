@@ -238,7 +238,7 @@ class Client:
         except SEND_ERRORS as error:
             if isinstance(error, aiohttp.ClientSSLError):
                 self._endpoint = ()  # the file of the CA or of the client's certificate may have been replaced
-            raise errors.NoResponseError(request, f"no answer ({type(error).__name__}: {error})") from error
+            raise errors.NoResponseError(request, f"no response ({type(error).__name__}: {error})") from error
         finally:
             if what:
                 self._metrics.api_requests.labels(verb=verb, kind=what, code=code).inc()
@@ -287,4 +287,4 @@ class Client:
             async with asyncio.timeout(LOGIN_TIMEOUT_S / 2):
                 await login.refresh()
         except (KubernetesLoginError, TimeoutError) as error:
-            _LOG.warning("Credentials of the API server were not renewed: %s", str(error) or "no answer")
+            _LOG.warning("Credentials of the API server were not renewed: %s", str(error) or "no response")

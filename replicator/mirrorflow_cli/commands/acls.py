@@ -401,11 +401,11 @@ def _principal_of(authentication: Authentication | None) -> str:
 
 
 def _command(cluster: ClusterSpec, principal: str, grant: Grant) -> str:
-    words = ["kafka-acls.sh", "--bootstrap-server", ",".join(cluster.bootstrap_servers), "--add"]
-    words += ["--allow-principal", principal]
+    arguments = ["kafka-acls.sh", "--bootstrap-server", ",".join(cluster.bootstrap_servers), "--add"]
+    arguments += ["--allow-principal", principal]
     for operation in grant.access.acl_names:
-        words += ["--operation", operation]
-    words += [f"--{grant.kind}"] + ([grant.name] if grant.name else [])
+        arguments += ["--operation", operation]
+    arguments += [f"--{grant.kind}"] + ([grant.name] if grant.name else [])
     if grant.prefixed:
-        words += ["--resource-pattern-type", "prefixed"]
-    return shlex.join(words)
+        arguments += ["--resource-pattern-type", "prefixed"]
+    return shlex.join(arguments)

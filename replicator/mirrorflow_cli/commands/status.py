@@ -10,7 +10,7 @@ from mirrorflow_cli.output import add_json_argument, print_json, print_table
 from mirrorflow_cli.run_causes import causes, notes
 from mirrorflow_cli.run_process import RunningFlow, running_flows
 from mirrorflow_cli.run_progress import Progress
-from mirrorflow_replicator.http.progress_text import lag_in_words, reasons, state_of
+from mirrorflow_replicator.http.progress_text import lag_text, reasons, state_of
 
 COLUMNS = (
     "flow",
@@ -72,7 +72,7 @@ def _row(flow: RunningFlow, progress: Progress | None, now_ms: int) -> Sequence[
         flow.name,
         "waiting" if progress.is_standby else ", ".join((state_of(summary), *reasons(summary))),
         str(progress.partitions_total),
-        lag_in_words(summary),
+        lag_text(summary),
         f"{summary.get('recordsPerSecond', 0):,.0f}",
         f"{summary.get('records', 0):,}",
         *process,
@@ -80,7 +80,7 @@ def _row(flow: RunningFlow, progress: Progress | None, now_ms: int) -> Sequence[
 
 
 def _as_json(flow: RunningFlow, progress: Progress | None) -> dict[str, Any]:
-    """Returns a flow's JSON object; `progress` is the summary of `/progress`, null without an answer."""
+    """Returns a flow's JSON object; `progress` is the summary of `/progress`, null without a response."""
     return {
         "flow": flow.name,
         "pid": flow.pid,

@@ -81,7 +81,7 @@ async def _of_leaders(
             async with asyncio.timeout_at(limit_s) as limit:
                 connection = await cluster.connection(leader, purpose=purpose)
                 if limit_s is not None and connection.muted_until_s > now():
-                    limit.reschedule(connection.muted_until_s + timeout_s)  # a quota delays the answer
+                    limit.reschedule(connection.muted_until_s + timeout_s)  # a quota delays the response
                 return {**nothing, **await send(connection, requested)}
         except (UnreachableError, TimeoutError):
             return nothing

@@ -43,7 +43,7 @@ _CONTAINER_HOST = "http://169.254.170.2"  # ECS
 _CONTAINER_ADDRESSES = frozenset({"169.254.170.2", "169.254.170.23", "fd00:ec2::23"})
 _INSTANCE_METADATA = "http://169.254.169.254"
 _METADATA_TOKEN_S = 21_600
-# Nothing answers outside EC2, and a pod two hops away gets no answer: the SDKs wait for one second, twice.
+# Nothing answers outside EC2, and a pod two hops away gets no response: the SDKs wait for one second, twice.
 _METADATA_LIMITS = RequestLimits(connect_timeout_s=1.0, read_timeout_s=2.0, retry_total_s=1.0)
 # MSK's token is valid no longer than the credentials that signed it, so they are renewed while they outlive one.
 RENEW_BEFORE_S = float(MSK_TOKEN_S)

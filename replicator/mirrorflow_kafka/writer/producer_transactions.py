@@ -97,7 +97,7 @@ class ProducerTransactions:
         # Where the markers of a producer's last barrier cannot lie below, by partition of claims and offsets topic.
         self._barriers: dict[Producer, dict[TopicPartition, int]] = {}
         # Producers with a request whose response did not arrive, or does not show what was done.
-        self._unanswered: set[Producer] = set()
+        self._without_response: set[Producer] = set()
         # Where the positions of a producer's open transaction begin, by partition of the offsets topic.
         self._open_positions: dict[Producer, dict[TopicPartition, int]] = {}
         # The next sequence number, by producer id, epoch and partition of the target.
@@ -137,7 +137,9 @@ class ProducerTransactions:
         self._barriers = {
             producer: ends for producer, ends in self._barriers.items() if producer[0] != transactional_id
         }
-        self._unanswered = {producer for producer in self._unanswered if producer[0] != transactional_id}
+        self._without_response = {
+            producer for producer in self._without_response if producer[0] != transactional_id
+        }
         self._open_positions = {
             producer: ends
             for producer, ends in self._open_positions.items()
@@ -269,7 +271,7 @@ class ProducerTransactions:
         self, producer: Producer, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         """As `add_partitions`, but returns the error code of each partition. Raises UnreachableError."""
-        self._require_answers(producer)
+        self._require_responses(producer)
         with self._noting_lost_responses(producer):
             return await admin.try_add_partitions_to_txn(
                 self._cluster, *producer, partitions, timeout_s=COORDINATOR_TIMEOUT_S
@@ -320,7 +322,7 @@ class ProducerTransactions:
                 codes.append(code)
                 if len(codes) == PRODUCE_ATTEMPTS_MAX or not is_retriable(code):
                     if not OUTCOME_UNKNOWN.isdisjoint(codes):
-                        self._unanswered.add(producer)
+                        self._without_response.add(producer)
                     raise error_for(code, cluster=self._cluster.alias, request="Produce", subject=str(home))
                 await asyncio.sleep(backoff_s(len(codes), lowest_s=RETRY_MIN_S, highest_s=RETRY_MAX_S))
 
@@ -329,14 +331,14 @@ class ProducerTransactions:
 
         Raises ClusterError; after UnreachableError the producer needs a new epoch, and the log shows what was decided.
         """
-        self._require_answers(producer)
+        self._require_responses(producer)
         if not commit:
             self._open_positions.pop(producer, None)
         with self._noting_lost_responses(producer):
             await admin.end_txn(self._cluster, *producer, committed=commit, timeout_s=COORDINATOR_TIMEOUT_S)
 
-    def _require_answers(self, producer: Producer) -> None:
-        if producer in self._unanswered:
+    def _require_responses(self, producer: Producer) -> None:
+        if producer in self._without_response:
             raise self._no_response(producer)
 
     def _noting_lost_responses(self, producer: Producer) -> contextlib.AbstractContextManager[None]:
@@ -356,7 +358,7 @@ class ProducerTransactions:
         except BaseException as error:  # also when it is cancelled
             is_refusal = isinstance(error, MirrorFlowError) and not isinstance(error, UnreachableError)
             if not is_refusal or (isinstance(error, BrokerError) and error.code in OUTCOME_UNKNOWN):
-                self._unanswered.add(producer)
+                self._without_response.add(producer)
             raise
 
     async def wait_for_markers(self, producer: Producer) -> None:

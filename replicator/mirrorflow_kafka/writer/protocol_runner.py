@@ -1,11 +1,11 @@
-"""Runs the generators of `mirrorflow_core.writer`: sends the requests that they yield, and returns the answers.
+"""Runs the generators of `mirrorflow_core.writer`: sends the requests that they yield, and returns the responses.
 
 Requests that are yielded together are sent together. Requests about many partitions are combined: a takeover
 queries each leader once, not once for each partition.
 
 Retriable errors are repeated. What a transaction coordinator refuses is answered with `Refused`, and a read about one
 partition that fails with `Unavailable`, so that the other partitions continue. Other errors that a user must resolve, and
-reads of the flow's own topics that fail for a minute, are raised: the protocol has no answer for them, and a process that
+reads of the flow's own topics that fail for a minute, are raised: the protocol has no response for them, and a process that
 was taking a flow over must begin again.
 """
 
@@ -135,7 +135,7 @@ class ProtocolRunner:
         return True
 
     async def respond(self, asked: Sequence[Request]) -> tuple[Any, ...]:
-        """Returns the answers to requests that do not depend on each other. Raises MirrorFlowError."""
+        """Returns the responses to requests that do not depend on each other. Raises MirrorFlowError."""
         groups: dict[Hashable, list[int]] = {}
         for number, request in enumerate(asked):
             groups.setdefault(_combined(request) or number, []).append(number)
@@ -256,7 +256,7 @@ class ProtocolRunner:
     ) -> dict[TopicPartition, LogSpan]:
         """Returns the spans of *partitions*, once they are long enough for the markers of *barrier*.
 
-        A coordinator writes markers some milliseconds after its answer. Two requests find that out for all partitions, and a read
+        A coordinator writes markers some milliseconds after its response. Two requests find that out for all partitions, and a read
         that comes too early takes three for each. After MARKER_POLLS_MAX the reads themselves wait.
         """
         markers = {partition: self.transactions.barrier(barrier, partition) for partition in partitions}

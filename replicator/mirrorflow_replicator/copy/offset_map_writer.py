@@ -276,11 +276,11 @@ class MapLog:
 
     async def read(self, wanted: set[TopicPartition]) -> dict[TopicPartition, OffsetMap]:
         """Reads the newest maps; see `OffsetMapTarget.read`."""
-        with self._told_as("Create"):
+        with self._named_as("Create"):
             new = new_offset_map(self._topic, self._replication_factor)
             await create_own_topic(self._cluster, new, key=REPLICATION_FACTOR_KEY)
         values: dict[TopicPartition, bytes | None] = {}
-        with self._told_as("Read"):
+        with self._named_as("Read"):
             await (
                 self._losses.has_lost_records()
             )  # before the read: the next check notices what is lost from here on
@@ -301,11 +301,11 @@ class MapLog:
 
     async def append(self, records: Sequence[Record]) -> None:
         """Writes *records*; see `OffsetMapTarget.append`."""
-        with self._told_as("Write"):
+        with self._named_as("Write"):
             await append(self._cluster, self._topic, records)
 
     @contextlib.contextmanager
-    def _told_as(self, operation: str) -> Iterator[None]:
+    def _named_as(self, operation: str) -> Iterator[None]:
         try:
             yield
         except NotAuthorizedError as error:

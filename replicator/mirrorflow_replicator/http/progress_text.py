@@ -17,7 +17,7 @@ def summary_line(summary: Mapping[str, Any]) -> str:
         [
             f"{connector}: {state}",
             counted(partitions_total(summary), "partition"),
-            f"lag {lag_in_words(summary)}{delay}",
+            f"lag {lag_text(summary)}{delay}",
             f"{summary.get('recordsPerSecond', 0):,.0f} records/s",
             f"{summary.get('bytesPerSecond', 0) / 1e6:,.1f} MB/s",
             f"{summary.get('records', 0):,} copied",
@@ -44,7 +44,7 @@ def partitions_total(summary: Mapping[str, Any]) -> int:
     return int(summary.get("partitions", {}).get("total", 0))
 
 
-def lag_in_words(summary: Mapping[str, Any]) -> str:
+def lag_text(summary: Mapping[str, Any]) -> str:
     """Returns the lag in records, as "at least N" or "?" if some of it is unknown."""
     partitions = summary.get("partitions", {})
     records, unknown = summary.get("lagRecords", 0), partitions.get("lagUnknown", 0)

@@ -6,7 +6,7 @@ settings are those of Java's worker, followed by our own settings in a separate 
 compares them with one. The texts are ours: they describe what a setting does here.
 
 Anyone who can reach the REST API may validate a configuration, so that resolves nothing: values with
-references are not checked, and the configuration's own providers are not created. Otherwise the answer would
+references are not checked, and the configuration's own providers are not created. Otherwise the response would
 reveal secrets and files of this host.
 """
 

@@ -44,7 +44,9 @@ class ProgressLog:
         self._file = file
         self._line_s = TERMINAL_LINE_S if is_terminal else LOG_LINE_S
         self._clock = clock
-        self._logged: dict[str, tuple[float, str, tuple[str, ...]]] = {}  # connector -> when, line, words
+        self._logged: dict[
+            str, tuple[float, str, tuple[str, ...]]
+        ] = {}  # connector -> when, line, fingerprint
 
     async def run(self) -> None:
         """Logs and writes until cancelled."""
@@ -76,11 +78,11 @@ class ProgressLog:
         line = summary_line(summary)
         if report.is_standby:
             line = f"{report.name}: standing by; a warning names the reason"
-        words = (state_of(summary), str(report.is_standby), *reasons(summary))
-        logged_s, logged_line, logged_words = self._logged.get(report.name, (0.0, "", ()))
+        fingerprint = (state_of(summary), str(report.is_standby), *reasons(summary))
+        logged_s, logged_line, logged_fingerprint = self._logged.get(report.name, (0.0, "", ()))
         is_due = line != logged_line and self._clock() - logged_s >= self._line_s
-        if words != logged_words or is_due:
-            self._logged[report.name] = (self._clock(), line, words)
+        if fingerprint != logged_fingerprint or is_due:
+            self._logged[report.name] = (self._clock(), line, fingerprint)
             log.info("%s", line)
 
 

@@ -278,17 +278,17 @@ class _Repair:
 
     def _end(self, plan: RepairPlan, results: Sequence[QuarantineResult]) -> int:
         """Reports what was copied, and returns the exit status."""
-        added, found, deleted = (
+        added, repeated, deleted = (
             sum(getattr(result, name) for result in results) for name in ("copied", "found", "deleted")
         )
-        message = f"{added + found} records that differ are in quarantine topics"
-        message += f", {found} of them since an earlier start." if found else "."
+        message = f"{added + repeated} records that differ are in quarantine topics"
+        message += f", {repeated} of them since an earlier start." if repeated else "."
         if deleted:
             message += f" {deleted} could not be copied: the source has deleted them meanwhile."
-        self._write(plan, copied=added + found, deleted=deleted)
+        self._write(plan, copied=added + repeated, deleted=deleted)
         self.publish(
             phase=JobPhase.SUCCEEDED,
-            copied=added + found,
+            copied=added + repeated,
             cost=Cost(
                 executor_seconds=sum(result.seconds for result in results),
                 bytes_read=sum(result.bytes_read for result in results),

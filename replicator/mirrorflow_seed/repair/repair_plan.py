@@ -290,10 +290,10 @@ def plan_repair(
         deleted=tuple(sorted(deleted, key=lambda window: window.key)),
         partitions=tuple(
             PartitionRepair(
-                source=source, target_topic=copy, runs=tuple(sorted(found, key=lambda run: run.begin))
+                source=source, target_topic=copy, runs=tuple(sorted(spans, key=lambda run: run.begin))
             )
-            for (source, copy), found in runs.items()
-            if found
+            for (source, copy), spans in runs.items()
+            if spans
         ),
     )
 

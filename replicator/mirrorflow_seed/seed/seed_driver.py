@@ -116,8 +116,9 @@ class SeedProgress:
 
     def note_offset(self, index: int, offset: int) -> None:
         """Records that range *index* is copied at least up to *offset*."""
-        at = self.next_offsets[index] = max(offset, self.next_offsets.get(index, -1))
-        if at >= self._first_ends.get(index, 0):
+        next_offset = max(offset, self.next_offsets.get(index, 0))
+        self.next_offsets[index] = next_offset
+        if next_offset >= self._first_ends.get(index, 0):
             self._reached.add(index)
 
     def add_results(self, partition_results: Sequence[PartitionResult]) -> None:
@@ -130,7 +131,7 @@ class SeedProgress:
     @property
     def lag(self) -> int:
         """The number of offsets left to copy in the latest wave, without failed partitions."""
-        failed = {one.index for one in self.failed}
+        failed = {result.index for result in self.failed}
         return lag_of(
             [seed_range for seed_range in self.ranges if seed_range.index not in failed], self.next_offsets
         )
@@ -145,7 +146,9 @@ class SeedProgress:
     @property
     def failed(self) -> tuple[PartitionResult, ...]:
         """The results of ranges whose copy has failed."""
-        return tuple(one for one in self.partition_results.values() if one.outcome is PartitionOutcome.FAILED)
+        return tuple(
+            result for result in self.partition_results.values() if result.outcome is PartitionOutcome.FAILED
+        )
 
     def report(
         self,
@@ -208,7 +211,7 @@ class SeedProgress:
 
 def _message(failed: Sequence[PartitionResult], blocked: Mapping[str, int]) -> str:
     """Returns the counts of failed partitions and blocked tasks by reason; only the driver's log names them."""
-    by_reason = Counter(one.reason for one in failed)
+    by_reason = Counter(result.reason for result in failed)
     stopped = (
         f"{count} partition{' has' if count == 1 else 's have'} stopped: {reason}"
         for reason, count in sorted(by_reason.items())
@@ -320,9 +323,9 @@ class SeedJob:
     ) -> None:
         catching_up = stalled = 0
         while not self._is_stopped:
-            failed = {one.index for one in self._progress.failed}
+            failed = {result.index for result in self._progress.failed}
             tasks = tasks_of(
-                (one for one in ranges if one.index not in failed),
+                (seed_range for seed_range in ranges if seed_range.index not in failed),
                 slots=await asyncio.to_thread(lambda: self._tasks.slots),
                 is_limited=self._bytes_per_second is not None,
             )
@@ -336,8 +339,8 @@ class SeedJob:
                 if stalled >= STALLED_WAVES_MAX:
                     raise StalledError(duration=f"in {stalled} waves", reasons=self._reasons())
             waits = any(
-                one.outcome is PartitionOutcome.UNFINISHED
-                for one in self._progress.partition_results.values()
+                result.outcome is PartitionOutcome.UNFINISHED
+                for result in self._progress.partition_results.values()
             )
             ranges = await self._plan(flow, arrangement, initial=initial, frozen=waits)
             if not waits:
@@ -363,8 +366,8 @@ class SeedJob:
 
     def _advanced(self, seed_range: SeedRange) -> SeedRange:
         """Returns *seed_range*, starting at the next offset of its copy."""
-        at = max(seed_range.start, self._progress.next_offsets.get(seed_range.index, -1))
-        return replace(seed_range, start=at)
+        next_offset = self._progress.next_offsets.get(seed_range.index, 0)
+        return replace(seed_range, start=max(seed_range.start, next_offset))
 
     async def _run_wave(self, flow: ClaimedFlow, tasks: Sequence[SeedTask], *, initial: bool) -> None:
         """Runs *tasks* on Spark, and reads their progress until they end."""
@@ -375,8 +378,8 @@ class SeedJob:
             seconds=self._job.wave_s,
             url=self._url,
         )
-        rates = rates_of_tasks(self._bytes_per_second, [one.bytes for one in tasks])
-        tasks = [replace(one, bytes_per_second=rate) for one, rate in zip(tasks, rates, strict=True)]
+        rates = rates_of_tasks(self._bytes_per_second, [task.bytes for task in tasks])
+        tasks = [replace(task, bytes_per_second=rate) for task, rate in zip(tasks, rates, strict=True)]
         running = asyncio.create_task(asyncio.to_thread(self._run_tasks, tasks, wave))
         read_s = time.monotonic()
         stall_timer, idle_timer = StallTimer(read_s), IdleTimer(read_s)
@@ -414,18 +417,18 @@ class SeedJob:
             raise job_error(error, "Spark has failed the job") from error
 
     def _record_results(self, ended: Sequence[TaskResult]) -> None:
-        for one in ended:
-            self._coordinator.receive(one.report)
-            self._memory_bytes = max(self._memory_bytes, one.memory_bytes)
-            self._progress.add_results(one.partition_results)
+        for task in ended:
+            self._coordinator.receive(task.report)
+            self._memory_bytes = max(self._memory_bytes, task.memory_bytes)
+            self._progress.add_results(task.partition_results)
         log.info(
             "a wave of %d tasks has ended, %d offsets are left; the median task began to copy after %.2f s, the largest used %d MiB",
             len(ended),
             self._progress.lag,
-            median(one.start_s for one in ended),
+            median(task.start_s for task in ended),
             self._memory_bytes >> 20,
         )
-        for result in (result for one in ended for result in one.partition_results):
+        for result in (result for task in ended for result in task.partition_results):
             source = self._progress.ranges[result.index].source
             if result.message:
                 log.warning("%s", result.message)
@@ -514,7 +517,7 @@ class SeedJob:
 
     def _reasons(self) -> tuple[str, ...]:
         """Returns the error reasons of tasks that have ended and of tasks that never returned a result."""
-        ended = {one.reason for one in self._progress.partition_results.values() if one.reason}
+        ended = {result.reason for result in self._progress.partition_results.values() if result.reason}
         return tuple(sorted(ended | self._logged_reasons))
 
     async def _publish_periodically(self) -> None:

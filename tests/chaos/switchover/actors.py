@@ -219,5 +219,5 @@ def send(pid: int, number: signal.Signals) -> None:
 
 def state_in(line: str) -> str:
     """Returns the state that a line of the command's display shows; "" if it shows none."""
-    words: Sequence[str] = line.split(maxsplit=2)
-    return words[1] if len(words) > 1 and words[0].endswith("Z") and ":" in words[0] else ""
+    parts: Sequence[str] = line.split(maxsplit=2)
+    return parts[1] if len(parts) > 1 and parts[0].endswith("Z") and ":" in parts[0] else ""

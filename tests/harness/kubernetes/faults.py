@@ -37,12 +37,12 @@ class ApiRequest:
     def of(cls, method: str, target: str) -> "ApiRequest":
         """Returns the request for HTTP's method and target."""
         parts = urlsplit(target)
-        words = parts.path.strip("/").split("/")
+        parts_of_path = parts.path.strip("/").split("/")
         group, namespace = "", ""
-        if words[0] == "api":
-            rest = words[2:]
-        elif words[0] == "apis" and len(words) > 1:
-            group, rest = words[1], words[3:]
+        if parts_of_path[0] == "api":
+            rest = parts_of_path[2:]
+        elif parts_of_path[0] == "apis" and len(parts_of_path) > 1:
+            group, rest = parts_of_path[1], parts_of_path[3:]
         else:
             rest = []
         if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in {"status", "finalize"}:

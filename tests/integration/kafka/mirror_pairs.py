@@ -278,5 +278,5 @@ def all_numbers(pair: Pair, member: str) -> list[int]:
                 open_partitions -= 1
             else:
                 numbers.append(int(message.value()))
-    assert message is not None, "no answer"
+    assert message is not None, "no response"
     return numbers

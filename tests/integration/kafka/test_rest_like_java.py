@@ -398,7 +398,7 @@ def differs(step: Call, expected: Response, actual: Response) -> bool:
         # Jersey's own errors are JSON without its media type; MirrorFlow's have it.
         expected = replace(expected, content_type="application/json")
     if step.method == "OPTIONS":  # without a fixed order
-        expected, actual = (replace(side, body=_words(side.body)) for side in (expected, actual))
+        expected, actual = (replace(side, body=_sorted_list(side.body)) for side in (expected, actual))
     else:
         actual = replace(actual, allow=expected.allow, body=_without_own_connector(actual.body))
     return expected != actual
@@ -410,7 +410,7 @@ def _without_own_connector(body: Any) -> Any:
     return [item for item in body if not (isinstance(item, dict) and OWN_CONNECTOR in item.get("class", ""))]
 
 
-def _words(body: Any) -> Any:
+def _sorted_list(body: Any) -> Any:
     return sorted(body.split(", ")) if isinstance(body, str) else body
 
 

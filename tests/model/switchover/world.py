@@ -244,6 +244,6 @@ def stored_state(world: World) -> SwitchoverState | None:
     """Returns the state of the newest switchover to the target; an unplanned one that was given up counts if it is the only one."""
     records = [record.value for record in (*world.source_journal, *world.target_journal)]
     given_up = {SwitchoverState.REFUSED, SwitchoverState.LIFTED}
-    counting = [record for record in records if not (record.is_unplanned and record.state in given_up)]
-    record = max(counting or records, key=lambda record: record.key, default=None)
+    valid = [record for record in records if not (record.is_unplanned and record.state in given_up)]
+    record = max(valid or records, key=lambda record: record.key, default=None)
     return None if record is None or record.to != world.target_name else record.state

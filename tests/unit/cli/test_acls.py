@@ -25,9 +25,11 @@ def grants(folder: Path, capsys: pytest.CaptureFixture[str], **spec: object) -> 
         if line.startswith("# "):
             heading = line[2:].rpartition(" ")[0]
             continue
-        words = line.split()
-        kind, name = words[words.index("--operation") :][-2:] if "prefixed" not in line else words[-4:-2]
-        operations = [words[index + 1] for index, word in enumerate(words) if word == "--operation"]
+        arguments = line.split()
+        kind, name = (
+            arguments[arguments.index("--operation") :][-2:] if "prefixed" not in line else arguments[-4:-2]
+        )
+        operations = [arguments[index + 1] for index, word in enumerate(arguments) if word == "--operation"]
         by_heading.setdefault(heading, []).append(f"{kind[2:]} {name} {'+'.join(operations)}")
     return by_heading
 

@@ -347,9 +347,9 @@ def test_help_ends_with_two_valid_examples(mirrorflow: Callable[..., Result], co
     *_, heading, first, second = out.splitlines()
     assert ("examples:", [first.strip(), second.strip()]) == (heading, [*EXAMPLES_OF[command]])
     for example in EXAMPLES_OF[command]:
-        words = shlex.split(example.partition(" > ")[0].removeprefix("source <(").rstrip(")"))
-        assert ("mirrorflow", command) == (words[0], words[1])
-        command_parser({command}).parse_args(words[1:])
+        arguments = shlex.split(example.partition(" > ")[0].removeprefix("source <(").rstrip(")"))
+        assert ("mirrorflow", command) == (arguments[0], arguments[1])
+        command_parser({command}).parse_args(arguments[1:])
 
 
 def test_version_flag_prints_the_version_of_the_package(mirrorflow: Callable[..., Result]) -> None:

@@ -239,7 +239,7 @@ def test_partitions_fail_without_a_ready_pod(
 
 
 @pytest.mark.parametrize(
-    ("words", "selector"),
+    ("arguments", "selector"),
     [
         (["logs", "orders"], "mirrorflow.io/flow=orders,mirrorflow.io/connector=source"),
         (["logs", "orders", "checkpoint"], "mirrorflow.io/flow=orders,mirrorflow.io/connector=checkpoint"),
@@ -247,16 +247,16 @@ def test_partitions_fail_without_a_ready_pod(
     ],
 )
 def test_logs_call_kubectl_with_the_selector_of_the_pods(
-    words: list[str], selector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], selector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "kubectl"
     script.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\n')
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
-    assert main([*words, "--context", "prod"]) == 0
+    assert main([*arguments, "--context", "prod"]) == 0
 
-    follow = " --follow" if "-f" in words else ""
+    follow = " --follow" if "-f" in arguments else ""
     expected = f"logs --selector={selector} --prefix --tail=-1{follow} --context=prod\n"
     assert (tmp_path / "arguments").read_text() == expected
 

@@ -133,7 +133,7 @@ def test_unknown_fields_are_shown_on_the_page_as_json():
 
 
 @pytest.mark.parametrize(
-    ("states", "words"),
+    ("states", "sentence"),
     [
         ((), "It was never admitted."),
         (((SwitchoverState.CHECKING, 0), (SwitchoverState.REFUSED, 10)), "not refused"),
@@ -145,7 +145,7 @@ def test_unknown_fields_are_shown_on_the_page_as_json():
     ids=["not-admitted", "refused", "under-way"],
 )
 def test_a_switchover_without_an_outcome_has_a_page(
-    states: tuple[tuple[SwitchoverState, int], ...], words: str
+    states: tuple[tuple[SwitchoverState, int], ...], sentence: str
 ):
     given = (
         record(*states)
@@ -155,7 +155,7 @@ def test_a_switchover_without_an_outcome_has_a_page(
         )
     )
 
-    assert words in PageOutline(switchover_page(report_of(given), written=WRITTEN)).text
+    assert sentence in PageOutline(switchover_page(report_of(given), written=WRITTEN)).text
 
 
 def test_the_suffix_of_a_file_selects_the_format_of_its_report(tmp_path: Path):

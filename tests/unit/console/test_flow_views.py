@@ -14,7 +14,7 @@ from mirrorflow_console.flow_views import (
     SubjectKind,
     flow_view,
     partition_level,
-    state_words,
+    state_text,
     topic_rows,
     worst_first,
 )
@@ -106,7 +106,7 @@ def test_state_and_problems_are_those_of_mirrorflow_status(changes):
         if progress.is_standby
         else ", ".join((state_of(progress.summary), *reasons(progress.summary)))
     )
-    assert state_words(view, progress) == expected
+    assert state_text(view, progress) == expected
     assert sorted(trouble.text for trouble in view.troubles) == sorted(
         cause.line for cause in causes(progress)
     )
@@ -238,7 +238,7 @@ def test_groups_are_ordered_by_level_and_then_by_records_to_read_again():
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "words"),
+    ("source", "target", "members"),
     [
         (True, False, "source"),
         (True, True, "source and target"),
@@ -248,12 +248,12 @@ def test_groups_are_ordered_by_level_and_then_by_records_to_read_again():
         (None, None, "unknown"),
     ],
 )
-def test_a_group_shows_on_which_side_it_has_members(source, target, words):
+def test_a_group_shows_on_which_side_it_has_members(source, target, members):
     offset = _offset("billing", hasMembersOnSource=source, hasMembersOnTarget=target)
 
     (row,) = group_rows(reading(healthy(partition(0)), offsets=(offset,)))
 
-    assert row.members == words
+    assert row.members == members
 
 
 def test_a_connector_of_an_earlier_version_reports_no_members():
@@ -271,7 +271,7 @@ def test_a_flow_with_a_stopped_partition_has_no_forecast():
     samples = [LagSample(at_s, 110, 0.1, 9.0, 9.0) for at_s in range(0, 300, 5)]
     view = flow_view(reading(healthy(partition(0), partition(3, **{**STOPPED, "source_offset": 0}))), samples)
 
-    assert view.outlook.words == "not while partitions are stopped"
+    assert view.outlook.text == "not while partitions are stopped"
 
 
 def test_a_partition_without_a_lag_age_makes_the_lag_age_a_minimum():

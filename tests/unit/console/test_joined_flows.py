@@ -33,4 +33,4 @@ def test_each_source_receives_only_the_keys_of_its_flows():
 
 
 def test_a_problem_has_the_name_of_its_context():
-    assert JoinedFlows({"": source("a"), "kind": source("b", "No answer.")}).problem == "kind: No answer."
+    assert JoinedFlows({"": source("a"), "kind": source("b", "No response.")}).problem == "kind: No response."

@@ -25,7 +25,7 @@ def test_a_steady_rate_gives_a_single_time():
 
     assert estimate.outlook is Outlook.ESTIMATE
     assert [estimate.least_s, estimate.most_s] == pytest.approx([205, 205])
-    assert estimate.words == "in 3 min 25 s"
+    assert estimate.text == "in 3 min 25 s"
 
 
 def test_a_changed_rate_gives_a_range():
@@ -41,14 +41,14 @@ def test_a_changed_rate_gives_a_range():
 
 
 def test_a_growing_lag_has_no_estimate():
-    assert forecast(samples(*range(100, 5_000, 100))).words == "not at this rate"
+    assert forecast(samples(*range(100, 5_000, 100))).text == "not at this rate"
 
 
 def test_a_lag_that_shrinks_only_recently_has_no_latest_time():
     estimate = forecast(samples(*range(1_000, 20_000, 200), *range(20_000, 18_000, -100)))
 
     assert estimate.most_s is None
-    assert estimate.words.endswith("or later")
+    assert estimate.text.endswith("or later")
 
 
 @pytest.mark.parametrize("lags", [(), (None,), (900, 800), (900, None, None)])

@@ -67,7 +67,7 @@ def task() -> Task:
     return Task()
 
 
-def copier_in_flight(partition: int = 0, *, unfenced_reason: str = UNFENCED) -> PartitionCopier:
+def copier_in_flight(partition: int = 0, *, unfenced_reason: str | None = UNFENCED) -> PartitionCopier:
     """A copier with three records from source offset 100 on in flight."""
     copier = begun_copier(TIMESTAMP_MS, new_session(unfenced_reason=unfenced_reason), partition)
     copier.packer.add(batch_of(small_records(3), base_offset=100))

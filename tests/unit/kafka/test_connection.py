@@ -184,11 +184,11 @@ def test_flexible_headers_are_written_and_parsed() -> None:
         await broker.respond_to_api_versions()
         request = await broker.next()
         assert request.body == b"\x00body"
-        await broker.send(request.response(b"answer", flexible=True))
+        await broker.send(request.response(b"content", flexible=True))
         await broker.next()
 
     async def test(connection: Connection) -> None:
-        assert bytes(await connection.send(1, 12, (b"body",), flexible=True)) == b"answer"
+        assert bytes(await connection.send(1, 12, (b"body",), flexible=True)) == b"content"
 
     run_with_broker(script, test)
 

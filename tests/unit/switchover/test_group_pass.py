@@ -97,7 +97,7 @@ def test_the_pass_fails_if_a_coordinator_refuses_a_group(
 def test_the_pass_fails_if_a_broker_does_not_list_its_groups(
     last_pass: FinalGroupPass, monkeypatch: pytest.MonkeyPatch
 ):
-    listing(monkeypatch, problem=UnreachableError(cluster="east", addresses="b2", problem="no answer"))
+    listing(monkeypatch, problem=UnreachableError(cluster="east", addresses="b2", problem="no response"))
     fetching(monkeypatch)
     with pytest.raises(ClusterError, match="Not every broker of east"):
         asyncio.run(last_pass.observe())

@@ -232,7 +232,7 @@ class _Aliases:
 
 
 def unreachable() -> UnreachableError:
-    return UnreachableError(cluster="west", addresses="west:9092", problem="no answer")
+    return UnreachableError(cluster="west", addresses="west:9092", problem="no response")
 
 
 def test_a_planned_switchover_announces_each_state_and_then_acts():

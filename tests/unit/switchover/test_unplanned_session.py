@@ -70,7 +70,7 @@ class LostWorld:
     async def set(self, topics: object) -> None:
         self.calls.append("try to fence")
         self.can_fence = False
-        raise UnreachableError(cluster="east", addresses="east:9092", problem="no answer")
+        raise UnreachableError(cluster="east", addresses="east:9092", problem="no response")
 
     def note_groups(self, groups: object) -> None:
         self.groups = groups

@@ -35,7 +35,7 @@ class Copy:
 
     async def write_note(self, name: str, value: dict[str, Any]) -> None:
         if self.is_lost:
-            raise UnreachableError(cluster=self.alias, addresses=self.alias, problem="no answer")
+            raise UnreachableError(cluster=self.alias, addresses=self.alias, problem="no response")
         self.notes[name] = value
 
     async def read(self) -> None:
@@ -199,7 +199,7 @@ def test_an_acl_fence_is_complete_once_the_brokers_list_its_acls(
     read = ReadableJournal(
         journal=notes,
         clusters={"east": cast("Any", SimpleNamespace(alias="east"))},
-        problems={"west": "no answer"},
+        problems={"west": "no response"},
     )
     now = settings(FenceKind.DENY_ACL)
 

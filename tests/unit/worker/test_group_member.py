@@ -30,7 +30,7 @@ from mirrorflow_replicator.worker.group_member import GroupMember
 
 CONNECTOR, FIRST, SECOND = Unit(connector="c"), Unit(connector="c", task=0), Unit(connector="c", task=1)
 LEADER = "other"
-UNREACHABLE = UnreachableError(cluster="west", addresses="b:9092", problem="no answer")
+UNREACHABLE = UnreachableError(cluster="west", addresses="b:9092", problem="no response")
 
 
 def assignment(

@@ -16,7 +16,7 @@ def test_watches_are_not_alive_if_kopf_ends(monkeypatch: pytest.MonkeyPatch):
 
     async def failing_kopf(*, stop_flag: threading.Event, **_: object) -> None:
         asyncio.get_running_loop().run_in_executor(None, stop_flag.wait)
-        raise NoResponseError("GET /apis", "no answer")
+        raise NoResponseError("GET /apis", "no response")
 
     async def watch() -> None:
         watches = Watches(namespaces=(), loop=asyncio.get_running_loop(), on_event=lambda *_: None)
