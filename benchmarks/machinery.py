@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from benchmarks.machine import operator_facts
 from mirrorflow_core.record_digests import Tally
@@ -36,7 +36,7 @@ from mirrorflow_seed.settings import JobSettings, job_of
 from mirrorflow_seed.spark_session import spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks
 from mirrorflow_seed.storage_folder import StorageFolder
-from mirrorflow_seed.verify.comparison_tasks import compare_groups
+from mirrorflow_seed.verify.comparison_tasks import KeySides, SparkComparison
 from mirrorflow_seed.verify.offset_windows import (
     WINDOW_OFFSETS,
     VerifyPlanSettings,
@@ -44,7 +44,7 @@ from mirrorflow_seed.verify.offset_windows import (
     WindowOutcome,
     WindowResult,
 )
-from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult
+from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult, cluster_sides
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from mirrorflow_seed.verify.verification_result import VerificationResult
 from mirrorflow_seed.verify.verify_progress import VerifyProgress
@@ -172,15 +172,16 @@ def driver_memory(windows: int) -> DriverMemory:
             CompareSettings(run_id="1"),
             ResultFolder(job_of({"output": folder})),
         )
-        results = compare_groups(
-            SparkTasks(spark),
-            ranges,
-            list,
-            imagined_windows,
-            compare_settings,
-            VerifyProgress(),
-            result_folder.begin_table("far-to-near"),
+        comparison = SparkComparison(
+            tasks=SparkTasks(spark),
+            inputs_of=list,
+            compare=imagined_windows,
+            sides=KeySides(load=_no_settings, open=cluster_sides),
+            settings=compare_settings,
+            progress=VerifyProgress(),
+            table=result_folder.begin_table("far-to-near"),
         )
+        results = comparison.compare_in_order(ranges)
         result_folder.complete_table(results, ())
         verification = VerificationResult(
             run_id="1", flow="far-to-near", source_alias="far", target_alias="near", sample=1.0,
@@ -190,6 +191,10 @@ def driver_memory(windows: int) -> DriverMemory:
         result_folder.write(verification)
         jvm = next(pid for pid in family(os.getpid()) if program_of(pid).startswith("java"))
         return DriverMemory(python_bytes=process.peak_bytes(), jvm_bytes=_peak_bytes(jvm))
+
+
+def _no_settings() -> NoReturn:
+    raise AssertionError("no partition is compacted")
 
 
 def _peak_bytes(pid: int) -> int:

@@ -139,9 +139,10 @@ class SparkComparison(Generic[T]):
         """Compares *ranges* in order by `compare`, then compacted partitions by the keys of `sides`. Raises JobFailedError."""
         by_keys = [part for part in ranges if part.method is ComparisonMethod.NEWEST_PER_KEY]
         in_order = [part for part in ranges if part.method is ComparisonMethod.IN_ORDER]
-        return self._compare_in_order(in_order) + self._compare_by_keys(by_keys)
+        return self.compare_in_order(in_order) + self._compare_by_keys(by_keys)
 
-    def _compare_in_order(self, ranges: Sequence[VerifyRange]) -> list[VerifyTaskResult]:
+    def compare_in_order(self, ranges: Sequence[VerifyRange]) -> list[VerifyTaskResult]:
+        """Compares *ranges* in order by `compare`. Raises JobFailedError."""
         groups = _with_rates(ranges, self.tasks, self.settings)
         work = partial(
             _compare_numbered,
