@@ -17,6 +17,7 @@ from mirrorflow_kafka.admin.log_requests import ListedOffset
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
+from mirrorflow_replicator.connectors.claim_reader import FlowEndWatch
 from mirrorflow_replicator.connectors.known_offsets import OffsetReaders
 
 CONNECTOR = """
@@ -270,8 +271,8 @@ def test_no_group_is_moved_after_a_switchover_has_ended_the_flow_meanwhile(
     """The flow ends after the pass has asked, while another request of the same group is under way."""
     target, ended = Target(monkeypatch), list[str]()
 
-    async def may_write(_: CheckpointPasses) -> bool:
-        return ends_at not in ended
+    async def has_ended() -> bool:
+        return ends_at in ended
 
     async def list_offsets(*arguments: Any) -> dict[TopicPartition, ListedOffset]:
         ended.append("list")
@@ -281,7 +282,8 @@ def test_no_group_is_moved_after_a_switchover_has_ended_the_flow_meanwhile(
         ended.append("commit")
         return await target._commit(*arguments)
 
-    monkeypatch.setattr(CheckpointPasses, "may_write", may_write)
+    passes._end = create_autospec(FlowEndWatch, instance=True)
+    passes._end.has_ended = has_ended  # type: ignore[method-assign]
     monkeypatch.setattr(admin, "list_offsets", list_offsets)
     monkeypatch.setattr(groups, "commit_offsets", commit)
 
