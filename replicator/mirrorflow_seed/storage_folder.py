@@ -249,8 +249,8 @@ def file_system_error(location: str, message: str) -> FileSystemError:
 
 def scheme_of(location: str) -> str:
     """Returns the scheme of an address in lower case; `file` if it has none."""
-    scheme, found, _ = location.partition(":/")
-    return scheme.lower() if found and scheme.isascii() and scheme.isalnum() else _LOCAL
+    scheme, separator, _ = location.partition(":/")
+    return scheme.lower() if separator and scheme.isascii() and scheme.isalnum() else _LOCAL
 
 
 def has_credentials(location: str) -> bool:
