@@ -28,7 +28,7 @@ from mirrorflow_seed.spark_session import spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks
 from mirrorflow_seed.settings import load_job
 from mirrorflow_seed.verify.result_folder import ResultFolder
-from tests.unit.seed.test_verification_results import verification, window
+from tests.unit.seed.verify.test_verification_results import verification, window
 job = load_job(sys.argv[1], {})
 windows = window(0), window(1)
 result, found = ResultFolder(job), verification(*windows)

@@ -19,7 +19,7 @@ from mirrorflow_seed.archive.commit_log import (
 from mirrorflow_seed.archive.manifest import Manifest
 from mirrorflow_seed.errors import ArchiveConflictError, ArchiveDamagedError, ArchiveIncompleteError
 from mirrorflow_seed.storage_folder import StorageFolder
-from tests.unit.seed.test_archive_manifest import increment, manifest
+from tests.unit.seed.archive.test_archive_manifest import increment, manifest
 
 pytest.importorskip("pyarrow")
 

@@ -23,7 +23,7 @@ from mirrorflow_seed.archive.parquet_files import CREATE_TIME, FileWriter, colum
 from mirrorflow_seed.archive.restore_point import cut_file, cut_manifest, cut_tasks, until_of
 from mirrorflow_seed.errors import JobSettingError
 from mirrorflow_seed.storage_folder import StorageFolder
-from tests.unit.seed.test_archive_manifest import increment, manifest
+from tests.unit.seed.archive.test_archive_manifest import increment, manifest
 
 pytest.importorskip("pyarrow")
 

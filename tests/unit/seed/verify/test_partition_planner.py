@@ -42,7 +42,7 @@ from mirrorflow_seed.verify.verify_plan import (
     limit_ranges,
     planning_groups,
 )
-from tests.unit.seed.test_comparison import batches, record
+from tests.unit.seed.verify.test_comparison import batches, record
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("e.t", 0)
 DIGEST = RecordDigester("run", 0)

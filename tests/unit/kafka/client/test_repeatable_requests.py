@@ -17,7 +17,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.metadata import Broker
 from mirrorflow_kafka.client.repeatable_requests import REPETITIONS, may_repeat
 
-REPLICATOR = Path(__file__).parents[3] / "replicator"
+REPLICATOR = Path(__file__).parents[4] / "replicator"
 WRITTEN_BY_HAND = {"Fetch", "Produce"}  # encoded by mirrorflow_core.wire
 SHARE_MESSAGES = "mirrorflow_kafka.admin.share_messages"  # kafka-python has no classes for them
 COORDINATOR = 1, "task-0"

@@ -208,7 +208,7 @@ def test_the_estimated_size_per_offset_is_that_of_the_file_and_not_of_the_log() 
 def test_the_estimated_size_per_offset_of_an_archive_is_that_of_its_largest_file(
     settings: SourceSettings,
 ) -> None:
-    from tests.unit.seed.test_archive_manifest import increment
+    from tests.unit.seed.archive.test_archive_manifest import increment
 
     content = appended(increment(0, 10), increment(10, 40))
 

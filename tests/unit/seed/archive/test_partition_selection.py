@@ -24,8 +24,8 @@ from mirrorflow_seed.archive.partition_selection import (
 from mirrorflow_seed.archive.restore_point import cut_file, cut_manifest, cut_tasks
 from mirrorflow_seed.errors import JobSettingError
 from mirrorflow_seed.storage_folder import StorageFolder
-from tests.unit.seed.test_archive_manifest import manifest
-from tests.unit.seed.test_restore_point import archived, tally_of
+from tests.unit.seed.archive.test_archive_manifest import manifest
+from tests.unit.seed.archive.test_restore_point import archived, tally_of
 
 pytest.importorskip("pyarrow")
 

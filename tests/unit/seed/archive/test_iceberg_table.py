@@ -25,7 +25,7 @@ from mirrorflow_seed.archive.manifest import (
 from mirrorflow_seed.archive.parquet_files import CREATE_TIME, FileWriter, columns_of
 from mirrorflow_seed.errors import IcebergTableError, JobSettingError
 from mirrorflow_seed.storage_folder import StorageFolder
-from tests.unit.seed.test_archive_manifest import manifest
+from tests.unit.seed.archive.test_archive_manifest import manifest
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyiceberg")

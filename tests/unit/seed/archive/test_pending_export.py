@@ -30,7 +30,7 @@ from mirrorflow_seed.archive.pending_export import (
 )
 from mirrorflow_seed.errors import ArchiveConflictError
 from mirrorflow_seed.storage_folder import StorageFolder
-from tests.unit.seed.test_archive_manifest import increment, manifest
+from tests.unit.seed.archive.test_archive_manifest import increment, manifest
 
 pytest.importorskip("pyarrow")
 

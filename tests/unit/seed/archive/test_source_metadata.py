@@ -18,7 +18,7 @@ from mirrorflow_seed.archive.source_metadata import (
     read_acls,
     read_groups,
 )
-from tests.unit.seed.test_archive_source import manifest
+from tests.unit.seed.archive.test_archive_source import manifest
 
 ACL = AclBinding(
     resource_type=TOPIC,

@@ -24,7 +24,7 @@ from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition, Ar
 from mirrorflow_seed.archive.parquet_files import FileWriter, columns_of, read_records
 from mirrorflow_seed.errors import ArchiveDamagedError
 from mirrorflow_seed.storage_folder import StorageFolder
-from tests.unit.seed.test_archive_manifest import manifest
+from tests.unit.seed.archive.test_archive_manifest import manifest
 
 pytest.importorskip("pyarrow")
 
