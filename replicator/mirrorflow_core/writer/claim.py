@@ -114,6 +114,20 @@ def ids_to_take(
     return tuple(ids)
 
 
+def ended_by(claims: DecidedRecords[Claim]) -> str:
+    """Returns the id of the switchover that the newest committed claim names as the flow's end; "": none."""
+    return claims.committed[-1].ended if claims.committed else ""
+
+
+def is_end_pending(claims: DecidedRecords[Claim]) -> bool:
+    """Returns whether an open transaction has a newer claim that ends the flow, or clears the end.
+
+    It can be committed already: its marker is written after the response, and is lost while the claims have no leader
+    (KAFKA-20734). A process that takes the lock decides it.
+    """
+    return any(claim.ended != ended_by(claims) for claim in claims.pending)
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimWatch:
     """What a waiting newcomer knows of the newest claim: which one it is, and since when it has not changed."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import ReadWallClock, Refused, Steps, Transaction, ask
+from mirrorflow_core.writer.claim import ended_by, is_end_pending
 from mirrorflow_core.writer.flow_lock import Fenced, holds_lock, read_claims
 from mirrorflow_core.writer.flow_plan import FlowPlan, TaskProducers, TopicIds, WritePoint, position_at
 from mirrorflow_core.writer.ownership import FlowEnded, Ownership, commit_claim, take_lock
@@ -54,21 +55,23 @@ def store_end(
 def clear_end(plan: FlowPlan, switchover: str) -> Steps[bool | Fenced | FlowEnded]:
     """Clears the end of a flow, so that the next process takes it; returns whether *switchover* had ended it.
 
-    The lock of a flow that has not ended is left to its owner. A flow that never ran keeps the id: it was to start with that switchover.
+    The lock of a flow that has not ended is left to its owner, unless an end is pending. A flow that never ran keeps the id: it was to start with that switchover.
     FlowEnded: another switchover has ended it.
     """
     claims = yield from read_claims()
-    if not claims.committed or not claims.committed[-1].ended:
+    if not ended_by(claims) and not is_end_pending(claims):
         return False
     lock = yield from take_lock(plan)
     if not (yield from holds_lock(lock)):
         return Fenced()
     claims = yield from read_claims(lock)
-    claim = claims.committed[-1]
-    if not claim.ended:
-        return False
-    if claim.ended != switchover:
+    # Without any claim, a switchover was about to hold the flow, which never ran.
+    claim = claims.committed[-1] if claims.committed else replace(plan.claim, process="")
+    if claim.ended not in {"", switchover}:
         return FlowEnded(claim, lock)
-    cleared = claim if claim.has_run else replace(claim, released=switchover)
-    is_stored = yield from commit_claim(replace(plan, claim=cleared), lock, left=True)
-    return True if is_stored else Fenced()
+    has_ended = claim.ended != ""
+    if has_ended and not claim.has_run:
+        claim = replace(claim, released=switchover)
+    # Also without an end: the lock was taken, so the next process need not wait, and no older claim is pending any more.
+    is_stored = yield from commit_claim(replace(plan, claim=claim), lock, left=True)
+    return has_ended if is_stored else Fenced()

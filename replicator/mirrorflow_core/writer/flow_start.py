@@ -22,7 +22,7 @@ from mirrorflow_core.writer.broker_requests import (
     Transaction,
     ask,
 )
-from mirrorflow_core.writer.claim import Claim, ids_to_take
+from mirrorflow_core.writer.claim import Claim, ended_by, ids_to_take, is_end_pending
 from mirrorflow_core.writer.flow_lock import Fenced, holds_lock, initialize, read_claims
 from mirrorflow_core.writer.flow_plan import FlowPlan, TopicIds
 from mirrorflow_core.writer.ownership import commit_claim, take_lock
@@ -138,7 +138,7 @@ def hold_flow(
     never ran has no process: it is no owner. *abandoned*: a claim that its owner no longer renews; should that wake up, it is fenced.
     """
     claims = yield from read_claims()
-    if unheld := _why_unheld(claims, abandoned):
+    if not is_end_pending(claims) and (unheld := _why_unheld(claims, abandoned)):
         return unheld
     lock = yield from take_lock(plan)
     if not (yield from holds_lock(lock)):
@@ -203,7 +203,7 @@ def _take(
     starts: Mapping[TopicPartition, FlowStart],
 ) -> Steps[Mapping[TopicPartition, WriterPosition] | ConflictingStarts | Fenced]:
     """Takes all ids of the flow under *lock*; returns its positions, none of which contradicts *starts*."""
-    was_ended = bool(claims.committed) and claims.committed[-1].ended != ""
+    was_ended = ended_by(claims) != ""
     stored = yield from read_positions(lock)
     positions = {position.topic_partition: position for position in stored.committed}
     conflicts = {

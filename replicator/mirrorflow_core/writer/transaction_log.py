@@ -55,6 +55,11 @@ class DecidedRecords(Generic[R]):
     undecided: tuple[R, ...]
     open_records: Mapping[int, tuple[R, ...]] = field(default_factory=dict)
 
+    @property
+    def pending(self) -> tuple[R, ...]:
+        """All records in `open_records`."""
+        return tuple(record for records in self.open_records.values() for record in records)
+
 
 def decided_records(
     batches: Iterable[LogBatch], kind: type[R], *, key: Callable[[R], Hashable] = lambda _: None

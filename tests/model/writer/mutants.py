@@ -20,6 +20,7 @@ from mirrorflow_core.copying.write_mode_tracker import WriteModeTracker
 from mirrorflow_core.send_window import SendWindow
 from mirrorflow_core.source_epochs import SourceEpochs
 from mirrorflow_core.writer import (
+    flow_end,
     flow_lock,
     flow_plan,
     ownership,
@@ -254,6 +255,10 @@ def _ended_flows_are_taken(*, under_lock: bool) -> Callable[[], tuple[Replaced, 
         return replace(claims, committed=tuple(replace(claim, ended="") for claim in claims.committed))
 
     return lambda: ((ownership, "read_claims", read_claims),)
+
+
+def _pending_ends_are_ignored() -> tuple[Replaced, ...]:
+    return ((flow_end, "is_end_pending", lambda claims: False),)  # noqa: ARG005
 
 
 def _own_ids_only() -> tuple[Replaced, ...]:
@@ -759,6 +764,14 @@ MUTANTS = (
         rule="A newcomer reads after it has taken the lock whether the flow was ended.",
         replaced=_ended_flows_are_taken(under_lock=True),
         scenarios=("ended",),
+        is_quick=False,
+    ),
+    Mutant(
+        name="pending ends are not cleared",
+        rule="An end without a marker in the claims topic yet is cleared, too.",
+        replaced=_pending_ends_are_ignored,
+        scenarios=("ended",),
+        seeds=1500,
         is_quick=False,
     ),
     Mutant(

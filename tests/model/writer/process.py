@@ -202,16 +202,21 @@ class Ender(Process):
 
     def _run(self) -> Coroutine:
         self.plan = replace(self.plan, assignment=(), reads_source=False)
+        has_ended = False
         while not (self._only_clears or self.is_stopping):
             if (yield from self._end()):
-                self.world.is_ended = True
+                has_ended = self.world.is_ended = True
                 pause_ms = self.world.random.choice(_END_PAUSES_MS)
                 yield Until(lambda: self.is_stopping, self.world.now_ms + pause_ms)
                 break
             yield Until(lambda: self.is_stopping, self.world.now_ms + RENEW_MS)
         self.world.is_ended = False
-        while not isinstance((yield from self.perform(flow_end.clear_end(self.plan, SWITCHOVER))), bool):
-            pass
+        outcomes: list[object] = []
+        while not (outcomes and isinstance(outcomes[-1], bool)):
+            outcomes.append((yield from self.perform(flow_end.clear_end(self.plan, SWITCHOVER))))
+        # After an unknown outcome it can be cleared already, and while the world settles another one clears it, too.
+        if has_ended and outcomes == [False] and not self.world.is_settling:
+            self.world.violations.append(f"{self.name} does not clear the end of the flow")
         self.is_over = True
 
     def _end(self) -> Coroutine:

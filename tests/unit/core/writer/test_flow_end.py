@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.errors import MirrorFlowError
-from mirrorflow_core.writer.broker_requests import ReadClaims, ReadEpochEnd, Refused, Request, Transaction
+from mirrorflow_core.writer.broker_requests import (
+    InitProducerId,
+    ReadClaims,
+    ReadEpochEnd,
+    Refused,
+    Request,
+    Transaction,
+)
 from mirrorflow_core.writer.claim import Claim, decode_claim, encode_claim
 from mirrorflow_core.writer.flow_end import clear_end, store_end
 from mirrorflow_core.writer.flow_lock import Fenced
@@ -20,20 +27,36 @@ COPIES: Mapping[str, TopicIds] = {"orders": TopicIds("id", "copy-id", "east.orde
 
 
 class ClaimingBrokers(Brokers):
-    """Brokers that keep the claims, and refuse what *refuses* says. They refuse each read of the source."""
+    """Brokers that keep the claims, and refuse what *refuses* says. They refuse each read of the source.
+
+    The markers of `pending` claims are missing until the lock is initialized, which commits or aborts them.
+    """
 
     def __init__(self, *claims: Claim, refuses: str = "") -> None:
         super().__init__([replace(stored(ORDERS, target_topic="east.orders"), left=False, writer=IDS)])
         self.claims = list(claims)
+        self.pending: list[Claim] = []
+        self.aborts_pending = False
         self.refuses = refuses
 
     def respond(self, request: Request) -> Any:
         match request:
             case ReadClaims():
                 return tuple(
-                    LogBatch(offset, offset, -1, -1, -1, is_transactional=False, records=((offset, claim),))
-                    for offset, claim in enumerate(self.claims)
+                    LogBatch(
+                        offset,
+                        offset,
+                        0,
+                        0,
+                        0,
+                        is_transactional=offset >= len(self.claims),
+                        records=((offset, claim),),
+                    )
+                    for offset, claim in enumerate((*self.claims, *self.pending))
                 )
+            case InitProducerId(name) if name.endswith("lock"):
+                self.claims += [] if self.aborts_pending else self.pending
+                self.pending.clear()
             case Transaction(claim=claim) if claim is not None:
                 if self.refuses == "claim":
                     return Refused(47)
@@ -130,6 +153,36 @@ def test_only_the_switchover_that_ended_a_flow_clears_the_end(switchover: str) -
 
 def test_clearing_the_end_of_a_flow_that_has_not_ended_does_not_take_its_lock() -> None:
     brokers = ClaimingBrokers(plan(copies={}).claim)
+
+    assert brokers.run(clear_end(plan(copies={}), "to-west")) is False
+    assert brokers.transactions == []
+
+
+def test_an_end_whose_marker_is_missing_is_cleared() -> None:
+    brokers = ClaimingBrokers()
+    end(brokers)
+    brokers.pending.append(brokers.claims.pop())
+
+    assert brokers.run(clear_end(plan(copies={}), "to-west")) is True
+    assert (brokers.claims[-2].ended, brokers.claims[-1].ended) == ("to-west", "")
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_an_end_that_is_aborted_leaves_the_flow_to_the_next_process(*, has_run: bool) -> None:
+    claim = plan(copies={}).claim
+    brokers = ClaimingBrokers(*([claim] if has_run else []))
+    brokers.pending.append(replace(claim, ended="to-west", left=True))
+    brokers.aborts_pending = True
+
+    assert brokers.run(clear_end(plan(copies={}), "to-west")) is False
+    newest = brokers.claims[-1]
+    assert (newest.left, newest.ended, newest.released, newest.has_run) == (True, "", "", has_run)
+
+
+def test_a_claim_that_is_renewed_does_not_count_as_an_end() -> None:
+    claim = plan(copies={}).claim
+    brokers = ClaimingBrokers(claim)
+    brokers.pending.append(claim)
 
     assert brokers.run(clear_end(plan(copies={}), "to-west")) is False
     assert brokers.transactions == []

@@ -278,6 +278,17 @@ def test_a_flow_ended_by_an_earlier_switchover_is_already_held() -> None:
     assert brokers.claims[-1].ended == "first"
 
 
+def test_a_flow_whose_hold_is_being_cleared_is_held_again() -> None:
+    """The marker of the claim that clears it is missing: the next process that takes the flow would find it free."""
+    brokers = brokers_with(position(100))
+    hold(brokers, switchover="first")
+    assert brokers.run(clear_end(PLAN, "first"))
+    brokers.pending.append(brokers.claims.pop())
+
+    assert hold(brokers) == Held(is_new=True)
+    assert brokers.claims[-1].ended == "second"
+
+
 @pytest.mark.parametrize("refuses", ["lock", "claim"])
 def test_a_fenced_switchover_does_not_hold_the_flow(refuses: str) -> None:
     brokers = brokers_with(position(100), refuses=refuses)
