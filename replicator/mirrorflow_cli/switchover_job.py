@@ -308,7 +308,8 @@ class SwitchoverProcess:
                 if record is not None and record.state is SwitchoverState.REVERSING:
                     with contextlib.suppress(MirrorFlowError):
                         reverse = await session.flows.reverse()
-                        self.progress.note_reverse(may_copy_back=reverse.started_by == record.id)
+                        is_started = reverse is not None and reverse.started_by == record.id
+                        self.progress.note_reverse(may_copy_back=is_started)
                 await asyncio.sleep(REVERSE_POLL_S)
 
         watching = asyncio.create_task(watch(), name="watch-reverse")

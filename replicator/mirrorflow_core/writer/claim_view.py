@@ -4,32 +4,19 @@ Such a process only obeys: it stops where a switchover has ended the flow, or wa
 
 - What was read stays known until a newer claim is read. A topic that was deleted or hidden since does not end what it said.
 - A topic that does not exist, or that the user may not see, says that the flow was never owned, if no claim was read before.
-- A topic without a leader says nothing. Its newest claim may be an end of the flow, so nothing may be decided before a first read.
+- A topic without a leader says nothing: its newest claim may be an end of the flow, so nothing may be decided, unless an end is known.
 """
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 
 from mirrorflow_core.writer.claim import Claim
 
 
-class ClaimsAccess(StrEnum):
-    """Whether the claims of a flow could be read."""
-
-    READ = "read"
-    HIDDEN = "hidden"  # the topic does not exist, or the user may not see or read it
-    LEADERLESS = "leaderless"
-
-
 @dataclass(frozen=True, slots=True)
 class ClaimView:
-    """The newest *claim* that was read; None if the flow was never owned, or *is_known* is False: nothing was read yet.
-
-    *unread* says why the last read gave nothing; empty if it did.
-    """
+    """The newest *claim* that was read; None if the flow was never owned. *unread*: why the last read gave nothing, or empty."""
 
     claim: Claim | None = None
-    is_known: bool = False
     unread: str = ""
 
     @property
@@ -37,8 +24,6 @@ class ClaimView:
         """The id of the switchover that has ended the flow; None if it runs, as far as is known."""
         return (self.claim.ended or None) if self.claim is not None else None
 
-    def after(self, access: ClaimsAccess, newest: Claim | None = None, *, unread: str = "") -> "ClaimView":
+    def after(self, newest: Claim | None, *, unread: str = "") -> "ClaimView":
         """Returns the view after one more read, which had *newest* as its result, or *unread* as the reason for none."""
-        if access is ClaimsAccess.LEADERLESS:
-            return replace(self, unread=unread)
-        return ClaimView(newest if newest is not None else self.claim, is_known=True, unread=unread)
+        return ClaimView(self.claim if newest is None else newest, unread)

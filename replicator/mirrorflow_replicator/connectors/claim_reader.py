@@ -6,8 +6,8 @@ from typing import Final
 from mirrorflow_core.errors import InternalTopicUnavailableError, NotAuthorizedError
 from mirrorflow_core.wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_core.writer.claim import Claim
-from mirrorflow_core.writer.claim_view import ClaimsAccess, ClaimView
-from mirrorflow_core.writer.transaction_log import decided_records
+from mirrorflow_core.writer.claim_view import ClaimView
+from mirrorflow_core.writer.transaction_log import DecidedRecords, decided_records
 from mirrorflow_kafka.admin.log_reader import LogCache, log_spans, read_log
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
@@ -23,40 +23,44 @@ async def read_newest_claim(
 
     Raises ClusterError, also while the claims have no leader: they may then have an end of the flow.
     """
+    committed = (await read_decided_claims(target, topics, logs)).committed
+    return committed[-1] if committed else None
+
+
+async def read_decided_claims(
+    target: Cluster, topics: FlowTopics, logs: LogCache | None = None
+) -> DecidedRecords[Claim]:
+    """As `read_newest_claim`, with all claims, and those in open transactions."""
     topic = topics.claims.topic
     await target.refresh([topic])
     if target.leader(*topics.claims) is None:
         known = target.metadata.topics.get(topic)
         if known is not None and known.error in {UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED}:
-            return None
+            return DecidedRecords((), ())
         raise InternalTopicUnavailableError(
             cluster=target.alias, topic=topic, leaderless=topics.claims.partition
         )
     span = (await log_spans(target, [topics.claims])).get(topics.claims)
     batches = await read_log(target, topics.claims, topics.claim_in, span=span, cache=logs)
-    committed = decided_records(batches, Claim).committed
-    return committed[-1] if committed else None
+    return decided_records(batches, Claim)
 
 
 async def updated_view(view: ClaimView, target: Cluster, topics: FlowTopics, logs: LogCache) -> ClaimView:
     """Returns *view* after one more read. *logs* is of the same topic each time.
 
-    Raises ClusterError, also if the claims have no leader and were not read before: they may then have an end of the flow.
+    Raises ClusterError, also if the claims have no leader, unless an end of the flow is known: they may have one since.
     """
     try:
         newest = await read_newest_claim(target, topics, logs)
     except NotAuthorizedError as error:
-        return view.after(ClaimsAccess.HIDDEN, unread=str(error))
+        return view.after(None, unread=str(error))
     except InternalTopicUnavailableError as error:
-        if not view.is_known:
+        if view.ended_by is None:
             raise
-        return view.after(ClaimsAccess.LEADERLESS, unread=str(error))
-    if newest is None and view.claim is not None:
-        topic = topics.claims.topic
-        return view.after(
-            ClaimsAccess.HIDDEN, unread=f"Topic {topic} of {target.alias} is hidden or deleted."
-        )
-    return view.after(ClaimsAccess.READ, newest)
+        return view.after(None, unread=str(error))
+    is_hidden = newest is None and view.claim is not None
+    unread = f"Topic {topics.claims.topic} of {target.alias} is hidden or deleted." if is_hidden else ""
+    return view.after(newest, unread=unread)
 
 
 class FlowEndWatch:

@@ -18,13 +18,14 @@ from mirrorflow_core.switchover.observation import (
 )
 from mirrorflow_core.switchover.record import ReverseStart
 from mirrorflow_core.switchover.seal import Seal
-from mirrorflow_core.writer.claim import ABANDONED_MS, Claim
+from mirrorflow_core.writer.claim import ABANDONED_MS, Claim, ended_by, is_end_pending
 from mirrorflow_core.writer.stored_positions import read_positions
+from mirrorflow_core.writer.transaction_log import DecidedRecords
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin.log_reader import LogCache
 from mirrorflow_kafka.admin.transactions import TRANSACTION_COORDINATOR
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator.connectors.claim_reader import read_newest_claim
+from mirrorflow_replicator.connectors.claim_reader import read_decided_claims
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.copy.task_parts import flow_topics
 from mirrorflow_replicator.switchover.drain import copied_offsets
@@ -147,10 +148,9 @@ class FlowMover:
         source, target = self._clusters.source, self._clusters.target
         return await copied_offsets(self._settings.forward, source, target, ends, logs=self._logs)
 
-    async def end_state(self) -> FlowEnd:
-        """Returns whether the forward flow has ended. Raises ClusterError."""
-        claim = await newest_claim(self._clusters.target, self._settings.forward, self._logs)
-        return FlowEnd(switchover="" if claim is None else claim.ended)
+    async def end_state(self) -> FlowEnd | None:
+        """As `observed_end`, of the forward flow."""
+        return await observed_end(self._clusters.target, self._settings.forward, self._logs)
 
     async def end(self, switchover: str) -> None:
         """Ends the forward flow. Raises MirrorFlowError, also of a partition that cannot be fenced now: the caller tries again."""
@@ -253,8 +253,8 @@ class FlowMover:
             self._settings.back, self._clusters.target, self._clusters.source, switchover, offsets
         )
 
-    async def reverse(self, *, is_to_be_held: bool = False) -> ReverseFlow:
-        """Returns whether the flow back was held or started, and a process of it runs. Raises ClusterError.
+    async def reverse(self, *, is_to_be_held: bool = False) -> ReverseFlow | None:
+        """As `observed_reverse`.
 
         *is_to_be_held*: a process that resumes the switchover does not know what was found in CHECKING, and watches the flow as then.
         """
@@ -272,14 +272,25 @@ def _sealed_ends(seal: Seal) -> dict[TopicPartition, PartitionEnd]:
     }
 
 
+async def observed_end(
+    target: Cluster, forward: SourceSettings, logs: LogCache | None = None
+) -> FlowEnd | None:
+    """Returns whether flow *forward* has ended; None while a claim that changes this is pending: then it is unknown. Raises ClusterError."""
+    claims = await decided_claims(target, forward, logs)
+    return None if is_end_pending(claims) else FlowEnd(switchover=ended_by(claims))
+
+
 async def observed_reverse(
     source: Cluster, back: SourceSettings, *, abandoned: Claim | None = None
-) -> ReverseFlow:
-    """Returns whether flow *back*, which writes to *source*, was held or started, and a process of it runs. Raises ClusterError.
+) -> ReverseFlow | None:
+    """Returns whether flow *back*, which writes to *source*, was held or started, and a process of it runs; None as `observed_end`.
 
-    The owner of the claim *abandoned* does not run.
+    The owner of the claim *abandoned* does not run. Raises ClusterError.
     """
-    claim = await newest_claim(source, back)
+    claims = await decided_claims(source, back)
+    if is_end_pending(claims):
+        return None
+    claim = claims.committed[-1] if claims.committed else None
     if claim is None:
         return ReverseFlow(started_by="")
     is_copying = bool(claim.running_process) and claim != abandoned
@@ -290,4 +301,12 @@ async def newest_claim(
     target: Cluster, settings: SourceSettings, logs: LogCache | None = None
 ) -> Claim | None:
     """Returns the claim of the flow's last owner; None if it was never owned. *logs* shortens repeated calls. Raises ClusterError."""
-    return await read_newest_claim(target, flow_topics(settings), logs)
+    committed = (await decided_claims(target, settings, logs)).committed
+    return committed[-1] if committed else None
+
+
+async def decided_claims(
+    target: Cluster, settings: SourceSettings, logs: LogCache | None = None
+) -> DecidedRecords[Claim]:
+    """As `newest_claim`, with all claims, and those in open transactions."""
+    return await read_decided_claims(target, flow_topics(settings), logs)

@@ -70,7 +70,7 @@ class SourceRollbackObserver(SwitchoverObserver):
             reverse=await self._known(self._reverse()),
         )
 
-    async def _reverse(self) -> ReverseFlow:
+    async def _reverse(self) -> ReverseFlow | None:
         return await observed_reverse(self._source, self._settings.back)
 
 

@@ -28,7 +28,7 @@ from mirrorflow_core.switchover.states import AT_REST, PROMOTED, SwitchoverState
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.switchover.final_groups import FinalGroup, GroupOutcome, clamp_groups
-from mirrorflow_replicator.switchover.flow_mover import newest_claim
+from mirrorflow_replicator.switchover.flow_mover import observed_end
 from mirrorflow_replicator.switchover.journal import ClusterJournal, SwitchoverJournal
 from mirrorflow_replicator.switchover.loss_assessment import (
     CopiedPartitions,
@@ -154,9 +154,8 @@ class UnplannedObserver(SwitchoverObserver):
         parts = self._parts
         return await settled_ends(parts.target, await parts.partitions.partitions())
 
-    async def _flow_end(self) -> FlowEnd:
-        claim = await newest_claim(self._parts.target, self._parts.settings.forward)
-        return FlowEnd(switchover="" if claim is None else claim.ended)
+    async def _flow_end(self) -> FlowEnd | None:
+        return await observed_end(self._parts.target, self._parts.settings.forward)
 
 
 class UnplannedActions(SwitchoverActions):

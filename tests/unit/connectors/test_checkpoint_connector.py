@@ -123,14 +123,20 @@ def test_the_end_of_a_flow_is_read_again_once_the_response_is_old(monkeypatch: p
     assert "sw" == end.ended_by
 
 
-def test_claims_without_a_leader_keep_what_was_read_and_are_an_error_before(monkeypatch: pytest.MonkeyPatch):
-    """Nothing may be written while the newest claim may be an end of the flow."""
+def test_claims_without_a_leader_are_an_error_unless_the_flow_is_known_to_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Nothing may be written while the newest claim may be an end of the flow, although an earlier one was none."""
     leaderless = InternalTopicUnavailableError(cluster="B", topic="mm2-claims.A.internal", leaderless=0)
-    outcomes = iter([leaderless, create_autospec(Claim, ended="sw"), leaderless])
+    running, ended = create_autospec(Claim, ended=""), create_autospec(Claim, ended="sw")
+    outcomes = iter([leaderless, running, leaderless, ended, leaderless])
     monkeypatch.setattr(claim_reader, "read_newest_claim", AsyncMock(side_effect=outcomes))
     monkeypatch.setattr(claim_reader, "RESPONSE_MAX_AGE_S", -1.0)
     end = FlowEndWatch("A", create_autospec(Cluster, instance=True))
 
+    with pytest.raises(InternalTopicUnavailableError):
+        asyncio.run(end.has_ended())
+    assert not asyncio.run(end.has_ended())
     with pytest.raises(InternalTopicUnavailableError):
         asyncio.run(end.has_ended())
 

@@ -247,6 +247,30 @@ def test_a_reverse_flow_is_not_taken_without_a_leader_of_the_opposite_claims(
     assert not flow.steps
 
 
+def test_an_earlier_read_of_the_opposite_claims_does_not_replace_one_without_a_leader(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A switchover may have ended the flow in the opposite direction since."""
+    flow: Any = ClaimsOfFlow(monkeypatch, None)
+    takeover = copying()
+    opposite = replace(CLAIM, source_alias="west")
+    leaderless = InternalTopicUnavailableError(cluster="east", topic="mm2-claims.west.internal", leaderless=0)
+    reads: list[Claim | Exception] = [opposite, leaderless]
+
+    async def read(*_: object) -> Claim:
+        outcome = reads.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(claim_reader, "read_newest_claim", read)
+
+    assert isinstance(take(takeover, flow, is_to_copy=True), Fenced)
+    with pytest.raises(InternalTopicUnavailableError):
+        take(takeover, flow, is_to_copy=True)
+    assert ["take"] == flow.steps
+
+
 @pytest.mark.parametrize("error", [UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED])
 def test_a_flow_is_taken_where_its_source_shows_no_claims(monkeypatch: pytest.MonkeyPatch, error: int):
     flow: Any = ClaimsOfFlow(monkeypatch, None)

@@ -10,9 +10,10 @@ import pytest
 
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.switchover.observation import PartitionEnd, SealVerification
+from mirrorflow_core.switchover.observation import PartitionEnd, ReverseFlow, SealVerification
 from mirrorflow_core.switchover.seal import PartitionSeal, Seal
 from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.transaction_log import DecidedRecords
 from mirrorflow_replicator.switchover import flow_mover
 from mirrorflow_replicator.switchover.flow_end import WaitingPartitions
 from mirrorflow_replicator.switchover.flow_mover import FlowMover
@@ -99,10 +100,10 @@ def mover_of(monkeypatch: pytest.MonkeyPatch, claims: list[Claim], *, has_copied
     """Returns the mover of a process that reads *claims* of the reverse flow, one after the other; the last one stays."""
     remaining = list(claims)
 
-    async def newest_claim(cluster: object, *_: object) -> Claim:
+    async def decided_claims(cluster: object, *_: object) -> DecidedRecords[Claim]:
         if cluster == "west":
-            return replace(BACK, source_alias="east")
-        return remaining.pop(0) if len(remaining) > 1 else remaining[0]
+            return DecidedRecords((replace(BACK, source_alias="east"),), ())
+        return DecidedRecords((remaining.pop(0) if len(remaining) > 1 else remaining[0],), ())
 
     async def require_no_conflict(*_: object) -> None:
         pass
@@ -114,7 +115,7 @@ def mover_of(monkeypatch: pytest.MonkeyPatch, claims: list[Claim], *, has_copied
         return has_copied
 
     monkeypatch.setattr(FlowMover, "_may_have_copied", may_have_copied)
-    monkeypatch.setattr(flow_mover, "newest_claim", newest_claim)
+    monkeypatch.setattr(flow_mover, "decided_claims", decided_claims)
     monkeypatch.setattr(flow_mover, "require_no_conflict", require_no_conflict)
     monkeypatch.setattr(flow_mover, "asyncio", ClockOfSleeps())
     monkeypatch.setattr(FlowMover, "copy_ends", copy_ends)
@@ -153,7 +154,42 @@ def test_a_reverse_flow_counts_as_running_only_if_its_claim_is_renewed(
 
     assert sentence == asyncio.run(mover.why_not_ready())
     is_free = not sentence
-    assert is_free != asyncio.run(mover.reverse()).is_copying
+    reverse = asyncio.run(mover.reverse())
+    assert reverse is not None
+    assert is_free != reverse.is_copying
+
+
+@pytest.mark.parametrize(
+    ("committed", "pending", "ended"),
+    [
+        (BACK, None, ""),
+        (BACK, replace(BACK, time_ms=6), ""),
+        (replace(BACK, ended="one"), None, "one"),
+        (BACK, replace(BACK, ended="one"), None),
+        (replace(BACK, ended="one"), BACK, None),
+        (None, replace(BACK, ended="one"), None),
+    ],
+    ids=["runs", "renews its claim", "ended", "end pending", "clearing pending", "first hold pending"],
+)
+def test_a_pending_claim_that_ends_a_flow_or_clears_its_end_makes_its_state_unknown(
+    monkeypatch: pytest.MonkeyPatch, committed: Claim | None, pending: Claim | None, ended: str | None
+):
+    """Then a rollback clears the end, and does not take the flow for one that runs."""
+    claims = DecidedRecords(
+        () if committed is None else (committed,), (), {} if pending is None else {7: (pending,)}
+    )
+
+    async def decided_claims(*_: object) -> DecidedRecords[Claim]:
+        return claims
+
+    monkeypatch.setattr(flow_mover, "decided_claims", decided_claims)
+    nothing: Any = None
+
+    flow_end = asyncio.run(flow_mover.observed_end(nothing, nothing))
+    reverse = asyncio.run(flow_mover.observed_reverse(nothing, nothing))
+
+    assert (flow_end and flow_end.switchover) == ended
+    assert (reverse and reverse.held_by) == ended
 
 
 @pytest.mark.parametrize(
@@ -171,9 +207,13 @@ def test_a_process_that_resumes_watches_a_killed_reverse_flow_again(
     """The process that has checked it was killed before it held that flow. Only the states before the hold need it."""
     mover = mover_of(monkeypatch, claims, has_copied=has_copied)
 
-    assert is_copying == asyncio.run(mover.reverse(is_to_be_held=True)).is_copying
-    assert is_copying == asyncio.run(mover.reverse()).is_copying
-    assert asyncio.run(mover_of(monkeypatch, claims, has_copied=has_copied).reverse()).is_copying
+    def copies(flow: ReverseFlow | None) -> bool:
+        assert flow is not None
+        return flow.is_copying
+
+    assert is_copying == copies(asyncio.run(mover.reverse(is_to_be_held=True)))
+    assert is_copying == copies(asyncio.run(mover.reverse()))
+    assert copies(asyncio.run(mover_of(monkeypatch, claims, has_copied=has_copied).reverse()))
 
 
 def seal(end: int) -> Seal:
