@@ -238,6 +238,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.is_full = True
 
     def resume_writing(self) -> None:
-        """The socket has taken all that was written."""
+        """The socket has taken all that was written.
+
+        The transport calls this in the middle of a write, so that a writer may write only in the next turn of the loop.
+        """
         self.is_full = False
-        self._on_writable()
+        asyncio.get_running_loop().call_soon(self._on_writable)

@@ -134,6 +134,24 @@ def test_single_bytes_of_a_large_frame_do_not_extend_its_time(monkeypatch: pytes
     assert began_s < receive(bytes(ARRIVING_BYTES_MIN)) < receive(bytes(ARRIVING_BYTES_MIN))
 
 
+def test_a_writer_is_called_after_the_write_that_has_made_room() -> None:
+    """The transport resumes writing in the middle of a write: what a writer sent there would overtake the rest."""
+    called: list[str] = []
+
+    async def test() -> None:
+        protocol = FrameProtocol(
+            on_frame=lambda _: None, on_lost=lambda _: None, on_writable=lambda: called.append("writer")
+        )
+        protocol.pause_writing()
+        protocol.resume_writing()
+        called.append("transport")
+        await asyncio.sleep(0)
+
+    run(test())
+
+    assert called == ["transport", "writer"]
+
+
 def test_pipelined_responses_are_matched_to_their_requests() -> None:
     """Three requests in flight are answered in one burst; each gets its response as a writable view."""
 
