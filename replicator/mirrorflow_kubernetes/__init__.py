@@ -1,5 +1,4 @@
-"""Logs in to Kubernetes by the official package: for the operator, the console, `kubectl mirrorflow` and
-the Job of a switchover.
+"""Logs in to Kubernetes by the official package: for the operator, the console and `kubectl mirrorflow`.
 
 The `kubernetes` package imports all of its parts, and kopf imports the package: 10 MiB of private memory instead of 3.
 Its `__init__` therefore runs only when code accesses one of its attributes that is no submodule.

@@ -1,7 +1,6 @@
 """Sends requests to a Kubernetes API server by asyncio, each with one time limit for all of it."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -9,7 +8,7 @@ from urllib.parse import urlencode
 import aiohttp
 from kubernetes.aio.client.rest import RESTClientObject
 
-from mirrorflow_kubernetes.async_login import ApiServerLogin, log_in_as_pod
+from mirrorflow_kubernetes.async_login import ApiServerLogin
 from mirrorflow_kubernetes.credentials import KubernetesLoginError
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -59,14 +58,3 @@ class AsyncConnection:
         )
         content = await response.read()
         return ApiServerResponse(response.status, response.headers, content)
-
-
-@asynccontextmanager
-async def connect_as_pod() -> AsyncIterator[AsyncConnection]:
-    """Yields a connection with the credentials of this pod's ServiceAccount. Raises KubernetesLoginError, OSError."""
-    login = log_in_as_pod(connections_max=1)
-    pool = RESTClientObject(login.configuration)
-    try:
-        yield AsyncConnection(login, pool)
-    finally:
-        await pool.close()

@@ -31,11 +31,6 @@ def kubeconfig() -> str | None:
     return str(default) if default.is_file() else None
 
 
-def is_in_pod() -> bool:
-    """Whether this process runs in a pod: the kubelet sets the address of the API server there."""
-    return bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-
-
 def is_on_this_machine(url: str) -> bool:
     """Whether *url* names a loopback address: such servers are not reached by a proxy of the environment."""
     host = urlsplit(url).hostname or ""

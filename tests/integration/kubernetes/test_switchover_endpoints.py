@@ -7,11 +7,15 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from kubernetes.aio.config import incluster_config
 
 from mirrorflow_core.switchover.record import SwitchoverLimits
 from mirrorflow_replicator.config.worker_properties import load_standalone
-from mirrorflow_replicator.switchover.endpoint import endpoint_problem, lead_clients
+from mirrorflow_replicator.switchover.endpoint import (
+    ApiServerAccess,
+    endpoint_problem,
+    lead_clients,
+    pod_access,
+)
 from mirrorflow_replicator.switchover.errors import EndpointFailedError
 from mirrorflow_replicator.switchover.pair_settings import EndpointObject, FenceKind, SwitchoverSettings
 from tests.harness.kafka.processes import wait_until
@@ -33,8 +37,8 @@ ACCOUNT = "east-to-west"
 
 
 @pytest.fixture
-def _pod(namespace: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files and variables of a pod of the flow, whose Role is that of the chart: one Service and one ConfigMap."""
+def access(namespace: Kubectl, tmp_path: Path) -> ApiServerAccess:
+    """The access of a pod of the flow, whose Role is that of the chart: one Service and one ConfigMap."""
     rules = [
         {"apiGroups": [""], "resources": [plural], "resourceNames": ["kafka"], "verbs": ["get", "patch"]}
         for plural in ("services", "configmaps")
@@ -61,10 +65,10 @@ def _pod(namespace: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     (tmp_path / "ca.crt").write_text(namespace.get("configmap", "kube-root-ca.crt")["data"]["ca.crt"])
     server = yaml.safe_load(namespace.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", str(urlsplit(server).hostname))
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(urlsplit(server).port))
+    host, port = urlsplit(server).hostname, urlsplit(server).port
+    assert host is not None
+    assert port is not None
+    return ApiServerAccess(host=host, port=port, credentials=tmp_path)
 
 
 def settings(namespace: Kubectl, kind: str = "Service", name: str = "kafka") -> SwitchoverSettings:
@@ -98,16 +102,17 @@ def config_map(name: str = "kafka") -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
 
-@pytest.mark.usefixtures("_pod")
-def test_a_service_is_switched_after_its_check_and_may_be_switched_again(namespace: Kubectl):
+def test_a_service_is_switched_after_its_check_and_may_be_switched_again(
+    namespace: Kubectl, access: ApiServerAccess
+):
     """The check changes nothing. A process that replaces a killed one switches the Service again."""
     namespace.apply(service())
     wanted = settings(namespace)
-    wait_until("the Role is known", lambda: not asyncio.run(endpoint_problem(wanted)))
+    wait_until("the Role is known", lambda: not asyncio.run(endpoint_problem(wanted, access)))
     before = namespace.get("service", "kafka")["spec"]["externalName"]
 
     for _ in range(2):
-        asyncio.run(lead_clients(wanted))
+        asyncio.run(lead_clients(wanted, access))
 
     assert (NAMES["east"], NAMES["west"]) == (
         before,
@@ -115,32 +120,30 @@ def test_a_service_is_switched_after_its_check_and_may_be_switched_again(namespa
     )
 
 
-@pytest.mark.usefixtures("_pod")
-def test_only_the_named_key_of_a_config_map_is_switched(namespace: Kubectl):
+def test_only_the_named_key_of_a_config_map_is_switched(namespace: Kubectl, access: ApiServerAccess):
     namespace.apply(config_map())
     wanted = settings(namespace, "ConfigMap")
-    wait_until("the Role is known", lambda: not asyncio.run(endpoint_problem(wanted)))
+    wait_until("the Role is known", lambda: not asyncio.run(endpoint_problem(wanted, access)))
 
-    asyncio.run(lead_clients(wanted))
+    asyncio.run(lead_clients(wanted, access))
 
     assert {"bootstrap.servers": SERVERS["west"], "other": "kept"} == namespace.get("configmap", "kafka")[
         "data"
     ]
 
 
-@pytest.mark.usefixtures("_pod")
-def test_problems_of_an_endpoint_are_found_before_it_is_switched(namespace: Kubectl):
+def test_problems_of_an_endpoint_are_found_before_it_is_switched(namespace: Kubectl, access: ApiServerAccess):
     """The endpoint is a Service with pods, a missing object, or one that the Role does not name."""
     missing = settings(namespace)
     wait_until(
         "the Role is known",
-        lambda: "create it, or correct its name" in asyncio.run(endpoint_problem(missing)),
+        lambda: "create it, or correct its name" in asyncio.run(endpoint_problem(missing, access)),
     )
     ports = [{"port": 9092}]
     namespace.apply({**service(), "spec": {"selector": {"app": "kafka"}, "ports": ports}})
-    selecting = asyncio.run(endpoint_problem(settings(namespace)))
+    selecting = asyncio.run(endpoint_problem(settings(namespace), access))
     namespace.apply(config_map("foreign"))
-    foreign = asyncio.run(endpoint_problem(settings(namespace, "ConfigMap", "foreign")))
+    foreign = asyncio.run(endpoint_problem(settings(namespace, "ConfigMap", "foreign"), access))
 
     assert "its type is ClusterIP; name a Service of type ExternalName" in selecting
     assert "HTTP status 403" in foreign
@@ -148,21 +151,16 @@ def test_problems_of_an_endpoint_are_found_before_it_is_switched(namespace: Kube
     assert SERVERS["east"] == namespace.get("configmap", "foreign")["data"]["bootstrap.servers"]
 
 
-@pytest.mark.usefixtures("_pod")
-def test_an_unreachable_api_server_is_a_retriable_error(namespace: Kubectl, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.77.0.9")
+def test_an_unreachable_api_server_is_a_retriable_error(namespace: Kubectl, access: ApiServerAccess):
+    away = ApiServerAccess(host="127.77.0.9", port=1, credentials=access.credentials)
 
     with pytest.raises(
         EndpointFailedError, match=f"Service {namespace.namespace}/kafka cannot be switched.*tried again"
     ):
-        asyncio.run(lead_clients(settings(namespace)))
+        asyncio.run(lead_clients(settings(namespace), away))
 
 
-def test_a_process_outside_of_kubernetes_switches_nothing(
-    namespace: Kubectl, monkeypatch: pytest.MonkeyPatch
-):
-    """Not even with a kubeconfig, whose cluster may be any."""
-    monkeypatch.setenv("KUBECONFIG", str(namespace.kubeconfig))
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-
+def test_a_process_outside_of_kubernetes_has_no_access(namespace: Kubectl):
+    assert pod_access({}) is None
+    assert pod_access({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}) is not None
     assert "this process does not run in Kubernetes" in asyncio.run(endpoint_problem(settings(namespace)))

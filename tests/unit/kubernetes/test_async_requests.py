@@ -9,8 +9,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
 from mirrorflow_kubernetes.async_login import ApiServerLogin
-from mirrorflow_kubernetes.async_requests import ApiServerResponse, AsyncConnection, connect_as_pod
-from mirrorflow_kubernetes.credentials import KubernetesLoginError
+from mirrorflow_kubernetes.async_requests import ApiServerResponse, AsyncConnection
 
 Respond = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -75,14 +74,3 @@ def test_a_response_that_never_ends_is_cut_at_the_time_limit(start: bytes):
 
     with pytest.raises(TimeoutError):
         asyncio.run(exchange(respond, timeout_s=0.3))
-
-
-def test_a_process_outside_of_a_pod_cannot_connect_as_one(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-
-    async def connect() -> None:
-        async with connect_as_pod():
-            pass
-
-    with pytest.raises(KubernetesLoginError, match="Service host/port is not set"):
-        asyncio.run(connect())
