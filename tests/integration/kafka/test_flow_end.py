@@ -156,7 +156,6 @@ def test_a_process_with_positions_in_a_file_stops_at_the_end_of_the_flow(
         without_owner.wait_until_caught_up(partitions=PARTITIONS)
 
 
-@pytest.mark.more
 def test_a_group_does_not_copy_while_its_flow_is_ended(flow: Flow, topic: str):
     load(flow.source, topic, BACKLOG, size_bytes=200)
     site = Site(source=flow.source, target=flow.target, alias=flow.alias, folder=flow.folder)

@@ -112,7 +112,6 @@ def kill_in(state: str, line: list[str | Path]) -> None:
     raise AssertionError("".join(lines))
 
 
-@pytest.mark.more
 def test_a_second_command_is_refused_and_ctrl_c_rolls_back(sides: Sides, tmp_path: Path):
     """The first command waits for a consumer that has committed an offset and stays on the source."""
     east, pair = sides["east"], Pair(sides, tmp_path)
