@@ -162,14 +162,23 @@ class _FlowCheck:
             samples = await sample_topics(source, selected.topics, configs)
             self.topics = replace(self.topics, samples=samples)
             await check_retention(source, internal_topics_of_source(settings), findings)
-            if settings.policy.kind is PolicyKind.IDENTITY:
-                view = await updated_view(ClaimView(), source, opposite_topics(settings), LogCache())
-                self.opposite = view.claim
             if self.checkpoint is not None:
                 self.groups = await check_source_groups(source, self.checkpoint, findings)
             if self.heartbeat is not None:
                 await check_heartbeats_on_source(source, self.heartbeat, findings)
             self.acls = await source_acls(source, settings)
+            if settings.policy.kind is PolicyKind.IDENTITY:
+                await self._read_opposite(source)
+
+    async def _read_opposite(self, source: Cluster) -> None:
+        """Raises ClusterError, also if the claims have no leader: so this is the last of the source's checks."""
+        settings = self.settings
+        view = await updated_view(ClaimView(), source, opposite_topics(settings), LogCache())
+        self.opposite = view.claim
+        if view.unread:
+            self.findings.problem(
+                f"Whether a switchover has ended the flow from {settings.target_alias} to {settings.source_alias} is unknown: {view.unread}"
+            )
 
     async def _check_target(self, also_needed: Needed) -> None:
         settings, findings, topics = self.settings, self.findings, self.topics

@@ -1,13 +1,18 @@
 """`mirrorflow check` reports who owns a flow, and what has ended it."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from mirrorflow_cli.commands import check
 from mirrorflow_cli.output import Findings
+from mirrorflow_core.errors import InternalTopicUnavailableError
+from mirrorflow_core.settings import PolicyKind, PolicySettings
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.unit.connectors.flow_settings import settings
@@ -63,3 +68,70 @@ def test_a_reverse_flow_that_waits_for_its_switchover_is_noted(
     assert findings.problems == []
     sentence = "note  Switchover to-east has ended the flow from west to east, and has not started the one from east to west"
     assert (sentence in capsys.readouterr().out) == is_awaited
+
+
+TOPIC = "mm2-claims.west.internal"
+LEADERLESS = InternalTopicUnavailableError(cluster="east", topic=TOPIC, leaderless=0)
+
+
+def source_checked(monkeypatch: pytest.MonkeyPatch, outcome: object) -> Any:
+    """Returns the check of a source where a read of the claims in the opposite direction has this *outcome*."""
+
+    async def updated_view(*_: object) -> object:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    @contextlib.asynccontextmanager
+    async def connected(*_: object) -> AsyncIterator[object]:
+        yield SimpleNamespace(cluster_id="a")
+
+    def returning(value: object) -> Any:
+        async def call(*_: object) -> object:
+            return value
+
+        return call
+
+    values: dict[str, object] = {
+        "_check_brokers": None,
+        "check_retention": None,
+        "check_source": {},
+        "sample_topics": (),
+        "selected_topics": SimpleNamespace(topics={"orders": 1}),
+        "source_acls": ("acl",),
+    }
+    for name, value in values.items():
+        monkeypatch.setattr(check, name, returning(value))
+    monkeypatch.setattr(check, "connected", connected)
+    monkeypatch.setattr(check, "updated_view", updated_view)
+    monkeypatch.setattr(check._FlowCheck, "_check_target", returning(None))
+    monkeypatch.setattr(check._FlowCheck, "_check_other_clients", returning(None))
+    identity = PolicySettings(kind=PolicyKind.IDENTITY, source_alias="east")
+    checked = check._FlowCheck(
+        settings=replace(settings(), policy=identity), checkpoint=None, heartbeat=None, findings=Findings()
+    )
+    asyncio.run(checked.run())
+    return checked
+
+
+def test_claims_of_the_opposite_flow_that_may_not_be_read_are_a_problem(monkeypatch: pytest.MonkeyPatch):
+    view = SimpleNamespace(claim=CLAIM, unread=f"Topic {TOPIC} of east is hidden or deleted.")
+
+    checked = source_checked(monkeypatch, view)
+
+    (problem,) = checked.findings.problems
+    assert problem == f"Whether a switchover has ended the flow from west to east is unknown: {view.unread}"
+    assert checked.opposite == CLAIM
+
+
+def test_claims_of_the_opposite_flow_without_a_leader_are_a_problem_and_skip_no_other_check(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    checked = source_checked(monkeypatch, LEADERLESS)
+
+    assert checked.findings.problems == [str(LEADERLESS)]
+    assert checked.acls == ("acl",)
+
+
+def test_claims_of_the_opposite_flow_that_are_read_are_no_problem(monkeypatch: pytest.MonkeyPatch):
+    assert [] == source_checked(monkeypatch, SimpleNamespace(claim=None, unread="")).findings.problems
