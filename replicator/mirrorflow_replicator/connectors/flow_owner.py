@@ -141,8 +141,12 @@ class FlowOwner:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a user should know."""
-        if self._takeover.unread:
-            return (f"{_WAITS_ON}: {self._takeover.unread}",)
+        unread = self._takeover.unread
+        waits_on = (f"{_WAITS_ON}: {unread}",) if unread else ()
+        return waits_on + self._ownership_warnings
+
+    @property
+    def _ownership_warnings(self) -> tuple[str, ...]:
         if self._takeover.is_stalled:
             return (str(StartPendingError(target=self._settings.target_alias, waits_s=STALLED_AFTER_S)),)
         if self._problem is not None:

@@ -239,22 +239,24 @@ class FlowTakeover:
         awaited: str | None = None
         own = await newest_claim(clusters)
         awaiting = await self._awaiting(clusters, own)
-        while awaiting is not None:
-            if not waits:
-                raise self._flow_ended(awaiting, is_opposite=True)
-            self.owner, self.is_waiting, awaited = awaiting, True, awaiting.ended
-            if ran_or_held(own) is None and (own is None or own.released != awaited):
-                await clusters.runner.run(note_awaited(self.plan(clusters), awaited))
-            await asyncio.sleep(POLL_MS / 1000)
-            own = await newest_claim(clusters)
-            try:
-                awaiting = await self._awaiting(clusters, own)
-                self.unread = self._opposite.unread
-            except ClusterError as error:
-                # What was read last holds until the source can be read again; the flow's own claim says whether it was started.
-                self.unread = str(error)
-                awaiting = self._awaiting_by(clusters, own)
-        self.unread = ""
+        try:
+            while awaiting is not None:
+                if not waits:
+                    raise self._flow_ended(awaiting, is_opposite=True)
+                self.owner, self.is_waiting, awaited = awaiting, True, awaiting.ended
+                if ran_or_held(own) is None and (own is None or own.released != awaited):
+                    await clusters.runner.run(note_awaited(self.plan(clusters), awaited))
+                await asyncio.sleep(POLL_MS / 1000)
+                own = await newest_claim(clusters)
+                try:
+                    awaiting = await self._awaiting(clusters, own)
+                    self.unread = self._opposite.unread
+                except ClusterError as error:
+                    # What was read last holds until the source can be read again; the flow's own claim says whether it was started.
+                    self.unread = str(error)
+                    awaiting = self._awaiting_by(clusters, own)
+        finally:
+            self.unread = ""
         if awaited is not None and ran_or_held(own) is None:
             self._held_by, self.is_waiting = awaited, False
             raise self._not_started(awaited)

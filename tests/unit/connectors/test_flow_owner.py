@@ -332,3 +332,17 @@ def test_an_unreachable_source_is_not_reported_as_a_claim_without_renewal(monkey
     asyncio.run(run())
 
     assert "finish the tasks" not in target.done
+
+
+def test_unread_claims_of_the_source_do_not_hide_another_warning(monkeypatch: pytest.MonkeyPatch):
+    target = Target(monkeypatch, NO_ACL)
+
+    async def run() -> None:
+        await target.owner.own(CLUSTERS, TASKS)
+        (unfenced,) = target.owner.warnings
+        target.owner._takeover.unread = "Topic a is hidden."
+        unread, other = target.owner.warnings
+        assert unread.endswith(": Topic a is hidden.")
+        assert unfenced == other
+
+    asyncio.run(run())

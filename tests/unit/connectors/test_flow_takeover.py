@@ -340,3 +340,36 @@ def test_a_reverse_flow_waits_on_and_names_the_right_that_it_has_lost(
     missing = f"Topic {topic} of east is hidden" if is_hidden else f"does not authorize Read on topic {topic}"
     assert [missing in warning for warning in warned] == [False, False, True, True, False, True, True, True]
     assert takeover.unread == ""
+
+
+def test_a_target_that_fails_while_a_reverse_flow_waits_ends_the_warning_of_its_source(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Its own claims cannot be read any more, which the error says. What was unread on the source may be readable by then."""
+    monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
+    takeover = copying()
+    earlier = replace(CLAIM, left=True, started="earlier", source_cluster_id="", target_cluster_id="")
+    flow: Any = ClaimsOfFlow(monkeypatch, earlier)
+    warned: list[str] = []
+
+    async def read(*_: object) -> Claim:
+        if not warned:
+            warned.append("")
+            return replace(CLAIM, source_alias="west", ended="to-east")
+        raise NotAuthorizedError(cluster="east", operation="Read", resource="topic mm2-claims.west.internal")
+
+    async def newest(_: object) -> Claim:
+        if takeover.unread:
+            warned.append(takeover.unread)
+            raise InternalTopicUnavailableError(
+                cluster="west", topic="mm2-claims.east.internal", leaderless=0
+            )
+        return earlier
+
+    monkeypatch.setattr(claim_reader, "read_newest_claim", read)
+    monkeypatch.setattr(flow_takeover, "newest_claim", newest)
+
+    with pytest.raises(InternalTopicUnavailableError, match=r"mm2-claims\.east\.internal"):
+        take(takeover, flow, is_to_copy=True)
+    assert "does not authorize Read" in warned[-1]
+    assert takeover.unread == ""
