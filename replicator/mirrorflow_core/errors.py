@@ -316,14 +316,14 @@ class RegistryRefusedError(RegistryError):
         self.status = status
         self._request, self._message = request, message
         why = f": {message}" if message else ""
-        more = f" It also refused {others} more." if others else ""
+        more = f" {others} more were refused, or refer to one that was." if others else ""
         super().__init__(
             f"The schema registry of {registry} refused {request} (HTTP {status}){why}.{more}",
             registry=registry,
         )
 
     def with_others(self, others: int) -> "RegistryRefusedError":
-        """Returns the same error, which names the number of *others* that were refused in the same pass."""
+        """Returns the same error, which names the number of *others* that were refused in the same pass, or refer to one."""
         return RegistryRefusedError(
             registry=self.registry,
             request=self._request,

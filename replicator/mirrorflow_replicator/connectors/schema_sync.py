@@ -1,12 +1,13 @@
 """Plans and writes the schemas of one flow; `mirrorflow plan` and `check` use the plan alone."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Self
 
 from mirrorflow_core.errors import IdsNotKeptError, RegistryRefusedError
 from mirrorflow_core.schemas.registry_contents import SubjectName
 from mirrorflow_core.schemas.registry_requests import requests_of
 from mirrorflow_core.schemas.schema_plan import (
+    DeleteVersion,
     RegisterVersion,
     SchemaPlan,
     SchemaStep,
@@ -64,15 +65,22 @@ class SchemaSync:
     async def apply(self, plan: SchemaPlan) -> None:
         """Carries out the steps of *plan*, one after the other, up to the first that fails.
 
-        A step that the registry refuses for what it contains does not keep the others from it; its error is raised at the end.
+        A step that the registry refuses for what it contains does not keep the others from it; its error is raised at the end. What
+        refers to it is not sent. What the registry has refused in an earlier pass comes last, so that it keeps nothing new from it.
         """
         if self._ids_not_kept is not None:
             raise self._ids_not_kept
+        planned = {step.version.key for step in plan.steps if isinstance(step, RegisterVersion)}
         refused: list[RegistryRefusedError] = []
-        refused_before, self._refused = self._refused, frozenset()
-        for step in plan.steps:
+        refused_before, self._refused = self._refused & planned, frozenset()
+        skipped = 0
+        for step in _in_order(plan.steps, refused_before):
             if _reserves(step) and refused_before and not self._refused:
                 continue  # what it was planned for has been accepted; the next plan decides again
+            if isinstance(step, RegisterVersion) and _refers_to(step, self._refused):
+                self._refused |= {step.version.key}
+                skipped += 1
+                continue
             try:
                 await self._carry_out(step)
             except RegistryRefusedError as error:
@@ -82,7 +90,7 @@ class SchemaSync:
                 if not _concerns_step_only(step, error) or len(refused) == REFUSED_STEPS_MAX:
                     break
         if refused:
-            raise refused[0].with_others(len(refused) - 1)
+            raise refused[0].with_others(len(refused) - 1 + skipped)
 
     async def _carry_out(self, step: SchemaStep) -> None:
         for request in requests_of(step):
@@ -110,6 +118,31 @@ class SchemaSync:
             if await self._source.has_schema(context, self._highest.get(context, 0) + 1):
                 return True
         return False
+
+
+def _in_order(steps: Sequence[SchemaStep], refused: Collection[VersionKey]) -> list[SchemaStep]:
+    """Returns *steps* with those for *refused* versions, for what refers to them, and the reservations of their ids at the end."""
+    if not refused:
+        return list(steps)
+    late = set(refused)
+    first: list[SchemaStep] = []
+    last: list[SchemaStep] = []
+    for step in steps:
+        if isinstance(step, RegisterVersion) and _refers_to(step, late):
+            late.add(step.version.key)
+        match step:
+            case RegisterVersion(version):
+                is_late = version.key in late or _reserves(step)
+            case DeleteVersion(subject, number):
+                is_late = (subject, number) in late
+            case _:
+                is_late = False
+        (last if is_late else first).append(step)
+    return first + last
+
+
+def _refers_to(step: RegisterVersion, keys: Collection[VersionKey]) -> bool:
+    return any((reference.subject, reference.version) in keys for reference in step.version.references)
 
 
 def _reserves(step: SchemaStep) -> bool:

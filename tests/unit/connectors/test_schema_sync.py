@@ -22,7 +22,7 @@ from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT
 from mirrorflow_core.settings import RegistrySettings, SchemaSettings
 from mirrorflow_kafka.registry.registry_client import RegistryClient, endpoints
 from mirrorflow_kafka.registry.registry_reader import RegistryReader
-from mirrorflow_replicator.connectors.schema_sync import SchemaSync
+from mirrorflow_replicator.connectors.schema_sync import REFUSED_STEPS_MAX, SchemaSync
 from tests.harness.schema_registry.registry_in_process import RunningRegistry
 from tests.harness.schema_registry.registry_model import RegistryModel
 from tests.unit.kafka.certificates import authority, signed
@@ -171,7 +171,7 @@ def test_a_registry_that_changes_ids_is_no_longer_written(source: RunningRegistr
 
 
 def test_a_schema_that_the_target_refuses_stops_no_other_schema(source: RunningRegistry):
-    """Registries check schemas differently. What refers to the refused one is refused, too."""
+    """Registries check schemas differently. What refers to the refused one is not sent."""
     register(source.model, "a", '"int"')
     register(source.model, "bad", '"invalid"')
     register(source.model, "c", '"string"', references=[{"name": "B", "subject": "bad", "version": 1}])
@@ -227,6 +227,71 @@ def test_the_id_of_a_refused_schema_is_reserved_until_it_is_accepted(source: Run
     asyncio.run(attempts())
     target.close()
     assert model.versions == source.model.versions
+
+
+def refusing(model: RegistryModel, part: str) -> RunningRegistry:
+    """Returns a registry that refuses each schema whose subject begins with *part*."""
+
+    def respond(method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+        registry.requests.append(f"{method} {path}")
+        if method == "POST" and path.startswith(f"/subjects/{part}"):
+            return 422, {"message": "Invalid schema"}
+        return model.respond(method, path, body)
+
+    registry = RunningRegistry(respond)
+    return registry
+
+
+async def refused_pass(sync: SchemaSync) -> str:
+    """Carries out a pass in which something is refused, and returns the error."""
+    plan = await sync.plan()
+    with pytest.raises(RegistryRefusedError) as raised:
+        await sync.apply(plan)
+    return str(raised.value)
+
+
+def test_schemas_that_refer_to_a_refused_one_are_not_sent_and_delay_no_other(
+    source: RunningRegistry,
+):
+    register(source.model, "bad", '"invalid"')
+    references = [{"name": "B", "subject": "bad", "version": 1}]
+    for number in range(REFUSED_STEPS_MAX + 1):
+        register(source.model, f"c{number}", f'"{number}"', references=references)
+    register(source.model, "good", '"long"')
+    register(source.model, "zz", '"x"', references=[{"name": "G", "subject": "good", "version": 1}])
+    model = RegistryModel()
+    target = refusing(model, "bad/")
+
+    async def one_pass() -> str:
+        with SchemaSync(settings_of(source.url, target.url)) as sync:
+            return await refused_pass(sync)
+
+    assert f"{REFUSED_STEPS_MAX + 1} more" in asyncio.run(one_pass())
+    target.close()
+    assert sorted(subject for _, subject, _ in model.versions) == ["good", "zz"]
+    assert sum(request.startswith("POST /subjects/") for request in target.requests) == 3
+
+
+def test_many_refused_schemas_keep_a_later_one_from_the_target_in_one_pass_only(source: RunningRegistry):
+    for number in range(REFUSED_STEPS_MAX + 1):
+        register(source.model, f"bad{number}", f'"{number}"')
+    register(source.model, "good", '"long"')
+    model = RegistryModel()
+    target = refusing(model, "bad")
+
+    async def passes() -> None:
+        with SchemaSync(settings_of(source.url, target.url)) as sync:
+            await refused_pass(sync)
+            assert not model.versions
+            await refused_pass(sync)
+            assert [subject for _, subject, _ in model.versions] == ["good"]
+            source.model.respond("DELETE", "/subjects/good/versions/1")
+            await refused_pass(sync)
+
+    asyncio.run(passes())
+    target.close()
+    key = (".", "good", 1)
+    assert model.versions == {key: source.model.versions[key]}
 
 
 @pytest.mark.parametrize("status", [429, 503])
