@@ -487,7 +487,7 @@ def _reservations(
         ]
         reserved = {schema_id for other, schema_id in state.reserved if other == copy}
         if wanted > max([*held, *reserved], default=0):
-            yield RegisterVersion(_placeholder(copy, wanted))
+            yield RegisterVersion(placeholder_of(copy, wanted))
             reserved_before = reserved
         else:
             reserved_before = reserved - {max([*held, *reserved])}
@@ -495,7 +495,7 @@ def _reservations(
             yield DeleteVersion(*state.reserved[copy, schema_id].key, permanently=True)
 
 
-def _placeholder(context: str, schema_id: int) -> SchemaVersion:
+def placeholder_of(context: str, schema_id: int) -> SchemaVersion:
     """Returns the version that reserves an id. Its schema is unlike any other, and its number grows with the ids."""
     schema = {
         "type": "record",

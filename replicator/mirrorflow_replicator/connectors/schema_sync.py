@@ -1,10 +1,11 @@
 """Plans and writes the schemas of one flow; `mirrorflow plan` and `check` use the plan alone."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Self
+from typing import Final, Self, TypeGuard
 
 from mirrorflow_core.errors import IdsNotKeptError, RegistryRefusedError
-from mirrorflow_core.schemas.registry_contents import SubjectName
+from mirrorflow_core.schemas.registry_contents import RegistryContents, SchemaVersion, SubjectName
 from mirrorflow_core.schemas.registry_requests import requests_of
 from mirrorflow_core.schemas.schema_plan import (
     DeleteVersion,
@@ -15,6 +16,7 @@ from mirrorflow_core.schemas.schema_plan import (
     SetContextMode,
     SetSubjectMode,
     VersionKey,
+    placeholder_of,
     plan_schemas,
 )
 from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT, SubjectMapping
@@ -27,6 +29,7 @@ from mirrorflow_replicator.config.providers import Resolver
 REFUSED_STEPS_MAX: Final = 100
 # Of 4xx: the registry has no time, and may take the same request later.
 _LATER: Final = frozenset({408, 429})
+_Id = tuple[str, int]  # with its context on the target
 
 
 class SchemaSync:
@@ -42,7 +45,8 @@ class SchemaSync:
         self._target = RegistryReader(self._clients[1], settings.contexts.values())
         self._highest: Mapping[str, int] = {}
         self._ids_not_kept: IdsNotKeptError | None = None
-        self._refused: frozenset[VersionKey] = frozenset()  # in the last pass
+        self._refused: frozenset[VersionKey] = frozenset()  # when they were last sent
+        self._to_reserve: frozenset[_Id] = frozenset()
         self.registered = 0  # versions since the start
 
     def __enter__(self) -> Self:
@@ -60,6 +64,7 @@ class SchemaSync:
         target = await self._target.read()
         source = await self._source.read()
         self._highest = source.highest_ids()
+        self._to_reserve = _to_reserve(self._highest, target, self._mapping)
         return plan_schemas(source, target, self._mapping, self._refused)
 
     async def apply(self, plan: SchemaPlan) -> None:
@@ -70,25 +75,53 @@ class SchemaSync:
         """
         if self._ids_not_kept is not None:
             raise self._ids_not_kept
-        planned = {step.version.key for step in plan.steps if isinstance(step, RegisterVersion)}
+        self._refused &= {step.version.key for step in plan.steps if isinstance(step, RegisterVersion)}
+        steps, placeholders = _in_order(plan.steps, self._refused)
+        to_come = Counter(_id_of(step.version) for step in steps if _copies(step))
+        to_reserve = set(self._to_reserve)
         refused: list[RegistryRefusedError] = []
-        refused_before, self._refused = self._refused & planned, frozenset()
         skipped = 0
-        for step in _in_order(plan.steps, refused_before):
-            if _reserves(step) and refused_before and not self._refused:
-                continue  # what it was planned for has been accepted; the next plan decides again
-            if isinstance(step, RegisterVersion) and _refers_to(step, self._refused):
-                self._refused |= {step.version.key}
-                skipped += 1
-                continue
+
+        async def is_accepted(step: SchemaStep) -> bool | None:
+            """Returns whether the registry accepts *step*; None: and takes no further ones in this pass."""
             try:
                 await self._carry_out(step)
             except RegistryRefusedError as error:
                 refused.append(error)
-                if isinstance(step, RegisterVersion):
-                    self._refused |= {step.version.key}
-                if not _concerns_step_only(step, error) or len(refused) == REFUSED_STEPS_MAX:
+                may_go_on = _concerns_step_only(step, error) and len(refused) < REFUSED_STEPS_MAX
+                return False if may_go_on else None
+            return True
+
+        for step in steps:
+            if not _copies(step):
+                if await is_accepted(step) is None:
                     break
+                continue
+            key, schema_id = step.version.key, _id_of(step.version)
+            accepted: bool | None = False
+            if _refers_to(step, self._refused - {key}):
+                skipped += 1
+            else:
+                if schema_id in placeholders:
+                    to_reserve.add(schema_id)
+                    accepted = await is_accepted(placeholders[schema_id])
+                    if accepted:
+                        del placeholders[schema_id]
+                if schema_id not in placeholders:
+                    accepted = await is_accepted(step)
+            to_come[schema_id] -= 1
+            if accepted:
+                self._refused -= {key}
+                to_reserve.discard(schema_id)
+                continue
+            self._refused |= {key}
+            is_last = accepted is None or not to_come[schema_id]
+            if is_last and schema_id in to_reserve and schema_id not in placeholders:
+                # At once: the pass may end at any later step, and with it the process.
+                reserved = await is_accepted(RegisterVersion(placeholder_of(*schema_id)))
+                accepted = None if reserved is None else accepted
+            if accepted is None:
+                break
         if refused:
             raise refused[0].with_others(len(refused) - 1 + skipped)
 
@@ -120,25 +153,65 @@ class SchemaSync:
         return False
 
 
-def _in_order(steps: Sequence[SchemaStep], refused: Collection[VersionKey]) -> list[SchemaStep]:
-    """Returns *steps* with those for *refused* versions, for what refers to them, and the reservations of their ids at the end."""
-    if not refused:
-        return list(steps)
+def _to_reserve(
+    highest: Mapping[str, int], target: RegistryContents, mapping: SubjectMapping
+) -> frozenset[_Id]:
+    """Returns the ids, each with its context on the target, that need a placeholder if all their versions are refused."""
+    held: dict[str, int] = {}
+    for version in target.versions.values():
+        if version.subject.name != RESERVED_SUBJECT:
+            context = version.subject.context
+            held[context] = max(held.get(context, 0), version.schema_id)
+    return frozenset(
+        (copy, highest[context])
+        for context, copy in mapping.contexts.items()
+        if highest.get(context, 0) > held.get(copy, 0)
+    )
+
+
+def _in_order(
+    steps: Sequence[SchemaStep], refused: Collection[VersionKey]
+) -> tuple[list[SchemaStep], dict[_Id, DeleteVersion]]:
+    """Returns *steps* with those for *refused* versions, and for what refers to them, at the end.
+
+    Apart from them are the deletions of placeholders whose id a version is to get: they come directly before it.
+    """
     late = set(refused)
+    copied = {_id_of(step.version) for step in steps if _copies(step)}
+    placeholders: dict[_Id, DeleteVersion] = {}
     first: list[SchemaStep] = []
     last: list[SchemaStep] = []
+    old: list[SchemaStep] = []  # deletions of placeholders that others replace
     for step in steps:
-        if isinstance(step, RegisterVersion) and _refers_to(step, late):
-            late.add(step.version.key)
         match step:
+            case DeleteVersion(SubjectName(context, name), number) if name == RESERVED_SUBJECT:
+                if (context, number) in copied:
+                    placeholders[context, number] = step
+                else:
+                    old.append(step)
+            case RegisterVersion(version) if _reserves(step):
+                schema_id = _id_of(version)
+                if schema_id not in placeholders:
+                    first.append(step)
+                    if schema_id in copied:
+                        placeholders[schema_id] = DeleteVersion(*version.key, permanently=True)
             case RegisterVersion(version):
-                is_late = version.key in late or _reserves(step)
-            case DeleteVersion(subject, number):
-                is_late = (subject, number) in late
+                if _refers_to(step, late):
+                    late.add(version.key)
+                (last if version.key in late else first).append(step)
+            case DeleteVersion(subject, number) if (subject, number) in late:
+                last.append(step)
             case _:
-                is_late = False
-        (last if is_late else first).append(step)
-    return first + last
+                first.append(step)
+    return [*first, *last, *old], placeholders
+
+
+def _id_of(version: SchemaVersion) -> _Id:
+    return version.subject.context, version.schema_id
+
+
+def _copies(step: SchemaStep) -> TypeGuard[RegisterVersion]:
+    return isinstance(step, RegisterVersion) and not _reserves(step)
 
 
 def _refers_to(step: RegisterVersion, keys: Collection[VersionKey]) -> bool:

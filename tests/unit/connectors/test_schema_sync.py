@@ -229,6 +229,53 @@ def test_the_id_of_a_refused_schema_is_reserved_until_it_is_accepted(source: Run
     assert model.versions == source.model.versions
 
 
+def test_the_id_of_a_refused_schema_is_reserved_also_if_each_pass_ends_early(source: RunningRegistry):
+    """The target answers 503 to the next schema; the second connector does not know what the first one was refused."""
+    register(source.model, "late", '"long"')
+    register(source.model, "bad", '"invalid"')
+    model = RegistryModel()
+    statuses = {"/bad/": 422, "/late/": 503}
+
+    def respond(method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+        for part, status in statuses.items():
+            if method == "POST" and part in path:
+                return status, {"message": "refused"}
+        return model.respond(method, path, body)
+
+    target = RunningRegistry(respond)
+
+    async def passes() -> None:
+        for _ in range(2):
+            with SchemaSync(settings_of(source.url, target.url)) as sync:
+                for _ in range(2):
+                    await refused_pass(sync)
+                    assert list(model.versions) == [(".", RESERVED_SUBJECT, 2)]
+        statuses.clear()
+        with SchemaSync(settings_of(source.url, target.url)) as sync:
+            await sync.apply(await sync.plan())
+
+    asyncio.run(passes())
+    target.close()
+    assert model.versions == source.model.versions
+
+
+def test_an_id_is_reserved_only_if_all_schemas_that_have_it_are_refused(source: RunningRegistry):
+    """One schema has the same id in two subjects; only one of them is refused."""
+    register(source.model, "bad", '"int"')
+    register(source.model, "good", '"int"')
+    model = RegistryModel()
+    target = refusing(model, "bad")
+
+    async def passes() -> None:
+        with SchemaSync(settings_of(source.url, target.url)) as sync:
+            for _ in range(3):
+                assert "more" not in await refused_pass(sync)
+
+    asyncio.run(passes())
+    target.close()
+    assert list(model.versions) == [(".", "good", 1)]
+
+
 def refusing(model: RegistryModel, part: str) -> RunningRegistry:
     """Returns a registry that refuses each schema whose subject begins with *part*."""
 
