@@ -6,20 +6,23 @@ raises OffsetsLogChangedError: the caller opens it again and reads all groups. `
 """
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+import math
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.offsets.group_commits import GROUP_OFFSETS_TOPIC, GroupCommit, PartitionCommits
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.error_codes import (
+    NETWORK_EXCEPTION,
     UNKNOWN_TOPIC_OR_PARTITION,
     is_metadata_stale,
     is_retriable,
 )
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import batches_between, read_once
-from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_kafka.admin.log_requests import LATEST, ListedOffset
 from mirrorflow_kafka.client.cluster import Cluster
 
 # The topic is created with the first group; until then there is nothing to read.
@@ -131,25 +134,41 @@ class GroupCommitLog:
     ) -> tuple[dict[TopicPartition, int], bool]:
         """Returns the ends of those of *partitions* whose leader answers within SILENT_S, and whether one did not.
 
-        Raises ClusterError, also if none of several leaders answers.
+        The time for which a broker's quota delays its answer does not count. Raises ClusterError, also if none of several leaders
+        answers, or the only one besides partitions without a leader.
         """
+        now = asyncio.get_running_loop().time
         by_leader: dict[int | None, list[TopicPartition]] = {}
         for partition in partitions:
             by_leader.setdefault(self._cluster.leader(*partition), []).append(partition)
 
-        async def ends_of(led: list[TopicPartition]) -> dict[TopicPartition, int] | None:
-            try:
-                async with asyncio.timeout(SILENT_S if len(by_leader) > 1 else None):
-                    return await self._ends(led, rounds_max=1, must_have=False)
-            except TimeoutError:
-                return None
+        timeout_s = SILENT_S if len(by_leader) > 1 else math.inf
 
-        results = await asyncio.gather(*map(ends_of, by_leader.values()))
-        answered = [ends for ends in results if ends is not None]
-        if results and not answered:
+        async def ends_of(led: list[TopicPartition]) -> dict[TopicPartition, int] | None:
+            asked_s = now()
+            listed = await admin.list_offsets(self._cluster, led, LATEST, rounds_max=1, timeout_s=timeout_s)
+            # A broker that cannot be reached is known at once.
+            if now() - asked_s >= timeout_s and all(
+                result.error == NETWORK_EXCEPTION for result in listed.values()
+            ):
+                return None
+            return self._valid_ends(listed, must_have=False)
+
+        results = dict(zip(by_leader, await asyncio.gather(*map(ends_of, by_leader.values())), strict=True))
+        ends = {partition: end for some in results.values() for partition, end in (some or {}).items()}
+        is_silent = None in results.values()
+        if is_silent:
+            # Another broker may lead its partitions meanwhile.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SILENT_S):
+                    await self._cluster.refresh([GROUP_OFFSETS_TOPIC])
+        if (
+            not ends
+            and is_silent
+            and all(results[leader] is None for leader in results if leader is not None)
+        ):
             raise SilentBrokersError(cluster=self._cluster.alias)
-        ends = {partition: end for some in answered for partition, end in some.items()}
-        return ends, len(answered) < len(results)
+        return ends, is_silent
 
     async def _ends(
         self,
@@ -166,6 +185,11 @@ class GroupCommitLog:
         listed = await admin.list_offsets(
             self._cluster, partitions, LATEST, read_committed, rounds_max=rounds_max
         )
+        return self._valid_ends(listed, must_have=must_have)
+
+    def _valid_ends(
+        self, listed: Mapping[TopicPartition, ListedOffset], *, must_have: bool
+    ) -> dict[TopicPartition, int]:
         ends = {partition: result.offset for partition, result in listed.items() if not result.error}
         for partition, result in listed.items():
             may_heal = is_metadata_stale(result.error) or is_retriable(result.error)

@@ -4,6 +4,7 @@ A partition without a leader does not delay the others.
 """
 
 import asyncio
+import math
 from collections.abc import Iterable
 from types import SimpleNamespace
 from unittest.mock import AsyncMock, create_autospec
@@ -13,7 +14,7 @@ import pytest
 from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.offsets.group_commits import GROUP_OFFSETS_TOPIC, GroupCommit
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.wire.error_codes import LEADER_NOT_AVAILABLE, raise_for
+from mirrorflow_core.wire.error_codes import LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION, raise_for
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import ListedOffset
 from mirrorflow_kafka.client.cluster import Cluster
@@ -36,6 +37,7 @@ class Log:
         self.end, self.stable = end, stable
         self.leaderless: set[int] = set()
         self.frozen: set[int] = set()  # partitions, each with a leader of its own
+        self.delayed: set[int] = set()  # partitions whose leaders answer late because of a quota
         self.asked: list[list[int]] = []
         self.topic = SimpleNamespace(error=0, partitions=dict.fromkeys(range(partitions)))
         self.cluster = create_autospec(Cluster, instance=True, alias="A")
@@ -55,15 +57,19 @@ class Log:
         _: object,
         partitions: Iterable[TopicPartition],
         __: int,
-        read_committed: bool,  # noqa: FBT001 as of `admin.list_offsets`
+        read_committed: bool = False,  # noqa: FBT001, FBT002 as of `admin.list_offsets`
         *,
         rounds_max: int,
+        timeout_s: float = math.inf,
     ) -> dict[TopicPartition, ListedOffset]:
         assert rounds_max <= OPEN_ROUNDS_MAX, "more rounds take seconds"
         wanted = list(partitions)
         self.asked.append([partition.partition for partition in wanted])
         if self.frozen & {partition.partition for partition in wanted}:
-            await asyncio.Event().wait()
+            await asyncio.sleep(timeout_s)
+            return dict.fromkeys(wanted, ListedOffset(error=NETWORK_EXCEPTION))
+        if self.delayed & {partition.partition for partition in wanted}:
+            await asyncio.sleep(3 * module.SILENT_S)
         offset = self.stable if read_committed else self.end
         return {
             partition: ListedOffset(error=LEADER_NOT_AVAILABLE)
@@ -164,6 +170,75 @@ def test_a_log_is_not_followed_while_all_leaders_are_frozen(monkeypatch: pytest.
         await commits.read_new()
 
     with pytest.raises(SilentBrokersError, match=r"No broker of A answers .* within 0\.01 s"):
+        asyncio.run(scenario())
+
+
+def test_the_new_leader_of_a_frozen_ones_partitions_is_asked_next(monkeypatch: pytest.MonkeyPatch):
+    """The frozen broker stays the cached leader until the metadata is read again."""
+    monkeypatch.setattr(module, "SILENT_S", 0.01)
+    log = Log(monkeypatch, end=5, stable=5, partitions=2)
+    commits = log.follow()
+
+    async def refresh(_: object) -> None:
+        log.frozen.clear()
+
+    async def scenario() -> list[GroupCommit]:
+        await commits.open()
+        log.frozen = {1}
+        log.cluster.refresh.side_effect = refresh
+        await commits.read_new()
+        log.cluster.refresh.assert_awaited_with([GROUP_OFFSETS_TOPIC])
+        log.end, commits._ask_away_at = 6, 0.0
+        return await commits.read_new()
+
+    assert [0, 1] == [commit.partition.partition for commit in asyncio.run(scenario())]
+
+
+def test_metadata_that_do_not_arrive_delay_the_commits_of_other_brokers_by_a_limited_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(module, "SILENT_S", 0.01)
+    log = Log(monkeypatch, end=5, stable=5, partitions=2)
+    commits = log.follow()
+
+    async def refresh(_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> list[GroupCommit]:
+        await commits.open()
+        log.frozen, log.end = {1}, 6
+        log.cluster.refresh.side_effect = refresh
+        return await commits.read_new()
+
+    assert [0] == [commit.partition.partition for commit in asyncio.run(scenario())]
+
+
+def test_a_leader_whose_answer_a_quota_delays_is_not_silent(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "SILENT_S", 0.01)
+    log = Log(monkeypatch, end=5, stable=5, partitions=2)
+    commits = log.follow()
+
+    async def scenario() -> list[GroupCommit]:
+        await commits.open()
+        log.delayed, log.end = {0, 1}, 6
+        return await commits.read_new()
+
+    assert [0, 1] == [commit.partition.partition for commit in asyncio.run(scenario())]
+
+
+def test_a_log_is_not_followed_while_its_only_leader_is_frozen(monkeypatch: pytest.MonkeyPatch):
+    """The other partitions have no leader: that these are known at once is no answer of a broker."""
+    monkeypatch.setattr(module, "SILENT_S", 0.01)
+    log = Log(monkeypatch, end=5, stable=5, partitions=2)
+    commits = log.follow()
+
+    async def scenario() -> None:
+        await commits.open()
+        log.frozen, log.leaderless = {1}, {0}
+        log.cluster.leader.side_effect = lambda _, partition: partition or None
+        await commits.read_new()
+
+    with pytest.raises(SilentBrokersError):
         asyncio.run(scenario())
 
 
