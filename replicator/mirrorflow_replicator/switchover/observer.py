@@ -103,6 +103,9 @@ class PlannedObserver(SwitchoverObserver):
         checks = await parts.checks.results() if state is _S.CHECKING else {}
         if checks and not any(checks.values()):
             await self._known(flows.prepare())
+        # First, because it may wait for seconds: the rest would be as old when the state machine decides on it.
+        is_held, has_reverse = state is _S.FENCING, state in _WITH_REVERSE
+        reverse = await self._known(flows.reverse(is_to_be_held=is_held)) if has_reverse else None
         # Each group is read side by side, and the groups one after the other.
         on_source, on_target, flow_end, source_fence, target_fence = await asyncio.gather(
             self._known(parts.journal.records_on(settings.source)),
@@ -116,12 +119,9 @@ class PlannedObserver(SwitchoverObserver):
         is_running = state is _S.FORWARD_ENDED and (flow_end is None or flow_end.switchover != record.id)
         has_copied = state in _WITH_COPIED and not is_running
         has_groups = state in _WITH_GROUPS and not is_running and self._is_verified(record)
-        copied, groups, reverse = await asyncio.gather(
+        copied, groups = await asyncio.gather(
             self._known(flows.copied(_offsets(record, source)) if has_copied else _nothing()),
             self._known(flows.groups() if has_groups else _nothing()),
-            self._known(
-                flows.reverse(is_to_be_held=state is _S.FENCING) if state in _WITH_REVERSE else _nothing()
-            ),
         )
         has_target_ends = state is _S.FORWARD_ENDED and not is_running
         target_ends = await self._known(flows.settled_copy_ends()) if has_target_ends else None

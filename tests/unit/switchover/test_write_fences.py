@@ -107,9 +107,12 @@ def test_the_endpoint_is_noted_although_one_cluster_is_lost():
     assert "west" == notes.active
 
 
-def test_a_hook_fence_noted_by_an_earlier_process_is_set_again(tmp_path: Path):
-    """Only the note shows a hook's fence. After a crash, a user may have lifted it by hand."""
+def fenced_by_hook(
+    tmp_path: Path,
+) -> tuple[PlannedObserver, SwitchoverRecord, dict[str, NotedFence], "Flows"]:
+    """Returns an observer, and a record in FENCING whose hook fence was noted by an earlier process."""
     notes, _, _ = journal()
+    flows = Flows()
     asyncio.run(notes.write_fence("west", FenceState.COMPLETE, method=FenceKind.HOOK))
     fences = {name: NotedFence(name, notes, hook=hook(tmp_path), variables={}) for name in ("east", "west")}
     parts = PlannedParts(
@@ -117,7 +120,7 @@ def test_a_hook_fence_noted_by_an_earlier_process_is_set_again(tmp_path: Path):
         clusters=cast("Any", SimpleNamespace(source=None)),
         journal=notes,
         fences=fences,
-        flows=cast("Any", Flows()),
+        flows=cast("Any", flows),
         checks=cast("Any", None),
         partitions=cast("Any", Partitions()),
     )
@@ -131,10 +134,25 @@ def test_a_hook_fence_noted_by_an_earlier_process_is_set_again(tmp_path: Path):
         created_ms=0,
         state=SwitchoverState.FENCING,
     )
+    return observer, record, fences, flows
+
+
+def test_a_hook_fence_noted_by_an_earlier_process_is_set_again(tmp_path: Path):
+    """Only the note shows a hook's fence. After a crash, a user may have lifted it by hand."""
+    observer, record, fences, _ = fenced_by_hook(tmp_path)
 
     assert FenceState.PARTIAL is asyncio.run(observer.observe(record)).source.fence
     asyncio.run(fences["west"].set(()))
     assert FenceState.COMPLETE is asyncio.run(observer.observe(record)).source.fence
+
+
+def test_the_reverse_flow_is_read_before_anything_else(tmp_path: Path):
+    """Its reading may take seconds. What was read before would be as old when the state machine decides on it."""
+    observer, record, _, flows = fenced_by_hook(tmp_path)
+
+    asyncio.run(observer.observe(record))
+
+    assert ["reverse", "end"] == flows.read
 
 
 class Partitions:
@@ -147,11 +165,15 @@ class Partitions:
 class Flows:
     verification = None
 
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
     async def end_state(self) -> None:
-        return None
+        self.read.append("end")
 
     async def reverse(self, **_: object) -> None:
-        return None
+        await asyncio.sleep(0)
+        self.read.append("reverse")
 
 
 @pytest.mark.parametrize(
